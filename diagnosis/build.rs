@@ -1,4 +1,4 @@
-//! Turns the files of `catalogue/` into tables.
+//! Converts the files of `catalogue/` to tables.
 
 #[path = "src/normal.rs"]
 mod normal;
@@ -9,7 +9,7 @@ use std::error::Error;
 use std::fmt::Write;
 use std::{env, fs, path::Path};
 
-/// In the order of the printed catalogue.
+/// Ordered as in the printed catalogue.
 const FILES: [&str; 13] = [
     "devices",
     "fabric",
@@ -26,7 +26,7 @@ const FILES: [&str; 13] = [
     "engine",
 ];
 
-/// The forms of an error number: the number, and its texts in English and Chinese.
+/// The notations of an error number: the number, and its texts in English and Chinese.
 const ERRORS: [(&str, u32, &[&str]); 21] = [
     ("EPERM", 1, &["operation not permitted", "不允许的操作"]),
     ("ENOENT", 2, &["no such file or directory", "没有那个文件或目录"]),
@@ -176,13 +176,13 @@ fn write_problem(
     Ok(())
 }
 
-/// `fatal` as the name of a variant.
+/// Converts `fatal` to the name of a variant.
 fn variant(word: &str) -> String {
     let (first, rest) = word.split_at(word.len().min(1));
     first.to_uppercase() + rest
 }
 
-/// One pattern for each way to write the error number that `message` names in braces.
+/// Returns one pattern for each notation of the error number that `message` names in braces.
 fn expanded(message: &str) -> Vec<String> {
     for (name, number, words) in ERRORS {
         let brace = format!("{{{name}}}");

@@ -17,12 +17,12 @@ use clap::{Parser, Subcommand};
 
 /// Moves bytes between the memory of processes with one-sided reads and writes.
 ///
-/// One process serves memory, or files, as named segments; others put bytes into them and get
-/// bytes out of them. The serving program's own code takes no part.
+/// One process serves memory, or files, as named segments; others put bytes into them and get bytes
+/// from them. The code of the serving process takes no part.
 #[derive(Parser)]
 #[command(name = "handfast", version, max_term_width = 100, after_long_help = help::HANDFAST)]
 pub(crate) struct Arguments {
-    /// Log on standard error: -v in brief, -vv every step, -vvv everything
+    /// Log to standard error: -v in brief, -vv every step, -vvv everything
     #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = 900)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
@@ -43,10 +43,10 @@ pub(crate) enum Command {
     Sim(Sim),
     Topology(Topology),
     Top(Top),
-    /// Be the peers of `bench --peers`
+    /// Serve as the peers of `bench --peers`
     #[command(hide = true)]
     BenchPeers(BenchPeers),
-    /// Take raw streams for `bench --limit`
+    /// Receive raw streams for `bench --limit`
     #[command(hide = true)]
     RawSink {
         #[arg(long, value_delimiter = ',')]

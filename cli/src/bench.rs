@@ -26,23 +26,24 @@ use tokio::runtime::Runtime;
 pub(crate) use peers::{BenchPeers, serve as serve_peers};
 pub(crate) use raw::sink as raw_sink;
 
-/// Default bound of a batch's requests in an engine.
+/// Default maximum of requests per batch of an engine.
 const BATCH_MAX: i64 = 4096;
-/// More only measure the scheduler.
+/// More threads only measure the scheduler.
 const THREADS_MAX: i64 = 256;
 
-/// More need more ports than a machine has.
+/// More peers need more ports than a machine has.
 const PEERS_MAX: i64 = 10_000;
 
 /// Measure reads and writes
 ///
 /// Without NODE, serves memory from a second process on this machine. Each round measures every
-/// workload once, one after the other, so that what disturbs the machine disturbs all of them;
-/// shown are medians over the rounds.
+/// workload once, in sequence, so that disturbances of the machine affect all of them; results are
+/// medians over the rounds.
 #[derive(Args)]
 #[command(after_long_help = help::BENCH)]
 pub(crate) struct Bench {
-    /// Segment to use, HOST:PORT[/SEGMENT]; its content is overwritten [default: a process started for it]
+    /// Segment to use, HOST:PORT[/SEGMENT]; its content is overwritten [default: a process started
+    /// for the benchmark]
     pub(crate) node: Option<String>,
     /// Bytes per request
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4K,64K,1M",
@@ -72,14 +73,14 @@ pub(crate) struct Bench {
     /// Also measure a raw one-way TCP stream of equal block size over equal memory, and show the ratio
     #[arg(long)]
     pub(crate) limit: bool,
-    /// Also measure how long single requests take, for each direction and size; with --limit
+    /// Also measure the latency of single requests, for each direction and size; with --limit
     /// together with a raw ping-pong of the same bytes
     #[arg(long)]
     pub(crate) latency: bool,
     /// Also measure the first transfer to a new peer, and with --limit a raw connection
     #[arg(long)]
     pub(crate) first_transfer: bool,
-    /// Also measure opening to COUNT peers of their own, in at most 20 processes
+    /// Also measure opening to COUNT separate peers, in at most 20 processes
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=PEERS_MAX))]
     pub(crate) peers: Option<u32>,
     #[command(flatten)]
@@ -111,7 +112,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     let server_core = arguments.cores.last().copied();
     let server = match &arguments.node {
         Some(_) if arguments.limit => {
-            let text = "--limit starts the other end itself: leave NODE out";
+            let text = "--limit starts the other end itself: omit NODE";
             return Err(Failure::Usage(text.into()));
         }
         Some(_) => None,
@@ -121,7 +122,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     let peers = arguments.peers;
     let peers =
         peers.map(|count| peers::start(count, server_core, &arguments.lanes)).transpose()?;
-    // After the others have started: what this process may use, they may.
+    // After the start of the other processes, which inherit the set of processors.
     if let Some(first) = arguments.cores.first() {
         pin(&[*first])?;
     }
@@ -223,7 +224,7 @@ fn workloads(arguments: &Bench) -> Vec<Workload> {
     workloads
 }
 
-/// Keeps this process, and what it starts, on the processors named; all of them if none is.
+/// Binds this process and its children to the given processors; to all if none is given.
 pub(crate) fn pin(cores: &[usize]) -> Outcome {
     if cores.is_empty() {
         return Ok(());
@@ -235,7 +236,7 @@ pub(crate) fn pin(cores: &[usize]) -> Outcome {
     set.map_err(Failure::system("choosing processors"))
 }
 
-/// Refuses processors that are not there or that this process may not use.
+/// Refuses processors that do not exist or that this process may not use.
 pub(crate) fn check_processors(cores: &[usize]) -> Outcome {
     let usable = rustix::thread::sched_getaffinity(None);
     let usable = usable.map_err(Failure::system("asking for processors"))?;

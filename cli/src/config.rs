@@ -10,8 +10,8 @@ use std::fmt::Write;
 /// Show the environment variables that have an effect, and their values
 ///
 /// Variables of the Mooncake Transfer Engine, and of etcdctl for an etcd. An option on the command
-/// line precedes its variable; a value out of range is an error that names the range. Variables of
-/// Mooncake without an effect here are listed with the reason.
+/// line precedes its variable; a value out of range is an error that names the range. Mooncake's
+/// variables without an effect here are listed with the reason.
 #[derive(Args)]
 pub(crate) struct Config {
     /// Print one line of JSON

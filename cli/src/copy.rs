@@ -15,15 +15,15 @@ use std::future::Future;
 use std::time::Duration;
 use tracing::info;
 
-/// Options of both directions of copying.
+/// Options of put and get.
 #[derive(Args)]
 pub(crate) struct Copy {
     /// Time limit of a request, such as 250ms or 10s [default: MC_TRANSFER_TIMEOUT; else none for a
     /// transfer to a live node, and 5s for other answers]
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
     pub(crate) timeout: Option<Duration>,
-    /// Further attempts, from the first byte, when the node is lost, silent or restarted; the
-    /// pauses between them grow from 100 ms to 3.2 s
+    /// Further attempts, from the first byte, if the node is lost, silent or restarted; the pauses
+    /// between them grow from 100 ms to 3.2 s
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub(crate) retries: u32,
     #[command(flatten)]
@@ -42,27 +42,27 @@ pub(crate) struct Copy {
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 /// Chunks in flight, so that file and network work at the same time.
 const CHUNKS_MAX: usize = 4;
-/// Bytes one checksum question covers: few enough that a busy node answers in time.
+/// Maximum bytes of one checksum request, so that a busy node answers in time.
 const CHECKSUM_BYTES: u64 = 64 << 20;
-/// Longest wait of a command's end for its lanes; its memory goes with the process anyway.
+/// Maximum wait for the lanes at the end of a command; its memory ends with the process anyway.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
-/// First pause before a copy starts again; it doubles up to thirty-two times.
+/// First pause before a retry; it doubles up to thirty-two times the first.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 impl Copy {
-    /// Takes from the environment what no option says.
+    /// Fills in missing options from the environment.
     pub(crate) fn heed_environment(&mut self) -> Result<(), Failure> {
         self.timeout = self.timeout.or(Environment::read()?.transfer_timeout());
         Ok(())
     }
 }
 
-/// Chunks of one copy that are under way, oldest first, and memory for them.
+/// Chunks of a copy in flight, oldest first, and their memory.
 pub(crate) struct Window<'a> {
     engine: &'a Engine,
     flying: VecDeque<(Transfer, Memory, usize)>,
     idle: Vec<Memory>,
-    /// All of it, as a device knows it.
+    /// The registrations of all its memory with a device.
     prepared: Vec<Prepared>,
     timeout: Option<Duration>,
 }
@@ -106,7 +106,7 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Waits for the oldest chunk; `None` when nothing is under way.
+    /// Waits for the oldest chunk; `None` if none is in flight.
     pub(crate) async fn next(&mut self) -> Result<Option<(Memory, usize)>, Failure> {
         let Some((transfer, memory, bytes)) = self.flying.pop_front() else { return Ok(None) };
         transfer.await?;
@@ -114,8 +114,8 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Opens the segment of a place within the time given, and checks that the bytes to move lie
-/// inside before the first of them does; `bytes` is asked how many.
+/// Opens the segment of an address within the timeout, and checks the range before the first byte
+/// moves; `bytes` returns its length.
 pub(crate) async fn open(
     engine: &Engine,
     place: &Place,
@@ -138,7 +138,7 @@ fn overdue(doing: &'static str, node: &str, timeout: Duration) -> Failure {
     Failure::Overdue { doing, node: node.to_owned(), timeout }
 }
 
-/// The CRC-32C of a range as its owner sees it, asked in pieces.
+/// Returns the CRC-32C of a range as computed by its owner, requested in pieces.
 pub(crate) async fn remote_checksum(
     segment: &Segment,
     offset: u64,
@@ -178,7 +178,7 @@ pub(crate) async fn verify(
     if remote == local { Ok(()) } else { Err(Failure::Checksum { local, remote }) }
 }
 
-/// Runs `attempt` until it succeeds, fails for good, or has been retried often enough.
+/// Runs `attempt` until it succeeds, fails permanently, or reaches the number of retries.
 async fn with_retries<T, F: Future<Output = Result<T, Failure>>>(
     options: &Copy,
     mut attempt: impl FnMut() -> F,
@@ -203,7 +203,7 @@ async fn with_retries<T, F: Future<Output = Result<T, Failure>>>(
     }
 }
 
-/// Whether a failure may be gone when the node is back.
+/// Whether a failure may pass once the node is back.
 pub(crate) fn is_passing(failure: &Failure) -> bool {
     let error = match failure {
         Failure::Engine(error) => error,
@@ -233,7 +233,7 @@ pub(crate) struct Copied {
     pub(crate) took: Duration,
 }
 
-/// Copies with an engine for this command: it opens, and is not opened to.
+/// Runs a copy with an engine that only opens peers.
 pub(crate) async fn run(
     operation: &'static str,
     place: &Place,

@@ -21,10 +21,10 @@ pub(crate) fn fallback_text(fallback: &Fallback) -> String {
     format!("lanes run over TCP, not RDMA: {reason}; {cure}")
 }
 
-/// The cure of a fallback whose reason has none.
+/// The remedy of a fallback whose reason has none.
 pub(crate) const OF_FALLBACK: &str = "choose `--transport tcp` if TCP is meant";
 
-/// The cure of an error: an option of this program where one helps, else the library's hint.
+/// The remedy of an error: an option of this program if one helps, else the library's hint.
 pub(crate) fn cure(error: &Error) -> Option<&'static str> {
     Some(match (error.stage(), error.cause()) {
         (_, Cause::RdmaUnavailable(unavailable)) => rdma_cure(unavailable),
@@ -54,7 +54,7 @@ pub(crate) fn cure(error: &Error) -> Option<&'static str> {
         }
         (_, Cause::NotAdvertised) => "name it with `--advertise HOST`",
         (_, Cause::Refused) => "start `handfast serve` there, or check host and port",
-        (_, Cause::Bind(_)) => "choose another --listen address, or stop what holds it",
+        (_, Cause::Bind(_)) => "choose another --listen address, or stop the process that holds it",
         (_, Cause::Store(store)) => return store.tls_failure().map(tls_cure).or(error.hint()),
         _ => return error.hint(),
     })
@@ -73,7 +73,7 @@ fn rdma_cure(unavailable: &RdmaUnavailable) -> &'static str {
              `--transport tcp`"
         }
         RdmaUnavailable::NoDevice => {
-            "check the device's driver, `rdma link` lists what there is, or choose \
+            "check the device's driver (`rdma link` lists the devices), or choose \
              `--transport tcp`"
         }
     }
@@ -89,7 +89,7 @@ fn tls_cure(failure: TlsFailure) -> &'static str {
             "name a certificate and its key: --metadata-cert and --metadata-key"
         }
         TlsFailure::OursRefused => {
-            "name a certificate that the store's authority vouches for, and that is still valid: \
+            "name a valid certificate signed by the store's authority: \
              --metadata-cert and --metadata-key"
         }
         other => other.cure(),

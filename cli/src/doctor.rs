@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Findings with which nobody can be answered at the `--listen` address.
+/// Findings that prevent answering at the `--listen` address.
 const PREVENT_LISTENING: [Id; 5] = [
     ids::PORT_IN_USE,
     ids::PORT_RESERVED_ERDMA,
@@ -29,29 +29,29 @@ const PREVENT_LISTENING: [Id; 5] = [
     ids::NET_UNRESOLVED,
     ids::CONFIG_INVALID,
 ];
-/// Memory that `serve` serves by default.
+/// Default memory of `serve`.
 const MEMORY_DEFAULT_BYTES: u64 = 64 << 20;
 
-/// Find the obstacles to moving bytes on this machine, or between this and another
+/// Find obstacles to transfers on this machine, or between it and another
 #[derive(Args)]
 #[command(after_long_help = help::DOCTOR)]
 pub(crate) struct Doctor {
-    /// Compare with the doctor that answers there, and say which side is at fault
+    /// Compare with the doctor that answers there, and name the side at fault
     #[arg(long, value_name = "HOST:PORT")]
     peer: Option<String>,
     /// Check that a node can listen there, then answer other doctors until interrupted
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// End after the report, with --listen too
+    /// End after the report, even with --listen
     #[arg(long)]
     once: bool,
-    /// Also write a report for others to FILE, without secrets and names
+    /// Also write a report without secrets and names to FILE, to share with others
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
     /// Host, or HOST:PORT, at which peers reach the node
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
-    /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http[s]://HOST[:PORT]/PATH; p2p is none
+    /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http[s]://HOST[:PORT]/PATH; p2p for none
     #[arg(long, value_name = "URL")]
     metadata: Option<String>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(crate) struct Doctor {
     /// Name of a node, to check its entries in the metadata service
     #[arg(long, value_name = "NAME", requires = "metadata")]
     segment: Option<String>,
-    /// Transport to check for; with rdma, every obstacle to it is fatal
+    /// Transport to check; with rdma, every obstacle to it is fatal
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Auto)]
     transport: TransportName,
     /// RDMA device to use, by name [default: all]
@@ -78,7 +78,7 @@ pub(crate) struct Doctor {
     /// Print the report as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Of `serve`; of no interest here
+    /// Option of `serve`, without effect here
     #[arg(long, hide = true)]
     name: Option<String>,
     #[arg(long, value_enum, hide = true)]
@@ -97,7 +97,7 @@ pub(crate) struct Doctor {
     record_bytes: Option<u64>,
     #[arg(long, hide = true, value_delimiter = ',')]
     cores: Vec<usize>,
-    /// Below which everything is read
+    /// Root folder of all files to read
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
 }
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: Doctor) -> Outcome {
     }
     show(&report, &arguments)?;
     check_served(&arguments)?;
-    // An address that cannot be listened at was reported.
+    // An address that cannot be bound was reported.
     let can_listen = !report.findings().any(|finding| PREVENT_LISTENING.contains(&finding.id));
     if let Some(listen) = arguments.listen.as_deref().filter(|_| !arguments.once && can_listen) {
         answering::run(listen, &arguments, &request, &outside)?;
@@ -165,7 +165,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
             }
         },
         host: host.map_or_else(|_| "this host".to_owned(), |host| host.trim().to_owned()),
-        // A variable that is not text names nothing of interest.
+        // A variable that is not UTF-8 is not one of interest.
         environment: std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect(),
@@ -173,7 +173,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
     })
 }
 
-/// Checks options of `serve` that no probe looks at.
+/// Validates options of `serve` that no probe checks.
 fn check_served(arguments: &Doctor) -> Outcome {
     if let Some(name) = &arguments.name {
         NodeName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
@@ -182,7 +182,7 @@ fn check_served(arguments: &Doctor) -> Outcome {
     serve::check(&arguments.memory, &arguments.file, arguments.read_only)
 }
 
-/// Whether hosts and ports are some.
+/// Validates hosts and ports.
 fn check_places(arguments: &Doctor) -> Outcome {
     let wrong = |error: AddressError| Failure::Usage(error.to_string());
     let Doctor { listen, peer, metrics, .. } = arguments;
@@ -195,7 +195,8 @@ fn check_places(arguments: &Doctor) -> Outcome {
     Ok(())
 }
 
-/// The service that is to be asked; none where nodes ask each other. What else it may be is a finding.
+/// Returns the service to query; `None` if nodes find each other without one. Invalid services are
+/// findings.
 fn metadata(arguments: &Doctor) -> Result<Option<String>, Failure> {
     let is_peers = |url: &&String| matches!(url.parse(), Ok(Source::Peers));
     match (arguments.metadata.as_ref().filter(is_peers), &arguments.segment) {
@@ -217,7 +218,7 @@ fn memory_bytes(memory: &[String]) -> Result<u64, Failure> {
     Ok(if memory.is_empty() { MEMORY_DEFAULT_BYTES } else { total })
 }
 
-/// Nobody but its owner reads it, and nothing that is there is lost.
+/// Creates the file readable by its owner only, and replaces no existing file.
 fn write_bundle(file: &Path, bundle: &serde_json::Value) -> Outcome {
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     let written = written.and_then(|mut written| {

@@ -25,15 +25,15 @@ enum Values {
     Number { min: u64, max: u64, unit: &'static str },
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Any text, not empty, of so many bytes at most.
+    /// A non-empty text of at most so many bytes.
     Text { bytes_max: usize },
-    /// Set to anything, it is on.
+    /// A switch, enabled by any value.
     Set,
-    /// Name and password, the latter never shown.
+    /// Name and password; the password is never shown.
     User,
 }
 
-/// Edits that make one name of another before it is no longer suggested.
+/// Maximum edit distance of a suggested name.
 const SUGGESTION_EDITS_MAX: usize = 4;
 
 impl fmt::Display for Values {
@@ -49,11 +49,11 @@ impl fmt::Display for Values {
     }
 }
 
-/// A variable that is honoured.
+/// A supported variable.
 struct Variable {
     name: &'static str,
     values: Values,
-    /// The value if the variable is not set.
+    /// The value of an unset variable.
     default: &'static str,
     what: &'static str,
 }
@@ -65,12 +65,12 @@ const ETCD_KEY: &str = "ETCDCTL_KEY";
 
 /// The prefix of Mooncake's variables.
 const THEIRS: &str = "MC_";
-/// Ports that Mooncake takes where only one end of its range is named.
+/// Mooncake's default ports if only one end of the range is set.
 const PORTS: RangeInclusive<u16> = 15_000..=17_000;
-/// Longest path.
+/// Maximum length of a path.
 const PATH_BYTES_MAX: usize = 4_095;
 
-/// Longest slice that lanes take.
+/// Maximum length of a slice of a lane.
 const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 
 #[rustfmt::skip]
@@ -88,7 +88,7 @@ const VARIABLES: [Variable; 25] = [
     Variable { name: "MC_HANDSHAKE_CONNECT_TIMEOUT", values: Values::Number { min: 1, max: 3_599, unit: "s" }, default: "5",
         what: "time limit of a call to a peer" },
     Variable { name: "MC_FORCE_TCP", values: Values::Set, default: "(not set)",
-        what: "TCP for every lane, whatever --transport is" },
+        what: "TCP for every lane, regardless of --transport" },
     Variable { name: "MC_IB_PORT", values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
     Variable { name: "MC_CUSTOM_TOPO_JSON", values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
@@ -138,7 +138,7 @@ pub(crate) struct Setting {
     pub(crate) what: &'static str,
 }
 
-/// A variable of Mooncake's that sets nothing here.
+/// A variable of Mooncake's without an effect here.
 #[derive(Serialize)]
 pub(crate) struct WithoutEffect {
     pub(crate) name: &'static str,
@@ -148,11 +148,11 @@ pub(crate) struct WithoutEffect {
     pub(crate) why: &'static str,
 }
 
-/// A variable that is set, looks like Mooncake's and is none.
+/// A set variable with the prefix of Mooncake's and an unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Unknown {
     pub(crate) name: String,
-    /// The one that may be meant.
+    /// The most similar known name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nearest: Option<&'static str>,
 }
@@ -167,11 +167,11 @@ impl fmt::Display for Unknown {
     }
 }
 
-/// The variables that are set, checked.
+/// The set variables, validated.
 pub(crate) struct Environment {
     set: BTreeMap<&'static str, String>,
     without_effect: Vec<String>,
-    /// In order.
+    /// Sorted by name.
     pub(crate) unknown: Vec<Unknown>,
 }
 
@@ -201,16 +201,16 @@ impl Environment {
         Ok(read)
     }
 
-    /// Warns of variables with the prefix of Mooncake's and no known name: with a letter wrong, a
-    /// bound does not apply.
+    /// Warns of variables with the prefix of Mooncake's and an unknown name: after a typing error,
+    /// a limit would not apply.
     pub(crate) fn warn(&self) {
         for unknown in &self.unknown {
             output::note(format_args!("warning: {unknown}"));
         }
     }
 
-    /// Warns of variables of Mooncake's that are set and have no effect here, with their replacement.
-    /// For nodes that have Mooncake nodes as peers: their users may count on the effect.
+    /// Warns of set variables of Mooncake's that have no effect here, with their replacement. For
+    /// nodes with Mooncake nodes as peers, whose users may rely on the effect.
     pub(crate) fn warn_of_those_without_effect(&self) {
         for name in &self.without_effect {
             let why = why_without_effect(name).unwrap_or_default();
@@ -218,7 +218,7 @@ impl Environment {
         }
     }
 
-    /// Variables of Mooncake's that set nothing here, set or not.
+    /// Returns Mooncake's variables without an effect here, set or not.
     pub(crate) fn without_effect(&self) -> Vec<WithoutEffect> {
         let all = WITHOUT_EFFECT.iter().flat_map(|known| {
             known.names.iter().map(|name| WithoutEffect {
@@ -230,7 +230,7 @@ impl Environment {
         all.collect()
     }
 
-    /// The ports that may be taken where any would do.
+    /// Returns the range of ports for options that accept any port.
     pub(crate) fn ports(&self) -> Result<Option<RangeInclusive<u16>>, String> {
         let port = |name, old| {
             let port = self.number(name).or_else(|| self.number(old));
@@ -337,7 +337,7 @@ impl Environment {
         })
     }
 
-    /// The file that says which devices are near which memory.
+    /// Returns the file with the NICs near each memory.
     pub(crate) fn matrix(&self) -> Option<PathBuf> {
         self.get("MC_CUSTOM_TOPO_JSON").map(PathBuf::from)
     }
@@ -355,12 +355,12 @@ impl Environment {
         })
     }
 
-    /// A number that was checked.
+    /// Returns a validated number.
     fn number(&self, name: &str) -> Option<u64> {
         self.get(name)?.parse().ok()
     }
 
-    /// A value that was checked.
+    /// Returns a validated value.
     fn get(&self, name: &str) -> Option<&String> {
         debug_assert!(VARIABLES.iter().any(|known| known.name == name), "{name} is not known");
         self.set.get(name)
@@ -387,7 +387,7 @@ impl Variable {
         }
     }
 
-    /// A value as it may be shown.
+    /// Returns a value as shown to users.
     fn shown(&self, value: &str) -> String {
         match (self.values, value.split_once(':')) {
             (Values::User, Some((name, _))) => format!("{name}:..."),
@@ -397,7 +397,7 @@ impl Variable {
     }
 }
 
-/// The known variable that a name is most like, if it is like one at all.
+/// Returns the most similar known variable, if one is similar enough.
 fn nearest(name: &str) -> Option<&'static str> {
     let known = WITHOUT_EFFECT.iter().flat_map(|known| known.names.iter().copied());
     let known = VARIABLES.iter().map(|variable| variable.name).chain(known);

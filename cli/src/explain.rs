@@ -8,10 +8,10 @@ use handfast_diagnosis::{Id, Language, page, page_json, problem, problems};
 use std::fmt::Write;
 use std::io::{IsTerminal, Read};
 
-/// Bytes taken from standard input at once.
+/// Bytes read from standard input at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Explain an error: its meaning, the side at fault and the cure
+/// Explain an error: its meaning, the side at fault and the remedy
 ///
 /// Takes one message, a whole log on standard input, or the name of a problem such as NET-REFUSED.
 #[derive(Args)]

@@ -31,18 +31,18 @@ pub(crate) enum Failure {
     Overdue { doing: &'static str, node: String, timeout: Duration },
     #[error(
         "the checksums differ: {local:#010x} here, {remote:#010x} at the node; the segment was \
-         changed meanwhile, or bytes were damaged on the way"
+         changed meanwhile, or bytes were damaged in transit"
     )]
     Checksum { local: u32, remote: u32 },
     #[error(
-        "{wrong} of {bytes} bytes came back damaged, the first at {at}; the device, its driver or \
-         another process that writes to the segment did that"
+        "{wrong} of {bytes} bytes came back damaged, the first at {at}, by the device, its \
+         driver or another process that writes to the segment"
     )]
     Damaged { at: usize, wrong: usize, bytes: usize },
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Verbs(#[from] handfast_transport_rdma::VerbsError),
-    #[error("the device does not do what lanes need: {0}")]
+    #[error("the device does not meet the needs of lanes: {0}")]
     Device(String),
     #[error(
         "the step '{step}' did not end within {} ms, the time given with --timeout",
@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     NoState { address: String, error: io::Error },
     #[error("{what} failed: {error}")]
     System { what: &'static str, error: io::Error },
-    #[error("the second process ended before it was ready; what it said stands above")]
+    #[error("the second process ended before it was ready; its output is above")]
     SecondProcess { code: Option<u8> },
     #[error("an oracle does not hold: {oracle}: {detail}\n{line}")]
     Broken { oracle: String, detail: String, line: String },
@@ -81,15 +81,15 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Minimize(#[from] handfast_sim::MinimizeError),
     #[cfg(feature = "variants")]
-    #[error("not found out: {0}")]
+    #[error("not found: {0}")]
     NotFoundOut(String),
     #[error("not in the catalogue")]
     NotRecognised,
-    #[error("{0} fatal: what was asked for cannot work as it is")]
+    #[error("{0} fatal: the requested setup cannot work")]
     Unwell(usize),
     #[error("the doctor cannot run: {0}")]
     NoDoctor(String),
-    #[error("nobody reads standard output any more")]
+    #[error("standard output is closed")]
     ReaderGone,
     #[error("interrupted")]
     Interrupted,
@@ -107,7 +107,7 @@ impl From<handfast::MemoryError> for Failure {
 }
 
 impl Failure {
-    /// The failure of a system call, by its purpose.
+    /// Creates the failure of a system call, by its purpose.
     pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::System { what, error: error.into() }
     }
@@ -146,14 +146,14 @@ impl Failure {
             Self::Overdue { .. } | Self::StepOverdue { .. } => 6,
             Self::HalfWay { failure, .. } => failure.exit_code(),
             Self::Checksum { .. } | Self::Damaged { .. } => 7,
-            // Of a store nothing was asked yet: the option names none that can be used.
+            // The store was not contacted yet: the option names none that can be used.
             Self::Usage(_) | Self::Store(_) | Self::NoDoctor(_) | Self::Line(_) => 2,
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => 1,
             Self::System { .. } | Self::Device(_) | Self::Unwell(_) => 1,
             Self::MetadataServer(ServerError::Bind { .. }) => 8,
             Self::MetadataServer(ServerError::File { .. }) => 5,
-            // Of which this program is the other process, so that its codes are ours.
+            // The second process is an instance of this program, so its exit codes apply.
             Self::SecondProcess { code } => code.unwrap_or(1),
             Self::Broken { .. } => 10,
             #[cfg(feature = "variants")]
@@ -176,7 +176,7 @@ impl Failure {
     }
 }
 
-/// Of what was asked over TCP.
+/// Returns the id for a failed request over TCP.
 fn of_question(error: &io::Error) -> Option<Id> {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Some(ids::NET_REFUSED),

@@ -5,8 +5,8 @@ use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Opens a regular file. Anything else is refused unopened: opening a pipe would wait for its
-/// other end.
+/// Opens a regular file. Other kinds are refused without opening them, since opening a pipe would
+/// wait for its other end.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(File, u64), Failure> {
     let known = std::fs::metadata(path).map_err(|error| Failure::file(path, "opening", error))?;
     check(path, &known)?;
@@ -16,7 +16,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(File, u64), Fa
     Ok((file, metadata.len()))
 }
 
-/// Refuses what is not a regular file.
+/// Refuses everything but a regular file.
 pub(crate) fn check(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     if metadata.is_file() {
         return Ok(());

@@ -17,22 +17,22 @@ use tokio::io::AsyncWriteExt;
 
 /// Copy a node's memory into a file, and verify it
 ///
-/// The file appears under its name only when it is whole and verified. One that is there is
-/// replaced then, and keeps its permissions.
+/// The file appears under its name only once it is complete and verified. An existing file is then
+/// replaced, and its permissions are kept.
 #[derive(Args)]
 #[command(after_long_help = help::GET)]
 pub(crate) struct Get {
     /// Source: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]` (default length: to the segment's end)
     pub(crate) node: Place,
-    /// File to make or replace
+    /// File to create or replace
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) copy: Copy,
 }
 
-/// Permissions of a new file before the process's mask, as `open` would give it.
+/// Permissions of a new file before the process's mask, as with `open`.
 const NEW_FILE_MODE: u32 = 0o666;
-/// The permissions that a file keeps when it is replaced.
+/// The permission bits that a replaced file keeps.
 const KEPT_MODE: u32 = 0o777;
 
 pub(crate) async fn run(mut arguments: Get) -> Outcome {
@@ -45,7 +45,8 @@ pub(crate) async fn run(mut arguments: Get) -> Outcome {
 
 async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copied, Failure> {
     let Place { offset, length, .. } = arguments.node;
-    // Nothing at all is past the end, too: a file must not be replaced by an empty one.
+    // An empty range past the end is refused as well, since it would replace the file by an empty
+    // one.
     let range =
         |segment: &Segment| length.unwrap_or_else(|| segment.bytes().saturating_sub(offset).max(1));
     let (segment, bytes) = open(engine, &arguments.node, &arguments.copy, range).await?;
@@ -80,15 +81,15 @@ async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copie
     Ok(Copied { segment, bytes, sum, took })
 }
 
-/// The file to make or replace.
+/// The file to create or replace.
 struct Target {
     path: PathBuf,
-    /// Of the file that is there.
+    /// Permissions of the existing file.
     permissions: Option<Permissions>,
 }
 
 impl Target {
-    /// Follows links, and refuses what renaming a file over would destroy.
+    /// Follows links, and refuses targets that a rename would destroy.
     fn find(path: &Path) -> Result<Self, Failure> {
         let failed = |error| Failure::file(path, "looking for it", error);
         match std::fs::metadata(path) {
@@ -100,16 +101,16 @@ impl Target {
             }
             Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
             Err(_) if path.is_symlink() => {
-                Err(Failure::state(path, "is a link to nothing; name the file it should lead to"))
+                Err(Failure::state(path, "is a dangling link; name a file"))
             }
             Err(_) if path.as_os_str().as_bytes().ends_with(b"/") => {
-                Err(Failure::state(path, "names a directory; name the file to make in it"))
+                Err(Failure::state(path, "is a directory; name a file in it"))
             }
             Err(_) => Ok(Self { path: path.to_owned(), permissions: None }),
         }
     }
 
-    /// A file in the same folder, removed unless it is renamed.
+    /// Creates a file in the same folder, removed unless it is renamed.
     fn partial_file(&self) -> Result<NamedTempFile, Failure> {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = parent.unwrap_or(Path::new("."));
@@ -118,10 +119,10 @@ impl Target {
             .suffix(".part")
             .permissions(Permissions::from_mode(NEW_FILE_MODE))
             .tempfile_in(directory);
-        // The error of its making names the temporary file, which says nothing to anybody.
+        // The system's error names the temporary file, which users do not know.
         let made = made.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Failure::state(directory, "does not exist; make it first"),
-            kind => Failure::file(directory, "making a file in it", kind.into()),
+            ErrorKind::NotFound => Failure::state(directory, "does not exist; create it first"),
+            kind => Failure::file(directory, "creating a file in it", kind.into()),
         })?;
         if let Some(permissions) = &self.permissions {
             let set = made.as_file().set_permissions(permissions.clone());

@@ -1,4 +1,4 @@
-//! The transport of lanes: its options, and notes on a fallback.
+//! The transport of lanes: its options and its fallbacks.
 
 use crate::environment::Environment;
 use crate::failure::Failure;
@@ -16,26 +16,26 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Options of every command that moves bytes.
+/// Options of all commands that move bytes.
 #[derive(Args, Clone)]
 pub(crate) struct LaneOptions {
-    /// Transport of the bytes
+    /// Transport of the lanes
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
-    /// RDMA devices to use, by name, with commas between; bytes are striped over all of them
-    /// [default: one with the address listened at, or else the first usable one]
+    /// RDMA devices to use, by name, separated by commas; bytes are striped over all of them
+    /// [default: the one with the listening address, or else the first usable one]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) device: Vec<String>,
     /// Preferred devices for memory by its location: a file like MC_CUSTOM_TOPO_JSON's, as printed
     /// by `handfast topology --matrix` [default: those on the memory's own NUMA node]
     #[arg(long, value_name = "FILE", requires = "device")]
     pub(crate) nic_priority_matrix: Option<PathBuf>,
-    /// Address of the RDMA device's port to use, its GID; IPv4 addresses as such [default: the best
-    /// there is]
+    /// Address of the RDMA device's port to use, its GID; IPv4 addresses in their usual form
+    /// [default: the best one]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gid: Option<IpAddr>,
-    /// Speak to nodes of another engine too, over its TCP data protocol. That protocol has no keys:
-    /// every host that reaches the port may access the memory
+    /// Also communicate with nodes of another engine, over its TCP data protocol. That protocol has
+    /// no keys: every host that reaches the port may access the memory
     #[arg(long, value_enum, value_name = "ENGINE")]
     pub(crate) compat: Option<EngineName>,
     /// Metadata store in which nodes find each other by name: p2p (by address),
@@ -45,7 +45,7 @@ pub(crate) struct LaneOptions {
     pub(crate) metadata: Source,
     #[command(flatten)]
     pub(crate) certificates: Certificates,
-    /// Port for the data of another engine; 0 is any.
+    /// Data port for nodes of another engine; 0 for any.
     #[arg(skip)]
     pub(crate) data_port: u16,
 }
@@ -53,8 +53,8 @@ pub(crate) struct LaneOptions {
 /// Certificates for a metadata store.
 #[derive(Args, Clone)]
 pub(crate) struct Certificates {
-    /// Certificates of the authorities trusted for a store that speaks TLS [default: for an etcd
-    /// ETCDCTL_CACERT, else those that the system trusts]
+    /// Certificates of the authorities trusted for a store that uses TLS [default: for an etcd
+    /// ETCDCTL_CACERT, else those trusted by the system]
     #[arg(long, value_name = "PEM")]
     metadata_ca: Option<PathBuf>,
     /// Client certificate for a store that requires one [default: for an etcd ETCDCTL_CERT]
@@ -66,7 +66,7 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// The files of these options, and those of the variables for the others.
+    /// Returns the files of these options, with those of the variables as defaults.
     pub(crate) fn over(&self, variables: TlsFiles) -> TlsFiles {
         let identity = self.metadata_cert.clone().zip(self.metadata_key.clone());
         TlsFiles {
@@ -85,11 +85,11 @@ pub(crate) enum EngineName {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportName {
-    /// TCP alone
+    /// TCP only
     Tcp,
-    /// RDMA alone, else an error that gives the reason
+    /// RDMA only; an error with the reason if it is unavailable
     Rdma,
-    /// RDMA where it works on both sides, else TCP, with a warning that gives the reason
+    /// RDMA if it works on both sides, else TCP, with a warning that gives the reason
     Auto,
 }
 
@@ -133,10 +133,10 @@ impl LaneOptions {
         Ok(Credentials { user, tls: self.certificates.over(tls) })
     }
 
-    /// The same options as words of a command line.
+    /// Returns the same options as command-line arguments.
     pub(crate) fn words(&self) -> Vec<String> {
         let Certificates { metadata_ca, metadata_cert, metadata_key } = &self.certificates;
-        // A path that is not UTF-8 does not arrive as it is, and is refused by name.
+        // A path that is not UTF-8 is altered here, and then refused by name.
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let transport = self.transport.to_possible_value();
         let options = [
@@ -158,14 +158,14 @@ impl LaneOptions {
 fn read_matrix(path: &Path) -> Result<PriorityMatrix, Failure> {
     let (file, _) = files::open(path, OpenOptions::new().read(true))?;
     let mut text = String::new();
-    // One more than is taken, so that a longer file is refused as such.
+    // Reads one byte more than the limit, so that a longer file is refused.
     let read = file.take(MATRIX_BYTES_MAX as u64 + 1).read_to_string(&mut text);
     read.map_err(|error| Failure::file(path, "reading", error))?;
     let refused = |error: MatrixError| Failure::Usage(format!("{}: {error}", path.display()));
     PriorityMatrix::parse(&text).map_err(refused)
 }
 
-/// Says of each fallback once that it happened.
+/// Prints each fallback once.
 #[derive(Default)]
 pub(crate) struct Warnings(BTreeSet<String>);
 
@@ -178,12 +178,12 @@ impl Warnings {
         for text in texts.difference(&self.0) {
             output::note(format_args!("warning: {text}"));
         }
-        // No more than the engine itself remembers.
+        // The engine itself keeps no more.
         self.0 = texts;
     }
 }
 
-/// A fallback in a report, or another error that RDMA met with.
+/// A fallback in a report, or another error of RDMA.
 #[derive(Serialize)]
 pub(crate) struct FallbackReport {
     pub(crate) side: String,
@@ -191,14 +191,14 @@ pub(crate) struct FallbackReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer: Option<String>,
     pub(crate) cause: String,
-    /// For `handfast explain`.
+    /// The id for `handfast explain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'static str>,
     pub(crate) cure: &'static str,
 }
 
 impl FallbackReport {
-    /// An error; `cure` is for one that names none.
+    /// Describes an error; `cure` is the remedy of one that has none.
     pub(crate) fn of(error: &Error, cure: &'static str) -> Self {
         Self {
             side: format!("{:?}", error.side()).to_lowercase(),
@@ -210,14 +210,14 @@ impl FallbackReport {
         }
     }
 
-    /// All there were so far.
+    /// Returns all fallbacks so far.
     pub(crate) fn all(engine: &Engine) -> Vec<Self> {
         let of = |fallback: &Fallback| Self::of(fallback.reason(), cure::OF_FALLBACK);
         engine.fallbacks().iter().map(of).collect()
     }
 }
 
-/// The transport of a segment's bytes, in one word; `None` where none moved.
+/// Returns the transport of a segment's bytes, in one word; `None` if none moved.
 pub(crate) fn transport_kind(segment: &Segment) -> Option<&'static str> {
     segment.transport_kind().map(handfast::TransportKind::name)
 }

@@ -1,6 +1,6 @@
 //! The command line of handfast.
 #![forbid(unsafe_code)]
-// Rates, ratios and percentages for people; nothing is decided by them.
+// Rates, ratios and percentages are only shown; no decision depends on them.
 #![allow(clippy::float_arithmetic)]
 
 mod arguments;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         .init();
     let result = match arguments.command {
-        // Before the runtime starts: it has as many threads as there are processors to run on.
+        // Before the runtime starts, which has one thread per processor.
         Command::Serve(arguments) => {
             bench::pin(&arguments.cores).and_then(|()| runtime::block_on(serve::run(arguments)))
         }
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of the output closed it on purpose.
+        // The reader closed the output on purpose.
         Err(failure @ Failure::ReaderGone) => ExitCode::from(failure.exit_code()),
         Err(failure) => {
             match failure.diagnosis_id() {

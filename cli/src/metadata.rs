@@ -1,4 +1,4 @@
-//! `handfast metadata`: a store through which nodes find each other.
+//! `handfast metadata`: a store in which nodes find each other.
 
 use crate::failure::Outcome;
 use crate::output;
@@ -10,19 +10,19 @@ use tracing::info;
 
 /// Serve the metadata store of a fleet over HTTP until interrupted
 ///
-/// Nodes of handfast and of Mooncake publish there their names, addresses and memory. Every host
-/// that reaches the store may read and change the entries: serve it on a network you trust. The
-/// printed URL is the value of `--metadata`, and Mooncake's metadata server.
+/// Nodes of handfast and of Mooncake publish their names, addresses and memory there. Every host
+/// that reaches the store may read and change the entries: serve it on a trusted network. The
+/// printed URL is the value of `--metadata`, and of Mooncake's metadata server.
 #[derive(Args)]
 pub(crate) struct Metadata {
-    /// Address to listen at; port 0 takes any free one
+    /// Address to listen on; port 0 selects a free one
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "HOST:PORT")]
     listen: String,
-    /// Keep the table in this file too: what was acknowledged is there after a crash [default: in
-    /// memory alone; living nodes publish again within ten seconds, Mooncake's do not]
+    /// Also keep the table in this file: acknowledged changes survive a crash [default: in memory
+    /// only; live nodes publish again within ten seconds, Mooncake's do not]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// End when standard input does, so that no server outlives the script that started it
+    /// End with standard input, so that no server outlives the script that started it
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
 }

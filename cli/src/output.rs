@@ -1,4 +1,4 @@
-//! Standard output and standard error, whose other end may be gone.
+//! Standard output and standard error, either of which may be closed.
 
 use crate::failure::{Failure, Outcome};
 use serde::Serialize;
@@ -10,7 +10,7 @@ pub(crate) fn say(text: Arguments<'_>) -> Outcome {
     say_whole(format_args!("{text}\n"))
 }
 
-/// Prints a text that ends its own lines.
+/// Prints a text that includes its line ends.
 pub(crate) fn say_whole(text: Arguments<'_>) -> Outcome {
     let mut output = std::io::stdout().lock();
     let written = output.write_fmt(text).and_then(|()| output.flush());
@@ -28,7 +28,7 @@ pub(crate) fn say_json(result: &impl Serialize) -> Outcome {
 
 /// Prints a note on standard error.
 pub(crate) fn note(text: Arguments<'_>) {
-    // One write for the whole line, which readers of the file see at once. Without a reader no work
-    // is given up.
+    // A single write for the whole line, so that readers of the file never see a part of it. The
+    // work continues without a reader.
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }

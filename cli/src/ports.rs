@@ -1,10 +1,10 @@
-//! Ports of the range that the environment names, where any would do.
+//! Free ports of the range set in the environment, for options that accept any port.
 
 use crate::failure::Failure;
 use std::net::TcpListener;
 use std::ops::RangeInclusive;
 
-/// Ports of a host that are free, each offered once.
+/// Free ports of a host, each offered once.
 pub(crate) struct Ports<'a> {
     host: &'a str,
     range: RangeInclusive<u16>,
@@ -16,8 +16,8 @@ impl<'a> Ports<'a> {
         Self { host, range, tried: 0 }
     }
 
-    /// One that was free a moment ago. Where to begin depends on the process, so that several that
-    /// start at once seldom ask for the same.
+    /// Returns a port that was free a moment ago. The first candidate depends on the process, so
+    /// that concurrent starts seldom collide.
     pub(crate) fn take(&mut self) -> Result<u16, Failure> {
         let (first, count) = (u32::from(*self.range.start()), self.range.len() as u32);
         while self.tried < count {

@@ -5,19 +5,19 @@ use crate::{output, size};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// Between two plain lines of a copy, so that a log of a long one stays short.
+/// Interval of plain lines of a copy, which keeps the log of a long one short.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A bar, which is cleared when this is dropped, or lines.
+/// A bar, which is cleared on drop, or plain lines.
 pub(crate) struct Progress {
     pub(crate) bar: ProgressBar,
-    /// Between two lines, where there is no bar.
+    /// Interval of plain lines; `None` with a bar.
     interval: Option<Duration>,
     last_line: Instant,
 }
 
 impl Progress {
-    /// `quiet` shows neither.
+    /// `quiet` disables both.
     pub(crate) fn start(length: u64, template: &str, interval: Duration, quiet: bool) -> Self {
         let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(length) };
         let style = ProgressStyle::with_template(template);
@@ -26,7 +26,7 @@ impl Progress {
         Self { bar, interval, last_line: Instant::now() }
     }
 
-    /// Moves the bar, or prints a line where one is due.
+    /// Moves the bar, or prints a line if one is due.
     pub(crate) fn update(&mut self, position: u64, line: impl FnOnce() -> String) {
         self.bar.set_position(position);
         if self.interval.is_some_and(|interval| self.last_line.elapsed() >= interval) {
@@ -63,13 +63,13 @@ impl CopyProgress {
         });
     }
 
-    /// Clears the bar, and yields how long the copy took.
+    /// Clears the bar, and returns the duration of the copy.
     pub(crate) fn finish(self) -> Duration {
         self.started.elapsed()
     }
 }
 
-/// A line that fits: what does not is left out, never wrapped.
+/// Returns a template that fits the width; parts that do not fit are omitted, never wrapped.
 fn template(columns: usize) -> &'static str {
     match columns {
         72.. => "{prefix} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
@@ -78,7 +78,7 @@ fn template(columns: usize) -> &'static str {
     }
 }
 
-/// A rate such as `1.2 GiB/s`.
+/// Formats a rate such as `1.2 GiB/s`.
 pub(crate) fn rate(bytes: u64, took: Duration) -> String {
     format!("{}/s", size::show(size::per_second(bytes, took)))
 }

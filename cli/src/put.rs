@@ -14,11 +14,11 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 /// Copy a file into a node's memory, and verify it there
 ///
-/// The whole file is copied. That it fits is checked before the first byte moves.
+/// The whole file is copied. Its length is checked before the first byte moves.
 #[derive(Args)]
 #[command(after_long_help = help::PUT)]
 pub(crate) struct Put {
-    /// File to copy; a regular one
+    /// Regular file to copy
     pub(crate) file: PathBuf,
     /// Target: `HOST:PORT[/SEGMENT][:OFFSET]`
     pub(crate) node: Place,
@@ -73,7 +73,7 @@ async fn write_all(
     let file =
         file.try_clone().map_err(|error| Failure::file(&arguments.file, "reading", error))?;
     let mut file = tokio::fs::File::from_std(file);
-    // An earlier attempt may have left off anywhere.
+    // An earlier attempt may have stopped anywhere.
     let begun = file.rewind().await;
     begun.map_err(|error| Failure::file(&arguments.file, "reading", error))?;
     let mut window = Window::new(engine, arguments.copy.timeout);

@@ -1,4 +1,4 @@
-//! `--record`: the run of a node in a file, for `sim replay`.
+//! `--record`: a recording of the node, for `sim replay`.
 
 use crate::{output, size};
 use clap::Args;
@@ -6,12 +6,12 @@ use handfast::record::RecordOptions;
 use handfast::{Builder, Engine};
 use std::path::PathBuf;
 
-/// Options of every command that has a node of its own.
+/// Options of all commands that run a node.
 #[derive(Args, Clone)]
 pub(crate) struct RecordArguments {
-    /// Record the run of this node into FILE, for `handfast sim replay FILE` and `sim timeline FILE`.
-    /// It has names and addresses in it until `sim redact` takes them out. An earlier recording there
-    /// is renamed FILE.old
+    /// Record this node to FILE, for `handfast sim replay FILE` and `sim timeline FILE`. It
+    /// contains names and addresses until `sim redact` removes them. An earlier recording is
+    /// renamed to FILE.old
     #[arg(long, value_name = "FILE", display_order = 800)]
     record: Option<PathBuf>,
     /// With --record: bytes to keep, from 1M to 1G; older ones are dropped, those around failures
@@ -30,7 +30,7 @@ impl RecordArguments {
     }
 }
 
-/// Says if the recording has ended before the run. Call it once the engine is closed.
+/// Warns if the recording ended before the node. Call it after closing the engine.
 pub(crate) fn warn_if_incomplete(engine: &Engine) {
     if let Some(failure) = engine.recording().and_then(|status| status.failure) {
         output::note(format_args!("warning: the recording ends early: {failure}"));

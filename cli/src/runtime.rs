@@ -1,11 +1,12 @@
-//! The runtime that fits the processors this process may use.
+//! A runtime for the processors of this process.
 
 use crate::failure::Failure;
 use std::future::Future;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// One processor needs no second thread, and no wake-up across threads; more get one each.
+/// One thread on a single processor, which avoids wake-ups across threads; otherwise one thread per
+/// processor.
 pub(crate) fn build() -> Result<Runtime, Failure> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut builder =
@@ -18,12 +19,12 @@ pub(crate) fn build() -> Result<Runtime, Failure> {
 pub(crate) fn block_on<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = build()?;
     let result = runtime.block_on(command);
-    // A blocking read of a slow file must not hold the exit back.
+    // A blocking read of a slow file must not delay the exit.
     runtime.shutdown_timeout(std::time::Duration::from_millis(100));
     result
 }
 
-/// Runs a command to its end, or to the first signal to stop; what it holds is dropped then.
+/// Runs a command to its end, or until the first stop signal, which drops it.
 pub(crate) async fn until_stopped<T>(
     command: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -47,7 +48,7 @@ impl Stop {
         Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
     }
 
-    /// Waits for either, and says which as a failure.
+    /// Waits for either signal, and returns it as a failure.
     pub(crate) async fn wait(&mut self) -> Failure {
         tokio::select! {
             _ = self.interrupt.recv() => Failure::Interrupted,

@@ -17,15 +17,15 @@ use tracing::info;
 /// Serve memory, or files mapped into memory, until interrupted
 ///
 /// Every host that reaches the address may read and write the served memory: serve beyond this
-/// machine only on a network you trust.
+/// machine only on a trusted network.
 #[derive(Args)]
 #[command(after_long_help = help::SERVE)]
 pub(crate) struct Serve {
-    /// Address to listen at; port 0 takes any free one
+    /// Address to listen on; port 0 selects a free one
     #[arg(long, default_value = "127.0.0.1:7411", value_name = "HOST:PORT")]
     pub(crate) listen: String,
-    /// Host, or HOST:PORT, under which peers reach this node; needed when listening at all
-    /// addresses, such as 0.0.0.0 [default: the address listened at]
+    /// Host, or HOST:PORT, under which peers reach this node; required when listening on all
+    /// addresses, such as 0.0.0.0 [default: the listening address]
     #[arg(long, value_name = "HOST")]
     pub(crate) advertise: Option<String>,
     /// Name of this node; no two live nodes may share one [default: the advertised address]
@@ -38,7 +38,7 @@ pub(crate) struct Serve {
     /// Serve a file, mapped into memory, as segment NAME [default name: the file's name]
     #[arg(long, value_name = "[NAME=]PATH")]
     pub(crate) file: Vec<String>,
-    /// Let peers get, and not put
+    /// Permit get only, not put
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]
@@ -49,15 +49,15 @@ pub(crate) struct Serve {
     /// Prometheus and /state in JSON
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics: Option<String>,
-    /// Run on these processors only, such as 0 or 0,1
+    /// Run only on these processors, such as 0 or 0,1
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
-    /// End when standard input does, so that no server outlives the script that started it
+    /// End with standard input, so that no server outlives the script that started it
     #[arg(long, hide = true)]
     pub(crate) until_stdin_ends: bool,
 }
 
-/// Served when nothing else is asked for.
+/// Served if neither memory nor files are given.
 const DEFAULT_MEMORY: &str = "memory=64M";
 
 pub(crate) async fn run(mut arguments: Serve) -> Outcome {
@@ -109,7 +109,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     }
     output::say(format_args!("{lines}ready"))?;
     let warn = async {
-        // A missed event is part of the next one.
+        // The next event covers a missed one.
         while !matches!(fallbacks.recv().await, Err(RecvError::Closed)) {
             warnings.print_new(&engine);
         }
@@ -130,8 +130,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     Ok(())
 }
 
-/// The devices for lanes other than TCP, as a line; with `--transport tcp` the devices that are not
-/// used.
+/// Returns a line with the devices of RDMA lanes; with `--transport tcp` logs the unused devices.
 fn line_of_devices(engine: &Engine, is_tcp_wanted: bool) -> String {
     let devices: Vec<&str> = engine.devices().collect();
     if !devices.is_empty() {
@@ -143,7 +142,7 @@ fn line_of_devices(engine: &Engine, is_tcp_wanted: bool) -> String {
     String::new()
 }
 
-/// Takes ports of the range that the environment names, where any would do.
+/// Selects ports of the range set in the environment for options that accept any port.
 fn choose_ports(arguments: &mut Serve, environment: &Environment) -> Outcome {
     let Some(range) = environment.ports().map_err(Failure::Usage)? else { return Ok(()) };
     let Some((host, port)) = arguments.listen.rsplit_once(':') else { return Ok(()) };
@@ -164,12 +163,12 @@ fn over(engine: &Engine) -> String {
     names.join(" and ")
 }
 
-/// Says with `-v` which RDMA devices lie idle, and whether they could be used.
+/// Logs with `-v` the unused RDMA devices, and whether they are usable.
 fn tell_of_rdma() {
     match handfast_transport_rdma::discover(Path::new("/")) {
         Ok(devices) => {
             for handfast_transport_rdma::Device { name, driver, .. } in devices {
-                info!(%name, %driver, "an RDMA device is not used: --transport rdma or auto uses it");
+                info!(%name, %driver, "unused RDMA device: --transport rdma or auto uses it");
             }
         }
         Err(error) => info!(%error, "lanes run over TCP"),
@@ -179,23 +178,23 @@ fn tell_of_rdma() {
     }
 }
 
-/// Takes as many descriptors as this process may have: the usual soft limit is less than what
-/// peers may open, and each lane is a descriptor.
+/// Raises the soft limit of descriptors to the hard limit: the usual soft limit is below the number
+/// that peers may open, and each lane is a descriptor.
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Refused, the old limit stands, and connections past it are closed.
+    // If refused, the old limit remains, and connections past it are closed.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// A segment to be.
+/// A segment to serve.
 struct Source {
     name: String,
     memory: Memory,
     path: Option<PathBuf>,
 }
 
-/// Whether this could be served.
+/// Validates the options of segments.
 pub(crate) fn check(memory: &[String], files: &[String], read_only: bool) -> Outcome {
     sources(memory, files, read_only).map(drop)
 }

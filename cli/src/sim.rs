@@ -15,9 +15,9 @@ use clap::{Args, Subcommand};
 
 /// Explore, replay and draw the interleavings of nodes in a simulated world
 ///
-/// The protocol is a state machine without I/O. The shipping machine runs in a world where messages
-/// cross, get lost or doubled, operations fail, and nodes crash and restart. Each failure is one
-/// line that replays, shrinks and draws itself.
+/// The protocol is a state machine without I/O. The shipping machine runs in a world in which
+/// messages cross, get lost or are duplicated, operations fail, and nodes crash and restart. Each
+/// failure is one line that can be replayed, shrunk and drawn.
 #[derive(Args)]
 #[command(after_long_help = help::SIM)]
 pub(crate) struct Sim {

@@ -1,4 +1,4 @@
-//! Sizes in bytes and spans of time, as people write and read them.
+//! Sizes in bytes and durations in their usual notation.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a span of time above zero: `250ms`, `2s`, `1.5s`, `3m`; without a unit, seconds.
+/// Parses a positive duration: `250ms`, `2s`, `1.5s`, `3m`; without a unit, seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is not a span of time; write 250ms, 2s or 3m");
+    let wrong = || format!("'{text}' is not a duration; write 250ms, 2s or 3m");
     let (number, scale) = match text {
         _ if text.ends_with("ms") => (&text[..text.len() - 2], 0.001),
         _ if text.ends_with('s') => (&text[..text.len() - 1], 1.0),
@@ -38,10 +38,10 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let span = Duration::try_from_secs_f64(number * scale).map_err(|_| wrong())?;
-    if span.is_zero() { Err(format!("'{text}' is no time at all")) } else { Ok(span) }
+    if span.is_zero() { Err(format!("'{text}' is not a positive duration")) } else { Ok(span) }
 }
 
-/// Bytes with a unit, such as `1.5 MiB`.
+/// Formats bytes with a unit, such as `1.5 MiB`.
 pub(crate) fn show(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -53,13 +53,13 @@ pub(crate) fn show(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// So many per second; 0 if no time has passed.
+/// Returns the rate per second; 0 for an empty duration.
 pub(crate) fn per_second(count: u64, took: Duration) -> u64 {
     let seconds = took.as_secs_f64();
     if seconds > 0.0 { (count as f64 / seconds) as u64 } else { 0 }
 }
 
-/// A size as one would write it: `64K`, `1M`, `100`.
+/// Formats a size in the notation of the command line: `64K`, `1M`, `100`.
 pub(crate) fn short(bytes: u64) -> String {
     for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
         if bytes != 0 && bytes.is_multiple_of(1 << shift) {

@@ -1,4 +1,4 @@
-//! `handfast smoke`: whether the RDMA devices of this machine do what lanes need, step by step.
+//! `handfast smoke`: tests the RDMA devices of this machine for the needs of lanes, step by step.
 
 mod bytes;
 mod devices;
@@ -19,9 +19,9 @@ use std::time::Duration;
 
 /// Test the RDMA devices of this machine, step by step
 ///
-/// Bytes move over RDMA alone. With --loopback two nodes of this process do so with each other,
-/// over two devices of one kind where there are two, else over one device to itself. With --peer
-/// bytes move to and from another node's segment, and what is there is overwritten.
+/// Bytes move only over RDMA. With --loopback, two nodes in this process transfer to each other,
+/// over two devices of one kind if there are two, else over one device to itself. With --peer,
+/// bytes move to and from another node's segment, whose content is overwritten.
 #[derive(Args)]
 #[command(after_long_help = help::SMOKE)]
 #[command(group(ArgGroup::new("mode").required(true).args(["loopback", "peer"])))]
@@ -29,19 +29,18 @@ pub(crate) struct Smoke {
     /// Test the devices against each other, or one against itself
     #[arg(long)]
     loopback: bool,
-    /// Test against a node that serves with `--transport rdma`; the first two mebibytes of the place,
-    /// or what there is, are overwritten
+    /// Test against a node that serves with `--transport rdma`; the first two mebibytes of the
+    /// place, or fewer if it is shorter, are overwritten
     #[arg(long, value_name = "HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]")]
     peer: Option<Place>,
     /// RDMA device to use, by name; two for the two nodes of --loopback [default: usable ones of
     /// one kind]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     device: Vec<String>,
-    /// Address of the device's port to use, its GID; two for two devices [default: the best there
-    /// is]
+    /// Address of the device's port to use, its GID; two for two devices [default: the best one]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     gid: Vec<IpAddr>,
-    /// Longest that a step may take
+    /// Timeout of each step
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
     /// Print the result as one line of JSON

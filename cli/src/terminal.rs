@@ -4,11 +4,11 @@ use handfast_diagnosis::{COLUMNS_MIN, Language, Style};
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
-/// Longer lines are hard to read, however wide the terminal is.
+/// Maximum width of text, since longer lines are hard to read.
 const COLUMNS_MAX: usize = 110;
-/// Of output that goes to a file or another program.
+/// Width of output to a file or another program.
 const COLUMNS_ELSEWHERE: usize = 100;
-/// The size of a terminal that reports none.
+/// The assumed size of a terminal that reports none.
 const USUAL: Window = Window { columns: 80, rows: 24 };
 
 /// The size of a terminal.
@@ -40,7 +40,7 @@ pub(crate) fn style(language: Option<Language>) -> Style {
     let window = Window::of(std::io::stdout());
     let of_variable = || std::env::var("COLUMNS").ok()?.parse().ok();
     let columns = window.map(|window| window.columns).or_else(of_variable);
-    // Asked for by users, and by terminals that show none.
+    // Set by users who want no colours, or by terminals without them.
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     let of_environment = || Language::of_environment(|name| std::env::var(name).ok());

@@ -1,4 +1,4 @@
-//! `handfast top`: what a node does, peer by peer, as it happens.
+//! `handfast top`: the traffic of a node by peer, updated continuously.
 
 mod ask;
 mod table;
@@ -10,7 +10,7 @@ use clap::Args;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Show what a node moves, peer by peer
+/// Show the traffic of a node, peer by peer
 ///
 /// Polls a node that serves with --metrics.
 #[derive(Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Top {
     /// Time between two tables
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = size::parse_duration)]
     interval: Duration,
-    /// Number of tables [default: 1, in a terminal no end]
+    /// Number of tables [default: 1; unlimited in a terminal]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
 }
@@ -42,7 +42,8 @@ pub(crate) fn run(arguments: &Top) -> Outcome {
         let window = Window::of(std::io::stdout()).unwrap_or_else(elsewhere);
         let table = table::draw(&before, &now, elapsed, window);
         if is_terminal {
-            // Home, and away with what was below: less flicker than an empty screen between two.
+            // Moves the cursor home and clears the rest of each line, which flickers less than
+            // clearing the screen.
             let table = table.replace('\n', "\x1b[K\n");
             output::say_whole(format_args!("\x1b[H{table}\x1b[J"))?;
         } else {

@@ -1,4 +1,4 @@
-//! `handfast topology`: which NIC is near which memory of this machine.
+//! `handfast topology`: the NICs near to each memory of this machine.
 
 use crate::failure::Outcome;
 use crate::sim::show::{Facts, columns};
@@ -11,15 +11,15 @@ use std::path::PathBuf;
 
 /// Show which NICs are near which memory
 ///
-/// NUMA nodes, RDMA devices and accelerators of this machine as the kernel lists them, and the
-/// preferred NICs for memory at each location. Nothing is changed.
+/// Lists the NUMA nodes, RDMA devices and accelerators of this machine as the kernel reports them,
+/// and the preferred NICs for memory at each location. Changes nothing.
 #[derive(Args)]
 #[command(after_long_help = help::TOPOLOGY)]
 pub(crate) struct Topology {
     /// Print everything as one line of JSON
     #[arg(long, conflicts_with = "matrix")]
     json: bool,
-    /// Print the matrix alone, in the form that Mooncake reads and publishes
+    /// Print only the matrix, in the form that Mooncake reads and publishes
     #[arg(long)]
     matrix: bool,
     /// Print the machine as a graph for Graphviz, with an edge from each accelerator to its NICs
@@ -52,7 +52,8 @@ pub(crate) fn run(arguments: Topology) -> Outcome {
     output::say(format_args!("{}", facts(&machine, &matrix).text(columns())))
 }
 
-/// A Graphviz graph: a cluster per NUMA node, and an edge from each accelerator to its NICs.
+/// Returns a Graphviz graph: a cluster per NUMA node, and an edge from each accelerator to its
+/// NICs.
 fn graph(machine: &Machine, matrix: &PriorityMatrix) -> String {
     let mut text = String::from("digraph machine {\n  rankdir=LR; node [shape=box];\n");
     let known = |numa: Option<u32>| machine.nodes.iter().find(|node| Some(node.number) == numa);

@@ -1,8 +1,9 @@
 //! Two nodes built from the public core alone: they connect, move bytes, lose a lane in the middle of
 //! a write, finish it over the next lane, and part.
 //!
-//! The program plays the network, the queue pairs and the memory; [`Node`] and [`Transfers`] decide.
-//! Nothing sleeps and nothing blocks, so a run takes milliseconds and always prints the same lines.
+//! The program simulates the network, the queue pairs and the memory; [`Node`] and [`Transfers`]
+//! decide. Nothing sleeps and nothing blocks, so a run takes milliseconds and always prints the
+//! same lines.
 //!
 //! ```text
 //! cargo run -p handfast-core --example two_nodes
@@ -24,11 +25,11 @@ use std::error::Error;
 const ALICE: usize = 0;
 const BOB: usize = 1;
 const NAMES: [&str; 2] = ["alice", "bob"];
-/// Bytes that one lane carries at a time.
+/// Maximum bytes of a slice.
 const SLICE: u32 = 4;
 const MESSAGE: &[u8] = b"one-sided writes need no receiver";
 
-/// One process: its node, its transfers to the other, its memory, and the lanes that are up.
+/// One process: its node, its transfers to the peer, its memory, and its established lanes.
 struct Process {
     node: Node,
     transfers: Transfers,
@@ -36,14 +37,14 @@ struct Process {
     lanes: BTreeSet<Lifecycle>,
 }
 
-/// A slice that was posted and not completed.
+/// A posted slice without a completion.
 struct Posted {
     lane: Lifecycle,
     slice: SliceId,
     work: Work,
 }
 
-/// Both processes and everything under way between them.
+/// Both processes and all messages and operations between them.
 struct World {
     now: Instant,
     processes: [Process; 2],
@@ -60,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Plays the whole story and returns its lines.
+/// Runs the scenario and returns its lines.
 pub(crate) fn run() -> Result<Vec<String>, Box<dyn Error>> {
     let mut world = World::new()?;
     let bob = path(BOB)?;
@@ -100,7 +101,7 @@ impl World {
             Ok(Process {
                 node: Node::new(NodeConfig {
                     path: path(side)?,
-                    // 128 random bits in earnest.
+                    // A real incarnation is 128 random bits.
                     incarnation: Incarnation(side as u128 + 1),
                     seed: side as u64,
                     limits: Limits::default(),
@@ -156,7 +157,7 @@ impl World {
                     self.transfer(side, TransferInput::LaneRevoked { lane });
                 }
                 Output::Event(event) => self.say(&format!("   {name}: {event:?}")),
-                // Nodes without a handfast key do not exist here.
+                // Every node in this example has a handfast key.
                 Output::PlainAnswer { .. } => {}
             }
         }

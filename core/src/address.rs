@@ -8,7 +8,7 @@ use core::net::Ipv6Addr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The port is not a number up to 65535.
-    #[error("'{text}': '{port}' is no port, which is a number from 0 to 65535")]
+    #[error("'{text}': '{port}' is not a port, a number from 0 to 65535")]
     Port {
         /// The whole text.
         text: String,
@@ -16,10 +16,10 @@ pub enum AddressError {
         port: String,
     },
     /// The part before the port is not a host.
-    #[error("'{0}' is no HOST or HOST:PORT; IPv6 addresses before a port are in brackets")]
+    #[error("'{0}' is not HOST or HOST:PORT; write IPv6 addresses before a port in brackets")]
     Host(String),
     /// The port is missing.
-    #[error("'{0}' names no port: HOST:PORT")]
+    #[error("'{0}' has no port; write HOST:PORT")]
     NoPort(String),
 }
 
@@ -44,7 +44,7 @@ pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), AddressError> {
     if host.is_empty() || host.contains(separates) || host.contains(['/', ',', '@', '[', ']']) {
         return Err(no_host());
     }
-    // An address with a zone, `fe80::1%eth0`, is one of a host too.
+    // An address with a zone, `fe80::1%eth0`, is a host as well.
     if (bracketed.is_some() || host.contains(':')) && !is_address && !host.contains('%') {
         return Err(no_host());
     }

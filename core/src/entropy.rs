@@ -1,10 +1,10 @@
-//! Randomness as a pure function, so that nothing is consumed and equal states stay equal.
+//! Randomness as a pure function: nothing is consumed, and equal states stay equal.
 
 use crate::identity::Lifecycle;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Purpose of a derived number; part of the derivation, so that uses never share a value.
+/// Purpose of a derived number. It is part of the derivation, so that purposes never share a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     RetryJitter = 1,

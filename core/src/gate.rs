@@ -2,7 +2,7 @@
 //!
 //! A poster enters, posts, and leaves. The retiring thread revokes the gate, waits until it is
 //! empty, and only then destroys the lane. One word holds the whole state, because "revoked and
-//! empty" must be one atomic question: with two words a poster could enter between two loads.
+//! empty" must be one atomic check: with two words a poster could enter between two loads.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -114,7 +114,7 @@ fn is_drained(word: u64) -> bool {
     word & (REVOKED | POSTERS_MASK) == REVOKED
 }
 
-/// A poster's presence inside. Dropping it leaves; leaking it keeps the lane from ever draining.
+/// A poster's presence inside. Dropping it leaves; leaking it prevents the lane from draining.
 #[derive(Debug)]
 #[must_use = "a dropped ticket is an exit"]
 pub struct Ticket<'a> {

@@ -1,7 +1,7 @@
 //! Identities: node names, incarnations, lifecycles, pairs.
 //!
-//! Queue-pair numbers, GIDs, keys and clocks identify nothing (rule H1): a restarted process gets
-//! the same ones again.
+//! Queue-pair numbers, GIDs, keys and clocks do not identify a node (rule H1): a restarted process
+//! gets the same ones again.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -212,8 +212,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Identifies a legacy node by its list of queue pairs, which a later incarnation may have
-    /// again (rule H13). FNV-1a over the numbers.
+    /// Identifies a legacy node by its list of queue pairs, which a later incarnation may reuse
+    /// (rule H13). FNV-1a over the numbers.
     pub fn legacy(queue_pairs: &[u32]) -> Self {
         let bytes = queue_pairs.iter().flat_map(|number| number.to_le_bytes());
         let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {

@@ -1,8 +1,8 @@
 //! Messages of the Mooncake Transfer Engine apart from the handshake: segment descriptors,
 //! notifications, probes, the entries of metadata stores, and the TCP data protocol.
 //!
-//! Formats are those of the released engine, seen in recorded bytes (`core/tests/golden`). None
-//! contains the handfast key.
+//! Formats are those of the released engine, as recorded in `core/tests/golden`. None contains the
+//! handfast key.
 
 mod data;
 mod matrix;

@@ -12,7 +12,9 @@ mod quota;
 mod rails;
 mod watchdog;
 
-pub use eviction::{EvictionChoice, HOLD_MAX, HOLD_MIN, LaneEviction, LaneUsage};
+pub use eviction::{
+    EvictionChoice, HOLD_MAX, HOLD_MIN, LOOK_AGAIN, LaneEviction, LaneUsage, RETURN_MAX,
+};
 pub use fallback::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 pub use fence::FenceLedger;
 pub use qpn_reuse::QpnReuseDetector;

@@ -1,4 +1,4 @@
-//! Time as the core sees it: nanoseconds that the caller supplies.
+//! Time in the core: nanoseconds supplied by the caller.
 
 use serde::{Deserialize, Serialize};
 

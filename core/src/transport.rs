@@ -24,11 +24,11 @@ pub struct OperationId {
 pub enum OperationKind {
     /// Create, and move to INIT.
     Create,
-    /// Move to RTR and RTS towards named queue pairs of the peer.
+    /// Move to RTR and RTS towards the announced queue pairs of the peer.
     Connect,
     /// Have the peer answer a read over each queue pair.
     Probe,
-    /// Wait until nothing that was posted here is outstanding.
+    /// Wait until nothing posted by this node is outstanding.
     Drain,
     /// Move to ERR, drain, destroy.
     Retire,
@@ -43,8 +43,8 @@ pub enum Operation {
         lifecycle: Lifecycle,
         /// The peer's NIC.
         peer: NicPath,
-        /// Queue pairs to create and destroy first, so that the numbers are not those that an
-        /// earlier incarnation announced (rule H13); 0 towards handfast nodes.
+        /// Number of queue pairs to create and destroy first, so that the new numbers differ from
+        /// those that an earlier incarnation announced (rule H13); 0 towards handfast nodes.
         skip: u32,
     },
     /// Connect `local` to `remote`. For a legacy `remote` both PSNs are 0, path
@@ -58,17 +58,17 @@ pub enum Operation {
         /// The peer's announcement of its queue pairs.
         body: Body,
     },
-    /// Have the peer answer a read of one byte or of none over each queue pair of
-    /// `lifecycle`, which is connected to a legacy peer. The peer may still be connecting, so
-    /// the device retries the read up to its limit. Fails unless all are answered: a peer that still
-    /// holds an earlier pairing of the same numbers would take what is posted for duplicates, and
-    /// report success (rule H13).
+    /// Have the peer answer a read of zero or one byte over each queue pair of `lifecycle`, which
+    /// is connected to a legacy peer. The peer may still be connecting, so the device retries the
+    /// read up to its limit. Fails unless all are answered: a peer that still holds an earlier
+    /// pairing of the same numbers would take posted work for duplicates and report success (rule
+    /// H13).
     Probe {
         /// The lifecycle.
         lifecycle: Lifecycle,
     },
-    /// Wait until nothing that was posted on `lifecycle` is outstanding; it was revoked before, so
-    /// nothing more is posted. The queue pairs stay connected, and the peer's work on them goes on.
+    /// Wait until nothing posted on `lifecycle` is outstanding. It was revoked before, so nothing
+    /// more is posted. The queue pairs stay connected, and the peer's work on them continues.
     Drain {
         /// The lifecycle that is about to end.
         lifecycle: Lifecycle,
@@ -114,13 +114,13 @@ pub enum Outcome {
 /// The side charged with a failure (rule H9: local failures are never the peer's).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Side {
-    /// Our device, port, memory or configuration.
+    /// The local device, port, memory or configuration.
     Local,
     /// The peer, or the path to it.
     Peer,
     /// The configuration of both sides, so a retry changes nothing: reported, no retry.
     Configuration,
-    /// An access that is not allowed: reported, no retry.
+    /// An access without permission: reported, no retry.
     Protection,
 }
 
@@ -134,7 +134,7 @@ pub struct TransportError {
     pub side: Side,
     /// The call or step that failed, such as `connect` or `ibv_modify_qp(RTR)`.
     pub call: Cow<'static, str>,
-    /// Its return value or errno; 0 where there is none.
+    /// Its return value or errno; 0 without one.
     pub code: i32,
     /// Description of the failure.
     pub detail: String,

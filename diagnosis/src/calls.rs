@@ -1,4 +1,4 @@
-//! Ids of calls that failed, for errors that carry the call, its number and words.
+//! Ids of failed calls, for errors that carry the call, its error number and its text.
 
 use crate::explain::explain;
 use crate::ids;
@@ -8,14 +8,14 @@ use libc::{
     ENETUNREACH, ENFILE, ENODEV, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP, EPERM, ETIMEDOUT,
 };
 
-/// The kernel's own ENOTSUPP, which leaks out of some drivers.
+/// The kernel's internal ENOTSUPP, which some drivers leak.
 const ENOTSUPP: i32 = 524;
 
 /// `IBV_WC_RETRY_EXC_ERR`.
 const WC_RETRY: i32 = 12;
 
-/// The problem behind a call that failed: `call` as errors name it, such as `ibv_modify_qp(RTR)` or
-/// `connect`, `code` its error number or a completion's status, `detail` its words.
+/// Returns the problem behind a failed call: `call` as in errors, such as `ibv_modify_qp(RTR)` or
+/// `connect`, `code` its error number or the status of a completion, `detail` its text.
 pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
     // The state of the local port explains more than its effect.
     if detail.contains("our own port is down") {
@@ -52,10 +52,10 @@ pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
             ENOENT | EACCES | ENODEV => ids::DEV_NODE,
             _ => ids::DEV_FATAL,
         }),
-        // A lane was connected, so that addresses were asked for and found, and the first packet over
-        // it was never answered, while its handshake over TCP was.
+        // The lane was connected, so addresses were exchanged and resolved. The first packet over
+        // it was never answered, although the handshake over TCP was.
         "prove" if code == WC_RETRY => Some(ids::ROCE_UDP_FILTERED),
-        // The code of these is a completion's status.
+        // The code of these calls is the status of a completion.
         "completion" | "prove" => {
             u32::try_from(code).ok().filter(|status| *status > 0).map(of_completion)
         }
@@ -77,11 +77,12 @@ pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
         };
         cause(detail).or_else(|| cause(&format!("{call} failed: {detail}")))
     };
-    // The words of a call that names no errno say more than its kind does.
+    // Without an errno the text of a call is more specific than its kind.
     if code == 0 { by_words().or(by_number) } else { by_number.or_else(by_words) }
 }
 
-/// The problem behind the status of a failed completion, as `enum ibv_wc_status` counts.
+/// Returns the problem behind the status of a failed completion, as numbered by `enum
+/// ibv_wc_status`.
 pub fn of_completion(status: u32) -> Id {
     match status {
         1 => ids::WC_LOC_LEN,

@@ -1,8 +1,8 @@
-//! Looks for the catalogue's problems on a machine.
+//! Searches a machine for the problems of the catalogue.
 //!
 //! The kernel's facts are read once, below a root that tests choose ([`Facts`]); all other queries
-//! go through [`Outside`]. Probes form a graph: below a found cause its consequences are skipped,
-//! and the report names the cause. Nothing is changed.
+//! go through [`Outside`]. Probes form a graph: the consequences of a found cause are skipped, and
+//! the report names the cause. The doctor changes nothing.
 
 mod bulk;
 mod bundle;
@@ -50,12 +50,12 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wanted {
-    /// TCP alone: what concerns RDMA is left out.
+    /// TCP only; probes of RDMA are omitted.
     Tcp,
-    /// RDMA where it works.
+    /// RDMA if it works.
     #[default]
     Auto,
-    /// RDMA alone: what prevents it is fatal.
+    /// RDMA only; obstacles to it are fatal.
     Rdma,
 }
 
@@ -65,9 +65,9 @@ pub enum Library {
     /// This program was built without RDMA.
     #[default]
     NotBuilt,
-    /// The library cannot be loaded; what the loader said.
+    /// The library cannot be loaded; contains the loader's message.
     Missing(String),
-    /// It lists these devices.
+    /// The library lists these devices.
     Devices(Vec<String>),
 }
 
@@ -77,11 +77,11 @@ pub struct Request {
     /// The wanted transport.
     #[serde(rename = "transport")]
     pub wanted: Wanted,
-    /// The RDMA device to use; any, if not given.
+    /// The RDMA device to use; `None` for any.
     pub device: Option<String>,
     /// The address of the device to use.
     pub gid: Option<IpAddr>,
-    /// `HOST:PORT` to listen at.
+    /// `HOST:PORT` to listen on.
     pub listen: Option<String>,
     /// `HOST` or `HOST:PORT` advertised to peers.
     pub advertise: Option<String>,
@@ -89,9 +89,9 @@ pub struct Request {
     pub peer: Option<String>,
     /// The metadata service, such as `etcd://10.0.0.9:2379`.
     pub metadata: Option<String>,
-    /// The node whose entries in it are to be looked at, by name.
+    /// Name of the node whose entries in the service are checked.
     pub segment: Option<String>,
-    /// Bytes that are to be served.
+    /// Number of bytes to serve.
     pub memory_bytes: u64,
     /// The state of the verbs library.
     #[serde(skip)]
@@ -102,7 +102,7 @@ pub struct Request {
     /// The environment.
     #[serde(skip)]
     pub environment: BTreeMap<String, String>,
-    /// Below which everything is read.
+    /// Root folder of all files to read.
     #[serde(skip)]
     pub root: PathBuf,
 }
@@ -112,9 +112,9 @@ struct Context<'a> {
     facts: &'a Facts,
     request: &'a Request,
     outside: &'a dyn Outside,
-    /// Devices with a problem that was found before: nothing else is said of them.
+    /// Devices with an earlier finding. Later probes skip them.
     broken: &'a BTreeMap<String, Id>,
-    /// Both sides, once the other has answered.
+    /// Both sides, once the other one has answered.
     halves: &'a mut Option<Box<Halves>>,
 }
 
@@ -124,13 +124,13 @@ impl Context<'_> {
         if self.request.wanted == Wanted::Rdma { Severity::Fatal } else { Severity::Degraded }
     }
 
-    /// The severity if this device is unusable, which others may replace.
+    /// The severity if this device is unusable; lower if another one can replace it.
     fn without(&self, device: &str) -> Severity {
         let others = self.devices().any(|other| other.name != device && is_usable(other));
         if others { Severity::Degraded } else { self.without_rdma() }
     }
 
-    /// The devices in question of which no problem is known yet.
+    /// The selected devices without a known problem.
     fn devices(&self) -> impl Iterator<Item = &Device> {
         let wanted = self.request.device.as_deref();
         let named =
@@ -142,7 +142,7 @@ impl Context<'_> {
         })
     }
 
-    /// Those with their first port, which is the one that lanes use.
+    /// These devices with their first port, the only one that lanes use.
     fn ports(&self) -> impl Iterator<Item = (&Device, &Port)> {
         self.devices().filter_map(|device| Some((device, device.ports.first()?)))
     }
@@ -152,7 +152,7 @@ impl Context<'_> {
     }
 }
 
-/// Whether lanes are possible over it as far as is seen at once.
+/// Whether lanes over the device seem possible.
 fn is_usable(device: &Device) -> bool {
     device.refused.is_none() && device.ports.first().is_some_and(Port::is_active)
 }
@@ -161,12 +161,12 @@ fn is_usable(device: &Device) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Applies {
     Always,
-    /// Unless bytes are to move over TCP alone.
+    /// Unless only TCP is wanted.
     ToRdma,
-    /// There, and where there is a device that nothing is known against.
+    /// As [`Applies::ToRdma`], if there is a device without a known problem.
     ToDevices,
-    /// With `--peer`, and there unless TCP alone is wanted, `--metadata`, with `--segment`,
-    /// `--listen` or `--advertise`.
+    /// The following apply with an option, in order: `--peer`; `--peer`, unless only TCP is wanted;
+    /// `--metadata`; `--segment` as well; `--listen` or `--advertise`.
     WithPeer,
     ToPeerOverRdma,
     WithMetadata,
@@ -178,12 +178,12 @@ struct Probe {
     name: &'static str,
     title: Text,
     applies: Applies,
-    /// Probes that must have found nothing that prevents everything, for this to make sense.
+    /// Probes that must not have found a preventing problem.
     after: &'static [&'static str],
     look: fn(&mut Context<'_>) -> Vec<Finding>,
 }
 
-/// Looks at everything, in order.
+/// Runs all probes in order.
 pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> Report {
     let mut broken = BTreeMap::new();
     let mut blocked: BTreeMap<&'static str, Id> = BTreeMap::new();
@@ -227,7 +227,7 @@ pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> Repor
     report
 }
 
-/// The half that this side sends to another doctor.
+/// Returns this side's report for another doctor.
 pub fn half(facts: &Facts, report: &Report, unix_s: u64) -> Half {
     let findings = report.findings().map(Told::of).collect();
     Half { findings, ..Half::of(facts, &report.host, unix_s) }

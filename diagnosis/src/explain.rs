@@ -1,4 +1,4 @@
-//! Recognises the catalogue's problems in text: one message, or a whole log as it comes.
+//! Recognises the catalogue's problems in text: a single message, or a log as a stream.
 
 mod lines;
 mod matcher;
@@ -16,43 +16,43 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use suggest::Sample;
 
-/// A line longer than this is looked at in pieces.
+/// Maximum length of a line; longer ones are analysed in pieces.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
-/// Longest input, in bytes; the explanation says so if more follows.
+/// Maximum length of the input, in bytes; the explanation reports a longer one.
 pub const INPUT_BYTES_MAX: u64 = 1 << 30;
 /// Connections whose first errors are counted separately.
 pub const CONNECTIONS_MAX: usize = 256;
-/// Of a record broken over several lines, how much is compared with the next line.
+/// Maximum length of the end of a broken record that is compared with the next line.
 const TAIL_BYTES_MAX: usize = 2 << 10;
 
-/// A problem as it was met in the input.
+/// A problem recognised in the input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// The problem.
     pub id: Id,
-    /// Its severity as a rule.
+    /// Its usual severity.
     pub severity: Severity,
     /// The role of its messages in a log.
     pub role: Role,
     /// The side that the first message points to.
     pub side: Side,
-    /// The line of the first, counted from 1.
+    /// The line of the first message, counted from 1.
     pub line: u64,
-    /// Lines with it.
+    /// Number of lines with it.
     pub count: u64,
-    /// The first line's beginning.
+    /// The beginning of the first line.
     pub text: String,
-    /// Every message of it was informational.
+    /// Whether all its messages were informational.
     #[serde(skip)]
     news: bool,
 }
 
-/// The outcome of one connection: the first error of each explains the later ones.
+/// The outcome of one connection: its first error explains the later ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Connection {
     /// The peer or the queue pair, as the log names it.
     pub name: String,
-    /// Its first error that is no consequence; none if all were flushed.
+    /// Its first error that is not a consequence; `None` if all were flushed.
     pub first: Option<Id>,
     /// The line of that error, or of the first consequence.
     pub line: u64,
@@ -65,7 +65,7 @@ pub struct Connection {
 pub struct Suggestion {
     /// The problem.
     pub id: Id,
-    /// The share of one of its messages that the text has, in percent.
+    /// The matching share of one of its messages, in percent.
     pub likeness_percent: u8,
 }
 
@@ -76,21 +76,21 @@ pub struct Explanation {
     pub first: Option<Seen>,
     /// The first diagnosis, before the log named the kind of device.
     pub refined_from: Option<Id>,
-    /// All that was recognised, by line.
+    /// All recognised problems, by line.
     pub seen: Vec<Seen>,
     /// Connections with failed requests, by line; at most [`CONNECTIONS_MAX`].
     pub connections: Vec<Connection>,
     /// Requests that failed because of an earlier error, on all connections.
     pub flushed: u64,
-    /// Lines looked at.
+    /// Number of analysed lines.
     pub lines: u64,
     /// Whether the input was longer than [`INPUT_BYTES_MAX`].
     pub truncated: bool,
-    /// For text in which nothing was recognised.
+    /// Suggestions, if nothing was recognised.
     pub nearest: Vec<Suggestion>,
 }
 
-/// Looks at text as it comes. Its memory does not grow with the input.
+/// Analyses text as a stream. Its memory does not grow with the input.
 #[derive(Default)]
 pub struct Explainer {
     line: Vec<u8>,
@@ -102,12 +102,12 @@ pub struct Explainer {
     connections: Vec<Connection>,
     flushed: u64,
     words: BTreeSet<&'static str>,
-    /// Ports that the text mentions.
+    /// Kinds of links in the text.
     links: Links,
     sample: Sample,
 }
 
-/// Kinds of links that a text names.
+/// Kinds of links named in a text.
 #[derive(Default)]
 struct Links {
     ethernet: bool,
@@ -124,20 +124,20 @@ impl Links {
     }
 }
 
-/// The last line, which the next may go on with.
+/// The last line, which may continue on the next.
 struct Pending {
     number: u64,
     plain: String,
-    /// The end of the record so far, in the form that is compared.
+    /// The end of the record so far, in normal form.
     tail: String,
     found: Option<Match>,
-    /// The side that the line itself names.
+    /// The side named in the line itself.
     marked: Option<Side>,
-    /// Its message was part of the line before, and was accounted there.
+    /// A message that continues the previous line and was counted there.
     rest_of: Option<(Id, u64)>,
 }
 
-/// Explains a text that is at hand.
+/// Explains a complete text.
 pub fn explain(text: &str) -> Explanation {
     let mut explainer = Explainer::default();
     explainer.feed(text.as_bytes());
@@ -145,7 +145,7 @@ pub fn explain(text: &str) -> Explanation {
 }
 
 impl Explainer {
-    /// Takes the next bytes, cut anywhere.
+    /// Analyses the next bytes, split anywhere.
     pub fn feed(&mut self, bytes: &[u8]) {
         let room = usize::try_from(INPUT_BYTES_MAX - self.bytes).unwrap_or(usize::MAX);
         self.truncated |= bytes.len() > room;
@@ -171,7 +171,7 @@ impl Explainer {
         }
     }
 
-    /// Whether more input would be looked at.
+    /// Whether further input would be analysed.
     pub fn wants_more(&self) -> bool {
         self.bytes < INPUT_BYTES_MAX
     }
@@ -241,7 +241,7 @@ impl Explainer {
         }
     }
 
-    /// Takes back what was accounted of a message that goes on and says more.
+    /// Uncounts a message whose continuation is more specific.
     fn withdraw(&mut self, id: Id) {
         let Some(seen) = self.seen.get_mut(&id) else { return };
         seen.count -= 1;
@@ -272,7 +272,7 @@ impl Explainer {
         }
     }
 
-    /// The explanation of the whole input.
+    /// Returns the explanation of the whole input.
     pub fn finish(mut self) -> Explanation {
         if !self.line.is_empty() {
             self.lines += 1;
@@ -308,7 +308,7 @@ impl Explainer {
     }
 }
 
-/// Whether the last line and the next have a message that was broken in two; it is the last's then.
+/// Whether a message is split between the last line and the next; it is then counted for the last.
 fn joins(last: &mut Pending, next: &mut Pending) -> bool {
     let boundary = last.tail.len();
     let text = format!("{}{}", last.tail, next.tail);
@@ -329,7 +329,7 @@ fn joins(last: &mut Pending, next: &mut Pending) -> bool {
     true
 }
 
-/// Keeps the end.
+/// Truncates the text to its end.
 fn shorten(tail: &mut String) {
     let mut start = tail.len().saturating_sub(TAIL_BYTES_MAX);
     while !tail.is_char_boundary(start) {
@@ -338,8 +338,8 @@ fn shorten(tail: &mut String) {
     tail.drain(..start);
 }
 
-/// The cause of everything else: the first fatal cause, or else the first degrading one, an error
-/// before an informational message; or else a failure, a remark, or a consequence.
+/// Returns the cause of everything else: the first fatal cause, or else the first degrading one,
+/// errors before informational messages; otherwise a failure, a remark, or a consequence.
 fn first_of(seen: &[Seen]) -> Option<&Seen> {
     let of = |role| seen.iter().filter(move |seen| seen.role == role);
     let cause = |news: bool| {
@@ -360,14 +360,14 @@ fn refined(id: Id, words: &BTreeSet<&'static str>) -> Option<Id> {
     refine.find(|(word, _)| words.contains(word)).map(|(_, id)| *id)
 }
 
-/// An id in brackets, as handfast's own messages carry it.
+/// Returns an id in brackets, as in handfast's own messages.
 fn named_id(line: &str) -> Option<Match> {
     let mut brackets = line.split('[').skip(1).filter_map(|rest| rest.split_once(']'));
     let id = brackets.find_map(|(text, _)| Id::parse(text).filter(|id| id.as_str() == text))?;
     Some(Match::whole(problem(id)))
 }
 
-/// Whose failure a line says it is: an error that a peer reports is that side's.
+/// Returns the side that a line names: an error reported by a peer is that side's.
 fn marked_side(text: &str) -> Option<Side> {
     const MARKS: [(&str, Side); 13] = [
         ("rejectedbypeer", Side::Remote),

@@ -13,8 +13,8 @@ pub enum Language {
 }
 
 impl Language {
-    /// The language that the variables `LC_ALL`, `LC_MESSAGES` and `LANG` ask for; the first that
-    /// is set and not empty counts.
+    /// Returns the language of the variables `LC_ALL`, `LC_MESSAGES` and `LANG`; the first one that
+    /// is set and not empty applies.
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
         let value = ["LC_ALL", "LC_MESSAGES", "LANG"].iter().find_map(set);
@@ -22,7 +22,7 @@ impl Language {
         if is_chinese { Self::Chinese } else { Self::English }
     }
 
-    /// Picks one of two words.
+    /// Returns one of two words.
     pub fn pick<'a>(self, english: &'a str, chinese: &'a str) -> &'a str {
         match self {
             Self::English => english,

@@ -1,9 +1,9 @@
 //! Problems with RDMA and around it: their messages, causes and remedies.
 //!
-//! The catalogue is data (`catalogue/*.toml`, in English and Chinese) that the build turns into
-//! tables. [`explain`] recognises its messages in the logs of any program, [`ids`] are the ids that
-//! errors carry, and [`doctor`] looks for its problems on a machine. The catalogue and `explain` do
-//! no I/O; the facts for the doctor are handed to it.
+//! The catalogue is data (`catalogue/*.toml`, in English and Chinese) that the build converts to
+//! tables. [`explain`] recognises its messages in the logs of any program, [`ids`] are the ids in
+//! errors, and [`doctor`] searches a machine for its problems. The catalogue and `explain` do no
+//! I/O; the doctor gets its facts as arguments.
 
 mod calls;
 pub mod doctor;

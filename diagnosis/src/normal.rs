@@ -1,8 +1,8 @@
-//! The form in which messages are compared: what differs between programs, terminals and
-//! languages' punctuation is taken away.
+//! The normal form in which messages are compared, without the differences between programs,
+//! terminals and the punctuation of languages.
 
-/// Lower case, without blanks, control characters and quotation marks, full-width forms as ASCII:
-/// a message is the same wherever a line was broken.
+/// Converts to lower case, without blanks, control characters and quotation marks, and full-width
+/// forms to ASCII. A message has the same form wherever its line was broken.
 pub(crate) fn normal(text: &str) -> String {
     text.chars().filter_map(narrow).flat_map(char::to_lowercase).collect()
 }

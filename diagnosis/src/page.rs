@@ -4,29 +4,29 @@ use crate::language::Language;
 use crate::problem::{Problem, Severity};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Narrower terminals get lines as for this one: words would no longer fit.
+/// Minimum width: on narrower terminals words would no longer fit.
 pub const COLUMNS_MIN: usize = 30;
-/// Narrowest page with labels to the left of their text.
+/// Minimum width of a page with labels to the left of their text.
 const COLUMNS_WIDE: usize = 56;
 
-/// The style of a page for its reader.
+/// The style of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// In which language.
+    /// Language.
     pub language: Language,
-    /// Columns to keep within; a word that is longer, such as a path, is not broken.
+    /// Maximum width in columns; a longer word, such as a path, is not broken.
     pub columns: usize,
     /// Whether to use colours.
     pub colour: bool,
 }
 
 impl Style {
-    /// A text in bold.
+    /// Formats a text in bold.
     pub fn bold(&self, text: &str) -> String {
         self.coloured("1", text)
     }
 
-    /// A text in the colour of how bad it is.
+    /// Formats a text in the colour of a severity.
     pub fn of_severity(&self, severity: Severity, text: &str) -> String {
         let code = match severity {
             Severity::Fatal => "1;31",
@@ -38,7 +38,7 @@ impl Style {
         self.coloured(code, text)
     }
 
-    /// A text that says that all is well.
+    /// Formats a text in the colour of a success.
     pub fn good(&self, text: &str) -> String {
         self.coloured("32", text)
     }
@@ -47,20 +47,20 @@ impl Style {
         if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 
-    /// The head of a page: a problem's name, how severe it is here, and its title.
+    /// Formats the head of a page: a problem's name, its severity and its title.
     pub(crate) fn head(&self, problem: &Problem, severity: Severity) -> String {
         let word = self.of_severity(severity, severity.word(self.language));
         let title = self.lines("", problem.title.get(self.language));
         format!("{}  {word}\n{title}", self.bold(problem.id.as_str()))
     }
 
-    /// A text in lines that fit, each behind `indent`.
+    /// Breaks a text into lines that fit, each preceded by `indent`.
     pub(crate) fn lines(&self, indent: &str, text: &str) -> String {
         let lines = wrapped(text, self.columns.saturating_sub(indent.len()));
         lines.iter().map(|line| format!("{indent}{line}\n")).collect()
     }
 
-    /// A label with its text to the right, or below it on a narrow terminal.
+    /// Formats a label with its text to the right, or below it on a narrow terminal.
     pub fn entry(&self, label: &str, text: &str) -> String {
         const LABEL_COLUMNS: usize = 10;
         if self.columns < COLUMNS_WIDE {
@@ -73,15 +73,15 @@ impl Style {
         self.lines(&indent, text).replacen(&indent, &format!("{}{room}", self.bold(label)), 1)
     }
 
-    /// A command, which is never broken: it is to be copied.
+    /// Formats a command, which is never broken, so that it can be copied.
     pub fn command(&self, command: &str) -> String {
         let indent = if self.columns < COLUMNS_WIDE { "  " } else { "            " };
         format!("{indent}{}\n", self.coloured("36", &format!("$ {command}")))
     }
 }
 
-/// Text in lines of at most `columns`, broken at blanks and between Chinese characters. A piece that
-/// has no such place stays whole.
+/// Breaks text into lines of at most `columns`, at blanks and between Chinese characters. A piece
+/// without such a place stays whole.
 pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -100,13 +100,13 @@ pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Closing punctuation stays on the line of what it closes.
+/// Whether the piece is closing punctuation, which must not begin a line.
 fn may_not_begin(piece: &str) -> bool {
     piece.starts_with(['，', '。', '、', '；', '：', '）', '”', '！', '？', ',', ';', '.', ')'])
 }
 
-/// Pieces between which a line may break: after a blank, on both sides of a wide character, and
-/// after punctuation that follows one.
+/// Splits text where a line may break: after a blank, on both sides of a wide character, and after
+/// punctuation that follows one.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -128,7 +128,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A command with what is known filled in; what is not is shown in capitals.
+/// Fills in the known values of a command; unknown ones are shown in capitals.
 pub(crate) fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = template;
@@ -151,7 +151,7 @@ pub(crate) fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> 
     out + rest
 }
 
-/// The page of a problem.
+/// Formats the page of a problem.
 pub fn page(problem: &Problem, style: &Style) -> String {
     let messages = problem.messages.iter().take(4).map(|message| format!("'{message}'"));
     let messages = messages.collect::<Vec<_>>().join(", ");
@@ -159,7 +159,7 @@ pub fn page(problem: &Problem, style: &Style) -> String {
     format!("{}\n{}{seen}", style.head(problem, problem.severity), body(problem, style))
 }
 
-/// A problem's page as JSON.
+/// Returns a problem's page as JSON.
 pub fn page_json(problem: &Problem, language: Language) -> serde_json::Value {
     serde_json::json!({
         "id": problem.id,
@@ -176,7 +176,7 @@ pub fn page_json(problem: &Problem, language: Language) -> serde_json::Value {
     })
 }
 
-/// The text of a page below its title.
+/// Formats a page without its title.
 pub(crate) fn body(problem: &Problem, style: &Style) -> String {
     let language = style.language;
     let mut out = String::new();
@@ -220,7 +220,7 @@ mod tests {
                     let is_command = line.trim_start().starts_with('$');
                     let words = line.split(' ').map(UnicodeWidthStr::width);
                     let is_word = words.max().unwrap_or(0) > columns - 24;
-                    // Closing punctuation may hang over by one.
+                    // Closing punctuation may exceed the width by one character.
                     let fits = line.width() <= columns + 2;
                     assert!(fits || is_command || is_word, "{columns}: {line}");
                 }

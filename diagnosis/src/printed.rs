@@ -14,7 +14,7 @@ pub struct PrintedPage {
     pub text: String,
 }
 
-/// The whole catalogue: first the list, then each part.
+/// Returns the whole catalogue: first the list, then each part.
 pub fn printed_catalogue(language: Language) -> Vec<PrintedPage> {
     let parts = problems().chunk_by(|one, next| one.file == next.file);
     let mut pages =
@@ -30,10 +30,10 @@ fn extended(file: &str, language: Language) -> String {
 fn list(language: Language) -> String {
     let mut out = language
         .pick(
-            "# Problems, and what cures them\n\n\
-             Made from `diagnosis/catalogue`: change it there. `handfast explain ID` prints one entry, \
+            "# Problems and their remedies\n\n\
+             Generated from `diagnosis/catalogue`: edit it there. `handfast explain ID` prints one entry, \
              `handfast explain \"TEXT\"` finds the entry of a message, `handfast explain < LOG` the first \
-             error of a log, `handfast doctor` looks for them on this machine.\n",
+             error of a log, `handfast doctor` checks this machine for them.\n",
             "# 常见问题与处理方法\n\n\
              本页由 `diagnosis/catalogue` 生成,请在那里修改。`handfast explain ID` 显示单个条目,\
              `handfast explain \"文字\"` 根据消息查找条目,`handfast explain < 日志` 找出日志中的第一个错误,\

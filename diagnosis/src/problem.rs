@@ -14,7 +14,7 @@ impl Id {
         self.0
     }
 
-    /// The id of that name, whatever the case of its letters.
+    /// Parses an id, ignoring case.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         problems().iter().map(|problem| problem.id).find(|id| id.0.eq_ignore_ascii_case(text))
@@ -47,16 +47,16 @@ pub enum Severity {
     Fatal,
     /// It works slowly, in part, or with some peers only.
     Degraded,
-    /// It works now, and will hurt.
+    /// It works now, and will fail or slow down later.
     Risk,
-    /// It could not be found out.
+    /// It could not be determined.
     CannotTell,
-    /// Worth knowing.
+    /// Informational.
     Info,
 }
 
 impl Severity {
-    /// In one word, or two.
+    /// Returns the severity in one or two words.
     pub fn word(self, language: Language) -> &'static str {
         let (english, chinese) = match self {
             Self::Fatal => ("fatal", "致命"),
@@ -73,11 +73,11 @@ impl Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// It says what happened.
+    /// It names the event itself.
     Cause,
     /// It reports a failure whose cause is in another message.
     Dispatcher,
-    /// It follows from an error that stands before it.
+    /// It follows from an earlier error.
     Consequence,
 }
 
@@ -85,26 +85,26 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// The side whose message it is.
+    /// The side that logged the message.
     Local,
     /// Its peer.
     Remote,
     /// The combination of the two sides.
     Both,
-    /// This message alone does not say.
+    /// The message alone is not sufficient.
     Unknown,
 }
 
 impl Side {
-    /// In words.
+    /// Returns the side in words.
     pub fn words(self, language: Language) -> &'static str {
         let (english, chinese) = match self {
             Self::Local => ("local: the side that printed this", "本端:打印该消息的一侧"),
             Self::Remote => {
                 ("remote: the peer of the side that printed this", "对端:打印该消息一侧的对端")
             }
-            Self::Both => ("both: how the two sides fit together", "双方:两侧的配置是否匹配"),
-            Self::Unknown => ("unknown: this alone does not say", "未知:仅凭此消息无法判断"),
+            Self::Both => ("both: the combination of the two sides", "双方:两侧的配置是否匹配"),
+            Self::Unknown => ("unknown: this message is not sufficient", "未知:仅凭此消息无法判断"),
         };
         language.pick(english, chinese)
     }
@@ -120,7 +120,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// In one of them.
+    /// Returns the text in one language.
     pub fn get(self, language: Language) -> &'static str {
         language.pick(self.en, self.zh)
     }
@@ -131,36 +131,36 @@ impl Text {
 pub struct Problem {
     /// Its name.
     pub id: Id,
-    /// Its severity as a rule.
+    /// Its usual severity.
     pub severity: Severity,
     /// The role of its messages in a log.
     pub role: Role,
-    /// The side to look at as a rule.
+    /// The side that is usually at fault.
     pub side: Side,
     /// The part of the catalogue.
     pub section: Text,
-    /// The file of that part, in the catalogue and printed, without its extension.
+    /// The file of that part, in the catalogue and in the printed form, without its extension.
     pub file: &'static str,
-    /// In a few words.
+    /// Its title.
     pub title: Text,
     /// Its description and consequences.
     pub what: Text,
-    /// Why it happens.
+    /// Its causes.
     pub cause: Text,
     /// The remedy.
     pub remedy: Text,
     /// The remedy, or its first step, as a command. Words in braces, such as `{netdev}`, are to be
     /// filled in.
     pub command: &'static str,
-    /// The check that it is cured.
+    /// The check that it is solved.
     pub verify: Text,
-    /// The observation of the doctor, with words in braces for its values; empty where it has several.
+    /// The doctor's observation, with words in braces for its values; empty if there are several.
     pub(crate) seen: Text,
-    /// Its refinements, by a word for a device in the log.
+    /// More specific problems, by a word for a device in the log.
     pub refine: &'static [(&'static str, Id)],
-    /// Its messages as the catalogue has them: `*` is a gap, a name in braces an error number.
+    /// Its messages: `*` is a gap, a name in braces an error number.
     pub messages: &'static [&'static str],
-    /// The same as pieces in the form in which messages are compared.
+    /// The messages as pieces in normal form.
     pub(crate) patterns: &'static [&'static [&'static str]],
 }
 
@@ -171,9 +171,9 @@ pub fn problems() -> &'static [Problem] {
     PROBLEMS
 }
 
-/// The problem of an id.
+/// Returns the problem of an id.
 pub fn problem(id: Id) -> &'static Problem {
-    // Ids are made of this table alone, so that the first entry is never the answer for another.
+    // Ids come only from this table, so the search never falls back to the first entry.
     problems().iter().find(|problem| problem.id == id).unwrap_or(&PROBLEMS[0])
 }
 

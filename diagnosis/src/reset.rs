@@ -1,25 +1,25 @@
-//! The outcome of queue pairs that are taken through RESET and connected as before.
+//! The outcome of moving queue pairs through RESET and connecting them again.
 
 use std::fmt;
 
-/// The outcome, as `handfast smoke` reports it and `explain` knows it.
+/// The outcome, as reported by `handfast smoke` and recognised by `explain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AfterReset {
-    /// A call on the way there or back failed.
+    /// A call on the way failed.
     Refused {
         /// The side, such as `first`.
         side: &'static str,
         /// Its error.
         error: String,
     },
-    /// Every call succeeded, and this became of what was sent then: ERDMA-RESET.
+    /// Every call succeeded, but a transfer afterwards failed: ERDMA-RESET.
     Mute {
         /// Its error.
         error: String,
     },
-    /// They work as before.
+    /// The queue pairs work as before.
     Works {
-        /// That moved each way.
+        /// Bytes moved in each direction.
         bytes: usize,
     },
 }

@@ -51,7 +51,7 @@ async fn read_any(replicas: &[Segment]) -> Result<u8, Error> {
     Err(last.expect("at least one replica"))
 }
 
-/// Returns what was read with both replicas up, with the primary down, and with it back.
+/// Returns the bytes read with both replicas up, with the primary down, and after its restart.
 pub(crate) async fn run() -> Result<[u8; 3], Error> {
     let primary = Replica::start("127.0.0.1:0", 1).await?;
     let standby = Replica::start("127.0.0.1:0", 2).await?;

@@ -35,7 +35,7 @@ async fn fetch(engine: &Engine, pool: &str, blocks: &[usize]) -> Result<Memory, 
     Ok(local)
 }
 
-/// Runs both nodes in this process and returns the number of bytes that were fetched.
+/// Runs both nodes in this process and returns the number of fetched bytes.
 pub(crate) async fn run() -> Result<usize, Box<dyn Error>> {
     let prefill = Engine::builder().listen("127.0.0.1:0").start().await?;
     let pool = Memory::zeroed(POOL_PAGES * PAGE_BYTES)?;

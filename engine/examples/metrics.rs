@@ -1,4 +1,4 @@
-//! A node whose transfers Prometheus scrapes: writes to a segment and reads it back, again and again,
+//! A node whose transfers Prometheus scrapes: it repeatedly writes to a segment and reads it back,
 //! until standard input ends.
 //!
 //! ```sh

@@ -43,7 +43,8 @@ pub(crate) enum Command {
 
 /// Sender of commands to the driver. The queue itself is unbounded because its writers are bounded:
 /// calls by `control_connections_max`, operations and lane edges by `lifecycles_max`, demands by
-/// one per peer until the machine asks again, questions by the `connections_max` of each server.
+/// one per peer until the machine demands again, requests for lists by the `connections_max` of
+/// each server.
 #[derive(Clone)]
 pub(crate) struct Commands(mpsc::UnboundedSender<Command>);
 

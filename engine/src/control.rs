@@ -1,5 +1,5 @@
-//! The control channel: one frame each way on a connection of its own, or several in turn where both
-//! sides announced it.
+//! The control channel: one frame each way on a dedicated connection, or several in turn if both
+//! sides announced support.
 //!
 //! One task per connection. It touches no lane and no machine: it answers frames from the shared
 //! tables, and hands handshake messages to the driver's task as commands.

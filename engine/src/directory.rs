@@ -29,7 +29,7 @@ pub struct MetadataOptions {
     pub store: Arc<dyn Store>,
     /// Cluster id in every key, like `MC_METADATA_CLUSTER_ID`; empty for none.
     pub cluster_id: String,
-    /// Interval between publications, so that a store that lost the entry regains it.
+    /// Interval between publications. A store that lost an entry regains it within this time.
     pub publish_interval: Duration,
 }
 
@@ -138,7 +138,7 @@ impl Directory {
         };
         let name = answers.name.as_str();
         self.store.put(&self.keys.rpc_meta(name), &meta.encode()).await.map_err(failed)?;
-        // Our own nodes take no more than the address from it, and ask there.
+        // Handfast nodes use only its address, and ask the node there for the rest.
         let descriptor = answers.describe_openly().encode();
         self.store.put(&self.keys.segment(name), &descriptor).await.map_err(failed)
     }
@@ -152,13 +152,16 @@ impl Directory {
             let wait = match published {
                 Ok(()) => {
                     if pause > RETRY_MIN {
-                        info!(store = self.store.name(), "the metadata store takes entries again");
+                        info!(
+                            store = self.store.name(),
+                            "the metadata store accepts entries again"
+                        );
                     }
                     pause = RETRY_MIN;
                     self.interval
                 }
                 Err(error) => {
-                    warn!(%error, "what this node serves is not published");
+                    warn!(%error, "publishing this node's entries failed");
                     alive.counts.update(|it| it.publications_failed += 1);
                     let wait = pause;
                     pause = (2 * pause).min(RETRY_MAX);
@@ -167,7 +170,7 @@ impl Directory {
             };
             let changed = alive.regions.changed.clone();
             drop(alive);
-            // Either word leads to the same.
+            // A timeout and a change both lead to a publication.
             let _ = timeout(wait, changed.notified()).await;
         }
     }
@@ -179,7 +182,7 @@ impl Directory {
         let name = answers.name.as_str();
         for key in [self.keys.rpc_meta(name), self.keys.segment(name)] {
             if let Err(error) = self.store.remove(&key).await {
-                warn!(%error, "entries of this node stay in the metadata store");
+                warn!(%error, "entries of this node remain in the metadata store");
                 return;
             }
         }

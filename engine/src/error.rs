@@ -30,9 +30,9 @@ pub enum Stage {
     Configuration,
     /// Starting a recording.
     Recording,
-    /// Opening our RDMA device.
+    /// Opening the local RDMA device.
     Device,
-    /// Opening our own port.
+    /// Opening the local port.
     Listen,
     /// Connecting to a peer's control channel.
     Connect,
@@ -54,7 +54,7 @@ impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Configuration => "configuration",
-            Self::Recording => "beginning the recording",
+            Self::Recording => "starting the recording",
             Self::Device => "opening an RDMA device",
             Self::Listen => "listening",
             Self::Connect => "connecting",
@@ -88,10 +88,10 @@ pub enum Cause {
     #[error("there is no route ({0})")]
     Unreachable(String),
     /// No answer in time.
-    #[error("no answer within {timeout_ms} ms")]
+    #[error("no answer within {} ms", .timeout.as_millis())]
     Silent {
         /// The timeout that passed.
-        timeout_ms: u64,
+        timeout: std::time::Duration,
     },
     /// The connection ended early.
     #[error("the connection ended before an answer ({0})")]
@@ -115,10 +115,10 @@ pub enum Cause {
     #[error("the peer offers no lane over RDMA")]
     RdmaNotOffered,
     /// The peer offers only RDMA, and this node only TCP.
-    #[error("the peer offers lanes over RDMA alone, and ours run over TCP alone")]
+    #[error("the peer offers only lanes over RDMA, and this node only lanes over TCP")]
     TcpNotOffered,
     /// The peer is a Mooncake node without TCP.
-    #[error("the Mooncake node offers no TCP data port: its lanes run over RDMA alone")]
+    #[error("the Mooncake node offers no TCP data port: its lanes run only over RDMA")]
     NoDataPort,
     /// The answer is not a valid Mooncake segment descriptor either.
     #[error(transparent)]
@@ -140,10 +140,10 @@ pub enum Cause {
     #[error(transparent)]
     Notification(#[from] NotificationError),
     /// The peer rejected a notification.
-    #[error("the peer did not take the notification")]
+    #[error("the peer did not accept the notification")]
     NotificationRejected,
     /// The listening address cannot be bound.
-    #[error("the address cannot be listened at: {0}")]
+    #[error("listening on the address failed: {0}")]
     Bind(String),
     /// The peer serves no segment of that name.
     #[error("the node serves no segment '{asked}'{}", did_you_mean(.nearest, .served, .known))]
@@ -179,7 +179,7 @@ pub enum Cause {
     #[error("the segment does not allow a remote {}", if *.0 == Direction::Read { "read" } else { "write" })]
     Permission(Direction),
     /// The local memory is read-only and cannot be the target of a read.
-    #[error("the local memory is read-only and cannot take what is read")]
+    #[error("the local memory is read-only and cannot receive a read")]
     ReadOnly,
     /// Local memory could not be created or accessed.
     #[error("{0}")]
@@ -198,12 +198,12 @@ pub enum Cause {
     PeerLost(Arc<TransportError>),
     /// A lane limit is reached, and no idle lane can be evicted.
     #[error(
-        "no lane can be made: {} of {} {} are in use by this process, and none could be evicted",
+        "no lane can be created: {} of {} {} are in use by this process, and none could be evicted",
         .0.in_use, .0.max, .0.limit
     )]
     NoCapacity(LimitReached),
     /// The peer restarted, and the target memory is gone.
-    #[error("the peer restarted, and the memory of its former run is gone")]
+    #[error("the peer restarted, and the memory of its earlier incarnation is gone")]
     PeerRestarted,
     /// The deadline passed.
     #[error("the deadline passed")]
@@ -212,9 +212,7 @@ pub enum Cause {
     #[error("cancelled")]
     Cancelled,
     /// Two live processes share a name.
-    #[error(
-        "two live processes bear this name: {first:?} and {second:?}; give each a name of its own"
-    )]
+    #[error("two live processes have this name: {first:?} and {second:?}; give each its own name")]
     NameConflict {
         /// The incarnation known before.
         first: Incarnation,
@@ -222,7 +220,7 @@ pub enum Cause {
         second: Incarnation,
     },
     /// The engine listens at every address, and no advertised address is set.
-    #[error("listening at every address needs the one that peers reach")]
+    #[error("an engine that listens on every address must advertise one that peers reach")]
     NotAdvertised,
     /// A limit of this engine is reached.
     #[error("the limit '{name}' of {value} is reached")]
@@ -329,7 +327,7 @@ impl Error {
         incomplete.max()
     }
 
-    /// The message without its hint, for programs that name the cure in their own words.
+    /// Returns the message without its hint, for programs with their own wording of the remedy.
     pub fn without_hint(&self) -> impl fmt::Display + '_ {
         WithoutHint(self)
     }
@@ -363,14 +361,12 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         #[cfg(feature = "metadata")]
         Cause::Store(StoreError { cause: StoreCause::Tls { failure, .. }, .. }) => failure.cure(),
         #[cfg(feature = "metadata")]
-        Cause::Store(_) => "lanes that are up go on; check the metadata store, then try again",
+        Cause::Store(_) => "established lanes continue; check the metadata store, then try again",
         #[cfg(feature = "metadata")]
         Cause::NotPublished { .. } => "check the name and the cluster id, and that the node runs",
-        Cause::MooncakeDescriptor(_) => {
-            "check that the releases of that node are among the known ones"
-        }
+        Cause::MooncakeDescriptor(_) => "check that the release of that node is a supported one",
         Cause::NotificationRejected => {
-            "the peer takes none, or its application must take those that wait first"
+            "the peer accepts none, or its application must receive the pending ones first"
         }
         Cause::Notification(_) => "shorten its name or its message",
         Cause::NoDataPort => "start that node with the protocol tcp, or use RDMA here",
@@ -381,11 +377,13 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::Foreign(_) => "another service owns that port; check host and port",
         Cause::Bind(_) => "choose another address, or stop the process that holds it",
         Cause::OutOfRange { .. } => "a transfer must lie inside the segment",
-        Cause::Permission(_) => "the serving side decides what peers may do with a segment",
-        Cause::PeerLost(_) => "the next transfer opens anew; check whether the peer still runs",
+        Cause::Permission(_) => "the serving side sets the permissions of a segment",
+        Cause::PeerLost(_) => {
+            "the next transfer opens a new lane; check whether the peer still runs"
+        }
         Cause::NoCapacity(limit) => limit.limit.cure(),
         Cause::NotAdvertised => "set it with `Builder::advertise`",
-        Cause::PeerRestarted => "submit again: the next transfer reaches the new run",
+        Cause::PeerRestarted => "submit again: the next transfer reaches the new incarnation",
         _ => return None,
     })
 }
@@ -402,7 +400,7 @@ fn rdma_hint(unavailable: &RdmaUnavailable) -> &'static str {
             "load the kernel module ib_uverbs and check /dev/infiniband, or use TCP"
         }
         RdmaUnavailable::NoDevice => {
-            "check the device's driver, `rdma link` lists what there is, or use TCP"
+            "check the device's driver (`rdma link` lists the devices), or use TCP"
         }
     }
 }
@@ -424,9 +422,9 @@ impl fmt::Display for WithoutHint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &*self.0.0;
         match &inner.cause {
-            // It says itself whether it was read, written or watched.
+            // The store's error names the operation itself.
             #[cfg(feature = "metadata")]
-            Cause::Store(_) => f.write_str("asking the metadata store failed")?,
+            Cause::Store(_) => f.write_str("the operation on the metadata store failed")?,
             _ => write!(f, "{} failed", inner.stage)?,
         }
         if let Some(peer) = &inner.peer {
@@ -435,8 +433,8 @@ impl fmt::Display for WithoutHint<'_> {
         let side = match inner.side {
             Side::Local => "our side",
             Side::Peer => "the peer's side",
-            Side::Configuration => "the set-up of the two",
-            Side::Protection => "an access that is not allowed",
+            Side::Configuration => "the configuration of both sides",
+            Side::Protection => "access denied",
         };
         match self.0.class() {
             Some(FailureClass::Protection | FailureClass::Configuration) | None => {
@@ -449,7 +447,7 @@ impl fmt::Display for WithoutHint<'_> {
                 f.write_str("; none of its bytes reached the peer's memory")?
             }
             Some(Remote::Fenced) => {
-                f.write_str("; bytes may have reached the peer, none will any more")?;
+                f.write_str("; bytes may have reached the peer, but no more will")?;
             }
             Some(Remote::Indeterminate) => {
                 f.write_str("; indeterminate: bytes may still reach the peer's memory")?;

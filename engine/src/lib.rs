@@ -1,9 +1,8 @@
-//! handfast moves bytes between the registered memory of processes with one-sided reads and
-//! writes.
+//! handfast moves bytes between the registered memory of processes with one-sided reads and writes.
 //!
 //! One process registers memory under a name; another opens it by address and name, and reads and
 //! writes it without the owner's code taking part. Connections are made on demand by either side,
-//! survive restarts of the peer, and end in typed errors that say what is known of the peer's
+//! survive restarts of the peer, and end in typed errors that state the condition of the peer's
 //! memory.
 //!
 //! ```

@@ -3,9 +3,9 @@
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{NicPath, NodeName};
 
-/// The NIC part of a node's path. A node has one life cycle for all its transports, so a node
-/// that returns with another transport keeps its path; the word is the name of the
-/// first supported transport.
+/// The NIC part of a node's path. A node has one life cycle for all its transports and keeps its
+/// path when it returns with another transport; the text is the name of the first supported
+/// transport.
 const NIC: &str = "tcp";
 /// Separates a device of a Mooncake node from a local one other than the first.
 const BETWEEN_DEVICES: char = '>';
@@ -29,14 +29,14 @@ pub(crate) fn devices_on(path: &NicPath) -> (&str, Option<&str>) {
     }
 }
 
-/// Converts the path to the form that the Mooncake node uses.
+/// Converts the path to the Mooncake node's form.
 pub(crate) fn known_there(path: &NicPath) -> NicPath {
     let nic = NodeName::new(devices_on(path).0).unwrap_or_else(|_| path.nic.clone());
     NicPath { nic, ..path.clone() }
 }
 
-/// Returns a Mooncake node's path over the local device at index `place`. `None` if a name makes that
-/// impossible.
+/// Returns a Mooncake node's path over the local device at index `place`; `None` if the names do
+/// not form a valid path.
 pub(crate) fn over(path: &NicPath, devices: &[DeviceDescriptor], place: usize) -> Option<NicPath> {
     if path.nic.as_str().contains(BETWEEN_DEVICES) {
         return None;

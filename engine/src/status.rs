@@ -1,7 +1,7 @@
 //! The state of an engine as a document, and the port that serves it.
 //!
-//! One task per connection serves `/metrics` and `/state`. It reads counters, and asks the driver for
-//! its lifecycles.
+//! One task per connection serves `/metrics` and `/state`. It reads counters and requests the list
+//! of lifecycles from the driver.
 
 #[cfg(feature = "metrics-http")]
 mod endpoint;

@@ -47,8 +47,8 @@ impl Clock for TokioClock {
 
 /// A source of random numbers.
 pub trait Entropy: Send + Sync + 'static {
-    /// Sixty-four random bits. They make incarnations, region keys and lane tokens, so a peer must
-    /// not be able to guess them.
+    /// Returns 64 random bits. Incarnations, region keys and lane tokens are made of them, so peers
+    /// must not be able to guess them.
     fn next_u64(&self) -> u64;
 }
 

@@ -29,7 +29,7 @@ impl fmt::Display for StoreOperation {
     }
 }
 
-/// The failure of TLS with a store that was reached.
+/// A TLS failure with a reachable store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFailure {
     /// No trusted authority signed its certificate.
@@ -64,14 +64,12 @@ impl TlsFailure {
         match self {
             Self::UnknownAuthority => "name the authority of the store's certificate",
             Self::WrongName => {
-                "name the store as its certificate does, or give it one with the name that is used"
+                "use the name in the store's certificate, or issue one for the used name"
             }
             Self::NotValidNow => "renew the store's certificate, and check the clocks of both",
             Self::BadCertificate => "give the store a certificate for servers",
             Self::OursMissing => "name a certificate and its key",
-            Self::OursRefused => {
-                "name a certificate that the store's authority vouches for, and that is still valid"
-            }
+            Self::OursRefused => "name a valid certificate signed by the store's authority",
             Self::NotSpoken => "check the port, or name the store without https",
             Self::NothingInCommon => "let the store speak TLS 1.2 or 1.3",
         }
@@ -93,10 +91,10 @@ pub enum StoreCause {
         detail: String,
     },
     /// The store did not answer in time.
-    #[error("no answer within {timeout_ms} ms")]
+    #[error("no answer within {} ms", .timeout.as_millis())]
     Silent {
         /// The timeout that passed.
-        timeout_ms: u64,
+        timeout: std::time::Duration,
     },
     /// The store refused the request.
     #[error("it refused with status {status}: {text}")]
@@ -156,10 +154,10 @@ impl StoreError {
     }
 }
 
-/// Longest text of a store that an error quotes, in bytes.
+/// Maximum length of a store's text that an error quotes, in bytes.
 pub(crate) const WORDS_BYTES_MAX: usize = 200;
 
-/// The beginning of a store's text, in one line and without control characters.
+/// Returns the beginning of a store's text, in one line and without control characters.
 pub(crate) fn words(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {
@@ -188,7 +186,7 @@ pub(crate) fn words(text: &str) -> String {
 /// Appended where a text is cut.
 const ELLIPSIS: &str = "\u{2026}";
 
-/// An error and its sources in one line, without repetitions.
+/// Formats an error and its sources in one line, without repetitions.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let (mut text, mut next) = (error.to_string(), error.source());
     while let Some(error) = next.filter(|_| text.len() <= WORDS_BYTES_MAX) {
@@ -201,7 +199,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     words(&text)
 }
 
-/// The cause for an error of the connection.
+/// Returns the cause for an error of the connection.
 pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> StoreCause {
     let detail = chain(error);
     #[cfg(feature = "tls")]

@@ -18,8 +18,8 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// Shortest time to live of an entry after its writer, in seconds.
-const LEASE_SECONDS_MIN: u64 = 3;
+/// Minimum time to live of an entry after its writer's end.
+const LEASE_MIN: Duration = Duration::from_secs(3);
 /// Interval of keepalives on a connection with pending calls, such as a watch: twice the shortest that
 /// an etcd allows by default (its `--grpc-keepalive-min-time`).
 const PING_INTERVAL: Duration = Duration::from_secs(10);
@@ -31,17 +31,18 @@ pub struct EtcdOptions {
     pub user: Option<(String, String)>,
     /// Certificates for TLS, which all endpoints speak; `None` for plain connections.
     pub tls: Option<Tls>,
-    /// Timeout of an operation, connecting included, in milliseconds.
-    pub timeout_ms: u64,
-    /// Time to live of an entry after its writer, in seconds; at least 3. The writer keeps its entries
-    /// alive.
-    pub lease_seconds: u64,
+    /// Timeout of an operation, connecting included; at least one millisecond.
+    pub timeout: Duration,
+    /// Time to live of an entry after its writer's end, at least three seconds, in whole seconds. The
+    /// writer keeps its entries alive.
+    pub lease: Duration,
 }
 
 impl Default for EtcdOptions {
     fn default() -> Self {
         // The timeout of Mooncake's client.
-        Self { user: None, tls: None, timeout_ms: 5_000, lease_seconds: 15 }
+        let (timeout, lease) = (Duration::from_secs(5), Duration::from_secs(15));
+        Self { user: None, tls: None, timeout, lease }
     }
 }
 
@@ -49,7 +50,7 @@ impl fmt::Debug for EtcdOptions {
     /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user.as_ref().map(|(name, _)| name);
-        write!(f, "EtcdOptions({user:?}, {} ms, {} s)", self.timeout_ms, self.lease_seconds)
+        write!(f, "EtcdOptions({user:?}, {:?}, {:?})", self.timeout, self.lease)
     }
 }
 
@@ -73,11 +74,11 @@ struct State {
 }
 
 impl EtcdStore {
-    /// A store at `endpoints`, `host:port` each, with an optional `https://` where TLS is used.
+    /// Creates a store at `endpoints`, `host:port` each, with an optional `https://` for TLS.
     pub fn new(endpoints: &[String], options: EtcdOptions) -> Self {
         let options = EtcdOptions {
-            lease_seconds: options.lease_seconds.max(LEASE_SECONDS_MIN),
-            timeout_ms: options.timeout_ms.max(1),
+            lease: options.lease.max(LEASE_MIN),
+            timeout: options.timeout.max(Duration::from_millis(1)),
             ..options
         };
         let endpoints = endpoints.to_vec();
@@ -91,12 +92,12 @@ impl EtcdStore {
         operation: StoreOperation,
         asked: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, StoreError> {
-        let timeout_ms = self.shared.options.timeout_ms;
-        let ended = timeout(Duration::from_millis(timeout_ms), asked).await;
+        let limit = self.shared.options.timeout;
+        let ended = timeout(limit, asked).await;
         let cause = match ended {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => cause(&error),
-            Err(_) => StoreCause::Silent { timeout_ms },
+            Err(_) => StoreCause::Silent { timeout: limit },
         };
         if !matches!(cause, StoreCause::Refused { .. }) {
             // The next operation reconnects.
@@ -116,7 +117,7 @@ impl Shared {
         if let Some(client) = &state.client {
             return Ok(client.clone());
         }
-        let wait = Duration::from_millis(self.options.timeout_ms);
+        let wait = self.options.timeout;
         // A member without a quorum may answer with old entries.
         let mut options = ConnectOptions::new()
             .with_connect_timeout(wait)
@@ -137,18 +138,18 @@ impl Shared {
         self.state.lock().await.client = None;
     }
 
-    /// Forgets this lease; one that replaced it meanwhile stays.
+    /// Forgets this lease, unless another one has replaced it.
     async fn forget_lease(&self, lease: i64) {
         self.state.lock().await.lease.take_if(|current| *current == lease);
     }
 
-    /// The lease of this process's entries.
+    /// Returns the lease of this process's entries.
     async fn lease(self: &Arc<Self>, client: &mut Client) -> Result<i64, Error> {
         let mut state = self.state.lock().await;
         if let Some(lease) = state.lease {
             return Ok(lease);
         }
-        let seconds = i64::try_from(self.options.lease_seconds).unwrap_or(i64::MAX);
+        let seconds = i64::try_from(self.options.lease.as_secs()).unwrap_or(i64::MAX);
         let lease = client.lease_grant(seconds, None).await?.id();
         state.lease = Some(lease);
         tokio::spawn(keep_alive(Arc::downgrade(self), lease));
@@ -164,28 +165,27 @@ impl Shared {
     }
 }
 
-/// Renews a lease while its store exists. A lease that is gone is forgotten, and the next entry gets a
+/// Renews a lease while its store exists. An expired lease is forgotten, and the next entry gets a
 /// new one.
 async fn keep_alive(store: Weak<Shared>, lease: i64) {
     loop {
         let Some(alive) = store.upgrade() else { return };
         let options = alive.options.clone();
         drop(alive);
-        sleep(Duration::from_secs(options.lease_seconds) / 3).await;
+        sleep(options.lease / 3).await;
         let Some(alive) = store.upgrade() else { return };
         if alive.state.lock().await.lease != Some(lease) {
             return;
         }
-        let limit = Duration::from_millis(options.timeout_ms);
-        match timeout(limit, alive.keep_alive(lease)).await {
+        match timeout(options.timeout, alive.keep_alive(lease)).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => {
-                warn!("the lease of our entries is gone; they are written again under another");
+                warn!("the lease expired; writing the entries again under a new one");
                 alive.forget_lease(lease).await;
                 return;
             }
             failed => {
-                debug!(?failed, "the lease of our entries cannot be kept alive now");
+                debug!(?failed, "keeping the lease alive failed");
                 alive.forget().await;
             }
         }
@@ -217,11 +217,11 @@ impl Store for EtcdStore {
                     Compare::value(key, CompareOp::Equal, value),
                     Compare::lease(key, CompareOp::Equal, lease),
                 ];
-                // An entry that is there already is not written again: an etcd keeps every revision
-                // until it is compacted, and notifies watchers of each.
+                // An unchanged entry is not written again: an etcd keeps every revision until it is
+                // compacted, and notifies watchers of each.
                 let put = client.txn(Txn::new().when(same).or_else([put])).await;
                 if put.as_ref().is_err_and(is_lease_gone) {
-                    // The next try needs another lease.
+                    // The next attempt needs another lease.
                     self.shared.forget_lease(lease).await;
                 }
                 put
@@ -260,8 +260,8 @@ fn tls_options(tls: &Tls) -> TlsOptions {
     options
 }
 
-/// Whether a put was refused because the etcd does not know its lease, the only thing that a put
-/// requires to exist.
+/// Returns whether a put was refused because its lease is unknown; a put requires nothing else to
+/// exist.
 fn is_lease_gone(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.code() as i32 == NOT_FOUND)
 }

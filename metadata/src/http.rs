@@ -79,9 +79,8 @@ impl HttpStore {
     ) -> Result<(StatusCode, Bytes), StoreError> {
         check(key, value).map_err(|cause| self.failed(operation, cause))?;
         let answered = timeout(TIMEOUT, self.exchange(operation, key, value)).await;
-        let timeout_ms = TIMEOUT.as_millis() as u64;
         answered
-            .unwrap_or(Err(StoreCause::Silent { timeout_ms }))
+            .unwrap_or(Err(StoreCause::Silent { timeout: TIMEOUT }))
             .map_err(|cause| self.failed(operation, cause))
     }
 
@@ -170,8 +169,8 @@ impl Store for HttpStore {
             let operation = StoreOperation::Put;
             let (mut status, mut body) = self.send(operation, key, Some(value)).await?;
             if status == StatusCode::BAD_REQUEST {
-                // Mooncake's servers accept the address of a node once and lock out one that restarts
-                // after a crash: the old entry is removed first.
+                // Mooncake's servers accept the address of a node only once and lock out a node
+                // that restarts after a crash, so the old entry is removed first.
                 self.send(StoreOperation::Remove, key, None).await?;
                 (status, body) = self.send(operation, key, Some(value)).await?;
             }

@@ -30,7 +30,7 @@ const TABLE: TableDefinition<'_, &str, &str> = TableDefinition::new("metadata");
 /// Longest header of a request, in bytes: a key with every byte escaped, and what clients add.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 
-/// The bounds of a server. A request past a bound gets a status of its own, or waits.
+/// The limits of a server. A request past a limit gets a status of its own, or waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Maximum entries; 507 past it.
@@ -39,8 +39,8 @@ pub struct ServerLimits {
     pub bytes_max: usize,
     /// Maximum concurrent connections; further ones wait until one closes.
     pub connections_max: usize,
-    /// Timeout of a request's header and body, from the start of the wait, in milliseconds.
-    pub request_timeout_ms: u64,
+    /// Timeout of a request's header and body, from the start of the wait.
+    pub request_timeout: Duration,
 }
 
 impl Default for ServerLimits {
@@ -49,7 +49,7 @@ impl Default for ServerLimits {
             entries_max: 131_072,
             bytes_max: 256 << 20,
             connections_max: 1_024,
-            request_timeout_ms: 30_000,
+            request_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -58,7 +58,7 @@ impl Default for ServerLimits {
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The server cannot listen at its address.
-    #[error("{address} cannot be listened at: {error}")]
+    #[error("listening on {address} failed: {error}")]
     Bind {
         /// The address.
         address: String,
@@ -67,7 +67,7 @@ pub enum ServerError {
     },
     /// The server's file cannot be used.
     #[error(
-        "{path} is no table of a metadata server, or is damaged: {error}; name another file",
+        "{path} is not the table of a metadata server, or is damaged: {error}; name another file",
         path = .path.display()
     )]
     File {
@@ -107,11 +107,16 @@ impl HttpServer {
         let failed = |error| ServerError::Bind { address: address.to_owned(), error };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        let opened = open(file).map_err(|error| ServerError::File {
-            path: file.unwrap_or(Path::new("")).to_owned(),
-            error: error.to_string(),
-        });
-        let (database, bytes) = opened?;
+        // redb panics on some damaged files.
+        let opened = std::panic::catch_unwind(|| open(file));
+        let opened = match opened {
+            Ok(opened) => opened.map_err(|error| error.to_string()),
+            Err(_) => Err("its pages contradict each other".to_owned()),
+        };
+        let (database, bytes) = opened.map_err(|error| {
+            let path = file.unwrap_or(Path::new("")).to_owned();
+            ServerError::File { path, error }
+        })?;
         let shared = Shared { database, bytes: Mutex::new(bytes), limits };
         Ok(Self { listener, address: bound, shared: Arc::new(shared) })
     }
@@ -131,12 +136,12 @@ impl HttpServer {
         let places = Arc::new(Semaphore::new(self.shared.limits.connections_max));
         let mut connections = JoinSet::new();
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    warn!(%error, "no connection can be accepted");
+                    warn!(%error, "accepting a connection failed");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -153,10 +158,13 @@ impl HttpServer {
 
 /// The database in the file, or in memory, and the bytes of its keys and values.
 fn open(file: Option<&Path>) -> Result<(Database, usize), redb::Error> {
-    let database = match file {
+    let mut database = match file {
         Some(path) => Database::create(path)?,
         None => Database::builder().create_with_backend(InMemoryBackend::new())?,
     };
+    if !database.check_integrity()? {
+        return Err(redb::Error::Corrupted("a page fails its checksum".to_owned()));
+    }
     let first = database.begin_write()?;
     let mut bytes = 0;
     for entry in first.open_table(TABLE)?.iter()? {
@@ -168,7 +176,7 @@ fn open(file: Option<&Path>) -> Result<(Database, usize), redb::Error> {
 }
 
 async fn serve(shared: Arc<Shared>, stream: TcpStream) {
-    let limit = Duration::from_millis(shared.limits.request_timeout_ms);
+    let limit = shared.limits.request_timeout;
     let service = service_fn(move |request| {
         let shared = shared.clone();
         async move { Ok::<_, Infallible>(shared.answer(request).await) }
@@ -178,7 +186,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     // A half-closed client still gets its responses.
     server.half_close(true);
     if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
-        debug!(%error, "a connection ended");
+        debug!(%error, "connection ended");
     }
 }
 
@@ -188,7 +196,7 @@ impl Shared {
             return say(StatusCode::OK, "OK");
         }
         let Some(key) = key_of(request.uri().query().unwrap_or_default()) else {
-            return say(StatusCode::BAD_REQUEST, "the query has no key, or one that is no text");
+            return say(StatusCode::BAD_REQUEST, "the query has no key, or its key is not UTF-8");
         };
         if key.len() > KEY_BYTES_MAX {
             return say(
@@ -206,10 +214,10 @@ impl Shared {
                 if request.body().size_hint().lower() > VALUE_BYTES_MAX as u64 {
                     return too_long();
                 }
-                let limit = Duration::from_millis(self.limits.request_timeout_ms);
+                let limit = self.limits.request_timeout;
                 let body = Limited::new(request.into_body(), VALUE_BYTES_MAX).collect();
                 let body = match timeout(limit, body).await {
-                    Err(_) => return say(StatusCode::REQUEST_TIMEOUT, "the value came too slowly"),
+                    Err(_) => return say(StatusCode::REQUEST_TIMEOUT, "the value timed out"),
                     Ok(Err(_)) => return too_long(),
                     Ok(Ok(body)) => body.to_bytes(),
                 };
@@ -218,7 +226,9 @@ impl Shared {
                     Err(_) => say(StatusCode::BAD_REQUEST, "the value is not UTF-8"),
                 }
             }
-            _ => say(StatusCode::METHOD_NOT_ALLOWED, "GET, PUT and DELETE are served"),
+            _ => {
+                say(StatusCode::METHOD_NOT_ALLOWED, "the supported methods are GET, PUT and DELETE")
+            }
         }
     }
 
@@ -237,7 +247,7 @@ impl Shared {
         Ok(self.database.begin_read()?.open_table(TABLE)?.len()?)
     }
 
-    /// Changes an entry, which is on disk before the answer.
+    /// Changes an entry. The change is on disk before the answer.
     async fn change(self: Arc<Self>, key: String, value: Option<String>) -> Answer {
         let changed =
             tokio::task::spawn_blocking(move || self.change_on_disk(&key, value.as_deref()));
@@ -262,7 +272,8 @@ impl Shared {
         drop(table);
         let after = *bytes - before.unwrap_or(0) + value.map_or(0, size);
         let is_new = value.is_some() && before.is_none();
-        if after > self.limits.bytes_max || is_new && entries >= self.limits.entries_max {
+        let is_full = after > self.limits.bytes_max || is_new && entries >= self.limits.entries_max;
+        if value.is_some() && is_full {
             let text = "the limit of entries or bytes is reached";
             return Ok(say(StatusCode::INSUFFICIENT_STORAGE, text));
         }
@@ -277,7 +288,7 @@ impl Shared {
 }
 
 fn broken(error: &dyn std::error::Error) -> Answer {
-    warn!(%error, "the table cannot be used");
+    warn!(%error, "accessing the table failed");
     say(StatusCode::INTERNAL_SERVER_ERROR, &format!("not on disk: {error}"))
 }
 
@@ -321,6 +332,58 @@ mod tests {
         changing.await.unwrap();
         assert_eq!(store.get("k").await, Ok(Some("after".to_owned())));
         serving.abort();
+    }
+
+    /// A server with smaller limits than the one that wrote its file.
+    #[tokio::test]
+    async fn entry_of_a_table_past_its_limits_can_be_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("table");
+        let server = HttpServer::bind("127.0.0.1:0", Some(&file), ServerLimits::default());
+        let Shared { database, bytes, .. } =
+            Arc::into_inner(server.await.unwrap().shared).expect("one owner");
+        let limits = ServerLimits { bytes_max: 1, ..ServerLimits::default() };
+        let before = Shared { database, bytes, limits: ServerLimits::default() };
+        for key in ["a", "b"] {
+            before.change_on_disk(key, Some("value")).unwrap();
+        }
+        let after = Shared { limits, ..before };
+        let full = after.change_on_disk("a", Some("value")).unwrap();
+        assert_eq!(full.status(), StatusCode::INSUFFICIENT_STORAGE);
+        assert_eq!(after.change_on_disk("a", None).unwrap().status(), StatusCode::OK);
+        assert_eq!(after.entries().unwrap(), 1);
+    }
+
+    /// A copy of a running server's file is the file of a killed server. The test then zeroes each
+    /// page, and truncates the file at each page.
+    #[tokio::test]
+    async fn a_damaged_file_is_refused_or_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("table");
+        let server = HttpServer::bind("127.0.0.1:0", Some(&file), ServerLimits::default());
+        let server = server.await.unwrap();
+        for key in 0..64 {
+            server.shared.change_on_disk(&format!("key-{key}"), Some("value")).unwrap();
+        }
+        let killed = folder.path().join("killed");
+        std::fs::copy(&file, &killed).unwrap();
+        let limits = ServerLimits::default();
+        let after = HttpServer::bind("127.0.0.1:0", Some(&killed), limits).await.unwrap();
+        assert_eq!(after.entries(), 64);
+        drop(server);
+        let whole = std::fs::read(&file).unwrap();
+        let page = 4096.min(whole.len());
+        for start in (0..whole.len()).step_by(page).take(64) {
+            let mut zeroed = whole.clone();
+            zeroed[start..(start + page).min(whole.len())].fill(0);
+            for damaged in [&zeroed[..], &whole[..start]] {
+                std::fs::write(&file, damaged).unwrap();
+                let opened = HttpServer::bind("127.0.0.1:0", Some(&file), ServerLimits::default());
+                if let Err(error) = opened.await {
+                    assert!(error.to_string().contains("name another file"), "{error}");
+                }
+            }
+        }
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The source of metadata, parsed from the text that Mooncake's users write.
+//! The source of metadata, parsed from Mooncake's notation.
 
 use crate::{HttpStore, Store, StoreError};
 use std::fmt;
@@ -54,17 +54,15 @@ pub struct TlsFiles {
 pub enum SourceError {
     /// The kind of store is not supported.
     #[error(
-        "'{0}' is no metadata store that handfast speaks to: p2p, http[s]://HOST:PORT/PATH or \
+        "'{0}' is not a metadata store: expected p2p, http[s]://HOST:PORT/PATH or \
          etcd://HOST:PORT[,HOST:PORT]"
     )]
     Unknown(String),
     /// Some endpoints of an etcd begin with `https://` and some do not.
-    #[error(
-        "'{0}' has {ENCRYPTED} before some of its endpoints, and must have it before all or none"
-    )]
+    #[error("'{0}' has {ENCRYPTED} before only some of its endpoints; write it before all or none")]
     Mixed(String),
     /// An endpoint has no host or port.
-    #[error("'{0}' names no HOST:PORT")]
+    #[error("'{0}' has no HOST:PORT")]
     NoHost(String),
 }
 

@@ -22,7 +22,7 @@ pub trait Store: Send + Sync + 'static {
     /// writer repeats its writes from time to time.
     fn put<'a>(&'a self, key: &'a str, value: &'a str) -> Pending<'a, ()>;
 
-    /// Removes an entry; a missing one is no error.
+    /// Removes an entry; a missing one is not an error.
     fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()>;
 
     /// Watches the keys that begin with `prefix`; `None` if the store does not support it.
@@ -30,7 +30,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// The store's name, for messages.
+    /// Returns the store's name, for messages.
     fn name(&self) -> &str;
 }
 

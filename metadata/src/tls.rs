@@ -63,7 +63,8 @@ impl Tls {
             ),
         }
         if roots.is_empty() {
-            let text = "the system trusts nobody, and no file says who may vouch for the store";
+            let text =
+                "the system trusts no authority, and no file with the store's authority is named";
             return Err(StoreCause::Certificates(text.into()));
         }
         let builder =

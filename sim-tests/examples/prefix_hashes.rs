@@ -1,6 +1,6 @@
 //! Prints the hash of every prefix of random schedules, one line per seed: `SEED HASH HASH …`; and
-//! of what comes of every entry of the checked-in traces, which are replayed: `trace-NAME HASH …`.
-//! `cargo xtask test --stage seeds` compares what different processes and builds print.
+//! of the effects of every entry of the checked-in traces, which are replayed: `trace-NAME HASH …`.
+//! `cargo xtask test --stage seeds` compares the output of different processes and builds.
 
 use handfast_sim::Coverage;
 use handfast_sim::sweep::Swarm;
@@ -12,14 +12,14 @@ const USAGE: &str = "prefix_hashes COUNT [plant SEED]: the seeds from 0, and one
                      hundred of them; 'plant' lets chance of this process choose the events of one \
                      seed from the sixth on";
 
-/// Seeds of handshakes for one of a fleet, whose schedules are thirty times as long.
+/// Handshake seeds per fleet seed; the schedules of a fleet are thirty times as long.
 const SEEDS_PER_FLEET: u64 = 100;
 
 /// Recorded runs that every build must replay.
 const TRACES: [(&str, &[u8]); 1] =
     [("sigkill-restart", include_bytes!("../traces/sigkill-restart.trace"))];
 
-/// Events of the planted seed that are left alone.
+/// Leading events of the planted seed that are not disturbed.
 const UNTOUCHED: u32 = 5;
 
 fn main() {
@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// Effects of every entry of a recorded run.
+/// Returns the effects of every entry of a recorded run.
 fn effects(trace: &[u8]) -> String {
     let reader = TraceReader::new(trace, false).expect("a checked-in trace is one");
     let mut line = String::new();
@@ -59,7 +59,7 @@ fn effects(trace: &[u8]) -> String {
     line
 }
 
-/// The hash after every event of a seed.
+/// Returns the hash after every event of a seed.
 fn hashes(swarm: &Swarm, seed: u64, disturb: impl FnMut(u32, usize, usize) -> usize) -> String {
     let (case, random) = swarm.draw(seed);
     let run = random.run_disturbed(&case, &mut Coverage::default(), disturb);

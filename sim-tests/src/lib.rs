@@ -1,4 +1,4 @@
-//! Checked-in texts that a test must reproduce.
+//! Checked-in texts that tests must reproduce.
 
 use std::path::Path;
 

@@ -3,7 +3,6 @@
 
 mod events;
 mod oracle;
-mod search;
 mod setup;
 #[cfg(feature = "variants")]
 mod variants;
@@ -11,7 +10,6 @@ mod world;
 
 pub use events::TransferEvent;
 pub use oracle::{TransferOracle, TransferViolation};
-pub use search::{Finding, Searched, explore, play};
 pub use setup::{BatchPlan, TransferBuild, TransferScenario, TransferSetup};
 #[cfg(feature = "variants")]
 pub use variants::{TransferEntry, VARIANTS};

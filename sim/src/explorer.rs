@@ -74,8 +74,8 @@ pub struct Report {
     pub coverage: Coverage,
     /// The worst healing.
     pub worst_healing: Healing,
-    /// Events of the longest schedule without a fault from any world; known at a fixpoint if
-    /// circles were looked for and there is none.
+    /// Number of events of the longest fault-free schedule that starts in any world. `None` unless the
+    /// exploration reached a fixpoint, searched for cycles and found none.
     pub longest_free: Option<u32>,
 }
 

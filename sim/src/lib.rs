@@ -10,11 +10,13 @@ mod expectation;
 mod explorer;
 pub mod line;
 mod liveness;
+pub mod machine_world;
 mod minimize;
 #[cfg(feature = "variants")]
 pub mod mutant_search;
 mod path_tree;
 mod play;
+pub mod policies;
 mod record;
 mod recorded;
 pub mod scenario;

@@ -1,10 +1,12 @@
 //! The hunt for broken variants: each exhaustively and at random, within bounds that are checked in.
 
-use crate::batches::{self, TransferEntry, VARIANTS};
+use crate::batches::{TransferEntry, VARIANTS};
 use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::explorer::{Counterexample, Ending, Explorer};
+use crate::machine_world::{self, Searched, Violation};
 use crate::play::Rules;
+use crate::policies::{POLICY_VARIANTS, PolicyEntry, PolicyMachines};
 use crate::sweep::Random;
 use crate::variants::{ALL, CANARY, Entry};
 use handfast_transport_sim::Oracle;
@@ -93,7 +95,7 @@ pub fn hunt_all(
     if let Err(escape) = mutant_search(&CANARY) {
         return vec![(CANARY.id, Err(escape))];
     }
-    let count = ALL.len() + VARIANTS.len();
+    let searches = searches();
     let next = AtomicUsize::new(0);
     let caught = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -101,19 +103,11 @@ pub fn hunt_all(
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let found = match ALL.get(at) {
-                        Some(entry) if !wanted(entry.id) => continue,
-                        Some(entry) => (at, entry.id, mutant_search(entry)),
-                        None if at < count => {
-                            let entry = &VARIANTS[at - ALL.len()];
-                            if !wanted(entry.id) {
-                                continue;
-                            }
-                            (at, entry.id, hunt_transfers(entry))
-                        }
-                        None => break,
-                    };
-                    caught.lock().unwrap_or_else(|broken| broken.into_inner()).push(found);
+                    let Some(search) = searches.get(at) else { break };
+                    if wanted(search.id()) {
+                        let found = (at, search.id(), search.run());
+                        caught.lock().unwrap_or_else(|broken| broken.into_inner()).push(found);
+                    }
                 }
             });
         }
@@ -121,6 +115,56 @@ pub fn hunt_all(
     let mut caught = caught.into_inner().unwrap_or_else(|broken| broken.into_inner());
     caught.sort_by_key(|(at, ..)| *at);
     caught.into_iter().map(|(_, id, found)| (id, found)).collect()
+}
+
+/// A search for one variant.
+#[derive(Clone, Copy)]
+pub enum VariantSearch {
+    /// Of the handshake, a target or a backend.
+    Handshake(&'static Entry),
+    /// Of transfers.
+    Transfers(&'static TransferEntry),
+    /// Of policies.
+    Policy(&'static PolicyEntry),
+}
+
+/// The searches for every variant, in the order of the registries.
+pub fn searches() -> Vec<VariantSearch> {
+    let transfers = VARIANTS.iter().map(VariantSearch::Transfers);
+    let policies = POLICY_VARIANTS.iter().map(VariantSearch::Policy);
+    ALL.iter().map(VariantSearch::Handshake).chain(transfers).chain(policies).collect()
+}
+
+impl VariantSearch {
+    /// The id of the variant.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Handshake(entry) => entry.id,
+            Self::Transfers(entry) => entry.id,
+            Self::Policy(entry) => entry.id,
+        }
+    }
+
+    /// The name of the variant in the code.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Handshake(entry) => entry.name,
+            Self::Transfers(entry) => entry.name,
+            Self::Policy(entry) => entry.name,
+        }
+    }
+
+    /// Looks for the variant in both ways, and for its finding under the shipping rules.
+    ///
+    /// # Errors
+    /// The search that did not find it, or the control that shows the same.
+    pub fn run(self) -> Result<Catch, Escape> {
+        match self {
+            Self::Handshake(entry) => mutant_search(entry),
+            Self::Transfers(entry) => search_transfers(entry),
+            Self::Policy(entry) => search_policy(entry),
+        }
+    }
 }
 
 /// Looks for a variant of the handshake in both ways, and for its finding under the shipping rules.
@@ -225,31 +269,75 @@ fn first_seed(breaks: impl Fn(u64) -> bool) -> Result<u64, Escape> {
     seed.map(|seed| seed + 1).ok_or(Escape::SchedulesMax)
 }
 
-/// Looks for a variant of transfers in both ways, and for its finding under the shipping rules.
-///
-/// # Errors
-/// The search that did not find it, or the control that shows the same.
-pub fn hunt_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
-    let start = entry.start();
-    let searched = batches::explore(&start, STATES_MAX);
+fn search_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
+    let (start, control) = (entry.start(), entry.control());
+    let known = Known {
+        id: entry.id,
+        breaks: entry.breaks,
+        oracle: format!("{:?}", entry.oracle),
+        faults_max: entry.faults_max,
+    };
+    search_machine(
+        known,
+        (|states| machine_world::explore(&start, states), |seed| machine_world::play(&start, seed)),
+        (
+            |states| machine_world::explore(&control, states),
+            |seed| machine_world::play(&control, seed),
+        ),
+    )
+}
+
+fn search_policy(entry: &PolicyEntry) -> Result<Catch, Escape> {
+    let (scenario, faults_max) = (entry.scenario, entry.faults_max);
+    let (machines, control) = (entry.machines(), PolicyMachines::shipping());
+    let known = Known {
+        id: entry.id,
+        breaks: entry.breaks,
+        oracle: format!("{:?}", entry.oracle),
+        faults_max,
+    };
+    search_machine(
+        known,
+        (
+            |states| scenario.explore(&machines, faults_max, states),
+            |seed| scenario.play(&machines, faults_max, seed),
+        ),
+        (
+            |states| scenario.explore(&control, faults_max, states),
+            |seed| scenario.play(&control, faults_max, seed),
+        ),
+    )
+}
+
+/// The registry's words on a variant of one machine.
+struct Known {
+    id: &'static str,
+    breaks: &'static str,
+    oracle: String,
+    faults_max: u32,
+}
+
+/// Looks for a variant of one machine, by the exploration and the random schedules of its world, and
+/// for its finding by those of its control.
+fn search_machine<O: Copy + Debug>(
+    known: Known,
+    (explore, play): (impl Fn(usize) -> Searched<O>, impl Fn(u64) -> Option<Violation<O>>),
+    control: (impl Fn(usize) -> Searched<O>, impl Fn(u64) -> Option<Violation<O>>),
+) -> Result<Catch, Escape> {
+    let searched = explore(STATES_MAX);
     let states = searched.states;
     let Some(found) = searched.finding else {
         let escape = Escape::Fixpoint { states };
         return Err(if searched.cut_short { Escape::StatesMax } else { escape });
     };
+    let Known { id, breaks, oracle: expected, faults_max } = known;
     let oracle = format!("{:?}", found.violation.oracle);
-    expect(&oracle, format!("{:?}", entry.oracle))?;
-    let schedules = first_seed(|seed| batches::play(&start, seed).is_some())?;
-    control_transfers(entry, states, schedules)?;
-    let (id, breaks, faults_max) = (entry.id, entry.breaks, entry.faults_max);
+    expect(&oracle, expected)?;
+    let schedules = first_seed(|seed| play(seed).is_some())?;
+    let explored = control.0(control_states(states)).finding.map(|found| found.violation);
+    let played = || (0..control_schedules(schedules)).find_map(control.1);
+    if let Some(found) = explored.or_else(played) {
+        return Err(shown(found.oracle, found.detail));
+    }
     Ok(Catch { id, breaks, oracle, faults_max, states, events: found.events, schedules })
-}
-
-fn control_transfers(entry: &TransferEntry, states: usize, schedules: u64) -> Result<(), Escape> {
-    let start = entry.control();
-    let searched = batches::explore(&start, control_states(states));
-    let explored = searched.finding.map(|found| found.violation);
-    let violation = explored
-        .or_else(|| (0..control_schedules(schedules)).find_map(|seed| batches::play(&start, seed)));
-    violation.map_or(Ok(()), |found| Err(shown(found.oracle, found.detail)))
 }

@@ -1,4 +1,4 @@
-//! Edges of transfers: a trace records these, and not every slice.
+//! Edges of transfers. A trace records them instead of every slice.
 
 use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Ending {
     /// Every byte arrived.
     Success,
-    /// The peer or its device does not allow it.
+    /// The peer or its device refused the access.
     Refused(TransportError),
     /// A slice failed more often than allowed.
     Exhausted(TransportError),
@@ -28,32 +28,32 @@ pub enum Ending {
 pub enum Edge {
     /// A batch was submitted.
     Submitted {
-        /// Its number.
+        /// The number of the batch.
         batch: u64,
-        /// Its requests.
+        /// The number of requests.
         requests: u32,
-        /// Their bytes.
+        /// The total bytes of the requests.
         bytes: u64,
     },
     /// A batch ended.
     Ended {
-        /// Its number.
+        /// The number of the batch.
         batch: u64,
         /// Its outcome.
         ending: Ending,
     },
-    /// A lane is up.
+    /// A lane was established.
     LaneUp(Lifecycle),
-    /// A lane is revoked.
+    /// A lane was revoked.
     LaneRevoked(Lifecycle),
-    /// A lane is gone.
+    /// A lane ended.
     LaneDown {
         /// The lane.
         lane: Lifecycle,
         /// The cause.
         cause: TransportError,
     },
-    /// The peer is lost.
+    /// The peer was lost.
     PeerLost(TransportError),
     /// The peer restarted.
     PeerRestarted,

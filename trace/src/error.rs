@@ -19,14 +19,14 @@ pub enum TraceCause {
         /// The version in its first line.
         found: u32,
     },
-    /// A line has no end.
-    #[error("the last line has no end")]
+    /// The last line is incomplete.
+    #[error("the last line is incomplete")]
     Cut,
     /// The checksum of a line does not match.
     #[error("the line's checksum is wrong")]
     Checksum,
     /// A line is not UTF-8.
-    #[error("the line is no text")]
+    #[error("the line is not UTF-8")]
     NotText,
     /// A line is longer than [`LINE_BYTES_MAX`].
     #[error("the line is longer than {LINE_BYTES_MAX} bytes")]
@@ -34,10 +34,11 @@ pub enum TraceCause {
     /// The file is longer than [`TRACE_BYTES_MAX`].
     #[error("the file is longer than {TRACE_BYTES_MAX} bytes")]
     TooLong,
-    /// A line has a right checksum and is none of this version; at most 512 characters of the reason.
+    /// The checksum of a line is right, but its content is not valid in this version; at most 512
+    /// characters of the reason.
     #[error("{0}")]
     Json(String),
-    /// A line stands where it cannot: lines are missing, doubled or out of order.
+    /// A line is out of order, missing or repeated.
     #[error("{0}")]
     Order(&'static str),
     /// A system call on the file failed.

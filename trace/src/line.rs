@@ -9,26 +9,26 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const MAGIC: &str = "handfast-trace";
 /// The version of the format, which follows in the first line. Version 1 had words in place of JSON.
 pub const VERSION: u32 = 3;
-/// Longest line, in bytes. The longest lines begin a segment: they hold the state of the node, some
-/// 90 MB of it where every table is full.
+/// Maximum length of a line, in bytes. The longest lines begin a segment: they hold the state of
+/// the node, about 90 MB with every table full.
 pub const LINE_BYTES_MAX: usize = 128 << 20;
-/// Kinds of outputs that effects name; `more` replaces the others.
+/// Maximum kinds of outputs listed in effects; `more` replaces the others.
 const KINDS_MAX: usize = 16;
 
-/// The outputs of an input, in brief.
+/// A summary of the outputs of an input.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effects {
     /// The number of outputs.
     pub count: usize,
     /// XXH3-64 of their JSON texts, each with a line feed after it.
     pub digest: u64,
-    /// The variants of the first sixteen, joined by commas, and `more` if there are more; `-` if there
-    /// are none. For people.
+    /// The variants of the first sixteen outputs, joined by commas, followed by `more` if there are
+    /// more; `-` if there are none. For people.
     pub kinds: String,
 }
 
 impl Effects {
-    /// The effects of an input with these outputs.
+    /// Returns the effects of an input with these outputs.
     pub fn of(outputs: &[Output]) -> Self {
         let texts: Vec<_> = outputs.iter().map(json).collect();
         let variant = |text: &String| text.split('"').nth(1).unwrap_or_default().to_owned();
@@ -42,15 +42,15 @@ impl Effects {
     }
 }
 
-/// The subject of an entry.
+/// The content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// An input of the core. Without effects the process ended while the core handled it.
+    /// An input of the core. The effects are absent if the process ended while the core handled it.
     Input(Box<Input>, Option<Effects>),
-    /// A call for the core's timers.
+    /// A timeout of the core.
     Timeout(Option<Effects>),
-    /// An edge of the transfers to one run of a peer.
+    /// An edge of the transfers to one incarnation of a peer.
     Edge(NicPath, Incarnation, Edge),
 }
 
@@ -61,7 +61,7 @@ pub struct Entry {
     pub number: u64,
     /// Its time, in nanoseconds of the run's clock.
     pub now: Instant,
-    /// Its subject.
+    /// Its content.
     pub what: What,
 }
 
@@ -75,7 +75,7 @@ pub enum Line {
         number: u64,
         /// The number of its first entry.
         entry: u64,
-        /// The node before that entry.
+        /// The state of the node before that entry.
         node: Box<Node>,
     },
     /// An entry.
@@ -89,12 +89,12 @@ pub enum Line {
     },
 }
 
-/// The first line.
+/// Returns the first line.
 pub(crate) fn header(program: &str) -> String {
     format!("{MAGIC} {VERSION} {program}\n")
 }
 
-/// The JSON text of a value of a trace, none of which has a map.
+/// Returns the JSON text of a value of a trace. No such value contains a map.
 pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("structs, enums and lists are JSON")
 }
@@ -104,7 +104,7 @@ pub fn signed(json: &str) -> String {
     format!("{json} {}\n", checksum(json))
 }
 
-/// Eight hexadecimal digits: the low half of XXH3-64.
+/// Returns the checksum: eight hexadecimal digits, the low half of XXH3-64.
 pub(crate) fn checksum(json: &str) -> String {
     format!("{:08x}", xxh3_64(json.as_bytes()) as u32)
 }

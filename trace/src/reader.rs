@@ -4,11 +4,12 @@ use crate::error::{TraceCause, TraceError};
 use crate::line::{LINE_BYTES_MAX, Line, MAGIC, VERSION, checksum};
 use std::io::{BufRead, Read};
 
-/// Longest trace that is read, in bytes: twice the largest bound of a recorder.
+/// Maximum length of a trace, in bytes: twice the largest bound of a recorder.
 pub const TRACE_BYTES_MAX: u64 = 2 << 30;
-/// Longest first line, in bytes.
+/// Maximum length of the first line, in bytes.
 const FIRST_BYTES_MAX: usize = 128;
-/// Longest reason that an error quotes, in characters: it may repeat a text of the file.
+/// Maximum length of a reason that an error quotes, in characters: it may repeat a text of the
+/// file.
 const REASON_CHARACTERS_MAX: usize = 512;
 
 /// Reads a trace line by line and verifies the checksum and the end of every line.
@@ -23,8 +24,8 @@ pub struct TraceReader<R> {
 }
 
 impl<R: BufRead> TraceReader<R> {
-    /// Reads the first line. With `allow_cut` a last line without end is left out, which
-    /// [`TraceReader::was_cut`] reports; otherwise it is an error.
+    /// Reads the first line. With `allow_cut` an incomplete last line is omitted, and
+    /// [`TraceReader::was_cut`] reports it; otherwise it is an error.
     ///
     /// # Errors
     /// [`TraceError`] if the file is not a trace of this version.
@@ -62,27 +63,28 @@ impl<R: BufRead> TraceReader<R> {
         Ok(reader)
     }
 
-    /// The version of handfast that recorded it.
+    /// Returns the version of handfast that recorded the trace.
     pub fn program(&self) -> &str {
         &self.program
     }
 
-    /// The number of the line read last, from 1.
+    /// Returns the number of the last line read, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// Whether the last line had no end and was left out.
+    /// Whether the last line was incomplete and was omitted.
     pub fn was_cut(&self) -> bool {
         self.cut
     }
 
-    /// Whether the file may end early: the caller allows it, and the engine's end was not read.
+    /// Whether the file may end early: the caller allows it, and the end of the engine was not
+    /// read.
     pub(crate) fn may_be_cut(&self) -> bool {
         self.allow_cut && !self.ended
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line; `None` at the end.
     ///
     /// # Errors
     /// [`TraceError`] if the line is damaged, cut off, or not of this version.
@@ -95,7 +97,7 @@ impl<R: BufRead> TraceReader<R> {
             return Ok(None);
         }
         if self.ended {
-            return Err(self.wrong(TraceCause::Order("something follows the end")));
+            return Err(self.wrong(TraceCause::Order("data follows the end entry")));
         }
         self.bytes += bytes.len() as u64;
         if self.bytes > TRACE_BYTES_MAX {
@@ -122,7 +124,7 @@ impl<R: BufRead> TraceReader<R> {
         Ok(Some(line))
     }
 
-    /// An error at the line read last.
+    /// Creates an error at the last line read.
     pub fn wrong(&self, cause: TraceCause) -> TraceError {
         TraceError { line: self.line, cause }
     }

@@ -5,7 +5,7 @@ use handfast_core::{Input, Instant, Node, Output};
 use std::collections::VecDeque;
 use std::ops::Deref;
 
-/// A node that is driven like any other. With a trace, every input and its outputs are in the file
+/// A node with the interface of [`Node`]. With a trace, every input and its outputs are in the file
 /// before an output is polled.
 #[derive(Debug)]
 pub struct Recorded {
@@ -16,7 +16,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Records a node from now on, if there is a trace.
+    /// Records a node from now on, if a trace is given.
     pub fn new(node: Node, trace: Option<Trace>) -> Self {
         if let Some(trace) = &trace {
             trace.lock().begin_segment_if_full(&node);
@@ -77,7 +77,7 @@ fn tell(node: &mut Node, now: Instant, input: Option<Input>) {
     }
 }
 
-/// Queries of the node, which change nothing.
+/// Read-only access to the node.
 impl Deref for Recorded {
     type Target = Node;
 

@@ -1,4 +1,4 @@
-//! The recorder of a node's run.
+//! The recorder of a node's inputs and outputs.
 
 use crate::edge::Edge;
 use crate::fails;
@@ -20,20 +20,20 @@ pub struct RecorderStatus {
     pub failure: Option<RecordError>,
 }
 
-/// Records a node's run. An input and its effects are in the file before an output leaves the node, so
-/// the trace of a killed process is complete up to its last output. Nothing is synced to the disk: the
-/// trace survives the end of the process and not that of the machine.
+/// Records a node. An input and its effects are in the file before an output leaves the node, so
+/// the trace of a killed process is complete up to its last output. Nothing is synced to the disk:
+/// the trace survives the end of the process, but not of the machine.
 #[derive(Debug)]
 pub struct Recorder {
     ring: Ring,
-    /// The number of the next entry, and of the next segment.
+    /// Numbers of the next entry and of the next segment.
     entry: u64,
     segment: u64,
-    /// The entry of the input that the core handles now.
+    /// The entry of the input that the core is handling.
     pending: Option<Entry>,
-    /// The segment is full of edges, and the owner of the node was asked to begin another.
+    /// Whether the segment is full of edges and a new one was requested of the node's owner.
     asked: bool,
-    /// Edges dropped meanwhile.
+    /// Number of edges dropped meanwhile.
     missed: u64,
     ended: bool,
     failure: Option<RecordError>,
@@ -57,7 +57,7 @@ impl Recorder {
         })
     }
 
-    /// Takes the input that the core handles next; `None` is a call for its timers.
+    /// Records the next input of the core; `None` is a timeout.
     pub(crate) fn begin(&mut self, node: &Node, now: Instant, input: Option<&Input>) {
         if self.is_over() {
             return;
@@ -96,8 +96,8 @@ impl Recorder {
         }
     }
 
-    /// Records edges of the transfers to one incarnation of a peer, each with its time. True asks for
-    /// a new segment, which needs the node.
+    /// Records edges of the transfers to one incarnation of a peer, each with its time. Returns
+    /// true to request a new segment, which needs the node.
     pub(crate) fn edges(
         &mut self,
         peer: &NicPath,
@@ -167,7 +167,7 @@ impl Recorder {
         self.note(written);
     }
 
-    /// Ends the recording at a failure: entries after a gap would not replay.
+    /// Stops recording after a failure: entries after a gap would not replay.
     fn note(&mut self, written: Result<(), RecordError>) {
         if let Err(error) = written {
             self.failure.get_or_insert(error);
@@ -195,13 +195,13 @@ impl Trace {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Recorder> {
-        // After a panic the pending entry is still the one that was begun.
+        // After a panic the pending entry is still valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records edges of the transfers to one incarnation of a peer, each with its time. True asks for
-    /// a call of [`Recorded::begin_segment`](crate::Recorded::begin_segment): until then edges are
-    /// counted and dropped.
+    /// Records edges of the transfers to one incarnation of a peer, each with its time. Returns
+    /// true to request a call of [`Recorded::begin_segment`](crate::Recorded::begin_segment); until
+    /// then edges are counted and dropped.
     pub fn edges(
         &self,
         peer: &NicPath,
@@ -216,7 +216,7 @@ impl Trace {
         self.lock().end(now);
     }
 
-    /// The progress of the recording.
+    /// Returns the progress of the recording.
     pub fn status(&self) -> RecorderStatus {
         self.lock().status()
     }

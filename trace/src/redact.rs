@@ -1,12 +1,12 @@
 //! Redaction: a copy of a trace without names and addresses, which still replays.
 //!
-//! The core compares names: its tables, evictions and simultaneous timers follow their order. So all
-//! names of a trace are sorted, and the placeholder of each is `name-` and its rank, with as many
-//! digits as the last rank needs: placeholders sort as the names do. The core never compares
-//! addresses, GIDs, tokens and words for people with others. A text has one placeholder everywhere.
+//! The core compares names: its tables, evictions and simultaneous timers depend on their order.
+//! All names of a trace are therefore sorted, and the placeholder of each is `name-` and its rank,
+//! with as many digits as the last rank, so that placeholders sort as the names do. The core never
+//! compares addresses, GIDs, tokens or descriptions. Equal texts get equal placeholders.
 //!
-//! The kind of a text follows from its key. A text under a key that [`kind_of`] does not know is taken
-//! out as words for people, so that a forgotten key shows as a failure and never as a name left in.
+//! The key of a text determines its kind. A text under a key that [`kind_of`] does not know is
+//! replaced as a description, so that a forgotten key shows as a failure and never leaks a name.
 
 use crate::error::TraceError;
 use crate::line::{Effects, Entry, Line, What, header, json, signed};
@@ -18,7 +18,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
-/// The number of different values that were replaced, by kind.
+/// The number of replaced values, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redacted {
     /// Names of nodes and NICs.
@@ -29,7 +29,7 @@ pub struct Redacted {
     pub gids: usize,
     /// Tokens of lanes.
     pub tokens: usize,
-    /// Words for people, which may contain anything.
+    /// Descriptions for people, which may contain anything.
     pub details: usize,
     /// The contents of the trace.
     pub replayed: Replayed,
@@ -41,20 +41,18 @@ pub enum RedactError {
     /// The trace does not replay.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// The trace has other effects with placeholders, which is a defect of handfast. The output must not
-    /// be sent.
+    /// The trace with placeholders has other effects, a bug in handfast. The output must not be
+    /// sent.
     #[error(
-        "our side, redacting the trace: entry {entry} leads elsewhere when it is redacted, which is \
-         an error of handfast: send nothing, and report that"
+        "our side, redacting the trace: entry {entry} replays differently after redaction, \
+         a bug in handfast: do not send the trace, and report the bug"
     )]
     Changed {
         /// The first such entry.
         entry: u64,
     },
     /// The redacted trace cannot be written.
-    #[error(
-        "our side, writing the redacted trace: {0}; see that there is room, and that it may be written"
-    )]
+    #[error("our side, writing the redacted trace: {0}; check its free space and permissions")]
     Write(String),
 }
 
@@ -64,13 +62,13 @@ impl From<TraceError> for RedactError {
     }
 }
 
-/// Writes a trace with placeholders in place of names, addresses, GIDs, tokens and words for people;
-/// one value has one placeholder everywhere. The trace is opened three times. It is replayed as it is,
-/// and then in step with its redacted form: the outputs of each step must agree but for placeholders and
-/// words for people.
+/// Writes a trace with placeholders in place of names, addresses, GIDs, tokens and descriptions;
+/// equal values get equal placeholders. The trace is opened three times. It is replayed as it is,
+/// and then in step with its redacted form: the outputs of each step must agree except for
+/// placeholders and descriptions.
 ///
 /// # Errors
-/// [`RedactError`]; the caller discards the output written until then.
+/// [`RedactError`]; the caller discards the partial output.
 pub fn redact<R: BufRead>(
     open: impl Fn() -> Result<TraceReader<R>, TraceError>,
     to: &mut dyn Write,
@@ -129,8 +127,8 @@ fn redacted_line(
 }
 
 impl Sides {
-    /// Feeds both nodes, and gives the redacted entry the effects on the redacted side; `None` if
-    /// those differ from the plain side in more than texts.
+    /// Feeds both nodes and returns the entry with the effects of the redacted side; `None` if the
+    /// effects differ in more than texts.
     fn step(
         &mut self,
         plain: &Entry,
@@ -167,19 +165,20 @@ fn tree(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("structs, enums and lists are JSON")
 }
 
-/// The kind of a text that may identify a node. The first kind counts if a text has several.
+/// The kind of a text that may identify a node. For a text with several kinds the first one
+/// applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Name,
     Address,
     Gid,
     Token,
-    /// Words for people.
+    /// Descriptions for people.
     Detail,
 }
 
-/// The kind of a text under `key`; `None` if it is a variant, a hexadecimal number or the name of a
-/// call.
+/// Returns the kind of a text under `key`; `None` if it is a variant, a hexadecimal number or the
+/// name of a call.
 fn kind_of(key: &str) -> Option<Kind> {
     match key {
         "node" | "nic" | "names" => Some(Kind::Name),
@@ -194,7 +193,7 @@ fn kind_of(key: &str) -> Option<Kind> {
     }
 }
 
-/// Passes `map` every text of a value that has a kind and is not empty. Elements of a list have the
+/// Passes to `map` every non-empty text of a value that has a kind. Elements of a list have the
 /// list's key.
 fn map_texts(value: &mut Value, key: &str, map: &mut dyn FnMut(Kind, &mut String)) {
     match value {
@@ -234,7 +233,7 @@ fn placeholders(found: &BTreeMap<String, Kind>, replayed: Replayed) -> (Placehol
     (known, redacted)
 }
 
-/// A text of no line is one of the core's own, for people.
+/// A text that appears in no line is a description by the core itself.
 fn replace(text: &mut String, placeholders: &Placeholders) {
     *text = placeholders.get(text).cloned().unwrap_or_else(|| "text".to_owned());
 }

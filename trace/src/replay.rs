@@ -6,7 +6,7 @@ use crate::reader::TraceReader;
 use handfast_core::{Input, Instant, Node, Output};
 use std::io::BufRead;
 
-/// Outputs that a difference lists, and characters of each.
+/// Maximum outputs listed by a difference, and maximum characters of each.
 const LISTED_MAX: usize = 16;
 const LISTED_CHARACTERS_MAX: usize = 512;
 
@@ -15,11 +15,11 @@ const LISTED_CHARACTERS_MAX: usize = 512;
 pub struct Replayed {
     /// The version of handfast that recorded it.
     pub program: String,
-    /// Inputs and calls for timers.
+    /// Inputs and timeouts.
     pub steps: u64,
     /// Outputs, each as recorded.
     pub outputs: u64,
-    /// Edges of transfers; those are not replayed.
+    /// Edges of transfers, which are not replayed.
     pub edges: u64,
     /// Segments.
     pub segments: u64,
@@ -29,14 +29,14 @@ pub struct Replayed {
     pub first: Option<Instant>,
     /// The time of the last entry.
     pub last: Option<Instant>,
-    /// The trace ends with the end of the engine. Otherwise the process was killed, or still ran when
-    /// the file was copied.
+    /// Whether the trace ends with the end of the engine. Otherwise the process was killed, or was
+    /// running when the file was copied.
     pub ended: bool,
-    /// The last line was cut off and is left out.
+    /// Whether the last line was incomplete and was omitted.
     pub cut: bool,
 }
 
-/// The first entry with other effects than the recorded ones.
+/// The first entry whose effects differ from the recorded ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "entry {entry} at {} ms differs: {expected} expected, {got} got: the rules changed since it was \
@@ -61,7 +61,7 @@ pub enum ReplayError {
     /// A line cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// An entry has other effects.
+    /// The effects of an entry differ from the recorded ones.
     #[error(transparent)]
     Differs(#[from] Difference),
 }
@@ -111,7 +111,7 @@ pub fn replay<R: BufRead>(
     Ok(course.last)
 }
 
-/// A replay under way.
+/// A replay in progress.
 struct Course<R> {
     reader: TraceReader<R>,
     node: Option<Node>,
@@ -126,7 +126,7 @@ impl<R: BufRead> Course<R> {
             Line::Segment { number, entry, node } => self.begin_segment(number, entry, *node, show),
             Line::End { entry, now } => {
                 if entry != self.next || self.node.is_none() {
-                    return Err(self.order("the end has not the number of the next entry"));
+                    return Err(self.order("the end does not have the number of the next entry"));
                 }
                 self.last.ended = true;
                 show(Step::End(now));
@@ -143,9 +143,9 @@ impl<R: BufRead> Course<R> {
         node: Node,
         show: &mut dyn FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
-        let missing = entry.checked_sub(self.next).ok_or_else(|| {
-            self.order("a segment begins with an entry that was before it already")
-        })?;
+        let missing = entry
+            .checked_sub(self.next)
+            .ok_or_else(|| self.order("a segment repeats an earlier entry"))?;
         if let Some(before) = self.node.as_ref().filter(|_| missing == 0)
             && let Some((expected, got)) = difference(&node, before)
         {
@@ -165,10 +165,10 @@ impl<R: BufRead> Course<R> {
             return Err(self.order("an entry before the first segment"));
         }
         if entry.number != self.next {
-            return Err(self.order("an entry has not the number that follows"));
+            return Err(self.order("an entry is out of sequence"));
         }
         let next = self.next.checked_add(1);
-        self.next = next.ok_or_else(|| self.order("an entry has too high a number"))?;
+        self.next = next.ok_or_else(|| self.order("the number of an entry is too high"))?;
         let Some(node) = &mut self.node else { return Ok(()) };
         self.last.first.get_or_insert(entry.now);
         self.last.last = Some(entry.now);
@@ -212,7 +212,7 @@ pub(crate) fn feed(node: &mut Node, entry: &Entry) -> Vec<Output> {
     outputs
 }
 
-/// The surroundings of the first byte in which two states differ.
+/// Returns the context of the first byte in which two states differ.
 fn difference(expected: &Node, got: &Node) -> Option<(String, String)> {
     let (expected, got) = (json(expected), json(got));
     if expected == got {

@@ -1,4 +1,5 @@
-//! The file of a recording: segments that each replay alone, of which the oldest are dropped.
+//! The file of a recording: a sequence of segments, each replayable alone. The oldest ones are
+//! dropped.
 
 use crate::line::{LINE_BYTES_MAX, MAGIC, header};
 use std::fs::{File, OpenOptions};
@@ -6,20 +7,21 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes that a recording keeps by default.
+/// Default number of bytes that a recording keeps.
 pub const BYTES_DEFAULT: u64 = 16 << 20;
-/// Fewest bytes that a recording can be configured to keep: some segments.
+/// Minimum number of bytes that a recording can be configured to keep: a few segments.
 pub const BYTES_MIN: u64 = 1 << 20;
-/// Most bytes that a recording can be configured to keep.
+/// Maximum number of bytes that a recording can be configured to keep.
 pub const BYTES_MAX: u64 = 1 << 30;
-/// Entries of one segment, in bytes, or twice its state if that is more: at most a third of a trace
-/// is states.
+/// Bytes of the entries of one segment, or twice its state if that is more, so that states are at
+/// most a third of a trace.
 pub const SEGMENT_BYTES: u64 = 64 << 10;
-/// Divisor of the bound: the share of the newest segments after old ones are dropped.
+/// Divisor of the bound: the share of the newest segments, kept when old ones are dropped.
 const NEWEST_SHARE: u64 = 2;
-/// Divisor of the bound: the share of segments with a failure, and of their neighbours.
+/// Divisor of the bound: the share of segments with a failure and of their neighbours.
 const FAILED_SHARE: u64 = 4;
-/// File mode: a trace has tokens of lanes and addresses of peers, so only its owner reads it.
+/// File mode: a trace contains tokens of lanes and addresses of peers, so only its owner can read
+/// it.
 const MODE: u32 = 0o600;
 /// The writer named in the first line.
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
@@ -31,11 +33,11 @@ const PARTIAL: &str = "part";
 /// The file of a recording and its bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordOptions {
-    /// The file. An earlier recording there is renamed, with `.old` after its name; anything else
-    /// is refused.
+    /// The file. An earlier recording at the path is renamed, with the suffix `.old`; any other
+    /// file is refused.
     pub path: PathBuf,
-    /// Bytes to keep, from [`BYTES_MIN`] to [`BYTES_MAX`]. Past the bound old segments are dropped, those
-    /// with a failure last. The file may be longer by one segment.
+    /// Bytes to keep, from [`BYTES_MIN`] to [`BYTES_MAX`]. Past the bound old segments are dropped,
+    /// those with a failure last. The file may exceed it by one segment.
     pub bytes_max: u64,
 }
 
@@ -52,18 +54,18 @@ pub enum RecordError {
     /// The bound is out of range.
     #[error("a recording keeps {BYTES_MIN} to {BYTES_MAX} bytes, not {bytes}")]
     Bytes {
-        /// The bound asked for.
+        /// The requested bound.
         bytes: u64,
     },
-    /// The path holds something other than a recording, which is left as it is.
-    #[error("{path} exists and is no recording; name another file", path = .path.display())]
+    /// The path is occupied by a file other than a recording, which is left unchanged.
+    #[error("{path} exists and is not a recording; name another file", path = .path.display())]
     Occupied {
         /// The path.
         path: PathBuf,
     },
-    /// The state of the node, which begins every segment, is longer than a line may be.
+    /// The state of the node, which begins every segment, exceeds the maximum length of a line.
     #[error(
-        "the state of the node takes {bytes} bytes, and a recording has room for {LINE_BYTES_MAX}: \
+        "the state of the node takes {bytes} bytes, more than the {LINE_BYTES_MAX} of a recording: \
          record with smaller limits"
     )]
     State {
@@ -82,7 +84,7 @@ pub enum RecordError {
     },
 }
 
-/// A segment's place in the file.
+/// Position of a segment in the file.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     offset: u64,
@@ -95,7 +97,7 @@ struct Segment {
 pub(crate) struct Ring {
     options: RecordOptions,
     file: File,
-    /// Oldest first; never empty once the first has begun.
+    /// Ordered by age, oldest first; never empty once the first has begun.
     segments: Vec<Segment>,
     /// Bytes of the file.
     bytes: u64,
@@ -111,7 +113,7 @@ impl Ring {
             return Err(RecordError::Bytes { bytes });
         }
         set_earlier_aside(&options.path)?;
-        let failed = |error| file_error(&options.path, "making the recording", &error);
+        let failed = |error| file_error(&options.path, "creating the recording", &error);
         let mut file = open_new(&options.path).map_err(failed)?;
         let header = header(PROGRAM);
         file.write_all(header.as_bytes()).map_err(failed)?;
@@ -146,7 +148,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Keeps the current segment for longer than those without a failure.
+    /// Marks the current segment as failed, so that it is kept for longer.
     pub(crate) fn mark_failed(&mut self) {
         if let Some(last) = self.segments.last_mut() {
             last.failed = true;
@@ -157,19 +159,19 @@ impl Ring {
         self.bytes
     }
 
-    /// Segments dropped so far.
+    /// Returns the number of segments dropped so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Copies the kept segments into a new file and renames it over this one: a process that is killed
-    /// meanwhile leaves the one or the other.
+    /// Copies the kept segments into a new file and renames it over this one. A process killed
+    /// meanwhile leaves one of the two.
     fn drop_old_segments(&mut self) -> Result<(), RecordError> {
         let kept = kept(&self.segments, self.options.bytes_max);
         let path = with_extension(&self.options.path, PARTIAL);
         let failed =
             |error: io::Error| file_error(&path, "dropping old segments of the recording", &error);
-        // A killed process may have left one.
+        // A killed process may have left a partial file.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -192,7 +194,8 @@ impl Ring {
     }
 }
 
-/// The newest segments, and older ones with a failure in them or in a neighbour, oldest first.
+/// Returns the segments to keep, oldest first: the newest ones, and older ones with a failure in
+/// them or in a neighbour.
 fn kept(segments: &[Segment], bytes_max: u64) -> Vec<Segment> {
     let mut room = bytes_max / NEWEST_SHARE;
     let mut room_failed = bytes_max / FAILED_SHARE;
@@ -204,7 +207,7 @@ fn kept(segments: &[Segment], bytes_max: u64) -> Vec<Segment> {
             kept.push(*segment);
             continue;
         }
-        // The newest segments have no gap.
+        // The newest segments are contiguous.
         room = 0;
         if near.iter().any(|segment| segment.failed) && segment.bytes <= room_failed {
             room_failed -= segment.bytes;
@@ -226,7 +229,7 @@ fn with_extension(path: &Path, extension: &str) -> PathBuf {
     name.into()
 }
 
-/// Renames an earlier recording, so that a process restarted by a supervisor destroys nothing.
+/// Renames an earlier recording, so that a process restarted by a supervisor does not destroy it.
 fn set_earlier_aside(path: &Path) -> Result<(), RecordError> {
     let occupied = || RecordError::Occupied { path: path.to_owned() };
     let failed = |error: io::Error| file_error(path, "looking for an earlier recording", &error);

@@ -3,9 +3,10 @@
 //! [`discover`] lists devices and recognises their kind, and works everywhere. Lanes need the cargo
 //! feature `verbs`; [`availability`] reports in either build whether they are available here. With the
 //! feature, a `Nic` is one port of one device: it registers memory, creates, connects and retires
-//! queue pairs, and moves slices with one-sided reads and writes. It decides nothing about a peer:
-//! it reports, and the caller retries, evicts or gives up. [`StepPool`] runs calls that may wait in
-//! the kernel, so that peers do not wait for one another.
+//! queue pairs, and moves slices with one-sided reads and writes. A `RdmaTransport` implements the
+//! traits of all transports, `Endpoints` and `DataPath`, over the NICs of a node. Neither decides
+//! about a peer: they report, and the caller retries, evicts or gives up. [`StepPool`] runs calls that
+//! may wait in the kernel, so that peers do not wait for one another.
 //!
 //! `docs/hardware.md` lists the tested drivers.
 
@@ -17,6 +18,8 @@ mod pairing;
 mod profile;
 mod status;
 mod steps;
+#[cfg(feature = "verbs")]
+mod transport;
 #[cfg(feature = "verbs")]
 mod verbs;
 
@@ -31,6 +34,10 @@ pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBE
 pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
 pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
+#[cfg(feature = "verbs")]
+pub use transport::{
+    LocalNic, PEER_PROBE_MAX, QUEUE_PAIRS_PER_LANE, RAIL_PROBE_MAX, RdmaTransport, WITHDRAWAL_MAX,
+};
 #[cfg(feature = "bare")]
 pub use verbs::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,

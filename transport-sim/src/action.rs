@@ -11,7 +11,7 @@ use handfast_core::transport::{Operation, OperationKind};
 use handfast_core::{Instant, Lifecycle};
 use std::sync::Arc;
 
-/// Something that may happen. Indices point into the world it was listed for.
+/// A possible action. Indices refer to the world for which it was listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The application gives a command of the scenario.
@@ -26,7 +26,7 @@ pub enum Action {
     Operation(usize),
     /// A timer fires.
     Timer(usize, TimerId),
-    /// A published lane whose peer is not connected back sees its first error.
+    /// A published lane whose peer is not connected back reports its first error.
     Broken(usize, Lifecycle),
     /// A call arrives at a site and another copy stays in flight.
     DuplicateCall(usize, usize),
@@ -40,19 +40,19 @@ pub enum Action {
     StallOperation(usize),
     /// A node crashes and restarts under its name.
     Restart(usize),
-    /// A sound queue pair goes to error.
+    /// A working queue pair goes to error.
     LaneError(usize, Lifecycle),
-    /// An access that is not allowed ends a published queue pair.
+    /// A forbidden access ends a published queue pair.
     ProtectionError(usize, Lifecycle),
     /// One verbs step of an operation fails.
     FailStep(usize, Call),
-    /// Something happens to a device, a way or a process.
+    /// A device, a path or a process is disturbed, or a disturbance ends.
     Disturb(Disturbance),
     /// The application submits a transfer.
     Submit(usize),
-    /// The application cancels one.
+    /// The application cancels a transfer.
     Cancel(usize),
-    /// The deadline of one passes.
+    /// The deadline of a transfer passes.
     Deadline(usize),
     /// A packet arrives.
     Packet(usize),
@@ -62,36 +62,35 @@ pub enum Action {
     LosePacket(usize),
     /// A site polls the oldest completion of its device.
     Completion(usize),
-    /// The retries of a site's queue pair are used up.
+    /// The retries of a site's queue pair are exhausted.
     Exhaust(usize, u32),
     /// A probe of a site's lane is answered, or fails.
     Probe(usize, Lifecycle),
-    /// A timer fires of a site's target, by its place.
+    /// A timer of a site's target fires; the target is given by its index.
     TargetTimer(usize, usize, TargetTimer),
 }
 
-/// An action and what it takes from the budget of faults.
+/// An action and its cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The action.
     pub action: Action,
-    /// Its price in faults.
+    /// Cost in faults.
     pub cost: u32,
 }
 
 impl World {
-    /// Everything that may happen next, in a fixed order, what the budget cannot pay left out.
+    /// Lists all possible actions in a fixed order, except those that the budget does not cover.
     ///
-    /// A timer is free where time can be the only thing that passes: in a quiet world; when it is a
-    /// pause that nothing ends early; and when the answer it waits for was lost. Anywhere else it
-    /// outruns something that is on its way, and that is charged as a fault: its answer, or the room
-    /// that a peer with a full table is making.
+    /// A timer is free if only time can pass: in a quiet world; if it is a pause that nothing ends
+    /// early; or if the awaited answer was lost. Otherwise it overtakes a pending event, the answer
+    /// or the capacity that a peer with a full table is freeing, and costs a fault.
     pub fn actions(&self, choices: &mut Vec<Choice>) {
         let paid = self.faults_spent < self.setup.faults_max;
         self.push_actions(paid, choices);
     }
 
-    /// Everything that may happen next without a fault.
+    /// Lists all possible actions that cost no fault.
     pub fn free_actions(&self, choices: &mut Vec<Choice>) {
         self.push_actions(false, choices);
     }
@@ -147,7 +146,7 @@ impl World {
         }
     }
 
-    /// The retries of a device are used up before a lane counts as unresponsive.
+    /// The retries of a device are exhausted before a lane counts as unresponsive.
     fn comes_late(&self, timer: TargetTimer) -> bool {
         timer == TargetTimer::Watchdog && self.unanswered().next().is_some()
     }
@@ -234,7 +233,8 @@ impl World {
         (0..self.answers.len()).filter(|at| !self.answers[..*at].contains(&self.answers[*at]))
     }
 
-    /// Operations of one lifecycle are performed in order.
+    /// Returns the first operation of each lifecycle, since operations of a lifecycle are performed
+    /// in order.
     fn first_operations(&self) -> impl Iterator<Item = usize> + '_ {
         let owner = |at: usize| {
             let pending = &self.operations[at];
@@ -245,8 +245,9 @@ impl World {
             .filter(|at| self.can_end(&self.operations[*at]))
     }
 
-    /// A proof does not end before the peer has connected, as long as that may be on its way: the device
-    /// tries on. What was posted is drained when it has ended and was polled.
+    /// Whether an operation can end. A probe does not end before the peer has connected, as long as
+    /// that may still happen: the device retries. A drain ends once all postings have completed and
+    /// were polled.
     pub(crate) fn can_end(&self, pending: &Pending) -> bool {
         let lifecycle = match pending.operation {
             Operation::Probe { lifecycle } => lifecycle,
@@ -266,15 +267,15 @@ impl World {
         !unconnected || self.nothing_arrives()
     }
 
-    /// Queue pairs that may see an error: (site, lifecycle, whether it would come from nowhere). A
-    /// published lane is posted to, and so finds out for nothing that its peer is not connected back.
+    /// Returns queue pairs that may fail: (site, lifecycle, whether the failure is spontaneous). A
+    /// published lane is posted to, and so detects at no cost that its peer is not connected back.
     fn live_lanes(&self) -> impl Iterator<Item = (usize, Lifecycle, bool)> + '_ {
         self.fabric.table.iter().filter(|qp| !qp.broken).filter_map(|qp| {
             let state = self.sites[qp.host].node.state_of(qp.lifecycle);
             let old = self.is_old(qp.site) && qp.published;
             let alive = old || state.is_some_and(|state| state != StateKind::Retiring);
             let posted = qp.published && !qp.revoked;
-            // An old node posts before the other side may have connected, and the device tries on.
+            // A legacy node posts before the other side may have connected, and the device retries.
             let tried_on = |to: Target| {
                 let there = self.fabric.at(to.site, to.number);
                 there.is_some_and(|there| there.target.is_none() && !there.broken)
@@ -285,7 +286,7 @@ impl World {
         })
     }
 
-    /// Makes an action happen.
+    /// Applies an action.
     pub fn apply(&mut self, choice: &Choice, step: &mut Step) {
         self.faults_spent += choice.cost;
         let arrived = self.receiver(&choice.action);
@@ -325,7 +326,7 @@ impl World {
         self.prune();
     }
 
-    /// An action in words, to be read before it is applied.
+    /// Describes an action before it is applied.
     pub fn describe(&self, action: &Action) -> String {
         let site = |site: &usize| self.describe_site(*site);
         let call = |at: &usize| self.describe_message(&self.calls[*at]);

@@ -8,24 +8,25 @@ use handfast_core::node::TimerId;
 use handfast_core::{Incarnation, NicPath};
 use std::sync::Arc;
 
-/// Lifecycles that may be raised between two events of one node.
+/// Maximum lifecycles created between two events of one node.
 const ROOM: usize = 2;
 
 /// Two processes or two NICs, the smaller first.
 type Ends = Rail;
 
 impl World {
-    /// Leaves of everything that may happen next what happens between one pair of processes, the
-    /// first that has something to do, once the last fault of the budget is spent: what
-    /// happens between other pairs happens later then, and finds the same. Nothing is left out
-    /// before the last fault, without a budget of faults, while a restart is asked for, and where
-    /// nodes may run out of room for lifecycles, which their peers share.
+    /// Restricts the possible actions to one pair of processes, the first with a pending action,
+    /// once the last fault of the budget is spent: the actions of other pairs happen later with the
+    /// same result. No action is removed before the last fault, without a budget of faults, while a
+    /// restart is pending, or if nodes may run out of capacity for lifecycles, which their peers
+    /// share.
     ///
-    /// A pair is two processes, since a new run of one ends the lanes of all its NICs (H6); once no
-    /// trace of an earlier run is left that could do so, it is two NICs.
+    /// A pair is two processes, since a new incarnation of one ends the lanes of all its NICs (H6);
+    /// once no trace of an earlier incarnation is left, it is two NICs.
     ///
-    /// It rests on what the rules promise, that lanes to different nodes do not wait for each other
-    /// (H7), and so is for more faults than that promise was explored with without it.
+    /// This relies on the rule that lanes to different nodes do not wait for each other (H7). It
+    /// therefore serves to explore more faults than those with which the rule was explored without
+    /// it.
     pub fn keep_one_pair(&self, choices: &mut Vec<Choice>) {
         if self.faults_spent == 0 || self.faults_spent < self.setup.faults_max || self.is_tight() {
             return;
@@ -43,14 +44,15 @@ impl World {
         choices.retain(|_| of.next() == Some(first));
     }
 
-    /// A node may run out of room for lifecycles, which its peers share.
+    /// Whether a node may run out of capacity for lifecycles, which its peers share.
     fn is_tight(&self) -> bool {
         let used = |site: &Arc<Site>| site.node.lifecycles().count();
         let most = self.sites.iter().map(used).max().unwrap_or(0);
         most + ROOM > self.setup.limits.lifecycles_max || self.is_crowded()
     }
 
-    /// No lane, call or answer belongs to a dead incarnation, and every holder of a name is alive.
+    /// Whether no lane, call or answer belongs to a dead incarnation, and every holder of a name is
+    /// alive.
     fn earlier_runs_are_forgotten(&self) -> bool {
         let lives = |run: Incarnation| self.sites.iter().any(|site| site.incarnation == run);
         let of_the_living = |site: &Arc<Site>| {
@@ -67,7 +69,7 @@ impl World {
             && self.held.iter().all(|held| lives(held.sender.incarnation))
     }
 
-    /// The sites that an action is between; none if it is about more, or costs something.
+    /// Returns the two sites of an action; `None` if it concerns more sites, or costs a fault.
     fn ends_of(&self, action: &Action) -> Option<Ends> {
         let (site, peer) = match action {
             Action::Command(at) => {

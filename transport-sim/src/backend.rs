@@ -1,14 +1,14 @@
 //! Backends of the simulated sites: the correct one, and broken variants that tests must find.
 
-/// The backend of every site: the one that ships, or a broken one that an oracle must find.
+/// The backend of every site: the shipping one, or a broken one that an oracle must find.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Backend {
-    /// Creates and destroys; puts in error, drains, then destroys; posts on published lanes.
+    /// Moves to error, drains, then destroys; posts only on published lanes.
     #[default]
     Shipping,
     /// Takes a queue pair through RESET and uses it again.
     ResetReuse,
-    /// Destroys without putting in error and draining first.
+    /// Destroys without moving to error and draining first.
     DestroyWithWorkOutstanding,
     /// Posts on a lane before it is connected.
     PostBeforeReady,

@@ -1,8 +1,8 @@
-//! The breakers of rails, seen from outside (oracle `Breaker`).
+//! The circuit breakers of rails, as observed from outside (oracle `Breaker`).
 //!
-//! While transfers are under way, every rail of a target has a lane, is being opened, or pauses and has
-//! a timer. A rail whose attempt failed is not opened in the same event while another carries bytes. A
-//! rail whose lane failed carries bytes after a probe over it was answered, and not before.
+//! While transfers are pending, every rail of a target has a lane, is being opened, or pauses with
+//! a timer. A rail whose attempt failed is not reopened in the same event while another carries
+//! bytes. A rail whose lane failed carries bytes only after a probe over it was answered.
 
 use crate::data::Data;
 use crate::oracle::{Oracle, Violation};
@@ -12,13 +12,13 @@ use handfast_core::target::TargetTimer;
 use handfast_core::transport::TransportError;
 use handfast_core::{Lifecycle, NicPath};
 
-/// The history of the rails of a host's targets. It follows from the state of the targets, so that
+/// The history of the rails of a host's targets. The state of the targets determines it, so
 /// fingerprints omit it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Breakers {
     /// Rails over which a lane failed, by target.
     failed: Vec<(usize, NicPath)>,
-    /// Rails that failed for good, by target.
+    /// Rails that failed permanently, by target.
     out: Vec<(usize, NicPath)>,
     /// Targets whose demand failed, until the next submission.
     lost: Vec<usize>,
@@ -60,7 +60,7 @@ impl Breakers {
         self.failing = None;
     }
 
-    /// A lane of a target with rails is about to end by a failure.
+    /// Records the coming end of a failed lane of a target with rails.
     pub(crate) fn on_failed(
         &mut self,
         at: usize,
@@ -76,7 +76,7 @@ impl Breakers {
         }
     }
 
-    /// The path is the attempt's whose failure the end of this lane is.
+    /// Records the end of a lane; `path` is the path of the attempt that failed with it.
     pub(crate) fn on_down(&mut self, lane: Lifecycle, path: Option<&NicPath>) {
         let unproven = self.unproven.contains(&lane);
         self.unproven.retain(|known| *known != lane);
@@ -85,7 +85,7 @@ impl Breakers {
 }
 
 impl World {
-    /// A lane carries bytes from now on.
+    /// Records that a lane carries bytes from now on.
     pub(crate) fn on_in_use(&mut self, site: usize, at: usize, lane: Lifecycle, step: &mut Step) {
         let path = self.peer_of(site, lane).cloned();
         let Some(data) = self.data_mut() else { return };
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// The probe of a lane was answered: it carries bytes, unless it is ending.
+    /// Checks that a lane whose probe was answered carries bytes, unless it is ending.
     pub(crate) fn check_proven(&self, site: usize, lane: Lifecycle, step: &mut Step) {
         let Some(data) = &self.data else { return };
         let sound = self.fabric.of(site, lane).is_some_and(|qp| qp.published && !qp.revoked);
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// A target asks for a lane over a path.
+    /// Checks a target's demand for a lane over a path.
     pub(crate) fn check_opened(&self, site: usize, at: usize, path: &NicPath, step: &mut Step) {
         let Some(data) = &self.data else { return };
         let breakers = &data.sites[site].breakers;
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// While transfers are under way, no rail is left out.
+    /// Checks that no rail is left out while transfers are pending.
     pub(crate) fn check_breakers(&self, step: &mut Step) {
         let Some(data) = self.data.as_ref().filter(|_| self.setup.rails) else { return };
         for site in (0..self.sites.len()).filter(|site| self.host(*site) == *site) {
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// A rail without a lane, an attempt and a timer.
+    /// Returns a rail without a lane, an attempt and a timer.
     fn rail_left_out(&self, data: &Data, site: usize, at: usize) -> Option<NicPath> {
         let breakers = &data.sites[site].breakers;
         let target = &data.sites[site].targets[at];

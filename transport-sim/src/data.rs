@@ -1,8 +1,8 @@
-//! Transfers in a world: the shipping target of every peer, joined to its node and device.
+//! Transfers in a world: the shipping target of every peer, connected to its node and device.
 //!
-//! A publish brings a lane up and ends the batches to other incarnations of the peer; a retire that is
-//! done takes it down, once the completions of its queue pair are delivered. The target decides, and
-//! the world acts on its outputs.
+//! A publish establishes a lane and ends the batches to other incarnations of the peer; a completed
+//! retire takes the lane down, once the completions of its queue pair are delivered. The target
+//! decides, and the world performs its outputs.
 
 use crate::breaker::Breakers;
 use crate::fabric::QueuePair;
@@ -33,13 +33,13 @@ pub(crate) const REUSED: u8 = 0xee;
 /// transfer.
 const WRITTEN: u32 = 0x1000_0000;
 const READ: u32 = 0x4000_0000;
-/// Slices that a lane holds.
+/// Maximum slices on a lane.
 const LANE_DEPTH: u32 = 8;
-/// The time that targets see: it stands still, and a timer fires at its own time.
+/// The constant time of targets; a timer fires at its own time.
 const NOW: Instant = Instant(0);
-/// The deadline of those that have one.
+/// The deadline of transfers with one.
 const DEADLINE: Instant = Instant(1);
-/// Time with work and without an answer after which a lane is unresponsive.
+/// Timeout of a lane with work and without an answer.
 const LANE_TIMEOUT: Duration = Duration::from_millis(10_000);
 
 /// A transfer that an application may submit at any time, once.
@@ -51,15 +51,15 @@ pub struct Transfer {
     pub peer: usize,
     /// Direction of the transfer.
     pub direction: Direction,
-    /// It may be cancelled at any time.
+    /// Whether it may be cancelled at any time.
     pub cancel: bool,
-    /// It has a deadline, which may pass at any time.
+    /// Whether it has a deadline, which may pass at any time.
     pub deadline: bool,
-    /// Its key is none that the peer gave.
+    /// Whether its key is one that the peer never gave.
     pub forbidden: bool,
 }
 
-/// XORed into a key to make it one that no site issued.
+/// XORed into a key, so that no site issued the result.
 const FORBIDDEN: u32 = 0x5a5a_0000;
 
 /// Transfers of a world.
@@ -67,9 +67,9 @@ const FORBIDDEN: u32 = 0x5a5a_0000;
 pub struct TransferSetup {
     /// The transfers.
     pub transfers: Vec<Transfer>,
-    /// Bounds of every machine.
+    /// Limits of every machine.
     pub limits: TransferLimits,
-    /// Each site submits its transfers in this order, one after the other; otherwise in any.
+    /// Whether each site submits its transfers in this order; otherwise in any order.
     pub in_order: bool,
 }
 
@@ -78,15 +78,15 @@ pub struct TransferSetup {
 pub(crate) enum Progress {
     /// Not submitted.
     Waiting,
-    /// Submitted to a run of the peer.
+    /// Submitted to an incarnation of the peer.
     Submitted { run: Incarnation, batch: BatchId, cancelled: bool },
-    /// Its end was reported; what the two buffers hold must not change, where that is `Some`.
+    /// Its end was reported. The content of both buffers must not change where it is `Some`.
     Reported { run: Incarnation, success: bool, remote: Option<Vec<u8>> },
-    /// The process that submitted it is gone.
+    /// The submitting process is gone.
     Orphaned { run: Incarnation },
 }
 
-/// One run of one peer as transfers see it.
+/// The target for one incarnation of one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) peer: usize,
@@ -102,9 +102,9 @@ pub(crate) struct SiteData {
     pub(crate) window: Keys,
     pub(crate) local: Keys,
     pub(crate) targets: Vec<Target>,
-    /// Lanes with a probe under way.
+    /// Lanes with a running probe.
     pub(crate) probing: Vec<Lifecycle>,
-    /// Lanes that their targets called drained.
+    /// Lanes that their targets reported as drained.
     pub(crate) drained: Vec<Lifecycle>,
     pub(crate) breakers: Breakers,
 }
@@ -165,7 +165,7 @@ impl World {
         Some(SiteData { window, local, targets, probing, drained, breakers })
     }
 
-    /// A site restarted: its memory is new, and its submitted transfers are orphaned.
+    /// Handles the restart of a site: its memory is new, and its submitted transfers are orphaned.
     pub(crate) fn restart_data(&mut self, site: usize) {
         if self.data.is_none() || self.host(site) != site {
             return;
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// The target for a run of a peer, made if need be.
+    /// Returns the target for an incarnation of a peer, created if necessary.
     fn target(&mut self, site: usize, peer: usize, run: Incarnation) -> Option<usize> {
         let targets = &self.data.as_ref()?.sites[site].targets;
         let known = targets.iter().position(|target| (target.peer, target.run) == (peer, run));
@@ -204,7 +204,7 @@ impl World {
         Some(targets.len() - 1)
     }
 
-    /// The rails by which an application that looks a peer up reaches it; none with one machine per NIC.
+    /// Returns the rails by which an application reaches a peer; none with one machine per NIC.
     pub(crate) fn rails_to(&self, site: usize, peer: usize) -> Vec<RailPlan> {
         let (own, there) = (self.nics(site), self.nics(peer));
         match self.setup.rails {
@@ -219,7 +219,7 @@ impl World {
         of_host.map(|nic| self.sites[nic].path.nic.as_str()).collect()
     }
 
-    /// The application submits a transfer to the run of the peer that lives now.
+    /// Submits a transfer to the live incarnation of the peer.
     pub(crate) fn submit(&mut self, index: usize, step: &mut Step) {
         let Some(transfer) = self.transfer_setup().map(|setup| setup.transfers[index]) else {
             return;
@@ -241,7 +241,7 @@ impl World {
             length: LENGTH as u64,
         };
         let deadline = deadline.then_some(DEADLINE);
-        // Reads are near the second rail; writes go over any.
+        // Reads are near the second rail; writes have no preference.
         let affinity = match direction {
             Direction::Read => Affinity::of(&[1, 0]),
             Direction::Write => Affinity::ANY,
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// The application cancels a transfer, or its deadline passes.
+    /// Cancels a transfer, or lets its deadline pass.
     pub(crate) fn give_up(&mut self, index: usize, by_deadline: bool, step: &mut Step) {
         let Some(Transfer { site, peer, .. }) =
             self.transfer_setup().map(|setup| setup.transfers[index])
@@ -303,7 +303,8 @@ impl World {
         });
     }
 
-    /// A lane is usable. It was connected by leave, or to an old node, whose work is not carried here.
+    /// Handles a usable lane. It was connected with permission, or to a legacy node, whose work is
+    /// not simulated.
     pub(crate) fn lane_up(
         &mut self,
         site: usize,
@@ -326,25 +327,25 @@ impl World {
         });
     }
 
-    /// Nothing more is to be posted on a lane.
+    /// Handles the revocation of a lane, after which nothing more is posted on it.
     pub(crate) fn lane_revoked(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
         let at = self.target_of(site, lane);
         self.update(site, at, step, |machine| machine.handle_lane_revoked(NOW, lane));
     }
 
-    /// The node waits until nothing posted on a lane is outstanding.
+    /// Handles the drain of a lane.
     pub(crate) fn lane_drains(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
         let at = self.target_of(site, lane);
         self.update(site, at, step, |machine| machine.handle_drain(lane));
     }
 
-    /// Nothing posted on a lane is outstanding, as far as its target knows.
+    /// Whether nothing posted on a lane is outstanding, as far as its target knows.
     pub(crate) fn is_drained(&self, site: usize, lane: Lifecycle) -> bool {
         let data = self.data.as_ref().filter(|_| self.target_of(site, lane).is_some());
         data.is_none_or(|data| data.sites[site].drained.contains(&lane))
     }
 
-    /// Delivers the completions of a queue pair that is about to go.
+    /// Delivers the completions of a queue pair before it is destroyed.
     pub(crate) fn completions_drained(
         &mut self,
         site: usize,
@@ -363,7 +364,7 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// A queue pair is gone.
+    /// Handles the end of a queue pair.
     pub(crate) fn lane_down(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
         let backend = self.setup.devices.backend;
         let at = self.target_of(site, lane).filter(|_| !backend.forgets_work());
@@ -389,7 +390,7 @@ impl World {
         }
     }
 
-    /// A read over a lane is answered if bytes flow, and otherwise the lane fails.
+    /// Ends a probe: it is answered if bytes flow, and otherwise the lane fails.
     pub(crate) fn end_probe(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
         let Some(data) = self.data_mut() else { return };
         data.sites[site].probing.retain(|probing| *probing != lane);
@@ -413,7 +414,7 @@ impl World {
         qp.target.is_some_and(|to| verbs.reaches(own, to.site) && verbs.reaches(to.site, own))
     }
 
-    /// The timers of a site's targets that are no deadlines: whose, which, and when they fire.
+    /// Returns the timers of a site's targets other than deadlines: target, timer and time.
     pub fn target_timers(
         &self,
         site: usize,
@@ -483,7 +484,7 @@ impl World {
         }
     }
 
-    /// A lane is about to end by a failure, which counts for its rail if there are rails.
+    /// Handles the coming end of a failed lane, which counts for its rail if there are rails.
     fn lane_failed(
         &mut self,
         site: usize,
@@ -523,7 +524,7 @@ impl World {
         targets.iter().position(|target| target.machine.lanes().any(|known| known == lane))
     }
 
-    /// Gives a target an input, if there is a target, and acts on its outputs.
+    /// Gives a target an input, if it exists, and performs its outputs.
     fn update(
         &mut self,
         site: usize,
@@ -536,7 +537,7 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// The oldest completion of a site's device is polled.
+    /// Polls the oldest completion of a site's device.
     pub(crate) fn poll_completion(&mut self, site: usize, step: &mut Step) {
         let Some(completion) = self.fabric.verbs.poll(site) else { return };
         let Some(lane) = self.fabric.at(site, completion.number).map(|qp| qp.lifecycle) else {
@@ -551,8 +552,8 @@ impl World {
         }
     }
 
-    /// The side charged with failed work, as the transport of a real device reports it. A device
-    /// cannot distinguish a dead peer from its own port being down; its owner can.
+    /// Returns the side charged with failed work, as the transport of a real device reports it. A
+    /// device cannot distinguish a dead peer from its own port being down; its owner can.
     fn side_of(&self, site: usize, status: Status) -> Side {
         let backend = self.setup.devices.backend;
         let side = match status {
@@ -590,7 +591,7 @@ impl World {
         }
     }
 
-    /// Acts on the outputs of a target until there are none.
+    /// Performs the outputs of a target until there are none.
     fn pump(&mut self, site: usize, at: usize, step: &mut Step) {
         loop {
             let Some(data) = self.data_mut() else { return };
@@ -629,9 +630,9 @@ impl World {
                     let detail = format!("an input is refused: {error}");
                     step.violations.push(Violation::new(Oracle::Transfer, detail));
                 }
-                // A device gives nothing back that it was given; its completion comes.
+                // A device returns no posted work; its completion follows.
                 TargetOutput::Withdraw { .. }
-                // No lane runs over TCP here, and reports tell the application the rest.
+                // No lane runs over TCP here, and reports inform the application of the rest.
                 | TargetOutput::FallBack(_)
                 | TargetOutput::FenceLost { .. }
                 | TargetOutput::DemandFailed(_) => {}
@@ -639,7 +640,7 @@ impl World {
         }
     }
 
-    /// A target wants a lane over a path, or wants none.
+    /// Handles a target's demand for a lane over a path, or its end.
     fn demand_of(
         &mut self,
         site: usize,
@@ -672,7 +673,7 @@ impl World {
         })
     }
 
-    /// Posts on a lane that is in use; one that is not gives the slice back.
+    /// Posts on a lane in use, or returns the slice.
     fn post(&mut self, site: usize, lane: Lifecycle, request: WorkRequest) -> bool {
         let early = self.setup.devices.backend.posts_early();
         let usable = self.fabric.of(site, lane).filter(|qp| (qp.published || early) && !qp.revoked);

@@ -11,21 +11,21 @@ use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, Requ
 use handfast_core::{Incarnation, Lifecycle};
 
 impl World {
-    /// Something of a transfer is under way: a packet in flight, a completion not polled, a probe.
+    /// Whether a transfer has a packet in flight, an unpolled completion or a running probe.
     pub(crate) fn data_moves(&self) -> bool {
         !self.fabric.verbs.packets().is_empty()
             || self.completing().next().is_some()
             || self.probing().next().is_some()
     }
 
-    /// Probes under way, by site and lane.
+    /// Returns the running probes, by site and lane.
     fn probing(&self) -> impl Iterator<Item = (usize, Lifecycle)> + '_ {
         let sites = self.data.iter().flat_map(|data| data.sites.iter().enumerate());
         let hosts = sites.filter(|(site, _)| self.host(*site) == *site);
         hosts.flat_map(|(site, of)| of.probing.iter().map(move |lane| (site, *lane)))
     }
 
-    /// Something posted on a lane has no completion yet, or one that was not polled.
+    /// Whether work posted on a lane has no completion yet, or one that was not polled.
     pub(crate) fn has_work(&self, site: usize, lane: Lifecycle) -> bool {
         let Some(&QueuePair { site, number, .. }) = self.fabric.of(site, lane) else {
             return false;
@@ -41,14 +41,15 @@ impl World {
         sites.filter(|site| self.fabric.verbs.nic(*site).completions().next().is_some())
     }
 
-    /// Packets of one flow stay in order: only the first of each may be next.
+    /// Returns the first packet of each flow: packets of one flow stay in order.
     fn first_packets(&self) -> impl Iterator<Item = usize> + '_ {
         let packets = self.fabric.verbs.packets();
         let flow = move |at: usize| (packets[at].from, packets[at].to, packets[at].dest_number);
         (0..packets.len()).filter(move |at| (0..*at).all(|earlier| flow(earlier) != flow(*at)))
     }
 
-    /// Queue pairs that wait for an answer and not for ever, and whether none is on its way.
+    /// Returns queue pairs that wait for an answer for a bounded time, and whether none is in
+    /// flight.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = (usize, u32, bool)> + '_ {
         let verbs = &self.fabric.verbs;
         (0..self.sites.len()).flat_map(move |site| {
@@ -69,7 +70,7 @@ impl World {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
         let faults = self.setup.faults;
         let mut push = |action, cost| choices.push(Choice { action, cost });
-        // Sites with an earlier transfer still to be submitted.
+        // Sites with an earlier unsubmitted transfer.
         let mut before = vec![false; self.sites.len()];
         for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
         {
@@ -125,14 +126,14 @@ impl World {
         }
     }
 
-    /// The site at which a packet arrives with an action.
+    /// Returns the site at which the packet of an action arrives.
     pub(crate) fn receiver(&self, action: &Action) -> Option<usize> {
         let (Action::Packet(at) | Action::DuplicatePacket(at)) = action else { return None };
         self.fabric.verbs.packets().get(*at).map(|packet| usize::from(packet.to))
     }
 
-    /// After every event: the table follows the devices, no law was broken, and no byte has changed
-    /// that may not change.
+    /// Checks after every event that the table matches the devices, that no law was broken, and
+    /// that no protected byte has changed.
     pub(crate) fn settle_data(&mut self, arrived: Option<usize>, step: &mut Step) {
         if self.data.is_none() {
             return;
@@ -160,7 +161,7 @@ impl World {
         self.fabric.verbs.memory(site, keys)?.get(index * LENGTH..(index + 1) * LENGTH)
     }
 
-    /// Only a packet changes bytes, and only at the site where it arrives.
+    /// Checks that only a packet changes bytes, and only at the site where it arrives.
     fn check_bytes(&self, arrived: usize, step: &mut Step) {
         let arrived = self.host(arrived);
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
@@ -189,7 +190,7 @@ impl World {
             }
             let reported = matches!(progress, Progress::Reported { .. });
             let own = self.local(transfer.site, index);
-            // A site that restarted has another buffer.
+            // A restarted site has a new buffer.
             let reused = own != Some(&written(index)[..]);
             if reported && reused && own != Some(&[REUSED; LENGTH][..]) {
                 let detail = format!("transfer {index}: a buffer that was given back has changed");
@@ -198,7 +199,7 @@ impl World {
         }
     }
 
-    /// The end of a transfer is reported: what it says is true, and nothing holds the buffer.
+    /// Checks the report of a transfer: its outcome is true, and nothing holds the buffer.
     pub(crate) fn check_report(
         &mut self,
         index: usize,
@@ -280,7 +281,7 @@ impl World {
         Some(vec![REUSED; LENGTH])
     }
 
-    /// Outcome of a transfer, once reported: true for success.
+    /// Returns the outcome of a transfer, once reported: true for success.
     pub fn transfer_success(&self, index: usize) -> Option<bool> {
         match self.data.as_ref()?.progress.get(index)? {
             Progress::Reported { success, .. } => Some(*success),
@@ -288,8 +289,8 @@ impl World {
         }
     }
 
-    /// An application that waits for a transfer neither closes its lanes nor says that it has no
-    /// work for them.
+    /// Whether the application may give the command: while it waits for a transfer it neither
+    /// closes nor releases its lanes.
     pub(crate) fn is_given(&self, command: &Command) -> bool {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else {
             return true;
@@ -304,12 +305,12 @@ impl World {
             })
     }
 
-    /// Each site submits its transfers one after another.
+    /// Whether each site submits its transfers in order.
     pub fn submits_in_order(&self) -> bool {
         self.transfer_setup().is_some_and(|setup| setup.in_order)
     }
 
-    /// Transfers that have not ended, and will be submitted where that has not happened.
+    /// Returns the number of transfers that have not ended, unsubmitted ones included.
     pub fn transfers_left(&self) -> usize {
         let progress = self.data.as_ref().map(|data| data.progress.iter());
         let in_order = self.submits_in_order();
@@ -321,7 +322,7 @@ impl World {
         progress.into_iter().flatten().filter(left).count()
     }
 
-    /// A site has a transfer with a key that the peer never gave.
+    /// Whether a site has a transfer with a key that the peer never gave.
     pub fn misuses_keys(&self, site: usize, peer: usize) -> bool {
         let ends = (self.host(site), self.host(peer));
         let transfers = self.transfer_setup().map(|setup| setup.transfers.iter());
@@ -329,7 +330,7 @@ impl World {
         transfers.any(|at| at.forbidden && (at.site, at.peer) == ends)
     }
 
-    /// Transfers that were submitted and have not ended.
+    /// Returns the number of submitted transfers that have not ended.
     pub fn transfers_pending(&self) -> usize {
         let progress = self.data.as_ref().map(|data| data.progress.iter());
         let pending = |progress: &&Progress| matches!(progress, Progress::Submitted { .. });

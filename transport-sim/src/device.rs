@@ -11,7 +11,7 @@ pub struct Disturbance {
     pub subject: Subject,
     /// The site where it occurs.
     pub site: usize,
-    /// The disturbance ends, which costs no fault.
+    /// Whether the disturbance ends, which costs no fault.
     pub is_end: bool,
 }
 
@@ -20,7 +20,7 @@ pub struct Disturbance {
 pub enum Subject {
     /// The process is stopped: it accepts calls and never answers.
     Process,
-    /// A client that says nothing holds the listener of an existing Mooncake node.
+    /// A silent client blocks the listener of a Mooncake node.
     Listener,
     /// The port is down.
     Port,
@@ -43,7 +43,7 @@ impl World {
         self.fabric.verbs.nic(site).gids()[self.address_index()].is_some()
     }
 
-    /// Everything at a site that the setup disturbs, in the order of choices.
+    /// Returns everything at a site that the setup may disturb, in the order of choices.
     fn subjects(&self) -> impl Iterator<Item = Subject> + use<> {
         let faults = self.setup.faults;
         let paths = (0..self.sites.len()).map(move |to| (faults.partition, Subject::Path(to)));
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Offers every disturbance, or the end of each.
+    /// Adds the start or the end of every possible disturbance.
     pub(crate) fn push_disturbances(&self, is_end: bool, choices: &mut Vec<Choice>) {
         for site in 0..self.sites.len() {
             for subject in self.subjects() {

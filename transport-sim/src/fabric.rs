@@ -1,4 +1,4 @@
-//! The truth: which queue pairs exist and which is connected to which.
+//! The ground truth: the existing queue pairs and their connections.
 
 use crate::backend::Backend;
 use crate::setup::{Devices, Setup};
@@ -8,7 +8,7 @@ use crate::verbs::{
 use handfast_core::{Lifecycle, Pair};
 use std::sync::Arc;
 
-/// The first sequence number of either side of a connection.
+/// The first sequence numbers of both sides of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Psns {
     pub(crate) ours: u32,
@@ -26,13 +26,13 @@ pub struct Target {
     pub believed: Pair,
 }
 
-/// One queue pair. Numbers are the smallest free ones of a site: they are reborn after a retire
-/// and after a restart, as those of real devices may be.
+/// One queue pair. Numbers are the smallest free ones of a site, so they are reused after a retire
+/// and after a restart, as on real devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueuePair {
     /// The site that owns it.
     pub site: usize,
-    /// The site that has the node of that one.
+    /// The site that holds the node of the owner.
     pub host: usize,
     /// Its number.
     pub number: u32,
@@ -40,30 +40,30 @@ pub struct QueuePair {
     pub lifecycle: Lifecycle,
     /// Destination, once connected.
     pub target: Option<Target>,
-    /// It is in the error state.
+    /// Whether it is in the error state.
     pub broken: bool,
-    /// It was published: work may be outstanding on it until it is destroyed.
+    /// Whether it was published: work may be outstanding on it until it is destroyed.
     pub published: bool,
-    /// It was revoked after that.
+    /// Whether it was revoked after that.
     pub revoked: bool,
-    /// Revoked, and no posted work is outstanding.
+    /// Whether it was revoked and no posted work is outstanding.
     pub drained: bool,
 }
 
-/// Work that may be outstanding on a queue pair.
+/// Maximum outstanding work on a queue pair.
 const SEND_DEPTH: u32 = 16;
 
-/// The queue pairs of all sites as their owners see them, next to the devices that hold them. The
-/// devices decide what happens; `sim-tests` shows that both agree.
+/// The queue pairs of all sites from their owners' view, and the devices that hold them. The
+/// devices decide the outcome; `sim-tests` shows that both agree.
 #[derive(Clone, Debug)]
 pub(crate) struct Fabric {
     pub(crate) table: Vec<QueuePair>,
     /// One NIC per site, with the site's index.
     pub(crate) verbs: verbs::Fabric,
     pub(crate) backend: Backend,
-    /// Queue pairs that a backend keeps for another life: site and number.
+    /// Queue pairs kept by a backend for reuse: site and number.
     spare: Vec<(usize, u32)>,
-    /// The site that has the node of each.
+    /// The site that holds the node of each site.
     hosts: Arc<[usize]>,
 }
 
@@ -79,12 +79,12 @@ impl Fabric {
         Self { table: Vec::new(), verbs, backend, spare: Vec::new(), hosts }
     }
 
-    /// The site that has the node of a site.
+    /// Returns the site that holds the node of a site.
     pub(crate) fn host(&self, site: usize) -> usize {
         self.hosts.get(site).copied().unwrap_or(site)
     }
 
-    /// Creates a queue pair and brings it to INIT. One that stays behind is destroyed.
+    /// Creates a queue pair and moves it to INIT. If that fails, it is destroyed.
     pub(crate) fn create(&mut self, site: usize, lifecycle: Lifecycle) -> Result<u32, VerbsError> {
         let spare = self.spare.iter().position(|(owner, _)| *owner == site);
         let number = match spare {
@@ -161,17 +161,17 @@ impl Fabric {
         let dgid = Gid { kind, host: target.site as u16, version };
         let rtr = Attributes::to_rtr(index, dgid, target.number, psns.theirs);
         self.verbs.modify(site, number, &rtr)?;
-        // Some devices return 0 and bind nothing.
+        // Some devices return 0 without connecting.
         let bound = self.verbs.queue_pair(site, number).is_some_and(|qp| qp.bond().is_some());
         if let Some(qp) = self.of_mut(site, lifecycle) {
             qp.target = Some(target).filter(|_| bound);
         }
-        // The first try is the only one: time is an event here, and a second adds no world.
+        // A single try suffices: time is an event here, and a second try adds no world.
         let rts = Attributes { retry_count: Some(0), ..Attributes::to_rts(psns.ours) };
         self.verbs.modify(site, number, &rts)
     }
 
-    /// Puts a queue pair in error, as its device does by itself.
+    /// Moves a queue pair to error, as its device does on its own.
     pub(crate) fn break_down(&mut self, site: usize, lifecycle: Lifecycle) {
         let Some(qp) = self.of_mut(site, lifecycle) else { return };
         qp.broken = true;
@@ -211,7 +211,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// The queue pair of a lifecycle of a site's node, on whichever NIC.
+    /// Returns the queue pair of a lifecycle of a site's node, on any NIC.
     pub(crate) fn of(&self, site: usize, lifecycle: Lifecycle) -> Option<&QueuePair> {
         let host = self.host(site);
         self.table.iter().find(|qp| qp.host == host && qp.lifecycle == lifecycle)
@@ -222,7 +222,7 @@ impl Fabric {
         self.table.iter_mut().find(|qp| qp.host == host && qp.lifecycle == lifecycle)
     }
 
-    /// The process of a site is gone, and what its device had for it.
+    /// Removes everything that a device had for the dead process of a site.
     pub(crate) fn forget_site(&mut self, site: usize, rebirth: Rebirth) {
         self.table.retain(|qp| qp.site != site);
         self.spare.retain(|(owner, _)| *owner != site);
@@ -233,7 +233,7 @@ impl Fabric {
         self.table.iter().find(|qp| (qp.site, qp.number) == (site, number))
     }
 
-    /// Bytes flow: each is connected to the other's number and neither is in error.
+    /// Whether bytes flow: both queue pairs are connected to each other and neither is in error.
     pub(crate) fn intact(&self, qp: &QueuePair) -> bool {
         let Some(target) = qp.target else { return false };
         let back = self.at(target.site, target.number);

@@ -10,15 +10,15 @@ use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-/// Collects what is hashed as little-endian bytes, so that the digest of the whole does not depend
-/// on the platform, and lengths and numbers of any width are written alike everywhere.
+/// Encodes hashed values as little-endian bytes, so that the digest does not depend on the platform
+/// or on the width of lengths and numbers.
 #[derive(Default)]
 pub struct Encoder {
     bytes: Vec<u8>,
 }
 
 impl Encoder {
-    /// The digest of what was written.
+    /// Returns the digest of the encoded bytes.
     pub fn digest(&self) -> u128 {
         xxh3_128(&self.bytes)
     }
@@ -54,12 +54,11 @@ impl Hasher for Encoder {
     }
 }
 
-/// Lifecycles by rank among those of their incarnation and peer node that the world still knows.
-/// Sorted by pair.
+/// Ranks of lifecycles among the known ones of their incarnation and peer node. Sorted by pair.
 ///
-/// With exchanged sequence numbers a lifecycle is identified by its number, since the numbers are a
-/// function of it and appear in packets. The same holds with transfers, since a transfer machine
-/// prints numbers.
+/// With exchanged sequence numbers a lifecycle is identified by its number, since the sequence
+/// numbers are a function of it and appear in packets. The same holds with transfers, since a
+/// transfer machine prints numbers.
 struct WorldRanks(Vec<(Pair, u64)>);
 
 /// Peer node of a lifecycle: the first site of that name.
@@ -117,7 +116,7 @@ impl WorldRanks {
         Self::ranked(known)
     }
 
-    /// Merges what several places know of the same pair.
+    /// Merges the entries of several places for the same pair.
     fn ranked(mut known: Vec<(Pair, Towards)>) -> Self {
         known.sort_unstable();
         known.dedup_by_key(|(pair, _)| *pair);
@@ -151,7 +150,7 @@ impl Ranks for WorldRanks {
     }
 }
 
-/// Lifecycles as they are, to compare a node with itself.
+/// Lifecycles by number, to compare a node with itself.
 struct Plain;
 
 impl Ranks for Plain {
@@ -161,28 +160,29 @@ impl Ranks for Plain {
 }
 
 impl World {
-    /// The node of a NIC path: the first site of that name.
+    /// Returns the node of a NIC path: the first site of that name.
     fn node_of(&self, path: &NicPath) -> Towards {
         let site = self.sites.iter().position(|site| site.path.node == path.node);
         site.and_then(|site| Towards::try_from(site).ok()).unwrap_or(UNKNOWN)
     }
 
-    /// Lifecycles are identified by number instead of rank.
+    /// Whether lifecycles are identified by number instead of rank.
     fn knows_by_number(&self) -> bool {
         self.setup.devices.random_psns || self.data.is_some()
     }
 
-    /// The digest of everything that can make a difference to what happens from here on.
+    /// Returns the digest of everything that can affect the future.
     pub fn fingerprint(&self) -> u128 {
         self.encode(self.faults_spent).digest()
     }
 
-    /// The fingerprint without the faults spent: equal for worlds with the same fault-free future.
+    /// Returns the fingerprint without the faults spent: equal for worlds with the same fault-free
+    /// future.
     pub fn fingerprint_without_budget(&self) -> u128 {
         self.encode(0).digest()
     }
 
-    /// Both, for little more than the price of one.
+    /// Returns both fingerprints, for little more than the cost of one.
     pub fn fingerprints(&self) -> (u128, u128) {
         let mut encoder = self.encode(self.faults_spent);
         let whole = encoder.digest();
@@ -190,7 +190,7 @@ impl World {
         (whole, encoder.digest())
     }
 
-    /// Everything that can make a difference, the faults spent first.
+    /// Encodes everything that can affect the future, beginning with the faults spent.
     fn encode(&self, faults: u32) -> Encoder {
         let ranks = WorldRanks::new(self);
         let mut encoder = Encoder { bytes: Vec::with_capacity(1024) };
@@ -237,7 +237,8 @@ impl World {
         }
     }
 
-    /// Messages in flight are unordered: each is digested alone, and the digests are added.
+    /// Digests messages in flight, which are unordered: each is digested alone, and the digests are
+    /// added.
     fn hash_bags(&self, ranks: &WorldRanks) -> u128 {
         let mut sum = 0u128;
         let mut encoder = Encoder { bytes: Vec::with_capacity(128) };
@@ -283,7 +284,8 @@ impl World {
             let lifecycle = ranks.rank(self.pair(*site, *lifecycle));
             add(&|encoder| (5u8, *site, lifecycle).hash(encoder));
         }
-        // A call with our key names its sender in the node that holds it; a plain one does not.
+        // A call with the handfast key names its sender in the node that holds it; a legacy call
+        // does not.
         for held in self.held.iter().filter(|held| self.is_old(held.from)) {
             let sender = ranks.rank(held.sender);
             let run = held.sender.incarnation.0;
@@ -324,14 +326,14 @@ fn hash_operation(
     }
 }
 
-/// A target is what it prints: every field of it, counters included.
+/// Hashes the debug form of each target, which contains every field, counters included.
 fn hash_data(data: &Data, encoder: &mut Encoder) {
     data.progress.iter().for_each(|progress| progress.hash(encoder));
     for site in &data.sites {
         site.probing.iter().for_each(|lane| (1u8, lane).hash(encoder));
         site.drained.iter().for_each(|lane| (2u8, lane).hash(encoder));
         for target in &site.targets {
-            // Writing into memory does not fail.
+            // Writing to memory does not fail.
             let _ = write!(encoder, "{target:?}");
         }
     }

@@ -1,5 +1,5 @@
-//! An existing Mooncake node, as far as its handshake goes: what it keeps per peer, when it pairs,
-//! and what it takes for granted. Queue-pair operations happen within the call, as they do there.
+//! A legacy Mooncake node, limited to its handshake: its records of peers, its pairing, and its
+//! assumptions. Queue-pair operations happen within the call, as in released nodes.
 
 use crate::fabric::{Psns, Target};
 use crate::oracle::{Oracle, Violation};
@@ -13,11 +13,11 @@ use std::sync::Arc;
 /// State of an endpoint of a legacy node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OldState {
-    /// Its request is out, or was only announced in a reply.
+    /// Its request is outstanding, or was only announced in a reply.
     Connecting,
-    /// It has connected and waits to hear that the other has.
+    /// It has connected and waits for the confirmation that the other side has.
     WaitReady,
-    /// It posts.
+    /// It posts work.
     Connected,
 }
 
@@ -32,15 +32,15 @@ pub(crate) struct OldEndpoint {
     pub(crate) listed: Vec<u32>,
 }
 
-/// An existing Mooncake node.
+/// A legacy Mooncake node.
 #[derive(Clone, Debug)]
 pub(crate) struct OldNode {
     pub(crate) endpoints: Vec<OldEndpoint>,
     pub(crate) next: u64,
     pub(crate) release: OldPeer,
-    /// The call that its listener has taken and cannot answer yet: it serves one at a time.
+    /// The accepted call that its listener cannot answer yet. It serves one at a time.
     pub(crate) serving: Option<Arc<Message>>,
-    /// A client that says nothing holds its listener.
+    /// Whether a silent client blocks its listener.
     pub(crate) stranger: bool,
 }
 
@@ -59,12 +59,12 @@ impl OldNode {
 }
 
 impl World {
-    /// The site is a legacy Mooncake node.
+    /// Whether the site is a legacy Mooncake node.
     pub fn is_old(&self, site: usize) -> bool {
         self.sites[site].old.is_some()
     }
 
-    /// The queue pair has an owner.
+    /// Whether the queue pair has an owner.
     pub fn is_owned(&self, site: usize, own: Lifecycle) -> bool {
         match &self.sites[site].old {
             Some(old) => old.of(own).is_some(),
@@ -107,7 +107,7 @@ impl World {
         let _ = self.fabric.destroy(site, own, &mut Vec::new());
     }
 
-    /// Its application posts: it opens unless an endpoint is there.
+    /// Opens on behalf of its application, unless an endpoint exists.
     pub(crate) fn old_open(&mut self, site: usize, peer: &NicPath) {
         if self.old_endpoint(site, peer).is_none() {
             let endpoint = self.old_create(site, peer);
@@ -128,20 +128,20 @@ impl World {
         }
     }
 
-    /// The site accepts calls now.
+    /// Whether the site accepts calls now.
     pub(crate) fn listens(&self, site: usize) -> bool {
         let old = self.sites[site].old.as_ref();
         old.is_none_or(|old| old.serving.is_none() && !old.stranger)
     }
 
-    /// The call waits for the listener of a legacy node.
+    /// Whether the call waits for the listener of a legacy node.
     pub(crate) fn waits_outside(&self, call: &Message) -> bool {
         self.setup
             .old
             .is_some_and(|old| self.sites[old.site].bears(&call.to) && !self.listens(old.site))
     }
 
-    /// A silent client blocks the listener, so the call is not accepted.
+    /// Whether a silent client blocks the listener, so that the call is not accepted.
     pub(crate) fn is_kept_out(&self, call: &Message) -> bool {
         self.old_site(&call.to).is_some_and(|site| self.has_stranger(site))
     }
@@ -154,12 +154,12 @@ impl World {
         self.old_mut(site).stranger = comes;
     }
 
-    /// Calls that listeners have taken and cannot answer yet.
+    /// Returns the accepted calls that listeners cannot answer yet.
     pub(crate) fn being_served(&self) -> impl Iterator<Item = &Arc<Message>> {
         self.sites.iter().filter_map(|site| site.old.as_ref()?.serving.as_ref())
     }
 
-    /// Its listener takes a call, and no other before it has answered.
+    /// Accepts a call with its listener, which accepts no other before it has answered.
     pub(crate) fn old_receives(&mut self, site: usize, call: Arc<Message>) {
         self.old_mut(site).serving = Some(call);
         self.old_serve(site);
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// It answers at once, and wires before it does.
+    /// Answers a call at once, after connecting.
     fn old_call(&mut self, site: usize, call: &Message) -> Message {
         let listed = &call.body.queue_pairs;
         let known = self.old_endpoint(site, &call.from);
@@ -216,9 +216,9 @@ impl World {
         self.old_message(site, &endpoint, Op::Reply, Some(call.sender))
     }
 
-    /// A new endpoint in place of the one there is. Releases that replace at every request reclaim
-    /// queue pairs later, so that those of the new one have other numbers; where one goes first, the
-    /// numbers are the same, the harder choice.
+    /// Replaces its endpoint. Releases that replace at every request reclaim queue pairs later, so
+    /// that the new ones have other numbers. Here the old one is destroyed first and the numbers
+    /// recur, which is the harder choice.
     fn old_renew(&mut self, site: usize, peer: &NicPath) -> OldEndpoint {
         let earlier = self.old_endpoint(site, peer).map(|known| known.own);
         if self.old_mut(site).release.replaces {
@@ -249,7 +249,7 @@ impl World {
             number: message.body.queue_pairs.first().copied().unwrap_or(0),
             believed: message.sender,
         };
-        // It takes a Wire that fails for one that did not; what it then posts, fails.
+        // It ignores the failure of a Connect; its later postings fail.
         let _ = self.fabric.connect(site, of.own, target, Psns { ours: 0, theirs: 0 });
         let listed = message.body.queue_pairs.clone();
         let endpoints = &mut self.old_mut(site).endpoints;
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// Its own request or ready is answered.
+    /// Handles the answer to its own request or ready.
     pub(crate) fn old_answered(&mut self, site: usize, answer: &Message) {
         let own = answer.echo.map(|echo| echo.lifecycle);
         let known = own.and_then(|own| self.sites[site].old.as_ref()?.of(own).cloned());
@@ -309,7 +309,7 @@ impl World {
         }
     }
 
-    /// The process that calls of old nodes waited in has died.
+    /// Handles the death of the process in which calls of legacy nodes waited.
     pub(crate) fn old_calls_broke(&mut self, calls: Vec<HeldCall>) {
         for HeldCall { token, sender, from, .. } in calls {
             if self.is_old(from) && self.sites[from].incarnation == sender.incarnation {
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// A call or a queue pair of the legacy node failed. It opens again on demand.
+    /// Handles the failure of a call or of a queue pair. The node opens again on demand.
     pub(crate) fn old_failed(&mut self, site: usize, own: Lifecycle) {
         let known = self.sites[site].old.as_ref().and_then(|old| old.of(own)).cloned();
         let Some(known) = known else { return };
@@ -333,7 +333,7 @@ impl World {
         self.old_serve(site);
     }
 
-    /// A message of a legacy node as it is on the wire.
+    /// Converts a message of a legacy node to its wire form.
     pub(crate) fn plain(&self, site: usize, message: &Message) -> PlainMessage {
         let knows_ready = self.sites[site].old.as_ref().is_some_and(|old| old.release.knows_ready);
         match message.op {
@@ -397,7 +397,7 @@ impl World {
     }
 }
 
-/// The bit of a token that says that a call is a ready.
+/// The bit of a token that marks a call as a ready.
 const READY: u64 = 1 << 16;
 
 /// Identifies a call of a legacy node by incarnation, queue pair and kind.

@@ -26,7 +26,7 @@ impl World {
         }
     }
 
-    /// One step of an operation fails; those before it have happened.
+    /// Fails one step of an operation, after its earlier steps.
     pub(crate) fn fail_step(&mut self, index: usize, call: Call, step: &mut Step) {
         let pending = &self.operations[index];
         let nic = self.nic_of_lane(pending.site, pending.operation.id().lifecycle);
@@ -34,8 +34,8 @@ impl World {
         self.operate(index, true, step);
     }
 
-    /// The first sequence number of a lifecycle: a function of it where numbers are exchanged, and
-    /// zero otherwise, which is the harder choice.
+    /// Returns the first sequence number of a lifecycle: a function of it if numbers are exchanged,
+    /// and otherwise zero, which is the harder choice.
     pub(crate) fn psn(&self, pair: Pair) -> u32 {
         if !self.setup.devices.random_psns {
             return 0;
@@ -104,8 +104,8 @@ impl World {
         }
     }
 
-    /// Bytes flow and land: each side is connected to the other's present queue pair, not to an
-    /// earlier one of the same number.
+    /// Whether bytes flow and arrive: each side is connected to the other's present queue pair, not
+    /// to an earlier one of the same number.
     pub(crate) fn flows(&self, site: usize, own: Lifecycle) -> bool {
         let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
         let target = qp.and_then(|qp| qp.target);
@@ -113,7 +113,7 @@ impl World {
         back.is_some_and(|back| back.believed == self.pair(site, own))
     }
 
-    /// Posted work succeeds if bytes flow, and fails if the peer is gone.
+    /// Completes posted work: with success if bytes flow, and with a failure if the peer is gone.
     fn drain_lane(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) -> Outcome {
         if self.has_work(site, lifecycle) {
             let own = self.describe_own(site, lifecycle);

@@ -20,47 +20,47 @@ pub enum Oracle {
     RefusalChanged,
     /// O5: when faults stop, every demand is met or reported within a bound.
     Liveness,
-    /// O5: faults that a lane is to survive end no lifecycle; asked for by [`Setup::lasting`].
+    /// O5: faults that a lane must survive end no lifecycle; enabled by [`Setup::lasting`].
     ///
     /// [`Setup::lasting`]: crate::Setup::lasting
     Lasting,
-    /// H6: no wiring while an earlier queue pair to that peer remains.
+    /// H6: no Connect while an earlier queue pair to that peer remains.
     StaleLane,
-    /// H6: no published queue pair aims at a number that another lifecycle has connected since.
+    /// H6: no published queue pair targets a number that another lifecycle has connected since.
     GhostHit,
-    /// H12: an established lane proves that the peer's earlier lanes to us are gone.
+    /// H12: an established lane proves that the peer's earlier lanes to this node are gone.
     Fence,
-    /// O3: a transfer ends exactly once, says the truth, and gives its buffer back only then.
+    /// O3: a transfer ends exactly once with a true outcome, and returns its buffer only then.
     Transfer,
-    /// O7: no byte changes that was promised not to.
+    /// O7: no protected byte changes.
     GhostByte,
     /// H3: no message permits a connection to queue pairs that are ending.
     DeadOffer,
-    /// H7: when nothing is under way, no call is left waiting for its answer.
+    /// H7: in a quiet world no call waits for its answer.
     Unanswered,
-    /// H9: what fails on our own side ends no lifecycle of a peer.
+    /// H9: a local failure ends no lifecycle of a peer.
     PeerBlamed,
-    /// H9: a protection error is reported, and nothing is tried again.
+    /// H9: a protection error is reported, and nothing is retried.
     Reconnected,
-    /// H10: a refusal for good ends the lifecycle that it is about.
+    /// H10: a permanent refusal ends the lifecycle that it concerns.
     RefusalSwallowed,
-    /// H11: no work is cut off by a lane's end that both sides could have waited for.
+    /// H11: no work is cut off by the end of a lane if both sides could have waited for it.
     CutOff,
-    /// O8: an unresponsive peer delays no other, and no peers wait in a circle.
+    /// O8: an unresponsive peer delays no other, and no peers wait in a cycle.
     Isolation,
     /// H13: a lane is usable only if the peer's queue pair is connected to this one. An earlier one
     /// of the same number would take posted packets for duplicates.
     Swallowed,
-    /// A rail that failed pauses while another carries bytes, is tried again afterwards while there are
-    /// transfers, and carries bytes after a probe.
+    /// A failed rail pauses while another carries bytes, is retried afterwards while there are
+    /// transfers, and carries bytes only after a probe.
     Breaker,
-    /// The machine left its declared transitions.
+    /// The machine made an undeclared transition.
     Undeclared,
-    /// Equal fingerprints gave unequal outputs.
+    /// Equal fingerprints had unequal outputs.
     Fingerprint,
 }
 
-/// An oracle that does not hold, and what was seen.
+/// A violated oracle, with the observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The violated oracle.
@@ -76,8 +76,8 @@ impl Violation {
 }
 
 impl World {
-    /// Checks what can be seen without knowing how the world came about: agreement, and that no
-    /// published queue pair can hit a neighbour that was born later.
+    /// Checks the invariants of a single world, independent of its history: agreement, and that no
+    /// published queue pair can hit a later one of the same number.
     pub fn check(&self, violations: &mut Vec<Violation>) {
         self.check_agreement(violations);
         self.check_ghosts(violations);
@@ -85,7 +85,7 @@ impl World {
         self.check_isolation(violations);
     }
 
-    /// A refused access is reported, and nothing reconnects (rule H9).
+    /// Checks that a refused access is reported, and that nothing reconnects (rule H9).
     pub(crate) fn check_reconnected(&self, ends: Option<Rail>, step: &mut Step) {
         let wanted = |(site, peer): &Rail| self.demand(*site, *peer) == Demand::Wanted;
         if let Some((site, _)) = ends.filter(wanted) {
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// No peer is blamed for what our own port does (rule H9).
+    /// Checks that no peer is blamed for a failure of the local port (rule H9).
     pub(crate) fn check_blame(&self, site: usize, blamed: Side, step: &mut Step) {
         if blamed == Side::Peer && !self.port_is_up(site) {
             let own = self.describe_site(site);
@@ -103,7 +103,8 @@ impl World {
         }
     }
 
-    /// A call may wait for operations of its receiver, and for no other node's answer.
+    /// Checks that a call waits only for operations of its receiver, and not for another node's
+    /// answer.
     fn check_held(&self, violations: &mut Vec<Violation>) {
         let busy = |site: usize| {
             self.sites[site].node.lifecycles().any(|(_, state, ..)| {
@@ -121,8 +122,8 @@ impl World {
         }
     }
 
-    /// With nothing in flight every wait ends by a timer; without a fault only peers of an
-    /// unresponsive site wait.
+    /// Checks that with nothing in flight every wait ends by a timer, and that without a fault only
+    /// peers of an unresponsive site wait.
     fn check_isolation(&self, violations: &mut Vec<Violation>) {
         if !self.setup.prompt || self.faults_spent > 0 || !self.quiet() {
             return;
@@ -138,7 +139,7 @@ impl World {
         }
     }
 
-    /// Established lanes: from which NIC, which, to which NIC, and to which lifecycle there.
+    /// Returns established lanes: local NIC, lane, remote NIC, and the pair there.
     fn established(&self) -> Vec<(usize, Lifecycle, usize, Pair)> {
         let of = |site: usize| {
             self.sites[site].node.lifecycles().filter_map(move |(own, state, to, remote)| {
@@ -178,7 +179,7 @@ impl World {
     }
 
     fn check_ghosts(&self, violations: &mut Vec<Violation>) {
-        // An existing Mooncake node keeps no such rule.
+        // A legacy Mooncake node keeps no such rule.
         let ours = |qp: &&QueuePair| qp.published && !qp.broken && !self.is_old(qp.site);
         for stale in self.fabric.table.iter().filter(ours) {
             let Some(target) = stale.target else { continue };
@@ -188,7 +189,7 @@ impl World {
             }
             let Some(hit) = self.fabric.at(target.site, target.number) else { continue };
             let reborn = self.pair(hit.site, hit.lifecycle) != target.believed;
-            // A queue pair takes packets from the address it is connected to only.
+            // A queue pair accepts packets only from the address to which it is connected.
             let taken = hit.target.is_some_and(|to| to.site == stale.site);
             if reborn && taken && !hit.broken {
                 let detail = format!(

@@ -1,4 +1,4 @@
-//! Messages that can make no difference any more, left out of worlds that ask for it.
+//! Removal of messages without an effect, in worlds that enable it.
 
 use crate::setup::CommandKind;
 use crate::world::{Site, World};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 impl World {
     /// Drops messages that their receivers can only ignore, or refuse to a dead sender, in every
-    /// future.
+    /// possible future.
     pub(crate) fn prune(&mut self) {
         if !self.setup.prune {
             return;
@@ -48,8 +48,8 @@ impl World {
         });
     }
 
-    /// No node can lose its records of peers: no restart is possible, and tables of peers have
-    /// room.
+    /// Whether no node can lose its records of peers: no restart is possible, and tables of peers
+    /// have capacity.
     fn memories_last(&self) -> bool {
         let crash = self.setup.faults.crash && self.faults_spent < self.setup.faults_max;
         let restart = |kind: CommandKind| kind == CommandKind::Restart;
@@ -57,8 +57,8 @@ impl World {
         !crash && !asked && !self.is_crowded() && self.mute.is_empty()
     }
 
-    /// The caller has ended or is ending, and the receiver's refusal is permanent: the subject is
-    /// gone or superseded. The receiving node itself decides.
+    /// Whether the caller has ended or is ending, and the receiver's refusal is permanent, since
+    /// the subject is gone or superseded. The receiving node itself decides.
     fn is_spent(&self, call: &Message) -> bool {
         let caller = self.host(self.site_at(call.sender.incarnation, &call.from));
         let caller = self.sites.get(caller);
@@ -73,7 +73,7 @@ impl World {
         if self.old_site(&call.from).is_some() {
             return false;
         }
-        // A message about a live lifecycle may be accepted later, after its owner has learned more.
+        // A message about a live lifecycle may be accepted later, once its owner has learned more.
         let about = call.echo.filter(|echo| echo.incarnation == receiver.incarnation);
         let about = about.and_then(|echo| receiver.node.state_of(echo.lifecycle));
         let lasts = |reason: RefusalReason| match reason {

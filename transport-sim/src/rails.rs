@@ -1,12 +1,12 @@
-//! Nodes with several NICs: a site is a NIC, its host the site that has the node, and a lane leads
-//! over a rail from one NIC to another.
+//! Nodes with several NICs: a site is a NIC, its host the site that holds the node, and a lane
+//! leads over a rail from one NIC to another.
 
 use crate::fabric::Target;
 use crate::world::{Site, World};
 use handfast_core::{Lifecycle, NicPath};
 
 impl Site {
-    /// The path leads to this NIC over some rail.
+    /// Whether the path leads to this NIC over some rail.
     pub(crate) fn bears(&self, path: &NicPath) -> bool {
         match path.rail() {
             None => self.path == *path,
@@ -14,7 +14,7 @@ impl Site {
         }
     }
 
-    /// The path leads to the node of this NIC.
+    /// Whether the path leads to the node of this NIC.
     pub(crate) fn is_reached_by(&self, path: &NicPath) -> bool {
         self.bears(path) || (path.rail().is_some() && self.path.node == path.node)
     }
@@ -24,13 +24,13 @@ impl Site {
 pub(crate) type Rail = (usize, usize);
 
 impl World {
-    /// The site that holds the node: with rails the first NIC of its process, otherwise the site
-    /// itself.
+    /// Returns the site that holds the node: with rails the first NIC of its process, otherwise the
+    /// site itself.
     pub fn host(&self, site: usize) -> usize {
         self.fabric.host(site)
     }
 
-    /// The path by which the node of a site names a peer.
+    /// Returns the path by which the node of a site names a peer.
     pub(crate) fn way(&self, site: usize, peer: usize) -> NicPath {
         let (own, there) = (&self.sites[site].path, &self.sites[peer].path);
         if !self.setup.rails {
@@ -40,7 +40,7 @@ impl World {
         rail.unwrap_or_else(|_| there.clone())
     }
 
-    /// The NIC from which the node of `host` reaches a peer by this path.
+    /// Returns the NIC from which the node of `host` reaches a peer over this path.
     pub(crate) fn nic_of(&self, host: usize, path: &NicPath) -> usize {
         let Some((_, ours)) = path.rail() else { return host };
         let own =
@@ -48,18 +48,18 @@ impl World {
         (0..self.sites.len()).find(own).unwrap_or(host)
     }
 
-    /// The rail that a lifecycle of a node leads over.
+    /// Returns the rail of a lifecycle.
     pub(crate) fn rail_of(&self, host: usize, lifecycle: Lifecycle) -> Option<Rail> {
         self.rail_by(host, self.peer_of(host, lifecycle)?)
     }
 
-    /// The rail by which the node of `host` reaches a peer by this path.
+    /// Returns the rail by which the node of `host` reaches a peer over this path.
     pub(crate) fn rail_by(&self, host: usize, path: &NicPath) -> Option<Rail> {
         let peer = self.sites.iter().position(|site| site.bears(path))?;
         Some((self.nic_of(host, path), peer))
     }
 
-    /// The NIC that a lifecycle of a node is on.
+    /// Returns the NIC of a lifecycle.
     pub(crate) fn nic_of_lane(&self, host: usize, lifecycle: Lifecycle) -> usize {
         match self.fabric.of(host, lifecycle) {
             Some(qp) => qp.site,
@@ -67,13 +67,13 @@ impl World {
         }
     }
 
-    /// The NICs that a lane of a node is between, once it is connected.
+    /// Returns the NICs at both ends of a connected lane.
     pub(crate) fn ends_of_lane(&self, host: usize, lifecycle: Lifecycle) -> Option<Rail> {
         let qp = self.fabric.of(host, lifecycle)?;
         qp.target.map(|Target { site, .. }| (qp.site, site))
     }
 
-    /// A link joins two NICs; of several, those with the same index in their nodes.
+    /// Whether a link joins two NICs; of several, those with the same index in their nodes.
     pub(crate) fn are_joined(&self, site: usize, other: usize) -> bool {
         let place = |site: usize| {
             let host = self.host(site);

@@ -1,16 +1,16 @@
-//! The table of queue pairs against the devices that have them.
+//! Comparison of the table of queue pairs with the devices that hold them.
 
 use crate::fabric::QueuePair;
 use crate::verbs::{QpState, SendKind, Status, WorkRequest};
 use crate::world::World;
 
 impl World {
-    /// Compares the table that oracles read with the devices: the same queue pairs, errors and
-    /// destinations, and bytes flow exactly where the table says so. An empty write on a copy of
-    /// the devices tests the flow.
+    /// Compares the table used by oracles with the devices: the same queue pairs, errors and
+    /// destinations, and bytes flow exactly as in the table. An empty write on a copy of the
+    /// devices tests the flow.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns the first difference.
     pub fn check_refinement(&self) -> Result<(), String> {
         let verbs = &self.fabric.verbs;
         let count: usize =

@@ -8,31 +8,31 @@ use handfast_core::target::{Target, TargetConfig};
 use handfast_core::{Instant, NicPath, Node, NodeConfig};
 use std::sync::Arc;
 
-/// Makes the node of a site; the place where an explorer puts a variant of the rules.
+/// Creates the node of a site. An explorer sets a variant of the rules here.
 pub type Build = Arc<dyn Fn(NodeConfig) -> Node + Send + Sync>;
 
-/// Makes a target of a site; the same place for the lanes and transfers to a peer.
+/// Creates a target of a site. An explorer sets a variant for lanes and transfers here.
 pub type BuildTarget = fn(TargetConfig, Instant) -> Target;
 
 /// Requests of an application to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommandKind {
-    /// Wants a lane.
+    /// Requests a lane.
     Open,
-    /// No longer wants one.
+    /// Withdraws the request.
     Close,
     /// Has no work for the lane, which becomes a candidate for eviction.
     Release,
-    /// The process of the site dies and restarts under its name; the peer is unused.
+    /// Kills the process of the site, which restarts under its name; the peer is unused.
     Restart,
 }
 
 /// A command of the scenario, which may happen at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Command {
-    /// The site that commands.
+    /// The commanding site.
     pub site: usize,
-    /// The site it is about.
+    /// The site that the command concerns.
     pub peer: usize,
     /// The request.
     pub kind: CommandKind,
@@ -57,7 +57,7 @@ macro_rules! faults {
 }
 
 faults! {
-    /// A call or an answer is lost without a word.
+    /// A call or an answer is lost without an error.
     loss "loss",
     /// A call is delivered and stays in flight.
     duplication "duplication",
@@ -71,28 +71,27 @@ faults! {
     crash "crash",
     /// A queue pair goes to error without a cause in the fabric.
     lane_error "lane-error",
-    /// A timer fires while what it waits for is still under way.
+    /// A timer fires although the awaited event is still pending.
     early_timer "early-timer",
-    /// An access that is not allowed ends a published queue pair.
+    /// A forbidden access ends a published queue pair.
     protection "protection",
     /// One verbs step of an operation fails, which is finer than `operation_failure`.
     step_failure "step-failure",
-    /// A port goes down; it comes up again for nothing.
+    /// A port goes down; it comes up again at no cost.
     port "port",
-    /// The address of a NIC is gone; it comes back for nothing.
+    /// The address of a NIC is removed; it returns at no cost.
     address "address",
-    /// The way from one NIC to another is cut, one way; it is mended for nothing.
+    /// The path from one NIC to another is cut, in one direction; it is restored at no cost.
     partition "partition",
-    /// A process is stopped: it accepts calls and never answers, and goes on for nothing.
+    /// A process is stopped: it accepts calls and never answers. It continues at no cost.
     mute "mute",
-    /// A client connects to an existing Mooncake node and says nothing. Its listener serves one
-    /// connection at a time, and takes no call until that client is gone, which costs nothing.
+    /// A silent client connects to a legacy Mooncake node. Its listener serves one connection at a
+    /// time and accepts no call until the client leaves, which costs nothing.
     stranger "stranger",
 }
 
 impl Faults {
-    /// Every kind that needs no device; those of [`Faults::DEVICE`] come on top where they are
-    /// wanted.
+    /// Every kind that needs no device; those of [`Faults::DEVICE`] may be added.
     pub const ALL: Self = Self {
         loss: true,
         duplication: true,
@@ -113,7 +112,7 @@ impl Faults {
         mute: true,
         ..Self::NONE
     };
-    /// The faults of page-sized models: loss, duplication and restart; reordering is free.
+    /// The faults of small models: loss, duplication and restart; reordering is free.
     pub const CLASSIC: Self = Self {
         call_failure: false,
         operation_failure: false,
@@ -127,21 +126,21 @@ impl Faults {
 /// Granularity of queue-pair operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
-    /// Each is an event; everything else may happen before it ends.
+    /// Each operation is an event; any other event may precede its end.
     Stepwise,
-    /// Each succeeds within the event that asks for it, as in page-sized models.
+    /// Each succeeds within the event that requests it, as in small models.
     AtOnce,
 }
 
-/// An existing Mooncake node (rule H13), by what its release does.
+/// A legacy Mooncake node (rule H13), by the properties of its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldPeer {
     /// The site.
     pub site: usize,
-    /// It says *ready*, and waits for it: from 0.3.12 on.
+    /// Whether it sends *ready* and waits for it: from 0.3.12 on.
     pub knows_ready: bool,
-    /// A request, repeated or not, replaces its endpoint, and waits while a request of its own to
-    /// that peer is outstanding: before 0.3.10.post1.
+    /// Whether a request, repeated or not, replaces its endpoint, and waits while its own request
+    /// to that peer is outstanding: before 0.3.10.post1.
     pub replaces: bool,
 }
 
@@ -154,13 +153,14 @@ pub struct Devices {
     pub backend: Backend,
     /// Effect of a restart on the numbers and keys of the site's device.
     pub rebirth: Rebirth,
-    /// Sequence numbers are drawn per lifecycle and exchanged, as between nodes that know each
-    /// other's key (rule H13); otherwise all begin at zero.
+    /// Whether sequence numbers are drawn per lifecycle and exchanged, as between handfast nodes
+    /// (rule H13); otherwise all start at zero.
     pub random_psns: bool,
 }
 
 impl Default for Devices {
-    /// The strict device, numbers that a restart brings back, and sequence numbers from zero.
+    /// Returns the strict device, recurring numbers after a restart, and sequence numbers from
+    /// zero.
     fn default() -> Self {
         Self {
             profile: &STRICT,
@@ -179,52 +179,53 @@ pub struct Setup {
     /// The process of each site. Sites of one process are the NICs of one node, share an
     /// incarnation and die together. Empty: one process per site.
     pub processes: Vec<usize>,
-    /// The NICs of a process have one node, which has a lane per *rail*: one NIC of either side. The
-    /// node is that of the first of them, and lanes are wanted from one NIC to another. Otherwise
-    /// each NIC has a node.
+    /// Whether the NICs of a process share one node, which has a lane per *rail*: one NIC of either
+    /// side. The node belongs to the first of them, and demands lead from one NIC to another.
+    /// Otherwise each NIC has a node.
     pub rails: bool,
     /// A site that accepts calls and never answers.
     pub mute: Option<usize>,
-    /// A site that announces no GID: wiring towards it takes a look-up, which is part of the Wire.
+    /// A site that announces no GID. Connecting to it requires a look-up as part of the Connect.
     pub without_gid: Option<usize>,
-    /// A site that is an existing Mooncake node.
+    /// A site with a legacy Mooncake node.
     pub old: Option<OldPeer>,
-    /// Without a fault, lanes between peers that answer come up without waiting for a timer (O8).
+    /// Whether, without a fault, lanes between responsive peers must be established without waiting
+    /// for a timer (O8).
     pub prompt: bool,
-    /// Bounds of every node.
+    /// Limits of every node.
     pub limits: Limits,
-    /// Waits of every node; only their order matters here.
+    /// Timeouts of every node; only their order matters here.
     pub timing: Timing,
     /// Commands that may happen at any time, each once.
     pub commands: Vec<Command>,
-    /// A restarted site wants again what it wanted before.
+    /// Whether a restarted site repeats its earlier demands.
     pub reopen: bool,
     /// Kinds of fault.
     pub faults: Faults,
-    /// Faults that may be spent.
+    /// Budget of faults.
     pub faults_max: u32,
-    /// Grain of queue-pair operations.
+    /// Granularity of queue-pair operations.
     pub operations: Operations,
-    /// Removes answers that can only be ignored, and calls whose only possible answer is a
-    /// permanent refusal to a dead sender. Sound while lifecycle numbers are never reused, and much
-    /// cheaper; it hides the ignoring and refusing itself.
+    /// Whether to remove answers that can only be ignored, and calls whose only possible answer is
+    /// a permanent refusal to a dead sender. Sound while lifecycle numbers are never reused, and
+    /// much cheaper; hides the ignoring and refusing itself.
     pub prune: bool,
     /// Transfers; without them lanes carry nothing.
     pub transfers: Option<TransferSetup>,
     /// Devices of the sites.
     pub devices: Devices,
-    /// No lifecycle may end: the faults are such as every one is to survive. The wait for an echo runs
-    /// out after every shorter wait; elsewhere waits run out in any order, and it may end a lane whose
-    /// retry is due.
+    /// Whether no lifecycle may end, since every one must survive the enabled faults. The timeout
+    /// of an echo then exceeds every shorter one; otherwise timeouts expire in any order, and this
+    /// one may end a lane whose retry is due.
     pub lasting: bool,
-    /// Makes the nodes.
+    /// Creates the nodes.
     pub build: Build,
-    /// Makes the targets.
+    /// Creates the targets.
     pub build_target: BuildTarget,
 }
 
 impl Setup {
-    /// The devices hold more state than the table of queue pairs shows.
+    /// Whether the devices hold more state than the table of queue pairs shows.
     pub(crate) fn devices_differ(&self) -> bool {
         let faults = self.faults;
         *self.devices.profile != STRICT
@@ -236,15 +237,15 @@ impl Setup {
             || faults.partition
     }
 
-    /// The site that holds the node: with rails the first NIC of its process, otherwise the site
-    /// itself.
+    /// Returns the site that holds the node: with rails the first NIC of its process, otherwise the
+    /// site itself.
     pub fn host(&self, site: usize) -> usize {
         let process = self.process(site);
         let mut earlier = (0..site).filter(|_| self.rails);
         earlier.find(|other| self.process(*other) == process).unwrap_or(site)
     }
 
-    /// The process of a site.
+    /// Returns the process of a site.
     pub(crate) fn process(&self, site: usize) -> usize {
         self.processes.get(site).copied().unwrap_or(site)
     }

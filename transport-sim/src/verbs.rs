@@ -1,13 +1,12 @@
 //! A verbs fabric: NICs with ports, GID tables, queue pairs, regions and a completion queue, and
 //! the packets between them.
 //!
-//! One thread, no clock, no randomness of its own; `Clone`, and `Hash` over everything that can
-//! make a difference. The caller decides what happens next: the packet that arrives, is duplicated
-//! or lost, and the retry timer that expires. As on the wire, packets name their destination queue
-//! pair and source address but *not* their source queue pair, so a stale queue pair can hit a
-//! successor with a reused number.
+//! One thread, no clock, no randomness; `Clone`, and `Hash` over all relevant state. The caller
+//! decides the next event: the packet that arrives, is duplicated or lost, and the retry timer that
+//! expires. As on the wire, packets contain their destination queue pair and source address but
+//! *not* their source queue pair, so a stale queue pair can hit a successor with a reused number.
 //!
-//! Devices are tables: a [`Profile`] describes a driver, and no code asks for its name.
+//! Devices are tables: a [`Profile`] describes a driver, and no code depends on its name.
 
 mod attributes;
 mod errors;

@@ -7,22 +7,22 @@ use handfast_core::wire::{Message, Op};
 use handfast_core::{Event, Lifecycle, Output, Pair};
 use std::sync::Arc;
 
-/// A call or an answer on its way. Clones of a world share its messages, so that one can be
-/// followed from world to world by [`Arc::ptr_eq`].
+/// A call or an answer in flight. Clones of a world share its messages, so that one can be followed
+/// between worlds by [`Arc::ptr_eq`].
 #[derive(Clone, Debug)]
 pub struct InFlight {
     /// The message in flight.
     pub message: Arc<Message>,
     /// The site that sent it.
     pub from: usize,
-    /// Whether it answers a call.
+    /// Whether it is the answer to a call.
     pub answer: bool,
-    /// Possible destinations: several for a call to a name that two processes share.
+    /// Possible destinations; several for a call to a name that two processes share.
     pub to: Vec<usize>,
 }
 
 impl World {
-    /// Calls, then answers, in the order in which they were sent.
+    /// Returns calls, then answers, in the order in which they were sent.
     pub fn in_flight(&self) -> Vec<InFlight> {
         let from = |message: &Message| self.sender_of(message);
         let calls = self.calls.iter().map(|call| InFlight {
@@ -40,7 +40,7 @@ impl World {
         calls.chain(answers).collect()
     }
 
-    /// The site at which an action happens; for a lost message, the one that sent it.
+    /// Returns the site of an action; for a lost message, its sender.
     pub fn actor(&self, action: &Action) -> usize {
         let sender = |message: &Message| self.sender_of(message);
         match action {
@@ -78,12 +78,12 @@ impl World {
         }
     }
 
-    /// Name of a queue pair's lifecycle.
+    /// Returns the name of a queue pair's lifecycle.
     pub fn name_of(&self, qp: &QueuePair) -> String {
         self.describe_own(qp.host, qp.lifecycle)
     }
 
-    /// Descriptions of pending operations, with their sites.
+    /// Describes pending operations, with their sites.
     pub fn operations_under_way(&self) -> impl Iterator<Item = (usize, String)> + '_ {
         self.operations.iter().map(|pending| {
             let id = pending.operation.id();
@@ -92,7 +92,7 @@ impl World {
         })
     }
 
-    /// Sender of a message; the first site for an unknown incarnation.
+    /// Returns the sender of a message; the first site for an unknown incarnation.
     fn sender_of(&self, message: &Message) -> usize {
         let site = self.site_at(message.sender.incarnation, &message.from);
         if site < self.sites.len() { site } else { 0 }
@@ -124,10 +124,11 @@ impl World {
         }
     }
 
-    /// Name of a lifecycle: `B'#2` is lifecycle 2 of the second incarnation of site B.
+    /// Returns the name of a lifecycle: `B'#2` is lifecycle 2 of the second incarnation of site B.
     pub fn describe_pair(&self, pair: Pair) -> String {
         if pair.is_legacy() {
-            // Only its list of queue pairs identifies it; this much of the digest separates two.
+            // Its list of queue pairs is its only identity; these bits of the digest separate two
+            // nodes.
             return format!("plain~{:04x}", pair.lifecycle.0 & 0xffff);
         }
         if pair.incarnation.0 < RUNS_MAX {
@@ -138,7 +139,7 @@ impl World {
         format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0 % NUMBERS_PER_NIC)
     }
 
-    /// Name of a site: `A`, `B`, …; `B/2` is the second NIC of the process of site B.
+    /// Returns the name of a site: `A`, `B`, …; `B/2` is the second NIC of the process of site B.
     pub fn describe_site(&self, site: usize) -> String {
         let process = self.sites[site].process;
         let before = self.sites[..site].iter().filter(|other| other.process == process).count();
@@ -149,7 +150,7 @@ impl World {
         }
     }
 
-    /// The lifecycle of a site, with its rail, or with its NIC if that is not the first.
+    /// Describes a lifecycle with its rail, or with its NIC if that is not the first.
     pub(crate) fn describe_own(&self, site: usize, lifecycle: Lifecycle) -> String {
         let pair = self.describe_pair(self.pair(site, lifecycle));
         let path = self.peer_of(site, lifecycle).filter(|path| path.rail().is_some());
@@ -160,7 +161,7 @@ impl World {
         }
     }
 
-    /// Description of a message.
+    /// Describes a message.
     pub fn describe_message(&self, message: &Message) -> String {
         let sender = self.describe_pair(message.sender);
         let echo = message.echo.map(|echo| format!(" echoing {}", self.describe_pair(echo)));

@@ -1,4 +1,4 @@
-//! A world: nodes, what is in flight between them, and the fabric.
+//! A world: nodes, the messages in flight between them, and the fabric.
 
 use crate::data::Data;
 use crate::fabric::{Fabric, QueuePair, Target};
@@ -15,25 +15,25 @@ use handfast_core::{
 };
 use std::sync::Arc;
 
-/// Restarts a process can count; the rest of an incarnation names the process.
+/// Maximum counted restarts of a process; the rest of an incarnation names the process.
 pub(crate) const RUNS_MAX: u128 = 256;
 
-/// Lifecycles that one NIC of a process can number; the rest of a number names the NIC.
+/// Maximum numbered lifecycles of one NIC of a process; the rest of a number names the NIC.
 pub(crate) const NUMBERS_PER_NIC: u64 = 1 << 32;
 
 /// Demand of a site's application for a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Demand {
-    /// Nothing.
+    /// No demand.
     #[default]
     None,
-    /// A lane.
+    /// A lane is wanted.
     Wanted,
-    /// The application wanted a lane and learned that none can be had.
+    /// The application wanted a lane and learned that none is possible.
     Reported,
 }
 
-/// One node and what its application wants.
+/// One node and the demands of its application.
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) path: NicPath,
@@ -45,14 +45,14 @@ pub(crate) struct Site {
     pub(crate) demands: Vec<Demand>,
 }
 
-/// An operation that a transport has yet to perform.
+/// A pending operation of a transport.
 #[derive(Clone)]
 pub(crate) struct Pending {
     pub(crate) site: usize,
     pub(crate) operation: Operation,
 }
 
-/// A call that a node has taken and not answered.
+/// A call that a node has accepted and not answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldCall {
     pub(crate) site: usize,
@@ -68,16 +68,16 @@ pub struct Step {
     pub violations: Vec<Violation>,
     /// Events that nodes reported to their applications.
     pub events: Vec<(usize, Event)>,
-    /// Refusals given.
+    /// Refusals sent.
     pub refusals: Vec<RefusalReason>,
     /// The timer that fired.
     pub timer: Option<TimerKind>,
-    /// Every output in words; only with [`Step::traced`].
+    /// Description of every output; only with [`Step::traced`].
     pub notes: Option<Vec<String>>,
 }
 
 impl Step {
-    /// A step that also keeps every output in words.
+    /// Creates a step that also records a description of every output.
     pub fn traced() -> Self {
         Self { notes: Some(Vec::new()), ..Self::default() }
     }
@@ -89,7 +89,7 @@ impl Step {
     }
 }
 
-/// Nodes, what is in flight between them, and the fabric.
+/// Nodes, the messages in flight between them, and the fabric.
 #[derive(Clone)]
 pub struct World {
     pub(crate) setup: Arc<Setup>,
@@ -110,7 +110,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world in which nothing has happened yet.
+    /// Creates a world in its initial state.
     pub fn new(setup: Setup) -> Self {
         let setup = Arc::new(setup);
         let sites = (0..setup.sites.len()).map(|site| Arc::new(fresh(&setup, site, 0))).collect();
@@ -133,47 +133,48 @@ impl World {
         world
     }
 
-    /// The node of a site. A NIC whose node another site holds has one that receives no input.
+    /// Returns the node of a site. If another site holds the node of this NIC, the returned one
+    /// receives no input.
     pub fn node(&self, site: usize) -> &Node {
         &self.sites[site].node
     }
 
-    /// The NIC of a site.
+    /// Returns the NIC of a site.
     pub fn path(&self, site: usize) -> &NicPath {
         &self.sites[site].path
     }
 
-    /// The present run of a site.
+    /// Returns the present incarnation of a site.
     pub fn incarnation(&self, site: usize) -> Incarnation {
         self.sites[site].incarnation
     }
 
-    /// Number of sites.
+    /// Returns the number of sites.
     pub fn sites(&self) -> usize {
         self.sites.len()
     }
 
-    /// The application's demand, as far as it knows.
+    /// Returns the application's demand, as far as the application knows.
     pub fn demand(&self, site: usize, peer: usize) -> Demand {
         self.sites[site].demands[peer]
     }
 
-    /// The queue pairs of all sites.
+    /// Returns the queue pairs of all sites.
     pub fn queue_pairs(&self) -> &[QueuePair] {
         &self.fabric.table
     }
 
-    /// Lifecycles that no transport will ever retire; only a restart removes them.
+    /// Returns lifecycles that no transport will ever retire; only a restart removes them.
     pub fn stuck(&self) -> &[(usize, Lifecycle)] {
         &self.stuck
     }
 
-    /// Faults spent so far.
+    /// Returns the faults spent so far.
     pub fn faults_spent(&self) -> u32 {
         self.faults_spent
     }
 
-    /// A site has an established lane to a peer, and bytes flow on it both ways.
+    /// Whether a site has an established lane to a peer on which bytes flow in both directions.
     pub fn connected(&self, site: usize, peer: usize) -> bool {
         let path = &self.way(site, peer);
         if let Some(old) = &self.sites[site].old {
@@ -188,37 +189,37 @@ impl World {
         })
     }
 
-    /// The time that nodes see.
+    /// Returns the time of the nodes.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Nothing that arrives is in flight, and no operation is under way.
+    /// Whether nothing that can arrive is in flight, and no operation is pending.
     pub fn quiet(&self) -> bool {
         self.nothing_arrives() && self.operations.is_empty() && !self.data_moves()
     }
 
-    /// No call or answer can arrive before another action.
+    /// Whether no call or answer can arrive before another action.
     pub(crate) fn nothing_arrives(&self) -> bool {
         self.answers.is_empty() && self.calls.iter().all(|call| self.waits_outside(call))
     }
 
-    /// Pair of a site's lifecycle in its current incarnation.
+    /// Returns the pair of a site's lifecycle in its current incarnation.
     pub fn pair(&self, site: usize, lifecycle: Lifecycle) -> Pair {
         Pair { incarnation: self.sites[site].incarnation, lifecycle }
     }
 
-    /// The site that accepts calls and never answers.
+    /// Returns the site that accepts calls and never answers.
     pub fn mute(&self) -> Option<usize> {
         self.setup.mute
     }
 
-    /// Two processes share a name.
+    /// Whether two processes share a name.
     pub fn has_twins(&self) -> bool {
         (0..self.sites.len()).any(|site| self.twinned(site))
     }
 
-    /// More nodes than a table of peers has room for.
+    /// Whether there are more nodes than a table of peers holds.
     pub fn is_crowded(&self) -> bool {
         let first =
             |site: &usize| (0..*site).all(|at| self.sites[at].path != self.sites[*site].path);
@@ -235,13 +236,13 @@ impl World {
         process.and_then(|process| usize::try_from(process).ok()).unwrap_or(usize::MAX)
     }
 
-    /// The first site of the process that an incarnation is a run of.
+    /// Returns the first site of the process that an incarnation belongs to.
     pub(crate) fn site_of(&self, incarnation: Incarnation) -> usize {
         let process = Self::process_of(incarnation);
         self.sites.iter().position(|site| site.process == process).unwrap_or(usize::MAX)
     }
 
-    /// The site of the process with this path.
+    /// Returns the site of the process with this path.
     pub(crate) fn site_at(&self, incarnation: Incarnation, path: &NicPath) -> usize {
         let process = Self::process_of(incarnation);
         let unknown = incarnation == Incarnation::UNKNOWN;
@@ -249,12 +250,12 @@ impl World {
         self.sites.iter().position(here).unwrap_or(usize::MAX)
     }
 
-    /// The site is the first of its process.
+    /// Whether the site is the first of its process.
     pub(crate) fn leads(&self, site: usize) -> bool {
         self.sites[..site].iter().all(|other| other.process != self.sites[site].process)
     }
 
-    /// The NIC that a lifecycle of a site is for, or the rail.
+    /// Returns the peer's NIC, or the rail, of a lifecycle.
     pub(crate) fn peer_of(&self, site: usize, lifecycle: Lifecycle) -> Option<&NicPath> {
         let mut lanes = self.sites[self.host(site)].node.lifecycles();
         lanes.find(|(own, ..)| *own == lifecycle).map(|(_, _, peer, _)| peer)
@@ -332,8 +333,8 @@ impl World {
         }
     }
 
-    /// A refusal for good ends what it is about (rule H10), unless that is in use since or on its
-    /// way out.
+    /// Checks that a permanent refusal ends its subject (rule H10), unless that is in use by now or
+    /// ending.
     fn check_refusal(&self, site: usize, message: &Message, step: &mut Step) {
         use RefusalReason::{Busy, Starting, Unproven};
         let Some(refusal) = &message.refusal else { return };
@@ -347,7 +348,7 @@ impl World {
         }
     }
 
-    /// Delivers a message; what is refused or ignored must leave the node as it was (O4).
+    /// Delivers a message. A refused or ignored one must leave the node unchanged (O4).
     fn deliver(&mut self, site: usize, input: Input, step: &mut Step) {
         let before = self.sites[site].clone();
         self.tell(site, input, step);
@@ -381,7 +382,7 @@ impl World {
         }
     }
 
-    /// The call was a request or something else.
+    /// Reports the failure of a call to its caller; `request` distinguishes requests.
     fn call_failed(
         &mut self,
         site: usize,
@@ -434,13 +435,13 @@ impl World {
         self.drain(site, step);
     }
 
-    /// An explorer leaves the clock at zero, so that equal worlds stay equal; a clock that never
-    /// moves orders timers by their wait, which is all that a schedule needs.
+    /// Whether the clock runs. An explorer leaves it at zero, so that equal worlds stay equal; a
+    /// stopped clock orders timers by their timeout, which suffices for a schedule.
     fn keeps_time(&self) -> bool {
         self.now.0 != 0
     }
 
-    /// Starts the clock: from here on a fired timer moves it to its deadline.
+    /// Starts the clock: from now on a fired timer moves it to its deadline.
     pub fn start_clock(&mut self) {
         self.now = Instant(self.now.0.max(1));
     }
@@ -454,7 +455,7 @@ impl World {
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
     }
 
-    /// A refused access: the demand must be reported as failed (rule H9).
+    /// Ends a lane by a refused access: the demand must be reported as failed (rule H9).
     pub(crate) fn protection_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
         self.fabric.break_down(site, lifecycle);
         let ends = self.ends_of_lane(site, lifecycle);
@@ -511,7 +512,7 @@ impl World {
                 dead.push(offered);
             }
             if let Output::Event(Event::Ended { lifecycle, .. }) = &output {
-                // It was offered first, and ended then.
+                // The lifecycle was offered first, and ended after that.
                 dead.retain(|(offered, _)| offered != lifecycle);
             }
             match output {
@@ -552,7 +553,7 @@ impl World {
         }
         let dead = dead.into_iter().map(|(_, words)| format!("{words} is ending"));
         step.violations.extend(dead.map(|detail| Violation::new(Oracle::DeadOffer, detail)));
-        // Only new operations; one that could not end at once is an event of its own.
+        // Only new operations; one that could not end at once is a separate event.
         let at_once = self.setup.operations == Operations::AtOnce;
         let next = |world: &Self| {
             let mut asked = world.operations.iter().enumerate().skip(pending);
@@ -588,7 +589,7 @@ impl World {
         }
     }
 
-    /// A request and a reply invite the peer to wire towards their sender: one that is ending.
+    /// Returns the ending lifecycle to which a request or a reply invites the peer to connect.
     fn dead_offer(&self, site: usize, output: &Output) -> Option<(Lifecycle, String)> {
         let (Output::Call(message) | Output::Answer { message, .. }) = output else { return None };
         let lifecycle = message.sender.lifecycle;
@@ -663,8 +664,8 @@ impl World {
         }
     }
 
-    /// A lane that ends by intention, not by a failure and not by force, ends with nothing under
-    /// way on it in either direction (H11).
+    /// Checks that a lane that ends deliberately, and not by a failure or by force, has no
+    /// outstanding work in either direction (H11).
     fn check_cut_off(&self, site: usize, own: Lifecycle, failure: &Failure, step: &mut Step) {
         if !matches!(failure, Failure::Closed | Failure::Evicted | Failure::Quiesced) {
             return;
@@ -678,7 +679,7 @@ impl World {
             (qp.host, qp.lifecycle) != (site, own)
                 && state.is_none_or(|state| state == StateKind::Retiring)
         };
-        // An existing Mooncake node cannot be asked.
+        // A legacy Mooncake node cannot be asked for consent.
         let asked = |qp: &QueuePair| !self.is_old(qp.site);
         let busy = |qp: &&QueuePair| qp.published && !qp.drained && !given_up(qp) && asked(qp);
         if let Some(busy) = ends.into_iter().flatten().find(busy) {
@@ -728,7 +729,8 @@ impl World {
         step.events.push((site, event));
     }
 
-    /// A call of this lifecycle, its answer, or the peer's pending answer is still on the way.
+    /// Whether a call of this lifecycle, its answer, or the peer's pending answer is still in
+    /// flight.
     pub(crate) fn awaits(&self, site: usize, lifecycle: Lifecycle) -> bool {
         let caller = self.pair(site, lifecycle);
         let ours = |path: &NicPath| self.host(self.site_at(caller.incarnation, path)) == site;
@@ -739,7 +741,7 @@ impl World {
             || self.held.iter().any(|held| held.sender == caller && held.from == site)
     }
 
-    /// A full table in which a lifecycle is on its way out, and something about that is under way.
+    /// Whether the table is full, and an event that ends one of its lifecycles is pending.
     pub(crate) fn makes_room(&self, path: &NicPath) -> bool {
         let sites = (0..self.sites.len()).filter(|site| self.sites[*site].bears(path));
         sites.map(|site| self.host(site)).any(|site| {

@@ -1,4 +1,5 @@
-//! Writes and reads over a lane against a raw stream of equal blocks, interleaved in one run.
+//! Writes and reads over a lane, compared with a raw stream of equal blocks, interleaved in one
+//! run.
 //!
 //! `cargo bench -p handfast-transport-tcp`; about ten seconds. Medians of the rounds.
 
@@ -23,7 +24,7 @@ const SHAPES: [(usize, usize); 4] = [(4 << 10, 32), (64 << 10, 32), (1 << 20, 8)
 const REGION_BYTES: usize = 64 << 20;
 const LANE: Lifecycle = Lifecycle(1);
 
-/// Hands ended slices to the task that posts, as an engine does.
+/// Passes completed slices to the posting task, as an engine does.
 #[derive(Default)]
 struct Sink {
     ended: Mutex<Vec<u64>>,
@@ -76,7 +77,7 @@ async fn node(incarnation: u128) -> Node {
     Node { transport, sink, regions, pair: Pair { incarnation, lifecycle: LANE } }
 }
 
-/// MiB per second and slices ended per wake.
+/// Throughput in MiB per second, and slices completed per wake.
 struct Rate {
     mib: u64,
     per_wake: usize,
@@ -119,8 +120,9 @@ async fn lane(
     Rate { mib: mib_per_second(done * block, begin), per_wake: done / wakes.max(1) }
 }
 
-/// One way over a plain stream: a write per block, out of and into `area` bytes each, as many as
-/// the lane's slices in flight touch: what fits a cache must not decide.
+/// Measures one direction over a plain stream, one write per block. Sender and receiver cycle through
+/// `area` bytes each, the bytes of the lane's slices in flight, so that caches affect this result and
+/// that of the lane alike.
 async fn raw(
     streams: (TcpStream, TcpStream),
     block: usize,

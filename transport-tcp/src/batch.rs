@@ -1,4 +1,4 @@
-//! Frames that a lane's writer has taken from the queues and not sent yet.
+//! Frames that a lane's writer has dequeued and not sent yet.
 
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status};
 use crate::net::{PIECES_MAX, Piece};
@@ -7,13 +7,13 @@ use handfast_transport::{Direction, RegionCache, Sent, Span};
 use std::collections::VecDeque;
 use std::io;
 
-/// Size at which a batch accepts no more frames, which bounds the delay of an answer.
+/// Size at which a batch accepts no more frames. It bounds the delay of an answer.
 const BATCH_BYTES: usize = 1 << 20;
 /// Maximum pieces that one frame adds: a read's answer is a header, its bytes, and another header.
 const ANSWER_PIECES: usize = 3;
 /// Maximum pieces of one part: a write is its header and its bytes.
 const PART_PIECES: usize = 2;
-/// Replaces bytes of a region that is unregistered in the middle of a frame.
+/// Replaces the bytes of a region that is unregistered in the middle of a frame.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// An answer that the lane owes its peer.
@@ -62,15 +62,15 @@ impl Part {
     }
 }
 
-/// Frames in the order they go out. Refilled only when empty, so it is bounded by
-/// [`PIECES_MAX`] and [`BATCH_BYTES`] and one frame.
+/// Frames in sending order. Refilled only when empty, so it is bounded by [`PIECES_MAX`], and by
+/// [`BATCH_BYTES`] plus one frame.
 pub(crate) struct Batch {
     headers: Vec<u8>,
     parts: Vec<Part>,
     head: usize,
     /// Bytes sent of the part at `head`.
     sent: usize,
-    /// A slice is next when both an answer with payload and a slice wait.
+    /// Whether a slice precedes an answer with payload, if both wait.
     slice_next: bool,
     regions: RegionCache,
     /// The regions of one send; empty between sends.
@@ -102,8 +102,8 @@ impl Batch {
         self.head == self.parts.len()
     }
 
-    /// Takes frames from the queues: answers without payload first, and of the others one of each
-    /// kind in turn, so that a peer that reads without pause does not keep our slices waiting.
+    /// Takes frames from the queues: first the answers without payload, then slices and answers
+    /// with payload in turn, so that a peer that reads without pause does not delay local slices.
     pub(crate) fn refill(&mut self, answers: &mut VecDeque<Answer>, slots: &mut Slots) {
         let mut bytes = 0;
         let mut pieces = 0;
@@ -276,8 +276,8 @@ impl Batch {
         self.parts[self.head..].iter().position(named).map(|place| self.head + place)
     }
 
-    /// Releases the memory of the write in `slot`: the unsent rest is copied, or
-    /// when nothing was sent the write is dropped.
+    /// Releases the memory of the write in `slot`. The unsent rest is copied; a write of which
+    /// nothing was sent is dropped.
     pub(crate) fn withdraw(&mut self, slot: usize) -> Sent {
         let sent = self.sent_of(slot);
         let Some(place) = self.place(slot) else { return sent };

@@ -1,4 +1,4 @@
-//! Halves for any byte stream: bytes pass through a buffer.
+//! Stream halves for any byte stream, through a buffer.
 
 use crate::net::{Piece, Stream, StreamReader, StreamWriter};
 use handfast_transport::{MemoryError, Span};
@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 
-/// Buffer size of one half, in bytes: a kernel moves as many at a time between two sockets.
+/// Buffer size of one half, in bytes: as many as a kernel moves at a time between two sockets.
 const BOUNCE_BYTES: usize = 64 << 10;
 
 /// Makes any byte stream a [`Stream`], at the price of one more copy.

@@ -17,13 +17,13 @@ pub struct TcpCounters {
     pub hellos_overdue: u64,
     /// Lanes whose loops started.
     pub lanes_started: u64,
-    /// Lanes that broke.
+    /// Lanes that failed.
     pub lanes_failed: u64,
     /// Lanes retired.
     pub lanes_retired: u64,
     /// Times a lane's task polled for bytes before it slept.
     pub looks: u64,
-    /// Polls that found nothing.
+    /// Polls that found no bytes.
     pub looks_in_vain: u64,
 }
 

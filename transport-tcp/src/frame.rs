@@ -5,8 +5,8 @@ use handfast_transport::{Direction, RegionError};
 
 /// Bytes in a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 32;
-/// Longest slice, and so the longest payload of one frame: 16 MiB. It bounds what a reader skips
-/// and what a withdrawn, half-sent slice copies.
+/// Maximum length of a slice, and so of the payload of one frame: 16 MiB. It bounds the bytes that
+/// a reader skips and that a withdrawn, half-sent slice copies.
 pub const SLICE_BYTES_MAX: usize = 16 << 20;
 /// Offset of the status in a header.
 pub(crate) const STATUS_OFFSET: usize = 1;
@@ -48,9 +48,9 @@ impl Status {
     pub(crate) fn refusal(self, direction: Direction) -> Option<TransportError> {
         let detail = match self {
             Self::Ok => return None,
-            Self::UnknownKey => "the peer has no region with the key, or no longer",
-            Self::OutOfBounds => "the bytes are not all inside the peer's region",
-            Self::Permission => "the peer's region does not allow it",
+            Self::UnknownKey => "the peer has no region with the key, or has unregistered it",
+            Self::OutOfBounds => "some bytes are outside the peer's region",
+            Self::Permission => "the peer's region does not permit the access",
         };
         let call = match direction {
             Direction::Read => "read",
@@ -70,7 +70,7 @@ impl Status {
 pub(crate) struct Header {
     pub(crate) kind: FrameKind,
     pub(crate) status: Status,
-    /// Payload bytes; for a read, bytes asked for.
+    /// Payload bytes; for a read, the requested bytes.
     pub(crate) length: u32,
     /// The initiator's id of the slice, echoed by the target.
     pub(crate) tag: u64,
@@ -83,9 +83,9 @@ pub(crate) struct Header {
 pub(crate) enum HeaderError {
     #[error("the marker of a frame is missing")]
     Marker,
-    #[error("no frame is of kind {0}")]
+    #[error("the frame kind {0} is unknown")]
     Kind(u8),
-    #[error("no frame has status {0}")]
+    #[error("the frame status {0} is unknown")]
     Status(u8),
     #[error("a frame of {0} bytes is too long: at most {SLICE_BYTES_MAX} are allowed")]
     Length(u32),

@@ -22,23 +22,23 @@ pub enum HelloRefusal {
     /// Another version of the protocol.
     #[error("another version of the lane protocol")]
     Version = 1,
-    /// A required feature that we do not know.
-    #[error("a required feature is not known")]
+    /// A required feature is unknown.
+    #[error("a required feature is unknown")]
     Feature = 2,
     /// No slot has the lifecycle: it was retired, or never created.
-    #[error("no lane has the lifecycle, or no longer")]
+    #[error("no lane has the lifecycle, or it has ended")]
     UnknownLifecycle = 3,
     /// The addressed or sending pair is not the lane's.
     #[error("the lane is for another pair")]
     WrongPair = 4,
     /// The token is not the one announced.
-    #[error("the token is not the lane's")]
+    #[error("the token does not match the lane's")]
     WrongToken = 5,
     /// The token was presented before.
     #[error("the token was used before")]
     TokenUsed = 6,
-    /// The maximum number of hellos is being read.
-    #[error("too many connections say hello at once")]
+    /// The maximum number of hellos is pending.
+    #[error("too many hellos are pending")]
     Busy = 7,
     /// The accepting side did not connect the lane in time.
     #[error("the lane was not connected in time")]
@@ -66,7 +66,7 @@ impl HelloRefusal {
 /// Hello of the dialling side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// Maximum outstanding slices that it requests, each way.
+    /// Maximum requested number of outstanding slices, each way.
     pub(crate) depth: u32,
     pub(crate) token: u64,
     pub(crate) sender: Pair,
@@ -78,7 +78,7 @@ fn put_pair(bytes: &mut [u8], pair: Pair) {
     bytes[16..24].copy_from_slice(&pair.lifecycle.0.to_le_bytes());
 }
 
-/// Reads little-endian fields one after the other; the layouts are fixed, so it cannot run out.
+/// Reads consecutive little-endian fields. The layouts are fixed, so it never runs out of bytes.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -138,7 +138,7 @@ impl Hello {
     }
 }
 
-/// Encodes the answer to a hello: the depth agreed on, or the reason of a refusal.
+/// Encodes the answer to a hello: the agreed depth, or the reason of a refusal.
 pub(crate) fn encode_ack(answer: Result<u32, HelloRefusal>) -> [u8; ACK_BYTES] {
     let (status, depth) = match answer {
         Ok(depth) => (0, depth),

@@ -81,7 +81,7 @@ pub(crate) struct Lane {
     pub(crate) looking: AtomicU32,
     /// Whether polling pays.
     pub(crate) budget: SpinBudget,
-    /// Notified when a task waits for an answer that nothing polls for.
+    /// Notified when a task waits for an answer and nothing polls.
     pub(crate) expected: Notify,
     /// Wakes the writer.
     pub(crate) work: Notify,
@@ -207,7 +207,7 @@ impl Lane {
             return Err(local_error("wire", "the lane is retired"));
         }
         if connecting.armed.is_some() {
-            return Err(local_error("wire", "the lane was connected before"));
+            return Err(local_error("wire", "the lane is already connected"));
         }
         if connecting.expired {
             return Err(local_error(
@@ -249,7 +249,7 @@ impl Lane {
     pub(crate) fn claim_for_dialling(&self) -> Result<(), TransportError> {
         let mut connecting = self.connecting.lock();
         if std::mem::replace(&mut connecting.token_used, true) {
-            return Err(peer_error("hello", 0, "the peer dialled out of turn".into()));
+            return Err(peer_error("hello", 0, "the peer dialled although this side dials".into()));
         }
         Ok(())
     }
@@ -370,7 +370,7 @@ impl Lane {
     pub(crate) async fn retire(&self) {
         self.end();
         let mut live = self.live.subscribe();
-        // Fails only when the sender is gone, and we hold it.
+        // Fails only if the sender is dropped, and this lane holds it.
         let _ = live.wait_for(|live| *live == 0).await;
     }
 }

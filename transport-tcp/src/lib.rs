@@ -1,13 +1,13 @@
 //! The TCP data plane: lanes that read and write registered memory, one-sided, over one socket
 //! each.
 //!
-//! A lane lives as a set of queue pairs does: [`TcpTransport::create`] allocates a slot with a
-//! token, [`TcpTransport::connect`] connects it to its one peer, and
-//! [`TcpTransport::retire`] ends it so that nothing of it touches memory any more. In between,
-//! slices are posted and end exactly once, reported to a [`LaneSink`](handfast_transport::LaneSink). The transport holds no
-//! policy: idle peers are not probed and nothing is retried.
+//! A lane has the life of a set of queue pairs: [`TcpTransport::create`] allocates a slot with a
+//! token, [`TcpTransport::connect`] connects it to its one peer, and [`TcpTransport::retire`] ends
+//! it so that it no longer touches memory. In between, slices are posted and end exactly once,
+//! reported to a [`LaneSink`](handfast_transport::LaneSink). The transport holds no policy: idle
+//! peers are not probed and nothing is retried.
 //!
-//! `docs/lanes.md` is the protocol.
+//! `docs/lanes.md` describes the protocol.
 
 mod batch;
 mod bounce;

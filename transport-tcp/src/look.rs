@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Maximum polls, one runtime turn of one to two microseconds each. A peer on a near
-/// machine answers within as long, and waking a processor that went to sleep costs as much again.
+/// Maximum polls, each a turn of the runtime of one to two microseconds. A peer on a near machine
+/// answers within that time, and waking a processor that went to sleep costs as much again.
 const TURNS_MAX: u32 = 64;
 /// Maximum consecutive sleeps without polling after repeated empty polls.
 const REST_MAX: u32 = 64;
 
-/// Decides whether to poll, based on all connections that share it. One of them polls at a time,
-/// since the runtime observes the others meanwhile.
+/// Decides whether to poll, based on all connections that share it. Only one of them polls at a
+/// time, since the runtime observes the others meanwhile.
 #[derive(Debug, Default)]
 pub struct Look {
     budget: SpinBudget,
@@ -77,7 +77,7 @@ impl Look {
 mod tests {
     use super::*;
 
-    /// One read polls at a time, and one that is dropped lets the next.
+    /// One read polls at a time; dropping it permits the next.
     #[tokio::test]
     async fn one_reader_polls_at_a_time() {
         let look = Look::default();

@@ -1,5 +1,5 @@
-//! The network as lanes and the engine see it, so that the same code runs on sockets and inside a
-//! simulated network.
+//! The network interface of lanes and the engine. The same code runs on sockets and in a simulated
+//! network.
 
 use handfast_transport::Span;
 use std::future::Future;
@@ -12,14 +12,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// stack and are far below the kernel's limit (`UIO_MAXIOV`, 1024).
 pub const PIECES_MAX: usize = 64;
 
-/// A network.
+/// A network: bound addresses and connections.
 pub trait Net: Clone + Send + Sync + 'static {
     /// A connection.
     type Stream: Stream;
     /// A bound, listening address.
     type Listener: Send + Sync + 'static;
 
-    /// Listens at `address`, `host:port`; port 0 asks for any free one.
+    /// Listens at `address`, `host:port`; port 0 selects a free one.
     fn bind(&self, address: &str) -> impl Future<Output = io::Result<Self::Listener>> + Send;
 
     /// Accepts the next connection. Cancel-safe: no connection is lost.
@@ -39,7 +39,7 @@ pub trait Net: Clone + Send + Sync + 'static {
     fn local_address(&self, listener: &Self::Listener) -> io::Result<SocketAddr>;
 }
 
-/// A name that does not resolve; travels inside an [`io::Error`] of the same kind.
+/// A name that does not resolve; wrapped in an [`io::Error`] of the same kind.
 #[derive(Debug, thiserror::Error)]
 #[error("the name does not resolve: {0}")]
 pub struct ResolveError(pub io::Error);
@@ -59,20 +59,20 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// The sending half.
     type Writer: StreamWriter;
 
-    /// Returns whether both ends are on one machine, as far as known. Such a connection needs
-    /// few bytes in flight, which stay in the caches.
+    /// Returns whether both ends are on one machine, as far as known. Such a connection needs few
+    /// bytes in flight, which then stay in the caches.
     fn stays_on_machine(&self) -> bool {
         false
     }
 
-    /// Splits the stream. Nothing may have been buffered by it.
+    /// Splits the stream, which must not have buffered any bytes.
     fn split(self) -> (Self::Reader, Self::Writer);
 }
 
 /// The receiving half of a [`Stream`]. Waiting and copying are separate, so that the caller can
 /// check between them whether memory may still be touched.
 pub trait StreamReader: Send + 'static {
-    /// Waits until bytes, the end or an error may be there. Touches no registered memory.
+    /// Waits until the stream may have bytes, its end or an error. Touches no registered memory.
     /// Cancel-safe.
     fn readable(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
@@ -81,8 +81,8 @@ pub trait StreamReader: Send + 'static {
         self.readable()
     }
 
-    /// Moves received bytes into `target` and, when that is full, into `spare`, and returns how
-    /// many bytes in all; 0 is the end of the stream. At least one of the two has room.
+    /// Moves received bytes into `target` and then into `spare`, and returns their number; 0 is the
+    /// end of the stream. At least one of the two has capacity.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when no bytes are available; nothing was touched. Otherwise the

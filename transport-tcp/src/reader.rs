@@ -1,5 +1,4 @@
-//! Receiving on a lane: by its task, and by threads that wait for completions and poll for them
-//! themselves.
+//! Receiving on a lane: by its task, and by waiting threads that poll for completions themselves.
 
 use crate::batch::Answer;
 use crate::counters::count;
@@ -16,7 +15,8 @@ use std::sync::atomic::Ordering;
 
 /// Size of the read-ahead buffer: the most bytes of small frames per system call.
 const BUFFER_BYTES: usize = 256 << 10;
-/// Its size before it was ever full: a node has thousands of lanes, and most of them never fill it.
+/// Initial size of the buffer, before it was ever full: a node has thousands of lanes, and most of
+/// them never fill it.
 const BUFFER_FIRST_BYTES: usize = 4 << 10;
 /// Minimum payload size for a separate system call directly into the destination.
 const DIRECT_BYTES: usize = 32 << 10;
@@ -27,7 +27,7 @@ const BUFFER_SHORT_BYTES: usize = 1 << 10;
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     Header,
-    /// Payload for a region of ours; skipped unless `status` is good.
+    /// Payload for a local region; skipped unless `status` is good.
     Write {
         tag: u64,
         key: u64,
@@ -35,7 +35,7 @@ enum Mode {
         left: usize,
         status: Status,
     },
-    /// Payload for a read of ours.
+    /// Payload for a local read.
     Data {
         tag: u64,
         offset: usize,
@@ -47,7 +47,7 @@ enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Nothing,
-    /// All available bytes were read, most likely.
+    /// Probably all available bytes were read.
     Drained,
     /// Bytes were read, and more may be available.
     Moved,
@@ -118,7 +118,7 @@ impl<R: StreamReader> Receiver<R> {
             let mut fill = |target: Option<&Span>, spare: &mut [u8]| half.try_fill(target, spare);
             let turn = lane.receive(lane.incoming.lock(), &mut fill, completions);
             match turn {
-                // Bytes may come on and on without an await of their own.
+                // Bytes may keep arriving without an await.
                 Ok(Progress::Moved) => tokio::task::consume_budget().await,
                 Ok(Progress::Drained) => {
                     if self.budget.is_due()
@@ -137,7 +137,7 @@ impl<R: StreamReader> Receiver<R> {
         }
     }
 
-    /// Sleeps until bytes may have arrived, or were polled for because a task waits for them.
+    /// Sleeps until bytes may have arrived, or until a poll requested by a waiting task has ended.
     async fn sleep(&mut self) -> Result<(), End> {
         let Self { lane, half, .. } = self;
         tokio::select! {
@@ -150,10 +150,10 @@ impl<R: StreamReader> Receiver<R> {
     }
 
     /// Polls and receives outside the runtime until no bytes arrive for a while; other tasks run
-    /// meanwhile. `expected`: polls for an answer that a task waits for, and for later bytes only if
-    /// polling after bytes is due. The thread keeps its processor: a yield on a busy machine costs a time
-    /// slice, and a write of 20 microseconds took 20 milliseconds. Before it may wait for
-    /// bytes, the runtime must observe that there are none.
+    /// meanwhile. With `expected` it polls for an answer that a task waits for, and for later bytes
+    /// only if polling after bytes is due. The thread keeps its processor: a yield on a busy
+    /// machine costs a time slice, and a write of 20 microseconds took 20 milliseconds. Before it
+    /// may wait for bytes, the runtime must observe that there are none.
     async fn spin(&mut self, mut expected: bool) -> Result<(), End> {
         let Self { lane, direct, budget, requested, completions, .. } = self;
         let Some(direct) = direct else { return Ok(()) };
@@ -208,7 +208,7 @@ impl<'a> Looking<'a> {
 
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
-        // Every setter sets it before it is counted out, so the last setting wins.
+        // Every setter sets it before leaving the count, so the last setting wins.
         if self.lane.looking.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.direct.set_woken(true);
         }
@@ -272,7 +272,7 @@ impl Lane {
                 return Ok(true);
             }
             let Some(incoming) = self.incoming.try_lock() else {
-                // Somebody else receives, for us too, and may want this processor for it.
+                // Another thread receives, also for this one, and may need this processor.
                 std::thread::yield_now();
                 busy += 1;
                 continue;
@@ -372,7 +372,7 @@ impl Inbound {
         Ok(if count < room { Progress::Drained } else { Progress::Moved })
     }
 
-    /// Enlarges the buffer, after it was full once.
+    /// Enlarges the buffer once it has been full.
     fn grow(&mut self) {
         if self.buffer.len() < BUFFER_BYTES {
             let mut longer = vec![0; BUFFER_BYTES].into_boxed_slice();
@@ -387,7 +387,7 @@ impl Inbound {
         format!("the peer closed the lane {place}")
     }
 
-    /// Destination of the payload under way; `None` when it is skipped or absent.
+    /// Returns the destination of the current payload; `None` if it is skipped or absent.
     fn target(&mut self, lane: &Lane) -> Result<Option<Span>, End> {
         match &mut self.mode {
             Mode::Header => Ok(None),
@@ -440,7 +440,7 @@ impl Inbound {
         }
     }
 
-    /// Consumes the buffer as far as it goes; less than a header may remain.
+    /// Parses the buffer as far as possible; at most part of a header remains.
     fn parse(&mut self, lane: &Lane) -> Result<(), End> {
         loop {
             if !matches!(self.mode, Mode::Header) {
@@ -505,7 +505,7 @@ impl Inbound {
     }
 
     fn too_deep(&self) -> End {
-        let detail = format!("more slices are outstanding than the {} agreed on", self.depth);
+        let detail = format!("more slices are outstanding than the agreed {}", self.depth);
         End::Failed(peer_error("frame", 0, detail))
     }
 

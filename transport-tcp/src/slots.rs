@@ -10,7 +10,7 @@ enum Stage {
     Free,
     /// Waits to be sent.
     Queued,
-    /// The writer has it. Holds the peer's answer, if it arrives before the writer's report.
+    /// The writer is sending it. Holds the peer's answer if it arrives before the writer's report.
     Sending(Option<Status>),
     /// Sent completely, unanswered.
     Sent,
@@ -21,7 +21,7 @@ enum Stage {
 struct Slot {
     generation: u32,
     stage: Stage,
-    /// `None` once it ended for the caller.
+    /// `None` once it was released to the caller.
     posting: Option<Posting>,
     direction: Direction,
     length: u32,
@@ -58,8 +58,8 @@ pub(crate) enum AnswerError {
     Data,
 }
 
-/// The slots of one lane. A withdrawn slice frees capacity for another of the caller's at once, but
-/// keeps its slot until the peer answers, so the peer never sees more than the agreed depth.
+/// The slots of one lane. A withdrawn slice frees capacity for another slice of the caller at once,
+/// but keeps its slot until the peer answers, so the peer never sees more than the agreed depth.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
@@ -71,14 +71,14 @@ pub(crate) struct Slots {
     /// Maximum slices sent and unanswered; 0 until agreed.
     agreed: usize,
     on_wire: usize,
-    /// Maximum bytes of slices sent and unanswered, unless one slice alone has more.
+    /// Maximum total bytes of sent and unanswered slices; a single slice may have more.
     bytes_max: u64,
     bytes_on_wire: u64,
 }
 
 impl Slots {
-    /// Slots for `depth` slices of the caller, and as many again for withdrawn ones: no more than
-    /// that are on the wire, so a caller that keeps to the depth always finds one.
+    /// Creates slots for `depth` slices of the caller and as many withdrawn ones. No more are on
+    /// the wire, so a caller that keeps to the depth always finds a free slot.
     pub(crate) fn new(depth: usize) -> Self {
         Self {
             // Allocated on demand: most lanes never need all of them.
@@ -174,14 +174,15 @@ impl Slots {
         Some(Start { slot: index, header, payload: write.then(|| posting.span.clone()) })
     }
 
-    /// The writer has sent the last byte of a write.
+    /// Records that the last byte of a write was sent.
     pub(crate) fn written(&mut self, index: usize) -> Option<Completion> {
         let Stage::Sending(answer) = self.slots[index].stage else { return None };
         self.slots[index].stage = Stage::Sent;
         answer.and_then(|status| self.finish(index, status))
     }
 
-    /// The peer answered a slice. `None`: it was withdrawn, or the writer will report it.
+    /// Records the peer's answer to a slice. `None`: it was withdrawn, or the writer will report
+    /// it.
     pub(crate) fn done(
         &mut self,
         tag: u64,
@@ -231,7 +232,7 @@ impl Slots {
         posting
     }
 
-    /// The payload that answers a read begins.
+    /// Records the start of the payload that answers a read.
     pub(crate) fn data(&mut self, tag: u64, length: u32) -> Result<(), AnswerError> {
         let index = self.index(tag).ok_or(AnswerError::Unknown)?;
         let slot = &mut self.slots[index];
@@ -248,8 +249,9 @@ impl Slots {
         Some(&posting.span)
     }
 
-    /// Releases a slice, asking `sent_of` about one that the writer has. The caller keeps reader
-    /// and writer from copying meanwhile, and removes an unsent slice from the writer's batch.
+    /// Releases a slice; `sent_of` returns the sent part of one that the writer holds. The caller
+    /// prevents concurrent copies by reader and writer, and removes an unsent slice from the
+    /// writer's batch.
     pub(crate) fn withdraw(
         &mut self,
         slice: SliceId,
@@ -283,7 +285,7 @@ impl Slots {
         }
     }
 
-    /// Ends every slice, asking `sent_of` about those that the writer has.
+    /// Releases every slice; `sent_of` returns the sent part of those that the writer holds.
     pub(crate) fn release_all(
         &mut self,
         sent_of: impl Fn(usize) -> Sent,

@@ -39,8 +39,8 @@ pub(crate) fn try_fill(
     move_bytes(stream, Interest::READABLE, room, || fill_now(stream, target, spare))
 }
 
-/// One `readv` into `target` and then `spare`, which does not wait: the socket is a non-blocking
-/// one, as all of the runtime's are. 0 is the end of the stream.
+/// One `readv` into `target` and then `spare`, without waiting: the socket is non-blocking, like
+/// every socket of the runtime. 0 is the end of the stream.
 pub(crate) fn fill_now(
     stream: &TcpStream,
     target: Option<&Span>,

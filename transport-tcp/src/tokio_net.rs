@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
-/// An idle connection is probed after this long, then at [`PROBE_INTERVAL`], and given up after
+/// Idle time of a connection before it is probed; then at [`PROBE_INTERVAL`], and given up after
 /// [`PROBES_MAX`] unanswered probes: half a minute for a peer that lost its power. Without probes
 /// its idle lane would remain for ever.
 const PROBE_AFTER: Duration = Duration::from_secs(15);
@@ -84,7 +84,7 @@ impl Stream for TcpStream {
     }
 }
 
-/// Fewer bytes do not wake the runtime while a thread polls. This number fits into the smallest
+/// Fewer bytes do not wake the runtime while a thread polls. The number fits into the smallest
 /// buffer that the kernel gives a socket (half of `tcp_rmem`'s default), so that the setting does
 /// not enlarge the buffer.
 const FEW_BYTES: i32 = 32 << 10;
@@ -103,15 +103,15 @@ pub struct TcpReader {
 }
 
 impl TcpReader {
-    /// Polls for bytes for a few turns of the runtime; other tasks run meanwhile. If polling
-    /// does not pay, because the other end is slow or shares this processor, it soon stops.
+    /// Polls for bytes for a few turns of the runtime; other tasks run meanwhile. Soon stops if
+    /// polling does not pay, because the other end is slow or shares this processor.
     async fn spin(&mut self) -> bool {
         if !self.budget.is_due() {
             return false;
         }
         for _ in 0..SPINS_MAX {
-            // The thread keeps its processor: given away on a busy machine, it is back a time slice
-            // later, and a write of 20 microseconds took 20 milliseconds.
+            // The thread keeps its processor: on a busy machine a yield costs a time slice, and a
+            // write of 20 microseconds took 20 milliseconds.
             tokio::task::yield_now().await;
             let socket = &self.socket;
             let look = |context: &mut Context<'_>| Poll::Ready(socket.poll_read_ready(context));

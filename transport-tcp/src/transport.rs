@@ -42,12 +42,12 @@ pub const BYTES_ON_MACHINE_MAX: u64 = 1 << 20;
 /// Limits of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
-    /// Lanes that exist at once, from `create` to the end of `retire`.
+    /// Maximum existing lanes, from `create` to the end of `retire`.
     pub lanes_max: usize,
-    /// Slices outstanding on a lane, each way; at least 1, at most [`DEPTH_MAX`]. The smaller of
-    /// both sides' numbers goes on the wire.
+    /// Maximum outstanding slices on a lane, each way; at least 1, at most [`DEPTH_MAX`]. The lower
+    /// number of both sides applies.
     pub depth: u32,
-    /// Connections whose hello is being read at once.
+    /// Maximum connections whose hello is being read.
     pub hellos_pending_max: usize,
 }
 
@@ -62,8 +62,8 @@ impl Default for TcpLimits {
 pub struct TcpTiming {
     /// Timeout of resolving and connecting.
     pub dial: Duration,
-    /// Timeout from the first byte of a hello to its answer, on each side; a hello that comes
-    /// before the local `connect` waits as long for it.
+    /// Timeout from the first byte of a hello to its answer, on each side. A hello that precedes
+    /// the local `connect` waits as long for it.
     pub hello: Duration,
 }
 
@@ -80,7 +80,7 @@ pub struct TcpConfig {
     pub limits: TcpLimits,
     /// Timeouts.
     pub timing: TcpTiming,
-    /// `host:port` announced to peers; empty if nowhere.
+    /// `host:port` announced to peers; empty without a listener.
     pub address: String,
     /// Incarnation of this node.
     pub incarnation: Incarnation,
@@ -184,10 +184,10 @@ impl<N: Net> TcpTransport<N> {
         })
     }
 
-    /// Connects the slot of `local` to `remote`, which announced `body`. The side whose pair is
-    /// lower dials, or the one whose peer alone takes connections, and returns when the peer has
-    /// answered its hello; the other arms its slot and returns at once. Happens once per lifecycle. When the returned future is dropped the
-    /// dialling goes on until [`TcpTransport::retire`].
+    /// Connects the slot of `local` to `remote`, announced as `body`. The side with the lower pair
+    /// dials, or the only side whose peer accepts connections; it returns when the peer has
+    /// answered its hello. The other side arms its slot and returns at once. Once per lifecycle. If
+    /// the returned future is dropped, dialling continues until [`TcpTransport::retire`].
     ///
     /// # Errors
     /// The lane is not connected; it accepts no slices and must be retired.
@@ -201,13 +201,13 @@ impl<N: Net> TcpTransport<N> {
             return Err(local_error("wire", "no lane has the lifecycle"));
         };
         if local.incarnation != self.inner.config.incarnation {
-            return Err(local_error("wire", "the incarnation is not ours"));
+            return Err(local_error("wire", "the incarnation is not this node's"));
         }
         if local == remote {
             return Err(local_error("wire", "a lane cannot lead to itself"));
         }
         if self.inner.config.address.is_empty() && body.address.is_empty() {
-            let error = local_error("wire", "neither side takes connections");
+            let error = local_error("wire", "neither side accepts connections");
             return Err(TransportError { side: Side::Configuration, ..error });
         }
         lane.arm(remote)?;
@@ -257,9 +257,9 @@ impl<N: Net> TcpTransport<N> {
         Ok(())
     }
 
-    /// Takes a connection whose first eight bytes are `first`, equal to [`LANE_MAGIC`]: reads the
-    /// rest of the hello and hands the connection to the lane it names, or refuses it, says why,
-    /// and closes it. Bounded in time; dropping the future closes the connection.
+    /// Accepts a connection whose first eight bytes are `first`, equal to [`LANE_MAGIC`]. Reads the
+    /// rest of the hello and passes the connection to the lane that it names, or refuses it with a
+    /// reason and closes it. Bounded in time; dropping the future closes the connection.
     pub async fn accept(&self, mut stream: N::Stream, first: [u8; 8]) {
         let inner = &self.inner;
         let pending = Pending(&inner.hellos_pending);
@@ -315,7 +315,7 @@ impl<N: Net> TcpTransport<N> {
         };
         match lane.claim(hello.sender, hello.token, task) {
             Ok(()) => {
-                // Fails when the lane was retired meanwhile; the stream is closed by it.
+                // Fails if the lane was retired meanwhile, which closes the stream.
                 let _ = give.send(stream);
                 Ok(())
             }
@@ -347,9 +347,9 @@ impl<N: Net> TcpTransport<N> {
 }
 
 impl<N: Net> DataPath for TcpTransport<N> {
-    /// Posts slices on a lane and leaves `postings` empty. Never blocks. A rejected slice ends
-    /// at once, reported through the sink before this returns: `Released` with [`Sent::None`] when
-    /// the lane is gone, broken or full, `Refused` when it could never be sent.
+    /// Posts slices on a lane and leaves `postings` empty. Never blocks. A rejected slice ends at
+    /// once, reported through the sink before this returns: `Released` with [`Sent::None`] if the
+    /// lane is gone, failed or full, `Refused` if the slice can never be sent.
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         if let Some(lane) = self.lane(lane) {
             return lane.post(postings);
@@ -361,10 +361,10 @@ impl<N: Net> DataPath for TcpTransport<N> {
         }
     }
 
-    /// Withdraws a slice. When this returns it has ended, with its completion or as
-    /// `Released`, and its local memory is free. One that has ended already is left alone. Waits
-    /// for a copy under way, which the sizes of socket buffers bound. Another slice may be posted in
-    /// its place at once, and is sent when the peer has answered for as many as the depth asks.
+    /// Withdraws a slice. When this returns the slice has ended, with its completion or as
+    /// `Released`, and its local memory is free. A slice that has ended before is unaffected. Waits
+    /// for a running copy, which the sizes of socket buffers bound. Another slice may be posted in
+    /// its place at once; it is sent once the number of unanswered slices is below the depth.
     fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
         if let Some(lane) = self.lane(lane) {
             lane.withdraw(slice);
@@ -381,9 +381,9 @@ impl<N: Net> DataPath for TcpTransport<N> {
         }
     }
 
-    /// Has the lane's task poll for an answer for a bounded time before it sleeps. For a
-    /// task that waits for it and is about to yield: until it does, the lane's task may be queued
-    /// behind it. Backs off like [`TcpTransport::busy_poll`].
+    /// Has the lane's task poll for an answer for a bounded time before it sleeps. For a task that
+    /// waits for it and is about to yield; until then the lane's task may be queued behind it.
+    /// Backs off like [`TcpTransport::busy_poll`].
     fn request_poll(&self, lane: Lifecycle) {
         if let Some(lane) = self.lane(lane) {
             lane.request_poll();
@@ -487,7 +487,7 @@ impl<N: Net> Inner<N> {
         };
         if let Some(refusal) = refusal {
             self.counts.refused(refusal);
-            tracing::debug!(reason = %refusal, "a hello that was answered is dropped");
+            tracing::debug!(reason = %refusal, "answered hello dropped");
             return None;
         }
         start(&lane, stream, depth)

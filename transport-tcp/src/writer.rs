@@ -1,5 +1,4 @@
-//! Sending on a lane: by the thread that has something to send, and by the lane's own task when the
-//! socket is full.
+//! Sending on a lane: by the posting thread, and by the lane's task if the socket is full.
 
 use crate::failure::peer_io;
 use crate::lane::{Lane, Outgoing};
@@ -99,8 +98,8 @@ impl Lane {
         Ok(Progress::Sent)
     }
 
-    /// Sends at once as far as the socket takes it and no other thread sends; the rest is left to
-    /// the lane's task, whose wake-up costs more than a send.
+    /// Sends at once as far as the socket accepts bytes, unless another thread is sending. The rest
+    /// is left to the lane's task, whose wake-up costs more than a send.
     pub(crate) fn send_now(self: &Arc<Self>) {
         // The lane remains until completed sends are reported.
         let Some(_live) = self.enter() else { return };

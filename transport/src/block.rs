@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 
 /// A reference-counted block of bytes that a peer may write at any time.
 ///
-/// Cloning is cheap and shares the block. What is copied out while a peer writes may be torn;
+/// Cloning is cheap and shares the block. Bytes copied out while a peer writes them may be torn;
 /// only a completed transfer orders the two.
 #[derive(Clone)]
 pub struct Memory {
@@ -30,9 +30,8 @@ struct Block {
 }
 
 enum Backing {
-    /// Mapped by this crate, shared with a file or anonymous.
-    /// A file is also read and written by calls: touching a mapping whose file was cut short is
-    /// fatal, a call reports it.
+    /// Mapped by this crate, shared with a file or anonymous. A file is also accessed by system
+    /// calls: touching a mapping whose file was truncated is fatal, while a call reports it.
     Mapped { file: Option<File> },
     /// Owned elsewhere; kept alive by the value.
     Foreign { _keepalive: Arc<dyn Any + Send + Sync> },
@@ -69,12 +68,12 @@ pub enum MemoryError {
         size: usize,
     },
     /// A block must have at least one byte and at most `isize::MAX`.
-    #[error("a block of {0} bytes cannot be made")]
+    #[error("allocating a block of {0} bytes failed")]
     Size(usize),
     /// A foreign block starts at address 0.
     #[error("a block cannot start at address 0")]
     Null,
-    /// The file is shorter than the mapping asked for, so touching its end would be fatal.
+    /// The file is shorter than the requested mapping, so touching its end would be fatal.
     #[error("the file has {file} bytes, fewer than the {asked} to be mapped")]
     FileTooShort {
         /// Bytes in the file.
@@ -82,7 +81,7 @@ pub enum MemoryError {
         /// Requested length in bytes.
         asked: usize,
     },
-    /// The block is mapped without the right to write.
+    /// The block is mapped read-only.
     #[error("the block is read-only")]
     ReadOnly,
     /// A system call failed.
@@ -138,7 +137,7 @@ impl Memory {
         }
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let fd = file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        // SAFETY: a fresh mapping at an address the kernel chooses; it overlaps nothing of ours.
+        // SAFETY: a fresh mapping at an address the kernel chooses; it overlaps no other mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(system("mmap"));

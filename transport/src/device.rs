@@ -4,7 +4,7 @@ use crate::block::Span;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A device that this process has opened. Its number is never reused.
+/// Identifies a device that this process has opened. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(u64);
 
@@ -27,7 +27,7 @@ pub struct DeviceKey {
     pub remote: u32,
 }
 
-/// Memory that devices may read and write while this is held.
+/// Memory registered with devices, which may read and write it until this is dropped.
 pub struct DeviceMemory {
     address: u64,
     bytes: u64,
@@ -36,8 +36,8 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Creates the registration of `span` with each device of `keys`, held by `registrations`. They
-    /// keep the memory mapped, and are dropped with this.
+    /// Creates the registration of `span` with each device of `keys`. `registrations` hold it, keep
+    /// the memory mapped, and are dropped with this.
     pub fn new(
         span: &Span,
         keys: Vec<DeviceKey>,
@@ -62,7 +62,8 @@ impl DeviceMemory {
         &self.keys
     }
 
-    /// The key in requests of this node to a device; `None` if the device does not know the memory.
+    /// Returns the key in requests of this node to a device; `None` if the memory is not registered
+    /// with it.
     pub fn local_key(&self, device: DeviceId) -> Option<u32> {
         self.keys.iter().find(|key| key.device == device).map(|key| key.local)
     }
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
     use crate::Memory;
 
-    /// The keys of one device are not another's, and bytes outside of the registered span are not
+    /// The keys of one device are not another's, and bytes outside the registered span are not
     /// covered.
     #[test]
     fn keys_belong_to_one_device_and_one_span() {

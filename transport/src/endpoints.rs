@@ -36,9 +36,9 @@ impl TransportKind {
 /// Attempt to create an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// First attempt: at a limit it leaves nothing behind.
+    /// First attempt: it allocates nothing if a limit is reached.
     First,
-    /// Second attempt, after a request for capacity. Unavailable optional parts are left out.
+    /// Second attempt, after a request for capacity. Unavailable optional parts are omitted.
     Last,
 }
 
@@ -62,11 +62,11 @@ impl From<TransportError> for NotCreated {
 pub type Created = Pin<Box<dyn Future<Output = Result<Body, NotCreated>> + Send>>;
 
 /// Endpoints and their steps. The steps of one endpoint are requested in order: create, connect,
-/// probe where the peer is a legacy node, retire. A step that is dropped may continue until the
-/// endpoint is retired.
+/// probe if the peer is a legacy node, retire. A dropped step may continue until the endpoint is
+/// retired.
 pub trait Endpoints: DataPath {
-    /// Allocates the endpoint of `lifecycle` and returns its announcement. `entropy` is 64 random bits
-    /// that no earlier call had.
+    /// Allocates the endpoint of `lifecycle` and returns its announcement. `entropy` is 64 random
+    /// bits, different in each call.
     fn create(
         &self,
         lifecycle: Lifecycle,
@@ -75,7 +75,7 @@ pub trait Endpoints: DataPath {
         attempt: Attempt,
     ) -> Created;
 
-    /// Connects the endpoint to the one that the peer announced as `body`. Once per endpoint.
+    /// Connects the endpoint to the peer's, announced as `body`. Once per endpoint.
     fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
 
     /// Ends the endpoint. Afterwards it no longer touches memory.

@@ -2,9 +2,9 @@
 //! completions.
 //!
 //! A peer may write a registered block at any time, so [`Memory`] is never exposed as a slice:
-//! bytes are copied in and out, or named by raw pointer through a [`Span`]. Blocks are counted;
-//! a [`Span`] keeps its block mapped until the last use. [`RegionTable`] says which blocks a peer
-//! may reach, under which key, and in which direction.
+//! bytes are copied in and out, or accessed by raw pointer through a [`Span`]. Blocks are
+//! reference-counted; a [`Span`] keeps its block mapped until the last use. [`RegionTable`] holds
+//! the blocks that peers may reach, with key and permissions.
 
 mod block;
 mod device;

@@ -6,9 +6,9 @@
 pub struct LimitReached {
     /// The limit.
     pub limit: NicLimit,
-    /// Number in use by this process's NIC; other processes may use the device too.
+    /// Number in use by this process; other processes may use the device too.
     pub in_use: u64,
-    /// Maximum: the device's limit, or a smaller configured one.
+    /// Maximum: the device's limit, or a lower configured one.
     pub max: u64,
 }
 
@@ -45,7 +45,7 @@ impl NicLimit {
             }
             Self::QueuePairs => {
                 "retire idle lanes, use fewer queue pairs per lane, or raise the limit: \
-                 `rdma resource` shows who has the device's, the cgroup's rdma.max may be lower"
+                 `rdma resource` shows the device's users; the cgroup's rdma.max may be lower"
             }
             Self::CompletionEntries => "retire idle lanes, or lower NicConfig::depth",
             Self::Regions => "register fewer and larger regions, or unregister some",

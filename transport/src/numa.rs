@@ -18,9 +18,9 @@ impl Span {
             ptr::without_provenance::<libc::c_void>(start + far as usize)
         };
         let pages: [*const libc::c_void; PAGES_ASKED] = std::array::from_fn(page);
-        let mut told = [-libc::ENOENT; PAGES_ASKED];
+        let mut status = [-libc::ENOENT; PAGES_ASKED];
         // SAFETY: both arrays have the length passed to the call, live until it returns, and
-        // `told` is written by nobody else. Without a list of nodes it moves no page and reads none:
+        // `status` is written by nothing else. Without a list of nodes it moves no page and reads none:
         // the addresses are looked up, whatever they are.
         let result = unsafe {
             libc::syscall(
@@ -29,14 +29,14 @@ impl Span {
                 PAGES_ASKED as libc::c_ulong,
                 pages.as_ptr(),
                 ptr::null::<libc::c_int>(),
-                told.as_mut_ptr(),
+                status.as_mut_ptr(),
                 0 as libc::c_int,
             )
         };
         if result != 0 {
             return None;
         }
-        let mut nodes = told.iter().filter_map(|node| u32::try_from(*node).ok());
+        let mut nodes = status.iter().filter_map(|node| u32::try_from(*node).ok());
         let first = nodes.next()?;
         nodes.all(|node| node == first).then_some(first)
     }

@@ -19,19 +19,19 @@ pub trait DataPath: Send + Sync + 'static {
     /// Requests the release of a posted slice. A transport that cannot release it lets it complete.
     fn withdraw(&self, lane: Lifecycle, slice: SliceId);
 
-    /// Polls a lane for completions in place of its task, for a bounded time and until `is_done`. For a
-    /// thread that would park otherwise. Does nothing where polling does not pay.
+    /// Polls a lane for completions in place of its task, for a bounded time or until `is_done`
+    /// returns true. For a thread that would park otherwise. Does nothing if polling does not pay.
     fn busy_poll(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
 
-    /// Has the lane's task poll for completions for a bounded time. For a task that is about to yield.
-    /// Does nothing where polling does not pay.
+    /// Has the lane's task poll for completions for a bounded time. For a task that is about to
+    /// yield. Does nothing if polling does not pay.
     fn request_poll(&self, _lane: Lifecycle) {}
 
-    /// Probes the lane, for transports whose lanes are probed before use.
+    /// Probes a lane before use, for transports that require it.
     fn probe_rail(&self, _lane: Lifecycle) -> Step<()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// The rails to a peer have failed, so its lanes run over TCP for a while.
+    /// Records that all rails to a peer have failed, so that its lanes run over TCP for a while.
     fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
 }

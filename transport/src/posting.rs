@@ -10,8 +10,7 @@ use std::sync::Arc;
 /// A slice to move: `span.len()` bytes.
 #[derive(Clone, Debug)]
 pub struct Posting {
-    /// The attempt, which its completion names; unique among those posted on the lane and not yet
-    /// ended.
+    /// The attempt, named by its completion; unique among the outstanding attempts of the lane.
     pub slice: SliceId,
     /// The direction.
     pub direction: Direction,
@@ -19,19 +18,20 @@ pub struct Posting {
     pub span: Span,
     /// The bytes on the peer's side.
     pub remote: RemoteSpan,
-    /// The registration that covers `span`, for a transport whose devices need one, held until the
+    /// The registration that covers `span`, for a transport whose devices need one; held until the
     /// slice ends.
     pub memory: Option<Arc<DeviceMemory>>,
 }
 
 /// The receiver of a transport's reports. Called from the transport's tasks and threads, and from
-/// within its calls, always without a lock of the transport held. It must not block or retire a
-/// lane, and may post.
+/// within its calls, always without a lock of the transport. It must not block or retire a lane,
+/// and may post.
 pub trait LaneSink: Send + Sync + 'static {
-    /// Reports completions, with one call per wake of the lane; the callee may drain the list, and the
+    /// Handles completions, in one call per wake of the lane. The callee may drain the list; the
     /// rest is dropped.
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>);
 
-    /// The lane failed: reports its first error, once. It accepts no more slices and must be retired.
+    /// Handles the first error of a lane, once. The lane accepts no more slices and must be
+    /// retired.
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError);
 }

@@ -35,7 +35,7 @@ impl Access {
     }
 }
 
-/// A registered region: what a peer must know to reach it.
+/// A registered region, as announced to peers.
 #[derive(Clone)]
 pub struct Region {
     key: u64,
@@ -175,7 +175,7 @@ impl RegionTable {
         Ok(result)
     }
 
-    /// Registers `span` under the key `entropy`, which the caller draws at random: it is all that
+    /// Registers `span` under the key `entropy`, drawn at random by the caller: the key alone
     /// protects the region from a peer that guesses. Costs a copy of the table.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ impl RegionTable {
 
     /// Removes the region with `key` and returns its memory, or `None` if there is none.
     ///
-    /// A transfer under way checks again before its next copy and holds the memory until then;
+    /// A running transfer checks again before its next copy and holds the memory until then;
     /// [`Memory::holders`] counts the holders.
     pub fn unregister(&self, key: u64) -> Option<Memory> {
         self.change(|regions, current| {

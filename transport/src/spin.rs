@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Decides whether a waiter polls before it sleeps. Polling pays where the other end answers within
-/// microseconds, and not if it is slow or shares the processor: after each empty poll
-/// more sleeps go without one, `2n + 1` after `n`, up to a limit.
+/// Decides whether a waiter polls before it sleeps. Polling pays if the other end answers within
+/// microseconds, and not if it is slow or shares the processor. After each empty poll more sleeps
+/// skip the poll, `2n + 1` after `n`, up to a limit.
 #[derive(Debug, Default)]
 pub struct SpinBudget {
     /// Number of sleeps without a poll after the last empty poll; the next one doubles it.

@@ -1,7 +1,7 @@
 //! `cargo xtask api`: the public surface of the library as one item per line.
 //!
-//! rustdoc writes the crate as JSON, and every public item becomes a line of docs/api/handfast.txt. A
-//! change of the surface is a change of that file.
+//! rustdoc writes the crate as JSON, and every public item becomes a line of docs/api/handfast.txt.
+//! A change of the public surface thus changes that file.
 
 use crate::project::Project;
 use crate::report::{Outcome, of_findings, skipped};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 const PACKAGE: &str = "handfast";
 const FEATURES: &str = "diagnosis,metadata,metrics-http";
 const SNAPSHOT: &str = "docs/api/handfast.txt";
-/// Version of rustdoc's JSON, that of Rust 1.95, which the crate public-api reads.
+/// Version of rustdoc's JSON: that of Rust 1.95, which the crate public-api reads.
 const FORMAT_VERSION: u64 = 57;
 
 /// Compare the library's public items with docs/api/handfast.txt
@@ -36,16 +36,16 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// The surface is the one that the repository states.
+/// Checks that the public surface matches the file.
 pub(crate) fn check(project: &Project) -> Outcome {
     let surface = surface(project)?;
-    // A file that is missing states no item.
+    // A missing file lists no item.
     let stated = fs::read_to_string(project.root().join(SNAPSHOT)).unwrap_or_default();
     let note = format!("{} public items", surface.lines().count());
     of_findings(&differences(&stated, &surface), note)
 }
 
-/// The public items. Skipped where rustdoc writes a form of JSON that is not read.
+/// Returns the public items. Skipped if rustdoc writes an unsupported version of JSON.
 fn surface(project: &Project) -> Result<String> {
     let json = document(project)?;
     let document: serde_json::Value = serde_json::from_slice(&fs::read(&json)?)?;
@@ -63,8 +63,8 @@ fn surface(project: &Project) -> Result<String> {
     Ok(api.items().map(|item| format!("{item}\n")).collect())
 }
 
-/// Has rustdoc write its JSON form, in a target folder of its own so that the unstable option
-/// rebuilds nothing else.
+/// Has rustdoc write its JSON, in a separate target folder so that the unstable option rebuilds
+/// nothing else.
 fn document(project: &Project) -> Result<PathBuf> {
     let target = project.scratch().join("api");
     let words = ["rustdoc", "--quiet", "--lib", "--package", PACKAGE, "--features", FEATURES];
@@ -78,7 +78,7 @@ fn document(project: &Project) -> Result<PathBuf> {
     Ok(target.join("doc").join(PACKAGE).with_extension("json"))
 }
 
-/// Lines that one text has and the other has not.
+/// Returns the lines that only one of the texts has.
 fn differences(stated: &str, found: &str) -> Vec<String> {
     let lacks = |text: &str, line: &str| !text.lines().any(|other| other == line);
     let gone = stated.lines().filter(|line| lacks(found, line));

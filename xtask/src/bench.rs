@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: the speed of handfast against the raw limits of the machine.
 
-// Rates and ratios for people.
+// Rates and ratios are only reported.
 #![allow(clippy::float_arithmetic)]
 
 mod figures;
@@ -16,10 +16,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use targets::Target;
 
-/// Peers that are opened to at once.
+/// Number of peers opened at once.
 const PEERS: &str = "1000";
 
-/// Measure handfast and the raw limits of this machine in turns, and compare them with the targets
+/// Measure handfast and the raw limits of this machine alternately, and compare them with the
+/// targets
 ///
 /// Covers writes and reads of 4 KiB to 16 MiB, alone and 32 at a time, from one thread and from
 /// four; latency of single requests; the first transfer to a new peer; processor time; and a
@@ -33,7 +34,8 @@ const PEERS: &str = "1000";
 /// Exit code: 0 if everything was measured; with --check, 1 if a target was missed.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Fewer and shorter rounds, and the result into cargo's target folder: to see that it works
+    /// Fewer and shorter rounds, with the result in cargo's target folder, to test the benchmark
+    /// itself
     #[arg(long)]
     quick: bool,
     /// Fail if a target is missed
@@ -48,12 +50,12 @@ pub(crate) struct Arguments {
 struct Part {
     what: &'static str,
     words: &'static [&'static str],
-    /// Batches, rounds and time of a round, and of the quick run.
+    /// Batches, rounds and duration of a round, and those of the quick run.
     full: [&'static str; 3],
     quick: [&'static str; 3],
 }
 
-/// A start is killed past it.
+/// Timeout after which a run is killed.
 const LIMIT: Duration = Duration::from_secs(300);
 const PARTS: [Part; 2] = [
     Part {
@@ -113,7 +115,8 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     Ok(!arguments.check || missed == 0)
 }
 
-/// The first processor this process may use for one side, the last for the other.
+/// Returns the first processor that this process may use, for one side, and the last, for the
+/// other.
 fn cores() -> Vec<String> {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let allowed = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));

@@ -1,4 +1,4 @@
-//! Checks of the repository itself that no compiler makes.
+//! Checks of the repository that no compiler makes.
 
 pub(crate) mod circles;
 pub(crate) mod graph;
@@ -9,7 +9,8 @@ pub(crate) mod texts;
 use anyhow::{Context, Result, bail};
 use std::process::Command;
 
-/// A program's output, or the reason for having none. It may end with one of these codes.
+/// Returns a program's output, or the reason why there is none. The accepted exit codes are
+/// `codes`.
 fn output_of(mut command: Command, codes: &[i32]) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| name.clone())?;

@@ -1,4 +1,4 @@
-//! Runs a program with a deadline and its output in a log.
+//! Runs a program with a deadline, and its output in a log.
 
 use anyhow::{Context, Result, bail};
 use std::cell::Cell;
@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(50);
-/// Lines of a failed program's output that are shown; the log has all of them.
+/// Maximum lines of a failed program's output that are shown; the log has all of them.
 const TAIL_LINES: usize = 40;
 
-/// Of a clock tick in `/proc`, on every Linux that Rust runs on.
+/// Duration of a clock tick in `/proc`, on every Linux that Rust supports.
 const TICK: Duration = Duration::from_millis(10);
 
 thread_local! {
@@ -25,7 +25,8 @@ thread_local! {
 /// Runs `command` until `deadline` with both output streams in the file `log`, and returns the output.
 ///
 /// # Errors
-/// The end of the program, or that it could not be run, followed by the end of its output.
+/// The exit status of the program, or the reason why it did not run, followed by the end of its
+/// output.
 pub(crate) fn run(command: Command, log: &Path, deadline: Instant) -> Result<String> {
     let ended = run_logged(command, log, deadline).context("cannot be run")?;
     let output = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
@@ -38,7 +39,8 @@ pub(crate) fn run(command: Command, log: &Path, deadline: Instant) -> Result<Str
     bail!("{end}: {}; output: {log}\n{}", last.trim(), tail(&output, TAIL_LINES))
 }
 
-/// The program's end, or `None` if the deadline passed and it was killed with all it had started.
+/// Returns the program's exit status, or `None` if the deadline passed and it was killed with its
+/// children.
 fn run_logged(
     mut command: Command,
     log: &Path,
@@ -49,20 +51,20 @@ fn run_logged(
     }
     let file = File::create(log)?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    // People and parsers read the log, never a terminal.
+    // The log is for people and parsers, not for a terminal.
     command.env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1");
     wait(command.spawn()?, deadline)
 }
 
-/// The processor time of the programs that this thread has run since the last call, with all they
-/// started and waited for.
+/// Returns the processor time of the programs that this thread has run since the last call,
+/// including awaited children.
 pub(crate) fn take_processor_time() -> Duration {
     PROCESSOR.take()
 }
 
-/// Of a process and the children that it has waited for: fields 14 to 17 of `/proc/PID/stat`.
+/// Returns the time of a process and of its awaited children: fields 14 to 17 of `/proc/PID/stat`.
 fn processor_time(stat: &str) -> Option<Duration> {
-    // The second field is a name in parentheses, which may have spaces.
+    // The second field is a name in parentheses, which may contain spaces.
     let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
     let ticks: u32 = fields.map(|field| field.parse::<u32>().unwrap_or(0)).sum();
     Some(TICK * ticks)
@@ -73,7 +75,7 @@ fn wait(mut child: Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     let mut took = Duration::ZERO;
     let stat = format!("/proc/{}/stat", child.id());
     loop {
-        // Read before the look that may reap the process: its last words are a poll old at most.
+        // Read before the wait that may reap the process: the value is at most one poll old.
         let read = fs::read_to_string(&stat).ok().and_then(|stat| processor_time(&stat));
         took = read.unwrap_or(took);
         let ended = child.try_wait()?;
@@ -91,14 +93,15 @@ fn wait(mut child: Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// A program runs and exits with success, for `cargo deny --version` and the like.
+/// Whether a program runs and exits with success, such as `cargo deny --version`.
 pub(crate) fn answers(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
 /// `cargo` in the workspace's root, without the variables that cargo set for this program: build
-/// scripts that read them, such as ring's, would run again after each cargo started by hand.
+/// scripts that read them, such as ring's, would otherwise run again after each manual call of
+/// cargo.
 pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new("cargo");
     for (name, _) in env::vars_os() {
@@ -111,7 +114,7 @@ pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str
     command
 }
 
-/// The same command at the lowest priority: it takes only idle processors.
+/// Returns the command at the lowest priority, which takes only idle processors.
 pub(crate) fn modest(command: Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
@@ -127,7 +130,7 @@ pub(crate) fn modest(command: Command) -> Command {
     nice
 }
 
-/// Kills a process and everything it has started: cargo's own end leaves its test binaries running.
+/// Kills a process and all its descendants: cargo's own end leaves its test binaries running.
 fn kill_tree(process: u32) {
     // A stopped process starts no further children.
     signal("-STOP", process);
@@ -142,8 +145,8 @@ fn signal(name: &str, process: u32) {
     answers(Command::new("kill").args([name, &process.to_string()]));
 }
 
-/// The last lines, after those that name what failed further up: a test runner that goes on after
-/// a failure ends with what passed.
+/// Returns the last lines, preceded by those that name the failures: a test runner that continues
+/// after a failure ends with passed tests.
 fn tail(output: &str, lines: usize) -> String {
     let all: Vec<_> = output.lines().collect();
     let (before, last) = all.split_at(all.len().saturating_sub(lines));
@@ -204,7 +207,7 @@ mod tests {
         }
     }
 
-    /// A process may stay as a zombie where nothing reaps orphans.
+    /// A process may remain as a zombie if nothing reaps orphans.
     fn is_running(process: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))

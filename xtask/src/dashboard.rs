@@ -27,9 +27,9 @@ static PACKAGES: Packages = Packages::of_system("prometheus", &["prometheus"]);
 
 const DASHBOARD: &str = "docs/grafana/handfast.json";
 const BUDGET: Duration = Duration::from_secs(900);
-/// Scrapes come once a second; a query that finds nothing by then never will.
+/// Timeout of a query. Scrapes happen once a second, so it would find data long before.
 const DATA_WITHIN: Duration = Duration::from_secs(60);
-/// Families without series here, and the reason.
+/// Families without series in this setup, with the reason.
 const EMPTY: [(&str, &str); 3] = [
     ("handfast_rail_nic_bytes", "counted by engines with several RDMA devices"),
     ("handfast_peer_refusals_sent", "no call is refused here"),
@@ -112,7 +112,7 @@ fn check(project: &Project, programs: &Path) -> Result<String> {
     judge(&queries, &pending)
 }
 
-/// The result, of the queries that returned nothing.
+/// Returns the result, from the queries without data.
 fn judge(queries: &[String], pending: &[String]) -> Result<String> {
     let reason = |query: &String| EMPTY.iter().find(|(family, _)| query.contains(family));
     let fault = |query: &String| match (pending.contains(query), reason(query)) {
@@ -161,10 +161,11 @@ impl Prometheus {
         Ok(Self { promtool, url: format!("http://{address}"), _process: process })
     }
 
-    /// Asks until every query has returned data or the time is over; yields those that did not.
+    /// Queries until each query has returned data or the timeout expires; returns those without
+    /// data.
     ///
     /// # Errors
-    /// A query that Prometheus rejects, or a Prometheus that does not answer.
+    /// A query was rejected, or Prometheus does not answer.
     fn until_data(&self, queries: &[String], within: Duration) -> Result<Vec<String>> {
         let end = Instant::now() + within;
         let mut pending = queries.to_vec();
@@ -196,7 +197,7 @@ impl Prometheus {
     }
 }
 
-/// A port of loopback that was free a moment ago.
+/// Returns a loopback port that was free a moment ago.
 fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
@@ -206,7 +207,7 @@ fn dashboard(root: &Path) -> Result<Value> {
     serde_json::from_str(&text).context(DASHBOARD)
 }
 
-/// The expressions of all panels, with Grafana's variables replaced.
+/// Returns the expressions of all panels, with Grafana's variables replaced.
 fn queries(dashboard: &Value) -> Vec<String> {
     let panels = dashboard["panels"].as_array().into_iter().flatten();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());

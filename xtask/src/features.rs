@@ -1,5 +1,5 @@
-//! The features that the tests are built with. All of them share one build: a second set of features
-//! would compile the workspace, and half of what it depends on, once more.
+//! The features with which the tests are built. They all share one build: a second set of features
+//! would compile the workspace, and half of its dependencies, once more.
 
 use crate::fleet;
 use crate::project::Project;
@@ -12,20 +12,20 @@ use std::time::Instant;
 
 /// Options of cargo and variables of a build.
 pub(crate) struct Features {
-    /// Every package is selected, whichever targets are named: the features of common dependencies
-    /// add up over the selected packages.
+    /// Every package is selected, even with other targets: features of common dependencies are
+    /// unified over the selected packages.
     options: Vec<&'static str>,
     verbs: Option<VerbsBuild>,
     variables: Vec<(&'static str, OsString)>,
 }
 
 impl Features {
-    /// `verbs` and `etcd`, each where what it is built from was unpacked.
+    /// `verbs` and `etcd`, each if its build dependencies were unpacked.
     pub(crate) fn available(project: &Project, deadline: Instant) -> Self {
         Self::with_verbs(project, deadline).unwrap_or_else(|_| Self::without_verbs(project))
     }
 
-    /// The same, or why nothing can be built with the feature `verbs`.
+    /// Returns the same, or the reason why nothing can be built with the feature `verbs`.
     pub(crate) fn with_verbs(project: &Project, deadline: Instant) -> Result<Self> {
         if !HEADERS.is_present(project) {
             return Err(skipped(HEADERS.missing()));
@@ -37,7 +37,7 @@ impl Features {
         Ok(features)
     }
 
-    /// `etcd`, where that can be built. Other crates have the features that they have with `verbs`.
+    /// `etcd`, if it can be built. Other crates have the same features as with `verbs`.
     pub(crate) fn without_verbs(project: &Project) -> Self {
         let mut features = Self::default_only();
         if let Some(variables) = fleet::etcd_build(project) {
@@ -47,7 +47,7 @@ impl Features {
         features
     }
 
-    /// None but those that users get unasked.
+    /// Only the default features.
     pub(crate) fn default_only() -> Self {
         Self { options: vec!["--workspace"], verbs: None, variables: Vec::new() }
     }

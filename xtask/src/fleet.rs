@@ -1,10 +1,10 @@
-//! Released nodes of the Mooncake Transfer Engine, and stories of the program with them as peers.
+//! Released nodes of the Mooncake Transfer Engine, and tests of the program with them as peers.
 
 use crate::features::Features;
 use crate::guest::Packages;
 use crate::project::Project;
 use crate::report::{Outcome, Step, as_skipped, skipped};
-use crate::stages::{NIGHTLY, judged};
+use crate::stages::{NIGHTLY, binary, judged};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use std::time::Instant;
 pub(crate) const STAGE: &str = "fleet";
 /// Their package on PyPI.
 const PACKAGE: &str = "mooncake-transfer-engine-non-cuda";
-/// One with all of the protocol, and one before version 2 of the data protocol, the ready message
-/// and GIDs in handshakes. The stories name them too.
+/// One with the whole protocol, and one before version 2 of the data protocol, the ready message
+/// and GIDs in handshakes. The tests name them too.
 const RELEASES: [&str; 2] = ["0.3.13.post1", "0.3.10.post2"];
 /// Variable with the path of this folder, for the tests.
 pub(crate) const FOLDER: &str = "HANDFAST_FLEET";
-/// Written last.
+/// Marker file, written last.
 const COMPLETE: &str = ".complete";
 
 /// A library that the releases load, and a metadata store.
@@ -41,33 +41,36 @@ pub(crate) fn installs(project: &Project) -> impl Iterator<Item = Step<'_>> {
     })
 }
 
-/// The stories, and those of the store in an etcd. Nightly both releases do everything.
+/// The tests, and those of the store in an etcd. Nightly, all of them run with both releases.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
-    let tests = move |name: &str, arguments: &[&str], deadline| {
+    let tests = move |step: &str, name: &str, arguments: &[&str], deadline| {
         let mut features = Features::available(project, deadline);
         features.set(FOLDER, project.scratch());
         if nightly {
             features.set(NIGHTLY, "1");
         }
-        let log = format!("fleet-{name}");
-        unless_skipped(&features.run(project, &log, ("test", arguments), deadline)?)
+        let log = format!("fleet-{step}");
+        let binary = binary(project, &features, (name, &log), deadline)?;
+        let mut command = binary.command(&binary.program, &features);
+        command.args(arguments);
+        unless_skipped(&project.run(command, &log, deadline)?)
     };
     vec![
         Step::new("etcd", move |deadline| {
             let missing = [&PACKAGES, &PROTOC].into_iter().find(|it| !it.is_present(project));
             match missing {
                 Some(missing) => Err(skipped(missing.missing())),
-                None => tests("etcd", &["--test", "stores"], deadline),
+                None => tests("etcd", "metadata/stores", &[], deadline),
             }
         }),
         Step::new("released-nodes", move |deadline| {
             check(project)?;
-            tests("released-nodes", &["--test", "program", "mooncake::"], deadline)
+            tests("released-nodes", "cli/program", &["mooncake::"], deadline)
         }),
     ]
 }
 
-/// Everything that the tests with released nodes need is there; otherwise the error skips them.
+/// Checks the requirements of the tests with released nodes; an error skips them.
 pub(crate) fn check(project: &Project) -> Result<()> {
     if !PACKAGES.is_present(project) {
         return Err(skipped(PACKAGES.missing()));
@@ -79,7 +82,7 @@ pub(crate) fn check(project: &Project) -> Result<()> {
     })
 }
 
-/// With which variables the feature `etcd` is built, where that can be done.
+/// Returns the variables for building the feature `etcd`, if that is possible.
 pub(crate) fn etcd_build(project: &Project) -> Option<[(&'static str, PathBuf); 3]> {
     PROTOC.is_present(project).then(|| {
         let unpacked = PROTOC.folder(project).join("usr");
@@ -91,7 +94,7 @@ pub(crate) fn etcd_build(project: &Project) -> Option<[(&'static str, PathBuf); 
     })
 }
 
-/// The note of tests; a skipped test makes the step skipped.
+/// Returns the note of a test run; a skipped test makes the step skipped.
 pub(crate) fn unless_skipped(output: &str) -> Outcome {
     let note = judged(output)?;
     match output.lines().find(|line| line.starts_with("skipped: ")) {

@@ -9,17 +9,17 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Time limit of one input; a thousandth of it is enough.
+/// Time limit of one input, a thousand times its usual duration.
 const INPUT_SECONDS_MAX: &str = "-timeout=5";
 /// Time for a fuzzer to write its findings after its end.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Fuzz one target, or all of them one after the other, until something breaks or time is up.
+/// Fuzz one target, or all of them in sequence, until one fails or the time is up.
 ///
-/// Works on stable Rust: cargo-fuzz runs without a sanitizer, panics and failed assertions are what
-/// is looked for. What the fuzzer finds interesting goes to cargo's target folder; the checked-in
-/// corpus in fuzz/corpus is only read. An input that breaks something is kept in fuzz/artifacts:
-/// mend the cause, then move the input to fuzz/corpus/TARGET under a name that says what it is.
+/// Works on stable Rust: cargo-fuzz runs without a sanitizer, and failures are panics and failed
+/// assertions. New inputs of interest go to cargo's target folder; the checked-in corpus in
+/// fuzz/corpus is only read. A failing input is kept in fuzz/artifacts: fix the cause, then move
+/// the input to fuzz/corpus/TARGET under a descriptive name.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The target, a file name in fuzz/fuzz_targets without its extension; all if none is named
@@ -54,7 +54,7 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// The step that fuzzes every target for a share of `seconds`.
+/// Returns the step that fuzzes every target for a share of `seconds`.
 pub(crate) fn step(project: &Project, seconds: u64) -> Step<'_> {
     Step::new("fuzzing", move |deadline| fuzz_all(project, seconds, deadline))
 }
@@ -80,7 +80,7 @@ fn fuzzing(project: &Project, target: &str, seconds: u64) -> Result<Command> {
     let found = project.scratch().join("corpus").join(target);
     fs::create_dir_all(&found)?;
     let mut command = project.cargo(&["fuzz", "run", "--sanitizer", "none", target]);
-    // cargo-fuzz's own backtrace would crowd out the target's output.
+    // cargo-fuzz's own backtrace would hide the target's output.
     command.env("RUST_LIB_BACKTRACE", "0");
     // libFuzzer writes to the first folder and only reads the others.
     command.arg(found).arg(project.root().join("fuzz/corpus").join(target));
@@ -100,7 +100,7 @@ fn targets(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// libFuzzer's last word: `Done 6209778 runs in 41 second(s)`.
+/// Returns the number of runs in libFuzzer's last line: `Done 6209778 runs in 41 second(s)`.
 fn runs_done(output: &str) -> Option<u64> {
     let done = output.lines().rev().find_map(|line| line.strip_prefix("Done "))?;
     done.split(' ').next()?.parse().ok()

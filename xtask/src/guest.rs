@@ -12,7 +12,7 @@ use crate::features::Features;
 use crate::fleet;
 use crate::project::Project;
 use crate::report::{Outcome, Step, as_skipped, skipped};
-use crate::stages::{NIGHTLY, judged};
+use crate::stages::{NIGHTLY, binary, build, judged};
 use crate::verbs::HEADERS;
 use anyhow::{Context, Result};
 use machine::{DRIVERS, MACHINE, Machine, NEWER_KERNEL, WhichKernel};
@@ -22,57 +22,57 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Its name as a command.
+/// The program's name as a command.
 const COMMAND: &str = "handfast";
-/// Stories of the program and of the engine in one guest, by what their names contain.
+/// Tests of the program and of the engine in one guest, by parts of their names.
 const ONE_HOST: [&str; 7] =
     ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_loss::", "rdma_rails::", "--skip", FLEET];
-/// Those that take a minute of an emulated machine each; they run at night.
+/// Tests that take a minute of an emulated machine each; they run nightly.
 const LONG: [&str; 4] = [
     "--skip",
     "rdma_rails::lanes_use_tcp_while_both_nics_are_cut",
     "--skip",
     "rdma_rails::striped_request_survives_a_cut_nic",
 ];
-/// Those with released nodes as peers. Their names contain one of the above, and two of them at once
-/// want more memory than the guest has.
+/// Tests with released nodes as peers. Their names contain one of the above, and two of them at
+/// once need more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";
-/// Those of them that every change has: both ways, of both releases.
+/// Those of them that run on every change: both directions, with both releases.
 const FLEET_SHORT: [&str; 3] =
     ["mooncake_rdma::file_", "mooncake_rdma::released_", "mooncake_rdma::older_"];
-/// Time limit of all of them, one after another.
+/// Time limit of all of them in sequence.
 const FLEET_SECONDS_MAX: &str = "3600";
-/// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
+/// Makes the numbers of the two NICs differ; built by the stage, then used by every guest.
 const EXAMPLE: &str = "numbers_apart";
 /// Moves bytes between two hosts.
 const TWO_HOSTS: &str = "two_hosts";
 /// Exit code of a guest that does not boot, distinct from the command's.
 const NOT_RUN: u8 = 125;
-/// Downloading and unpacking a hundred megabytes.
+/// Time limit for downloading and unpacking a hundred megabytes.
 const PACKAGES_MAX: Duration = Duration::from_secs(600);
 
-/// Run a command in a virtual machine that has RDMA devices
+/// Run a command in a virtual machine with RDMA devices
 ///
-/// Boots the distribution's kernel in QEMU, with KVM where that works and in software elsewhere,
-/// makes two soft-RoCE NICs in it (rxe0 at 10.0.0.1, rxe1 at 10.0.0.2, joined by a wire), and runs
-/// the command in the folder where you are. The guest sees the host's files as they are; what it
-/// writes is in its memory and gone with it. The command `handfast` is this workspace's program, built
-/// with RDMA first. Queue-pair numbers of the two NICs differ. A boot takes seven seconds on two idle
+/// Boots the distribution's kernel in QEMU, with KVM if it works and by emulation otherwise,
+/// creates two soft-RoCE NICs (rxe0 at 10.0.0.1, rxe1 at 10.0.0.2, connected by a link), and runs
+/// the command in the current folder. The guest sees the host's files; its changes stay in its
+/// memory and end with it. The command `handfast` is this workspace's program, built with RDMA
+/// first. Queue-pair numbers of the two NICs differ. A boot takes seven seconds on two idle
 /// processors.
 ///
 /// QEMU, the kernel and the user-space drivers are Debian packages, unpacked below cargo's target
-/// folder at the first use: nothing is installed, and no root is needed.
+/// folder at the first use: nothing is installed, and root is not required.
 ///
-/// Exit code: the command's; 125 if the guest could not be had or did not answer in time.
+/// Exit code: the command's; 125 if the guest did not start or did not answer in time.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Time limit of the command, in seconds; the guest ends then
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     limit: u64,
-    /// Guests to boot, 1 or 2. Two have a kernel and one NIC each (rxe0, at 10.0.0.1 and 10.0.0.2) and
-    /// a wire in between; each runs the command, with HANDFAST_HOST 0 or 1, once both are up. One
-    /// that makes the file /run/guest/destroy-other has the other's power cut, and has it booted and
-    /// run the command again, with HANDFAST_BOOT one higher
+    /// Guests to boot, 1 or 2. Two have a kernel and one NIC each (rxe0, at 10.0.0.1 and 10.0.0.2)
+    /// and a link between them; each runs the command, with HANDFAST_HOST 0 or 1, once both have
+    /// booted. If one creates the file /run/guest/destroy-other, the other's power is cut; it boots
+    /// and runs the command again, with HANDFAST_BOOT one higher
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
     /// The kernel to boot
@@ -114,7 +114,7 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> 
     })))
 }
 
-/// Builds the program with RDMA where the command is its bare name, and says where it is.
+/// Builds the program with RDMA if the command is its bare name, and returns its folder.
 fn program_folder(project: &Project, command: &[OsString]) -> Result<Option<PathBuf>> {
     if command.first().is_none_or(|word| word != COMMAND) {
         return Ok(None);
@@ -128,7 +128,7 @@ fn program_folder(project: &Project, command: &[OsString]) -> Result<Option<Path
     Ok(Some(project.target().join("debug")))
 }
 
-/// Packages that the setup of these stages unpacks.
+/// Returns the packages to unpack during the setup of these stages.
 pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
     let any = |names: &[&str]| names.iter().any(|name| stages.contains(name));
     match (any(&["guest"]), any(&["checks", "tests", "seeds", fleet::STAGE])) {
@@ -138,15 +138,15 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
     }
 }
 
-/// The stage `guest`: the tests of the verbs backend, and of the program over it, on soft-RoCE.
+/// The stage `guest`: the tests of the verbs transport, and of the program over it, on soft-RoCE.
 ///
-/// Nightly also the doctors of two hosts, a host that is destroyed and comes back, and every story with
+/// Nightly also the doctors of two hosts, a host that is destroyed and returns, and every test with
 /// released Mooncake nodes.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![
         Step::new("soft-roce", |deadline| {
             examples(project, deadline)?;
-            Tests::of("rdma").run(project, deadline)
+            Tests::of("transport-rdma/rdma").run(project, deadline)
         }),
         Step::new("conformance", |deadline| CONFORMANCE.run(project, deadline)),
         Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
@@ -159,7 +159,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     ];
     if nightly {
         steps.push(Step::new("program-two-hosts", |deadline| {
-            // One ends with a host cut off.
+            // One of them ends with a host cut off.
             let words = &["hosts::", "--test-threads=1"];
             Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
         }));
@@ -171,22 +171,16 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             Tests { words: &["reborn::"], ..TWO_PROGRAMS }.run(project, deadline)
         }));
     }
-    // The nightly run includes those of every change.
+    // The nightly run includes the tests of every change.
     let name = if nightly { "fleet-over-rdma" } else { "released-nodes-over-rdma" };
     steps.push(Step::new(name, move |deadline| fleet(project, nightly, deadline)));
     steps
 }
 
-/// Builds the guest's programs together with the tests, so that its stage spends its time in the
-/// guest.
-pub(crate) fn builds(project: &Project) -> Step<'_> {
-    Step::new("guest-builds", |deadline| examples(project, deadline))
-}
-
-fn examples(project: &Project, deadline: Instant) -> Outcome {
-    let build: (_, &[&str]) = ("build", &["--example", EXAMPLE, "--example", TWO_HOSTS]);
-    Features::with_verbs(project, deadline)?.run(project, "guest-builds", build, deadline)?;
-    Ok(String::new())
+/// Builds the guest's programs, which are examples, with the tests.
+fn examples(project: &Project, deadline: Instant) -> Result<()> {
+    build(project, &Features::with_verbs(project, deadline)?, "guest-builds", deadline)?;
+    Ok(())
 }
 
 fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
@@ -198,8 +192,8 @@ fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
     Ok("two hosts".to_owned())
 }
 
-/// Stories on soft-iWARP, which no queue pair can be wired on: where the driver was built before, or
-/// at night.
+/// Tests on soft-iWARP, on which no queue pair can be connected: if the driver was built before, or
+/// nightly.
 fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     if nightly {
         Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
@@ -214,8 +208,8 @@ fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     Tests { options, words, ..PROGRAM }.run(project, deadline)
 }
 
-/// Stories with released Mooncake nodes as peers, in one guest with both, and with stores in an etcd
-/// where that can be built: at night all of them, else those that need no store.
+/// Runs the tests with released Mooncake nodes as peers, in one guest with two NICs. Tests with a store
+/// run nightly, if etcd can be built.
 fn fleet(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     fleet::check(project)?;
     let stories: &[&str] = if nightly { &[FLEET] } else { &FLEET_SHORT };
@@ -228,18 +222,19 @@ fn fleet(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     fleet::unless_skipped(&tests.output(project, deadline)?)
 }
 
-/// Scenarios that are played on the simulated fabric, compared with a kernel's soft-RoCE.
-const CONFORMANCE: Tests<'_> = Tests { words: &["guest::"], ..Tests::of("conformance") };
-/// Stories of the program, in one guest.
-const PROGRAM: Tests<'_> = Tests::of("program");
-/// The same in two guests, each of which runs them.
+/// Scenarios played on the simulated fabric, compared with a kernel's soft-RoCE.
+const CONFORMANCE: Tests<'_> =
+    Tests { words: &["guest::"], ..Tests::of("sim-tests/conformance/conformance") };
+/// Tests of the program, in one guest.
+const PROGRAM: Tests<'_> = Tests::of("cli/program");
+/// Tests of the program in two guests, each of which runs them.
 const TWO_PROGRAMS: Tests<'_> = Tests { options: &["--hosts", "2"], ..PROGRAM };
 
 /// Tests to run in a guest.
 struct Tests<'a> {
-    /// The test binary.
+    /// The test binary, by folder and name.
     binary: &'a str,
-    /// Of `cargo xtask guest`.
+    /// Options of `cargo xtask guest`.
     options: &'a [&'a str],
     /// Arguments of the test binary.
     words: &'a [&'a str],
@@ -258,8 +253,6 @@ impl<'a> Tests<'a> {
 
     fn output(&self, project: &Project, deadline: Instant) -> Result<String> {
         check(project)?;
-        let runner = start::runner(self.options)?;
-        let words = [&["--test", self.binary, "--config", &runner, "--"][..], self.words].concat();
         let mut features = Features::with_verbs(project, deadline)?;
         features.set(fleet::FOLDER, project.scratch());
         if self.nightly {
@@ -267,22 +260,26 @@ impl<'a> Tests<'a> {
         }
         let parts = [&[self.binary][..], self.options, self.words].concat();
         let log: String = parts.concat().replace(|c: char| !c.is_alphanumeric(), "-");
-        features.run(project, &format!("guest-{log}"), ("test", &words), deadline)
+        let log = format!("guest-{log}");
+        let binary = binary(project, &features, (self.binary, &log), deadline)?;
+        let mut command = binary.command(&std::env::current_exe()?, &features);
+        command.arg("guest").args(self.options).arg("--").arg(&binary.program).args(self.words);
+        project.run(command, &log, deadline)
     }
 }
 
-/// The packages of the guest are there; otherwise the error skips the step.
+/// Checks that the packages of the guest are present; an error skips the step.
 fn check(project: &Project) -> Result<()> {
     let missing = packages(&["guest"]).iter().find(|packages| !packages.is_present(project));
     missing.map_or(Ok(()), |packages| Err(skipped(packages.missing())))
 }
 
-/// File that records whether KVM works here.
+/// Returns the file that records whether KVM works here.
 fn verdict(project: &Project) -> PathBuf {
     project.scratch().join("guest-accelerator")
 }
 
-/// The program that makes the NICs' numbers differ, where it could be built.
+/// Returns the program that makes the NICs' numbers differ, if it was built.
 fn numbers_apart(project: &Project) -> Option<PathBuf> {
     let program = project.target().join("debug/examples").join(EXAMPLE);
     program.is_file().then_some(program)

@@ -35,7 +35,7 @@ enum Task {
     Test(stages::Arguments),
     /// Format, lints and the short tests, for daily work
     ///
-    /// Three minutes at most after a small change. `cargo xtask test` has the rest.
+    /// Takes at most three minutes after a small change. `cargo xtask test` has the rest.
     ///
     /// Exit code: 0 if nothing failed, 1 if something did.
     Check,

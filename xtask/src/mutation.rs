@@ -6,34 +6,34 @@ use crate::setup;
 use anyhow::{Context, Result, bail};
 use std::fs;
 
-/// Packages whose tests a change runs against, one after the other, each with the modules to skip
-/// because they run long.
+/// Packages whose tests run against a change, in sequence, each with the long modules to skip.
 const PASSES: [(&str, &[&str]); 2] = [
     ("handfast-core", &[]),
     ("sim-tests", &["application::", "replay::", "shipping::", "sweep::"]),
 ];
-/// For tests that wait and do not compute.
+/// Time limit of the tests of a change. Tests wait more than they compute.
 const TEST_SECONDS_MAX: &str = "600";
-/// Exit codes of cargo-mutants: no change was missed; some were; tests of some did not end.
+/// Exit codes of cargo-mutants: no change was missed; some were; tests of some timed out.
 const NONE_MISSED: i32 = 0;
 const MISSED: i32 = 2;
 const TIMED_OUT: i32 = 3;
 
-/// Change the handshake and transfer code in many small ways and see which change no test notices
+/// Change the handshake and transfer code in many small ways, and list the changes that no test
+/// detects
 ///
 /// cargo-mutants changes core/src/node and core/src/transfer in a copy of the repository, as
-/// .cargo/mutants.toml says. The tests of handfast-core run first, then, for the changes that they
-/// miss, the short ones of sim-tests. Results are kept below cargo's target folder: the next run
-/// leaves out the changes that a test has noticed.
+/// configured in .cargo/mutants.toml. The tests of handfast-core run first, then, for the changes
+/// that they miss, the short ones of sim-tests. Results are kept below cargo's target folder: the
+/// next run omits the changes that a test has detected.
 ///
-/// Exit code: 0 if every change was noticed, 1 otherwise.
+/// Exit code: 0 if every change was detected, 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Forget the results of earlier runs
     #[arg(long)]
     fresh: bool,
-    /// Options of cargo-mutants, such as `--re node/peers`, the changes of one file. Not
-    /// `--shard`: it counts the changes that are left, which differ between the passes
+    /// Options of cargo-mutants, such as `--re node/peers`, the changes of one file. Not `--shard`:
+    /// it counts the remaining changes, which differ between the passes
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         command.args(["--test-package", package, "--timeout", TEST_SECONDS_MAX]).arg("--output");
         command.arg(&folder).args(&arguments.options).args(["--", "--test", "stories", "--"]);
         command.args(skipped.iter().flat_map(|module| ["--skip", module]));
-        // The same cases every time, and no search for a small one where any failure will do.
+        // The same cases every time, and no shrinking, since any failure suffices.
         command.env("PROPTEST_RNG_SEED", "1").env("PROPTEST_MAX_SHRINK_ITERS", "1024");
         command.env("CARGO_TARGET_DIR", folder.join("target"));
         missed = match command.status().context("cargo mutants")?.code() {

@@ -1,4 +1,4 @@
-//! The workspace this program was built from.
+//! The workspace that contains this program.
 
 use crate::command;
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ pub(crate) struct Project {
 }
 
 impl Project {
-    /// Asks cargo about the workspace, without touching the network.
+    /// Queries cargo about the workspace, without network access.
     pub(crate) fn find() -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec();
@@ -22,7 +22,7 @@ impl Project {
         Ok(Self { metadata, is_incremental: true })
     }
 
-    /// Builds without incremental compilation: a build from nothing takes a tenth less.
+    /// Builds without incremental compilation: a build from scratch takes a tenth less.
     pub(crate) fn built_once(self) -> Self {
         Self { is_incremental: false, ..self }
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask release`: the program as users get it.
+//! `cargo xtask release`: the program for users.
 
 use crate::fleet;
 use crate::project::Project;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Links with every feature against glibc 2.28 by zig, checks that no symbol of a later glibc is
 /// needed and that the program starts, and writes an archive per architecture, SHA256SUMS and the
 /// Containerfile. cargo-zigbuild and zig are unpacked below cargo's target folder. AArch64 is built
-/// where the toolchain has that target, without verbs, and is marked unproven: nothing runs it.
+/// if the toolchain has that target, without verbs, and is marked unproven: it is never run.
 ///
 /// Exit code: 1 if a part cannot be built or a check fails.
 #[derive(clap::Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     limit: u64,
 }
 
-/// The oldest glibc that the program runs with: that of RHEL 8 and Debian 10.
+/// The oldest supported glibc: that of RHEL 8 and Debian 10.
 const GLIBC: Version = (2, 28);
 /// The C compiler and linker for an older glibc.
 const ZIG: Wheel = Wheel {
@@ -46,7 +46,7 @@ type Version = (u32, u32);
 struct Build {
     target: &'static str,
     features: &'static str,
-    /// Nothing runs it before it is published.
+    /// Whether it is published without having been run.
     is_unproven: bool,
 }
 
@@ -94,7 +94,7 @@ impl Build {
         Ok(output.status.success() && Path::new(folder.trim()).is_dir())
     }
 
-    /// Builds the program and says where it is.
+    /// Builds the program and returns its path.
     fn program(&self, project: &Project, deadline: Instant) -> Result<PathBuf> {
         let zigbuild = zigbuild(project, deadline)?;
         let zig = ZIG.ensure(project, deadline).context("zig, which links for an older glibc")?;
@@ -141,7 +141,7 @@ impl Build {
     }
 }
 
-/// The folder of cargo-zigbuild, which is built unless that was done before.
+/// Returns the folder of cargo-zigbuild, built if necessary.
 fn zigbuild(project: &Project, deadline: Instant) -> Result<PathBuf> {
     let tools = project.scratch().join("tools");
     let programs = tools.join("bin");
@@ -153,7 +153,7 @@ fn zigbuild(project: &Project, deadline: Instant) -> Result<PathBuf> {
     Ok(programs)
 }
 
-/// The newest version of glibc that a symbol of the program asks for.
+/// Returns the newest version of glibc that a symbol of the program requires.
 fn newest_glibc(program: &Path) -> Result<Version> {
     let output = Command::new("readelf").args(["--version-info", "--wide"]).arg(program).output();
     let output = output.context("readelf, of binutils")?;

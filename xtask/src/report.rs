@@ -1,4 +1,4 @@
-//! Stages of steps: what each came to, one line per stage, and the sum of all.
+//! Stages of steps: their outcomes, one line per stage, and a summary.
 
 use crate::command::take_processor_time;
 use anstyle::{AnsiColor, Style};
@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A stage that takes this many times its budget is killed: a budget is for two idle processors.
+/// Multiple of its budget after which a stage is killed: budgets are for two idle processors.
 const LIMIT: u32 = 4;
 
 /// A note such as the number of tests, which may be empty; [`Skipped`]; or a failure, whose first
@@ -27,17 +27,17 @@ impl std::fmt::Display for Skipped {
 
 impl std::error::Error for Skipped {}
 
-/// The outcome of a step that cannot run here.
+/// Creates the error of a step that cannot run here.
 pub(crate) fn skipped(why: impl Into<String>) -> anyhow::Error {
     Skipped(why.into()).into()
 }
 
-/// Takes the failure of a preparation for a reason to skip the step.
+/// Converts the failure of a preparation to a reason for skipping the step.
 pub(crate) fn as_skipped(error: anyhow::Error) -> anyhow::Error {
     skipped(format!("{error:#}").lines().next().unwrap_or_default())
 }
 
-/// Passed without findings, failed with them.
+/// Passes without findings, and fails with them.
 pub(crate) fn of_findings(findings: &[String], note: impl Into<String>) -> Outcome {
     if !findings.is_empty() {
         bail!("findings: {}\n{}", findings.len(), findings.join("\n"));
@@ -45,7 +45,7 @@ pub(crate) fn of_findings(findings: &[String], note: impl Into<String>) -> Outco
     Ok(note.into())
 }
 
-/// One thing that passes, fails or is skipped. It must end before the instant it is given.
+/// A check that passes, fails or is skipped. It must end before the given instant.
 pub(crate) struct Step<'a> {
     name: &'static str,
     run: Box<dyn FnOnce(Instant) -> Outcome + Send + 'a>,
@@ -68,7 +68,7 @@ pub(crate) struct Stage<'a> {
     pub(crate) steps: Vec<Step<'a>>,
 }
 
-/// A stage that has ended.
+/// A finished stage.
 struct Run {
     name: &'static str,
     what: &'static str,
@@ -77,9 +77,9 @@ struct Run {
     steps: Vec<Done>,
 }
 
-/// A step that has ended.
+/// A finished step.
 struct Done {
-    /// With the name of its stage.
+    /// Its name, with that of its stage.
     name: String,
     took: Duration,
     processor: Duration,
@@ -87,12 +87,12 @@ struct Done {
 }
 
 impl Stage<'_> {
-    /// Names for `--step`.
+    /// Returns the names for `--step`.
     pub(crate) fn step_names(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(|step| step.name)
     }
 
-    /// Leaves out every step but those of that name.
+    /// Removes every step with another name.
     pub(crate) fn keep_step(&mut self, name: &str) {
         self.steps.retain(|step| step.name == name);
     }
@@ -117,7 +117,7 @@ impl Done {
         self.outcome.as_ref().err()?.downcast_ref()
     }
 
-    /// The cause of a failure and what else is known of it.
+    /// Returns the cause of a failure and its details.
     fn failed(&self) -> Option<(String, String)> {
         let error = self.outcome.as_ref().err().filter(|_| self.skipped().is_none())?;
         let text = format!("{error:#}");
@@ -126,7 +126,7 @@ impl Done {
     }
 }
 
-/// The steps of all stages that have ended.
+/// The finished steps of all stages.
 #[derive(Default)]
 pub(crate) struct Summary {
     steps: Vec<Done>,
@@ -136,13 +136,13 @@ impl Summary {
     /// Runs a stage and prints its line.
     pub(crate) fn run(&mut self, stage: Stage<'_>) {
         begin_line(stage.name, stage.what);
-        // A failed flush does no harm: the line is complete when the stage is.
+        // A failed flush is harmless: the line is complete when the stage is.
         drop(anstream::stdout().flush());
         self.end_line(stage.run());
     }
 
-    /// Runs the stages of each list one after the other, both lists at the same time, and prints the
-    /// line of a stage when it ends.
+    /// Runs the stages of each list in sequence, both lists in parallel, and prints the line of a
+    /// stage when it ends.
     pub(crate) fn run_both(&mut self, one: Vec<Stage<'_>>, other: Vec<Stage<'_>>) {
         let (ended, ends) = mpsc::channel();
         thread::scope(|scope| {
@@ -180,7 +180,7 @@ impl Summary {
         self.steps.extend(run.steps);
     }
 
-    /// Prints the sum of all stages and says whether nothing failed.
+    /// Prints the summary of all stages and returns whether nothing failed.
     pub(crate) fn finish(&self) -> bool {
         anstream::println!("\ntook        of a processor");
         for Done { name, took, processor, .. } in &self.steps {
@@ -205,7 +205,7 @@ fn begin_line(name: &str, what: &str) {
     anstream::print!("{name:<9} {what:<58} ");
 }
 
-/// The result of the steps, and the number of each outcome.
+/// Returns the overall result, and the number of each outcome.
 fn result_of(steps: &[Done]) -> (Style, &'static str, String) {
     let passed = steps.iter().filter(|step| step.outcome.is_ok()).count();
     let skipped = steps.iter().filter(|step| step.skipped().is_some()).count();
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn stages_of_both_lists_run_at_the_same_time() {
         let (first, second) = (mpsc::channel(), mpsc::channel());
-        // Each waits for what the other sends: one after the other neither would end.
+        // Each waits for a message of the other: in sequence neither would end.
         let meet = |to: mpsc::Sender<()>, from: mpsc::Receiver<()>| {
             vec![Step::new("step", move |_| {
                 to.send(())?;

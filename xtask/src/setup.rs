@@ -12,30 +12,33 @@ use std::time::{Duration, Instant};
 
 /// cargo-deny takes two minutes to build on two cores, cargo-fuzz half a minute.
 const BUDGET: Duration = Duration::from_secs(900);
-/// Every change installs none of those, and downloads the rest.
+/// Time limit of the setup for a change, which installs none of those and downloads the rest.
 const BUDGET_OF_A_CHANGE: Duration = Duration::from_secs(40);
 
 /// Install the programs that the other commands use in addition to cargo.
 ///
-/// rustfmt and clippy come with `rustup component add`. The rest comes with `cargo install
-/// --locked` and `apt-get install`, and only for root: for other users the commands are printed. What is
-/// missing makes the steps that need it be skipped, with the reason, and nothing fail. The virtual
-/// machine of `cargo xtask guest` and what builds the verbs backend are Debian packages that are
-/// unpacked below cargo's target folder, by any user; nothing of them is installed.
+/// rustfmt and clippy are installed by `rustup component add`. The rest is installed by `cargo
+/// install --locked` and `apt-get install`, and only for root: for other users the commands are
+/// printed. Steps that need a missing program are skipped with the reason; nothing fails. The
+/// virtual machine of `cargo xtask guest` and the build dependencies of the verbs transport are
+/// Debian packages that are unpacked below cargo's target folder, for any user; nothing of them is
+/// installed.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Only find or unpack what builds the verbs backend, and print the command that builds it
+    /// Only find or unpack the build dependencies of the verbs transport, and print the build
+    /// command
     ///
-    /// That is the headers of libibverbs and librdmacm, those of the system or else Debian packages,
-    /// and the Python wheel `libclang`. Exit code: 1 if a part cannot be had; the error names it.
+    /// They are the headers of libibverbs and librdmacm, those of the system or else of Debian
+    /// packages, and the Python wheel `libclang`. Exit code: 1 if a part is unavailable; the error
+    /// names it.
     #[arg(long)]
     verbs: bool,
 }
 
-/// A program, how to see that it is there and how to get it.
+/// A program, with the commands that detect and install it.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    /// Command that succeeds if it is there.
+    /// Command that succeeds if it is present.
     present: &'static str,
     install: &'static [&'static str],
     /// The stage that needs it.
@@ -80,7 +83,7 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     Ok(summary.finish())
 }
 
-/// The stage that installs what one of `stages` needs and is missing.
+/// Returns the stage that installs the missing programs of `stages`.
 pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> {
     let tools = TOOLS.iter().filter(|tool| stages.contains(&tool.stage));
     let install = |tool: &&'static Tool| {
@@ -104,7 +107,7 @@ pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> 
 }
 
 impl Tool {
-    /// It is installed and works; otherwise the error skips the step that needs it.
+    /// Checks that it is installed and works; an error skips the step that needs it.
     pub(crate) fn check(&self) -> Result<()> {
         if answers(&mut command(self.present)) {
             return Ok(());

@@ -1,10 +1,10 @@
-//! `cargo xtask test` and `cargo xtask nightly`: every check there is, stage by stage.
+//! `cargo xtask test` and `cargo xtask nightly`: all checks, stage by stage.
 
 mod determinism;
 mod rust_tests;
 mod sanitizer;
 
-pub(crate) use rust_tests::{NIGHTLY, judged};
+pub(crate) use rust_tests::{NIGHTLY, binary, build, judged};
 
 use crate::checks::{circles, graph, links, program, texts};
 use crate::features::Features;
@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 
 /// Check everything: build, lints, tests, exploration. CI runs it on every change.
 ///
-/// Sets up what is missing (see `cargo xtask setup`) and runs the stages, `explorer`, `seeds` and
+/// Installs missing programs (see `cargo xtask setup`) and runs the stages, `explorer`, `seeds` and
 /// `fleet` in parallel to the others. Each has a budget of time on two idle processors; past four
-/// times that it is killed and fails. One line per stage; the output of what failed follows it. A step that cannot
-/// run here is skipped, and the summary gives the reason and the time of every step.
+/// times that it is killed and fails. Prints one line per stage, followed by the output of failed
+/// steps. A step that cannot run here is skipped, and the summary gives the reason and the time of
+/// every step.
 ///
 /// Exit code: 0 if nothing failed, 1 if something did.
 #[derive(clap::Args)]
@@ -30,17 +31,17 @@ pub(crate) struct Arguments {
     /// Run only the steps of that name
     #[arg(long = "step", value_name = "NAME")]
     step: Option<String>,
-    /// List the stages with their budgets and run none
+    /// List the stages with their budgets without running any
     #[arg(long)]
     list: bool,
 }
 
-/// Stages that run in parallel to all others, one after the other. The first two need a processor and
-/// nothing else, build with another profile, and measure no time: they run at the lowest priority, while
-/// the others build, download, wait for sockets and for an emulated machine. The third mostly waits.
+/// Stages that run in sequence, in parallel to all others. The first two only need a processor,
+/// build with another profile, and measure no time: they run at the lowest priority, while the
+/// others build, download, and wait for sockets and an emulated machine. The third mostly waits.
 const PARALLEL: [&str; 3] = ["explorer", "seeds", fleet::STAGE];
 
-/// Seconds of fuzzing at night, over all decoders.
+/// Seconds of nightly fuzzing, over all decoders.
 const FUZZ_SECONDS: u64 = 600;
 
 /// Depth of a run.
@@ -51,7 +52,8 @@ pub(crate) enum Depth {
 }
 
 impl Depth {
-    /// Stages run in parallel. At night there is time, and explorations need the memory.
+    /// Whether stages run in parallel. Nightly runs have time, and their explorations need the
+    /// memory.
     fn is_crowded(self) -> bool {
         self == Self::EveryChange
     }
@@ -65,7 +67,7 @@ impl Depth {
     }
 }
 
-/// Runs the chosen stages and says whether nothing failed.
+/// Runs the chosen stages and returns whether nothing failed.
 pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Result<bool> {
     let project = project.built_once();
     let mut stages = all(&project, depth);
@@ -115,7 +117,7 @@ fn keep_step(stages: &mut Vec<Stage<'_>>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The stages of a run, each with its budget in seconds for a change.
+/// Returns the stages of a run, each with its budget in seconds for a change.
 fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
     let nightly = depth == Depth::Nightly;
     let stage =
@@ -178,7 +180,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
     stages
 }
 
-/// `cargo xtask check`: says whether nothing failed.
+/// `cargo xtask check`: returns whether nothing failed.
 pub(crate) fn check(project: &Project) -> bool {
     let mut steps = vec![
         format(project),
@@ -200,7 +202,7 @@ fn format(project: &Project) -> Step<'_> {
     })
 }
 
-/// Lints of every target, with such features.
+/// Lints every target with these features.
 fn lints(project: &Project, features: &Features, deadline: Instant) -> Outcome {
     setup::CLIPPY.check()?;
     let words: (_, &[&str]) = ("clippy", &["--all-targets", "--", "-D", "warnings"]);
@@ -237,7 +239,7 @@ fn checks(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     steps
 }
 
-/// Every crate that users can depend on can be packaged, with nothing but such crates linked.
+/// Checks that every published crate can be packaged, and links only such crates.
 fn packages(project: &Project, deadline: Instant) -> Outcome {
     let names = project.published();
     let mut command = project.cargo(&["package", "--no-verify", "--allow-dirty", "--offline"]);
@@ -247,7 +249,7 @@ fn packages(project: &Project, deadline: Instant) -> Outcome {
     Ok(format!("{} crates packaged", names.len()))
 }
 
-/// Those that read the sources and cargo's graph.
+/// Returns the checks that read the sources and cargo's graph.
 fn fast_checks(project: &Project) -> Vec<Step<'_>> {
     vec![
         Step::new("core-dependencies", |_| graph::check(project, &graph::CORE_DEPENDENCIES)),
@@ -262,7 +264,7 @@ fn fast_checks(project: &Project) -> Vec<Step<'_>> {
     ]
 }
 
-/// The default features, which no test of every change is built with.
+/// Tests the default features, with which no other test is built.
 fn release(project: &Project) -> Vec<Step<'_>> {
     vec![
         Step::new("default-features", |deadline| rust_tests::default_features(project, deadline)),
@@ -273,13 +275,14 @@ fn release(project: &Project) -> Vec<Step<'_>> {
     ]
 }
 
-/// The step `variants` comes last: it waits for the folder that the stage `tests` builds in.
+/// The step `variants` is last, since it waits for the build folder of the stage `tests`.
 fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps =
         vec![rust_tests::explorer(project, nightly), rust_tests::with_variants(project, nightly)];
     if nightly {
         steps.push(Step::new("variants-lints", |deadline| variants::lints(project, deadline)));
         steps.push(Step::new("variants-program", |deadline| variants::program(project, deadline)));
+        steps.push(Step::new("planted", |deadline| variants::planted(project, deadline)));
     }
     steps
 }
@@ -302,7 +305,7 @@ mod tests {
         }
     }
 
-    /// A name that no step has is refused with those that there are.
+    /// An unknown step is refused with the names of all steps.
     #[test]
     fn single_step_is_chosen_by_its_name() {
         let project = Project::find().unwrap();
@@ -325,7 +328,7 @@ mod tests {
         assert!(fuzz.budget.as_secs() > FUZZ_SECONDS);
     }
 
-    /// A stage that needs more takes it from another.
+    /// The budgets of a change are fixed: a stage that needs more time takes it from another.
     #[test]
     fn budgets_of_a_change_add_up_to_fifteen_minutes() {
         let project = Project::find().unwrap();

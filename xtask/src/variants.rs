@@ -1,7 +1,11 @@
-//! The broken variants of the rules: patches in `sim-tests/variants`, applied to a copy of the core in
-//! a workspace of its own below `target`. `docs/adr/0006-variants-are-patches.md` says why.
+//! The broken variants of the rules: patches in `sim-tests/variants`, applied to a copy of the core
+//! in a separate workspace below `target`. `docs/adr/0006-variants-are-patches.md` gives the
+//! reasons.
 
 mod history;
+mod planted;
+
+pub(crate) use planted::step as planted;
 
 use crate::command::cargo;
 use crate::project::Project;
@@ -19,19 +23,20 @@ use std::time::Instant;
 const PATCHES: &str = "sim-tests/variants";
 /// The crate that they change.
 const CORE: &str = "core";
-/// The lines of context before and after a change that must match: what is said further away may change.
+/// Lines of context before and after a change that must match; text further away may change.
 const CONTEXT: &str = "-C1";
-/// Files that a workspace has of its own; everything else in it is a link.
+/// Files that the workspace does not link from the original.
 const OWN_FILES: [&str; 2] = ["Cargo.toml", "Cargo.lock"];
 
 /// Explore the broken variants of the rules, or edit their patches
 ///
-/// Each variant is the shipping core with one rule broken, by a patch in `sim-tests/variants`. All
-/// patches are applied together, to a copy of the core in `target/variants`; one program is built of
-/// it and explores each variant until an oracle fails, and its world under the shipping rules, in
-/// which none may.
+/// Each variant is the shipping core with one rule broken by a patch in `sim-tests/variants`. All
+/// patches are applied together to a copy of the core in `target/variants`. One program is built
+/// from it, which explores each variant until an oracle fails, and its world under the shipping
+/// rules, in which no oracle may fail.
 ///
-/// Exit code: 0 if every variant was found, 1 if a patch does not apply, or that of the program.
+/// Exit code: 0 if every variant was found, 1 if a patch does not apply, otherwise that of the
+/// program.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Ids of variants, such as SO-1 [default: all]
@@ -40,10 +45,10 @@ pub(crate) struct Arguments {
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Check that every patch applies, and build nothing
+    /// Check that every patch applies, without building
     #[arg(long, conflicts_with_all = ["ids", "json", "edit", "save", "program"])]
     check: bool,
-    /// Make a git repository in `target/variants-edit` with a commit for each patch
+    /// Create a git repository in `target/variants-edit` with a commit for each patch
     #[arg(long, conflicts_with_all = ["ids", "json", "save", "program"])]
     edit: bool,
     /// Write the patches from the commits of that repository
@@ -75,18 +80,19 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
     Ok(program.status().context("cargo")?.success())
 }
 
-/// The command that builds the program with the variants and runs it, without its arguments.
+/// Returns the command that builds the program with the variants and runs it, without its
+/// arguments.
 fn cargo_run(project: &Project) -> Result<Command> {
     let workspace = workspace(project)?;
     let words = ["run", "--quiet", "--package", "handfast-cli", "--bin", "handfast"];
     let mut program = cargo(&workspace, words);
-    // Of the same name as the program that ships, which it must not replace.
+    // Its name is that of the shipping program, which it must not replace.
     program.env("CARGO_TARGET_DIR", workspace.join("target"));
     program.args(["--features", "variants", "--"]);
     Ok(program)
 }
 
-/// The program with the variants finds one, and `sim variants` is how.
+/// Checks that the program with the variants finds one by `sim variants`.
 pub(crate) fn program(project: &Project, deadline: Instant) -> Outcome {
     let mut command = cargo_run(project)?;
     command.args(["sim", "variants", "SO-1", "BATCH-1"]);
@@ -94,7 +100,7 @@ pub(crate) fn program(project: &Project, deadline: Instant) -> Outcome {
     Ok("the program finds variants".to_owned())
 }
 
-/// Lints of what only a build with the variants has.
+/// Lints the code that only a build with the variants has.
 pub(crate) fn lints(project: &Project, deadline: Instant) -> Outcome {
     let packages = ["-p", "handfast-sim", "-p", "sim-tests", "-p", "handfast-cli"];
     let options = ["--all-targets", "--features", "variants", "--", "-D", "warnings"];
@@ -103,21 +109,21 @@ pub(crate) fn lints(project: &Project, deadline: Instant) -> Outcome {
     Ok(String::new())
 }
 
-/// Every patch applies.
+/// Checks that every patch applies.
 pub(crate) fn check(project: &Project) -> Outcome {
     Ok(format!("{} patches of variants apply", apply(project)?))
 }
 
-/// Runs cargo where the core has the variants, with the target folder of the workspace proper, so that
-/// other dependencies are not built twice.
+/// Runs cargo on the core with the variants, with the target folder of the original workspace, so
+/// that other dependencies are not built twice.
 pub(crate) fn cargo_with_variants(project: &Project, words: &[&str]) -> Result<Command> {
     let mut command = cargo(&workspace(project)?, words.iter().copied());
     command.env("CARGO_TARGET_DIR", project.target()).env("CARGO_INCREMENTAL", "0");
     Ok(command)
 }
 
-/// The workspace with the variants, up to date: links to everything but the core, and a copy of that
-/// with every patch applied. Files that are as before keep their times.
+/// Updates the workspace with the variants: links to everything but the core, and a copy of the
+/// core with every patch applied. Unchanged files keep their times.
 fn workspace(project: &Project) -> Result<PathBuf> {
     apply(project)?;
     let (root, folder) = (project.root(), folder(project));
@@ -144,7 +150,7 @@ fn workspace(project: &Project) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Gives the copy a version of its own. Without it cargo names the files of both cores alike, and a test
+/// Gives the copy another version. Otherwise cargo names the files of both cores alike, and a test
 /// of the shipping core could link the copy.
 fn set_version(manifest: &Path) -> Result<()> {
     let text = fs::read_to_string(manifest).with_context(|| manifest.display().to_string())?;
@@ -159,7 +165,7 @@ fn folder(project: &Project) -> PathBuf {
     project.target().join("variants")
 }
 
-/// Applies every patch to a fresh copy of the core, and says how many there are.
+/// Applies every patch to a fresh copy of the core, and returns their number.
 fn apply(project: &Project) -> Result<usize> {
     let fresh = folder(project).join("applied");
     remove(&fresh)?;
@@ -178,7 +184,7 @@ fn apply(project: &Project) -> Result<usize> {
     Ok(patches.len())
 }
 
-/// The patches, in the order in which they are applied: that of their names.
+/// Returns the patches in the order of application, which is that of their names.
 fn patches(root: &Path) -> Result<Vec<PathBuf>> {
     let folder = root.join(PATCHES);
     let entries = fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
@@ -194,11 +200,11 @@ fn patches(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(patches)
 }
 
-/// Applies a patch in a folder; what git says if it does not apply, with file and line of the hunk.
+/// Applies a patch in a folder; the error is that of git, with file and line of the hunk.
 fn git_apply(folder: &Path, patch: &Path, options: &[&str]) -> Result<Result<(), String>> {
     let mut git = Command::new("git");
     git.current_dir(folder).args(["apply", CONTEXT]).args(options).arg(patch);
-    // In a repository git would leave out what is not in its index.
+    // In a repository git would ignore files that are not in its index.
     hide_repository(&mut git);
     git.env("GIT_CEILING_DIRECTORIES", folder.parent().unwrap_or(folder));
     let output = git.output().context("git, which applies the patches of the variants")?;
@@ -206,7 +212,7 @@ fn git_apply(folder: &Path, patch: &Path, options: &[&str]) -> Result<Result<(),
     Ok(if output.status.success() { Ok(()) } else { Err(said) })
 }
 
-/// Leaves out the variables that git sets for its hooks.
+/// Removes the variables that git sets for its hooks.
 fn hide_repository(git: &mut Command) {
     for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
         git.env_remove(name);
@@ -217,7 +223,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Makes `to` what `from` is, and leaves files that are equal as they are.
+/// Makes `to` equal to `from`, without touching equal files.
 fn sync(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| to.display().to_string())?;
     let mut kept = BTreeSet::new();

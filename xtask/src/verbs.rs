@@ -1,4 +1,4 @@
-//! Build dependencies of the verbs backend: the headers of rdma-core and a libclang that the
+//! Build dependencies of the verbs transport: the headers of rdma-core and a libclang that the
 //! binding generator of `rdma-sys` accepts.
 
 use crate::command::answers;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The headers, and the program that finds them.
+/// The headers, and the program that locates them.
 pub(crate) const HEADERS: Packages =
     Packages::of_system("headers", &["pkg-config", "libibverbs-dev", "librdmacm-dev"]);
 const LIBCLANG: Packages = Packages::of_system("libclang", &["libclang1-14"]);
-/// Versions that the generator takes, the best tried first. From 16 on it panics.
+/// Versions that the generator accepts, the preferred one first. From 16 on it panics.
 const VERSIONS: [u32; 3] = [14, 15, 13];
 const WHEEL: Wheel = Wheel {
     release: "libclang==14.0.6",
@@ -29,10 +29,10 @@ const WHEEL: Wheel = Wheel {
 };
 /// Versions of rdma-core 28, the oldest that `rdma-sys` accepts.
 const MODULES: [&str; 2] = ["libibverbs >= 1.8.28", "librdmacm >= 1.2.28"];
-/// Downloading and unpacking some 60 MB.
+/// Time limit for downloading and unpacking about 60 MB.
 const SETUP_MAX: Duration = Duration::from_secs(600);
 
-/// A cargo command's environment for the feature `verbs`.
+/// The environment of cargo for the feature `verbs`.
 pub(crate) struct VerbsBuild {
     variables: Vec<(&'static str, OsString)>,
 }
@@ -50,7 +50,7 @@ impl VerbsBuild {
     /// Finds the headers and libclang, or unpacks them below cargo's target folder.
     ///
     /// # Errors
-    /// Names the part that cannot be had and the packages that contain it.
+    /// Names the unavailable part and the packages that contain it.
     pub(crate) fn prepare(project: &Project, deadline: Instant) -> Result<Self> {
         let mut build = Self { variables: Vec::new() };
         build.find_headers(project, deadline)?;
@@ -102,7 +102,7 @@ impl VerbsBuild {
             None => libclang(project, deadline)?,
         };
         self.variables.push(("LIBCLANG_PATH", library.into()));
-        // A libclang from elsewhere has no stddef.h; the compiler's is used.
+        // A libclang from elsewhere has no stddef.h, so the compiler's is used.
         let mut includes = vec![compiler_headers()?];
         // rdma-sys names /usr/include; a cross linker hides the compiler's own search path.
         let multiarch = Path::new("/usr/include").join(format!("{}-linux-gnu", env::consts::ARCH));
@@ -115,12 +115,12 @@ impl VerbsBuild {
     }
 }
 
-/// Debian's library folder of this machine's architecture, from the root.
+/// Returns Debian's library folder for this machine's architecture, relative to the root.
 fn libraries() -> String {
     format!("usr/lib/{}-linux-gnu", env::consts::ARCH)
 }
 
-/// The system's libclang, else that of Debian packages, else that of the Python wheel.
+/// Returns the system's libclang, else that of Debian packages, else that of the Python wheel.
 fn libclang(project: &Project, deadline: Instant) -> Result<PathBuf> {
     if let Some(library) = libclang_in(Path::new("/")) {
         return Ok(library);
@@ -141,7 +141,7 @@ fn libclang(project: &Project, deadline: Instant) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// A libclang below `root` of a version that the generator takes, and that loads.
+/// Finds a libclang below `root` that loads and has an accepted version.
 fn libclang_in(root: &Path) -> Option<PathBuf> {
     VERSIONS.iter().find_map(|version| {
         let own = [
@@ -163,7 +163,7 @@ fn libclang_in(root: &Path) -> Option<PathBuf> {
     })
 }
 
-/// The loader finds all dependencies of a library.
+/// Whether the loader finds all dependencies of a library.
 fn loads(library: &Path) -> bool {
     let output = Command::new("ldd").env("LC_ALL", "C").arg(library).output();
     output.is_ok_and(|output| {
@@ -171,7 +171,7 @@ fn loads(library: &Path) -> bool {
     })
 }
 
-/// Debian 12 and later have a pkg-config that loads a library of its own.
+/// Returns the pkg-config of Debian 12 and later, which loads a library of its own.
 fn unpacked_pkg_config(folder: &Path) -> Result<PathBuf> {
     let program = folder.join("usr/bin/pkg-config");
     ensure!(program.is_file(), "the unpacked packages have no pkg-config");
@@ -191,7 +191,7 @@ fn unpacked_pkg_config(folder: &Path) -> Result<PathBuf> {
     Ok(script)
 }
 
-/// Unpacked development packages contain dangling links to an installed library; points them at it.
+/// Points dangling links of unpacked development packages to the installed library.
 fn link_installed(unpacked: &Path, installed: &Path) -> Result<()> {
     for name in ["libibverbs", "librdmacm"] {
         let link = unpacked.join(format!("{name}.so"));
@@ -204,7 +204,7 @@ fn link_installed(unpacked: &Path, installed: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The headers that belong to the C compiler, such as stddef.h.
+/// Returns the folder of the C compiler's headers, such as stddef.h.
 fn compiler_headers() -> Result<PathBuf> {
     let output = Command::new("cc").arg("-print-file-name=include/stddef.h").output();
     let output = output.context("no C compiler; install gcc and libc6-dev")?;
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(fs::read_to_string(unpacked.join("librdmacm.so")).unwrap(), "unpacked");
     }
 
-    /// A library that loads stands in for libclang: the search goes by name and by what loads.
+    /// Any library that loads serves as libclang here: the search checks the name and loading.
     #[test]
     fn libclang_of_accepted_version_is_found() {
         let scratch = tempfile::tempdir().unwrap();

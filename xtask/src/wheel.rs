@@ -1,4 +1,4 @@
-//! Python wheels that are unpacked below cargo's target folder, each checked against its checksums.
+//! Python wheels that are unpacked below cargo's target folder, verified by their checksums.
 
 use crate::command::answers;
 use crate::guest::Packages;
@@ -28,7 +28,7 @@ impl Wheel {
     /// Downloads and unpacks it, unless that was done before.
     ///
     /// # Errors
-    /// Names the program that is missing, or gives the end of pip's output.
+    /// Names the missing program, or quotes the end of pip's output.
     pub(crate) fn ensure(&self, project: &Project, deadline: Instant) -> Result<PathBuf> {
         let folder = self.folder(project);
         if folder.is_dir() {
@@ -54,7 +54,7 @@ impl Wheel {
     }
 }
 
-/// The system's pip or uv, else Debian's pip, unpacked.
+/// Returns the system's pip or uv, else an unpacked pip of Debian.
 fn pip(project: &Project, deadline: Instant) -> Result<Command> {
     let known: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["uv", "pip"]];
     let command = |words: &[&str]| {

@@ -9,10 +9,10 @@ use handfast::Direction;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Bytes of the ping-pong's short way: a header of the lane protocol.
+/// Bytes of the short direction of the ping-pong: a header of the lane protocol.
 const SHORT_BYTES: u64 = 24;
 
-/// The times of one kind of request, round by round, in nanoseconds.
+/// The latencies of one kind of request by round, in nanoseconds.
 pub(super) struct Latency {
     operation: Direction,
     size: u64,
@@ -50,7 +50,7 @@ impl Times {
 }
 
 impl Latency {
-    /// One for each direction and size.
+    /// Returns one for each direction and size.
     pub(super) fn all(operations: &[Direction], sizes: &[u64]) -> Vec<Self> {
         let new = |size, operation| {
             let (rounds, blocking, adaptive) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,7 +114,7 @@ pub(super) struct ShownLatency {
     mean_ratio: Option<f64>,
 }
 
-/// The table, at most 80 columns wide.
+/// Returns the table, at most 80 columns wide.
 pub(super) fn table(latencies: &[ShownLatency]) -> Vec<String> {
     let head = "single requests, us; raw: a ping-pong that sleeps, one that polls before it sleeps";
     let columns = "operation   size     p50     p99   raw p50    p99   polling    p99   p50 ratio";

@@ -1,4 +1,4 @@
-//! The measured load: batches, one after the other, from some threads.
+//! The measured load: consecutive batches, from one or several threads.
 
 use super::processor::Meter;
 use super::raw;
@@ -9,12 +9,12 @@ use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Batches before the clock starts, and bytes after which they are enough.
+/// Maximum batches before the measurement, and bytes after which they suffice.
 const WARM_UP_BATCHES: u32 = 4;
 const WARM_UP_BYTES: u64 = 64 << 20;
-/// Requests before the clock of single ones starts.
+/// Requests before the measurement of single requests.
 const WARM_UP_REQUESTS: u32 = 64;
-/// New peers measured for the first transfer.
+/// Number of new peers for the first transfer.
 const FIRST_TRANSFERS: usize = 51;
 /// Bytes of a first transfer.
 const FIRST_TRANSFER_BYTES: usize = 4096;
@@ -28,7 +28,7 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Bytes of a batch, and so of the memory that it walks over at either end.
+    /// Bytes of a batch, and so of the memory that it covers at either end.
     pub(super) fn batch_bytes(&self) -> u64 {
         self.size.saturating_mul(self.batch.into())
     }
@@ -39,7 +39,7 @@ pub(super) struct Load<'a> {
     pub(super) engine: &'a Engine,
     pub(super) segment: &'a Segment,
     pub(super) duration: Duration,
-    /// Of this process and of the serving one, if that is ours.
+    /// Processor time of this process and, if it was started by this one, of the serving process.
     pub(super) meter: Meter,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Load<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Moved {
     pub(super) bytes_per_s: f64,
-    /// Processor time of both processes, in seconds for each byte.
+    /// Processor time of both processes per byte, in seconds.
     pub(super) processor_s_per_byte: Option<f64>,
 }
 
@@ -59,8 +59,8 @@ struct Submitted {
 }
 
 impl Load<'_> {
-    /// One measurement, after which the bytes are compared. One submitter has a thread of its own
-    /// as each of many has, so that their numbers compare like with like.
+    /// Performs one measurement, and compares the bytes afterwards. A single submitter has a thread
+    /// of its own like each of many, so that the results are comparable.
     pub(super) fn run(&self, workload: &Workload) -> Result<Moved, Failure> {
         let memory = &block(workload)?;
         let _prepared =
@@ -77,7 +77,7 @@ impl Load<'_> {
                 });
             }
             drop(sender);
-            // This thread must run the runtime where that has no thread of its own.
+            // This thread must drive the runtime if that has no thread of its own.
             self.runtime.block_on(async {
                 let mut all = Vec::new();
                 while let Some(result) = receiver.recv().await {
@@ -131,8 +131,8 @@ impl Load<'_> {
         Ok(Submitted { bytes: moved, took, processor: [before, self.meter.read()] })
     }
 
-    /// Latencies of single requests in sequence, submitted by a task of the runtime as an
-    /// application's would be. The bytes are compared afterwards.
+    /// Measures latencies of single requests in sequence, submitted by a task of the runtime as in
+    /// an application. Compares the bytes afterwards.
     pub(super) fn latencies(
         &self,
         operation: Direction,
@@ -176,8 +176,8 @@ async fn request(
     batch.await.map(drop)
 }
 
-/// Memory for the batches of a workload. Its threads share it, so that more of them means more
-/// submitters and not more memory, whose share of the caches would be what is measured.
+/// Allocates memory for the batches of a workload. Its threads share it: more threads mean more
+/// submitters and not more memory, which would measure the caches.
 fn block(workload: &Workload) -> Result<Memory, Failure> {
     let length = usize::try_from(workload.batch_bytes()).unwrap_or(usize::MAX);
     let memory = Memory::zeroed(length)?;
@@ -189,29 +189,29 @@ fn block(workload: &Workload) -> Result<Memory, Failure> {
     Ok(memory)
 }
 
-/// Fails unless memory and segment begin with the same bytes.
+/// Checks that memory and segment begin with the same bytes.
 async fn compare(segment: &Segment, memory: &Memory) -> Result<(), Failure> {
     let local = memory.crc32c(0, memory.len())?;
     let remote = crate::copy::remote_checksum(segment, 0, memory.len() as u64, None).await?;
     if local == remote { Ok(()) } else { Err(Failure::Checksum { local, remote }) }
 }
 
-/// Stages of a first transfer: the owner's answer about itself and its segments, the registration of
-/// memory with the RDMA device, the lane in three, the bytes and all else.
+/// Stages of a first transfer: the owner's identity and segments, the registration of memory with
+/// the RDMA device, three steps of the lane, and the rest including the bytes.
 pub(super) const STAGES: [&str; 6] =
     ["look_up", "register", "bring_up", "exchange", "wire", "write"];
 
 /// The durations of the [`STAGES`] of a first transfer.
 pub(super) type FirstTransfer = [Duration; STAGES.len()];
 
-/// First transfers, and in turns with them what a raw connection and one round trip over it take.
+/// Durations of first transfers and, measured alternately, of a raw connection with one round trip.
 pub(super) struct FirstTransfers {
     pub(super) transfers: Vec<FirstTransfer>,
     /// Empty without a baseline.
     pub(super) raw: Vec<Duration>,
 }
 
-/// From an engine that knows no peer to the end of its first write, for many engines.
+/// Measures many engines, each from its creation without peers to the end of its first write.
 pub(super) fn first_transfers(
     runtime: &Runtime,
     address: &str,
@@ -244,7 +244,7 @@ async fn first_transfer(
     let register = started.elapsed() - look_up;
     segment.write(&span, 0).await?;
     let took = started.elapsed();
-    let LaneOpening { create, connect, exchange } = segment.opening().unwrap_or_default();
+    let LaneOpening { create, connect, exchange, .. } = segment.opening().unwrap_or_default();
     drop(prepared);
     engine.close().await;
     let write = took.saturating_sub(look_up + register + create + exchange + connect);

@@ -1,5 +1,5 @@
-//! Many peers at once: engines with listeners of their own in a few processes, and one that opens
-//! to all of them.
+//! Many peers at once: engines with separate listeners in a few processes, and one engine that
+//! opens to all of them.
 
 use super::server::Process;
 use super::{pin, report};
@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// Processes that the peers are spread over, and most peers of one before there is another.
+/// Maximum processes over which the peers are spread, and maximum peers per process before another
+/// is started.
 const PROCESSES_MAX: u32 = 20;
 const PEERS_PER_PROCESS: u32 = 50;
-/// Times that all are opened to, by an engine that knows none of them.
+/// Number of rounds, each with a new engine.
 const ROUNDS: usize = 3;
-/// Calls under way at once when they are counted.
+/// Maximum concurrent calls of the call measurement.
 const CALLS_MAX: usize = 64;
 
 /// The peers of one process.
@@ -34,7 +35,7 @@ pub(crate) struct BenchPeers {
     lanes: LaneOptions,
 }
 
-/// Starts engines, prints where they listen, and keeps them until standard input ends.
+/// Starts engines, prints their addresses, and keeps them until standard input ends.
 pub(crate) fn serve(arguments: BenchPeers) -> Outcome {
     pin(&arguments.cores)?;
     raise_descriptor_limit();
@@ -58,15 +59,15 @@ pub(crate) fn serve(arguments: BenchPeers) -> Outcome {
 pub(super) struct Peers {
     count: u64,
     processes: usize,
-    /// From an engine that knows none to lanes to all, in milliseconds.
+    /// Time from a new engine to lanes to all peers, in milliseconds.
     warm_ms: f64,
     warm_measurements_ms: Vec<f64>,
-    /// Questions to all of them over the control channel, each over a connection of its own.
+    /// Rate of control calls to all peers, each over its own connection.
     calls_per_s: f64,
-    /// Resident memory that a lane took here and at the peers' side, in bytes.
+    /// Resident memory per lane here and at the peers, in bytes.
     bytes_per_peer: u64,
     their_bytes_per_peer: u64,
-    /// Lanes that came up and lifecycles that ended while all were opened to, in the worst round.
+    /// Lanes established and lifecycles ended while all peers were opened, in the worst round.
     lanes_opened: u64,
     lifecycles_ended: u64,
 }
@@ -91,7 +92,7 @@ impl Peers {
     }
 }
 
-/// Opens to all peers of some processes, a few times over.
+/// Opens to all peers of some processes, several times.
 pub(super) fn measure(
     runtime: &Runtime,
     processes: &[Process],
@@ -144,7 +145,7 @@ pub(super) fn measure(
     })
 }
 
-/// Starts `count` peers in processes of their own, on processor `core`.
+/// Starts `count` peers in separate processes, on processor `core`.
 pub(super) fn start(
     count: u32,
     core: Option<usize>,
@@ -152,7 +153,7 @@ pub(super) fn start(
 ) -> Result<Vec<Process>, Failure> {
     let processes = count.div_ceil(PEERS_PER_PROCESS).clamp(1, PROCESSES_MAX);
     let start_one = |index: u32| {
-        // The first ones take what cannot be shared evenly.
+        // The first processes take the remainder.
         let share = count / processes + u32::from(index < count % processes);
         let (share, lanes) = (share.to_string(), lanes.words());
         let mut words = vec!["bench-peers", "--count", &share];

@@ -1,12 +1,12 @@
-//! Processor time, of this process and of one that it started.
+//! Processor time of this process and of a child process.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Reads the processor time of this process and of its partner together.
+/// Reads the total processor time of this process and its partner.
 #[derive(Clone, Copy)]
 pub(super) struct Meter {
-    /// `None` where the partner is not on this machine, or not ours to look at.
+    /// `None` if the partner is on another machine or cannot be inspected.
     partner: Option<u32>,
 }
 
@@ -15,27 +15,27 @@ impl Meter {
         Self { partner }
     }
 
-    /// Processor time of both so far; `None` where one half of it cannot be known.
+    /// Returns the total processor time of both so far; `None` if one of them is unknown.
     pub(super) fn read(&self) -> Option<Duration> {
         let own = clock_gettime(ClockId::ProcessCPUTime);
         let own = Duration::new(own.tv_sec.unsigned_abs(), own.tv_nsec as u32);
         Some(own + of_process(self.partner?)?)
     }
 
-    /// The time that both used since an earlier reading.
+    /// Returns the processor time of both since an earlier reading.
     pub(super) fn since(&self, earlier: Option<Duration>) -> Option<Duration> {
         Some(self.read()?.saturating_sub(earlier?))
     }
 }
 
-/// Processor time of the threads that a process has: the first field of each one's `schedstat`, in
-/// nanoseconds (the kernel's `Documentation/scheduler/sched-stats.rst`). `/proc/PID/stat` counts
-/// ticks of a hundredth of a second, which is a whole measurement.
+/// Returns the processor time of the present threads of a process: the first field of each one's
+/// `schedstat`, in nanoseconds (the kernel's `Documentation/scheduler/sched-stats.rst`).
+/// `/proc/PID/stat` counts ticks of a hundredth of a second, the length of a whole measurement.
 fn of_process(process: u32) -> Option<Duration> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let mut nanos = 0;
     for thread in threads {
-        // One that ended meanwhile takes its time along.
+        // The time of a thread that ended meanwhile is lost.
         let Ok(text) = std::fs::read_to_string(thread.ok()?.path().join("schedstat")) else {
             continue;
         };

@@ -1,5 +1,5 @@
-//! The baselines: one TCP socket between two processes, and nothing else. A one-way stream of
-//! blocks, and a ping-pong of messages.
+//! The baselines, over one plain TCP socket between two processes: a one-way stream of blocks, and
+//! a ping-pong of messages.
 
 use super::load::Moved;
 use super::processor::Meter;
@@ -10,33 +10,33 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Largest message, block or buffer at either end; larger ones are a mistake of the caller.
+/// Maximum size of a message, block or buffer at either end.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
-/// Most memory that a stream walks over: several times what caches hold, so that more of it changes
-/// nothing.
+/// Maximum memory that a stream covers: several times the size of caches, so that more of it
+/// changes nothing.
 const WALK_BYTES_MAX: u64 = 256 << 20;
-/// Busy polling before an adaptive wait sleeps: about as long as a lane's reader polls (64 turns of a
-/// runtime).
+/// Maximum time of busy polling before an adaptive wait sleeps: about as long as a lane's reader
+/// polls (64 turns of a runtime).
 const LOOK_MAX: Duration = Duration::from_micros(100);
-/// Round trips before the clock starts.
+/// Round trips before the measurement.
 const WARM_UP_TRIPS: u32 = 16;
-/// Bytes that say what a connection is for.
+/// Bytes of the message that states the purpose of a connection.
 const ORDER_BYTES: usize = 24;
 
-/// The wait for the next message at both ends of a ping-pong.
+/// The way of waiting for the next message at both ends of a ping-pong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// They sleep in the kernel.
+    /// Sleep in the kernel.
     Blocking,
-    /// They look for a while first.
+    /// Poll for a while, then sleep.
     Adaptive,
 }
 
-/// The purpose of a connection, which both sides name alike.
+/// The purpose of a connection, encoded alike on both sides.
 #[derive(Clone, Copy)]
 enum Order {
-    /// A byte says that the memory is there. Then blocks of so many bytes come until the end, each
-    /// into the next part of `walk` bytes of memory; that is answered with the number of bytes.
+    /// A byte confirms that the memory is allocated. Then blocks of `block` bytes follow until the
+    /// end, each into the next part of `walk` bytes of memory; the answer is the number of bytes.
     Stream { block: u64, walk: u64 },
     /// Each message of `out` bytes is answered with `back` bytes.
     PingPong { waiting: Waiting, out: u64, back: u64 },
@@ -68,7 +68,7 @@ impl Order {
     }
 }
 
-/// A process that takes what the baselines send.
+/// A process that receives the traffic of the baselines.
 pub(super) struct Sink(Process);
 
 impl Sink {
@@ -76,9 +76,8 @@ impl Sink {
         Process::start(&["raw-sink"], core).map(Self)
     }
 
-    /// A stream of `block`-byte writes, received and acknowledged. Both ends walk over `walk` bytes of
-    /// memory, as far as that is of influence ([`WALK_BYTES_MAX`]): with one block again and again
-    /// they would measure their caches.
+    /// Measures a stream of `block`-byte writes, received and acknowledged. Both ends cycle through
+    /// `walk` bytes of memory, up to [`WALK_BYTES_MAX`]: a single block would measure their caches.
     pub(super) fn stream(&self, block: u64, walk: u64, duration: Duration) -> Result<Moved> {
         let walk = walk.min(WALK_BYTES_MAX).max(block);
         let mut stream = self.connect(Order::Stream { block, walk })?;
@@ -100,7 +99,7 @@ impl Sink {
         Ok(Moved { bytes_per_s, processor_s_per_byte })
     }
 
-    /// Durations of round trips in sequence, with `out` bytes there and `back` bytes here.
+    /// Measures round trips in sequence, with `out` bytes in requests and `back` bytes in answers.
     pub(super) fn ping_pong(
         &self,
         waiting: Waiting,
@@ -127,7 +126,7 @@ impl Sink {
         Ok(trips)
     }
 
-    /// The time to connect and get an answer to `out` bytes.
+    /// Measures the time to connect and to get an answer to `out` bytes.
     pub(super) fn connect_and_ask(&self, out: u64) -> Result<Duration> {
         let (message, mut answer) = (buffer(out)?, [0; 8]);
         let started = Instant::now();
@@ -202,7 +201,7 @@ fn buffer(bytes: u64) -> Result<Vec<u8>> {
     Ok(vec![7; usize::try_from(bytes).map_err(Error::other)?])
 }
 
-/// Takes connections, one after the other, until standard input ends.
+/// Accepts connections in sequence until standard input ends.
 pub(crate) fn sink(cores: &[usize]) -> Outcome {
     super::pin(cores)?;
     let failed = Failure::system("taking raw streams");

@@ -19,7 +19,7 @@ pub(super) struct Row {
     pub(super) workload: Workload,
     pub(super) moved: Vec<Moved>,
     pub(super) raw: Vec<Moved>,
-    /// Of one block again and again, where a batch has more.
+    /// Measurements with a single block sent repeatedly, if a batch has more.
     pub(super) raw_in_cache: Vec<Moved>,
 }
 
@@ -219,7 +219,7 @@ impl Report {
     }
 }
 
-/// The median of the ratios within each round.
+/// Returns the median of the ratios within each round.
 fn median_ratio(rates: &[f64], baseline: &[f64]) -> Option<f64> {
     median(rates.iter().zip(baseline).map(|(rate, baseline)| rate / baseline).collect())
 }

@@ -1,20 +1,20 @@
-//! The other processes of a measurement: this program, started again.
+//! The other processes of a measurement: further instances of this program.
 
 use crate::failure::Failure;
 use crate::lanes::LaneOptions;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// A process. It ends when its standard input does, so it cannot outlive this one.
+/// A process. It ends with its standard input, so it cannot outlive this one.
 pub(super) struct Process {
     child: Child,
     _input: Option<ChildStdin>,
-    /// The lines that it printed before `ready`.
+    /// The lines printed before `ready`.
     pub(super) lines: Vec<String>,
 }
 
 impl Process {
-    /// Starts this program with `arguments`, and reads what it prints up to the line `ready`.
+    /// Starts this program with `arguments`, and reads its output up to the line `ready`.
     pub(super) fn start(arguments: &[&str], core: Option<usize>) -> Result<Self, Failure> {
         let program = std::env::current_exe().map_err(Failure::system("finding this program"))?;
         let mut command = Command::new(program);
@@ -51,7 +51,7 @@ impl Process {
         Self::start(&arguments, core)
     }
 
-    /// The segment of one that serves, from `serving at ADDRESS as NAME`.
+    /// Returns the segment of a serving process, from `serving at ADDRESS as NAME`.
     pub(super) fn segment(&self) -> String {
         let first = self.lines.first().and_then(|line| line.split(' ').nth(2));
         format!("{}/bench", first.unwrap_or_default())
@@ -64,7 +64,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is gone and reaped after this.
+        // It may have ended by itself; after this it is reaped in any case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

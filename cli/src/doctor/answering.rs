@@ -1,4 +1,4 @@
-//! Answers other doctors, several at once: who says nothing keeps nobody waiting.
+//! Answers other doctors concurrently: a silent one does not block the others.
 
 use super::{Doctor, lanes};
 use crate::failure::{Failure, Outcome};
@@ -14,9 +14,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::scope;
 use std::time::Duration;
 
-/// Connections that are answered, or waited for to say something, at once. One past it is closed.
+/// Maximum concurrent connections, silent ones included. Further ones are closed.
 pub(super) const CONNECTIONS_MAX: usize = 64;
-/// Before the next connection is taken where the last could not be: descriptors come free again.
+/// Pause after a failed accept, until descriptors may be free again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// State that all connections share.
@@ -29,15 +29,15 @@ struct Answering<'a> {
     loopback_mbps: AtomicU32,
 }
 
-/// Lanes over RDMA that others can make.
+/// Lanes over RDMA that other doctors can open.
 #[derive(Default)]
 struct LaneState {
     taken: Option<lanes::Answering>,
-    /// The reported reason for having none.
+    /// The reported reason if there are none.
     told: Option<String>,
 }
 
-/// Answers other doctors with what this machine is like at that time.
+/// Answers other doctors with the current state of this machine.
 pub(super) fn run(
     listen: &str,
     arguments: &Doctor,
@@ -51,7 +51,7 @@ pub(super) fn run(
     output::note(format_args!("answering at {address}"));
     let answering = Answering {
         arguments,
-        // This address is now taken by this doctor itself.
+        // This doctor itself now occupies the address.
         request: Request { listen: None, advertise: None, peer: None, ..request.clone() },
         outside,
         datagram_ports,
@@ -96,7 +96,7 @@ impl Answering<'_> {
         }
     }
 
-    /// Nothing is looked at before a question has come. Returns who asked to compare.
+    /// Nothing is probed before a request arrives. Returns the requesting host.
     fn told(&self, stream: TcpStream) -> Result<Option<String>, ExchangeError> {
         let address = stream.local_addr()?.ip();
         let mut stream = Timed::new(stream, QUESTION_MAX);
@@ -122,8 +122,8 @@ impl Answering<'_> {
         }
     }
 
-    /// Accepts lanes over RDMA, where nodes of this host would. Each call retries, because the
-    /// problem may be cured by now; it is reported once.
+    /// Accepts lanes over RDMA if nodes of this host would. Each call retries, because the problem
+    /// may be solved meanwhile; it is reported once.
     fn lane_port(&self, address: IpAddr) -> Option<u16> {
         if self.arguments.transport == TransportName::Tcp {
             return None;
@@ -144,8 +144,8 @@ impl Answering<'_> {
     }
 }
 
-/// Answers datagrams at the same port, and at RoCE's, where no device of this host takes what comes
-/// there. Returns the ports; without them less is found out.
+/// Answers datagrams at the same port, and at RoCE's port if no device of this host receives its
+/// packets. Returns the ports; without them fewer checks are possible.
 fn answer_datagrams(address: SocketAddr, facts: &Facts) -> Vec<u16> {
     let of_roce = facts.devices.is_empty().then_some(ROCE_PORT);
     let answerers = [Some(address.port()), of_roce].into_iter().flatten();
@@ -155,7 +155,7 @@ fn answer_datagrams(address: SocketAddr, facts: &Facts) -> Vec<u16> {
         ports.extend(answerer.port());
         std::thread::spawn(move || {
             loop {
-                // An address that cannot be answered is no matter of the next one.
+                // A sender that cannot be answered does not affect the next one.
                 let _ = answerer.answer_one();
             }
         });

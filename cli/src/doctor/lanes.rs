@@ -1,4 +1,4 @@
-//! Lanes over RDMA between two doctors, made as nodes make theirs.
+//! Lanes over RDMA between two doctors, opened as nodes open theirs.
 
 use super::Doctor;
 use crate::cure;
@@ -14,15 +14,15 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 const SEGMENT: &str = "doctor";
-/// For a lane to be made, with all its attempts.
+/// Timeout of opening a lane, with all its attempts.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// For a write then: a device's own retries are over before.
+/// Timeout of a write over it; a device's own retries are over before.
 const WRITE_MAX: Duration = Duration::from_secs(5);
-/// For the device of who takes lanes to be ready.
+/// Timeout for the device of the accepting side to be ready.
 const START_MAX: Duration = Duration::from_secs(5);
-/// Fit into any packet.
+/// Bytes that fit into any packet.
 const SHORT_BYTES: usize = 64;
-/// For all of it, with the device's start and the engine's end.
+/// Timeout of the whole check, including the device's start and the engine's end.
 const ALL_MAX: Duration = Duration::from_secs(25);
 
 /// Accepts lanes of other doctors while it exists.
@@ -33,12 +33,12 @@ pub(super) struct Answering {
 }
 
 impl Answering {
-    /// Takes lanes at an address of this host that the others reach.
+    /// Accepts lanes at an address of this host that the other hosts reach.
     ///
     /// # Errors
-    /// Why no lane over RDMA can be had.
+    /// The reason why no lane over RDMA is possible.
     pub(super) fn start(address: IpAddr, arguments: &Doctor) -> Result<Self, String> {
-        // Goes on while this thread waits for connections, however few processors there are.
+        // Runs while this thread waits for connections, even on a single processor.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let started = runtime.block_on(async {
@@ -50,7 +50,7 @@ impl Answering {
         match started {
             Ok((engine, served)) => Ok(Self { engine, _served: served, _runtime: runtime }),
             Err(text) => {
-                // A device that answers nothing keeps a thread, and nobody waits for that.
+                // A device that hangs occupies a thread, which is not awaited.
                 runtime.shutdown_background();
                 Err(text)
             }
@@ -72,20 +72,20 @@ async fn serving(address: IpAddr, arguments: &Doctor) -> Result<(Engine, Registr
     Ok((engine, served.map_err(|error| error.to_string())?))
 }
 
-/// As nodes are set up here, by options and by the environment.
+/// Returns the options of a node here, from the command line and the environment.
 fn options(arguments: &Doctor) -> RdmaOptions {
     let options = RdmaOptions::default().with(|it| {
         it.devices = arguments.device.clone().into_iter().collect();
         it.address = arguments.gid;
     });
-    // A malformed environment is a finding of its own.
+    // A malformed environment is reported as its own finding.
     match Environment::read() {
         Ok(environment) => environment.rdma(options),
         Err(_) => options,
     }
 }
 
-/// Makes lanes with the device that was asked for.
+/// Opens lanes with the selected device.
 pub(super) fn lanes(arguments: &Doctor) -> Lanes {
     let options = options(arguments);
     Box::new(move |address| {
@@ -126,7 +126,8 @@ async fn over(engine: &Engine, address: SocketAddr) -> Result<(), LaneFailure> {
     let device = |error: handfast::MemoryError| told(LaneStep::Device, &error.into());
     let block = Memory::zeroed(LANE_BYTES).map_err(device)?;
     let short = block.span(0, SHORT_BYTES).map_err(device)?;
-    // A lane is up when both say so over TCP: that packets come through shows with the first.
+    // A lane is established once both sides confirm it over TCP; only the first packet shows that
+    // packets arrive.
     for (step, span) in [(LaneStep::Short, short), (LaneStep::Write, block.whole())] {
         segment.write(&span, 0).timeout(WRITE_MAX).await.map_err(at(step))?;
     }

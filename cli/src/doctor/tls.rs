@@ -1,4 +1,4 @@
-//! Connections of the doctor's to metadata services that speak TLS.
+//! The doctor's connections to metadata services that use TLS.
 
 use super::Doctor;
 use crate::environment::Environment;

@@ -1,15 +1,15 @@
-//! Variables of the Mooncake Transfer Engine that set nothing here, and why.
+//! Variables of the Mooncake Transfer Engine without an effect here, and the reasons.
 
 use std::sync::LazyLock;
 
-/// Some variables with one replacement, or one reason to have none.
+/// Variables that share a replacement, or a reason for having none.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) names: Vec<&'static str>,
     pub(super) why: &'static str,
 }
 
-/// Lines of names, each followed by an indented one with the reason.
+/// Lines of names, each followed by an indented line with the reason.
 pub(super) static WITHOUT_EFFECT: LazyLock<Vec<Known>> = LazyLock::new(|| {
     let (mut all, mut names) = (Vec::new(), Vec::new());
     let lines = include_str!("without_effect.txt").lines();
@@ -22,12 +22,12 @@ pub(super) static WITHOUT_EFFECT: LazyLock<Vec<Known>> = LazyLock::new(|| {
     all
 });
 
-/// Of Mooncake Store, which handfast has no part of.
+/// The reason for variables of Mooncake Store, which handfast does not implement.
 const OF_STORE: &str = "part of Mooncake Store, which is built on the transfer engine";
-/// Further prefixes of its variables.
+/// Further prefixes of Mooncake Store's variables.
 const STORE: [&str; 2] = ["MC_STORE_", "MC_NOF_"];
 
-/// The reason why a variable of Mooncake's sets nothing here; `None` for other variables.
+/// Returns the reason why a variable of Mooncake's has no effect here; `None` for other variables.
 pub(super) fn why_without_effect(name: &str) -> Option<&'static str> {
     let known = WITHOUT_EFFECT.iter().find(|known| known.names.contains(&name));
     let of_store = STORE.iter().any(|prefix| name.starts_with(prefix)).then_some(OF_STORE);

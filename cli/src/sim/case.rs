@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Grain {
-    /// Every queue-pair operation is an event of its own
+    /// Every queue-pair operation is a separate event
     Stepwise,
-    /// Operations succeed within the event that asks for them
+    /// Operations succeed within the event that requests them
     AtOnce,
 }
 
-/// The options that both exploring and sweeping take.
+/// The options common to exploring and sweeping.
 #[derive(Args)]
 pub(super) struct Variant {
-    /// Follow a broken variant of the rules, by its id such as SO-1; only in the program that
-    /// `cargo xtask variants` builds [default: the rules that ship]
+    /// Use a broken variant of the rules, by its id such as SO-1; only in the program built by
+    /// `cargo xtask variants` [default: the shipping rules]
     #[arg(long = "variant", visible_alias = "mutant", value_name = "ID", value_parser = parse_variant)]
     pub(super) entry: Option<&'static Entry>,
 }
@@ -29,18 +29,18 @@ pub(super) struct Variant {
 /// The effect of a restart on the numbers and keys of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Numbering {
-    /// They start from the first, as after a restart of the host
+    /// Start from the first number, as after a restart of the host
     FromFirst,
-    /// They go on, as after a restart of the process
+    /// Continue, as after a restart of the process
     GoesOn,
 }
 
-/// The first sequence number of a connection.
+/// The first sequence numbers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sequence {
-    /// At random, as nodes with our key tell each other
+    /// Random, exchanged in the handshake as between handfast nodes
     Exchanged,
-    /// At zero
+    /// Zero
     Zero,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// The bare ground if nothing was asked for.
+    /// Returns the devices and traffic; the default world without options.
     pub(super) fn devices(
         &self,
         device: Option<&'static Profile>,
@@ -81,25 +81,25 @@ impl Usage {
 
 #[derive(Args)]
 pub(super) struct World {
-    /// Demands of the applications; an unknown name, such as `list`, lists all
-    /// [default: SimultaneousOpen; with traffic Transfers, where nothing else is asked for]
+    /// Demands of the applications; an unknown name, such as `list`, lists all [default:
+    /// SimultaneousOpen; with traffic, Transfers]
     #[arg(long, value_parser = parse_scenario)]
     scenario: Option<Scenario>,
     /// The device of every node [default: strict]
     #[arg(long, value_name = "PROFILE", value_parser = parse_device)]
     device: Option<&'static Profile>,
-    /// Transfers, with their bytes [default: nothing]
+    /// Transfers, with their bytes [default: none]
     #[arg(long, value_name = "KIND", value_parser = parse_traffic)]
     traffic: Option<Traffic>,
     #[command(flatten)]
     usage: Usage,
-    /// Most faults
+    /// Maximum number of faults
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     faults: u32,
     /// Kinds of fault: all, classic (loss,duplication,crash), device, none, or a list of names
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = parse_kinds)]
     kinds: Faults,
-    /// Whether queue-pair operations are events of their own
+    /// Whether queue-pair operations are separate events
     #[arg(long, default_value = "at-once")]
     grain: Grain,
     /// Keep answers that their receiver ignores: many more worlds, the same findings
@@ -111,7 +111,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn case(&self) -> Result<Case, Failure> {
-        // A variant brings the devices that it is found on, unless others are named.
+        // A variant sets the devices on which it is found, unless the options name others.
         let own = self.variant.entry.map(|entry| (entry.scenario(), entry.devices));
         let asked = self.usage.devices(self.device, self.traffic);
         let devices = own.map(|(_, own)| own).filter(|_| asked == Ground::BARE).unwrap_or(asked);
@@ -134,19 +134,19 @@ impl World {
                 Grain::Stepwise => Operations::Stepwise,
                 Grain::AtOnce => Operations::AtOnce,
             },
-            // A variant may reuse numbers, and then an answer that is ignored now may count later.
+            // A variant may reuse numbers, so that an answer ignored now counts later.
             prune: !self.unpruned && self.variant.entry.is_none(),
         })
     }
 }
 
-/// The error of a name that none of the known ones is.
+/// Creates the error of an unknown name.
 fn unknown(what: &str, name: &str, known: impl Iterator<Item = String>) -> String {
     let known: Vec<String> = known.collect();
     format!("there is no {what} '{name}'; there are {}", known.join(", "))
 }
 
-/// A name without the hyphens and blanks that users may write.
+/// Returns a name without the hyphens and blanks that users may write.
 fn plain(name: &str) -> String {
     name.chars().filter(|letter| letter.is_alphanumeric()).collect()
 }
@@ -166,7 +166,7 @@ pub(super) fn parse_traffic(name: &str) -> Result<Traffic, String> {
     Traffic::named(&plain(name)).ok_or_else(|| unknown("traffic", name, known()))
 }
 
-/// The error of a scenario that cannot carry bytes.
+/// Creates the error of a scenario that cannot carry bytes.
 pub(super) fn cannot_carry(scenario: Scenario, traffic: Traffic) -> Failure {
     Failure::Usage(format!(
         "{scenario:?} cannot carry {traffic:?}: take --scenario Transfers, and for Fleet --scenario \
@@ -177,7 +177,8 @@ pub(super) fn cannot_carry(scenario: Scenario, traffic: Traffic) -> Failure {
 fn parse_kinds(names: &str) -> Result<Faults, String> {
     faults_named(names).map_err(|name| {
         let known: Vec<&str> = kinds().collect();
-        format!("'{name}' is no kind of fault; there are all, classic, none, {}", known.join(", "))
+        let known = known.join(", ");
+        format!("'{name}' is not a kind of fault; the kinds are all, classic, none, {known}")
     })
 }
 
@@ -191,7 +192,7 @@ pub(super) fn parse_variant(id: &str) -> Result<&'static Entry, String> {
 const NO_VARIANTS: &str = "this build has the shipping rules only: in a checkout of the sources, \
      `cargo xtask variants -- sim sweep --variant ID` builds and runs one with the variants";
 
-/// A case in words: `SimultaneousOpen, shipping rules, at most 1 fault (all), at once, pruned`.
+/// Formats a case: `SimultaneousOpen, shipping rules, at most 1 fault (all), at once, pruned`.
 pub(super) fn words(case: &Case) -> String {
     let rules = match case.variant {
         Some(entry) => format!("variant {} ({})", entry.id, entry.name),
@@ -217,7 +218,7 @@ fn grain(case: &Case) -> &'static str {
     }
 }
 
-/// A case as JSON.
+/// Returns a case as JSON.
 pub(super) fn case_json(case: &Case) -> Value {
     json!({
         "scenario": format!("{:?}", case.scenario),

@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 
 /// Explore every interleaving, up to a number of faults
 ///
-/// Prints the number and depth of worlds, the rate, and the transitions, timers and refusals
-/// reached. The shortest way to a broken oracle is printed event by event; the last line replays
-/// it.
+/// Prints the number and depth of worlds, the rate, and the reached transitions, timers and
+/// refusals. The shortest schedule that breaks an oracle is printed event by event; the last line
+/// replays it.
 #[derive(Args)]
 #[command(after_long_help = help::SIM_EXPLORE)]
 pub(crate) struct Explore {
     #[command(flatten)]
     world: World,
-    /// Most worlds; a million take 1 to 5 GB
+    /// Maximum number of worlds; a million take 1 to 5 GB
     #[arg(long, value_name = "COUNT", default_value_t = 2_000_000)]
     states_max: usize,
-    /// Check safety alone: neither healing nor cycles
+    /// Check safety only: neither recovery nor cycles
     #[arg(long)]
     safety_only: bool,
-    /// After the last fault, run pairs of nodes one after the other, not in every order
+    /// After the last fault, run pairs of nodes in sequence, not in every order
     ///
-    /// Many fewer worlds where there are three nodes or more. It rests on lanes to different nodes
-    /// not waiting for each other, which is explored without it for one fault less.
+    /// Far fewer worlds with three or more nodes. Assumes that lanes to different nodes do not wait
+    /// for each other, which is explored without this option for one fault less.
     #[arg(long)]
     apart: bool,
     /// Print the result as one line of JSON

@@ -1,4 +1,4 @@
-//! `handfast sim replay`, `minimize` and `timeline`: what is done with a line.
+//! `handfast sim replay`, `minimize` and `timeline`: commands on a replay line.
 
 use super::case::{case_json, words};
 use super::show::{Facts, broken, columns, grouped, violation_json};
@@ -20,7 +20,7 @@ pub(crate) struct Replay {
     /// The line, in quotes; or the file of a trace
     #[arg(value_name = "LINE|FILE")]
     line: String,
-    /// With a trace: leave out a last line without an end, as of a process killed during a write
+    /// With a trace: omit an incomplete last line, left by a process killed during a write
     #[arg(long)]
     allow_cut: bool,
     /// Print each event in one line, with the lifecycles of every node
@@ -31,7 +31,7 @@ pub(crate) struct Replay {
     json: bool,
 }
 
-/// Shrink a failing line to as few events as can be found
+/// Shrink a failing line to as few events as possible
 #[derive(Args)]
 #[command(after_long_help = help::SIM_MINIMIZE)]
 pub(crate) struct Minimize {
@@ -49,25 +49,25 @@ pub(crate) struct Timeline {
     /// The line, in quotes; or the file of a trace
     #[arg(value_name = "LINE|FILE")]
     line: String,
-    /// With a trace: the first entry to draw [default: so that the last is drawn]
+    /// With a trace: the first entry to draw [default: such that the last is drawn]
     #[arg(long, value_name = "ENTRY")]
     from: Option<u64>,
-    /// With a trace: how many entries to draw
+    /// With a trace: number of entries to draw
     #[arg(long, value_name = "COUNT", default_value_t = 200,
           value_parser = clap::value_parser!(u64).range(1..=ENTRIES_SHOWN_MAX))]
     entries: u64,
-    /// With a trace: leave out a last line without an end
+    /// With a trace: omit an incomplete last line
     #[arg(long)]
     allow_cut: bool,
     /// Print a Mermaid sequence diagram
     #[arg(long)]
     mermaid: bool,
-    /// Print one line of JSON: every event, with the state of every node after it
+    /// Print one line of JSON: every event, with the subsequent state of every node
     #[arg(long)]
     json: bool,
 }
 
-/// A picture as JSON.
+/// Returns a diagram as JSON.
 fn picture_json(picture: &Picture) -> Value {
     let events = picture.rows.iter().map(|row| {
         json!({

@@ -1,14 +1,14 @@
-//! Seeds of a swarm, played by several threads and reported in their order.
+//! Seeds of a sweep, run by several threads and reported in their order.
 
 use handfast_sim::Coverage;
 use handfast_sim::sweep::{Swarm, Swarmed};
 use std::ops::ControlFlow;
 
-/// Seeds that a thread plays before all wait for each other.
+/// Seeds that a thread runs before all threads synchronize.
 const BATCH: u64 = 16;
 
-/// Plays seeds and reports each, until the callback asks to stop. Reports do not depend on the number of
-/// threads.
+/// Runs seeds and reports each, until the callback stops the run. Reports do not depend on the
+/// number of threads.
 pub(super) fn play(
     swarm: &Swarm,
     (from, seeds): (u64, u64),

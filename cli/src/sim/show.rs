@@ -1,4 +1,4 @@
-//! Results for terminals of any width, and for none.
+//! Output of results to terminals of any width, and to files.
 
 use crate::failure::Failure;
 use crate::terminal::Window;
@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
 
-/// Columns of the terminal on standard output; `None` if it is none.
+/// Returns the columns of the terminal on standard output; `None` if it is not a terminal.
 pub(crate) fn columns() -> Option<usize> {
     Window::of(std::io::stdout()).map(|window| window.columns)
 }
 
-/// Named values, one below the other; what is longer than a line goes on below its beginning.
+/// Named values, one per line; long ones continue on the next line, aligned with their start.
 #[derive(Default)]
 pub(crate) struct Facts(Vec<(String, String)>);
 
-/// Room for names.
+/// Width of names.
 const NAME: usize = 15;
-/// Below this, names stand above their values.
+/// Below this width, names are placed above their values.
 const NARROW: usize = 48;
 
 impl Facts {
@@ -51,12 +51,12 @@ impl Facts {
     }
 }
 
-/// `1,234,567`.
+/// Formats as `1,234,567`.
 pub(super) fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// A violation as JSON.
+/// Returns a violation as JSON.
 pub(super) fn violation_json(violation: &Violation) -> Value {
     json!({ "oracle": format!("{:?}", violation.oracle), "detail": violation.detail })
 }
@@ -67,7 +67,7 @@ pub(super) fn broken(violation: &Violation, line: String) -> Failure {
     Failure::Broken { oracle, detail: violation.detail.clone(), line }
 }
 
-/// The marks that were hit, as JSON.
+/// Returns the covered marks as JSON.
 pub(super) fn coverage_json(coverage: &Coverage) -> Value {
     json!({
         "transitions": coverage.transitions.count_ones(),
@@ -78,7 +78,7 @@ pub(super) fn coverage_json(coverage: &Coverage) -> Value {
     })
 }
 
-/// The same for people.
+/// Adds the covered marks to the facts.
 pub(super) fn tell_coverage(coverage: &Coverage, facts: &mut Facts) {
     let list = |marks: BTreeMap<String, u64>| {
         let shown = marks.iter().map(|(name, count)| format!("{name} {}", grouped(*count)));

@@ -17,19 +17,19 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// Seeds of a sweep without a number and a time.
+/// Default number of seeds, without a number and a duration.
 const SEEDS: u64 = 1_000;
-/// Between two lines that say how far a sweep without a terminal is.
+/// Interval of progress lines of a sweep without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Run random schedules with many faults, and check that the world heals
+/// Run random schedules with many faults, and check that the world recovers
 ///
 /// Prints the number of seeds, events and faults, the rates and the coverage. The first seed that
-/// breaks an oracle ends the sweep; the last line printed replays it.
+/// breaks an oracle ends the sweep; the last printed line replays it.
 #[derive(Args)]
 #[command(after_long_help = help::SIM_SWEEP)]
 pub(crate) struct Sweep {
-    /// Number of seeds [default: 1000, unless a time is given]
+    /// Number of seeds [default: 1000, unless a duration is given]
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["minutes", "time"])]
     seeds: Option<u64>,
     /// Duration of the sweep, in minutes
@@ -48,7 +48,7 @@ pub(crate) struct Sweep {
     /// Devices to draw from [default: strict]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_device)]
     device: Vec<&'static Profile>,
-    /// Kinds of traffic to draw from [default: nothing is transferred]
+    /// Kinds of traffic to draw from [default: no transfers]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_traffic)]
     traffic: Vec<Traffic>,
     /// Four nodes of two NICs each with 200 transfers between them: --scenario Fleet --traffic
@@ -57,13 +57,13 @@ pub(crate) struct Sweep {
     fleet: bool,
     #[command(flatten)]
     usage: Usage,
-    /// Most events of a schedule [default: 400]
+    /// Maximum number of events of a schedule [default: 400]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     events: Option<u32>,
-    /// Most faults of a schedule [default: 12]
+    /// Maximum number of faults of a schedule [default: 12]
     #[arg(long, value_name = "COUNT")]
     faults: Option<u32>,
-    /// Seeds that run at a time
+    /// Number of seeds run in parallel
     #[arg(long, value_name = "COUNT", default_value_t = 2,
           value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
@@ -137,7 +137,7 @@ pub(super) fn run(arguments: Sweep) -> Outcome {
     Err(broken(&violation, line))
 }
 
-/// Each of the values, or none once.
+/// Returns each value as `Some`, or a single `None` if there are no values.
 fn some_or_none<T: Copy>(values: &[T]) -> Vec<Option<T>> {
     if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
 }

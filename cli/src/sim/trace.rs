@@ -12,7 +12,7 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Room for the longest lines that are common.
+/// Buffer size: the longest common lines fit.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Remove names and addresses from a recorded run, which still replays
@@ -21,17 +21,17 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub(crate) struct Redact {
     /// The file of a trace
     file: PathBuf,
-    /// File to make or replace
+    /// File to create or replace
     out: PathBuf,
-    /// Leave out a last line without an end
+    /// Omit an incomplete last line
     #[arg(long)]
     allow_cut: bool,
 }
 
-/// Writes a temporary file and renames it, so that half of one is never sent.
+/// Writes a temporary file and renames it, so that a partial file is never sent.
 pub(super) fn redact_file(arguments: &Redact) -> Outcome {
     let Redact { file, out, allow_cut } = arguments;
-    // Opened once here, so that what is no file fails as that.
+    // Opened here first, so that a missing file fails as a file error.
     open(file, *allow_cut)?;
     let reopen = || {
         let opened = File::open(file)
@@ -48,12 +48,12 @@ pub(super) fn redact_file(arguments: &Redact) -> Outcome {
     made.persist(out).map_err(|error| failed(error.error))?;
     output::say(format_args!(
         "{}: {names} names, {addresses} addresses, {gids} GIDs, {tokens} tokens and {details} texts \
-         are taken out, and it replays as before",
+         are replaced, and the trace replays as before",
         out.display()
     ))
 }
 
-/// The file that is meant, if a text is one and no replay line.
+/// Returns the file named by a text that is not a replay line.
 pub(super) fn named(text: &str) -> Option<PathBuf> {
     let digits = text.trim().split_once(':').and_then(|(begin, _)| begin.strip_prefix("hf"));
     let line = digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()));
@@ -94,14 +94,14 @@ pub(super) fn replay_file(path: &Path, allow_cut: bool, json: bool) -> Outcome {
     facts.add("took", format!("{} ms when it was recorded", grouped(milliseconds)));
     let ending = match (ended, cut) {
         (true, _) => "the engine was closed",
-        (_, true) => "the last line is cut off, and left out",
-        _ => "the process was killed, or still ran when the file was copied",
+        (_, true) => "the last line is incomplete, and omitted",
+        _ => "the process was killed, or was running when the file was copied",
     };
     facts.add("ending", ending);
     output::say(format_args!("{}", facts.text(columns())))
 }
 
-/// The picture of a window of the entries.
+/// Draws a window of the entries.
 pub(super) fn picture(path: &Path, allow_cut: bool, window: Window) -> Result<Picture, Failure> {
     picture_of_trace(&mut || open(path, allow_cut), window)
 }

@@ -5,10 +5,10 @@ use clap::Args;
 
 /// Check that each broken variant of the rules is found
 ///
-/// Each variant is the shipping machine with one rule broken; it is explored until an oracle
-/// breaks, and tried with random schedules. The shipping rules must hold in the same world. The
-/// variants are patches in the sources and no part of this program: in a checkout it runs `cargo
-/// xtask variants`, which builds one that has them.
+/// Each variant is the shipping machine with one rule broken. It is explored until an oracle
+/// breaks, and run with random schedules. The shipping rules must hold in the same world. The
+/// variants are patches in the sources and not part of this program: in a checkout it runs `cargo
+/// xtask variants`, which builds a program with them.
 #[derive(Args)]
 #[command(after_long_help = help::SIM_VARIANTS)]
 pub(crate) struct Variants {
@@ -40,8 +40,8 @@ mod build {
         let here = env::current_dir().unwrap_or_default();
         let Some(root) = checkout(&here) else {
             return Err(Failure::Usage(format!(
-                "the variants are patches in the sources, and {} is in no checkout of them: run it \
-                 in one, or `cargo xtask variants` there",
+                "the variants are patches in the sources, and {} is not in a checkout of them: run \
+                 it in one, or `cargo xtask variants` there",
                 here.display()
             )));
         };
@@ -51,7 +51,7 @@ mod build {
         Err(Failure::System { what: "running cargo xtask variants", error })
     }
 
-    /// The root of the checkout that a folder is in.
+    /// Returns the root of the checkout that contains a folder.
     fn checkout(folder: &Path) -> Option<PathBuf> {
         let mut folders = folder.ancestors();
         let is_root = |folder: &&Path| {
@@ -73,47 +73,22 @@ mod table {
     use crate::failure::Outcome;
     use crate::output;
     use handfast_sim::Case;
-    use handfast_sim::batches::{TransferEntry, VARIANTS};
-    use handfast_sim::mutant_search::{self, Catch, Escape};
-    use handfast_sim::variants::{ALL, CANARY, Entry, find};
+    use handfast_sim::mutant_search::{self, VariantSearch, searches};
+    use handfast_sim::variants::{CANARY, find};
     use serde::Serialize;
 
-    /// A variant of the handshake or of transfers.
-    #[derive(Clone, Copy)]
-    enum Variant {
-        Handshake(&'static Entry),
-        Transfer(&'static TransferEntry),
+    fn named(id: &str) -> Result<VariantSearch, Failure> {
+        let other = || searches().into_iter().find(|search| search.id().eq_ignore_ascii_case(id));
+        find(id).map(VariantSearch::Handshake).or_else(other).ok_or_else(|| {
+            Failure::Usage(format!("there is no variant '{id}'; without one all are listed"))
+        })
     }
 
-    impl Variant {
-        fn named(id: &str) -> Result<Self, Failure> {
-            let transfer = || VARIANTS.iter().find(|entry| entry.id.eq_ignore_ascii_case(id));
-            let handshake = find(id).map(Self::Handshake);
-            handshake.or_else(|| transfer().map(Self::Transfer)).ok_or_else(|| {
-                Failure::Usage(format!("there is no variant '{id}'; without one all are listed"))
-            })
-        }
-
-        fn id(self) -> &'static str {
-            match self {
-                Self::Handshake(entry) => entry.id,
-                Self::Transfer(entry) => entry.id,
-            }
-        }
-
-        fn mutant_search(self) -> Result<Catch, Escape> {
-            match self {
-                Self::Handshake(entry) => mutant_search::mutant_search(entry),
-                Self::Transfer(entry) => mutant_search::hunt_transfers(entry),
-            }
-        }
-
-        /// The line that replays the shortest schedule; transfers have none.
-        fn line(self) -> Option<String> {
-            let Self::Handshake(entry) = self else { return None };
-            let (found, _) = mutant_search::explore(entry).ok()?;
-            found.line(&Case::of_variant(entry)).ok().map(|line| line.to_string())
-        }
+    /// The line that replays the shortest schedule; variants of one machine have none.
+    fn line(search: VariantSearch) -> Option<String> {
+        let VariantSearch::Handshake(entry) = search else { return None };
+        let (found, _) = mutant_search::explore(entry).ok()?;
+        found.line(&Case::of_variant(entry)).ok().map(|line| line.to_string())
     }
 
     #[derive(Serialize)]
@@ -130,18 +105,18 @@ mod table {
     }
 
     impl Row {
-        fn of(variant: Variant, json: bool) -> Self {
-            let hunted = variant.mutant_search();
+        fn of(search: VariantSearch, json: bool) -> Self {
+            let hunted = search.run();
             let caught = hunted.as_ref().ok();
             Self {
-                id: variant.id(),
+                id: search.id(),
                 found: caught.is_some(),
                 breaks: caught.map(|caught| caught.breaks),
                 states: caught.map(|caught| caught.states),
                 shortest_events: caught.map(|caught| caught.events),
                 random_schedules: caught.map(|caught| caught.schedules),
                 oracle: caught.map(|caught| caught.oracle.clone()),
-                line: if json { variant.line() } else { None },
+                line: if json { line(search) } else { None },
                 escaped: hunted.as_ref().err().map(ToString::to_string),
             }
         }
@@ -163,16 +138,13 @@ mod table {
         }
     }
 
-    /// Columns that the table needs.
+    /// Minimum columns of the table.
     const WIDE: usize = 62;
 
     pub(super) fn run(ids: &[String], json: bool) -> Outcome {
-        let chosen: Vec<Variant> = match ids {
-            [] => {
-                let handshake = ALL.iter().map(Variant::Handshake);
-                handshake.chain(VARIANTS.iter().map(Variant::Transfer)).collect()
-            }
-            ids => ids.iter().map(|id| Variant::named(id)).collect::<Result<_, _>>()?,
+        let chosen: Vec<VariantSearch> = match ids {
+            [] => searches(),
+            ids => ids.iter().map(|id| named(id)).collect::<Result<_, _>>()?,
         };
         if let Err(escape) = mutant_search::mutant_search(&CANARY) {
             return Err(Failure::NotFoundOut(format!("{}: {escape}", CANARY.id)));
@@ -183,8 +155,8 @@ mod table {
             output::say(format_args!("{id:<10} {states:>9} {events:>9} {random:>9}  oracle"))?;
         }
         let mut rows = Vec::new();
-        for variant in chosen {
-            let row = Row::of(variant, json);
+        for search in chosen {
+            let row = Row::of(search, json);
             if !json {
                 output::say(format_args!("{}", row.text(narrow)))?;
             }
@@ -194,7 +166,7 @@ mod table {
         if json {
             output::say_json(&rows)?;
         } else {
-            output::say(format_args!("{} of {} found out", rows.len() - missed.len(), rows.len()))?;
+            output::say(format_args!("{} of {} found", rows.len() - missed.len(), rows.len()))?;
         }
         if missed.is_empty() { Ok(()) } else { Err(Failure::NotFoundOut(missed.join(", "))) }
     }

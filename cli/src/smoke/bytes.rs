@@ -4,18 +4,18 @@ use crate::failure::Failure;
 use handfast::{Memory, Segment, TransportKind};
 use std::time::Duration;
 
-/// A byte; a page and one; a quarter of a mebibyte, which is a slice; some slices and one.
+/// A byte; a page and a byte; a quarter of a mebibyte, which is a slice; several slices and a byte.
 const SIZES: [usize; 4] = [1, 4_097, 256 << 10, (1 << 20) + 1];
-/// Holds the largest size, at an offset.
+/// Fits the largest size, at the offset.
 pub(super) const SEGMENT_BYTES: usize = 2 << 20;
-/// Offset of the bytes within the segment, aligned to nothing.
+/// Offset of the bytes within the segment, deliberately unaligned.
 const OFFSET: u64 = 3;
 
 /// The target of writes.
 pub(super) struct Target<'a> {
     pub(super) segment: &'a Segment,
     pub(super) offset: u64,
-    /// As many as there are.
+    /// Number of available bytes.
     pub(super) bytes: u64,
 }
 
@@ -24,8 +24,8 @@ impl<'a> Target<'a> {
         Self { segment, offset: 0, bytes: segment.bytes() }
     }
 
-    /// Moves every size that fits, there and back; other seeds make other bytes. Words on what
-    /// moved.
+    /// Moves every size that fits, in both directions; each seed gives other bytes. Returns a
+    /// description of the transfers.
     pub(super) async fn exchange(&self, seed: u8, timeout: Duration) -> Result<String, Failure> {
         let start = if self.bytes > OFFSET { OFFSET } else { 0 };
         let fits = |bytes: &&usize| start + **bytes as u64 <= self.bytes;
@@ -36,7 +36,7 @@ impl<'a> Target<'a> {
             moved.push(bytes.to_string());
         }
         if moved.is_empty() {
-            return Err(Failure::Usage("the place at the node has no byte".to_owned()));
+            return Err(Failure::Usage("the range at the node is empty".to_owned()));
         }
         match self.segment.transport_kind() {
             Some(TransportKind::Rdma) => {
@@ -71,13 +71,13 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Bytes that differ from place to place, and with the seed, of which there are 128.
+/// Returns bytes that vary with their position and with the seed, of which there are 128.
 pub(super) fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     // Never zero, so that untouched memory does not pass.
     (0..bytes).map(|n| ((n * 7 + n / 251) as u8 ^ (seed << 1)) | 1).collect()
 }
 
-/// Finds the first byte that is not as it was sent.
+/// Compares the bytes, and reports the first difference.
 pub(super) fn compare(sent: &[u8], seen: &[u8]) -> Result<(), Failure> {
     match sent.iter().zip(seen).position(|(sent, seen)| sent != seen) {
         None => Ok(()),

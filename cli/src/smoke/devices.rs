@@ -1,4 +1,4 @@
-//! The devices of this machine, and which to use.
+//! The devices of this machine, and their choice.
 
 use super::Smoke;
 use handfast::rdma::RdmaOptions;
@@ -6,12 +6,12 @@ use handfast_diagnosis::doctor::{Device, Facts, Gid, Port};
 use handfast_transport_rdma::availability;
 use std::path::Path;
 
-/// All devices that the kernel lists. The engine reports one that cannot be read.
+/// Returns all devices listed by the kernel. The engine reports unreadable ones.
 pub(super) fn all() -> Vec<Device> {
     Facts::read(Path::new("/")).devices
 }
 
-/// A device for people.
+/// Describes a device for people.
 pub(super) fn words(device: &Device) -> String {
     let Device { name, profile, recognised_by, refused, ports, .. } = device;
     let mut text = format!("device {name}: {profile} ({recognised_by})");
@@ -27,7 +27,7 @@ pub(super) fn words(device: &Device) -> String {
     text
 }
 
-/// Whether lanes are possible over its first port, which is the one that lanes use.
+/// Whether lanes are possible over its first port, the only one that lanes use.
 fn is_usable(device: &Device) -> bool {
     device.refused.is_none() && device.ports.first().is_some_and(Port::is_active)
 }
@@ -37,11 +37,11 @@ fn is_like(one: &Device, other: &Device) -> bool {
     one.profile == other.profile && link(one) == link(other)
 }
 
-/// The devices of the two nodes of a loopback: the given ones, or two devices of one kind, or one
-/// device for both. If none looks usable, the engine reports why.
+/// Returns the devices of the two nodes of a loopback: the given ones, or two devices of one kind,
+/// or one device for both. If none looks usable, the engine reports the reason.
 pub(super) fn choose(arguments: &Smoke, devices: &[Device]) -> [RdmaOptions; 2] {
     let found = if arguments.device.is_empty() && arguments.gid.is_empty() {
-        // A device that the library does not list, as without its driver, is left out.
+        // A device that the library does not list, such as one without its driver, is skipped.
         let known = availability().unwrap_or_default();
         let usable = |device: &&Device| is_usable(device) && known.contains(&device.name);
         let first = devices.iter().find(usable);

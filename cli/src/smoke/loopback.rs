@@ -16,11 +16,11 @@ const BYTES: &str = "bytes";
 const REESTABLISH: &str = "reestablish";
 const RESET: &str = "reset";
 const RESTART: &str = "restart";
-/// Of the nodes.
+/// Names of the nodes.
 const NAMES: [&str; 2] = ["smoke-first", "smoke-second"];
-/// Control channels are TCP, which loops back by itself; lanes are between the devices.
+/// Control channels use TCP on the loopback interface; lanes run between the devices.
 const LISTEN: &str = "127.0.0.1:0";
-/// Between two attempts to reach a node that has restarted; the step's time bounds their number.
+/// Pause between attempts to reach a restarted node; the timeout of the step bounds their number.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
@@ -47,7 +47,7 @@ pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// The steps below the engine, on the same devices.
+/// Runs the steps below the engine, on the same devices.
 #[cfg(feature = "verbs")]
 async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) -> Outcome {
     use super::queue_pairs::Pair;
@@ -69,13 +69,13 @@ async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) 
     report.record(RESET, blocking(move || pair.reset())).await
 }
 
-/// There are no devices in a program without them, so that no step comes this far.
+/// Unreachable: a program without verbs has no devices, so no step gets here.
 #[cfg(not(feature = "verbs"))]
 async fn queue_pairs(_: &Smoke, report: &mut Report, _: [&Node; 2]) -> Outcome {
     report.skip(&[REESTABLISH, RESET], "the program has no RDMA")
 }
 
-/// Runs what waits in the kernel off the runtime's threads.
+/// Runs blocking system calls outside the runtime's threads.
 #[cfg(feature = "verbs")]
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -98,7 +98,7 @@ async fn start(options: &[RdmaOptions; 2]) -> Result<([Node; 2], String), Failur
     Ok(([first, second], words))
 }
 
-/// Each opens to the other at the same time.
+/// Each node opens to the other at the same time.
 async fn handshake(first: &Node, second: &Node) -> Result<([Segment; 2], String), Failure> {
     let (there, back) = tokio::join!(first.warm(second), second.warm(first));
     there.and(back)?;
@@ -113,8 +113,8 @@ async fn bytes(segments: &[Segment; 2], timeout: Duration) -> Result<((), String
     Ok(((), format!("both ways at once, {words}")))
 }
 
-/// Ends the second node, starts another under its name and port, and moves bytes to that over the
-/// segment that was opened before.
+/// Stops the second node, starts another with its name and port, and moves bytes to it over the
+/// segment opened before.
 async fn restart(
     first: &Node,
     second: Node,
@@ -141,10 +141,10 @@ async fn restart(
         None => String::new(),
         Some(first) => format!("; {} attempts failed before, the first: {first}", failed.len()),
     };
-    Ok((second, format!("the former run was noticed; {words}{before}")))
+    Ok((second, format!("the restart was noticed; {words}{before}")))
 }
 
-/// Waits until the peer is seen to have restarted.
+/// Waits until the restart of the peer is noticed.
 async fn noticed(
     events: &mut Receiver<Event>,
     was: Incarnation,

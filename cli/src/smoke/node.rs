@@ -1,4 +1,4 @@
-//! A node of a smoke test: an engine over RDMA alone, with a segment.
+//! A node of a smoke test: an engine with RDMA only, and a segment.
 
 use super::bytes::SEGMENT_BYTES;
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Starts a node of the name; the bytes it serves are zeros.
+    /// Starts a named node, which serves zeroed bytes.
     pub(super) async fn start(
         name: &str,
         listen: &str,
@@ -30,12 +30,12 @@ impl Node {
         self.engine.devices().next().unwrap_or("no device")
     }
 
-    /// Opens the segment of another.
+    /// Opens the segment of another node.
     pub(super) async fn open(&self, other: &Self) -> Result<Segment, Failure> {
         Ok(self.engine.open(&format!("{}/{SEGMENT}", other.engine.address())).await?)
     }
 
-    /// Makes a lane to another; it is up when this returns.
+    /// Opens a lane to another node and waits until it is established.
     pub(super) async fn warm(&self, other: &Self) -> Result<(), Failure> {
         let failures = self.engine.warm(&[other.engine.address()]).await;
         failures.into_iter().next().map_or(Ok(()), |error| Err(error.into()))

@@ -1,4 +1,4 @@
-//! This machine against a node elsewhere.
+//! Tests between this machine and another node.
 
 use super::bytes::{SEGMENT_BYTES, Target};
 use super::report::Report;
@@ -43,7 +43,7 @@ async fn start(options: &RdmaOptions) -> Result<(Engine, String), Failure> {
     Ok((engine, device))
 }
 
-/// Makes a lane to the node, and opens the segment.
+/// Opens a lane to the node and its segment.
 async fn open(engine: &Engine, place: &Place) -> Result<(Segment, String), Failure> {
     let segment = engine.open(&place.segment).await?;
     if let Some(error) = engine.warm(&[segment.address()]).await.into_iter().next() {
@@ -53,7 +53,7 @@ async fn open(engine: &Engine, place: &Place) -> Result<(Segment, String), Failu
     Ok((segment, words))
 }
 
-/// The part of the segment that may be overwritten.
+/// Returns the part of the segment that may be overwritten.
 fn target<'a>(segment: &'a Segment, place: &Place) -> Result<Target<'a>, Failure> {
     let rest = segment.bytes().saturating_sub(place.offset);
     let bytes = place.length.unwrap_or_else(|| rest.min(SEGMENT_BYTES as u64));

@@ -1,5 +1,5 @@
-//! The outcome of connections when one side ends them: with new queue pairs, as lanes use them, and
-//! with the same ones after RESET, which lanes never use.
+//! Reconnection after one side ends a connection: with new queue pairs, as lanes do, and with the
+//! same ones after RESET, which lanes never do.
 
 use super::bytes::{compare, pattern};
 use crate::failure::Failure;
@@ -18,26 +18,26 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// More than a packet on every device, less than the limit of locked memory where that is smallest.
+/// More than a packet of any device, and less than the lowest common limit of locked memory.
 const BYTES: usize = 16 << 10;
 /// Packet sequence numbers have 24 bits.
 const PSN_MAX: u32 = 0x00ff_ffff;
-/// 268 ms for an answer, asked for five times: as the engine has it.
+/// 268 ms per attempt, five attempts, as in the engine.
 const TIMEOUT_EXPONENT: u8 = 16;
 const RETRIES: u8 = 4;
 
-/// Passes on how slices ended, one at a time.
+/// Forwards the completions of slices, one at a time.
 struct Completions(Mutex<Sender<Completion>>);
 
 impl LaneSink for Completions {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Fails when nobody waits any more.
+        // Fails when the receiver is gone.
         completions.drain(..).for_each(|completion| drop(sender.send(completion)));
     }
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
-        tracing::debug!(lane = lane.0, %error, "a lane failed");
+        tracing::debug!(lane = lane.0, %error, "lane failed");
     }
 }
 
@@ -47,7 +47,7 @@ impl NicSink for Completions {
     }
 }
 
-/// A device with memory that the other may reach.
+/// A device with memory that the other site may access.
 struct Site {
     nic: Nic,
     ends: Receiver<Completion>,
@@ -56,7 +56,7 @@ struct Site {
     timeout: Duration,
 }
 
-/// Two of them, and the lifecycle of the lane between them.
+/// Two sites, and the lifecycle of the lane between them.
 pub(super) struct Pair {
     sites: [Site; 2],
     lane: Lifecycle,
@@ -64,7 +64,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Opens both. Blocks for system calls, as all of this does.
+    /// Opens both sites. Blocks on system calls, like all functions here.
     pub(super) fn open(options: &[RdmaOptions; 2], timeout: Duration) -> Result<Self, Failure> {
         let [first, second] = options;
         let sites = [Site::open(first, timeout)?, Site::open(second, timeout)?];
@@ -91,13 +91,13 @@ impl Pair {
         self.connect()?;
         self.exchange(3)?;
         Ok(format!(
-            "one side destroyed its queue pair, a write of the other ended with: {outcome}; both made \
-             another, and {BYTES} bytes moved each way"
+            "one side destroyed its queue pair, a write of the other ended with: {outcome}; both \
+             created another, and {BYTES} bytes moved each way"
         ))
     }
 
-    /// Takes the queue pairs of both through RESET and connects them as they were; says what came
-    /// of it.
+    /// Moves the queue pairs of both sides through RESET, connects them again, and describes the
+    /// result.
     pub(super) fn reset(&mut self) -> Result<String, Failure> {
         if self.bodies.is_none() {
             self.connect()?;
@@ -116,7 +116,7 @@ impl Pair {
         Ok(after.to_string())
     }
 
-    /// Makes fresh queue pairs on both sides and wires them.
+    /// Creates new queue pairs on both sides and connects them.
     fn connect(&mut self) -> Result<(), Failure> {
         self.lane = Lifecycle(self.lane.0 + 1);
         let [first, second] = &self.sites;
@@ -128,7 +128,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Writes bytes both ways and looks for them at the other end.
+    /// Writes bytes in both directions and compares them at the other end.
     fn exchange(&self, seed: u8) -> Result<(), Failure> {
         for (from, to) in [(0, 1), (1, 0)] {
             let (from, to) = (&self.sites[from], &self.sites[to]);
@@ -160,7 +160,7 @@ impl Site {
         };
         let (sender, ends) = channel();
         let nic = Nic::open(config, Arc::new(Completions(Mutex::new(sender))))?;
-        // The first half is written from, the second is written to.
+        // The first half is the source of writes, the second half their target.
         let memory = Memory::zeroed(2 * BYTES)?;
         let registration = nic.register(memory.whole(), Access::READ_WRITE)?;
         Ok(Self { nic, ends, memory, registration, timeout })
@@ -193,7 +193,7 @@ impl Site {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.ends.recv_timeout(left) {
                 Ok(completion) if completion.slice == slice => return Ok(Some(completion.status)),
-                // Of an earlier write, flushed when its lane was retired.
+                // Completion of an earlier write, flushed when its lane was retired.
                 Ok(_) => {}
                 Err(_) => return Ok(None),
             }
@@ -214,7 +214,7 @@ fn words(end: &CompletionStatus) -> String {
     }
 }
 
-/// Late packets of a former connection are not taken for those of this one.
+/// Random, so that late packets of an earlier connection do not match this one.
 fn random_psn() -> u32 {
     // The standard library's hashers are seeded by the system.
     RandomState::new().build_hasher().finish() as u32 & PSN_MAX

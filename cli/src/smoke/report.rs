@@ -1,4 +1,4 @@
-//! The steps of a smoke test, and how each ended.
+//! The steps of a smoke test, with their results.
 
 use super::devices;
 use crate::failure::{Failure, Outcome};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// The remedy for a failed step that has none of its own.
+/// The remedy for a failed step without one of its own.
 const CURE: &str = "run again with -vv to see each step, and see docs/hardware.md";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -18,7 +18,7 @@ pub(super) enum Verdict {
     Pass,
     Fail,
     Skipped,
-    /// Done to learn what happens: no end of it is wrong.
+    /// An experiment, of which every outcome is valid.
     #[cfg(feature = "verbs")]
     Recorded,
 }
@@ -34,7 +34,7 @@ struct Step {
     error: Option<FallbackReport>,
 }
 
-/// The report of a smoke test. Steps run within it.
+/// The report of a smoke test, which runs its steps.
 #[derive(Serialize)]
 pub(super) struct Report {
     mode: &'static str,
@@ -45,7 +45,7 @@ pub(super) struct Report {
     timeout: Duration,
     #[serde(skip)]
     json: bool,
-    /// The first.
+    /// The first failure.
     #[serde(skip)]
     failure: Option<Failure>,
 }
@@ -67,11 +67,11 @@ impl Report {
         Ok(())
     }
 
-    /// Runs a step to its end, or to the end of its time. What it yields, unless it failed, with
-    /// words on what was done.
+    /// Runs a step until it ends or times out. Returns its value unless it failed, and reports its
+    /// description.
     ///
     /// # Errors
-    /// Of the output alone.
+    /// Only errors of the output.
     pub(super) async fn step<T>(
         &mut self,
         name: &'static str,
@@ -95,7 +95,7 @@ impl Report {
     /// Runs an experiment and prints its result: it never fails.
     ///
     /// # Errors
-    /// Of the output alone.
+    /// Only errors of the output.
     #[cfg(feature = "verbs")]
     pub(super) async fn record(
         &mut self,
@@ -117,7 +117,7 @@ impl Report {
         ended.unwrap_or(Err(Failure::StepOverdue { step, timeout }))
     }
 
-    /// Steps that are not taken, and why.
+    /// Reports steps as skipped, with the reason.
     pub(super) fn skip(&mut self, names: &[&'static str], why: &str) -> Outcome {
         let skipped = |report: &mut Self, name| {
             report.add(name, Verdict::Skipped, Instant::now(), why.to_owned(), None)
@@ -143,7 +143,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints what is to be printed at the end.
+    /// Prints the rest of the report.
     ///
     /// # Errors
     /// The first failure of a step.

@@ -6,14 +6,14 @@ use crate::terminal::Window;
 use serde_json::Value;
 use std::time::Duration;
 
-/// From so many columns on there is room for everything.
+/// Minimum width of the full table.
 const WIDE: usize = 96;
-/// Columns behind a peer's name, where there is room for everything and where there is not.
+/// Columns after a peer's name, in the full table and in the narrow one.
 const BEHIND_WIDE: usize = 66;
 const BEHIND_NARROW: usize = 37;
-/// Columns that a name has at least.
+/// Minimum width of a name.
 const NAME_MIN: usize = 12;
-/// The name of the peers that are not counted one by one.
+/// The name of the peers that share a row.
 const OTHER: &str = "other";
 /// The shown rows, and the width of names.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Names get what is left, and no more than the longest needs.
+    /// Names get the remaining width, at most that of the longest.
     fn new(columns: usize, longest: usize) -> Self {
         let wide = columns >= WIDE;
         let behind = if wide { BEHIND_WIDE } else { BEHIND_NARROW };
@@ -55,7 +55,7 @@ struct Peer<'a> {
     repaired: u64,
     refusals: u64,
     fences_lost: u64,
-    /// By pair of NICs, where there are several.
+    /// Traffic by pair of NICs, if there are several.
     pairs: Vec<Pair>,
 }
 
@@ -67,7 +67,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Those of a peer, if there are several.
+    /// Returns the pairs of a peer, if there are several.
     fn all(now: &Value, before: &Value) -> Vec<Self> {
         let number = |value: &Value| value.as_u64().unwrap_or(0);
         let pair = |(key, pair): (&String, &Value)| {
@@ -121,7 +121,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// It never did anything.
+    /// Whether all its counts are zero.
     fn is_nobody(&self) -> bool {
         self.batches + self.failed + self.p99_ns == 0 && self.trouble().is_none()
     }
@@ -141,7 +141,7 @@ impl<'a> Peer<'a> {
         )
     }
 
-    /// The traffic of each rail, below it.
+    /// Adds the traffic of each rail below the peer.
     fn pairs(
         &self,
         elapsed: Duration,
@@ -153,7 +153,7 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// Events of its lanes that are worth a line.
+    /// Returns the failures of its lanes worth a line.
     fn trouble(&self) -> Option<String> {
         let parts = [
             (self.lanes_ended, "lane ended", "lanes ended"),
@@ -172,7 +172,7 @@ fn several(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// A time in the unit that it is read best in.
+/// Formats a time in its most readable unit.
 fn time(nanos: u64) -> String {
     match nanos {
         0 => "-".to_owned(),
@@ -182,7 +182,7 @@ fn time(nanos: u64) -> String {
     }
 }
 
-/// A name, its middle left out where it is too long: hosts differ at the beginning, ports at the end.
+/// Shortens a long name in its middle: hosts differ at the beginning, ports at the end.
 fn cut(name: &str, columns: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= columns {
@@ -194,7 +194,7 @@ fn cut(name: &str, columns: usize) -> String {
     format!("{}…{}", text(&letters[..head]), text(&letters[letters.len() - tail..]))
 }
 
-/// Draws what happened between two states of a node.
+/// Draws the changes between two states of a node.
 pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Window) -> String {
     let mut lines = head(now);
     let peers = now["peers"].as_object();
@@ -205,7 +205,7 @@ pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Windo
     let other = [(OTHER, &now["other"], &before["other"])];
     let of = |(name, now, before)| Peer::new(name, now, before);
     let mut peers: Vec<Peer<'_>> = all.chain(other).map(of).collect();
-    // Of those who are counted together there is nobody on most nodes.
+    // On most nodes no peer shares a row.
     peers.retain(|peer| peer.name != OTHER || !peer.is_nobody());
     let names = peers.iter().flat_map(|peer| {
         let pairs = peer.pairs.iter().map(|pair| pair.name.as_str());
@@ -218,7 +218,7 @@ pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Windo
     let (known, mut hidden) = (peers.len(), 0);
     for peer in &peers {
         let quiet = peer.batches + peer.failed == 0 && known - idle > 0;
-        // Room for the last line is kept.
+        // The last line is reserved.
         if lines.len() + 2 >= window.rows || quiet && peer.trouble().is_none() {
             hidden += 1;
             continue;
@@ -235,7 +235,7 @@ pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Windo
     if hidden > 0 {
         lines.push(format!("{hidden} more"));
     } else if nothing && !peers.is_empty() && lines.len() < window.rows {
-        lines.push("what peers move is counted at their end".to_owned());
+        lines.push("transfers of peers are counted at their end".to_owned());
     }
     for line in &mut lines {
         *line = cut_end(line, window.columns);
@@ -243,7 +243,7 @@ pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Windo
     lines.join("\n")
 }
 
-/// A line that fits, without what would move the cursor: names are another's words.
+/// Shortens a line to the width, without control characters: names come from other nodes.
 fn cut_end(line: &str, columns: usize) -> String {
     let plain = |letter: char| if letter.is_control() { '?' } else { letter };
     line.trim_end().chars().take(columns).map(plain).collect()

@@ -90,14 +90,14 @@ fn what_cannot_be_measured_is_refused_in_words() {
     let ended = bench(&["--cores", "99999"]).failed(2, &["no processor 99999", "may use 0"]);
     assert_eq!(ended.errors.matches("error: ").count(), 1, "{ended:?}");
     bench(&["--cores", "0,99999"]).failed(2, &["no processor 99999"]);
-    bench(&["--limit", "127.0.0.1:1"]).failed(2, &["--limit", "leave NODE out"]);
+    bench(&["--limit", "127.0.0.1:1"]).failed(2, &["--limit", "omit NODE"]);
     bench(&["127.0.0.1:1"]).failed(3, &["127.0.0.1:1", "refused"]);
     bench(&["--batch", "0"]).failed(2, &["--batch", "1..=4096"]);
     bench(&["--batch", "5000"]).failed(2, &["--batch", "1..=4096"]);
     bench(&["--peers", "0"]).failed(2, &["--peers", "1..=10000"]);
     bench(&["--threads", "0"]).failed(2, &["--threads"]);
-    bench(&["--duration", "0"]).failed(2, &["no time at all"]);
-    bench(&["--size", "16000000T", "--batch", "32"]).failed(1, &["cannot be made"]);
+    bench(&["--duration", "0"]).failed(2, &["not a positive duration"]);
+    bench(&["--size", "16000000T", "--batch", "32"]).failed(1, &["allocating a block"]);
 }
 
 #[test]

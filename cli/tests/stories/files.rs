@@ -62,7 +62,7 @@ fn a_get_makes_files_only_where_it_can_and_replaces_only_files() {
     let missing = folder.name("missing/copy");
     let ended = run(&["get", &place, &missing]).failed(5, &["missing", "does not exist"]);
     assert!(!ended.errors.contains(".part"), "{}", ended.errors);
-    run(&["get", &place, &folder.name("new/")]).failed(5, &["names a directory"]);
+    run(&["get", &place, &folder.name("new/")]).failed(5, &["is a directory"]);
     let file = folder.patterned("file", 10, 0);
     run(&["get", &place, &format!("{file}/copy")]).failed(5, &["ot a directory"]);
     // Renaming over a pipe or a device would destroy it.
@@ -70,9 +70,9 @@ fn a_get_makes_files_only_where_it_can_and_replaces_only_files() {
     run(&["get", &place, &pipe]).failed(5, &["is a pipe"]);
     symlink(&pipe, folder.join("link to pipe")).unwrap();
     run(&["get", &place, &folder.name("link to pipe")]).failed(5, &["is a pipe"]);
-    symlink(folder.join("gone"), folder.join("link to nothing")).unwrap();
-    run(&["get", &place, &folder.name("link to nothing")]).failed(5, &["a link to nothing"]);
-    let names = ["file", "link to nothing", "link to pipe", "pipe"];
+    symlink(folder.join("gone"), folder.join("dangling link")).unwrap();
+    run(&["get", &place, &folder.name("dangling link")]).failed(5, &["a dangling link"]);
+    let names = ["dangling link", "file", "link to pipe", "pipe"];
     assert_eq!(folder.names(), names, "nothing else was made");
 }
 
@@ -129,7 +129,7 @@ fn unwritable_folder_ends_get_before_any_transfer() {
     let script = r#""$2" get "$3" "$1/copy""#;
     let place = server.at("memory");
     let Some(client) = with_small_disk(&folder, "ro", script, &place) else { return };
-    client.end().failed(5, &["disk", "making a file in it failed", "read-only"]);
+    client.end().failed(5, &["disk", "creating a file in it failed", "read-only"]);
 }
 
 #[test]

@@ -111,14 +111,14 @@ fn another_protocol_at_the_port_is_named() {
 fn a_mute_listener_is_given_up_after_the_timeout() {
     let folder = Folder::new();
     let file = folder.patterned("file", 10, 0);
-    let mute = foreign(None);
-    let ended = run(&["put", &file, &mute, "--timeout", "300ms"]);
+    let silent = foreign(None);
+    let ended = run(&["put", &file, &silent, "--timeout", "300ms"]);
     assert!(ended.took < SOONER_THAN_WITHOUT, "{:?}", ended.took);
-    ended.failed(6, &[&mute, "no answer within 300 ms", "--timeout"]);
+    ended.failed(6, &[&silent, "no answer within 300 ms", "--timeout"]);
     // Without a timeout of the user's own, the engine's holds.
-    let ended = run(&["put", &file, &mute]);
+    let ended = run(&["put", &file, &silent]);
     assert!(ended.took < PATIENCE, "{:?}", ended.took);
-    ended.failed(3, &[&mute, "no answer within 5000 ms", "stopped, overloaded"]);
+    ended.failed(3, &[&silent, "no answer within 5000 ms", "stopped, overloaded"]);
 }
 
 #[test]
@@ -148,7 +148,7 @@ async fn two_servers_of_one_name_are_found_out_and_both_serve_on() {
     let Err(error) = engine.open(&two.at("memory")).await else { panic!("no conflict is seen") };
     assert!(matches!(error.cause(), Cause::NameConflict { .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains(&two.address) && text.contains("a name of its own"), "{text}");
+    assert!(text.contains(&two.address) && text.contains("its own name"), "{text}");
     engine.close().await;
     let folder = Folder::new();
     let file = folder.patterned("file", 10_000, 0);

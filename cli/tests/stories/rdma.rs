@@ -89,7 +89,7 @@ fn pair_without_common_transport_names_the_remedy() {
     let ended = run(&[&["put", &file, &plain.address], &RDMA[..]].concat());
     ended.failed(13, &[&plain.address, "offers no lane over RDMA", "--transport rdma` or `auto`"]);
     let ended = run(&["put", &file, &rdma.address]);
-    ended.failed(13, &[&rdma.address, "over RDMA alone", "--transport auto` at the peer"]);
+    ended.failed(13, &[&rdma.address, "only lanes over RDMA", "--transport auto` at the peer"]);
     let absent = ["put", &file, &rdma.address, "--device", "mlx5_9"];
     let ended = run(&[&absent[..], &RDMA[..]].concat());
     ended.failed(13, &["mlx5_9", "there is no such device; there are: rxe0, rxe1", "`rdma link`"]);
@@ -230,7 +230,7 @@ fn smoke_of_two_nics_passes_every_step() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(packets("rxe1") > before + 2 * 1024, "few packets came to rxe1");
     for part in
-        [r#""profile":"rxe""#, "rxe0 and rxe1", "10.0.0.2", "RoCE v2", "the former run was noticed"]
+        [r#""profile":"rxe""#, "rxe0 and rxe1", "10.0.0.2", "RoCE v2", "the restart was noticed"]
     {
         assert!(ended.output.contains(part), "'{part}' is missing in: {}", ended.output);
     }
@@ -256,7 +256,10 @@ fn smoke_without_device_or_library_names_the_lack() {
     let Some(()) = guest() else { return };
     let smoke = ["smoke", "--loopback", "--json"];
     let ended = run(&[&smoke[..], &["--device", "mlx5_9"]].concat());
-    ended.failed(13, &["the set-up of the two", "mlx5_9", "there are: rxe0, rxe1", "`rdma link`"]);
+    ended.failed(
+        13,
+        &["the configuration of both sides", "mlx5_9", "there are: rxe0, rxe1", "`rdma link`"],
+    );
     let ended = without_library(&smoke);
     let ended = ended.failed(13, &["our side", "libibverbs.so.1", "install rdma-core"]);
     assert_eq!(steps(&ended)[0], ("devices".to_owned(), "fail".to_owned()));

@@ -124,7 +124,7 @@ fn program_without_variants_names_the_one_with_them() {
     let outside = Folder::new();
     let mut command = Command::new(PROGRAM);
     command.args(["sim", "variants", "SO-1"]).current_dir(outside.path());
-    Client::spawn(command).end().failed(2, &["no checkout", "cargo xtask variants"]);
+    Client::spawn(command).end().failed(2, &["not in a checkout", "cargo xtask variants"]);
     let swept = run(&["sim", "sweep", "--variant", "SO-1", "--seeds", "1"]);
     swept.failed(2, &["shipping rules only", "cargo xtask variants -- sim sweep"]);
     let line = "hf2:SimultaneousOpen:-:SO-1:0xf8:a:eAABA:e55e53e5:ab9f62be";

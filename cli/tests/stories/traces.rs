@@ -89,7 +89,7 @@ fn malformed_and_diverging_traces_have_exit_codes() {
     replay("hello").failed(14, &["does not begin with 'handfast-trace'"]);
     let newer = whole.replacen("handfast-trace 3 ", "handfast-trace 4 ", 1);
     replay(&newer).failed(14, &["version 4", "the version of handfast that recorded it"]);
-    replay(&whole[..whole.len() - 3]).failed(14, &["the last line has no end", "--allow-cut"]);
+    replay(&whole[..whole.len() - 3]).failed(14, &["the last line is incomplete", "--allow-cut"]);
     let (connected, probed) = (r#""outcome":"Connected""#, r#""outcome":"Probed""#);
     replay(&whole.replacen(connected, probed, 1)).failed(14, &["checksum is wrong"]);
     let changed: String = whole
@@ -117,9 +117,9 @@ fn recording_that_cannot_begin_ends_the_command() {
     fs::write(&notes, "mine").unwrap();
     let server = Server::start(&["--memory", "m=1M"]);
     let put = |more: &[&str]| run(&[&["put", &file, &server.address, "--record"], more].concat());
-    put(&[&notes]).failed(5, &["beginning the recording", "is no recording; name another file"]);
+    put(&[&notes]).failed(5, &["starting the recording", "is not a recording; name another file"]);
     assert_eq!(fs::read(&notes).unwrap(), b"mine");
-    put(&[&folder.name("a/b")]).failed(5, &["beginning the recording", "a/b"]);
+    put(&[&folder.name("a/b")]).failed(5, &["starting the recording", "a/b"]);
     put(&[&folder.name("c"), "--record-bytes", "1K"]).failed(2, &["1048576 to 1073741824 bytes"]);
     assert_eq!(put(&[&folder.name("c"), "--record-bytes", "1M"]).code, Some(0));
     assert_eq!(put(&[&folder.name("c")]).code, Some(0));

@@ -1,4 +1,4 @@
-//! The TCP data protocol: a client names an address, and reads or writes there.
+//! The TCP data protocol: a client reads or writes at an address.
 //!
 //! A connection carries one request after another. Version 1 has no status: a write is never
 //! acknowledged, and a refusal is a closed connection. Version 2, selected by a bit of the opcode,
@@ -31,7 +31,7 @@ pub enum ProtocolVersion {
 pub struct DataRequest {
     /// Direction from the client's point of view.
     pub direction: Direction,
-    /// The version it is in.
+    /// The version of the request.
     pub version: ProtocolVersion,
     /// Length in bytes; a receiver refuses zero.
     pub bytes: u64,
@@ -83,7 +83,7 @@ pub enum DataStatus {
 /// Errors of a status frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DataStatusError {
-    /// The high half differs: the peer streams data at once, as version 1 does.
+    /// The high half differs: the peer streams data at once, as in version 1.
     #[error("a status frame begins with {0:#010x}: the peer speaks version 1")]
     Magic(u32),
     /// A code of a later release.

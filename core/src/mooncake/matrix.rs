@@ -1,4 +1,4 @@
-//! Mooncake's `nic_priority_matrix`: per location the NICs to prefer and the others.
+//! Mooncake's `nic_priority_matrix`: the preferred NICs and the others, by memory location.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// The location of memory without a known one: every NIC is preferred there. Readers synthesise it,
-/// and it is never published (Mooncake's `src/topology.cpp`).
+/// The location of memory without a known one: every NIC is preferred there. Readers synthesise it;
+/// it is never published (Mooncake's `src/topology.cpp`).
 pub const WILDCARD: &str = "*";
 
 /// Maximum length of a matrix's text, in bytes.
@@ -70,8 +70,8 @@ pub enum Nearness {
     Unlisted,
 }
 
-/// Per location the NICs to prefer and the others. What is read as part of a descriptor is bounded
-/// there.
+/// The preferred NICs and the others, by location. A matrix that is part of a descriptor is bounded
+/// by the descriptor's decoder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PriorityMatrix {
@@ -81,11 +81,11 @@ pub struct PriorityMatrix {
 /// Errors of parsing a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatrixError {
-    /// It is longer than [`MATRIX_BYTES_MAX`].
+    /// The text is longer than [`MATRIX_BYTES_MAX`].
     #[error("the NIC priority matrix has {0} bytes, more than {MATRIX_BYTES_MAX}")]
     TooLong(usize),
-    /// It is not JSON, or no object.
-    #[error("the NIC priority matrix is no JSON object: {0}")]
+    /// The text is not JSON, or not an object.
+    #[error("the NIC priority matrix is not a JSON object: {0}")]
     NotAnObject(String),
     /// The value of a location is not a pair of name lists.
     #[error(
@@ -115,7 +115,7 @@ impl PriorityMatrix {
         let value: Value = serde_json::from_str(text)
             .map_err(|error| MatrixError::NotAnObject(error.to_string()))?;
         let Value::Object(object) = value else {
-            return Err(MatrixError::NotAnObject("it is another kind of value".into()));
+            return Err(MatrixError::NotAnObject("it is another JSON value".into()));
         };
         if object.len() > MATRIX_LOCATIONS_MAX {
             return Err(MatrixError::Locations(object.len()));
@@ -129,9 +129,9 @@ impl PriorityMatrix {
         Ok(matrix)
     }
 
-    /// The JSON form, locations in order of their names.
+    /// Returns the JSON form, with locations ordered by name.
     pub fn to_json(&self) -> String {
-        // Strings in lists in a map: nothing of it can fail to be written.
+        // Lists of strings in a map always serialize.
         serde_json::to_string(self).unwrap_or_default()
     }
 
@@ -145,7 +145,8 @@ impl PriorityMatrix {
         self.locations.get(location).cloned().unwrap_or_else(|| self.all())
     }
 
-    /// Distance of a NIC from memory at a location, or at [`WILDCARD`] if that is not listed.
+    /// Returns the distance of a NIC from memory at a location, or at [`WILDCARD`] if it is not
+    /// listed.
     pub fn nearness(&self, location: &str, nic: &str) -> Nearness {
         let has = |names: &[String]| names.iter().any(|name| name == nic);
         let listed = self.locations.get(location).or_else(|| self.locations.get(WILDCARD));
@@ -177,7 +178,7 @@ impl PriorityMatrix {
         self.locations.iter().filter_map(row).collect()
     }
 
-    /// Every location listed, by name.
+    /// Returns every listed location with its NICs, ordered by name.
     pub fn locations(&self) -> impl Iterator<Item = (&str, &Nics)> {
         self.locations.iter().map(|(location, nics)| (location.as_str(), nics))
     }
@@ -204,9 +205,9 @@ impl FromIterator<(String, Nics)> for PriorityMatrix {
 }
 
 fn nics(value: &Value) -> Result<Nics, &'static str> {
-    let lists = value.as_array().ok_or("its value is no list")?;
+    let lists = value.as_array().ok_or("its value is not a list")?;
     let [preferred, available] = lists.as_slice() else {
-        return Err("its value has not exactly two lists");
+        return Err("its value is not a pair of lists");
     };
     let nics = Nics { preferred: names(preferred)?, available: names(available)? };
     let mut seen: Vec<&str> = nics.iter().collect();
@@ -221,10 +222,10 @@ fn nics(value: &Value) -> Result<Nics, &'static str> {
 }
 
 fn names(value: &Value) -> Result<Vec<String>, &'static str> {
-    let list = value.as_array().ok_or("one of its two values is no list")?;
+    let list = value.as_array().ok_or("one of its two values is not a list")?;
     let name = |name: &Value| match name.as_str() {
         Some(name) if !name.is_empty() => Ok(name.to_owned()),
-        _ => Err("a NIC is not named by a text"),
+        _ => Err("a NIC's name is not a string, or is empty"),
     };
     list.iter().map(name).collect()
 }

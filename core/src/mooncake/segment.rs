@@ -14,9 +14,9 @@ pub const BUFFERS_MAX: usize = 16_384;
 pub const TEXT_BYTES_MAX: usize = 512;
 /// Longest time stamp, in bytes; released nodes write 26.
 pub const TIMESTAMP_BYTES_MAX: usize = 64;
-/// The name of TCP among protocols.
+/// The name of TCP in descriptors.
 const TCP: &str = "tcp";
-/// The name of RDMA among them.
+/// The name of RDMA in descriptors.
 const RDMA: &str = "rdma";
 
 /// Protocols of a node: one, or several for a node built with several.
@@ -56,7 +56,7 @@ pub struct SegmentDescriptor {
     /// Its RDMA devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceDescriptor>,
-    /// Its name, by which stores and NIC paths know it.
+    /// Its name in stores and NIC paths.
     pub name: String,
     /// NICs near to memory; with RDMA devices only. A malformed one is ignored, as in released
     /// nodes.
@@ -64,7 +64,7 @@ pub struct SegmentDescriptor {
     pub priority_matrix: Option<PriorityMatrix>,
     /// Offered protocols.
     pub protocol: Protocols,
-    /// The name in NIC paths, where it is another than `name`.
+    /// Its name in NIC paths, if different from `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma_server_name: Option<String>,
     /// Host of its TCP data port; absent before 0.3.13, which means the host of its calls.
@@ -73,10 +73,10 @@ pub struct SegmentDescriptor {
     /// Its TCP data port, 0 for none.
     #[serde(default)]
     pub tcp_data_port: u16,
-    /// Highest version of the TCP data protocol it speaks; absent: 1.
+    /// Highest version of the TCP data protocol it speaks; 1 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_proto_version: Option<u32>,
-    /// Time of publication, for people.
+    /// Time of publication, human-readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
 }
@@ -91,13 +91,13 @@ pub struct BufferDescriptor {
     /// The owner's own keys, one for each device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lkey: Vec<u32>,
-    /// Over RDMA the location of the memory, over TCP the owner's name.
+    /// Location of the memory over RDMA, name of the owner over TCP.
     #[serde(default)]
     pub name: String,
-    /// Protocol of the buffer, on a node with several.
+    /// Protocol of the buffer, on a node with several protocols.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// The keys that peers present, one for each device; none where peers may not reach it.
+    /// The keys that peers present, one for each device; empty if peers may not reach it over RDMA.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rkey: Vec<u32>,
 }
@@ -120,7 +120,7 @@ impl SegmentDescriptor {
     /// Decodes the JSON text of a metadata frame, or the value of a store.
     ///
     /// # Errors
-    /// [`SegmentError`]; nothing of a bad descriptor is used.
+    /// [`SegmentError`]; no part of a malformed descriptor is used.
     pub fn decode(text: &str) -> Result<Self, SegmentError> {
         if is_null(text) {
             return Err(SegmentError::Null);

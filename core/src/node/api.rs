@@ -384,7 +384,7 @@ pub enum TimerKind {
     Drain,
     /// The answer to a quiesce is overdue.
     QuiesceRetry,
-    /// Room for a lifecycle is overdue.
+    /// No capacity for a lifecycle was made in time.
     Capacity,
 }
 

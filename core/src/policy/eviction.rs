@@ -19,9 +19,9 @@ pub const HOLD_MIN: Duration = Duration::from_millis(250);
 /// Longest hold time of a returning peer. Three of them fit into the time that a demand waits.
 pub const HOLD_MAX: Duration = Duration::from_millis(1_000);
 /// Time within which a peer whose lane was evicted counts as returning.
-const RETURN_MAX: Duration = Duration::from_millis(4_000);
+pub const RETURN_MAX: Duration = Duration::from_millis(4_000);
 /// Time for which lanes may show use after the hand has passed all of them.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Most evicted peers remembered; past it the oldest is forgotten.
 const EVICTED_MAX: usize = 1_024;
 

@@ -19,11 +19,10 @@ pub enum QuotaSide {
 /// The most lanes that one peer may hold at once, those on their way up or down included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerQuota {
-    /// The bound.
-    pub lanes_max: usize,
+    lanes_max: usize,
 }
 
-/// A peer holds as many lanes as [`PeerQuota::lanes_max`].
+/// A peer holds as many lanes as its quota allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("the node has {max} lanes here, the limit lanes_per_peer_max")]
 pub struct QuotaExceeded {
@@ -34,6 +33,11 @@ pub struct QuotaExceeded {
 }
 
 impl PeerQuota {
+    /// A quota of so many lanes.
+    pub fn new(lanes_max: usize) -> Self {
+        Self { lanes_max }
+    }
+
     /// Whether a lane over a path of a peer's may begin. A lane that has begun already may go on.
     ///
     /// # Errors
@@ -103,7 +107,7 @@ mod tests {
 
     #[test]
     fn ending_lanes_count_for_the_peer_alone() {
-        let (node, quota) = (node(), PeerQuota { lanes_max: 2 });
+        let (node, quota) = (node(), PeerQuota::new(2));
         assert_eq!(quota.check(&node, &path("z"), QuotaSide::Local), Ok(()));
         let exceeded = QuotaExceeded { in_use: 2, max: 2 };
         assert_eq!(quota.check(&node, &path("z"), QuotaSide::Peer), Err(exceeded));
@@ -112,7 +116,7 @@ mod tests {
 
     #[test]
     fn lane_that_has_begun_goes_on() {
-        let (node, quota) = (node(), PeerQuota { lanes_max: 1 });
+        let (node, quota) = (node(), PeerQuota::new(1));
         for side in [QuotaSide::Local, QuotaSide::Peer] {
             assert_eq!(quota.check(&node, &path("x"), side), Ok(()));
             assert!(quota.check(&node, &path("y"), side).is_err(), "an ending lane has not");

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Largest frame accepted unless configured otherwise: Mooncake's default of 1 MiB.
 pub const FRAME_BYTES_DEFAULT_MAX: usize = 1 << 20;
-/// Largest limit that may be configured: Mooncake's ceiling of 128 MiB (`MC_HANDSHAKE_MAX_LENGTH`).
+/// Largest configurable limit: Mooncake's ceiling of 128 MiB (`MC_HANDSHAKE_MAX_LENGTH`).
 pub const FRAME_BYTES_MAX: usize = 128 << 20;
 
 /// Content of a frame.
@@ -70,7 +70,7 @@ pub enum FrameError {
         /// Bytes announced.
         expected: usize,
     },
-    /// A type byte of 0x80 or more, or 4 to 0x1f: no release writes one.
+    /// A type byte of 0x80 or more, or 4 to 0x1f, which no release writes.
     #[error("the frame type {0:#04x} is unknown")]
     UnknownType(u8),
     /// The text is not UTF-8.
@@ -88,7 +88,7 @@ pub fn frame_length(header: [u8; FRAME_HEADER_BYTES], limit: usize) -> Result<us
     }
 }
 
-/// Decodes one whole frame, header included. Bytes after it are an error of the caller's reading.
+/// Decodes one whole frame, header included. Trailing bytes are a reading error of the caller.
 pub fn decode_frame(bytes: &[u8], limit: usize) -> Result<Frame<'_>, FrameError> {
     let Some((header, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
         return Err(FrameError::Short { received: 0, expected: FRAME_HEADER_BYTES });

@@ -1,4 +1,4 @@
-//! The connection descriptor and the key `handfast` inside it.
+//! The connection descriptor and its key `handfast`.
 
 use crate::identity::{Incarnation, Lifecycle, NameError, NicPath, NodeName, Pair};
 use crate::mooncake::is_null;
@@ -13,10 +13,11 @@ pub const WIRE_VERSION: u32 = 1;
 pub const QUEUE_PAIRS_MAX: usize = 64;
 /// Longest GID or token, in bytes: a GID has 47 and a token 16.
 pub(super) const SHORT_TEXT_BYTES_MAX: usize = 64;
-/// Maximum length of a peer's text that is kept, in bytes: a refusal's detail, or what a parse error quotes.
+/// Maximum kept length of a peer's text, in bytes: a refusal's detail, or the quotation in a parse
+/// error.
 pub(super) const DETAIL_BYTES_MAX: usize = 512;
 
-/// Mooncake's connection descriptor, keys in the sorted order its writer uses.
+/// Mooncake's connection descriptor, with keys in the sorted order of its writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descriptor {
     /// The handfast key; absent from Mooncake nodes, ignored by them.
@@ -147,18 +148,18 @@ pub struct Body {
     pub queue_pairs: Vec<u32>,
     /// First packet sequence number per queue pair.
     pub psns: Vec<u32>,
-    /// GID in text form, empty where the transport has none.
+    /// GID in text form; empty without one.
     pub gid: String,
-    /// LID, 0 where the transport has none.
+    /// LID; 0 without one.
     pub lid: u32,
-    /// Path MTU in bytes, 0 where the transport has none.
+    /// Path MTU in bytes; 0 without one.
     pub mtu: u32,
-    /// Outstanding reads the side accepts, 0 where the transport has none.
+    /// Outstanding reads that the side accepts; 0 for transports without such a limit.
     pub rd_atomic: u32,
     /// Token that a TCP lane must present, sixteen hexadecimal digits; empty elsewhere.
     pub token: String,
-    /// `host:port` where the side accepts control calls and TCP lanes; empty if nowhere. As long as
-    /// a node's name at most.
+    /// `host:port` at which the side accepts control calls and TCP lanes; empty if it accepts none.
+    /// At most as long as a node's name.
     pub address: String,
 }
 
@@ -169,11 +170,11 @@ pub struct Message {
     pub op: Op,
     /// The sending NIC.
     pub from: NicPath,
-    /// The NIC it is addressed to.
+    /// The addressed NIC.
     pub to: NicPath,
     /// The sender's pair (rule H1).
     pub sender: Pair,
-    /// The receiver's pair, where the sender knows it (rule H1).
+    /// The receiver's pair, if known to the sender (rule H1).
     pub echo: Option<Pair>,
     /// Queue pairs; empty in a refusal.
     pub body: Body,
@@ -184,11 +185,11 @@ pub struct Message {
 /// Errors of decoding a handfast message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Not JSON, or a key of the wrong type; what was found, at most 512 bytes of it.
+    /// Not JSON, or a key of the wrong type; quotes at most 512 bytes of the text.
     #[error("the connection descriptor is malformed: {0}")]
     Malformed(String),
-    /// `null`: the peer is starting, or takes no handshakes.
-    #[error("the peer has no answer yet: it is starting, or takes no handshakes")]
+    /// `null`: the peer is starting, or accepts no handshakes.
+    #[error("the peer has no answer yet: it is starting, or accepts no handshakes")]
     Null,
     /// The handfast key is missing: a Mooncake node.
     #[error("the peer sent no 'handfast' key: it is a Mooncake node or a TCP-only one")]
@@ -229,7 +230,8 @@ impl Message {
         if descriptor.qp_num.len() > QUEUE_PAIRS_MAX || key.psn.len() > QUEUE_PAIRS_MAX {
             return Err(MessageError::Field("qp_num"));
         }
-        // Everything a node retains of a peer is bounded, or a flood of messages fills its memory.
+        // A bound on everything that a node retains of a peer: otherwise a flood of messages fills
+        // its memory.
         let texts = [
             ("address", key.address.as_deref(), NodeName::BYTES_MAX),
             ("token", key.token.as_deref(), SHORT_TEXT_BYTES_MAX),

@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 pub struct PlainMessage {
     /// The sending NIC; absent from the answer to a ready, and from a node that speaks TCP only.
     pub from: Option<NicPath>,
-    /// The NIC it is addressed to, absent likewise.
+    /// The addressed NIC; absent likewise.
     pub to: Option<NicPath>,
-    /// Queue pairs, GID and LID; the GID is empty before Mooncake 0.3.11. Other attributes are absent.
+    /// Queue pairs, GID and LID; the GID is empty before Mooncake 0.3.11. Other attributes are
+    /// absent.
     pub body: Body,
     /// Absent: the sender does not know the ready phase. True: this is the ready message.
     pub ready: Option<bool>,

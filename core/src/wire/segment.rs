@@ -1,4 +1,4 @@
-//! The segment descriptor of metadata frames: what a node serves, and the key `handfast` inside it.
+//! The segment descriptor of metadata frames: the served memory of a node, and its key `handfast`.
 
 use super::message::{DETAIL_BYTES_MAX, SHORT_TEXT_BYTES_MAX, from_object, truncated};
 use crate::identity::{Incarnation, NodeName};
@@ -25,7 +25,7 @@ pub struct NodeDescriptor {
     pub name: NodeName,
     /// The node's incarnation.
     pub incarnation: Incarnation,
-    /// `host:port` of its control channel; empty if it takes no calls.
+    /// `host:port` of its control channel; empty if it accepts no calls.
     pub address: String,
     /// Transports of its lanes.
     pub transports: Transports,
@@ -39,8 +39,8 @@ pub struct NodeDescriptor {
     pub checksum: Option<Checksum>,
     /// Data port for Mooncake nodes, if any.
     pub data_port: Option<DataPort>,
-    /// In a request: more calls may follow over the same connection. In the answer to such a request:
-    /// they are accepted.
+    /// In a request: more calls may follow over the same connection. In its answer: they are
+    /// accepted.
     pub keep: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Transports {
 }
 
 impl Default for Transports {
-    /// TCP alone, the offer of a node that announces none.
+    /// TCP only, the offer of a node that announces none.
     fn default() -> Self {
         Self { tcp: true, rdma: false }
     }
@@ -127,7 +127,7 @@ pub enum DescriptorError {
     #[error("the segment descriptor is malformed: {0}")]
     Malformed(String),
     /// The handfast key is missing.
-    #[error("the node '{0}' is no handfast node: its descriptor has no 'handfast' key")]
+    #[error("the node '{0}' is not a handfast node: its descriptor has no 'handfast' key")]
     NoKey(String),
     /// The peer requires features this version lacks.
     #[error("the node requires feature bits {0:#x} that this version does not know")]
@@ -152,7 +152,7 @@ struct Wire {
     handfast: Option<WireKey>,
     #[serde(default)]
     name: String,
-    /// NICs near to memory, for Mooncake nodes alone, which find no device without it.
+    /// NICs near to memory, only for Mooncake nodes, which find no device without it.
     #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
     priority_matrix: Option<PriorityMatrix>,
     #[serde(default)]
@@ -175,7 +175,7 @@ const DATA_PROTOCOL_VERSION: u32 = 2;
 struct WireBuffer {
     addr: u64,
     length: u64,
-    /// Unused by peers; Mooncake expects as many as there are in `rkey`.
+    /// Unused by peers; Mooncake expects the same number as in `rkey`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lkey: Vec<u32>,
     #[serde(default)]
@@ -200,7 +200,7 @@ struct WireKey {
     regions: Vec<WireRegion>,
     #[serde(default)]
     required: u64,
-    /// Absent from nodes that know TCP alone.
+    /// Absent from nodes that support TCP only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     transports: Option<Vec<String>>,
     version: u32,
@@ -231,7 +231,7 @@ impl NodeDescriptor {
     /// Decodes the JSON text of a metadata frame.
     ///
     /// # Errors
-    /// [`DescriptorError`]; nothing of a bad descriptor is used.
+    /// [`DescriptorError`]; no part of a malformed descriptor is used.
     pub fn decode(text: &str) -> Result<Self, DescriptorError> {
         if is_null(text) {
             return Err(DescriptorError::Null);
@@ -301,10 +301,10 @@ impl NodeDescriptor {
         });
         let Transports { tcp, rdma } = self.transports;
         let names = [(tcp, TCP), (rdma, RDMA)].into_iter().filter(|(offered, _)| *offered);
-        // Says nothing where there is nothing to say to nodes that know TCP alone.
+        // The default is omitted, as nodes that support TCP only expect it.
         let transports = (self.transports != Transports::default())
             .then(|| names.map(|(_, name)| name.to_string()).collect());
-        // Mooncake nodes look at nothing else to choose how to reach the memory.
+        // Mooncake nodes choose the transport by this field alone.
         let over_rdma = !self.devices.is_empty() && self.data_port.is_none();
         let wire = Wire {
             buffers: buffers.collect(),
@@ -340,7 +340,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// A location that every machine has. Buffers name none, so that all devices are near them.
+/// A location that every machine has. Buffers are without one, so that all devices count as near.
 const LOCATION: &str = "cpu:0";
 
 fn data_port(host: Option<String>, port: u32) -> Result<Option<DataPort>, DescriptorError> {

@@ -1,25 +1,25 @@
-//! Bytes that one doctor sends another for a while, so that the other sees how fast they come.
+//! A bulk transfer from one doctor to another, to measure the rate.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Asks for it, where a frame's magic would stand; four bytes that are not looked at follow.
+/// Requests a transfer, in place of a frame's magic; four ignored bytes follow.
 pub(super) const BULK_MAGIC: &[u8; 8] = b"HFDOCTB1";
-/// For how long bytes are sent.
+/// Duration of a transfer.
 pub const BULK_TIME: Duration = Duration::from_millis(500);
-/// Bytes that are sent at most.
+/// Maximum bytes of a transfer.
 pub const BULK_BYTES_MAX: u64 = 4 << 30;
-/// The first part is not counted: a connection starts slowly.
+/// The first part, which is not measured: a connection starts slowly.
 const BEGINNING: Duration = Duration::from_millis(100);
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Of a host to itself: what a busy machine can do at the time.
+/// Duration of a transfer over loopback, which shows the present capacity of a busy machine.
 const LOOPBACK_TIME: Duration = Duration::from_millis(250);
-/// For each step of it: loopback itself may be filtered.
+/// Timeout of each step over loopback, which may itself be filtered.
 const LOOPBACK_STEP_MAX: Duration = Duration::from_secs(1);
 
-/// Sends for so long, or [`BULK_BYTES_MAX`].
+/// Sends for the given time, or [`BULK_BYTES_MAX`] bytes.
 ///
 /// # Errors
 /// The error of the connection.
@@ -33,7 +33,8 @@ pub(super) fn send(to: &mut impl Write, time: Duration) -> io::Result<()> {
     to.flush()
 }
 
-/// Bytes that came in a second, from after the beginning to the end; none if they ended before.
+/// Receives a transfer and returns its bytes per second after the first part; `None` if it ended
+/// earlier.
 ///
 /// # Errors
 /// The error of the connection.
@@ -56,28 +57,29 @@ pub(super) fn receive(from: &mut impl Read) -> io::Result<Option<u64>> {
     Ok((took_ms > 0).then(|| counted.saturating_mul(1000) / took_ms))
 }
 
-/// Megabits in a second.
+/// Converts to megabits per second.
 pub(super) fn to_mbps(bytes_per_s: u64) -> u32 {
     u32::try_from(bytes_per_s.saturating_mul(8) / 1_000_000).unwrap_or(u32::MAX)
 }
 
-/// Megabits in a second that this host moves to itself over TCP now; 0 if that cannot be tried.
+/// Returns the present rate of this host over loopback TCP, in megabits per second; 0 if it cannot
+/// be measured.
 pub fn loopback_mbps() -> u32 {
     let moved = || {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let mut there = TcpStream::connect_timeout(&listener.local_addr()?, LOOPBACK_STEP_MAX)?;
         let (mut here, from) = listener.accept()?;
         if from != there.local_addr()? {
-            return Err(io::Error::other("somebody else connected"));
+            return Err(io::Error::other("another process connected"));
         }
         here.set_read_timeout(Some(LOOPBACK_STEP_MAX))?;
         there.set_write_timeout(Some(LOOPBACK_STEP_MAX))?;
         std::thread::scope(|scope| {
             let sender = scope.spawn(move || send(&mut there, LOOPBACK_TIME));
             let received = receive(&mut here);
-            // Ends once nobody reads any more, whatever came of the reading.
+            // The sender ends once the receiving end is dropped.
             drop(here);
-            // The sender's result does not matter: bytes are counted at the receiver.
+            // The sender's result is irrelevant: the receiver counts the bytes.
             let _ = sender.join();
             received
         })

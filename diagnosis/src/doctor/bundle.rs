@@ -1,4 +1,4 @@
-//! All that others need to look into a problem, in one document without secrets and names.
+//! A document with everything that others need to analyse a problem, without secrets and names.
 
 use super::facts::Tree;
 use super::probes::is_foreign;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 mod redact;
 
-/// The form of the document; another number is another form.
+/// Version of the document's form.
 pub const BUNDLE: u32 = 1;
-/// Between the two looks at the counters.
+/// Interval between two readings of the counters.
 const COUNTERS_APART: Duration = Duration::from_secs(1);
-/// Lines of the kernel's log, the last ones.
+/// Maximum lines of the kernel's log; the last ones are kept.
 const LOG_LINES_MAX: usize = 200;
-/// Counters of one device.
+/// Maximum counters of one device.
 const COUNTERS_MAX: usize = 512;
-/// Of which lines of the kernel's log are about RDMA and what carries it.
+/// Words that mark lines of the kernel's log about RDMA and its network.
 const LOG_WORDS: [&str; 14] = [
     "rdma",
     "infiniband",
@@ -39,8 +39,8 @@ const LOG_WORDS: [&str; 14] = [
 const VARIABLES: [&str; 6] =
     ["CI", "LANG", "LC_ALL", "KUBERNETES_SERVICE_HOST", "LD_LIBRARY_PATH", "RUST_LOG"];
 
-/// The document. Passwords and tokens are left out; hosts and addresses have other names, the same
-/// ones wherever they stand.
+/// Returns the document. Passwords and tokens are omitted; hosts and addresses are replaced, equal
+/// ones alike.
 pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn Outside) -> Value {
     let tree = Tree(&request.root);
     let before = counters(&tree, facts);
@@ -70,7 +70,7 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
     document
 }
 
-/// The sysfs attributes of each device except its ports.
+/// Returns the sysfs attributes of each device except its ports.
 fn details(tree: &Tree<'_>, facts: &Facts) -> Value {
     let details = facts.devices.iter().map(|device| {
         let folder = format!("sys/class/infiniband/{}", device.name);
@@ -90,7 +90,7 @@ fn details(tree: &Tree<'_>, facts: &Facts) -> Value {
     Value::Object(details.collect())
 }
 
-/// All counters, by device, port and name.
+/// Returns all counters, by device, port and name.
 fn counters(tree: &Tree<'_>, facts: &Facts) -> Value {
     let mut all = Map::new();
     for device in &facts.devices {
@@ -118,7 +118,7 @@ fn environment(request: &Request) -> Value {
     )
 }
 
-/// None if it may not be read.
+/// Returns null if the log may not be read.
 fn log(outside: &dyn Outside) -> Value {
     let Some(log) = outside.kernel_log() else { return Value::Null };
     let is_told = |line: &&str| {

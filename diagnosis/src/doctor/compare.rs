@@ -1,4 +1,4 @@
-//! Two hosts side by side, row by row.
+//! Comparison of two hosts, row by row.
 
 use super::exchange::{Half, Halves};
 use super::facts::{Device, Port};
@@ -8,14 +8,14 @@ use crate::problem::Text;
 use std::fmt::Write;
 use unicode_width::UnicodeWidthStr;
 
-/// Narrowest page on which the two hosts are side by side, and not one below the other.
+/// Minimum width to place the two hosts next to each other.
 const SIDE_BY_SIDE_COLUMNS: usize = 72;
-/// Of what a row is about.
+/// Width of a row's label.
 const LABEL_COLUMNS: usize = 14;
-/// Before a row whose two values should be alike and are not.
+/// Marks a row whose two values should be alike and are not.
 const UNLIKE: &str = "\u{2260} ";
 
-/// A row: what it is about, what each side has, and whether the two should be alike.
+/// A row: its label, the values of both sides, and whether they should be alike.
 struct Row {
     title: Text,
     here: String,
@@ -23,9 +23,9 @@ struct Row {
     should_be_alike: bool,
 }
 
-/// The value of a row for one side.
+/// Returns the value of a row for one side.
 type Cell = fn(&Half) -> String;
-/// The value of a row for a device and its first port.
+/// Returns the value of a row for a device and its first port.
 type DeviceCell = fn(&Device, &Port) -> String;
 
 const ROWS: [(Text, Cell, bool); 6] = [
@@ -72,7 +72,7 @@ fn gids(port: &Port) -> String {
     usable.map(|gid| format!("{} {}", gid.index, gid.ip())).collect::<Vec<_>>().join(", ")
 }
 
-/// A port's state and numbers are alike where what comes before a bracket is.
+/// Whether two values of a port are alike up to the first bracket.
 fn is_alike(here: &str, there: &str) -> bool {
     let value = |text: &str| text.split(" (").next().unwrap_or("").to_owned();
     here.is_empty() || there.is_empty() || value(here) == value(there)
@@ -100,7 +100,7 @@ fn rows(halves: &Halves) -> Vec<Row> {
     rows
 }
 
-/// The two hosts for people.
+/// Formats the two hosts for people.
 pub(super) fn words(halves: &Halves, style: &Style) -> String {
     let mut out = String::new();
     let language = style.language;

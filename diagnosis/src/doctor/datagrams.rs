@@ -1,25 +1,25 @@
-//! Datagrams of a chosen length between two doctors: whether they pass without being cut.
+//! Datagrams of a chosen length between two doctors: tests whether they pass unfragmented.
 //!
-//! A question is [`DATAGRAM_MAGIC`], four bytes that its answer repeats, and zeros; an answer is 16
-//! bytes, never more than was asked with.
+//! A question is [`DATAGRAM_MAGIC`], four bytes that its answer repeats, and zeros. An answer is 16
+//! bytes, never longer than its question.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Begins a question.
+/// Start of a question.
 pub const DATAGRAM_MAGIC: &[u8; 8] = b"HFDOCTU1";
-/// Begins an answer.
+/// Start of an answer.
 const ANSWER_MAGIC: &[u8; 8] = b"HFDOCTA1";
 /// Minimum length of a question, and length of every answer, in bytes.
 pub const DATAGRAM_BYTES_MIN: usize = 16;
 /// Maximum length of a question, in bytes: the limit of IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
-/// Questions of one length that are asked before it is taken for lost.
+/// Questions of one length before it counts as lost.
 pub const DATAGRAM_TRIES: u8 = 3;
-/// Wait for the answer to each.
+/// Timeout of each answer.
 pub const DATAGRAM_WAIT: Duration = Duration::from_millis(300);
-/// The UDP port of RoCE v2, as IANA has assigned it.
+/// The UDP port of RoCE v2, as assigned by IANA.
 pub const ROCE_PORT: u16 = 4_791;
 
 /// Answers datagrams at one port, on all addresses of this host.
@@ -29,7 +29,7 @@ pub struct Answerer {
 }
 
 impl Answerer {
-    /// At that port; 0 lets the system choose.
+    /// Binds the port; 0 lets the system choose.
     ///
     /// # Errors
     /// The error of the system.
@@ -37,7 +37,7 @@ impl Answerer {
         Ok(Self { socket: UdpSocket::bind((any(family), port))? })
     }
 
-    /// Its port.
+    /// Returns its port.
     ///
     /// # Errors
     /// The error of the system.
@@ -64,7 +64,7 @@ fn any(family: IpAddr) -> IpAddr {
 fn answer_to(question: &[u8]) -> Option<[u8; DATAGRAM_BYTES_MIN]> {
     let rest = question.strip_prefix(DATAGRAM_MAGIC)?;
     let mark = rest.get(..4)?;
-    // Shorter than its answer it would lend itself to answering strangers with more than they sent.
+    // An answer longer than its question would amplify traffic with a forged sender.
     let length = u32::try_from(question.len()).ok().filter(|_| rest.len() >= 8)?;
     let mut answer = [0; DATAGRAM_BYTES_MIN];
     answer[..8].copy_from_slice(ANSWER_MAGIC);
@@ -73,7 +73,7 @@ fn answer_to(question: &[u8]) -> Option<[u8; DATAGRAM_BYTES_MIN]> {
     Some(answer)
 }
 
-/// Whether a datagram with so many bytes of payload passes uncut.
+/// Tests whether a datagram with so many bytes of payload passes unfragmented.
 ///
 /// # Errors
 /// The error number; 0 if no answer came to any of [`DATAGRAM_TRIES`].
@@ -94,7 +94,7 @@ pub(super) fn pass(address: SocketAddr, bytes: usize) -> Result<(), i32> {
     Err(0)
 }
 
-/// Of an earlier attempt an answer is as good.
+/// The answer to an earlier attempt counts as well.
 fn is_answered(socket: &UdpSocket, question: &[u8]) -> io::Result<bool> {
     let length = question.len();
     let asked = Instant::now();
@@ -120,7 +120,7 @@ fn is_answered(socket: &UdpSocket, question: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Ignores the kernel's path MTU: NICs send RoCE without it.
+/// Ignores the kernel's path MTU, since NICs send RoCE without it.
 #[cfg(target_os = "linux")]
 fn keep_whole(socket: &UdpSocket, address: SocketAddr) -> io::Result<()> {
     use rustix::net::sockopt::{
@@ -133,7 +133,7 @@ fn keep_whole(socket: &UdpSocket, address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Elsewhere there is no RDMA either.
+/// Other systems have no RDMA either.
 #[cfg(not(target_os = "linux"))]
 fn keep_whole(_: &UdpSocket, _: SocketAddr) -> io::Result<()> {
     Err(ErrorKind::Unsupported.into())
@@ -169,7 +169,7 @@ mod tests {
         });
         assert_eq!(pass(address, DATAGRAM_BYTES_MIN), Ok(()));
         assert_eq!(pass(address, DATAGRAM_BYTES_MAX + 1), Ok(()), "it is cut to the longest");
-        // It is there still, and says nothing.
+        // The silent port is still bound.
         let _silent = thread.join().unwrap();
         assert_eq!(pass(address, DATAGRAM_BYTES_MIN), Err(0));
     }

@@ -1,7 +1,7 @@
 //! The exchange between two doctors: one frame each way, over TCP.
 //!
-//! A frame is eight bytes of [`MAGIC`], four of length (big endian) and that many of JSON. The one
-//! who connects speaks first.
+//! A frame is eight bytes of [`MAGIC`], four of length (big endian) and that many of JSON. The
+//! connecting side sends first.
 
 use super::bulk::{self, BULK_MAGIC, BULK_TIME};
 use super::facts::{Device, Facts, Interface, Route};
@@ -14,12 +14,12 @@ use std::net::IpAddr;
 
 /// Magic at the start of a frame. No control frame of a node starts with it.
 pub const MAGIC: &[u8; 8] = b"HFDOCTR1";
-/// Longest JSON of a frame.
+/// Maximum length of a frame's JSON, in bytes.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Magic and length.
 pub const HEADER_BYTES: usize = MAGIC.len() + 4;
 
-/// The report of one side to the other.
+/// The report that one side sends to the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Half {
     /// The host's name.
@@ -45,13 +45,13 @@ pub struct Half {
     /// The address at which it accepts lanes over RDMA, if it does.
     #[serde(default)]
     pub lane_port: Option<u16>,
-    /// Megabits in a second that it last moved to itself over TCP; 0 where not known.
+    /// Last measured rate over loopback TCP, in megabits per second; 0 if unknown.
     #[serde(default)]
     pub loopback_mbps: u32,
 }
 
 impl Half {
-    /// The facts of a host, without findings.
+    /// Creates the report of a host, without findings.
     pub(super) fn of(facts: &Facts, host: &str, unix_s: u64) -> Self {
         Self {
             host: host.to_owned(),
@@ -79,7 +79,7 @@ pub struct Halves {
 /// A finding as the other side reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// The problem's name; of another version it may be one that is not known here.
+    /// The problem's name; a name of another version may be unknown here.
     pub id: String,
     /// Whether it is fatal there.
     pub is_fatal: bool,
@@ -88,11 +88,11 @@ pub struct Told {
 }
 
 impl ExchangeError {
-    /// In both languages.
+    /// Returns the observation in both languages.
     pub(super) fn told(&self) -> Observed {
         match self {
             Self::Io(error) => said!("the connection ended: {error}", "连接中断:{error}"),
-            Self::Foreign => said!("what answers is no doctor", "应答的不是 doctor"),
+            Self::Foreign => said!("the answering process is not a doctor", "应答的不是 doctor"),
             Self::TooLong(bytes) => said!(
                 "a report of {bytes} bytes is longer than {FRAME_BYTES_MAX}",
                 "报告有 {bytes} 字节,超过 {FRAME_BYTES_MAX}"
@@ -114,27 +114,27 @@ impl Told {
     }
 }
 
-/// Why a frame cannot be had.
+/// The error of reading a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The connection failed or ended.
     #[error("the connection ended: {0}")]
     Io(#[from] io::Error),
-    /// The other side is no doctor.
-    #[error("what answers is no doctor")]
+    /// The other side is not a doctor.
+    #[error("the answering process is not a doctor")]
     Foreign,
     /// The other side's report is too long.
     #[error("a report of {0} bytes is longer than {FRAME_BYTES_MAX}")]
     TooLong(usize),
-    /// The JSON is not what is expected.
+    /// The JSON is malformed.
     #[error("the report cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
 }
 
-/// A frame with the half.
+/// Encodes the report as a frame.
 ///
 /// # Errors
-/// [`ExchangeError::TooLong`] for a machine with more devices than a frame has room for.
+/// [`ExchangeError::TooLong`] for a machine with more devices than fit into a frame.
 pub fn encode(half: &Half) -> Result<Vec<u8>, ExchangeError> {
     let json = serde_json::to_vec(half)?;
     let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= FRAME_BYTES_MAX);
@@ -142,7 +142,7 @@ pub fn encode(half: &Half) -> Result<Vec<u8>, ExchangeError> {
     Ok([&MAGIC[..], &length.to_be_bytes(), &json].concat())
 }
 
-/// Reads a frame. Not more than [`FRAME_BYTES_MAX`] is ever held.
+/// Reads a frame, at most [`FRAME_BYTES_MAX`].
 ///
 /// # Errors
 /// The error of the frame.
@@ -164,7 +164,7 @@ pub fn read_half(from: &mut impl Read) -> Result<Half, ExchangeError> {
     Ok(serde_json::from_value(half)?)
 }
 
-/// Removes control characters, since the value is printed as it is.
+/// Removes control characters, since the value is printed unescaped.
 fn keep_printable(value: &mut Value) {
     match value {
         Value::String(text) => text.retain(|c| !c.is_control()),
@@ -177,9 +177,9 @@ fn keep_printable(value: &mut Value) {
 /// A request of another doctor.
 #[derive(Debug)]
 pub enum Question {
-    /// To compare: this is its half.
+    /// A comparison; contains the other side's report.
     Half(Box<Half>),
-    /// Bytes for a while, to see how fast they come.
+    /// A bulk transfer, to measure the rate.
     Bytes,
 }
 
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(read_half(&mut &encode(&half).unwrap()[..]).unwrap().host, "a[2Jb");
     }
 
-    /// Counts what is written.
+    /// Counts the written bytes.
     struct Counting(u64);
 
     impl Write for Counting {

@@ -15,9 +15,9 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Bytes read of one file of the kernel's.
+/// Maximum bytes read of one file of the kernel.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Entries read of one folder, for the same reason.
+/// Maximum entries read of one folder.
 const ENTRIES_MAX: usize = 4_096;
 
 /// The facts about a machine that concern RDMA and the doctor.
@@ -37,10 +37,10 @@ pub struct Facts {
     pub neighbours: Vec<Neighbour>,
     /// Sockets that hold an address.
     pub listeners: Vec<Listener>,
-    /// Functions of the PCI bus that can do RDMA, or are GPUs.
+    /// PCI functions that support RDMA, and GPUs.
     pub cards: Vec<Card>,
-    /// Kernel modules that are loaded or built in with parameters, and those of RDMA that are built
-    /// in without.
+    /// Kernel modules that are loaded, or built in with parameters; and built-in modules of RDMA
+    /// without parameters.
     pub modules: BTreeSet<String>,
     /// Nodes below `/dev/infiniband`.
     pub nodes: Vec<String>,
@@ -51,7 +51,7 @@ pub struct Facts {
     pub limits: Limits,
     /// Whether this is a pod of Kubernetes.
     pub is_pod: bool,
-    /// The pod's annotations, where they are passed in.
+    /// The pod's annotations, if they are passed in.
     pub annotations: String,
     /// Whether Koordinator's agent runs on this host.
     pub has_koordlet: bool,
@@ -60,14 +60,14 @@ pub struct Facts {
     pub plugin_resources: Option<BTreeMap<String, usize>>,
 }
 
-/// A function of the PCI bus.
+/// A PCI function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
-    /// Its place, such as `0000:5e:00.0`.
+    /// Its PCI address, such as `0000:5e:00.0`.
     pub address: String,
     /// The vendor's id.
     pub vendor: u32,
-    /// Its make.
+    /// The device id.
     pub part: u32,
     /// The kernel driver bound to it; empty if none.
     pub driver: String,
@@ -75,9 +75,9 @@ pub struct Card {
     pub has_rdma: bool,
     /// Its network interfaces.
     pub interfaces: Vec<String>,
-    /// Errors of the bus that it could not mend.
+    /// Uncorrected errors of the bus.
     pub errors: u64,
-    /// Lanes of the bus in use and at most; 0 if unknown.
+    /// PCIe lanes, in use and maximum; 0 if unknown.
     pub lanes: (u32, u32),
     /// Whether it is a GPU.
     pub is_gpu: bool,
@@ -86,19 +86,19 @@ pub struct Card {
 /// Limits and rights of this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory that may be locked, in bytes; none for no limit.
+    /// Memory that may be locked, in bytes; `None` for no limit.
     pub locked_bytes: Option<u64>,
-    /// Files that may be open, at most after raising it.
+    /// Maximum open files, after raising the limit.
     pub files: Option<u64>,
     /// Effective capabilities, by bit.
     pub capabilities: u64,
-    /// Objects of RDMA devices in use and allowed, by control group and device, where bounded.
+    /// RDMA objects in use and allowed, by control group and device, if bounded.
     pub rdma_objects: Vec<(String, u64, u64)>,
-    /// Bound of memory mappings; 0 if unknown.
+    /// Maximum memory mappings; 0 if unknown.
     pub mappings: u64,
     /// First and last port of outgoing connections; 0 if unknown.
     pub local_ports: (u16, u16),
-    /// Whether the IOMMU translates for devices.
+    /// Whether the IOMMU translates addresses of devices.
     pub iommu_translates: bool,
 }
 
@@ -113,12 +113,12 @@ impl Limits {
 }
 
 impl Facts {
-    /// The network interface of that name.
+    /// Returns the network interface of that name.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.name == name)
     }
 
-    /// Reads what there is below `root`. What cannot be read is taken for not there.
+    /// Reads the facts below `root`. Unreadable files count as absent.
     pub fn read(root: &Path) -> Self {
         let tree = Tree(root);
         let interfaces = network::interfaces(&tree);
@@ -162,7 +162,7 @@ fn modules(tree: &Tree<'_>) -> BTreeSet<String> {
 pub(super) struct Tree<'a>(pub(super) &'a Path);
 
 impl Tree<'_> {
-    /// The file's text, bounded; empty if it cannot be read.
+    /// Returns the file's text, bounded; empty if it cannot be read.
     pub(super) fn text(&self, path: &str) -> String {
         let mut bytes = Vec::new();
         let read = File::open(self.0.join(path))
@@ -177,7 +177,7 @@ impl Tree<'_> {
         self.text(path).trim().to_owned()
     }
 
-    /// A number as the kernel writes it, decimal or with `0x`; 0 if there is none.
+    /// Returns a number in the kernel's notation, decimal or with `0x`; 0 if there is none.
     pub(super) fn number(&self, path: &str) -> u64 {
         let line = self.line(path);
         match line.strip_prefix("0x") {
@@ -186,7 +186,7 @@ impl Tree<'_> {
         }
     }
 
-    /// The names in a folder, sorted.
+    /// Returns the names in a folder, sorted.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.0.join(path)).into_iter().flatten().take(ENTRIES_MAX);
         let name =
@@ -200,14 +200,14 @@ impl Tree<'_> {
         self.0.join(path).exists()
     }
 
-    /// The last part of where a link points to.
+    /// Returns the last component of a link's target.
     pub(super) fn link(&self, path: &str) -> String {
         let target = fs::read_link(self.0.join(path)).unwrap_or_default();
         target.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
     }
 }
 
-/// Makers of RDMA hardware on the bus, and the module that makes RDMA devices of it.
+/// Vendors of RDMA hardware, and the module that creates their RDMA devices.
 const MAKERS: [(u32, &str); 8] = [
     (0x15b3, "mlx5_ib"),
     (0x1ded, "erdma"),
@@ -218,7 +218,7 @@ const MAKERS: [(u32, &str); 8] = [
     (0x19e5, "hns_roce_hw_v2"),
     (0x1dd8, "ionic_rdma"),
 ];
-/// Parts of makers who make much else besides.
+/// Device ids of vendors that make much other hardware.
 const PARTS: [(u32, &[u32]); 3] = [
     (0x1ded, &[0x107f]),
     (0x1d0f, &[0xefa0, 0xefa1, 0xefa2, 0xefa3]),
@@ -234,7 +234,7 @@ const CLASS_NETWORK: u64 = 0x02;
 const CLASS_DISPLAY: u64 = 0x03;
 
 impl Card {
-    /// The module that makes RDMA devices of it.
+    /// Returns the module that creates RDMA devices of the function.
     pub fn module(&self) -> Option<&'static str> {
         MAKERS.iter().find(|(vendor, _)| *vendor == self.vendor).map(|(_, module)| *module)
     }
@@ -252,7 +252,7 @@ fn cards(tree: &Tree<'_>) -> Vec<Card> {
         let is_maker = MAKERS.iter().any(|(maker, _)| *maker == vendor);
         let parts = PARTS.iter().find(|(maker, _)| *maker == vendor);
         let is_part = parts.is_none_or(|(_, parts)| parts.contains(&part));
-        // eRDMA and EFA functions are network controllers too.
+        // eRDMA and EFA functions are network controllers as well.
         let is_rdma = is_maker && is_part && class == CLASS_NETWORK;
         let errors = |name: &str| total_errors(&tree.text(&format!("{folder}/{name}")));
         let lanes = |name: &str| u32::try_from(number(name)).unwrap_or(0);
@@ -271,7 +271,7 @@ fn cards(tree: &Tree<'_>) -> Vec<Card> {
     tree.names(BUS).into_iter().filter_map(card).collect()
 }
 
-/// The kernel ends the list of errors by kind with their total.
+/// Returns the total that ends the kernel's list of errors by kind.
 fn total_errors(text: &str) -> u64 {
     let total = text.lines().find_map(|line| line.strip_prefix("TOTAL_ERR_"));
     total.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
@@ -305,7 +305,7 @@ fn limits(tree: &Tree<'_>) -> Limits {
     }
 }
 
-/// Of this control group and all above.
+/// Returns the objects of this control group and of all its ancestors.
 fn rdma_objects(tree: &Tree<'_>) -> Vec<(String, u64, u64)> {
     let own = tree.text("proc/self/cgroup");
     let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("").to_owned();

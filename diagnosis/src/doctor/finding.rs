@@ -1,4 +1,4 @@
-//! A problem found on a machine, with the values seen there.
+//! A problem found on a machine, with the observed values.
 
 use super::observed::Observed;
 use crate::language::Language;
@@ -18,9 +18,9 @@ pub struct Finding {
     pub side: Side,
     /// The observation, with its values.
     pub observed: Observed,
-    /// The device it is about, if it is about one.
+    /// The device concerned, if any.
     pub device: Option<String>,
-    /// Whether what follows makes no sense with it.
+    /// Whether it prevents later probes.
     pub prevents: bool,
     values: BTreeMap<&'static str, String>,
     /// The remedy and the command here, if they differ from the catalogue's.
@@ -28,7 +28,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// With what the catalogue says of it.
+    /// Creates a finding with the catalogue's side and remedy.
     pub(super) fn new(id: Id, severity: Severity, observed: impl Into<Observed>) -> Self {
         let side = problem(id).side;
         let prevents = matches!(severity, Severity::Fatal | Severity::Degraded);
@@ -45,7 +45,8 @@ impl Finding {
         }
     }
 
-    /// With the catalogue's observation, in which these values are filled in as in the command.
+    /// Creates a finding with the catalogue's observation, filled in with these values like the
+    /// command.
     pub(super) fn seen(
         id: Id,
         severity: Severity,
@@ -68,7 +69,7 @@ impl Finding {
         Self { device: Some(name.to_owned()), ..self }.with("device", name)
     }
 
-    /// A value for the remedy's command.
+    /// Sets a value of the remedy's command.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.values.insert(name, value.into());
         self
@@ -78,28 +79,28 @@ impl Finding {
         Self { side, ..self }
     }
 
-    /// Nothing else is skipped because of it.
+    /// Does not prevent later probes.
     pub(super) fn alone(self) -> Self {
         Self { prevents: false, ..self }
     }
 
-    /// Prevents later probes, whatever its severity.
+    /// Prevents later probes, regardless of its severity.
     pub(super) fn preventing(self) -> Self {
         Self { prevents: true, ..self }
     }
 
-    /// Cured by this, and not by what the catalogue says.
+    /// Replaces the catalogue's remedy.
     pub(super) fn cured_by(self, remedy: Observed, command: String) -> Self {
         Self { cure: Some((remedy, command)), ..self }
     }
 
-    /// The remedy, in words.
+    /// Returns the remedy in words.
     pub fn remedy(&self, language: Language) -> &str {
         let own = self.cure.as_ref().map(|(remedy, _)| remedy.get(language));
         own.unwrap_or_else(|| problem(self.id).remedy.get(language))
     }
 
-    /// The remedy as a command, with the values seen here; what is not known is in capitals.
+    /// Returns the remedy as a command, with the observed values; unknown ones are in capitals.
     pub fn command(&self) -> String {
         if let Some((_, command)) = &self.cure {
             return command.clone();

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
 
-/// An observation with its values, in both languages. As a string it is the English one.
+/// An observation with its values, in both languages. Its string form is the English one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
     en: String,
-    /// Empty where the values say all.
+    /// Empty if the values need no words.
     zh: String,
 }
 
@@ -18,13 +18,13 @@ impl Observed {
         Self { en, zh }
     }
 
-    /// In one of them.
+    /// Returns the text in one language.
     pub fn get(&self, language: Language) -> &str {
         let zh = if self.zh.is_empty() { &self.en } else { &self.zh };
         language.pick(&self.en, zh)
     }
 
-    /// With the same text before both.
+    /// Returns the observation with a prefix in each language.
     pub(super) fn after(&self, en: &str, zh: &str) -> Self {
         let told = |before, language| format!("{before}{}", self.get(language));
         Self::new(told(en, Language::English), told(zh, Language::Chinese))
@@ -32,7 +32,7 @@ impl Observed {
 }
 
 impl From<String> for Observed {
-    /// Of values that need no words.
+    /// Creates an observation of values that need no words.
     fn from(values: String) -> Self {
         Self { en: values, zh: String::new() }
     }

@@ -13,34 +13,34 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest wait for a question, from the connection on.
+/// Timeout of a question, from the start of the connection.
 pub const QUESTION_MAX: Duration = Duration::from_secs(3);
-/// Longest wait for an answer, and for all that is said with it both ways. A doctor that is asked for the first
-/// time looks at its host and readies an RDMA device before it answers, which may take five seconds.
+/// Timeout of an answer, and of the whole exchange. A doctor that gets its first question probes
+/// its host and opens an RDMA device before it answers, which may take five seconds.
 pub const ANSWER_MAX: Duration = Duration::from_secs(8);
-/// Longest wait for a connection: past the three seconds after which Linux says of an address of its
-/// own network that nobody has it (mcast_solicit and retrans_time_ms, `arp(7)`).
+/// Timeout of connecting: longer than the three seconds after which Linux reports an absent address
+/// in its own network (mcast_solicit and retrans_time_ms, `arp(7)`).
 pub const CONNECT_MAX: Duration = Duration::from_secs(4);
-/// Of questions and answers: what every host takes (RFC 1122), so that they pass where long packets
-/// are lost.
+/// Segment size of questions and answers: every host accepts it (RFC 1122), so they pass even if
+/// long packets are lost.
 const SEGMENT_BYTES: u32 = 536;
-/// Written over a lane between two doctors, in bytes: several packets of every length there is.
+/// Bytes written over a lane between two doctors: several packets of every possible length.
 pub const LANE_BYTES: usize = 64 << 10;
-/// Of the kernel's log.
+/// Maximum bytes read of the kernel's log.
 const LOG_BYTES_MAX: usize = 1 << 20;
 
 /// The failure of a request to another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AskFailure {
-    /// No connection came about: the error number, 0 for no answer in time.
+    /// Connecting failed: the error number, 0 for a timeout.
     Connect(i32),
     /// The connection ended before an answer.
     Broken,
-    /// It was made, and nothing was said on it in time.
+    /// The connection was established, but no answer arrived in time.
     Silent,
-    /// The two did not agree on encryption; what this side says of it.
+    /// The two sides failed to agree on TLS; contains this side's error.
     Encryption(String),
-    /// This program cannot encrypt.
+    /// This program was built without TLS.
     NotBuilt,
 }
 
@@ -51,58 +51,58 @@ pub enum LaneStep {
     Device,
     /// The connection.
     Connect,
-    /// A few bytes written.
+    /// A write of a few bytes.
     Short,
-    /// [`LANE_BYTES`] written.
+    /// A write of [`LANE_BYTES`].
     Write,
 }
 
-/// Why no bytes moved over a lane.
+/// The reason why no bytes moved over a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneFailure {
     /// The step that failed.
     pub step: LaneStep,
-    /// The problem of the error.
+    /// The id of the error.
     pub id: Id,
-    /// Whose failure it is.
+    /// The side at fault.
     pub side: Side,
     /// The text of the error.
     pub text: String,
 }
 
-/// A connection, whatever is below it.
+/// A connection over any transport.
 pub trait Channel: Read + Write {}
 
 impl<T: Read + Write> Channel for T {}
 
-/// Encrypts a connection to a service of that name.
+/// Adds TLS to a connection to the named service.
 pub type Encrypt = Box<dyn Fn(&str, Timed) -> io::Result<Box<dyn Channel>> + Send + Sync>;
 
-/// Makes a lane over RDMA to a doctor that takes lanes there, and writes over it.
+/// Opens a lane over RDMA to a doctor that accepts lanes there, and writes over it.
 pub type Lanes = Box<dyn Fn(SocketAddr) -> Result<(), LaneFailure> + Send + Sync>;
 
-/// The world beyond files.
+/// Queries beyond files.
 pub trait Outside {
-    /// The addresses of a name.
+    /// Resolves a name.
     ///
     /// # Errors
     /// The error of the resolver.
     fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String>;
 
-    /// Whether this process could listen at the address.
+    /// Tests whether this process can listen on the address.
     ///
     /// # Errors
     /// The error number.
     fn bind(&self, address: SocketAddr) -> Result<(), i32>;
 
-    /// Whether this process can open the device node, below the root.
+    /// Tests whether this process can open the device node, below the root.
     ///
     /// # Errors
     /// The error number.
     fn open(&self, path: &str) -> Result<(), i32>;
 
-    /// Sends a request to another process and reads its answer up to its end, or to so many bytes;
-    /// over TLS where the service is named.
+    /// Sends a request to another process and reads its answer, up to its end or to so many bytes;
+    /// over TLS if the service is named.
     ///
     /// # Errors
     /// The failure of the request.
@@ -114,32 +114,33 @@ pub trait Outside {
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure>;
 
-    /// Whether a datagram with so many bytes of payload reaches a doctor there without being cut.
+    /// Tests whether a datagram with so many bytes of payload reaches a doctor there unfragmented.
     ///
     /// # Errors
     /// The error number, 0 for no answer in time.
     fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32>;
 
-    /// Bytes in a second that another doctor sends; none if too few came to tell.
+    /// Returns the rate in bytes per second at which another doctor sends; `None` if too few bytes
+    /// arrived.
     ///
     /// # Errors
     /// The failure of the request.
     fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure>;
 
-    /// Megabits in a second that this host moves to itself; 0 if that is not known.
+    /// Returns the rate of this host over loopback TCP, in megabits per second; 0 if unknown.
     fn loopback_mbps(&self) -> u32;
 
-    /// Whether bytes move over a lane over RDMA to a doctor that takes lanes there; none where this
-    /// program cannot try.
+    /// Tests whether bytes move over an RDMA lane to a doctor that accepts lanes there; `None` if
+    /// this program cannot test it.
     fn lane(&self, address: SocketAddr) -> Option<Result<(), LaneFailure>>;
 
-    /// Waits.
+    /// Waits for so long.
     fn pause(&self, time: Duration);
 
     /// Seconds since 1970.
     fn unix_s(&self) -> u64;
 
-    /// The kernel's log, if it may be read.
+    /// Returns the kernel's log, if it is readable.
     fn kernel_log(&self) -> Option<String>;
 }
 
@@ -151,17 +152,17 @@ pub struct ThisMachine {
 }
 
 impl ThisMachine {
-    /// With device nodes below `root`.
+    /// Creates queries with device nodes below `root`.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned(), lanes: None, encrypt: None }
     }
 
-    /// With a way to encrypt connections.
+    /// Adds support for TLS.
     pub fn with_encryption(self, encrypt: Encrypt) -> Self {
         Self { encrypt: Some(encrypt), ..self }
     }
 
-    /// With a way to make lanes.
+    /// Adds support for lanes.
     pub fn with_lanes(self, lanes: Lanes) -> Self {
         Self { lanes: Some(lanes), ..self }
     }
@@ -171,7 +172,7 @@ fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
-/// Within [`CONNECT_MAX`]; in segments of so many bytes at most.
+/// Connects within [`CONNECT_MAX`], optionally with a maximum segment size.
 fn connected(address: SocketAddr, segments: Option<u32>) -> Result<Timed, AskFailure> {
     let failed = |error: io::Error| {
         AskFailure::Connect(match error.kind() {
@@ -187,7 +188,7 @@ fn connected(address: SocketAddr, segments: Option<u32>) -> Result<Timed, AskFai
     Ok(Timed::new(socket.into(), ANSWER_MAX))
 }
 
-/// Sends a request and reads what comes back.
+/// Sends a request and reads the answer.
 fn said_by(
     mut stream: impl Channel,
     request: &[u8],
@@ -197,14 +198,14 @@ fn said_by(
     let mut answer = Vec::new();
     let ended = stream.take(bytes_max as u64).read_to_end(&mut answer);
     match ended {
-        // A part may be all that a keep-alive connection brings.
+        // A keep-alive connection may deliver only a part before the timeout.
         _ if !answer.is_empty() => Ok(answer),
         Ok(_) => Err(AskFailure::Broken),
         Err(error) => Err(broken(&error)),
     }
 }
 
-/// TLS reports a refused certificate as invalid data.
+/// A refused certificate is reported as invalid data.
 fn broken(error: &io::Error) -> AskFailure {
     match error.kind() {
         ErrorKind::InvalidData => AskFailure::Encryption(error.to_string()),
@@ -278,7 +279,7 @@ impl Outside for ThisMachine {
 
     fn kernel_log(&self) -> Option<String> {
         let path = self.root.join("dev/kmsg");
-        // The end of the log is otherwise waited at.
+        // Otherwise reading would wait at the end of the log.
         let mut options = OpenOptions::new();
         let mut file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
         let mut log = Vec::new();
@@ -287,7 +288,7 @@ impl Outside for ThisMachine {
             match file.read(&mut record) {
                 Ok(0) => break,
                 Ok(bytes) => log.extend_from_slice(&record[..bytes]),
-                // A record that was overwritten meanwhile.
+                // The record was overwritten meanwhile.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
                 Err(_) => break,
             }

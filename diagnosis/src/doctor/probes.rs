@@ -17,8 +17,8 @@ pub(super) use settings::{is_foreign, without_secrets};
 use super::{Applies, Probe};
 use crate::problem::Text;
 
-/// A row names a probe, its title in English and Chinese, the condition under which it applies, the
-/// probes before it, and its function. A probe that is skipped skips those after it.
+/// Each row has the name of a probe, its title in English and Chinese, the condition under which it
+/// applies, the probes before it, and its function. A skipped probe also skips those after it.
 macro_rules! probes {
     ($($name:literal: $en:literal, $zh:literal, $applies:ident, after $after:tt, $look:path;)+) => {
         &[$(Probe {
@@ -51,11 +51,11 @@ pub(super) static PROBES: &[Probe] = probes! {
     "gpu": "GPUs", "GPU", ToDevices, after ["device-names"], machine::gpu;
     "settings": "Environment", "环境变量", Always, after [], settings::environment;
     "name": "Name and address", "名字与地址", WithAddress, after [], names::name;
-    "listen": "Port to listen at", "监听端口", WithAddress, after ["name"], names::listen;
+    "listen": "Listening port", "监听端口", WithAddress, after ["name"], names::listen;
     "metadata": "Metadata service", "元数据服务", WithMetadata, after [], metadata::metadata;
     "segment": "Entries of a node", "节点的元数据", WithSegment, after ["metadata"], segment::segment;
     "peer": "The other host", "对端主机", WithPeer, after [], pair::peer;
     "pair": "The two hosts together", "双方对照", WithPeer, after ["peer"], pair::pair;
-    "way": "The way between the two", "双方之间的网络", WithPeer, after ["peer"], way::way;
+    "way": "The path between the two", "双方之间的网络", WithPeer, after ["peer"], way::way;
     "lane": "A lane between the two", "双方之间的通道", ToPeerOverRdma, after ["pair"], lane::lane;
 };

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The form of the report for programs; another number is another form.
+/// Version of the JSON form.
 const SCHEMA: u32 = 1;
 
 /// The outcome of a probe.
@@ -21,7 +21,7 @@ pub enum Outcome {
     Passed,
     /// It found problems.
     Found(Vec<Finding>),
-    /// Its findings would follow from a problem that an earlier probe found.
+    /// An earlier probe found a problem that explains its findings.
     Skipped {
         /// That problem.
         because: Id,
@@ -34,10 +34,10 @@ impl Outcome {
     }
 }
 
-/// A probe and how it ended.
+/// A probe and its outcome.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// Its name, which does not change.
+    /// Its name, which is stable.
     pub name: &'static str,
     /// The subject of the probe.
     pub title: Text,
@@ -45,7 +45,7 @@ pub struct Check {
     pub outcome: Outcome,
 }
 
-/// All that was looked at.
+/// The outcomes of all probes.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// This host's name.
@@ -63,12 +63,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// The other host's name, if it answered.
+    /// Returns the other host's name, if it answered.
     pub fn peer(&self) -> Option<&str> {
         self.halves.as_ref().map(|halves| halves.there.host.as_str())
     }
 
-    /// All findings, in order.
+    /// Returns all findings, in order.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.checks.iter().flat_map(|check| match &check.outcome {
             Outcome::Found(findings) => findings.as_slice(),
@@ -76,12 +76,12 @@ impl Report {
         })
     }
 
-    /// Whether anything is fatal.
+    /// Whether any finding is fatal.
     pub fn is_fatal(&self) -> bool {
         self.findings().any(|finding| finding.severity == Severity::Fatal)
     }
 
-    /// The report for programs: `docs/schema/doctor.json` describes it.
+    /// Returns the report as JSON, described by `docs/schema/doctor.json`.
     pub fn json(&self, language: Language) -> Value {
         let checks = self.checks.iter().map(|check| {
             let (outcome, because) = match &check.outcome {
@@ -118,7 +118,7 @@ impl Report {
         })
     }
 
-    /// The report for people.
+    /// Formats the report for people.
     pub fn words(&self, style: &Style) -> String {
         let language = style.language;
         let mut out = String::new();
@@ -151,7 +151,7 @@ impl Report {
         out + &style.lines("", &self.summary(language))
     }
 
-    /// Skipped probes, by the problem that their findings would follow from.
+    /// Lists skipped probes, by the problem that explains their findings.
     fn skipped(&self, style: &Style) -> String {
         let language = style.language;
         let mut by_cause: BTreeMap<Id, Vec<&str>> = BTreeMap::new();
@@ -191,7 +191,7 @@ impl Report {
             return language.pick("Nothing was found.", "没有发现问题。").to_owned();
         }
         let hint = language.pick(
-            "`handfast explain ID` says more of each.",
+            "`handfast explain ID` explains each.",
             "`handfast explain ID` 可查看每一项的详细说明。",
         );
         let (comma, stop) = (language.pick(", ", ","), language.pick(". ", "。"));
@@ -200,7 +200,7 @@ impl Report {
 }
 
 impl Report {
-    /// The host at fault, where two were compared and it is one of them.
+    /// Returns the host at fault, if two were compared and one of them is.
     fn host_at_fault(&self, side: Side) -> Option<&str> {
         let halves = self.halves.as_ref()?;
         match side {
@@ -261,8 +261,8 @@ fn side_words(side: Side, language: Language) -> &'static str {
     match side {
         Side::Local => language.pick("this host", "本机"),
         Side::Remote => language.pick("the other host", "对端主机"),
-        Side::Both => language.pick("both: how the two fit together", "双方:两侧的配置是否匹配"),
-        Side::Unknown => language.pick("one of the two, or the way between", "两侧之一或中间网络"),
+        Side::Both => language.pick("both: the combination of the two", "双方:两侧的配置是否匹配"),
+        Side::Unknown => language.pick("one of the two, or the path between", "两侧之一或中间网络"),
     }
 }
 

@@ -1,22 +1,22 @@
-//! A connection that has to be done with by a deadline, however the other side spreads its bytes.
+//! A connection with one deadline for all its reads and writes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A connection whose reads and writes fail, [`ErrorKind::TimedOut`], once its time is up.
+/// A connection whose reads and writes fail with [`ErrorKind::TimedOut`] after its deadline.
 pub struct Timed {
     stream: TcpStream,
     deadline: Instant,
 }
 
 impl Timed {
-    /// For so long from now.
+    /// Sets the deadline, from now.
     pub fn new(stream: TcpStream, limit: Duration) -> Self {
         Self { stream, deadline: Instant::now() + limit }
     }
 
-    /// The same connection, for so long from now.
+    /// Sets a new deadline, from now.
     pub fn again(self, limit: Duration) -> Self {
         Self::new(self.stream, limit)
     }
@@ -27,7 +27,7 @@ impl Timed {
     }
 }
 
-/// A socket says of its own timeout that it would block.
+/// A socket reports its own timeout as `WouldBlock`.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Far more than scheduling takes, far less than the bytes of the test would.
+    /// Far more than scheduling takes, and far less than sending the bytes of the test.
     const LIMIT: Duration = Duration::from_millis(300);
 
     fn connected() -> (TcpStream, TcpStream) {
@@ -71,7 +71,7 @@ mod tests {
     fn trickling_peer_is_read_until_the_deadline() {
         let (ours, mut theirs) = connected();
         let trickling = std::thread::Builder::new().spawn(move || {
-            // Ends when the other end is gone.
+            // Ends when the other end is dropped.
             while theirs.write_all(b"x").is_ok() {
                 std::thread::park_timeout(Duration::from_millis(20));
             }

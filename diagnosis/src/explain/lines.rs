@@ -1,20 +1,20 @@
-//! Lines as logs have them: colours, records, and records broken over several lines.
+//! Lines of logs: colours, records, and records split over several lines.
 
 use anstream::adapter::strip_str;
 
-/// Longest excerpt of a line that is kept, in characters.
+/// Maximum length of an excerpt, in characters.
 pub const EXCERPT_CHARS_MAX: usize = 300;
-/// Characters of a line that may hold the mark of a record's begin.
+/// Number of leading characters that may mark the start of a record.
 const MARK_CHARS_MAX: usize = 64;
 
-/// A line as text without colours and other orders to a terminal.
+/// Returns a line without colours and other terminal sequences.
 pub(super) fn plain(raw: &[u8]) -> String {
     let text = String::from_utf8_lossy(raw);
     let text = strip_str(&text).to_string().replace('\t', " ");
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// The beginning of a line, for people.
+/// Returns the beginning of a line, for people.
 pub(super) fn excerpt(plain: &str) -> String {
     let plain = plain.trim();
     match plain.char_indices().nth(EXCERPT_CHARS_MAX) {
@@ -23,8 +23,8 @@ pub(super) fn excerpt(plain: &str) -> String {
     }
 }
 
-/// Whether a log's record begins here, as opposed to one that was broken going on: there is a time
-/// of day, a kernel's time, a level, or the object that is a record.
+/// Whether a record starts here rather than continues: there is a time of day, a kernel time, a
+/// level, or a JSON object.
 pub(super) fn begins_record(plain: &str) -> bool {
     const LEVELS: [&str; 9] =
         ["[ERROR", "[WARN", "[INFO", "[DEBUG", "ERROR", "WARN", "INFO", "error:", "Error:"];
@@ -34,7 +34,7 @@ pub(super) fn begins_record(plain: &str) -> bool {
     is_record || start.starts_with('{') || start.contains("NCCL ") || has_time(start)
 }
 
-/// Whether a record is informational: its content need not have made anything fail.
+/// Whether a record is informational, so that its content is not necessarily a failure.
 pub(super) fn is_news(plain: &str) -> bool {
     const LEVELS: [&str; 9] = [
         " INFO ",
@@ -49,7 +49,7 @@ pub(super) fn is_news(plain: &str) -> bool {
     ];
     let start: String = plain.chars().take(MARK_CHARS_MAX).collect();
     let start = start.trim_start();
-    // As glog writes it: the level, the month and the day.
+    // In the format of glog: the level, the month and the day.
     let glog = start.strip_prefix('I').and_then(|rest| rest.split_once(' '));
     let is_date = |date: &str| date.len() == 4 && date.bytes().all(|byte| byte.is_ascii_digit());
     glog.is_some_and(|(date, _)| is_date(date))
@@ -57,7 +57,7 @@ pub(super) fn is_news(plain: &str) -> bool {
         || LEVELS.iter().any(|level| start.contains(level))
 }
 
-/// `12:34:56`, or `[ 1234.567890]`.
+/// Whether the text contains `12:34:56` or `[ 1234.567890]`.
 fn has_time(text: &str) -> bool {
     let bytes = text.as_bytes();
     let digits = |at: &[usize]| at.iter().all(|at| bytes.get(*at).is_some_and(u8::is_ascii_digit));
@@ -74,7 +74,7 @@ fn has_time(text: &str) -> bool {
     of_day || kernels
 }
 
-/// The connection that a line is about: the peer, or the queue pair.
+/// Returns the connection of a line: the peer, or the queue pair.
 pub(super) fn connection(plain: &str) -> Option<String> {
     const KEYS: [&str; 8] =
         ["peer_nic", "peer nic path", "from peer", "endpoint", "peer", "qp_num", "qpn", "qp "];

@@ -1,31 +1,31 @@
-//! Finds messages of the catalogue in text of the form of [`normal`](crate::normal).
+//! Finds messages of the catalogue in text in [`normal`](crate::normal) form.
 
 use crate::problem::{Problem, Role, problems};
 use aho_corasick::AhoCorasick;
 use std::sync::LazyLock;
 
-/// Longest gap that a `*` of a message stands for, in bytes of the compared form.
+/// Maximum length of the gap matched by a `*`, in bytes of the normal form.
 const GAP_BYTES_MAX: usize = 400;
 
-/// A message that was found.
+/// A recognised message.
 #[derive(Clone, Copy)]
 pub(super) struct Match {
     pub(super) problem: &'static Problem,
-    /// Bytes of the message that were found: the more, the surer. A Chinese character has three, and
-    /// says as much as so many letters.
+    /// Number of matched bytes; more of them are more certain. A Chinese character has three, and
+    /// carries as much as three letters.
     score: usize,
     pub(super) start: usize,
     pub(super) end: usize,
 }
 
 impl Match {
-    /// A problem that is named by its id.
+    /// Returns the match of a problem named by its id.
     pub(super) fn whole(problem: &'static Problem) -> Self {
         Self { problem, score: usize::MAX, start: 0, end: 0 }
     }
 
-    /// Whether this says more of a line than `other`: what happened before that something did,
-    /// then the longer message, then the one that comes first.
+    /// Whether this match is more specific than `other`: a cause precedes other roles, then the
+    /// longer message, then the earlier position.
     pub(super) fn says_more_than(&self, other: &Self) -> bool {
         let key = |found: &Self| (found.problem.role == Role::Cause, found.score);
         key(self) > key(other) || (key(self) == key(other) && self.start < other.start)
@@ -42,12 +42,12 @@ static MATCHER: LazyLock<Matcher> = LazyLock::new(|| {
     let all =
         |problem: &'static Problem| problem.patterns.iter().map(move |pattern| (problem, *pattern));
     let patterns: Vec<_> = problems().iter().flat_map(all).collect();
-    // Fails only for far larger tables; a test looks.
+    // Fails only for far larger tables; a test checks it.
     let first = AhoCorasick::new(patterns.iter().map(|(_, pieces)| pieces[0])).ok();
     Matcher { first, patterns }
 });
 
-/// The message in `text` that says most.
+/// Returns the most specific message in `text`.
 pub(super) fn best_match(text: &str) -> Option<Match> {
     let matcher = &*MATCHER;
     let mut best: Option<Match> = None;
@@ -63,7 +63,7 @@ pub(super) fn best_match(text: &str) -> Option<Match> {
     best
 }
 
-/// The end of a pattern that starts at `start`, if it matches.
+/// Returns the end of a pattern that starts at `start`, if it matches.
 fn matched_to(text: &str, start: usize, pieces: &[&str]) -> Option<usize> {
     let (first, rest) = pieces.split_first()?;
     let mut end = start + first.len();
@@ -83,7 +83,7 @@ fn matched_to(text: &str, start: usize, pieces: &[&str]) -> Option<usize> {
     Some(end)
 }
 
-/// Whether the piece begins or ends inside a longer number: `status=1` is not in `status=12`.
+/// Whether the piece starts or ends inside a longer number: `status=1` is not in `status=12`.
 fn cuts_a_number(text: &str, start: usize, end: usize) -> bool {
     let bytes = text.as_bytes();
     let digit = |at: Option<usize>| {

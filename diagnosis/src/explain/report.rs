@@ -1,4 +1,4 @@
-//! The explanation, in words.
+//! Formats an explanation.
 
 use super::{Connection, Explanation, Seen};
 use crate::doctor::said;
@@ -7,13 +7,13 @@ use crate::page::{Style, body, page_json};
 use crate::problem::{Role, problem};
 use std::fmt::Write;
 
-/// The form of the explanation for programs; another number is another form.
+/// Version of the JSON form.
 const SCHEMA: u32 = 1;
-/// Connections that are listed.
+/// Maximum connections listed.
 const CONNECTIONS_SHOWN: usize = 8;
 
 impl Explanation {
-    /// The explanation for people.
+    /// Formats the explanation for people.
     pub fn words(&self, style: &Style) -> String {
         let mut out = String::new();
         match &self.first {
@@ -22,7 +22,7 @@ impl Explanation {
         }
         if self.truncated {
             let text = style.language.pick(
-                "The input is longer than what is looked at; its rest was left out.",
+                "The input exceeds the limit; its rest was ignored.",
                 "输入超过处理上限,其余部分没有查看。",
             );
             let _ = writeln!(out, "\n{text}");
@@ -40,20 +40,20 @@ impl Explanation {
         }
         if let Some(from) = self.refined_from {
             let text = language.pick(
-                "by itself; the log names the kind of device, which says more",
+                "by itself; the log names the kind of device, which is more specific",
                 "是仅凭该行的判断;日志中的设备类型给出了更准确的结论",
             );
             out.push_str(&style.entry(language.pick("Also", "另见"), &format!("{from}: {text}")));
         }
         let page = body(entry, style);
         let own = entry.side.words(language);
-        // The line itself may say whose failure it is.
+        // The line itself may name the side at fault.
         out.push_str(&page.replace(own, first.side.words(language)));
         out.push_str(&self.rest(first, style));
         out
     }
 
-    /// The other problems, and why they come second.
+    /// Lists the other problems, and the reasons for their order.
     fn rest(&self, first: &Seen, style: &Style) -> String {
         let language = style.language;
         let mut out = String::new();
@@ -65,7 +65,7 @@ impl Explanation {
         if self.flushed > 1 || (self.flushed > 0 && first.role != Role::Consequence) {
             let text = said!(
                 "{count} requests failed as a consequence: the first error of a queue pair ends it, and what is \
-                 queued on it is flushed without having been tried.",
+                 queued on it is flushed untried.",
                 "另有 {count} 个请求随之失败:队列对的第一个错误会使其终止,排队的请求未经执行就被冲刷。",
                 count = self.flushed
             );
@@ -77,7 +77,7 @@ impl Explanation {
         for seen in others {
             let role = match seen.role {
                 Role::Cause => "",
-                Role::Dispatcher => language.pick(", says only that it failed", ",只说明失败"),
+                Role::Dispatcher => language.pick(", reports only the failure", ",只说明失败"),
                 Role::Consequence => language.pick(", a consequence", ",属于后果"),
             };
             let title = problem(seen.id).title.get(language);
@@ -92,7 +92,7 @@ impl Explanation {
         out + &self.by_connection(style)
     }
 
-    /// The id under which the first stands in the list of all.
+    /// Returns the id of the first problem in the list of all.
     fn own(&self, first: &Seen) -> Option<crate::Id> {
         self.refined_from.or(Some(first.id))
     }
@@ -126,7 +126,7 @@ impl Explanation {
     fn unknown(&self, style: &Style) -> String {
         let language = style.language;
         let text = language.pick(
-            "Nothing here is in the catalogue. That says nothing of whether it is an error.",
+            "No message is in the catalogue. It may be an error nevertheless.",
             "目录中没有与之对应的条目。这并不说明它是不是错误。",
         );
         let mut out = style.lines("", text);
@@ -142,7 +142,7 @@ impl Explanation {
 }
 
 impl Explanation {
-    /// The explanation for programs: what [`Explanation`] holds, and the page of the first.
+    /// Returns [`Explanation`] and the page of its first problem as JSON.
     pub fn json(&self, language: Language) -> serde_json::Value {
         let page = self.first.as_ref().map(|first| page_json(problem(first.id), language));
         let mut value = serde_json::to_value(self).unwrap_or_default();

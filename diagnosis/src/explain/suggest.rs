@@ -5,18 +5,18 @@ use crate::normal::normal;
 use crate::problem::{Problem, problems};
 use std::collections::BTreeSet;
 
-/// Bytes of text, in the form that is compared, from which the nearest messages are found.
+/// Maximum length of the compared text, in bytes of the normal form.
 const SAMPLE_BYTES_MAX: usize = 4 << 10;
-/// Suggestions at most.
+/// Maximum number of suggestions.
 const SUGGESTIONS_MAX: usize = 3;
-/// Less of a message than this is chance.
+/// Minimum likeness, in percent; a lower one is chance.
 const LIKENESS_PERCENT_MIN: usize = 45;
-/// Text that may be meant as the name of a problem has no more bytes.
+/// Maximum length of a text that may be the name of a problem, in bytes.
 const NAME_BYTES_MAX: usize = 24;
-/// Letters that are compared together.
+/// Number of letters compared together.
 const LETTERS: usize = 3;
 
-/// The beginning of the text in which nothing was recognised.
+/// The beginning of an unrecognised text.
 #[derive(Default)]
 pub(super) struct Sample(String);
 
@@ -52,17 +52,17 @@ impl Sample {
     }
 }
 
-/// The share of the best message that the text has.
+/// Returns the share of the most similar message contained in the text.
 fn likeness_percent(problem: &Problem, have: &BTreeSet<[char; LETTERS]>) -> usize {
     let of = |pieces: &&[&str]| {
         let wanted: Vec<_> = pieces.iter().flat_map(|piece| grams(piece)).collect();
-        // Of a short message there is too little to resemble.
+        // A short message has too few letters to compare.
         if wanted.len() >= 5 { share_percent(&wanted, have) } else { 0 }
     };
     problem.patterns.iter().map(of).max().unwrap_or(0)
 }
 
-/// The share of the wanted letters that the text has.
+/// Returns the share of the wanted letters contained in the text.
 fn share_percent(wanted: &[[char; LETTERS]], have: &BTreeSet<[char; LETTERS]>) -> usize {
     let there = wanted.iter().filter(|gram| have.contains(*gram)).count();
     there * 100 / wanted.len().max(1)

@@ -1,6 +1,5 @@
-//! Two engines in turns: batches of one write of 4 KiB on one thread. Printed is the median of the
-//! ratios of neighbours, by the clock and by processor time; the latter also holds on a machine that
-//! is busy with other things.
+//! Two engines in turns: batches of one write of 4 KiB on one thread. Prints the median ratio of
+//! neighbouring pairs, by the clock and by processor time; the latter also holds on a busy machine.
 
 use handfast::{Access, Engine, Memory, Segment};
 use rustix::time::{ClockId, clock_gettime};
@@ -8,19 +7,19 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a write.
 const BYTES: usize = 4096;
-/// Writes of one measurement: some 10 ms.
+/// Writes per measurement, about 10 ms.
 const WRITES: u64 = 500;
-/// Pairs measured; `HANDFAST_PAIRS` sets another number.
+/// Default number of measured pairs; `HANDFAST_PAIRS` overrides it.
 const PAIRS: usize = 300;
 
-/// Runs a measurement with as many pairs as are asked for.
+/// Runs a measurement with the configured number of pairs.
 pub(crate) fn run(measurement: impl AsyncFnOnce(usize)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let pairs = std::env::var("HANDFAST_PAIRS").ok().and_then(|pairs| pairs.parse().ok());
     runtime.expect("a runtime").block_on(measurement(pairs.unwrap_or(PAIRS)));
 }
 
-/// Measures `plain` and `changed` in turns and prints how they compare.
+/// Measures `plain` and `changed` in turns and prints the comparison.
 pub(crate) async fn measure(what: &str, plain: &Engine, changed: &Engine, pairs: usize) {
     let owner = Engine::builder().listen("127.0.0.1:0").start().await.expect("an owner");
     let memory = Memory::zeroed(BYTES).expect("memory");
@@ -54,7 +53,7 @@ pub(crate) async fn measure(what: &str, plain: &Engine, changed: &Engine, pairs:
     );
 }
 
-/// Wall and processor time of some writes.
+/// Returns the wall and processor time of [`WRITES`] writes.
 async fn writes(segment: &Segment, block: &Memory) -> [Duration; 2] {
     let (began, processor) = (Instant::now(), processor_time());
     for _ in 0..WRITES {

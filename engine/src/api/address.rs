@@ -1,6 +1,8 @@
 //! The address of a segment.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::str::FromStr;
 
 /// A node and the name of a segment on it. The text form is `NODE/SEGMENT`, or `NODE` for the only
 /// segment of a node; `NODE` is `host:port`, or a node's name where a metadata store is set.
@@ -48,6 +50,15 @@ impl From<String> for SegmentAddr {
     }
 }
 
+impl FromStr for SegmentAddr {
+    type Err = Infallible;
+
+    /// Every text is an address; a node or segment that does not exist fails when it is opened.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(text.into())
+    }
+}
+
 impl fmt::Display for SegmentAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.segment {
@@ -66,6 +77,7 @@ mod tests {
         let named = SegmentAddr::from("10.0.0.7:7411/kv");
         assert_eq!((named.node(), named.segment()), ("10.0.0.7:7411", Some("kv")));
         assert_eq!(named, SegmentAddr::new("10.0.0.7:7411", "kv"));
+        assert_eq!("10.0.0.7:7411/kv".parse(), Ok(named.clone()));
         assert_eq!(named.to_string(), "10.0.0.7:7411/kv");
         for only in ["h:1", "h:1/"] {
             let only = SegmentAddr::from(only);

@@ -79,9 +79,9 @@ impl Default for EngineLimits {
 pub struct EngineTiming {
     /// Time limit of a call to a peer's control channel.
     pub call_timeout: Duration,
-    /// Timeout of a lane with outstanding work and no answer. Idle time does not count; time of
-    /// work that a deadline or a cancel withdrew does. A lane to a Mooncake node gets the time of
-    /// its slowest request, if that is more
+    /// Timeout of a lane with outstanding work and no answer. Idle time does not count; the time of
+    /// work withdrawn by a deadline or a cancel does. A lane to a Mooncake node gets the time of
+    /// its slowest request if that is longer
     /// ([`MooncakeOptions`](crate::mooncake::MooncakeOptions)).
     pub lane_timeout: Duration,
     /// Time that [`Engine::close`](crate::Engine::close) waits for lanes to retire.
@@ -132,7 +132,7 @@ impl Builder {
         self
     }
 
-    /// Listens for calls and lanes at `host:port`; port 0 takes any free one.
+    /// Listens for calls and lanes at `host:port`; port 0 selects a free one.
     pub fn listen(mut self, address: &str) -> Self {
         self.listen = Some(address.to_owned());
         self
@@ -192,19 +192,19 @@ impl Builder {
         self
     }
 
-    /// Enables nodes of the Mooncake Transfer Engine as peers: the engine opens them, takes their
+    /// Enables nodes of the Mooncake Transfer Engine as peers. The engine opens them, accepts their
     /// notifications and, if it listens, serves them the segments registered with
-    /// [`Register::mooncake`](crate::Register::mooncake), over RDMA if its lanes may use RDMA, and,
-    /// unless they require RDMA, over their TCP data protocol at a separate port. Every client of that port
-    /// reaches those segments, so a port beyond loopback appears as an
+    /// [`Register::mooncake`](crate::Register::mooncake): over RDMA if its lanes may use RDMA, and
+    /// over their TCP data protocol at a separate port unless its lanes require RDMA. Every client
+    /// of that port reaches those segments, so a port beyond loopback is reported as an
     /// [`Exposure`](crate::Exposure).
     pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
         self.mooncake = Some(options);
         self
     }
 
-    /// Finds nodes by their names in a metadata store, and publishes this one there, if it listens.
-    /// Without one nodes are found by their addresses.
+    /// Finds nodes by name in a metadata store and, if this node listens, publishes it there.
+    /// Without a store, nodes are found by address.
     #[cfg(feature = "metadata")]
     pub fn metadata(mut self, options: MetadataOptions) -> Self {
         self.metadata = Some(options);
@@ -246,7 +246,7 @@ impl Builder {
             |at: &String| at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let mut listened = self.listen.iter().chain(&self.metrics);
         if let Some(listen) = listened.find(|at| !has_port(at)) {
-            return Err(invalid(format!("'{listen}' is no HOST:PORT to listen at")));
+            return Err(invalid(format!("cannot listen on '{listen}', which is not HOST:PORT")));
         }
         if self.limits.lane_depth == 0 || self.limits.lane_depth > depth_max {
             return Err(invalid(format!("lane_depth must be 1 to {depth_max}")));
@@ -268,7 +268,7 @@ impl Builder {
     }
 }
 
-/// The address announced to peers: the requested host with the bound port.
+/// Returns the address announced to peers: the requested host with the bound port.
 pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Result<String, Error> {
     let port = bound.port();
     if let Some(advertise) = &builder.advertise {

@@ -227,8 +227,8 @@ impl Engine {
         Segment::open(self, segment.node(), segment.segment()).await
     }
 
-    /// Opens lanes to nodes, `host:port` each, ahead of the first transfer. Returns the
-    /// failures; an empty list means that every lane is up. Cancel-safe.
+    /// Opens lanes to nodes, `host:port` each, ahead of the first transfer. Returns the failures;
+    /// an empty list means that every lane is established. Cancel-safe.
     pub async fn warm(&self, nodes: &[&str]) -> Vec<Error> {
         let mut waiting = nodes.iter().map(|node| (*node).to_owned());
         let mut tasks = JoinSet::new();
@@ -281,7 +281,7 @@ impl Engine {
     }
 
     /// Whether Mooncake nodes can access memory registered for them
-    /// ([`Register::mooncake`]): over a data port, or over RDMA, or both.
+    /// ([`Register::mooncake`]): over a data port, RDMA, or both.
     pub fn serves_mooncake(&self) -> bool {
         self.shared.answers.is_open
     }
@@ -370,7 +370,7 @@ impl Engine {
         self.shared.closed.store(true, Ordering::Release);
         if let Some(directory) = &self.shared.directory {
             let withdrawing = directory.withdraw(&self.shared.answers);
-            // An unresponsive store keeps our entries until they are overwritten.
+            // An unresponsive store keeps this node's entries until they are overwritten.
             let _ = tokio::time::timeout(self.shared.close_timeout, withdrawing).await;
         }
         self.shared.store_tasks.iter().for_each(AbortHandle::abort);
@@ -493,7 +493,7 @@ impl Engine {
             transport.note_address(&rail.path, &descriptor.devices[rail.peer_device].gid, None);
         }
         if descriptor.keep && !target.has_lanes() {
-            // For the coming handshake.
+            // Kept for the coming handshake.
             keep();
         }
         let tcp = own.offer.transports.tcp && descriptor.transports.tcp;
@@ -523,7 +523,7 @@ impl Engine {
         }
     }
 
-    /// Returns the target for an incarnation that has just answered.
+    /// Returns the target for the incarnation that has just answered.
     fn target(
         &self,
         path: &NicPath,

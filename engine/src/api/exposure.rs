@@ -3,9 +3,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-/// A port that other machines reach serves Mooncake's TCP data protocol without keys: they may
-/// read and write every segment that was registered for it.
+/// A port that serves Mooncake's TCP data protocol, which has no keys, to other machines. They may
+/// read and write every segment registered for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Exposure {
     /// Bound address.
     pub at: SocketAddr,
@@ -22,8 +23,8 @@ impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "whoever reaches {} may read and write what is served to Mooncake nodes: their TCP data \
-             protocol knows neither keys nor passwords; use it on networks you trust alone",
+            "every host that reaches {} can read and write the memory served to Mooncake nodes: \
+             their TCP data protocol has neither keys nor passwords; use it only on trusted networks",
             self.at
         )
     }

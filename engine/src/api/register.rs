@@ -53,16 +53,16 @@ impl<'a> Register<'a> {
     /// gibibyte.
     ///
     /// # Errors
-    /// [`Stage::Registration`]: a bad or taken name, too many regions, remote writes to read-only
-    /// memory, a device's refusal, or [`Cause::Invalid`] for a location that is too long and for
-    /// Mooncake nodes where the engine serves none.
+    /// [`Stage::Registration`]: an invalid or taken name, too many regions, remote writes to
+    /// read-only memory, or a refusal of the device; [`Cause::Invalid`] if the location is too
+    /// long, or if memory is served to Mooncake nodes by an engine that serves none.
     pub fn serve(self, span: Span) -> Result<Registration, Error> {
         let Self { engine, name, access, reach, location } = self;
         let invalid = |text| Err(Error::local(Stage::Registration, Cause::Invalid(text)));
         let shared = engine.shared();
         if reach == Reach::ByAddress && !shared.answers.is_open {
-            let text = "Mooncake nodes alone reach memory by address; set the engine up to listen, \
-                        and to speak to them";
+            let text = "only Mooncake nodes reach memory by address; configure the engine to \
+                        listen and to serve them";
             return invalid(text.into());
         }
         let text = location.as_ref().map(Location::to_string).unwrap_or_default();

@@ -128,8 +128,8 @@ impl Segment {
         self.resolved().region.bytes
     }
 
-    /// Checks that `bytes` bytes at `offset` are in the segment as its owner last reported it, so
-    /// that a transfer of many pieces can be refused before its first.
+    /// Checks that `bytes` bytes at `offset` are within the segment as last reported by its owner.
+    /// A transfer of many pieces can thus be refused before its first piece.
     ///
     /// # Errors
     /// [`Cause::OutOfRange`].
@@ -138,7 +138,7 @@ impl Segment {
         placed.map(drop).map_err(|error| error.at(self.address()))
     }
 
-    /// Returns the transport to the owner; `None` before the first lane is up.
+    /// Returns the transport to the owner; `None` before the first lane is established.
     pub fn transport_kind(&self) -> Option<TransportKind> {
         self.resolved().target.transport_kind()
     }
@@ -181,7 +181,7 @@ impl Segment {
         let question = Checksum { key: region.key, address, bytes, answer: None };
         let asked = self.call_address(&target);
         let descriptor = self.inner.engine.ask(&asked, Some(question)).await?;
-        // Ours is the first word of it if no lane noticed.
+        // The first sign of the restart if no lane noticed it.
         if descriptor.incarnation != target.incarnation() {
             target.mark_stale();
             return Err(Error::peer(Stage::Checksum, Cause::PeerRestarted).at(self.address()));
@@ -192,7 +192,7 @@ impl Segment {
         match descriptor.checksum.and_then(|checksum| checksum.answer) {
             Some(Ok(sum)) => Ok(sum),
             Some(Err(text)) => Err(refused(text)),
-            None => Err(refused("the node answers no checksum questions".into())),
+            None => Err(refused("the node answers no checksum requests".into())),
         }
     }
 
@@ -220,7 +220,7 @@ impl Segment {
         self.inner.engine.check_open()?;
         let target = self.resolved().target;
         if target.incarnation() == Incarnation::UNKNOWN {
-            let text = "a Mooncake node cannot say whether a write that it got will still land";
+            let text = "a Mooncake node does not report whether a received write will still land";
             return Err(
                 Error::peer(Stage::Transfer, Cause::Invalid(text.into())).at(self.address())
             );

@@ -25,7 +25,7 @@ use handfast_transport::TransportKind;
 use crate::observe::event::Event;
 use crate::peer::target::{LaneUp, Target, TargetParts};
 use crate::status::{MetricsListener, View};
-use crate::time::{Clock, Entropy, OsEntropy, TokioClock, millis};
+use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Limits, Node, NodeConfig, Timing};
 use handfast_core::policy::PeerQuota;
@@ -42,7 +42,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::AbortHandle;
 
-/// Events buffered for a slow subscriber, which learns how many it missed.
+/// Events buffered for a slow subscriber. A subscriber that falls behind learns how many it missed.
 const EVENTS_KEPT: usize = 256;
 /// Pause after a failed accept, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 20;
@@ -79,7 +79,7 @@ impl Builder {
         started.await
     }
 
-    /// Starts on a network, clock and source of randomness of the caller's choice.
+    /// Starts on the given network, clock and source of randomness.
     ///
     /// # Errors
     /// As [`Builder::start`].
@@ -192,7 +192,7 @@ impl<N: Net> Parts<N> {
     ) -> Engine {
         let exposure = data.as_ref().and_then(|data| Exposure::of(data.bound));
         if let Some(exposure) = &exposure {
-            tracing::warn!(%exposure, "a port without keys");
+            tracing::warn!(%exposure, "the data port is unauthenticated");
         }
         let (calls, taken) = watch::channel(!self.builder.paused);
         let listening = listener.map(|it| self.listen(it, taken.clone()));
@@ -204,7 +204,7 @@ impl<N: Net> Parts<N> {
         let links = self.builder.mooncake.map(|options| self.links(options));
         let store_tasks = self.store_tasks(links.as_ref());
         let (data_path, local) = self.local_target();
-        let caller = Calls::new(self.net.clone(), millis(self.builder.timing.call_timeout));
+        let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout);
         let local_end = LocalEnd { data_path, target: local.clone() };
         tokio::spawn(self.driver(listeners, local_end, caller.clone()).run(commands));
         Engine::new(Shared {
@@ -306,7 +306,7 @@ impl<N: Net> Parts<N> {
             runtime: Handle::current(),
             limits: transfer_limits(&self.builder.limits, &Offer::default()),
             lane_mute: nanos(self.builder.timing.lane_timeout),
-            connect_timeout_ms: millis(self.builder.timing.call_timeout),
+            connect_timeout: self.builder.timing.call_timeout,
             peers_max: self.builder.limits.peers_max,
             counts: self.answers.counts.clone(),
         }))
@@ -315,8 +315,12 @@ impl<N: Net> Parts<N> {
     /// Creates the context of RDMA handshakes with Mooncake nodes.
     fn theirs(&self) -> LegacyPeers {
         let descriptor = NodeDescriptor { regions: Vec::new(), ..self.answers.describe_openly() };
-        let timeout_ms = millis(self.builder.timing.call_timeout);
-        LegacyPeers::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
+        LegacyPeers::new(
+            self.path(),
+            &descriptor,
+            self.directory.clone(),
+            self.builder.timing.call_timeout,
+        )
     }
 
     fn driver(
@@ -349,7 +353,7 @@ impl<N: Net> Parts<N> {
             events: self.events.clone(),
             close_timeout: nanos(self.builder.timing.close_timeout),
             lane_depth: self.builder.limits.lane_depth,
-            quota: PeerQuota { lanes_max: self.builder.limits.lanes_per_peer_max },
+            quota: PeerQuota::new(self.builder.limits.lanes_per_peer_max),
             addresses_max: self.builder.limits.peers_max,
         };
         Driver::new(parts, self.commands.clone())
@@ -379,7 +383,7 @@ impl<N: Net> Parts<N> {
             limits,
             // A copy cannot be unresponsive; the check would only detect a busy machine.
             lane_mute: Duration(u64::MAX),
-            // It has no lane and no peer for a trace to record.
+            // This target has no lane and no peer to record.
             trace: None,
             meters: Some(self.answers.counts.meters.peer(&self.path())),
         });
@@ -475,8 +479,8 @@ fn node_name(
     };
     let by_address = builder.mooncake.is_some() && builder.metadata.is_none();
     if by_address && !address.is_empty() && text != address {
-        let text = "without a metadata store Mooncake nodes take a node's name for its address: \
-                    leave the name out";
+        let text = "without a metadata store Mooncake nodes use a node's name as its address: \
+                    omit the name";
         return Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())));
     }
     NodeName::new(&text).map_err(|error| Error::local(Stage::Configuration, error))

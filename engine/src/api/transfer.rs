@@ -15,15 +15,15 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-/// A submitted batch. Awaiting it yields the outcome. Dropping it cancels the batch, but
-/// its memory stays held until no transport touches it, which may be a moment
-/// after the drop. To learn when, call [`Transfer::cancel`] and await the transfer.
+/// A submitted batch. Awaiting it yields the outcome. Dropping it cancels the batch; its memory
+/// stays held until no transport touches it, possibly a moment after the drop. To learn when, call
+/// [`Transfer::cancel`] and await the transfer.
 #[must_use = "a dropped transfer is cancelled"]
 pub struct Transfer {
     target: Arc<Target>,
     batch: BatchId,
     report: oneshot::Receiver<BatchReport>,
-    /// Set when the peer refuses: its descriptor may have changed since it was read.
+    /// Set when the peer refuses, since its descriptor may have changed.
     outdated: Arc<AtomicBool>,
     ended: bool,
     waiting: Waiting,
@@ -53,9 +53,9 @@ impl Transfer {
         Self { target, batch, report, outdated, ended: false, waiting: Waiting::No }
     }
 
-    /// A thread that waits outside the runtime's tasks would park and be woken by a task, which
-    /// costs more than most waits, so it busy-polls for a while. Before that it yields once, so
-    /// that its other futures make progress. `None`: waits as usual.
+    /// Busy-polls for a while if a thread waits outside the runtime's tasks: parking and being
+    /// woken by a task costs more than most waits. Yields once before that, so that its other
+    /// futures make progress. `None`: waits as usual.
     fn busy_poll(&mut self, context: &Context<'_>) -> Option<Poll<Result<BatchReport, Gone>>> {
         if tokio::task::try_id().is_some() {
             return None;
@@ -117,7 +117,7 @@ impl Future for Transfer {
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
         };
         if report.is_pending() && self.waiting == Waiting::No {
-            // Only now: until this task yields, others may not receive.
+            // Not earlier: other tasks must not receive until this one yields.
             self.waiting = Waiting::Asleep;
             self.target.request_poll(self.batch);
         }

@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 /// Resolves when its sender is dropped.
 pub(crate) type Stop = oneshot::Receiver<()>;
 
-/// Binds a port; returns it with the address that it has.
+/// Binds a port; returns the listener and its address.
 pub(crate) async fn bind_at<N: Net>(net: &N, at: &str) -> Result<(N::Listener, SocketAddr), Error> {
     let failed =
         |error: io::Error| Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at);
@@ -41,7 +41,7 @@ impl Listening {
         Self { stop, task: tokio::spawn(serving(stopped)) }
     }
 
-    /// Like [`Listening::start`], but serves no connection before `calls` is true.
+    /// Like [`Listening::start`], but serves no connection until `calls` is true.
     pub(crate) fn start_when<F: Future<Output = ()> + Send + 'static>(
         mut calls: watch::Receiver<bool>,
         serving: impl FnOnce(Stop) -> F + Send + 'static,
@@ -84,8 +84,8 @@ struct Connection {
     quiet: Arc<AtomicBool>,
 }
 
-/// Accepts connections until stopped, and returns when all have ended; if dropped, each ends soon.
-/// A connection is quiet until `handle` says otherwise.
+/// Accepts connections until stopped, and returns when all have ended. Dropping it ends each of
+/// them soon. A connection is quiet until `handle` reports otherwise.
 pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
     net: N,
     listener: N::Listener,
@@ -116,7 +116,7 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
         };
         open.retain(|_, connection| !connection.task.is_finished());
         if open.len() >= places.connections_max && !places.shed(&mut open) {
-            warn!(%from, limit = places.connections_max, "refused: every connection is busy");
+            warn!(%from, limit = places.connections_max, "connection refused: all others are busy");
             places.counts.update(places.refused);
             continue;
         }
@@ -145,11 +145,11 @@ impl Places {
     /// Handles a failed accept. If descriptors or memory ran out, it closes a quarter of the quiet
     /// connections at once; without any to close, it pauses.
     async fn on_refused(&self, open: &mut BTreeMap<u64, Connection>, error: &io::Error) {
-        debug!(%error, "no connection can be accepted");
+        debug!(%error, "accepting a connection failed");
         let most = if is_shortage(error) { open.len() / 4 + 1 } else { 0 };
         let room = (0..most).take_while(|_| self.shed(open)).count();
         if room == 0 {
-            warn!(%error, "no connection can be accepted, and none can be closed");
+            warn!(%error, "accepting a connection failed, and none can be closed");
             sleep(self.accept_pause).await;
         } else {
             // The closed ones are gone once their tasks have run.
@@ -198,7 +198,7 @@ mod tests {
                 let (begun, end) = (begun.clone(), end.clone());
                 async move {
                     begun.send_replace(true);
-                    // As a copy of bytes does, it has no moment at which it could be ended.
+                    // Like a copy of bytes, this loop has no await at which it could be aborted.
                     let until = tokio::time::Instant::now() + Duration::from_millis(200);
                     while tokio::time::Instant::now() < until {
                         std::hint::spin_loop();

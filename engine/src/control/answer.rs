@@ -33,7 +33,7 @@ pub(crate) struct Answers {
     pub(crate) offer: Offer,
     pub(crate) regions: Arc<Regions>,
     pub(crate) commands: Commands,
-    /// Turns to compute a checksum, and to wait for one.
+    /// Permits to compute a checksum, and to wait for one.
     pub(crate) checksums: Arc<Semaphore>,
     pub(crate) checksums_waiting: Semaphore,
     pub(crate) checksum_bytes_max: u64,
@@ -63,8 +63,8 @@ impl Answers {
         }
     }
 
-    /// Returns the descriptor for callers that do not speak the handfast protocol. Where Mooncake nodes are
-    /// served, it lists only the regions reachable by address.
+    /// Returns the descriptor for callers that do not speak the handfast protocol. If Mooncake
+    /// nodes are served, it lists only the regions reachable by address.
     pub(crate) fn describe_openly(&self) -> NodeDescriptor {
         let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
         self.describe(self.regions.describe(reach))
@@ -86,10 +86,10 @@ impl Answers {
                 return self.legacy_connection(text).await;
             }
             Err(MessageError::NoKey) => {
-                return descriptor_text("this node speaks the handfast handshake alone".into());
+                return descriptor_text("this node speaks only the handfast handshake".into());
             }
             Err(error) => {
-                warn!(%error, "a handshake message is refused");
+                warn!(%error, "handshake message refused");
                 self.counts.update(|it| it.messages_refused += 1);
                 return descriptor_text(error.to_string());
             }
@@ -131,7 +131,7 @@ impl Answers {
     async fn metadata(&self, text: &str) -> Answer {
         let asked = NodeDescriptor::decode(text);
         // A Mooncake node asks with its own descriptor, which has neither a handfast key nor a
-        // question.
+        // checksum request.
         let mut descriptor = match asked {
             Ok(_) => self.describe(self.regions.describe(Reach::ByKey)),
             Err(_) => self.describe_to(SegmentDescriptor::decode(text).ok()),
@@ -154,15 +154,14 @@ impl Answers {
         let Checksum { key, address, bytes, .. } = *question;
         let span = self.regions.table.lookup(key, address, bytes, Direction::Read);
         let span = span.map_err(|error| error.to_string())?;
-        let waiting = self
-            .checksums_waiting
-            .try_acquire()
-            .map_err(|_| format!("{CHECKSUMS_WAITING_MAX} checksums wait already, try later"))?;
+        let waiting = self.checksums_waiting.try_acquire().map_err(|_| {
+            format!("{CHECKSUMS_WAITING_MAX} checksums are pending; try again later")
+        })?;
         let turn = self.checksums.clone().acquire_owned().await;
         let turn = turn.map_err(|error| error.to_string())?;
         drop(waiting);
         let sum = tokio::task::spawn_blocking(move || {
-            // Goes on when the caller has hung up, so the turn ends with it and not before.
+            // Continues after the caller has hung up, so the permit is released only at the end.
             let _turn = turn;
             span.memory().crc32c(span.offset(), span.len()).map_err(|error| error.to_string())
         });
@@ -186,7 +185,7 @@ impl Answerer for Answers {
             FrameKind::Untyped => None,
         };
         if answer.is_none() && matches!(frame.kind, FrameKind::Notify | FrameKind::Untyped) {
-            warn!(kind = ?frame.kind, "a frame of this kind is not served");
+            warn!(kind = ?frame.kind, "unsupported frame kind");
             self.counts.update(|it| it.frames_refused += 1);
         }
         answer.map(Answer::last)

@@ -23,8 +23,8 @@ pub(crate) enum CallError {
     UnknownHost(String),
     /// Connecting failed.
     Connect(io::Error),
-    /// No connection or no answer within this many milliseconds.
-    Silent(u64),
+    /// No connection or no answer in this time.
+    Silent(Duration),
     /// The connection ended, or the answer is not a frame.
     Answer(ReadError),
 }
@@ -48,7 +48,7 @@ impl CallError {
         let (stage, cause) = match self {
             Self::UnknownHost(text) => (Stage::Connect, Cause::UnknownHost(text)),
             Self::Connect(error) => (Stage::Connect, connect_cause(&error)),
-            Self::Silent(timeout_ms) => (stage, Cause::Silent { timeout_ms }),
+            Self::Silent(timeout) => (stage, Cause::Silent { timeout }),
             Self::Answer(ReadError::Foreign(name)) => (stage, Cause::Foreign(name)),
             Self::Answer(ReadError::Frame(FrameError::Short { received: 0, .. })) => {
                 (stage, Cause::Broken("closed without an answer".into()))
@@ -76,7 +76,7 @@ fn connect_cause(error: &io::Error) -> Cause {
 /// Outgoing calls, and connections kept between them.
 pub(crate) struct Calls<N: Net> {
     net: N,
-    timeout_ms: u64,
+    limit: Duration,
     /// Runtime of the kept connections.
     runtime: Handle,
     kept: Arc<Kept<N::Stream>>,
@@ -92,10 +92,10 @@ pub(crate) struct Answered {
 }
 
 impl<N: Net> Calls<N> {
-    /// Creates calls on `net` of at most `timeout_ms` each. Call within the engine's runtime.
-    pub(crate) fn new(net: N, timeout_ms: u64) -> Arc<Self> {
+    /// Creates calls on `net` of at most `limit` each. Call within the engine's runtime.
+    pub(crate) fn new(net: N, limit: Duration) -> Arc<Self> {
         let (runtime, kept) = (Handle::current(), Kept::new());
-        Arc::new(Self { net, timeout_ms, runtime, kept, look: Look::default() })
+        Arc::new(Self { net, limit, runtime, kept, look: Look::default() })
     }
 
     /// Whether a new connection can be kept: one of another runtime ends with it and progresses only
@@ -137,7 +137,7 @@ impl<N: Net> Calls<N> {
                         return Ok(frame);
                     }
                     Err(ReadError::Nothing(error)) => {
-                        debug!(%address, %error, "a connection that was kept has ended");
+                        debug!(%address, %error, "idle connection ended");
                     }
                     Err(error) => return Err(CallError::Answer(error)),
                 }
@@ -157,7 +157,7 @@ impl<N: Net> Calls<N> {
         &self,
         call: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, CallError> {
-        bounded(self.timeout_ms, call).await
+        bounded(self.limit, call).await
     }
 }
 
@@ -168,20 +168,20 @@ pub(crate) async fn exchange<N: Net>(
     address: &str,
     kind: FrameKind,
     text: &str,
-    timeout_ms: u64,
+    limit: Duration,
 ) -> Result<OwnedFrame, CallError> {
     let look = Look::default();
-    let (frame, _) = bounded(timeout_ms, call_afresh(net, address, kind, text, &look)).await?;
+    let (frame, _) = bounded(limit, call_afresh(net, address, kind, text, &look)).await?;
     Ok(frame)
 }
 
 async fn bounded<T>(
-    timeout_ms: u64,
+    limit: Duration,
     call: impl Future<Output = Result<T, CallError>>,
 ) -> Result<T, CallError> {
-    match timeout(Duration::from_millis(timeout_ms), call).await {
+    match timeout(limit, call).await {
         Ok(result) => result,
-        Err(_) => Err(CallError::Silent(timeout_ms)),
+        Err(_) => Err(CallError::Silent(limit)),
     }
 }
 

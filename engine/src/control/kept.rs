@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// Maximum kept connections; past it the one that is idle for longest is closed.
 pub(super) const KEPT_MAX: usize = 64;
-/// Longest idle time of a kept connection. A handshake with work follows its look-up at once;
-/// otherwise the connection soon costs more than it saves. Far below the peer's limit
+/// Maximum idle time of a kept connection. A handshake with work follows its look-up at once; a
+/// connection kept longer costs more than it saves. Far below the peer's limit
 /// ([`super::listener::KEPT_TIMEOUT`]), so that no call finds the connection closed.
 pub(super) const KEPT_IDLE: Duration = Duration::from_secs(1);
 
@@ -26,7 +26,7 @@ struct Spare<S> {
 /// Kept connections, the oldest first.
 struct State<S> {
     spares: VecDeque<Spare<S>>,
-    /// Whether a task closes idle connections.
+    /// Whether a task is closing idle connections.
     tended: bool,
     closed: bool,
 }

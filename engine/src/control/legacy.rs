@@ -1,14 +1,14 @@
 //! Handshake messages of Mooncake nodes over RDMA, at the edge of the life cycle (rule H13).
 //!
 //! A handfast node has one path for all its devices; a Mooncake node addresses a device, and is
-//! addressed by one. The life cycle knows a single local path. The peer's path names the local
-//! device of a lane: `NODE@DEVICE` for the first, and `NODE@DEVICE>OURS` for another.
+//! addressed by one. The life cycle has a single local path. The peer's path names the local device
+//! of a lane: `NODE@DEVICE` for the first, `NODE@DEVICE>OURS` for another.
 
 use crate::path::{is_legacy, known_there, over};
 use handfast_core::NicPath;
 use handfast_core::wire::{DeviceDescriptor, PlainMessage};
 
-/// Rejection of a call that never enters the life cycle.
+/// Rejection of a call that does not reach the life cycle.
 const NOT_OURS: &str = "Invalid argument: peer nic path inconsistency";
 
 /// Converts a Mooncake node's call for the life cycle; returns the addressed path as well.

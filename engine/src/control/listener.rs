@@ -54,7 +54,7 @@ pub(crate) trait Answerer: Send + Sync + 'static {
 /// Reasons for a connection to end without a call.
 #[derive(Debug, thiserror::Error)]
 enum ExitReason {
-    #[error("too slow")]
+    #[error("timed out")]
     Overdue,
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -106,7 +106,7 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
         let counts = counts.clone();
         async move {
             if let Err(ending) = connection.await {
-                debug!(%from, %ending, "a connection ended without a call");
+                debug!(%from, %ending, "connection ended without a call");
                 counts.update(|it| ending.count(it));
             }
         }
@@ -135,7 +135,7 @@ async fn handle<N: Net, A: Answerer>(
         read_frame(&mut stream, header, FRAME_BYTES_DEFAULT_MAX).await.map(Some)
     });
     let Some(mut frame) = asked.await.map_err(|_| ExitReason::Overdue)?? else {
-        // Bounded in time by the transport, and still to make room if need be.
+        // Bounded in time by the transport, and still quiet, so that it can be closed for capacity.
         port.transport.accept(stream, LANE_MAGIC).await;
         return Ok(());
     };

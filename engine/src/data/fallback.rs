@@ -93,8 +93,8 @@ impl Fallbacks {
         self.tell_unless(reason, Fallback::is_same);
     }
 
-    /// Like [`Fallbacks::tell`], but once for all peers: there may be many callers, each
-    /// with a name used once.
+    /// Like [`Fallbacks::tell`], but reported once for all peers: callers are unbounded in number,
+    /// each with a name used once.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
     pub(crate) fn tell_of_one(&self, reason: Error) {
         self.tell_unless(reason, Fallback::is_alike);
@@ -112,7 +112,7 @@ impl Fallbacks {
             }
             kept.push_back(fallback.clone());
         }
-        tracing::warn!(%fallback, "a fallback");
+        tracing::warn!(%fallback, "fallback to TCP");
         // There may be no receivers.
         let _ = self.told.send(fallback);
     }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((kept.len(), kept[0].peer()), (FALLBACKS_KEPT, Some("0")));
     }
 
-    /// The first caller without RDMA is reported; a peer that we open to is reported by name.
+    /// The first caller without RDMA is reported; a peer opened by this node is reported by name.
     #[test]
     fn callers_without_rdma_are_reported_once() {
         let fallbacks = Fallbacks::new();

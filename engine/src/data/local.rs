@@ -18,7 +18,7 @@ impl LocalRegion {
         Self { memory: Arc::new(memory), location }
     }
 
-    /// The memory as postings hold it.
+    /// Returns the memory in the form that postings hold.
     pub(crate) fn memory(&self) -> &Arc<DeviceMemory> {
         &self.memory
     }

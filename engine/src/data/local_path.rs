@@ -18,7 +18,7 @@ const COPIES_PER_TURN: usize = 8;
 /// Receives the completions of local copies.
 pub(crate) type LocalSink = Box<dyn Fn(&mut Vec<Completion>) + Send + Sync>;
 
-/// Copies within this process, by the same rules as a lane: bounds, permissions, one completion each.
+/// Copies within this process, by the rules of a lane: bounds, permissions, one completion each.
 pub(crate) struct LocalPath {
     queue: Arc<LocalQueue>,
     /// Whether the copying task runs.
@@ -49,11 +49,11 @@ impl LocalPath {
         path
     }
 
-    /// Stops copying. On return no copy runs; the end of the lane releases the postings that were
-    /// not copied. Cancel-safe.
+    /// Stops copying. On return no copy runs; the end of the lane releases the remaining postings.
+    /// Cancel-safe.
     pub(crate) async fn stop(&self) {
         self.queue.stop();
-        // Fails when the task is gone, which is what we wait for.
+        // Fails when the task has exited, which is the awaited state.
         let _ = self.copying.clone().changed().await;
     }
 }

@@ -4,15 +4,16 @@ mod device;
 mod lanes;
 mod legacy;
 mod regions;
-mod steps;
 mod watch;
 
 use crate::data::transport::{RdmaParts, Transport};
 use crate::error::Error;
+use crate::path::devices_on;
+use handfast_core::NicPath;
+use handfast_transport_rdma::RdmaTransport;
 use handfast_transport_tcp::Net;
 use lanes::Lanes;
 use std::sync::Arc;
-use steps::Steps;
 use watch::Watch;
 
 /// Opens the devices.
@@ -31,6 +32,12 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
         tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
     let opened = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
     let (nics, matrix) = opened;
-    let steps = Steps::start(&nics[0].1)?;
-    Ok(Arc::new(Lanes::new(nics, matrix.map(Arc::new), watch, steps, parts)))
+    let rdma = RdmaTransport::new(nics, local_nic, watch.clone());
+    let rdma = rdma.map_err(|error| device::failed(error.to_string()))?;
+    Ok(Arc::new(Lanes::new(rdma, matrix.map(Arc::new), watch, parts)))
+}
+
+/// Returns the local NIC that a path names: the one of a rail, or of a Mooncake node's path.
+fn local_nic(path: &NicPath) -> Option<&str> {
+    path.rail().map_or_else(|| devices_on(path).1, |(_, ours)| Some(ours))
 }

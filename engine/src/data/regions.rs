@@ -58,7 +58,7 @@ pub(crate) enum Reach {
 /// Failures to reach bytes by address alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReachError {
-    #[error("{length} bytes at {address:#x} are in no region that may be reached by address")]
+    #[error("no region reachable by address contains {length} bytes at {address:#x}")]
     Nowhere { address: u64, length: u64 },
     #[error(transparent)]
     Region(#[from] RegionError),
@@ -102,7 +102,7 @@ impl Drop for Registration {
         let place = named.iter().position(|named| named.region.key() == self.region.key());
         let gone = place.map(|place| named.remove(place));
         drop(named);
-        // Here peers lose the device's key; without the lock, for pages are released.
+        // Here peers lose the device's key. The lock is not held, since this releases pages.
         drop(gone);
         self.regions.changed.notify_one();
     }

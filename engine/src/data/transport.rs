@@ -53,11 +53,11 @@ pub struct RdmaOptions {
     /// Maximum payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
     /// this, the port's, and the peer's. Default: 4096.
     pub mtu_bytes_max: u32,
-    /// Traffic class of our packets: on Ethernet the byte of the IP header whose upper six bits, the
-    /// DSCP, choose a queue of the fabric. Default: 0.
+    /// Traffic class of this node's packets. On Ethernet it is the byte of the IP header whose
+    /// upper six bits, the DSCP, choose a queue of the fabric. Default: 0.
     pub traffic_class: u8,
-    /// Service level of our packets, 0 to 15: the virtual lane on InfiniBand, the priority of tagged
-    /// frames on Ethernet. Default: 0.
+    /// Service level of this node's packets, 0 to 15: the virtual lane on InfiniBand, the priority
+    /// of tagged frames on Ethernet. Default: 0.
     pub service_level: u8,
 }
 

@@ -36,7 +36,7 @@ impl Watcher {
             match heard {
                 Ok(()) => pause = RETRY_MIN,
                 Err(error) => {
-                    debug!(%error, "the watch on the metadata store failed");
+                    debug!(%error, "watching the metadata store failed");
                     sleep(pause).await;
                     pause = (2 * pause).min(RETRY_MAX);
                 }
@@ -62,7 +62,7 @@ impl Watcher {
         let Some(name) = self.directory.name_of(key) else { return };
         match value.map(RpcMeta::decode) {
             Some(Ok(at)) => self.tell(name, Some(&at)),
-            Some(Err(error)) => debug!(name, %error, "an entry of the metadata store"),
+            Some(Err(error)) => debug!(name, %error, "ignoring an entry of the metadata store"),
             None => self.tell(name, None),
         }
     }
@@ -72,7 +72,7 @@ impl Watcher {
             if target.on_published(at) {
                 self.counts.update(|it| it.peers_moved += 1);
                 let at = at.map_or_else(|| "nowhere".to_owned(), RpcMeta::address);
-                info!(name, at, "the metadata store says that a node has moved");
+                info!(name, at, "a node moved, says its entry in the metadata store");
             }
         }
     }

@@ -85,8 +85,12 @@ mod tests {
             (lane(Side::Local, "completion"), FailureClass::LocalPort, "our side, local port"),
             (lane(Side::Peer, "completion"), FailureClass::PeerRail, "the peer's side, peer rail"),
             (lane(Side::Peer, "handshake"), FailureClass::PeerProcess, "peer's side, peer process"),
-            (lane(Side::Protection, "post"), FailureClass::Protection, "(an access that is not"),
-            (lane(Side::Configuration, "wire"), FailureClass::Configuration, "(the set-up of"),
+            (lane(Side::Protection, "post"), FailureClass::Protection, "(access denied)"),
+            (
+                lane(Side::Configuration, "wire"),
+                FailureClass::Configuration,
+                "(the configuration of",
+            ),
         ] {
             for cause in [Cause::Transport(error.clone()), Cause::PeerLost(Arc::new(error.clone()))]
             {

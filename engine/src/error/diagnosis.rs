@@ -67,7 +67,7 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
 #[cfg(feature = "metadata")]
 fn of_store(cause: &StoreCause) -> Id {
     match cause {
-        // In HTTP, and in gRPC: permission denied, unauthenticated.
+        // HTTP and gRPC codes: permission denied, unauthenticated.
         StoreCause::Refused { status: 401 | 403 | 7 | 16, .. } => ids::ETCD_AUTH,
         StoreCause::Unreachable(_) | StoreCause::Silent { .. } | StoreCause::Refused { .. } => {
             ids::ETCD_DOWN
@@ -170,7 +170,8 @@ mod tests {
         TransportError { side, call: call.into(), code, detail: detail.to_owned() }
     }
 
-    /// Every variant once at least; the functions above leave none out, or they would not compile.
+    /// Every variant at least once. The functions above match exhaustively, so a new variant does
+    /// not compile.
     fn causes() -> Vec<Cause> {
         let unavailable = [
             RdmaUnavailable::NotBuilt,
@@ -184,7 +185,7 @@ mod tests {
             Cause::UnknownHost("x".into()),
             Cause::Refused,
             Cause::Unreachable("x".into()),
-            Cause::Silent { timeout_ms: 1 },
+            Cause::Silent { timeout: std::time::Duration::ZERO },
             Cause::Broken("x".into()),
             Cause::Foreign("HTTP"),
             Cause::Frame(FrameError::Empty),
@@ -220,7 +221,7 @@ mod tests {
         ];
         let stores = [
             StoreCause::Unreachable("x".into()),
-            StoreCause::Silent { timeout_ms: 1 },
+            StoreCause::Silent { timeout: std::time::Duration::ZERO },
             StoreCause::Refused { status: 401, text: "x".into() },
             StoreCause::Refused { status: 500, text: "x".into() },
             StoreCause::TooLong { what: "key", bytes: 2, limit: 1 },

@@ -22,7 +22,7 @@ const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Failures of a request.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// The peer refused the bytes named; it closes the connection.
+    /// The peer refused the requested bytes; it closes the connection.
     Refused(TransportError),
     /// The connection is unusable.
     Broken(TransportError),
@@ -153,7 +153,7 @@ impl<S: Stream> Connection<S> {
         if !proof.map_err(|_| silent("the proof of a write", limit_ms))?? {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        // The byte itself means nothing: others may write there too.
+        // The value of the byte is irrelevant: others may write there too.
         Ok(())
     }
 
@@ -192,7 +192,9 @@ fn early_word(word: io::Result<bool>, frame: [u8; STATUS_BYTES]) -> Failed {
     match word {
         Ok(true) => match DataStatus::decode(frame) {
             Ok(DataStatus::Refused) => refused(),
-            Ok(DataStatus::Done) => foreign("a write is acknowledged before it was sent".into()),
+            Ok(DataStatus::Done) => {
+                foreign("the peer acknowledged a write before it was sent".into())
+            }
             Err(error) => foreign(error.to_string()),
         },
         Ok(false) => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
@@ -201,7 +203,7 @@ fn early_word(word: io::Result<bool>, frame: [u8; STATUS_BYTES]) -> Failed {
 }
 
 fn refused() -> Failed {
-    let detail = "the bytes named are in no buffer of the peer";
+    let detail = "the requested bytes are in no buffer of the peer";
     let error = TransportError::new(Side::Peer, "data request", detail);
     Failed::Refused(TransportError { code: 1, ..error })
 }
@@ -214,8 +216,8 @@ fn foreign(detail: String) -> Failed {
 fn unsaid(failed: Failed) -> Failed {
     match failed {
         Failed::Broken(mut error) if error.call == CONNECTION => {
-            error.detail += "; version 1 refuses by closing: the bytes named may be in no buffer \
-                             of the peer";
+            error.detail += "; version 1 refuses by closing: the requested bytes may be \
+                             in no buffer of the peer";
             Failed::Broken(error)
         }
         other => other,

@@ -30,7 +30,7 @@ pub(super) struct LinkParts<N> {
     pub(super) address: String,
     pub(super) version: ProtocolVersion,
     pub(super) options: MooncakeOptions,
-    pub(super) connect_timeout_ms: u64,
+    pub(super) connect_timeout: Duration,
     pub(super) lane_depth: u32,
     pub(super) queue: Arc<Queue>,
     pub(super) target: Weak<Target>,
@@ -61,7 +61,7 @@ impl LinkPath {
 
     /// Sets the target of the data path.
     pub(super) fn belong_to(&self, target: &Arc<Target>) {
-        // Said once, before anything can be posted.
+        // Set once, before anything can be posted.
         let _ = self.target.set(Arc::downgrade(target));
     }
 }
@@ -138,7 +138,7 @@ impl<N: Net> Link<N> {
             match command {
                 None => return,
                 Some(Command::Open { .. }) => {}
-                // About a lane that has ended.
+                // The command concerns a lane that has ended.
                 Some(_) => continue,
             }
             let connected = tokio::select! {
@@ -151,7 +151,7 @@ impl<N: Net> Link<N> {
                     self.serve(lane, first, &mut commands, &mut stop).await
                 }
                 Err(error) => {
-                    info!(peer = %self.parts.address, %error, "no data connection");
+                    info!(peer = %self.parts.address, %error, "opening a data connection failed");
                     self.parts.tell(|target| target.on_peer_lost(error));
                     continue;
                 }
@@ -180,7 +180,7 @@ impl<N: Net> Link<N> {
         commands: &mut mpsc::UnboundedReceiver<Command>,
         stop: &mut watch::Receiver<()>,
     ) -> End {
-        info!(peer = %self.parts.address, ?lane, "a lane to a Mooncake node is up");
+        info!(peer = %self.parts.address, ?lane, "lane to a Mooncake node established");
         self.parts.queue.open(lane);
         let mut workers = Workers::new(self, first);
         let depth = self.parts.lane_depth;
@@ -213,7 +213,7 @@ impl<N: Net> Link<N> {
             End::Broken(error) => error.clone(),
             End::Unwanted | End::Stopped => broken("the engine was closed".into()),
         };
-        debug!(peer = %self.parts.address, ?lane, %cause, writing, "a lane ends");
+        debug!(peer = %self.parts.address, ?lane, %cause, writing, "lane to a Mooncake node ended");
         let release = |slice| Completion::released(slice, Sent::None);
         let mut released: Vec<_> = unsent.into_iter().map(release).collect();
         self.parts.tell(|target| {
@@ -221,8 +221,8 @@ impl<N: Net> Link<N> {
             target.on_completions(&mut released);
             target.on_lane_ending(lane, cause.clone(), true);
             target.on_lane_down(lane);
-            // Before the next lane comes up, which would be taken for the proof that nothing of
-            // this one can land any more (`Target::on_lane_up`).
+            // Before the next lane is established: that lane would count as the proof that nothing
+            // posted on this one can land any more (`Target::on_lane_up`).
             if writing {
                 target.on_peer_lost(cause);
             }
@@ -368,10 +368,13 @@ async fn work<N: Net>(
 }
 
 async fn connect<N: Net>(parts: &LinkParts<N>) -> Result<Connection<N::Stream>, TransportError> {
-    let limit_ms = parts.connect_timeout_ms;
+    let limit = parts.connect_timeout;
     let connecting = parts.net.connect(&parts.address);
-    let connected = timeout(Duration::from_millis(limit_ms), connecting).await;
-    let silent = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {limit_ms} ms"));
+    let connected = timeout(limit, connecting).await;
+    let silent = || {
+        let text = format!("no answer in {} ms", limit.as_millis());
+        io::Error::new(io::ErrorKind::TimedOut, text)
+    };
     let stream = connected.unwrap_or_else(|_| Err(silent())).map_err(|error| TransportError {
         side: Side::Peer,
         call: "connect".into(),

@@ -7,7 +7,7 @@ use crate::command::Commands;
 use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::Counts;
 use crate::peer::target::{Target, TargetParts};
-use crate::time::Clock;
+use crate::time::{Clock, millis};
 use handfast_core::mooncake::{ProtocolVersion, RpcMeta, SegmentDescriptor};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{NodeDescriptor, Transports};
@@ -45,7 +45,7 @@ pub(crate) struct LinksParts<N> {
     pub(crate) runtime: Handle,
     pub(crate) limits: TransferLimits,
     pub(crate) lane_mute: Duration,
-    pub(crate) connect_timeout_ms: u64,
+    pub(crate) connect_timeout: std::time::Duration,
     pub(crate) peers_max: usize,
     pub(crate) counts: Arc<Counts>,
 }
@@ -86,12 +86,12 @@ impl<N: Net> LinkTable<N> {
         Ok(target)
     }
 
-    /// Timeout of a link without an answer: at least that of every lane, and enough for the slowest
-    /// pending request from its connection to its answer.
+    /// Timeout of a link without an answer: at least that of every lane, and long enough for the
+    /// slowest pending request, from its connection to its answer.
     fn lane_mute(&self) -> Duration {
-        let LinksParts { options, limits, connect_timeout_ms, lane_mute, .. } = &self.parts;
+        let LinksParts { options, limits, connect_timeout, lane_mute, .. } = &self.parts;
         let request_ms = options.request_ms(u64::from(limits.slice_bytes_max));
-        let slowest_ms = request_ms.saturating_add(*connect_timeout_ms);
+        let slowest_ms = request_ms.saturating_add(millis(*connect_timeout));
         (*lane_mute).max(Duration::from_millis(slowest_ms))
     }
 
@@ -115,7 +115,7 @@ impl<N: Net> LinkTable<N> {
             commands,
             limits: parts.limits,
             lane_mute: self.lane_mute(),
-            // Its lanes are no part of the life cycle that is recorded.
+            // The recording covers the life cycle, and these lanes are not part of it.
             trace: None,
             meters: Some(parts.counts.meters.peer(&path)),
         });
@@ -125,7 +125,7 @@ impl<N: Net> LinkTable<N> {
             address: data_address.clone(),
             version: *version,
             options: parts.options,
-            connect_timeout_ms: parts.connect_timeout_ms,
+            connect_timeout: parts.connect_timeout,
             lane_depth: parts.limits.slices_per_lane_max,
             queue: data_path.queue.clone(),
             target: Arc::downgrade(&target),

@@ -8,13 +8,14 @@ pub const ABSOLUTE: &str = "absolute";
 /// Prefix of the name of a Mooncake node's buffer, before its index in the descriptor.
 pub(crate) const BUFFER: &str = "buffer-";
 
-/// Describes the whole address space of a Mooncake node, which alone knows its accessible parts.
+/// Describes the whole address space of a Mooncake node. Only the node itself knows the accessible
+/// parts.
 pub(crate) fn absolute() -> RegionDescriptor {
     region(ABSOLUTE.to_owned(), 0, u64::MAX)
 }
 
 pub(super) fn region(name: String, address: u64, bytes: u64) -> RegionDescriptor {
-    // The key is of no meaning there.
+    // The key is unused there.
     let (key, remote_keys) = (0, Vec::new());
     let (readable, writable, location) = (true, true, None);
     RegionDescriptor { name, key, remote_keys, address, bytes, readable, writable, location }

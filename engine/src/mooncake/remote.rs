@@ -42,11 +42,11 @@ pub(crate) fn describe_registered(
     Ok((path, node))
 }
 
-/// Returns the index of the device to use: among those with an address and a key of every buffer the one
-/// near most buffers, or else the first.
+/// Returns the index of the device to use: among the devices with an address and a key for every
+/// buffer, the one near most buffers, or else the first.
 fn device(descriptor: &SegmentDescriptor) -> Option<usize> {
     let works = |place: &usize| {
-        // A device that failed at the start keeps its place, without address and keys.
+        // A device that failed at the start keeps its index, without address and keys.
         let gid = &descriptor.devices[*place].gid;
         let has_address = gid.chars().any(|c| !matches!(c, '0' | ':'));
         let keys = descriptor.buffers.iter().filter_map(|buffer| buffer.rkey.get(*place));

@@ -29,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Reasons to close a connection before its peer does.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    #[error("a request did not go on within {0} ms")]
+    #[error("a request made no progress within {0} ms")]
     Overdue(u64),
     #[error(transparent)]
     Refused(#[from] ReachError),
@@ -73,7 +73,7 @@ pub(crate) async fn serve<N: Net>(
             let (source, sink) = split(stream, millis(server.options.progress_timeout));
             let mut session = Session { server: &server, source, sink };
             if let Err(end) = session.run(&quiet).await {
-                debug!(%from, %end, "a data connection is closed");
+                debug!(%from, %end, "closing a data connection");
                 server.counts.update(|Counters { data_port, .. }| match end {
                     End::Overdue(_) => data_port.overdue += 1,
                     End::Refused(_) => data_port.refused += 1,
@@ -95,7 +95,7 @@ impl<S: Stream> Session<'_, S> {
     async fn run(&mut self, quiet: &AtomicBool) -> Result<(), End> {
         loop {
             let mut header = [0; REQUEST_BYTES];
-            // Between requests a peer may be silent for as long as there are places.
+            // Between requests a peer may be silent as long as the connection limit is not reached.
             if !self.source.receive(&mut header[..1]).await? {
                 return Ok(());
             }
@@ -117,8 +117,8 @@ impl<S: Stream> Session<'_, S> {
     async fn answer(&mut self, request: &DataRequest) -> Result<(), End> {
         self.sink.start();
         let moved = self.serve(request).await;
-        // Once bytes of an answer were sent a status would be taken for more of them: then the end
-        // of the connection says it.
+        // After the first bytes of an answer, a status would be taken for more of them; the end of
+        // the connection reports the error then.
         let unanswered = self.sink.taken == 0;
         if let (Err(End::Refused(_)), ProtocolVersion::Two, true) =
             (&moved, request.version, unanswered)
@@ -137,7 +137,7 @@ impl<S: Stream> Session<'_, S> {
         let (address, bytes) = (request.address, request.bytes);
         let direction = request.direction;
         regions.reach(address, bytes, direction)?;
-        // The region may go while bytes move.
+        // The region may be unregistered while bytes move.
         let place = |done: u64| -> Result<Span, End> {
             Ok(regions.reach(address + done, (bytes - done).min(CHUNK_BYTES), direction)?)
         };

@@ -11,9 +11,9 @@ use handfast_transport::{Attempt, NotCreated};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Time limit of the wait for an eviction, from the start of the first attempt. The life cycle gives a
-/// Create 5 s (`Timing::operation`), which must cover the second attempt too: otherwise the limit that was
-/// reached would never be reported.
+/// Time limit of the wait for an eviction, from the start of the first attempt. The life cycle
+/// allows 5 s for a Create (`Timing::operation`), and the second attempt must end within them:
+/// otherwise the reached limit would never be reported.
 const CAPACITY_WAIT_MAX: Duration = Duration::from_millis(3_500);
 /// Time limit of the second attempt, from the same start: steps of other peers may delay it. Past it the
 /// limit of the first attempt is reported.
@@ -88,7 +88,7 @@ mod tests {
 
     const FULL: LimitReached = LimitReached { limit: NicLimit::QueuePairs, in_use: 2, max: 2 };
 
-    /// A device without room, whose threads for steps hang once somebody has asked.
+    /// A device without capacity, whose step threads hang once capacity was requested.
     struct Full;
 
     impl DataPath for Full {
@@ -170,7 +170,7 @@ mod tests {
             let (outcome, mut received, took) = created(|made| keeps.then_some(made)).await;
             assert_eq!(outcome, Outcome::Failed(full()));
             let Some(Command::NoCapacity { error, limit, .. }) = received.recv().await else {
-                panic!("the limit was not told")
+                panic!("the limit was not reported")
             };
             assert_eq!((error, limit), (full(), FULL));
             let operation = handfast_core::node::Timing::default().operation;

@@ -189,7 +189,7 @@ impl<N: Net> Driver<N> {
                 }
                 Input::Open(path)
             }
-            // While the engine closes only those are answered who close as well.
+            // While the engine closes, only peers that close as well are answered.
             Command::CallReceived { message, .. }
                 if self.shutdown.is_some() && message.op != Op::Quiesce =>
             {
@@ -318,7 +318,8 @@ impl<N: Net> Driver<N> {
             self.note_crossing(&message.from);
         }
         if message.op == Op::Request && !message.body.gid.is_empty() {
-            // Before a lane is raised for it: what that announces is to fit.
+            // Before a lane is created for the request, so that its announcement has a matching
+            // address.
             let (peer, gid) = (&message.from, &message.body.gid);
             self.parts.transport.note_address(peer, gid, Some(message.sender));
         }
@@ -366,7 +367,7 @@ impl<N: Net> Driver<N> {
                 Output::Operate(operation) => self.operate(operation),
                 Output::Publish { local, remote, peer } => self.publish(local, remote, &peer),
                 Output::Revoke(lifecycle) => {
-                    debug!(?lifecycle, "revoked");
+                    debug!(?lifecycle, "lane revoked");
                     self.eviction.handle_lane_down(lifecycle);
                     if let Some(target) = self.parts.lanes.get(lifecycle) {
                         target.on_lane_revoked(lifecycle);
@@ -392,7 +393,7 @@ impl<N: Net> Driver<N> {
         let address = announced.or_else(|| self.opened.get(&message.to)).or_else(last);
         let Some(address) = address.cloned() else {
             // A peer that takes no calls will call us: its own ready or request answers this.
-            debug!(peer = %message.to, "takes no calls");
+            debug!(peer = %message.to, "the peer accepts no calls");
             if message.op == Op::Quiesce {
                 let failure = CallFailure::Unreachable;
                 self.commands.send(Command::CallFailed { lifecycle, failure });
@@ -410,7 +411,7 @@ impl<N: Net> Driver<N> {
             commands.send(match answer {
                 Ok(frame) => heard(&theirs, message, &address, &frame.text),
                 Err(error) => {
-                    debug!(%address, ?error, "a call failed");
+                    debug!(%address, ?error, "call failed");
                     Command::CallFailed { lifecycle, failure: error.failure() }
                 }
             });
@@ -465,7 +466,7 @@ impl<N: Net> Driver<N> {
                         if kind == OperationKind::Connect {
                             step.abort();
                         }
-                        // Aborted or ended, either way it tells nothing more.
+                        // Whether aborted or ended, the step reports nothing more.
                         let _ = step.await;
                     }
                     let retired = transport.retire(lifecycle).await;
@@ -535,7 +536,7 @@ impl<N: Net> Driver<N> {
             return;
         };
         let transport_kind = self.parts.transport.transport_kind(lane);
-        info!(%peer, ?lane, transport_kind = transport_kind.name(), "a lane is up");
+        info!(%peer, ?lane, transport_kind = transport_kind.name(), "lane established");
         self.parts.counts.meters.on_lane_up(lane, peer);
         self.parts.lanes.insert(lane, target.clone());
         let opening = self.openings.on_up(lane, self.parts.clock.now());
@@ -558,7 +559,7 @@ impl<N: Net> Driver<N> {
         self.parts.counts.meters.on_event(&event);
         match &event {
             Event::OpenFailed { peer, failure } => {
-                info!(%peer, %failure, "no lane could be opened");
+                info!(%peer, %failure, "opening a lane failed");
                 let cause = failure.to_transport_error();
                 let no_room = self.no_room.remove(peer).filter(|(error, _)| *error == cause);
                 if let Some(no_room) = no_room {
@@ -572,46 +573,51 @@ impl<N: Net> Driver<N> {
             Event::Ended { peer, lifecycle, failure } => {
                 self.asked.remove(lifecycle);
                 self.openings.on_ended(*lifecycle);
-                debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
+                debug!(%peer, ?lifecycle, %failure, "lifecycle ended");
                 if let Some(target) = self.parts.lanes.get(*lifecycle) {
                     let broke = matches!(failure, Failure::Transport(_));
                     target.on_lane_ending(*lifecycle, failure.to_transport_error(), broke);
                 }
-                // Whatever is wanted of a lane that was closed here was asked for since.
+                // Any demand for a lane that was closed here arose after the close.
                 if !matches!(failure, Failure::Closed | Failure::Evicted) {
                     self.drop_idle_demand(peer, *lifecycle);
                 }
             }
             Event::PeerRestarted { peer, new, .. } => {
-                info!(%peer, "the peer restarted");
+                info!(%peer, "peer restarted");
                 for other in self.parts.registry.take_others(peer, *new) {
                     other.on_peer_restarted();
                 }
             }
             Event::NameConflict { peer, live, other } => {
-                warn!(%peer, ?live, ?other, "two live processes share one name");
+                warn!(%peer, ?live, ?other, "two live processes have the same name");
             }
             Event::RetireFailed { peer, lifecycle, error } => {
-                warn!(%peer, ?lifecycle, %error, "a lane cannot be retired");
+                warn!(%peer, ?lifecycle, %error, "retiring a lane failed");
                 self.on_retire_late(*lifecycle, error.clone());
             }
             Event::RetireOverdue { peer, lifecycle } => {
-                warn!(%peer, ?lifecycle, "a lane is slow to be retired");
-                let text = "the lane does not come to its end";
+                warn!(%peer, ?lifecycle, "retiring a lane is overdue");
+                let text = "the lane does not retire in time";
                 self.on_retire_late(*lifecycle, TransportError::new(Side::Local, "retire", text));
             }
             Event::RetireForced { peer, lifecycle } => {
-                warn!(%peer, ?lifecycle, "a lane was retired without the peer's consent");
+                warn!(%peer, ?lifecycle, "lane retired without the peer's consent");
             }
             Event::PeerForgotten { peer } => {
                 self.opened.remove(peer);
                 self.announced.retain(|(path, _), _| path != peer);
             }
             Event::Undeclared { lifecycle, from, trigger } => {
-                error!(?lifecycle, ?from, ?trigger, "an undeclared transition, a bug in handfast");
+                error!(
+                    ?lifecycle,
+                    ?from,
+                    ?trigger,
+                    "undeclared state transition, a bug in handfast"
+                );
             }
         }
-        // Nobody need listen.
+        // There may be no receivers.
         if let Some(event) = event::Event::new(event) {
             let _ = self.parts.events.send(event);
         }
@@ -623,7 +629,7 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// Evicts an idle lane that was up for long enough, if there is one.
+    /// Evicts an idle lane that has been established for long enough, if there is one.
     fn make_capacity(&mut self, made: oneshot::Sender<()>) {
         if self.shutdown.is_some() || made.is_closed() {
             return;
@@ -635,7 +641,7 @@ impl<N: Net> Driver<N> {
             Some(LaneUsage { uses: usage.uses + transport.served(lane), ..usage })
         });
         match chosen {
-            EvictionChoice::Nobody => debug!("a limit is reached, and no lane is idle"),
+            EvictionChoice::Nobody => debug!("limit reached, and no lane is idle"),
             EvictionChoice::Wait(at) => {
                 let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
                 self.calling.spawn(async move {
@@ -644,7 +650,7 @@ impl<N: Net> Driver<N> {
                 });
             }
             EvictionChoice::Evict(lane, peer) => {
-                info!(%peer, ?lane, "an idle lane is evicted for another");
+                info!(%peer, ?lane, "evicting an idle lane for another");
                 self.parts.counts.update(|it| it.lanes_evicted += 1);
                 self.making_way.insert(lane, made);
                 self.parts.node.handle_input(now, Input::Close(peer));
@@ -652,9 +658,9 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// Ends lanes to other incarnations of a peer after `live` has answered: such a lane leads to
-    /// nobody, even if no failure was reported, and would block new lanes for ever. An incarnation that was
-    /// superseded meanwhile is no longer in the registry and ends nothing.
+    /// Ends lanes to other incarnations of a peer after `live` has answered. Such a lane has no
+    /// peer any more, even if no failure was reported, and would block new lanes for ever. An
+    /// incarnation that was superseded meanwhile is no longer in the registry and ends nothing.
     fn end_lanes_to_others(&mut self, path: &NicPath, live: Incarnation) {
         let runs = self.parts.registry.runs(path);
         if !runs.iter().any(|target| target.incarnation() == live) {
@@ -666,7 +672,7 @@ impl<N: Net> Driver<N> {
         };
         let others: Vec<Lifecycle> = self.parts.node.lifecycles().filter_map(other).collect();
         for lifecycle in others {
-            let text = "the peer answers as another run";
+            let text = "the peer answered as another incarnation";
             let error = TransportError::new(Side::Peer, "lane", text);
             let input = Input::LaneFailed { lifecycle, error };
             self.parts.node.handle_input(self.parts.clock.now(), input);
@@ -716,7 +722,7 @@ impl<N: Net> Driver<N> {
 
     fn remember_announced(&mut self, message: &Message) {
         if self.qpn_reuse.handle_message(message) {
-            info!(peer = %message.from, "the peer restarted with identical QP numbers");
+            info!(peer = %message.from, "peer restarted with identical QP numbers");
         }
         let address = &message.body.address;
         if address.is_empty() || !matches!(message.op, Op::Request | Op::Reply | Op::Ready) {
@@ -736,7 +742,8 @@ fn heard(theirs: &LegacyPeers, asked: Message, address: &str, text: &str) -> Com
     let error = match Message::decode(text) {
         Ok(mut answer) => {
             if answer.op == Op::Refuse {
-                // The present holder of the address speaks for it, under its own name.
+                // The present holder of the address answers in place of the addressed node, under
+                // its own name.
                 answer.from = asked.to;
             }
             return Command::CallAnswered(answer);
@@ -747,7 +754,7 @@ fn heard(theirs: &LegacyPeers, asked: Message, address: &str, text: &str) -> Com
         },
         Err(error) => error,
     };
-    warn!(%address, %error, "a call has an invalid answer");
+    warn!(%address, %error, "invalid answer to a call");
     Command::CallFailed { lifecycle, failure: CallFailure::Broken }
 }
 

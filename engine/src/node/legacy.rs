@@ -11,6 +11,7 @@ use handfast_core::wire::{
 use handfast_core::{NicPath, NodeName};
 use handfast_transport_tcp::Net;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Context of calls to Mooncake nodes.
 pub(crate) struct LegacyPeers {
@@ -19,7 +20,7 @@ pub(crate) struct LegacyPeers {
     directory: Option<Arc<Directory>>,
     /// Descriptor of this node: released nodes send theirs when they request another's.
     descriptor: String,
-    timeout_ms: u64,
+    call_timeout: Duration,
 }
 
 impl LegacyPeers {
@@ -27,10 +28,10 @@ impl LegacyPeers {
         own: NicPath,
         descriptor: &NodeDescriptor,
         directory: Option<Arc<Directory>>,
-        timeout_ms: u64,
+        call_timeout: Duration,
     ) -> Self {
         let (devices, text) = (descriptor.devices.clone(), descriptor.encode());
-        Self { own, devices, directory, descriptor: text, timeout_ms }
+        Self { own, devices, directory, descriptor: text, call_timeout }
     }
 
     /// Encodes an outgoing call; to a Mooncake node both paths name devices.
@@ -52,7 +53,7 @@ impl LegacyPeers {
     /// Decodes a Mooncake node's answer to a call to `asked` for the life cycle.
     ///
     /// # Errors
-    /// The text is no answer.
+    /// The text is not an answer.
     pub(crate) fn answer(&self, text: &str, asked: &NicPath) -> Result<PlainMessage, MessageError> {
         let message = PlainMessage::decode(text)?;
         let (there, here) = (known_there(asked), self.own_on(asked));
@@ -66,7 +67,7 @@ impl LegacyPeers {
     /// as releases before 0.3.11 do. Takes at most the time of a call.
     ///
     /// # Errors
-    /// The descriptor is out of reach, or lacks the device.
+    /// The descriptor cannot be fetched, or lacks the device.
     pub(crate) async fn with_address<N: Net>(
         &self,
         net: &N,
@@ -77,8 +78,7 @@ impl LegacyPeers {
             return Ok(body);
         }
         let failed = |detail: String| {
-            let detail =
-                format!("{peer} announced no address, and it cannot be looked up: {detail}");
+            let detail = format!("{peer} announced no address, and looking it up failed: {detail}");
             TransportError::new(Side::Peer, "look-up", detail)
         };
         let descriptor = self.look_up(net, peer.node.as_str()).await.map_err(failed)?;
@@ -92,11 +92,11 @@ impl LegacyPeers {
         if let Some(directory) = &self.directory {
             return match directory.look_up(node).await.map_err(|error| error.to_string())? {
                 Found::LegacyPeers(descriptor, _) => Ok(*descriptor),
-                Found::Ours(_) => Err("the store has a node of ours under its name".to_owned()),
+                Found::Ours(_) => Err("the store has a handfast node under its name".to_owned()),
             };
         }
         let kind = FrameKind::Metadata;
-        let frame = exchange(net, node, kind, &self.descriptor, self.timeout_ms).await;
+        let frame = exchange(net, node, kind, &self.descriptor, self.call_timeout).await;
         let frame = frame.map_err(|error| format!("{:?}", error.failure()))?;
         SegmentDescriptor::decode(&frame.text).map_err(|error| error.to_string())
     }
@@ -135,7 +135,7 @@ mod tests {
             devices: devices(names),
             directory: None,
             descriptor: String::new(),
-            timeout_ms: 1,
+            call_timeout: Duration::ZERO,
         }
     }
 

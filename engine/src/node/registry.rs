@@ -61,9 +61,9 @@ impl LaneTable {
     }
 }
 
-/// Ends everything left once the driver is gone, either in order after a close, or because its
-/// runtime ended. Lanes refer to targets and targets to lanes, so neither would ever be freed
-/// otherwise; and transfers may be awaited on another runtime.
+/// Ends everything that remains once the driver has exited, after a close or because its runtime
+/// ended. Lanes refer to targets and targets to lanes, so neither would ever be freed otherwise;
+/// and transfers may be awaited on another runtime.
 pub(crate) struct Leftovers {
     pub(crate) lanes: Arc<LaneTable>,
     pub(crate) registry: Arc<Registry>,
@@ -89,7 +89,7 @@ impl LaneSink for LaneTable {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
         match self.get(lane) {
             Some(target) => target.on_completions(completions),
-            // Nothing is posted before a lane is in the table or after it left.
+            // Postings happen only while a lane is in the table.
             None => completions.clear(),
         }
     }
@@ -109,7 +109,7 @@ pub(crate) struct RegistryParts {
     pub(crate) targets_max: usize,
     pub(crate) runtime: Handle,
     pub(crate) trace: Option<Trace>,
-    /// Absent where transfers are not counted.
+    /// Absent if transfers are not counted.
     pub(crate) counts: Option<Arc<Counts>>,
 }
 

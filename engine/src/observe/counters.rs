@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 /// A snapshot of the counters since the engine's start, and of the current lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Established lanes, retiring ones included.
     pub lanes: usize,
@@ -56,39 +57,57 @@ impl Counters {
     /// Every monotonic counter, by name.
     pub(crate) fn named(&self) -> Vec<Named> {
         let mut all = self.of_connections();
-        all.extend(self.of_lanes());
+        all.extend(self.of_life_cycle());
+        all.extend(self.of_tcp());
+        all.extend(self.of_rdma());
         all
     }
 
     fn of_connections(&self) -> Vec<Named> {
         let data = &self.data_port;
         vec![
-            ("connections_shed", "Connections closed to make room", self.connections_shed),
+            ("connections_shed", "Connections closed to free capacity", self.connections_shed),
             (
                 "connections_refused",
-                "Connections refused for want of room",
+                "Connections refused at the connection limit",
                 self.connections_refused,
             ),
-            ("connections_overdue", "Connections that were too slow", self.connections_overdue),
-            ("connections_ended", "Connections that ended within a frame", self.connections_ended),
-            ("connections_foreign", "Connections of other protocols", self.connections_foreign),
-            ("frames_refused", "Frames that could not be used", self.frames_refused),
+            ("connections_overdue", "Connections that timed out", self.connections_overdue),
+            (
+                "connections_ended",
+                "Connections that ended before a complete frame",
+                self.connections_ended,
+            ),
+            (
+                "connections_foreign",
+                "Connections that used another protocol",
+                self.connections_foreign,
+            ),
+            ("frames_refused", "Frames refused as malformed or unsupported", self.frames_refused),
             (
                 "messages_refused",
-                "Handshake messages that could not be used",
+                "Handshake messages that could not be decoded",
                 self.messages_refused,
             ),
-            ("data_port_requests", "Requests of Mooncake nodes", data.requests),
-            ("data_port_refused", "Requests of Mooncake nodes for other bytes", data.refused),
-            ("data_port_overdue", "Requests of Mooncake nodes that were too slow", data.overdue),
-            ("data_port_broken", "Connections that broke within such a request", data.broken),
-            ("data_port_shed", "Data connections closed to make room", data.shed),
+            ("data_port_requests", "Requests of Mooncake nodes on the data port", data.requests),
+            (
+                "data_port_refused",
+                "Data port requests refused for inaccessible memory",
+                data.refused,
+            ),
+            ("data_port_overdue", "Data port requests that timed out", data.overdue),
+            ("data_port_broken", "Data port connections that failed within a request", data.broken),
+            ("data_port_shed", "Data port connections closed to free capacity", data.shed),
             (
                 "data_port_crowded_out",
-                "Data connections refused for want of room",
+                "Data port connections refused at the connection limit",
                 data.crowded_out,
             ),
-            ("notifications_rejected", "Notifications not taken", self.notifications_rejected),
+            (
+                "notifications_rejected",
+                "Notifications rejected as malformed or because the inbox was full",
+                self.notifications_rejected,
+            ),
             (
                 "publications_failed",
                 "Failed writes to the metadata store",
@@ -97,49 +116,86 @@ impl Counters {
         ]
     }
 
-    fn of_lanes(&self) -> Vec<Named> {
-        let (life, tcp, rdma) = (&self.life_cycle, &self.tcp, &self.rdma);
-        let hellos_refused = tcp.hellos_refused.iter().sum();
+    fn of_life_cycle(&self) -> Vec<Named> {
+        let life = &self.life_cycle;
         vec![
-            ("lanes_evicted", "Idle lanes that made way for others", self.lanes_evicted),
-            ("requests_crossed", "Requests that crossed one of ours", self.requests_crossed),
+            ("lanes_evicted", "Idle lanes closed to free capacity", self.lanes_evicted),
+            (
+                "requests_crossed",
+                "Handshake requests that crossed a request to the same peer",
+                self.requests_crossed,
+            ),
             (
                 "requests_past_share",
-                "Requests of peers with as many lanes as one may have",
+                "Handshake requests refused because the peer was at its quota",
                 self.requests_past_share,
             ),
-            ("life_cycle_ignored", "Messages about pairs that are not current", life.ignored),
-            ("life_cycle_refused", "Calls refused", life.refused),
-            ("life_cycle_rejected", "Calls refused on arrival", life.rejected),
-            ("life_cycle_published", "Lanes that came up", life.published),
-            ("life_cycle_ended", "Lifecycles that ended", life.ended),
+            (
+                "life_cycle_ignored",
+                "Handshake messages ignored because they concern no current endpoint",
+                life.ignored,
+            ),
+            ("life_cycle_refused", "Handshake calls refused", life.refused),
+            ("life_cycle_rejected", "Handshake calls refused on arrival", life.rejected),
+            ("life_cycle_published", "Lanes established", life.published),
+            ("life_cycle_ended", "Lifecycles ended", life.ended),
             (
                 "life_cycle_undeclared",
-                "Undeclared transitions, errors of handfast",
+                "Undeclared state transitions, each a bug in handfast",
                 life.undeclared,
             ),
-            ("tcp_hellos_accepted", "Lanes that peers connected", tcp.hellos_accepted),
-            ("tcp_hellos_refused", "Lanes that peers may not connect", hellos_refused),
-            ("tcp_hellos_truncated", "Hellos that broke off", tcp.hellos_truncated),
-            ("tcp_hellos_overdue", "Hellos that were too slow", tcp.hellos_overdue),
-            ("tcp_lanes_started", "Lanes over TCP that came up", tcp.lanes_started),
-            ("tcp_lanes_failed", "Lanes over TCP that broke", tcp.lanes_failed),
-            ("tcp_lanes_retired", "Lanes over TCP that are gone", tcp.lanes_retired),
-            ("tcp_looks", "Times a lane over TCP looked before it slept", tcp.looks),
-            ("tcp_looks_in_vain", "Of these, those that found nothing", tcp.looks_in_vain),
-            ("rdma_lanes_failed", "Lanes over RDMA that broke", rdma.lanes_failed),
-            ("rdma_lanes_retired", "Lanes over RDMA that are gone", rdma.lanes_retired),
-            ("rdma_slices_flushed", "Slices ended by an error before theirs", rdma.slices_flushed),
-            ("rdma_slices_abandoned", "Slices that no completion told of", rdma.slices_abandoned),
+        ]
+    }
+
+    fn of_tcp(&self) -> Vec<Named> {
+        let tcp = &self.tcp;
+        let hellos_refused = tcp.hellos_refused.iter().sum();
+        vec![
+            ("tcp_hellos_accepted", "Hellos accepted from peers", tcp.hellos_accepted),
+            ("tcp_hellos_refused", "Hellos refused", hellos_refused),
+            ("tcp_hellos_truncated", "Connections that ended within a hello", tcp.hellos_truncated),
+            (
+                "tcp_hellos_overdue",
+                "Connections without a complete hello in time",
+                tcp.hellos_overdue,
+            ),
+            ("tcp_lanes_started", "TCP lanes started", tcp.lanes_started),
+            ("tcp_lanes_failed", "TCP lanes that failed", tcp.lanes_failed),
+            ("tcp_lanes_retired", "TCP lanes retired", tcp.lanes_retired),
+            ("tcp_looks", "Polls for bytes by TCP lanes before sleeping", tcp.looks),
+            (
+                "tcp_looks_in_vain",
+                "Polls for bytes by TCP lanes that found none",
+                tcp.looks_in_vain,
+            ),
+        ]
+    }
+
+    fn of_rdma(&self) -> Vec<Named> {
+        let rdma = &self.rdma;
+        vec![
+            ("rdma_lanes_failed", "RDMA lanes that failed", rdma.lanes_failed),
+            ("rdma_lanes_retired", "RDMA lanes retired", rdma.lanes_retired),
+            (
+                "rdma_slices_flushed",
+                "Slices flushed after an earlier error of their queue pair",
+                rdma.slices_flushed,
+            ),
+            (
+                "rdma_slices_abandoned",
+                "Slices whose queue pair was destroyed without their completion",
+                rdma.slices_abandoned,
+            ),
             ("rdma_completions_stale", "Completions without a slice", rdma.completions_stale),
-            ("rdma_events", "Asynchronous events of the device", rdma.events),
-            ("rdma_probes", "Reads posted to hear from a peer", rdma.probes),
+            ("rdma_events", "Asynchronous events of the RDMA devices", rdma.events),
+            ("rdma_probes", "Reads posted as probes of a peer", rdma.probes),
         ]
     }
 }
 
 /// Counters of the data port for Mooncake nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DataPortCounters {
     /// Requests whose header was received.
     pub requests: u64,
@@ -159,7 +215,7 @@ pub struct DataPortCounters {
 #[derive(Default)]
 pub(crate) struct Counts {
     counters: Mutex<Counters>,
-    /// Requests on the data port. The data path takes no lock to count.
+    /// Requests on the data port. Atomic, since the data path takes no lock to count.
     pub(crate) data_requests: AtomicU64,
     /// Counters per peer.
     pub(crate) meters: Meters,

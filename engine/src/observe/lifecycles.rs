@@ -14,6 +14,7 @@ pub type ByCause = BTreeMap<&'static str, u64>;
 
 /// The lifecycles of an engine.
 #[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct LifecyclesState {
     /// Number of lifecycles in each state, retiring ones included.
     pub by_state: ByCause,
@@ -25,6 +26,7 @@ pub struct LifecyclesState {
 
 /// The state of one lifecycle: a set of queue pairs, or one connection.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct LifecycleState {
     /// Its number within the incarnation.
     pub lifecycle: u64,

@@ -49,7 +49,7 @@ impl PeerMeters {
         self.rails[transport_kind as usize].get_or_init(Arc::default).clone()
     }
 
-    /// Everything that is counted.
+    /// Returns a snapshot of all counters.
     pub(crate) fn state(&self) -> PeerState {
         let rails = TransportKind::ALL.into_iter().zip(&self.rails);
         let rail = |(transport_kind, rail): (TransportKind, &OnceLock<Arc<Rail>>)| {
@@ -94,8 +94,8 @@ impl Meters {
         Self { peers: Mutex::default(), other: Arc::default(), peers_max, lanes: Mutex::default() }
     }
 
-    /// The metrics of a peer with a demand or a lane. Past the limit peers share one row, so that a
-    /// caller that invents names cannot exhaust memory.
+    /// Returns the metrics of a peer with a demand or a lane. Past the limit peers share one row,
+    /// so that a caller with invented names cannot exhaust memory.
     pub(crate) fn peer(&self, path: &NicPath) -> Arc<PeerMeters> {
         let mut peers = self.peers.lock();
         if let Some(known) = peers.get(path) {
@@ -136,7 +136,7 @@ impl Meters {
             }
             Event::PeerRestarted { peer, .. } => {
                 self.known(peer).count(|it| &mut it.restarts);
-                // The restart is the cause, whatever error its lanes end with.
+                // The restart is the cause, regardless of the errors of its lanes.
                 self.lanes.lock().note_end(peer, PEER_RESTARTED);
             }
             Event::OpenFailed { peer, .. } => self.known(peer).count(|it| &mut it.opens_failed),

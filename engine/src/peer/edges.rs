@@ -6,11 +6,11 @@ use handfast_core::{Incarnation, Instant, NicPath};
 use handfast_trace::{Edge, Ending, Trace};
 use std::collections::VecDeque;
 
-/// Edges kept until a lane comes or goes or something fails: those are written at once, and with
-/// them the last so many before. Writing each success would cost more than moving its bytes.
+/// Maximum edges kept until a lane changes or a failure occurs; the kept ones are then written with
+/// it. Writing each success would cost more than moving its bytes.
 const EDGES_KEPT_MAX: usize = 256;
 
-/// Edges that wait to be written. Without a trace, nothing.
+/// Edges that wait to be written; empty without a trace.
 pub(crate) struct Edges {
     writing: Option<Writing>,
 }
@@ -21,7 +21,7 @@ struct Writing {
     peer: NicPath,
     run: Incarnation,
     kept: VecDeque<(Instant, Edge)>,
-    /// Those before the kept ones that were not.
+    /// Number of edges dropped before the kept ones.
     missed: u64,
 }
 
@@ -65,14 +65,14 @@ impl Edges {
         }
     }
 
-    /// Keeps an edge of a lane or of the peer, and writes at once.
+    /// Keeps an edge of a lane or of the peer, and writes all kept edges at once.
     pub(crate) fn on_edge(&mut self, now: Instant, edge: Edge) {
         let Some(writing) = &mut self.writing else { return };
         writing.keep(now, edge);
         writing.write();
     }
 
-    /// Writes what is kept.
+    /// Writes the kept edges.
     pub(crate) fn write(&mut self) {
         if let Some(writing) = &mut self.writing {
             writing.write();
@@ -95,7 +95,7 @@ impl Writing {
         let missed = missed.map(|missed| (*now, Edge::Missed(missed)));
         let edges = missed.into_iter().chain(self.kept.drain(..));
         if self.trace.edges(&self.peer, self.run, edges) {
-            // After the driver's end nothing is recorded.
+            // Nothing is recorded after the driver's exit.
             self.commands.send(Command::BeginSegment);
         }
     }

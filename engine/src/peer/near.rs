@@ -1,23 +1,24 @@
-//! Rails near to memory, by the matrices of both nodes.
+//! Rails near to memory, by the priority matrices of both nodes.
 
 use crate::topology::{Location, PriorityMatrix, TransferLocations};
 use handfast_core::transfer::Affinity;
 use std::sync::Arc;
 
-/// Pairs of places whose affinity is remembered; of others it is found anew.
+/// Maximum location pairs whose affinity is cached; others are computed each time.
 const PAIRS_KNOWN_MAX: usize = 64;
 
 /// Ranks of rails by memory location. Consulted once per request.
 pub(crate) struct Near {
     own: Arc<PriorityMatrix>,
     peer: PriorityMatrix,
-    /// Our NIC and the peer's of each rail, by name.
+    /// Local and remote NIC of each rail, by name.
     rails: Vec<(String, String)>,
     known: Vec<(Location, Location, Affinity)>,
 }
 
 impl Near {
-    /// By the matrices of both sides; one that says nothing prefers all of its NICs alike.
+    /// Creates the ranks from the matrices of both sides. An empty matrix prefers all NICs of its
+    /// side alike.
     pub(crate) fn new<'a>(
         own: Arc<PriorityMatrix>,
         peer: PriorityMatrix,
@@ -27,7 +28,7 @@ impl Near {
         Self { own, peer, rails, known: Vec::new() }
     }
 
-    /// Affinity of memory at these locations.
+    /// Returns the affinity of memory at these locations.
     pub(crate) fn affinity(&mut self, own: &Location, peer: &Location) -> Affinity {
         let same = |(of, to, _): &&(Location, Location, Affinity)| of == own && to == peer;
         if let Some((.., affinity)) = self.known.iter().find(same) {

@@ -7,13 +7,14 @@ use std::time::Duration;
 /// Duration of each step that creates a lane. A first transfer also waits for the look-up of its
 /// peer, the registration of its memory and its own bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaneOpening {
-    /// Making what the lane needs here: queue pairs, or a place for a connection.
+    /// Allocating the local resources: queue pairs, or a slot for a connection.
     pub create: Duration,
-    /// Connecting it to what the peer announced.
+    /// Connecting them to the announced endpoint of the peer.
     pub connect: Duration,
-    /// All else between the beginning and the lane's first use: messages to and from the peer, and
-    /// the peer's own steps.
+    /// The rest of the time up to the lane's first use: messages to and from the peer, and the
+    /// peer's own steps.
     pub exchange: Duration,
 }
 
@@ -25,7 +26,7 @@ struct Steps {
     connect: Duration,
 }
 
-/// Lanes on their way up.
+/// Lanes being established.
 #[derive(Default)]
 pub(crate) struct Openings(BTreeMap<Lifecycle, Steps>);
 
@@ -55,14 +56,14 @@ impl Openings {
         }
     }
 
-    /// The lane is up.
+    /// Removes an established lane and returns its durations.
     pub(crate) fn on_up(&mut self, lane: Lifecycle, now: Instant) -> Option<LaneOpening> {
         let Steps { begun, create, connect, .. } = self.0.remove(&lane)?;
         let exchange = between(begun, now).saturating_sub(create + connect);
         Some(LaneOpening { create, connect, exchange })
     }
 
-    /// The lane has ended, and may never have been up.
+    /// Removes a lane that has ended, established or not.
     pub(crate) fn on_ended(&mut self, lane: Lifecycle) {
         self.0.remove(&lane);
     }

@@ -29,18 +29,19 @@ use handfast_transport::{
     Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span, TransportKind,
 };
 use handfast_transport_rdma::LimitReached;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
-/// A request of a batch: local bytes, the peer's, and both as RDMA devices know them.
+/// A request of a batch: the local span, the offset in the peer's region, and the RDMA keys of
+/// both.
 pub(crate) struct RequestSpan {
     pub(crate) direction: Direction,
     pub(crate) span: Span,
-    /// First byte of the peer's, from the start of its region.
+    /// First byte in the peer's region, from its start.
     pub(crate) offset: u64,
     pub(crate) ends: Option<RegionPair>,
 }
@@ -49,13 +50,13 @@ pub(crate) struct RequestSpan {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaneStatus {
     pub(crate) up: u32,
-    /// Demands that failed so far, and how the last one did.
+    /// Number of failed demands, and the last failure.
     pub(crate) failures: u64,
     pub(crate) failure: Option<Arc<TransportError>>,
 }
 
-/// Batches with more bytes take longer than who waits looks for their end (80 microseconds at 3 GiB/s),
-/// and far longer than it takes to be woken.
+/// Maximum bytes of a batch worth polling for. Larger ones take longer than a waiter polls (80
+/// microseconds at 3 GiB/s), and far longer than a wake-up.
 const POLLED_BYTES_MAX: u64 = 256 << 10;
 
 /// Parts of a target.
@@ -71,7 +72,7 @@ pub(crate) struct TargetParts {
     pub(crate) limits: TransferLimits,
     pub(crate) lane_mute: Duration,
     pub(crate) trace: Option<Trace>,
-    /// Absent where nothing is counted, to measure what counting costs.
+    /// Absent if transfers are not counted, to measure the cost of counting.
     pub(crate) meters: Option<Arc<PeerMeters>>,
 }
 
@@ -79,7 +80,9 @@ pub(crate) struct Target {
     me: Weak<Self>,
     parts: TargetParts,
     address: Mutex<Arc<str>>,
-    state: Mutex<State>,
+    /// A thread of the user and a task of the runtime contend for it. Waiters of `parking_lot` yield the
+    /// processor, with which reads of 64 KiB over loopback were a quarter slower.
+    state: std::sync::Mutex<State>,
     lanes: watch::Sender<LaneStatus>,
     timer: Arc<Notify>,
     stale: AtomicBool,
@@ -88,14 +91,14 @@ pub(crate) struct Target {
 struct Batch {
     spans: Vec<u32>,
     report: oneshot::Sender<BatchReport>,
-    /// Of the first request.
+    /// Direction of the first request.
     direction: Direction,
-    /// Of all requests.
+    /// Bytes of all requests.
     bytes: u64,
 }
 
 impl Batch {
-    /// Whether looking for its end may take less than sleeping until then.
+    /// Whether polling for its completion may take less than sleeping until then.
     fn ends_soon(&self) -> bool {
         self.bytes <= POLLED_BYTES_MAX
     }
@@ -106,31 +109,31 @@ enum Dispatch {
     Withdraw(Lifecycle, SliceId),
 }
 
-/// Memory that is held for as long as a request is not finished.
+/// Memory held until its request is finished.
 struct Held {
     span: Span,
     ends: Option<RegionPair>,
 }
 
 struct State {
-    /// Decides; everything else here is what its inputs and outputs are about.
+    /// The state machine. The other fields describe its inputs and outputs.
     machine: target::Target,
     spans: Vec<Option<Held>>,
     free: Vec<u32>,
     requests: Vec<Request>,
     affinities: Vec<Affinity>,
     batches: BTreeMap<BatchId, Batch>,
-    /// Those that are up, and those that are being probed.
+    /// Established lanes, and lanes being probed.
     lanes: Vec<lanes::Lane>,
     /// Ranks of rails by memory location.
     near: Option<Near>,
-    /// The peer's, by name.
+    /// Names of the peer's devices.
     devices: Vec<String>,
-    /// Transport of the last lane that came up.
+    /// Transport of the last established lane.
     transport_kind: Option<TransportKind>,
-    /// Time that it took.
+    /// Time that the last lane took to be established.
     opening: Option<LaneOpening>,
-    /// The counts of what goes over such lanes.
+    /// Counters of transfers over this transport.
     rail: Option<Arc<Rail>>,
     meters: Option<Arc<PeerMeters>>,
     outbox: Vec<Dispatch>,
@@ -138,14 +141,14 @@ struct State {
     /// Next wake-up of the timer task; `None` while it waits for a notification.
     armed: Option<Instant>,
     edges: Edges,
-    /// The limit that kept the last lane that was asked for from coming up, and how that was told.
+    /// The limit that prevented the last requested lane, with the error that reported it.
     no_room: Option<(TransportError, LimitReached)>,
-    /// A metadata store has said that it has no entry of the node any more.
+    /// Whether the metadata store has no entry of the node any more.
     unpublished: bool,
 }
 
 impl Target {
-    /// Makes a target and the task that keeps its deadlines; the task ends with the target.
+    /// Creates a target and its timer task, which ends with the target.
     pub(crate) fn start(parts: TargetParts) -> Arc<Self> {
         let TargetParts { path, incarnation, commands, trace, .. } = &parts;
         let edges = Edges::new(trace.clone(), commands.clone(), path.clone(), *incarnation);
@@ -180,7 +183,7 @@ impl Target {
             me: me.clone(),
             address: Mutex::new(parts.address.as_str().into()),
             parts,
-            state: Mutex::new(state),
+            state: std::sync::Mutex::new(state),
             lanes: watch::Sender::new(LaneStatus::default()),
             timer: Arc::new(Notify::new()),
             stale: AtomicBool::new(false),
@@ -193,12 +196,12 @@ impl Target {
         self.parts.incarnation
     }
 
-    /// The peer, whatever NICs it has.
+    /// Returns the path of the peer, independent of its NICs.
     pub(crate) fn path(&self) -> &NicPath {
         &self.parts.path
     }
 
-    /// The peer's last known call address.
+    /// Returns the peer's last known call address.
     pub(crate) fn address(&self) -> Arc<str> {
         self.address.lock().clone()
     }
@@ -212,26 +215,26 @@ impl Target {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Says that the descriptor may be out of date.
+    /// Marks the descriptor as possibly out of date.
     pub(crate) fn mark_stale(&self) {
         self.stale.store(true, Ordering::Release);
     }
 
-    /// The peer has answered for this run again. One that has ended stays stale.
+    /// Records that the peer answered for this incarnation. A target that has ended stays stale.
     pub(crate) fn refresh(&self) {
         let mut state = self.lock();
         state.unpublished = false;
         self.stale.store(state.machine.has_ended(), Ordering::Release);
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     #[cfg_attr(not(feature = "metadata"), allow(dead_code, reason = "for stores alone"))]
     pub(crate) fn node(&self) -> &str {
         self.parts.path.node.as_str()
     }
 
-    /// A metadata store says where the node takes calls, or that it has no entry any more. True if
-    /// what was known is out of date by that.
+    /// Records the node's call address in the metadata store, or the absence of an entry. Returns
+    /// true if this makes the known address out of date.
     #[cfg_attr(not(feature = "metadata"), allow(dead_code, reason = "for stores alone"))]
     pub(crate) fn on_published(&self, at: Option<&RpcMeta>) -> bool {
         let mut state = self.lock();
@@ -247,26 +250,26 @@ impl Target {
         (moved || state.unpublished) && !before
     }
 
-    /// A node that has no entry is looked up again once no lane to it is up: that it is says better
-    /// than a store whether it lives.
+    /// Marks a node without an entry as stale once it has no established lane: a lane is better
+    /// evidence that the node lives than a store.
     fn doubt_unpublished(&self, state: &State) {
         if state.unpublished && state.lanes.is_empty() {
             self.mark_stale();
         }
     }
 
-    /// Whether a lane is up.
+    /// Whether a lane is established.
     pub(crate) fn has_lanes(&self) -> bool {
         !self.lock().lanes.is_empty()
     }
 
-    /// Nothing is under way and no lane is up.
+    /// Whether there is neither a batch nor a lane.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.lock();
         state.lanes.is_empty() && state.batches.is_empty()
     }
 
-    /// Submits requests to the region that begins at `region` and holds them all.
+    /// Submits requests to the region that begins at `region`, and holds their memory.
     pub(crate) fn submit(
         &self,
         pieces: &[RequestSpan],
@@ -307,21 +310,21 @@ impl Target {
         }
     }
 
-    /// Looks for the end of a batch for a while, on a thread that would sleep until then.
+    /// Polls for the completion of a batch for a while, on a thread that would sleep otherwise.
     pub(crate) fn busy_poll(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
         if let Some(lane) = self.soon_ending(batch) {
             self.parts.data_path.busy_poll(lane, is_done);
         }
     }
 
-    /// Has it looked for, on behalf of a task that waits for it.
+    /// Requests a poll for the completion of a batch, on behalf of a waiting task.
     pub(crate) fn request_poll(&self, batch: BatchId) {
         if let Some(lane) = self.soon_ending(batch) {
             self.parts.data_path.request_poll(lane);
         }
     }
 
-    /// The lane over which a batch ends, if it is likely to soon. Of several lanes none is chosen.
+    /// Returns the lane over which a batch will probably complete soon; `None` with several lanes.
     fn soon_ending(&self, batch: BatchId) -> Option<Lifecycle> {
         let state = self.lock();
         match state.lanes.as_slice() {
@@ -339,7 +342,7 @@ impl Target {
         self.pump(state, now);
     }
 
-    /// Takes what a lane reports. Called once per wake.
+    /// Handles the completions of a lane. Called once per wake.
     pub(crate) fn on_completions(&self, completions: &mut Vec<Completion>) {
         let now = self.parts.clock.now();
         let mut state = self.lock();
@@ -350,27 +353,27 @@ impl Target {
         self.pump(state, now);
     }
 
-    /// Time that the last lane took to come up.
+    /// Returns the time that the last lane took to be established.
     pub(crate) fn opening(&self) -> Option<LaneOpening> {
         self.lock().opening
     }
 
-    /// Transport of the last lane that came up.
+    /// Returns the transport of the last established lane.
     pub(crate) fn transport_kind(&self) -> Option<TransportKind> {
         self.lock().transport_kind
     }
 
-    /// Local use of its lanes.
+    /// Returns the local use of its lanes.
     pub(crate) fn usage(&self) -> LaneUsage {
         self.lock().machine.usage()
     }
 
-    /// A limit keeps lanes from coming up, which is told next as the peer's loss.
+    /// Records a limit that prevents lanes; the loss of the peer is then reported with it.
     pub(crate) fn note_no_room(&self, no_room: (TransportError, LimitReached)) {
         self.lock().no_room = Some(no_room);
     }
 
-    /// Why the peer was given up.
+    /// Returns the cause of the peer's loss.
     pub(crate) fn loss(&self, cause: &Arc<TransportError>) -> Cause {
         match &self.lock().no_room {
             Some((told, limit)) if *told == **cause => Cause::NoCapacity(*limit),
@@ -378,38 +381,38 @@ impl Target {
         }
     }
 
-    /// Whether no batch is under way.
+    /// Whether there is no batch.
     pub(crate) fn has_no_work(&self) -> bool {
         self.lock().batches.is_empty()
     }
 
-    /// The peer was given up, until somebody asks for it again.
+    /// Handles the loss of the peer, until the next demand.
     pub(crate) fn on_peer_lost(&self, cause: TransportError) {
         self.update(|state, now| state.machine.handle_peer_lost(now, cause));
     }
 
-    /// The peer runs anew: nothing can be done on this run any more.
+    /// Handles a restart of the peer, which ends this incarnation.
     pub(crate) fn on_peer_restarted(&self) {
         let cause = TransportError::new(Side::Peer, "handshake", "the peer restarted");
         self.end(Edge::PeerRestarted, cause, |machine, _| machine.handle_peer_restarted());
     }
 
-    /// The engine is closed.
+    /// Handles the close of the engine.
     pub(crate) fn on_closed(&self) {
         let edge = Edge::PeerLost(closed());
         self.end(edge, closed(), |machine, cause| machine.handle_closed(cause));
     }
 
-    /// The driver is gone: waiters see a closed engine. Lanes that are still up may touch memory
-    /// until they are dropped, which they keep alive themselves.
+    /// Handles the exit of the driver: waiters get a closed engine. Established lanes may touch
+    /// memory until they are dropped, and keep that memory alive themselves.
     pub(crate) fn abandon(&self) {
         let cause = closed();
         let mut state = self.lock();
         state.machine.handle_closed(cause.clone());
         self.mark_stale();
-        // Their other ends learn of it by that.
+        // Dropping the senders notifies the waiters.
         state.batches.clear();
-        // Not free for others: slices that were posted still name their places.
+        // The slots stay occupied, since posted slices still refer to them.
         state.spans.iter_mut().for_each(|held| *held = None);
         drop(state);
         self.fail_demand(cause);
@@ -447,10 +450,10 @@ impl Target {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Acts on what the machine wants, then arms the timer.
+    /// Performs the machine's outputs, then arms the timer.
     fn pump<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) {
         loop {
             while let Some(output) = state.machine.poll_output(now) {
@@ -498,10 +501,10 @@ impl Target {
                     (None, None) => {}
                 }
                 entry.spans.into_iter().for_each(|slot| state.release(slot));
-                // Nobody may be waiting any more: a dropped transfer was cancelled.
+                // The receiver may be gone: a dropped transfer was cancelled.
                 let _ = entry.report.send(report);
             }
-            // A driver that has ended ends what waits, too.
+            // If the driver has exited, sending ends the waiters as well.
             TargetOutput::Open(path) => self.open(path),
             TargetOutput::Close(peer) => {
                 self.parts.commands.send(Command::EndLane { peer });
@@ -521,13 +524,13 @@ impl Target {
                 self.fail_demand(cause);
             }
             TargetOutput::FenceLost { lane, cause } => {
-                tracing::warn!(?lane, %cause, "writes may still land, and nothing will tell");
+                tracing::warn!(?lane, %cause, "lane ended unfenced: its writes may still land");
                 if let Some(meters) = &state.meters {
                     meters.count(|it| &mut it.fences_lost);
                 }
             }
             TargetOutput::Refused(error) => {
-                tracing::warn!(%error, "the transfer machine refused an input");
+                tracing::warn!(%error, "the transfer state machine refused an input");
             }
             TargetOutput::Probe(_)
             | TargetOutput::InUse(_)
@@ -536,7 +539,7 @@ impl Target {
         }
     }
 
-    /// Hands postings over in order, those of one lane together.
+    /// Hands postings over in order, grouped by lane.
     fn dispatch(&self, outbox: &mut Vec<Dispatch>) {
         let data_path = &*self.parts.data_path;
         let mut run = Run { lane: None, postings: Vec::with_capacity(outbox.len()) };
@@ -555,7 +558,7 @@ impl Target {
         run.end(data_path);
     }
 
-    /// Fires what is due and says when to look again.
+    /// Fires due timers and returns the next deadline.
     fn on_timer(&self) -> Option<Instant> {
         let now = self.parts.clock.now();
         let mut state = self.lock();
@@ -569,7 +572,7 @@ impl Target {
     }
 }
 
-/// Postings of one lane that follow one another.
+/// Consecutive postings of one lane.
 struct Run {
     lane: Option<Lifecycle>,
     postings: Vec<Posting>,
@@ -612,7 +615,7 @@ impl State {
         }
     }
 
-    /// The posting of a slice on a lane; `None` if no memory is held for it.
+    /// Returns the posting of a slice on a lane; `None` if no memory is held for it.
     fn posting(&self, lane: Lifecycle, slice: SliceId, work: &Work) -> Option<Posting> {
         let Held { span, ends } = self.spans.get(work.local.region as usize)?.as_ref()?;
         let span = span.slice(work.local.offset as usize, work.length as usize).ok()?;

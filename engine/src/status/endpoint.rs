@@ -28,7 +28,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest header of a request, in bytes.
 const HEADER_BYTES_MAX: usize = 8 << 10;
 
-/// The port for metrics, before anything is served at it.
+/// The port for metrics, bound and not served yet.
 pub(crate) struct MetricsListener<N: Net> {
     listener: N::Listener,
     bound: SocketAddr,
@@ -106,7 +106,7 @@ async fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes
         "/metrics" => prometheus::text(&view.state().await).map_err(|error| error.to_string()),
         "/state" => serde_json::to_string(&view.state().await).map_err(|error| error.to_string()),
         _ => {
-            let text = "there are /metrics for Prometheus and /state in JSON\n";
+            let text = "try /metrics for Prometheus or /state for JSON\n";
             return say(StatusCode::NOT_FOUND, "text/plain", text);
         }
     };

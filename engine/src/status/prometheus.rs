@@ -1,4 +1,4 @@
-//! The state of an engine as Prometheus reads it: the text form of OpenMetrics.
+//! The state of an engine in the text format of OpenMetrics, for Prometheus.
 
 use super::state::EngineState;
 use crate::observe::lifecycles::ByCause;
@@ -42,7 +42,7 @@ type Of = for<'a> fn(&'a PeerState) -> Vec<(Vec<Label<'a>>, u64)>;
 
 /// Counts of each peer: name, help and accessor.
 const PEERS: [(&str, &str, Of); 12] = [
-    ("peer_handshakes", "Handshakes with a peer, by how they ended", |peer| {
+    ("peer_handshakes", "Handshakes with a peer, by outcome", |peer| {
         let mut all = by("outcome", &peer.handshakes_failed);
         all.push((vec![("outcome", "established")], peer.handshakes_established));
         all
@@ -50,42 +50,44 @@ const PEERS: [(&str, &str, Of); 12] = [
     ("peer_lanes_ended", "Lanes to a peer that ended, by cause", |peer| {
         by("cause", &peer.lanes_ended)
     }),
-    ("peer_repairs", "Lanes in place of one before, by how that one ended", |peer| {
+    ("peer_repairs", "Lanes that replaced an earlier one, by the cause of its end", |peer| {
         by("cause", &peer.repaired)
     }),
-    ("peer_refusals_sent", "Calls of a peer that we refused, by reason", |peer| {
+    ("peer_refusals_sent", "Calls of a peer refused by this node, by reason", |peer| {
         by("reason", &peer.refusals_sent)
     }),
-    ("peer_refusals_received", "Calls of ours that a peer refused, by reason", |peer| {
+    ("peer_refusals_received", "Calls of this node refused by a peer, by reason", |peer| {
         by("reason", &peer.refusals_received)
     }),
-    ("peer_opens_failed", "Demands for a lane that could not be met", |peer| {
+    ("peer_opens_failed", "Demands for a lane that failed", |peer| {
         vec![(Vec::new(), peer.opens_failed)]
     }),
-    ("peer_restarts", "New runs of a peer", |peer| vec![(Vec::new(), peer.restarts)]),
-    ("peer_retires_troubled", "Lanes that did not retire as they should, by how", |peer| {
+    ("peer_restarts", "New incarnations of a peer", |peer| vec![(Vec::new(), peer.restarts)]),
+    ("peer_retires_troubled", "Retirements that were overdue, failed or forced", |peer| {
         vec![
             (vec![("how", "overdue")], peer.retires_overdue),
             (vec![("how", "failed")], peer.retires_failed),
             (vec![("how", "forced")], peer.retires_forced),
         ]
     }),
-    ("peer_batches_without_lane", "Batches that ended before there was a lane", |peer| {
+    ("peer_batches_without_lane", "Batches that ended before a lane was established", |peer| {
         vec![(Vec::new(), peer.batches_without_lane)]
     }),
-    ("peer_fences_lost", "Lanes whose writes may still land, and nothing will tell", |peer| {
-        vec![(Vec::new(), peer.fences_lost)]
-    }),
-    ("rail_nic_bytes", "Bytes acknowledged, by our NIC, the peer's and direction", |peer| {
+    (
+        "peer_fences_lost",
+        "Lanes that ended without a fence, so that their writes may still land",
+        |peer| vec![(Vec::new(), peer.fences_lost)],
+    ),
+    ("rail_nic_bytes", "Acknowledged bytes, by local NIC, remote NIC and direction", |peer| {
         nics(peer)
     }),
-    ("rail_bytes", "Bytes that batches moved, by carrier and direction", |peer| {
+    ("rail_bytes", "Bytes of successful batches, by transport and direction", |peer| {
         ways(peer, |way| vec![(None, way.bytes)])
     }),
 ];
 
 const BATCHES: (&str, &str, Of) =
-    ("rail_batches", "Batches, by carrier, direction and outcome", |peer| {
+    ("rail_batches", "Batches, by transport, direction and outcome", |peer| {
         ways(peer, |way| vec![(Some("succeeded"), way.batches), (Some("failed"), way.failed)])
     });
 
@@ -135,7 +137,8 @@ impl Collector for Page {
             ("address", node.address.as_str()),
             ("version", node.version),
         ];
-        let mut info = encoder.encode_descriptor("node", "Who this is", None, MetricType::Info)?;
+        let mut info =
+            encoder.encode_descriptor("node", "Identity of this node", None, MetricType::Info)?;
         info.encode_info(&labels)?;
         for (name, help, count) in &state.named {
             encoder
@@ -143,9 +146,14 @@ impl Collector for Page {
                 .encode_counter::<NoLabelSet, _, f64>(count, None)?;
         }
         encoder
-            .encode_descriptor("lanes", "Lanes that are up", None, MetricType::Gauge)?
+            .encode_descriptor(
+                "lanes",
+                "Established lanes, retiring ones included",
+                None,
+                MetricType::Gauge,
+            )?
             .encode_gauge(&gauge(state.lanes as u64))?;
-        let help = "Lifecycles there are, by state; what retires is not gone yet";
+        let help = "Lifecycles by state, retiring ones included";
         let mut lifecycles =
             encoder.encode_descriptor("lifecycles", help, None, MetricType::Gauge)?;
         for (name, count) in state.lifecycles.iter().flat_map(|known| &known.by_state) {
@@ -185,7 +193,7 @@ impl Page {
     }
 
     fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (name, help) = ("rail_batch", "From the submission of a batch to its success");
+        let (name, help) = ("rail_batch", "Time from the submission of a batch to its success");
         let mut family =
             encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
         for (peer, state) in self.peers() {

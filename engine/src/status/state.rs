@@ -13,14 +13,15 @@ pub const STATE_SCHEMA: u32 = 1;
 /// A snapshot of an engine. Its parts are read one after another, so related counts may differ
 /// slightly.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct EngineState {
     /// [`STATE_SCHEMA`].
     pub schema: u32,
     /// Identity.
     pub node: NodeState,
-    /// Lanes that are up, or retiring after they were.
+    /// Established lanes, retiring ones included.
     pub lanes: usize,
-    /// Counts of the whole engine by name, those of [`Counters`](crate::metrics::Counters).
+    /// Counters of the whole engine by name, those of [`Counters`](crate::metrics::Counters).
     pub counters: BTreeMap<&'static str, u64>,
     /// The lifecycles that exist now; `None` if the task that drives them did not answer within a
     /// second, or the engine is closed.
@@ -37,6 +38,7 @@ pub struct EngineState {
 
 /// Identity of an engine.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct NodeState {
     /// Its name.
     pub name: String,
@@ -51,6 +53,6 @@ pub struct NodeState {
     pub transport_kinds: Vec<&'static str>,
     /// RDMA devices in use.
     pub devices: Vec<String>,
-    /// Segments that peers may reach.
+    /// Number of segments that peers may open.
     pub segments: usize,
 }

@@ -8,6 +8,7 @@ pub const SEGMENT_REGIONS_MAX: usize = 1_024;
 
 /// Location of memory, in the form of Mooncake's descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Location {
     /// Unknown: `*`.
     Anywhere,
@@ -32,7 +33,7 @@ pub enum Location {
 /// The error of parsing a location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' names no location: there are '*', 'cpu:<NUMA node>', '<runtime>:<accelerator>' such as \
+    "'{0}' is not a location: expected '*', 'cpu:<NUMA node>', '<runtime>:<accelerator>' such as \
      'cuda:0', and 'segments:<page bytes>:<NUMA node>,…'"
 )]
 pub struct LocationError(pub String);

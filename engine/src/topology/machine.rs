@@ -27,6 +27,7 @@ const RUNTIMES: [(u32, &str); 2] = [(0x10de, "cuda"), (0x1002, "hip")];
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct NumaNode {
     /// Its number.
     pub number: u32,
@@ -38,6 +39,7 @@ pub struct NumaNode {
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Nic {
     /// Its name, such as `mlx5_0`.
     pub name: String,
@@ -58,6 +60,7 @@ pub struct Nic {
 
 /// An accelerator with memory of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Gpu {
     /// The location of its memory, such as `cuda:0`. Numbered by PCI address, as in CUDA with
     /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`. Integrated graphics of an AMD processor take a number too,
@@ -74,6 +77,7 @@ pub struct Gpu {
 
 /// The parts of a machine that data paths depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Machine {
     /// NUMA nodes, by number; one if the kernel reports none.
     pub nodes: Vec<NumaNode>,
@@ -85,6 +89,7 @@ pub struct Machine {
 
 /// A listing that could not be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MachineError {
     /// The RDMA devices.
     #[error(transparent)]
@@ -112,9 +117,9 @@ impl Machine {
         Ok(Self { nodes: nodes(root)?, nics, gpus: gpus(root)? })
     }
 
-    /// Preferred NICs for memory at each location: those on the same NUMA node; for an accelerator
-    /// those of them with the shortest PCI path, or of all NICs if none is on its node. The others
-    /// follow, near ones first. NICs without an active port are left out.
+    /// Returns the preferred NICs for memory at each location: those on the same NUMA node; for an
+    /// accelerator, those of them with the shortest PCI path, or of all NICs if none is on its
+    /// node. The others follow, near ones first. NICs without an active port are omitted.
     pub fn matrix(&self) -> PriorityMatrix {
         let mut matrix = PriorityMatrix::default();
         for node in &self.nodes {
@@ -154,7 +159,7 @@ impl Machine {
         self.nodes.len() == 1
     }
 
-    /// The distance between NUMA nodes; that of a remote one for an unknown node.
+    /// Returns the distance between NUMA nodes; for an unknown node that of a remote one.
     fn distance(&self, from: Option<u32>, to: Option<u32>) -> u32 {
         let place = |number| self.nodes.iter().position(|node| Some(node.number) == number);
         let known = place(from).zip(place(to));
@@ -169,8 +174,8 @@ impl Gpu {
     }
 }
 
-/// PCI links between two devices, up to their common switch or root and down again. Without one the
-/// path leads through processors, at any depth of both.
+/// Returns the number of PCI links between two devices, up to their common switch or root and down
+/// again. Without a common one the path leads through processors; it counts as the longest.
 fn steps(one: &[String], other: &[String]) -> usize {
     match one.iter().zip(other).take_while(|(one, other)| one == other).count() {
         0 => usize::MAX,
@@ -246,7 +251,7 @@ fn gpus(root: &Path) -> Result<Vec<Gpu>, MachineError> {
     Ok(gpus.into_iter().map(|(_, gpu)| gpu).collect())
 }
 
-/// The PCI addresses on the way to a device, from the root of the machine.
+/// Returns the PCI addresses on the path to a device, from the root of the machine.
 fn way(device: &Path) -> Vec<String> {
     let Ok(path) = fs::canonicalize(device) else { return Vec::new() };
     let names = path.components().filter_map(|part| part.as_os_str().to_str());
@@ -281,7 +286,7 @@ fn listed(folder: &Path, what: &'static str) -> Result<Vec<String>, MachineError
     let mut names = Vec::new();
     for entry in entries {
         if names.len() >= PCI_DEVICES_MAX {
-            tracing::warn!(what, limit = PCI_DEVICES_MAX, "only some of the machine's are read");
+            tracing::warn!(what, limit = PCI_DEVICES_MAX, "the entries past the limit are ignored");
             break;
         }
         names.extend(entry.map_err(failed)?.file_name().into_string().ok());

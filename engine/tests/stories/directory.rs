@@ -216,7 +216,7 @@ async fn store_outage_keeps_lanes_and_fails_opens() {
     assert_eq!(error.stage(), Stage::Metadata);
     let Cause::Store(store) = error.cause() else { panic!("{error}") };
     assert_eq!((&*store.store, store.operation), ("table", StoreOperation::Get));
-    assert!(error.hint().is_some_and(|hint| hint.contains("lanes that are up go on")));
+    assert!(error.hint().is_some_and(|hint| hint.contains("established lanes continue")));
     counted(&owner.engine, "it tries to publish", |all| all.publications_failed > 0).await;
     // It comes back with nothing of what it knew.
     table.entries.lock().unwrap().clear();
@@ -243,5 +243,5 @@ async fn options_that_cannot_work_are_refused() {
     }
     let by_address = Engine::builder().listen("127.0.0.1:0").name("kv-7");
     let refused = by_address.mooncake(MooncakeOptions::default()).start().await.err().unwrap();
-    assert!(refused.to_string().contains("take a node's name for its address"), "{refused}");
+    assert!(refused.to_string().contains("use a node's name as its address"), "{refused}");
 }

@@ -117,7 +117,7 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
-    waited.await.unwrap_or_else(|_| panic!("in vain: {what}"));
+    waited.await.unwrap_or_else(|_| panic!("timed out waiting for: {what}"));
 }
 
 /// Waits until the counters of `engine` satisfy `done`.

@@ -106,7 +106,7 @@ async fn hostile_bytes_are_counted_and_service_goes_on() {
         ("no JSON", encode_frame(FrameKind::Connection, "hello"), messages),
         ("a long address", long_address(), messages),
         (
-            "an empty object of ours",
+            "an empty handfast object",
             encode_frame(FrameKind::Connection, r#"{"handfast":{}}"#),
             messages,
         ),
@@ -119,7 +119,7 @@ async fn hostile_bytes_are_counted_and_service_goes_on() {
     }
     let deep = encode_frame(FrameKind::Metadata, &deep);
     let answer = say(owner.engine.address(), &deep, true).await;
-    assert!(answer.len() > 9, "whoever asks for the descriptor gets it");
+    assert!(answer.len() > 9, "the descriptor is served to every caller");
     assert_eq!(PANICS.load(Ordering::Relaxed), 0);
 }
 
@@ -322,7 +322,7 @@ async fn opening_to_what_is_no_node_names_what_it_is() {
         drop(stream);
     });
     let error = failed_open(&user, &mute.await).await;
-    assert_eq!(error.cause(), &Cause::Silent { timeout_ms: 200 });
+    assert_eq!(error.cause(), &Cause::Silent { timeout: Duration::from_millis(200) });
 }
 
 /// A node with a valid descriptor and an invalid handshake is given up with the cause.

@@ -203,6 +203,7 @@ async fn excess_lane_is_refused_while_none_is_idle() {
     assert!(error.to_string().contains("1 of 1 lanes are in use"), "{error}");
     let failures = user.warm(&[other.engine.address()]).await;
     assert_eq!(failures[0].cause(), &Cause::NoCapacity(reached));
+    assert_eq!(user.counters().lanes_evicted, 0, "the lane at work stays");
     relay.resume();
     timeout(PATIENCE, stuck).await.unwrap().unwrap();
     write_and_check(&second, &other.memory, 64, 3).await;
@@ -285,7 +286,10 @@ async fn early_caller_waits_for_segments_within_its_call() {
     let name = format!("{}/late", owner.address());
     let hurried = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(80));
     let hurried = Engine::builder().timing(hurried).start().await.unwrap();
-    assert_eq!(failed_open(&hurried, &name).await.cause(), &Cause::Silent { timeout_ms: 80 });
+    assert_eq!(
+        failed_open(&hurried, &name).await.cause(),
+        &Cause::Silent { timeout: Duration::from_millis(80) }
+    );
     let (user, late) = (user().await, name.clone());
     let opening = tokio::spawn(async move { user.open(&late).await.map(|_| user) });
     tokio::time::sleep(Duration::from_millis(30)).await;
@@ -333,14 +337,14 @@ async fn call_times_out_and_taken_port_is_refused() {
     let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(80));
     let user = Engine::builder().timing(timing).start().await.unwrap();
     let error = failed_open(&user, &mute).await;
-    assert_eq!(error.cause(), &Cause::Silent { timeout_ms: 80 });
+    assert_eq!(error.cause(), &Cause::Silent { timeout: Duration::from_millis(80) });
 
     let Err(error) = Engine::builder().listen(&mute).start().await else { panic!("two listen") };
     assert_eq!(error.stage(), Stage::Listen);
     assert!(matches!(error.cause(), Cause::Bind(_)), "{error}");
     let everywhere = format!("0.0.0.0:{}", free_port().await);
     let Err(error) = Engine::builder().listen(&everywhere).start().await else {
-        panic!("nobody could be told where")
+        panic!("there is no address to announce")
     };
     assert_eq!(error.stage(), Stage::Configuration);
 }

@@ -13,6 +13,7 @@ mod metrics;
 mod mooncake;
 mod mute;
 mod names;
+mod numbers;
 mod races;
 mod recorded;
 mod restart;

@@ -21,7 +21,7 @@ async fn telling_owner() -> Owner {
 
 /// Head and body of an answer.
 async fn ask(engine: &Engine, request: &str) -> (String, String) {
-    let address = engine.metrics_address().expect("it tells of itself");
+    let address = engine.metrics_address().expect("it has a metrics port");
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(format!("{request}\r\nHost: here\r\n\r\n").as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -222,7 +222,7 @@ async fn other_questions_are_refused_and_a_crowd_makes_room() {
 async fn unusable_metrics_port_is_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap().to_string();
-    for (address, words) in [(at.as_str(), "in use"), ("here", "no HOST:PORT")] {
+    for (address, words) in [(at.as_str(), "in use"), ("here", "not HOST:PORT")] {
         let Err(error) = Engine::builder().metrics(address).start().await else {
             panic!("{address} was taken")
         };

@@ -187,7 +187,10 @@ async fn transfers_that_wait_for_one_descriptor_share_its_failure() {
         tasks.spawn(async move { segment.write(&block, 0).await.map(|_| ()) });
     }
     for ended in tasks.join_all().await {
-        assert_eq!(ended.unwrap_err().cause(), &Cause::Silent { timeout_ms: 300 });
+        assert_eq!(
+            ended.unwrap_err().cause(),
+            &Cause::Silent { timeout: Duration::from_millis(300) }
+        );
     }
     let took = began.elapsed();
     assert!(took < Duration::from_secs(2), "one after the other: {took:?}");

@@ -35,6 +35,11 @@ async fn ask(engine: &Engine, node: &str, nic: u64) -> Message {
         body: Body { token: format!("{nic:016x}"), ..Body::default() },
         refusal: None,
     };
+    exchange(engine, &message).await
+}
+
+/// Calls an engine and returns its answer.
+pub(crate) async fn exchange(engine: &Engine, message: &Message) -> Message {
     let mut stream = TcpStream::connect(engine.address()).await.unwrap();
     let frame = encode_frame(FrameKind::Connection, &message.encode());
     stream.write_all(&frame).await.unwrap();

@@ -135,13 +135,13 @@ fn a_matrix_is_written_as_it_was_read() {
 #[test]
 fn what_is_no_matrix_is_refused_with_what_is_wrong_and_where() {
     let problems = [
-        ("[]", "no JSON object"),
-        ("{", "no JSON object"),
-        (r#"{"cpu:0": "mlx5_0"}"#, "'cpu:0' of the NIC priority matrix: its value is no list"),
-        (r#"{"cpu:0": [["a"]]}"#, "not exactly two lists"),
+        ("[]", "not a JSON object"),
+        ("{", "not a JSON object"),
+        (r#"{"cpu:0": "mlx5_0"}"#, "'cpu:0' of the NIC priority matrix: its value is not a list"),
+        (r#"{"cpu:0": [["a"]]}"#, "not a pair of lists"),
         (r#"{"cpu:0": [["a"], []], "cpu:1": [["b"], "c"]}"#, "'cpu:1'"),
-        (r#"{"cpu:0": [[1], []]}"#, "a NIC is not named by a text"),
-        (r#"{"cpu:0": [[""], []]}"#, "a NIC is not named by a text"),
+        (r#"{"cpu:0": [[1], []]}"#, "a NIC's name is not a string, or is empty"),
+        (r#"{"cpu:0": [[""], []]}"#, "a NIC's name is not a string, or is empty"),
         (r#"{"cpu:0": [["a"], ["a"]]}"#, "a NIC is listed twice"),
     ];
     for (text, expected) in problems {

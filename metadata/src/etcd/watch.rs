@@ -6,7 +6,6 @@ use crate::store::{Change, Changes, Pending, VALUE_BYTES_MAX};
 use etcd_client::{Error, Event, EventType, WatchOptions, WatchResponse, WatchStream};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::timeout;
 
 /// Longest answer, in bytes: several times the longest entry. A longer one ends the watch, and its
@@ -18,7 +17,7 @@ pub(super) struct Watch {
     shared: Arc<Shared>,
     prefix: String,
     stream: Option<WatchStream>,
-    /// Changes of one answer that are not yielded yet.
+    /// Changes of one answer that are not returned yet.
     told: VecDeque<Change>,
 }
 
@@ -49,10 +48,10 @@ impl Watch {
         }
     }
 
-    /// Begins to watch. Later changes follow [`Change::Missed`].
+    /// Starts the watch. Later changes follow [`Change::Missed`].
     async fn connect(&mut self) -> Result<WatchResponse, StoreCause> {
-        let timeout_ms = self.shared.options.timeout_ms;
-        let begun = timeout(Duration::from_millis(timeout_ms), async {
+        let limit = self.shared.options.timeout;
+        let begun = timeout(limit, async {
             let client = self.shared.client().await.map_err(|error| cause(&error))?;
             let mut client = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
             let options = WatchOptions::new().with_prefix();
@@ -61,7 +60,7 @@ impl Watch {
             let answer = hear(&mut stream).await?;
             Ok((stream, answer))
         });
-        let (stream, answer) = begun.await.unwrap_or(Err(StoreCause::Silent { timeout_ms }))?;
+        let (stream, answer) = begun.await.unwrap_or(Err(StoreCause::Silent { timeout: limit }))?;
         self.stream = Some(stream);
         self.told.push_back(Change::Missed);
         Ok(answer)
@@ -74,7 +73,7 @@ impl Changes for Watch {
     }
 }
 
-/// The next answer; an error if the etcd ended the watch.
+/// Returns the next answer; an error if the etcd ended the watch.
 async fn hear(stream: &mut WatchStream) -> Result<WatchResponse, StoreCause> {
     let ended = || Error::WatchError("the etcd ended the watch".into());
     let answer = stream.message().await.and_then(|it| it.ok_or_else(ended));
@@ -88,7 +87,7 @@ async fn hear(stream: &mut WatchStream) -> Result<WatchResponse, StoreCause> {
     }
 }
 
-/// The change of an event; `None` if its key is not UTF-8.
+/// Returns the change of an event; `None` if its key is not UTF-8.
 fn change(event: &Event) -> Option<Change> {
     let entry = event.kv()?;
     let key = entry.key_str().ok()?.to_owned();

@@ -49,7 +49,7 @@ async fn entries_match_released_nodes_and_stay_until_removed() {
 #[tokio::test]
 async fn entries_expire_with_their_writer() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let options = EtcdOptions { lease_seconds: 3, ..EtcdOptions::default() };
+    let options = EtcdOptions { lease: Duration::from_secs(3), ..EtcdOptions::default() };
     let (living, dying) = (etcd.store(options.clone()), etcd.store(options.clone()));
     living.put("living", "{}").await.unwrap();
     dying.put("dying", "{}").await.unwrap();
@@ -113,7 +113,8 @@ async fn revoked_lease_is_replaced_at_second_write() {
 #[tokio::test]
 async fn lost_etcd_is_named_in_time_and_reconnected() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
+    let store =
+        etcd.store(EtcdOptions { timeout: Duration::from_millis(1_000), ..EtcdOptions::default() });
     store.put("k", "{}").await.unwrap();
     etcd.kill();
     let gone: StoreError = store.get("k").await.unwrap_err();
@@ -137,7 +138,8 @@ async fn one_live_endpoint_of_several_suffices() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_survive_a_restart_of_the_etcd() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let options = || EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() };
+    let options =
+        || EtcdOptions { timeout: Duration::from_millis(1_000), ..EtcdOptions::default() };
     let owner = Engine::builder().listen("127.0.0.1:0").name("owner");
     let owner = owner.metadata(MetadataOptions::new(Arc::new(etcd.store(options()))));
     let owner = owner.start().await.unwrap();
@@ -184,7 +186,8 @@ async fn etcd_with_tls_accepts_authorized_clients_only() {
 
     let refused = async |tls: TlsFiles| {
         let tls = Some(Tls::load(&tls).unwrap());
-        let options = EtcdOptions { tls, timeout_ms: 2_000, ..EtcdOptions::default() };
+        let options =
+            EtcdOptions { tls, timeout: Duration::from_millis(2_000), ..EtcdOptions::default() };
         etcd.store(options).get("k").await.unwrap_err().cause
     };
     let others = Certificates::make();
@@ -201,7 +204,7 @@ async fn etcd_with_tls_accepts_authorized_clients_only() {
     let cause = refused(TlsFiles { authority, ..certificates.client() }).await;
     let unknown = TlsFailure::UnknownAuthority;
     assert!(matches!(&cause, StoreCause::Tls { failure, .. } if *failure == unknown), "{cause}");
-    let plain = EtcdOptions { timeout_ms: 2_000, ..EtcdOptions::default() };
+    let plain = EtcdOptions { timeout: Duration::from_millis(2_000), ..EtcdOptions::default() };
     let error = etcd.store(plain).get("k").await.unwrap_err();
     assert!(!matches!(error.cause, StoreCause::Refused { .. }), "{error}");
 }

@@ -5,6 +5,7 @@ use handfast_metadata::{
 };
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -106,7 +107,8 @@ async fn limits_of_keys_values_and_entries_are_exact() {
 
 #[tokio::test]
 async fn server_survives_hostile_requests() {
-    let limits = ServerLimits { request_timeout_ms: 200, ..ServerLimits::default() };
+    let limits =
+        ServerLimits { request_timeout: Duration::from_millis(200), ..ServerLimits::default() };
     let (store, server) = served(None, limits).await;
     let address = store.name().strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap();
     let big = format!(
@@ -143,7 +145,11 @@ async fn server_survives_hostile_requests() {
 
 #[tokio::test]
 async fn connections_past_the_limit_wait() {
-    let limits = ServerLimits { connections_max: 1, request_timeout_ms: 300, ..Default::default() };
+    let limits = ServerLimits {
+        connections_max: 1,
+        request_timeout: Duration::from_millis(300),
+        ..Default::default()
+    };
     let (store, _server) = served(None, limits).await;
     let address = store.name().strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap();
     let _mute = TcpStream::connect(address).await.unwrap();
@@ -192,7 +198,7 @@ async fn unreachable_or_silent_server_is_named_in_time() {
     let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", mute.local_addr().unwrap());
     let error = HttpStore::new(&base).unwrap().get("k").await.unwrap_err();
-    assert_eq!(error.cause, StoreCause::Silent { timeout_ms: 3_000 });
+    assert_eq!(error.cause, StoreCause::Silent { timeout: Duration::from_millis(3_000) });
     for wrong in ["https://h:x/m", "h:1", "http://", "http://h/m?key=k", "http://h:x/"] {
         assert!(HttpStore::new(wrong).is_err(), "{wrong}");
     }

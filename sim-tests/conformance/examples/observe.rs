@@ -1,4 +1,4 @@
-//! Prints what the kernel of a guest shows in the scenarios that are named, or in all; see
+//! Prints the observations of a guest's kernel in the named scenarios, or in all; see
 //! `docs/conformance.md`.
 
 use std::error::Error;

@@ -1,22 +1,22 @@
-//! The operations of a fabric that scenarios are played on.
+//! The operations of a fabric on which scenarios are played.
 
 use handfast_transport_sim::verbs::{Access, Attributes, QpState};
 use std::fmt;
 
-/// One of the two ends. Each is a device with one port, in a network of its own with the other.
+/// One of the two ends. Each is a device with one port, in a network with only the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// The one that most scenarios post on.
+    /// The side that posts in most scenarios.
     A,
-    /// The other.
+    /// The other side.
     B,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
-    /// The other end.
+    /// Returns the other side.
     pub fn peer(self) -> Self {
         match self {
             Self::A => Self::B,
@@ -36,9 +36,9 @@ impl fmt::Display for Side {
 pub enum Own {
     /// The IPv4 address.
     Ipv4,
-    /// The link-local one.
+    /// The link-local address.
     LinkLocal,
-    /// A place in the table that is empty.
+    /// An empty index of the GID table.
     Empty,
 }
 
@@ -47,11 +47,11 @@ pub enum Own {
 pub enum Towards {
     /// The peer's IPv4 address.
     Peer,
-    /// The peer's link-local one.
+    /// The peer's link-local address.
     PeerLinkLocal,
-    /// Our own IPv4 address.
+    /// The side's own IPv4 address.
     Itself,
-    /// An address of the network that nobody has.
+    /// An unassigned address of the network.
     Nobody,
 }
 
@@ -60,9 +60,9 @@ pub enum Towards {
 pub struct Address {
     /// The port, counted from 1.
     pub port: u8,
-    /// Our address.
+    /// The local address.
     pub own: Own,
-    /// The other.
+    /// The remote address.
     pub to: Towards,
     /// Whether there is a global header.
     pub is_global: bool,
@@ -84,14 +84,14 @@ pub enum Key {
     Right,
     /// The region's with another low byte.
     Wrong,
-    /// Of no region that there ever was.
+    /// The key of no region, past or present.
     Unknown,
     /// Zero.
     Zero,
 }
 
 impl Key {
-    /// The key, where the right one is known.
+    /// Returns the key, derived from the right one.
     pub fn of(self, right: u32) -> u32 {
         match self {
             Self::Right => right,
@@ -107,9 +107,9 @@ impl Key {
 pub struct Place {
     /// The region, which may have been deregistered.
     pub region: String,
-    /// First byte within it, or beyond it.
+    /// First byte within the region, or beyond it.
     pub at: u64,
-    /// The key it is named by.
+    /// The key used for it.
     pub key: Key,
 }
 
@@ -120,14 +120,14 @@ pub enum Kind {
     Write,
     /// Reads from the peer.
     Read,
-    /// Goes into a receive.
+    /// Sends to a posted receive.
     Send,
-    /// Takes a send.
+    /// Receives a send.
     Receive,
 }
 
 impl Kind {
-    /// In a word.
+    /// Returns the operation in one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -141,26 +141,26 @@ impl Kind {
 /// A request to post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its name, returned with its end.
+    /// Its name, returned with its completion.
     pub id: u64,
     /// Its operation, which is never a receive.
     pub kind: Kind,
-    /// Our bytes.
+    /// The local bytes.
     pub local: Place,
-    /// The peer's bytes; of a send, no matter.
+    /// The peer's bytes; irrelevant for a send.
     pub remote: Place,
     /// Its length in bytes.
     pub length: u32,
-    /// A success is reported.
+    /// Whether a success is reported.
     pub signalled: bool,
 }
 
-/// The end of a request or of a receive.
+/// The completion of a request or of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The name it was posted under.
+    /// The name under which it was posted.
     pub id: u64,
-    /// Its status, as rdma-core counts; 0 is success.
+    /// Its status, as numbered by rdma-core; 0 is success.
     pub status: u32,
     /// Its operation, if it succeeded.
     pub kind: Option<Kind>,
@@ -177,9 +177,9 @@ pub enum Event {
     PortActive,
     /// The port went down.
     PortError,
-    /// The table of addresses changed.
+    /// The GID table changed.
     GidChange,
-    /// Another, as rdma-core counts.
+    /// Another event, as numbered by rdma-core.
     Other(u32),
 }
 
@@ -196,41 +196,41 @@ impl fmt::Display for Event {
     }
 }
 
-/// An intervention on the network.
+/// A disturbance of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disturbance {
-    /// Everything that the side sends is lost from now on.
+    /// All packets of the side are lost from now on.
     Cut,
-    /// It arrives again.
+    /// The side's packets arrive again.
     Mend,
-    /// Everything that the side sends is delayed until the release.
+    /// All packets of the side are delayed until the release.
     Hold,
     /// Delayed packets arrive.
     Release,
     /// The side's link goes down.
     LinkDown,
-    /// It comes up.
+    /// The side's link comes up.
     LinkUp,
-    /// The side's IPv4 address leaves.
+    /// The side's IPv4 address is removed.
     AddressLeaves,
-    /// It returns.
+    /// The side's IPv4 address returns.
     AddressReturns,
-    /// The side's link carries so many bytes in a packet; the port's path MTU follows.
+    /// Sets the MTU of the side's link; the port's path MTU follows.
     LinkMtu(u32),
 }
 
-/// The end of a wait.
+/// The condition that ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Completions, as long as they may take.
+    /// Completions, for as long as they may take.
     Ends,
-    /// Nothing: what could still come would have come by then.
+    /// Quiet: everything that could still arrive has arrived.
     Quiet,
     /// Packets in flight arrive; no timer expires.
     Arrival,
 }
 
-/// A fabric failed where no answer of a device is asked for.
+/// A failure of the fabric outside of the observed calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ArmError(pub String);
@@ -238,32 +238,31 @@ pub struct ArmError(pub String);
 /// The result of a call of a fabric.
 pub type Outcome<T> = Result<T, ArmError>;
 
-/// A fabric of two devices. Queue pairs and regions have names, which may be reused after their
-/// object is gone. Calls of verbs return the value of a driver: 0 or the positive number of an
-/// error.
+/// A fabric of two devices. Queue pairs and regions have names, which may be reused once their
+/// object is gone. Verbs calls return the value of a driver: 0 or the positive number of an error.
 pub trait VerbsArm {
     /// Bytes of every region.
     const REGION_BYTES: u32 = 8192;
 
-    /// Limits the side's completion queue. Before anything else is done on the side.
+    /// Limits the side's completion queue. Must precede all other operations of the side.
     fn limit_completions(&mut self, side: Side, entries: u32) -> Outcome<()>;
 
     /// Creates a queue pair, in RESET.
     fn create(&mut self, side: Side, pair: &str, depths: (u32, u32)) -> Outcome<i32>;
 
-    /// Destroys it.
+    /// Destroys a queue pair.
     fn destroy(&mut self, side: Side, pair: &str) -> Outcome<i32>;
 
-    /// Its number; of one that is gone, the one it had.
+    /// Returns the number of a queue pair, present or past.
     fn number(&mut self, side: Side, pair: &str) -> Outcome<u32>;
 
-    /// Asks for a state.
+    /// Requests a state.
     fn modify(&mut self, side: Side, pair: &str, change: &Change) -> Outcome<i32>;
 
-    /// The state that a query gives.
+    /// Returns the state reported by a query.
     fn state(&mut self, side: Side, pair: &str) -> Outcome<QpState>;
 
-    /// Registers memory that is filled with a byte.
+    /// Registers memory filled with one byte value.
     fn register(&mut self, side: Side, region: &str, fill: u8, rights: Access) -> Outcome<i32>;
 
     /// Ends the registration.
@@ -282,29 +281,29 @@ pub trait VerbsArm {
         length: u32,
     ) -> Outcome<i32>;
 
-    /// Takes the oldest completion.
+    /// Polls the oldest completion.
     fn poll(&mut self, side: Side) -> Outcome<Option<Ended>>;
 
-    /// Takes the oldest event.
+    /// Polls the oldest event.
     fn event(&mut self, side: Side) -> Outcome<Option<Event>>;
 
-    /// Bytes of a region that is registered.
+    /// Returns bytes of a registered region.
     fn bytes(&mut self, side: Side, region: &str, at: usize, length: usize) -> Outcome<Vec<u8>>;
 
-    /// Fills bytes of a region that is registered, as its process does.
+    /// Fills bytes of a registered region, as its process does.
     fn fill(&mut self, side: Side, region: &str, at: usize, bytes: &[u8]) -> Outcome<()>;
 
-    /// The port's path MTU in bytes.
+    /// Returns the port's path MTU in bytes.
     fn port_mtu(&mut self, side: Side) -> Outcome<u32>;
 
-    /// Disturbs what the side sends, or its port.
+    /// Disturbs the side's packets, or its port.
     fn disturb(&mut self, side: Side, disturbance: Disturbance) -> Outcome<()>;
 
-    /// Restarts the side's process and its device: no object is left, and numbers start from the
+    /// Restarts the side's process and its device: all objects are gone, and numbers start from the
     /// first.
     fn restart(&mut self, side: Side) -> Outcome<()>;
 
-    /// Lets a little happen; `round` counts from 0 in one wait. False when no more is to be waited
-    /// for.
+    /// Advances the fabric a little; `round` counts from 0 in one wait. Returns false when the wait
+    /// is over.
     fn go_on(&mut self, wait: Wait, round: u32) -> Outcome<bool>;
 }

@@ -1,38 +1,38 @@
-//! Allowed differences of the fabrics, and the comparison line by line.
+//! Known differences of the fabrics, and the comparison line by line.
 
 use crate::recording::Recording;
 
-/// Most differences that are allowed at all.
+/// Maximum number of known differences.
 pub const DIFFERENCES_MAX: usize = 10;
 
-/// A difference that is known and has a cause.
+/// A known difference with a cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Its name.
     pub id: String,
-    /// Why the fabrics differ, for people.
+    /// The cause, for people.
     pub cause: String,
-    /// The scenario, and the step whose observations differ.
+    /// The scenarios and steps whose observations differ.
     pub places: Vec<(String, String)>,
 }
 
-/// A step whose observations differ, or that is of one side alone.
+/// A step whose observations differ, or that only one side has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deviation {
     /// The scenario.
     pub scenario: String,
     /// The simulated line.
     pub simulated: String,
-    /// The kernel's.
+    /// The kernel's line.
     pub kernel: String,
-    /// The difference that allows it.
+    /// The known difference that permits it.
     pub allowed: Option<String>,
 }
 
-/// The differences that are allowed.
+/// Returns the known differences.
 ///
 /// # Panics
-/// Panics if the file that lists them is malformed.
+/// Panics if their file is malformed.
 pub fn differences() -> Vec<Difference> {
     parse(include_str!("../differences.txt")).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -62,12 +62,12 @@ fn parse(text: &str) -> Result<Vec<Difference>, String> {
     Ok(all)
 }
 
-/// The step of a line, without what was observed.
+/// Returns the step of a line, without the observation.
 fn step(line: &str) -> &str {
     line.split_once(" -> ").map_or(line, |(step, _)| step)
 }
 
-/// Every step of a scenario whose observations differ.
+/// Returns every step of a scenario whose observations differ.
 pub fn deviations(
     scenario: &str,
     simulated: &[String],
@@ -89,8 +89,8 @@ pub fn deviations(
     differing.map(deviation).collect()
 }
 
-/// The findings: differences that nothing allows, missing scenarios, and allowed differences that
-/// no kernel shows.
+/// Returns the findings: unknown differences, missing scenarios, and known differences that no
+/// kernel shows.
 pub fn findings(
     simulated: &Recording,
     kernels: &[Recording],

@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 
 /// Entries of a completion queue, unless a scenario limits it.
 const COMPLETIONS: u32 = 255;
-/// A place of the table of GIDs that is empty.
+/// An empty index of the GID table.
 const EMPTY_PLACE: u8 = 7;
 /// A link-local address of no host.
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
-/// Longest wait for completions; the guest's processors are emulated and shared.
+/// Timeout of completions; the guest's processors are emulated and shared.
 const ENDS_MAX: Duration = Duration::from_secs(5);
-/// Longest wait for packets that the timers of a scenario do not delay.
+/// Maximum time of packets that the timers of a scenario do not delay.
 const QUIET: Duration = Duration::from_millis(200);
-/// From one end of the wire to the other.
+/// Time from one end of the link to the other.
 const ARRIVAL: Duration = Duration::from_millis(60);
-/// Between two looks.
+/// Interval of polls.
 const LOOK: Duration = Duration::from_millis(1);
 
 struct Pair {
@@ -47,11 +47,11 @@ struct End {
     nic: BareNic,
     pairs: BTreeMap<String, Pair>,
     regions: BTreeMap<String, Region>,
-    /// The last known place of the IPv4 address.
+    /// The last known index of the IPv4 address.
     place: u8,
 }
 
-/// The two devices of a guest. What was done to the wire is undone when it is dropped.
+/// The two devices of a guest. Dropping it reverts the disturbances of the link.
 pub struct Kernel {
     ends: [Option<End>; 2],
     network: Network,
@@ -295,7 +295,7 @@ impl VerbsArm for Kernel {
     }
 
     fn restart(&mut self, side: Side) -> Outcome<()> {
-        // The kernel keeps a device for as long as somebody has it open.
+        // The kernel keeps a device as long as a process has it open.
         self.ends[side as usize] = None;
         Network::restart(side)?;
         self.reopen(side, COMPLETIONS)

@@ -1,10 +1,10 @@
 //! One scenario, two fabrics.
 //!
-//! A scenario is a text of steps ([`chapters`]). [`play`] plays it on anything that is a
-//! [`VerbsArm`]: on the simulated fabric ([`Simulated`]), or, in a guest of `cargo xtask guest`, on
-//! the kernel's soft-RoCE. What is observed is compared line by line ([`findings`]); where the two
-//! may differ is written down, with causes ([`differences`]). `docs/conformance.md` is made of all
-//! that ([`page`]).
+//! A scenario is a text of steps ([`chapters`]). [`play`] plays it on any [`VerbsArm`]: on the
+//! simulated fabric ([`Simulated`]), or, in a guest of `cargo xtask guest`, on the kernel's
+//! soft-RoCE. The observations are compared line by line ([`findings`]); known differences are
+//! listed with their causes ([`differences`]). `docs/conformance.md` is generated from all of these
+//! ([`page`]).
 
 mod arm;
 mod differences;
@@ -43,10 +43,10 @@ pub fn record_simulated(profile: &'static Profile) -> Result<Recording, PlayErro
     record(title, &[], || Ok(Simulated::new(profile)))
 }
 
-/// Plays scenarios on the kernel of a guest: those that are named, or all if none is.
+/// Plays the named scenarios on the kernel of a guest, or all if none is named.
 ///
 /// # Errors
-/// The first scenario that cannot be played, also because there are no such devices.
+/// The first scenario that cannot be played, for example without such devices.
 #[cfg(feature = "verbs")]
 pub fn record_kernel(names: &[String]) -> Result<Recording, PlayError> {
     let release = release().map_err(|error| PlayError {

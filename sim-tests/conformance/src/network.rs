@@ -1,4 +1,5 @@
-//! The wire of a guest of `cargo xtask guest`: rxe0 on veth0 at 10.0.0.1, rxe1 on veth1 at 10.0.0.2.
+//! The link of a guest of `cargo xtask guest`: rxe0 on veth0 at 10.0.0.1, rxe1 on veth1 at
+//! 10.0.0.2.
 
 use crate::arm::{ArmError, Disturbance, Outcome, Side};
 use std::net::Ipv6Addr;
@@ -7,14 +8,14 @@ use std::sync::Once;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The delay of a side's packets while it is held.
+/// The delay of a side's held packets.
 const DELAY: Duration = Duration::from_millis(400);
-/// After that time nothing of it is on its way.
+/// Time after which no held packet is in flight.
 const DELAY_OVER: Duration = Duration::from_millis(500);
-/// The largest packet of a link of the guest, unless it is changed.
+/// The default MTU of a link of the guest.
 const LINK_MTU: u32 = 1500;
 
-/// Changes of one side's wire that must be undone.
+/// Changes of one side of the link that must be reverted.
 #[derive(Clone, Copy, Default)]
 struct Disturbed {
     queue: bool,
@@ -23,13 +24,13 @@ struct Disturbed {
     mtu: bool,
 }
 
-/// The wire. What was done to it is undone when it is dropped.
+/// The link. Dropping it reverts the disturbances.
 #[derive(Default)]
 pub(crate) struct Network {
     disturbed: [Disturbed; 2],
 }
 
-/// The device of a side.
+/// Returns the device of a side.
 pub(crate) fn device(side: Side) -> String {
     format!("rxe{}", side as u8)
 }
@@ -42,12 +43,12 @@ fn ipv4(side: Side) -> String {
     format!("10.0.0.{}", side as u8 + 1)
 }
 
-/// The IPv4 address of a side as its device has it.
+/// Returns the IPv4 address of a side in its device's form.
 pub(crate) fn address(side: Side) -> Ipv6Addr {
     host(side as u8 + 1)
 }
 
-/// An address of the network that nobody has.
+/// Returns an unassigned address of the network.
 pub(crate) fn nobody() -> Ipv6Addr {
     host(78)
 }
@@ -136,8 +137,8 @@ impl Drop for Network {
     }
 }
 
-/// Changes how the queue of an interface treats packets. It is put there once and stays: while a
-/// queue is put in another's place, what is sent fails, and a device takes that for an error.
+/// Changes the queueing discipline of an interface. It is installed once and stays: while one
+/// replaces another, sending fails, which a device takes for an error.
 fn queue(side: Side, how: &str) -> Outcome<()> {
     static PUT: Once = Once::new();
     let mut put = Ok(());
@@ -150,7 +151,7 @@ fn queue(side: Side, how: &str) -> Outcome<()> {
     run(&format!("tc qdisc change dev {} root netem {how}", interface(side)))
 }
 
-/// The route that keeps packets on the wire, which is lost with a link or an address.
+/// Adds the route that keeps packets on the link, which is lost with a link or an address.
 fn route(side: Side) -> Outcome<()> {
     let (to, interface, own) = (ipv4(side.peer()), interface(side), ipv4(side));
     let table = 100 + side as u32;

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 const HEAD: &str = include_str!("page.md");
 
-/// The page: every scenario with what was observed on each fabric.
+/// Returns the page: every scenario with the observations on each fabric.
 pub fn page(
     chapters: &[Chapter],
     simulated: &Recording,
@@ -39,7 +39,7 @@ pub fn page(
     page
 }
 
-/// The part of a title that distinguishes kernels.
+/// Returns the part of a title that distinguishes kernels.
 fn short(kernel: &Recording) -> &str {
     kernel.title.split(',').next().unwrap_or(&kernel.title)
 }

@@ -1,4 +1,4 @@
-//! Plays scenarios on a fabric and writes down what is observed.
+//! Plays scenarios on a fabric and records the observations.
 
 use crate::arm::{
     Address, ArmError, Change, Disturbance, Ended, Kind, Own, Place, Request, Side, Towards,
@@ -10,15 +10,14 @@ use handfast_transport_sim::verbs::{Access, Attributes, QpState};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Name of a queue pair and of a region where a step gives none.
+/// Default name of a queue pair and of a region.
 const USUAL_PAIR: &str = "q";
 const USUAL_REGION: &str = "r";
-/// Default depth of each queue: one less than a power of two, since
-/// drivers round up to that.
+/// Default depth of each queue: one less than a power of two, to which drivers round up.
 const USUAL_DEPTH: u32 = 15;
 /// The content of the sides' regions.
 const FILLS: [u8; 2] = [0xaa, 0xbb];
-/// The first PSNs that the sides send.
+/// The first PSNs of the sides.
 const PSNS: [u32; 2] = [1_000, 2_000];
 
 /// A scenario that cannot be played.
@@ -33,10 +32,10 @@ pub struct PlayError {
     pub cause: String,
 }
 
-/// Plays a scenario and returns what was observed: lines of `STEP -> OBSERVATION`.
+/// Plays a scenario and returns the observations: lines of `STEP -> OBSERVATION`.
 ///
 /// # Errors
-/// A step that is none, or a fabric that failed where no answer of a device was asked for.
+/// An invalid step, or a failure of the fabric outside of the observed calls.
 pub fn play<V: VerbsArm>(scenario: &Scenario, arm: &mut V) -> Result<Vec<String>, PlayError> {
     let mut player = Player { arm, ids: Vec::new(), numbers: BTreeMap::new() };
     let error = |step: &str, cause: String| PlayError {
@@ -59,9 +58,9 @@ pub fn play<V: VerbsArm>(scenario: &Scenario, arm: &mut V) -> Result<Vec<String>
 
 struct Player<'a, V> {
     arm: &'a mut V,
-    /// Names and kinds of what was posted, by place.
+    /// Names and kinds of posted requests, by index.
     ids: Vec<(String, Kind)>,
-    /// The number that a name of a queue pair had last.
+    /// The last number of each named queue pair.
     numbers: BTreeMap<(Side, String), u32>,
 }
 
@@ -188,7 +187,7 @@ impl<V: VerbsArm> Player<'_, V> {
         })
     }
 
-    /// All that the step to a state needs.
+    /// Requests a state with all attributes that the step needs.
     fn full(&mut self, side: Side, state: QpState, words: &mut Words<'_>) -> Result<Change, Wrong> {
         let mut address = None;
         let attributes = match state {
@@ -215,7 +214,7 @@ impl<V: VerbsArm> Player<'_, V> {
         Ok(change)
     }
 
-    /// The change that a step requests: all attributes, or with `bare` the state alone.
+    /// Returns the change requested by a step: all attributes, or with `bare` only the state.
     fn wanted(
         &mut self,
         side: Side,
@@ -232,7 +231,7 @@ impl<V: VerbsArm> Player<'_, V> {
         Ok(change)
     }
 
-    /// The peer's queue pair: by name, a number behind `#`, or the one of the usual name.
+    /// Returns the peer's queue pair: by name, by a number after `#`, or by the default name.
     fn destination(&mut self, side: Side, words: &mut Words<'_>) -> Result<u32, Wrong> {
         let name = words.named_or("dest", USUAL_PAIR);
         match name.strip_prefix('#') {
@@ -241,7 +240,7 @@ impl<V: VerbsArm> Player<'_, V> {
         }
     }
 
-    /// Creates a queue pair on both sides and brings them to RTS.
+    /// Creates a queue pair on both sides and moves them to RTS.
     fn connect(&mut self, words: &mut Words<'_>) -> Observed {
         for side in Side::ALL {
             let code = self.arm.create(side, USUAL_PAIR, (USUAL_DEPTH, USUAL_DEPTH))?;
@@ -251,7 +250,7 @@ impl<V: VerbsArm> Player<'_, V> {
             let number = self.arm.number(side, USUAL_PAIR)?;
             self.numbers.insert((side, USUAL_PAIR.to_owned()), number);
         }
-        // B first, so that nothing of A's comes too early.
+        // B first, so that no packet of A arrives too early.
         for side in [Side::B, Side::A] {
             if let Some(refused) = self.walk(side, USUAL_PAIR, QpState::Rts, words)? {
                 return Ok(Some(format!("{side}: {refused}")));
@@ -261,7 +260,7 @@ impl<V: VerbsArm> Player<'_, V> {
         Ok(None)
     }
 
-    /// From RESET to a state; the step that was refused, if one was.
+    /// Moves from RESET to a state; returns the refused step, if any.
     fn walk(
         &mut self,
         side: Side,
@@ -289,7 +288,8 @@ impl<V: VerbsArm> Player<'_, V> {
         Ok(None)
     }
 
-    /// A send queue is drained a moment after SQD, and some drivers refuse every step until then.
+    /// A send queue takes a moment to drain after SQD, and some drivers refuse every step until
+    /// then.
     fn settle(&mut self, state: QpState) -> Result<(), Wrong> {
         if state == QpState::Sqd { self.wait(Wait::Arrival, |_| Ok(false)) } else { Ok(()) }
     }
@@ -311,7 +311,8 @@ impl<V: VerbsArm> Player<'_, V> {
         Ok(Some(errno(code)))
     }
 
-    /// A new queue pair in one state is asked for another: what was returned, and where it is then.
+    /// Requests a state of a new queue pair in another state; returns the result and the final
+    /// state.
     fn attempt(&mut self, side: Side, words: &mut Words<'_>) -> Observed {
         const PAIR: &str = "tried";
         let (from, wanted) = (state(words.next()?)?, state(words.next()?)?);
@@ -395,7 +396,7 @@ impl<V: VerbsArm> Player<'_, V> {
         Ok(ended)
     }
 
-    /// Ends in the order in which they came, those of each queue apart.
+    /// Formats completions in order of arrival, each queue separately.
     fn listed(&self, ended: &[Ended]) -> String {
         let of = |end: &Ended| {
             let unknown = ("unknown".to_owned(), Kind::Send);
@@ -435,7 +436,7 @@ impl<V: VerbsArm> Player<'_, V> {
     }
 }
 
-/// A return value as errno's name.
+/// Formats a return value as errno's name.
 fn errno(code: i32) -> String {
     match code {
         0 => "0",
@@ -457,7 +458,7 @@ fn errno(code: i32) -> String {
     .to_owned()
 }
 
-/// A status in words, as rdma-core counts.
+/// Formats a status, as numbered by rdma-core.
 fn status(number: u32) -> String {
     match number {
         0 => "success",

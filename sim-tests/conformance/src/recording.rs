@@ -1,4 +1,4 @@
-//! Observations as text, to be kept and compared.
+//! Observations as text, for storage and comparison.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use std::fmt;
 pub struct Recording {
     /// The fabric.
     pub title: String,
-    /// The names of scenarios, and what was observed in them.
+    /// The names of scenarios with their observations.
     pub played: Vec<(String, Vec<String>)>,
 }
 
 impl Recording {
-    /// Reads what [`Recording`]'s text says.
+    /// Parses a [`Recording`]'s text.
     pub fn of_text(text: &str) -> Self {
         let mut recording = Self { title: String::new(), played: Vec::new() };
         for line in text.lines().filter(|line| !line.is_empty()) {
@@ -27,7 +27,7 @@ impl Recording {
         recording
     }
 
-    /// The observations of a scenario.
+    /// Returns the observations of a scenario.
     pub fn lines(&self, scenario: &str) -> Option<&[String]> {
         let found = self.played.iter().find(|(name, _)| name == scenario);
         found.map(|(_, lines)| lines.as_slice())

@@ -7,32 +7,32 @@ pub struct Scenario {
     pub name: String,
     /// Its purpose, for people.
     pub why: String,
-    /// Its steps, one a line.
+    /// Its steps, one per line.
     pub steps: Vec<String>,
 }
 
-/// Scenarios about one thing.
+/// Scenarios on one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chapter {
     /// Its subject.
     pub title: String,
-    /// They.
+    /// Its scenarios.
     pub scenarios: Vec<Scenario>,
 }
 
-/// A line that is none of a file of scenarios.
+/// An invalid line of a file of scenarios.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {cause}: '{text}'")]
 pub struct Malformed {
-    /// Counted from 1.
+    /// Its number, counted from 1.
     pub line: usize,
     /// The defect.
     pub cause: &'static str,
-    /// It.
+    /// Its text.
     pub text: String,
 }
 
-/// Every chapter, in the order of the page.
+/// Returns every chapter, in the order of the page.
 ///
 /// # Panics
 /// Panics if a built-in file is malformed.
@@ -51,11 +51,11 @@ pub fn chapters() -> Vec<Chapter> {
     files.into_iter().map(read).collect()
 }
 
-/// Reads a file: `chapter TITLE`, then scenarios of `scenario NAME`, one or more lines `why: WORDS`
-/// and steps. Empty lines separate, and lines that begin with `#` are for people.
+/// Parses a file: `chapter TITLE`, then scenarios of `scenario NAME`, one or more lines `why:
+/// WORDS` and steps. Empty lines separate scenarios, and lines that begin with `#` are comments.
 ///
 /// # Errors
-/// The first line that is out of place.
+/// The first invalid line.
 pub fn chapter(text: &str) -> Result<Chapter, Malformed> {
     let mut chapter = Chapter { title: String::new(), scenarios: Vec::new() };
     for (index, line) in text.lines().enumerate() {

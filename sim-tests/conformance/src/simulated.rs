@@ -11,16 +11,16 @@ use handfast_transport_sim::verbs::{
 };
 use std::collections::BTreeMap;
 
-/// Address of a side's first region, and the distance of the next ones.
+/// Address of a side's first region, and the distance between regions.
 const FIRST_ADDRESS: u64 = 0x0010_0000;
-/// Rounds of one wait, in each of which everything arrives or timers run out once: more than there
-/// are retries.
+/// Maximum rounds of one wait, in each of which everything arrives or timers expire once; more than
+/// the number of retries.
 const ROUNDS_MAX: u32 = 40;
-/// The table's place of the IPv4 address and of the link-local one when a device starts.
+/// Index of the link-local address in the GID table when a device starts.
 const LINK_LOCAL_PLACE: u8 = 0;
-/// A place that is empty.
+/// An empty index of the GID table.
 const EMPTY_PLACE: u8 = 7;
-/// A host that there is not.
+/// A host that does not exist.
 const NOBODY: u16 = 99;
 
 struct Region {
@@ -28,19 +28,19 @@ struct Region {
     address: u64,
 }
 
-/// Two devices of a profile, joined by a switch.
+/// Two devices of a profile, connected by a switch.
 pub struct Simulated {
     fabric: Fabric,
     pairs: BTreeMap<(Side, String), u32>,
     regions: BTreeMap<(Side, String), Region>,
-    /// Regions that a side has had.
+    /// Number of regions created by each side.
     made: [u64; 2],
     held: [bool; 2],
     kinds: BTreeMap<u64, Kind>,
 }
 
 impl Simulated {
-    /// Two devices of a profile, to which nothing was done.
+    /// Creates two devices of a profile in their initial state.
     pub fn new(profile: &'static Profile) -> Self {
         let mut fabric = Fabric::default();
         for side in Side::ALL {
@@ -62,7 +62,7 @@ impl Simulated {
         known.map(|region| region.keys).ok_or_else(|| ArmError(format!("no region {region}")))
     }
 
-    /// The index of the IPv4 address, or an empty index if it is gone.
+    /// Returns the index of the address, or an empty index if it is removed.
     fn own_place(&self, side: Side, own: Own) -> u8 {
         let is_ipv4 = |gid: &Option<Gid>| gid.is_some_and(|gid| gid.kind == GidKind::Ipv4);
         match own {
@@ -85,7 +85,7 @@ impl Simulated {
         Attributes { address, ..change.attributes }
     }
 
-    /// Everything arrives that is not held back; whether anything did.
+    /// Delivers all packets that are not held; returns whether there were any.
     fn arrive(&mut self) -> bool {
         let mut any = false;
         while let Some(index) =
@@ -97,7 +97,7 @@ impl Simulated {
         any
     }
 
-    /// The timers of all queue pairs that wait run out once; whether there was one.
+    /// Expires the timers of all waiting queue pairs once; returns whether there were any.
     fn expire(&mut self) -> bool {
         let mut any = false;
         for side in Side::ALL {
@@ -207,7 +207,7 @@ impl VerbsArm for Simulated {
     }
 
     fn poll(&mut self, side: Side) -> Outcome<Option<Ended>> {
-        // The fabric's completions name their queue and no opcode.
+        // The fabric's completions contain their queue and no opcode.
         let ended = self.fabric.poll(nic(side)).map(|completion| Ended {
             id: completion.wr_id,
             status: status(completion.status),
@@ -289,7 +289,7 @@ fn nic(side: Side) -> usize {
     side as usize
 }
 
-/// The address that a side reaches.
+/// Returns the address that a side connects to.
 fn gid(side: Side, to: Towards) -> Gid {
     let (kind, host) = match to {
         Towards::Peer => (GidKind::Ipv4, nic(side.peer()) as u16),
@@ -304,7 +304,7 @@ fn code(result: Result<(), VerbsError>) -> i32 {
     result.map_or_else(|error| error.code.abs(), |()| 0)
 }
 
-/// A status as rdma-core counts.
+/// Converts a status to the number of rdma-core.
 fn status(status: Status) -> u32 {
     match status {
         Status::Success => 0,

@@ -6,7 +6,7 @@ use handfast_transport_sim::verbs::{Access, QpState};
 /// The defect of a step.
 pub(crate) type Wrong = String;
 
-/// The words of a line, taken one by one; what is left over is an error.
+/// The words of a line, consumed one by one; remaining words are an error.
 pub(crate) struct Words<'a> {
     plain: std::vec::IntoIter<&'a str>,
     named: Vec<(&'a str, &'a str)>,
@@ -20,12 +20,12 @@ impl<'a> Words<'a> {
         Self { plain: plain.into_iter(), named }
     }
 
-    /// The next word without a name.
+    /// Returns the next unnamed word.
     pub(crate) fn next(&mut self) -> Result<&'a str, Wrong> {
         self.plain.next().ok_or_else(|| "a word is missing".to_owned())
     }
 
-    /// The next word if it is this one.
+    /// Consumes the next word if it is this one.
     pub(crate) fn has(&mut self, word: &str) -> bool {
         let is_next = self.plain.as_slice().first() == Some(&word);
         if is_next {
@@ -38,7 +38,7 @@ impl<'a> Words<'a> {
         number(self.next()?)
     }
 
-    /// The value of a name, if it is given.
+    /// Returns the value of a name, if given.
     pub(crate) fn named(&mut self, name: &str) -> Option<&'a str> {
         let place = self.named.iter().position(|(known, _)| *known == name)?;
         Some(self.named.remove(place).1)
@@ -66,7 +66,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The rights that are named, which stay to be read again.
+    /// Returns the named permissions without consuming them.
     pub(crate) fn rights(&self) -> Result<Option<Access>, Wrong> {
         let named = self.named.iter().find(|(name, _)| *name == "rights");
         let Some((_, list)) = named else { return Ok(None) };
@@ -83,7 +83,7 @@ impl<'a> Words<'a> {
         Ok(Some(rights))
     }
 
-    /// Nothing may be left.
+    /// Checks that no word remains.
     pub(crate) fn finish(mut self) -> Result<(), Wrong> {
         match (self.plain.next(), self.named.first()) {
             (None, None) => Ok(()),
@@ -92,7 +92,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Puts what is named over the attributes that are given. Of some names `without` may follow.
+    /// Overrides the given attributes by the named ones, and removes those after `without`.
     pub(crate) fn settings(&mut self, change: &mut Change) -> Result<(), Wrong> {
         let attributes = &mut change.attributes;
         over(&mut attributes.access, self.rights()?);
@@ -123,7 +123,7 @@ impl<'a> Words<'a> {
         Ok(())
     }
 
-    /// A setting counts for the states that have it; elsewhere it must be set on purpose, with `+`.
+    /// Applies a setting to the states that have it; to other states only if marked with `+`.
     fn over<T: std::str::FromStr>(
         &mut self,
         name: &str,
@@ -166,7 +166,7 @@ impl<'a> Words<'a> {
         Ok(())
     }
 
-    /// Forgets the names that [`Words::settings`] reads, once all states of a way have read them.
+    /// Consumes the names read by [`Words::settings`], once all states of a path have read them.
     pub(crate) fn forget_settings(&mut self) {
         const SETTINGS: &str = "pkey port mtu receive_psn max_dest_reads rnr_timer timeout \
             retries rnr_retries send_psn max_reads own to address_port global rights";
@@ -185,7 +185,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, Wrong> {
     text.parse().map_err(|_| format!("'{text}' is not a number that fits"))
 }
 
-/// A state by its name.
+/// Parses the name of a state.
 pub(crate) fn state(name: &str) -> Result<QpState, Wrong> {
     let mut states = QpState::ALL.into_iter();
     states.find(|state| state.to_string() == name).ok_or_else(|| format!("no state is '{name}'"))

@@ -1,7 +1,8 @@
 //! Posters and a revoker at the lane gate of `handfast-core`, in every order of their threads.
 //!
-//! This crate compiles the source of the gate once more, with the atomics of loom in place of those of
-//! the standard library. The wrong gates at the end show that the exploration notices a mistake.
+//! This crate compiles the source of the gate once more, with the atomics of loom in place of those
+//! of the standard library. The flawed gates at the end show that the exploration detects a
+//! mistake.
 #![cfg(test)]
 
 // The gate takes its atomics from `core::sync::atomic`.
@@ -94,7 +95,7 @@ fn destroy(cells: &[UnsafeCell<()>; POSTERS]) {
 }
 
 trait Gate: Send + Sync + 'static {
-    /// Runs a post between entry and exit; whether it was let in.
+    /// Runs a post between entry and exit; returns whether it was admitted.
     fn inside(&self, post: impl FnOnce()) -> bool;
     fn revoke(&self) -> bool;
     fn is_drained(&self) -> bool;

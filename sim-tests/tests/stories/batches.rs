@@ -1,6 +1,7 @@
 //! The shipping transfer machine, explored to a fixpoint and at random.
 
-use handfast_sim::batches::{TransferScenario, TransferWorld, explore, play};
+use handfast_sim::batches::{TransferScenario, TransferWorld};
+use handfast_sim::machine_world::{explore, play};
 use sim_tests::assert_snapshot;
 use std::fmt::Write as _;
 

@@ -3,6 +3,7 @@
 mod application;
 mod batches;
 mod mixed;
+mod policies;
 mod rails;
 mod reconnect;
 mod recorded;

@@ -60,7 +60,7 @@ fn ending(case: &Case, backend: Backend, oracles: &[Oracle]) -> String {
 #[test]
 fn recreated_queue_pairs_reconnect_everywhere() {
     let mut table = String::from(
-        "device: made anew, at once; stepwise; only reset, by the fabric law; by its effect\n",
+        "device: created again, at once; stepwise; only reset, by the fabric law; by its effect\n",
     );
     for profile in PROFILES {
         let (at_once, stepwise) =

@@ -22,7 +22,7 @@ fn every_transcript_plays_to_its_end_as_it_is_written_down() {
                 fs::write(&path, played).expect("a transcript can be written");
             }
             Ok(played) => faults.push(format!(
-                "{name}: {}; {UPDATE}=1 writes it anew",
+                "{name}: {}; {UPDATE}=1 rewrites it",
                 first_difference(&kept, &played)
             )),
         }

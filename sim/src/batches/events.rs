@@ -1,6 +1,8 @@
 //! Possible events in a world of transfers, and their cost in faults.
 
+use super::oracle::{TransferOracle, TransferViolation};
 use super::world::{Attempt, DEADLINE, LaneTruth, Stage, TransferWorld, error};
+use crate::machine_world::MachineWorld;
 use handfast_core::transfer::{Completion, CompletionStatus, Direction, Sent, TransferInput};
 use handfast_core::transport::Side;
 
@@ -39,9 +41,13 @@ pub enum TransferEvent {
     PeerRestarted,
 }
 
-impl TransferWorld {
-    /// All possible next events and their cost in faults, in a fixed order.
-    pub fn events(&self) -> Vec<(TransferEvent, u32)> {
+impl MachineWorld for TransferWorld {
+    type Event = TransferEvent;
+    type Oracle = TransferOracle;
+
+    const NO_END: TransferOracle = TransferOracle::Liveness;
+
+    fn events(&self) -> Vec<(TransferEvent, u32)> {
         let mut events = Vec::new();
         self.push_commands(&mut events);
         self.push_answers(&mut events);
@@ -64,59 +70,7 @@ impl TransferWorld {
         events
     }
 
-    fn push_commands(&self, events: &mut Vec<(TransferEvent, u32)>) {
-        let next = self.setup.batches.get(self.batches.len());
-        if next.is_some_and(|plan| !plan.deadline || self.now < DEADLINE) {
-            events.push((TransferEvent::Submit, 0));
-        }
-        for (number, batch) in self.batches.iter().enumerate() {
-            if self.setup.batches[number].cancel && !batch.cancelled && !batch.finished {
-                events.push((TransferEvent::Cancel(number), 0));
-            }
-        }
-        if self.lane_wanted && self.lanes.len() < self.setup.lanes_max {
-            events.push((TransferEvent::LaneUp, 0));
-        }
-    }
-
-    fn push_answers(&self, events: &mut Vec<(TransferEvent, u32)>) {
-        for (at, attempt) in self.attempts.iter().enumerate() {
-            let ending = self.lanes[attempt.lane].ending;
-            match attempt.stage {
-                Stage::Posted { asked_back } => {
-                    events.push((TransferEvent::Done(at), 0));
-                    events.push((TransferEvent::Refused(at), 1));
-                    if ending {
-                        events.push((TransferEvent::Flushed(at), 0));
-                    } else {
-                        events.push((TransferEvent::Failed(at), 1));
-                        events.push((TransferEvent::Released(at, Sent::Partly), 1));
-                    }
-                    if ending || asked_back {
-                        events.push((TransferEvent::Released(at, Sent::None), 0));
-                        events.push((TransferEvent::Released(at, Sent::All), 0));
-                    }
-                }
-                Stage::Late { silent: true } => events.push((TransferEvent::LateAnswer(at), 1)),
-                Stage::Late { silent: false } => {}
-            }
-        }
-    }
-
-    fn push_lanes(&self, events: &mut Vec<(TransferEvent, u32)>) {
-        for (number, lane) in self.lanes.iter().enumerate() {
-            if !lane.down {
-                events.push((TransferEvent::LaneDown(number), u32::from(!lane.ending)));
-            }
-            if !lane.fenced && !lane.unprovable && lane.ending {
-                events.push((TransferEvent::Fenced(number), 0));
-                events.push((TransferEvent::FenceLost(number), 1));
-            }
-        }
-    }
-
-    /// Applies an event and checks every oracle.
-    pub fn happen(&mut self, (event, price): (TransferEvent, u32)) {
+    fn happen(&mut self, (event, price): (TransferEvent, u32)) {
         self.faults_spent += price;
         match event {
             TransferEvent::Submit => self.submit(),
@@ -175,6 +129,98 @@ impl TransferWorld {
             self.check_loss();
         }
         self.check_fence_losses();
+    }
+
+    fn violation(&self) -> Option<&TransferViolation> {
+        self.violations.first()
+    }
+
+    fn unsettled(&self) -> Option<TransferViolation> {
+        self.check_rest()
+    }
+
+    fn fingerprint(&self) -> u128 {
+        self.digest()
+    }
+
+    fn describe(&self, event: TransferEvent) -> String {
+        let attempt = |at: usize| {
+            let it = &self.attempts[at];
+            let (batch, lane) = (it.batch, it.lane + 1);
+            format!("byte {} of request {} of batch {batch} on lane {lane}", it.offset, it.request)
+        };
+        match event {
+            TransferEvent::Submit => format!("batch {} is submitted", self.batches.len()),
+            TransferEvent::Cancel(number) => format!("batch {number} is cancelled"),
+            TransferEvent::LaneUp => format!("lane {} comes up", self.lanes.len() + 1),
+            TransferEvent::Done(at) => format!("{} is done", attempt(at)),
+            TransferEvent::Refused(at) => format!("{} is refused", attempt(at)),
+            TransferEvent::Failed(at) => format!("{} fails", attempt(at)),
+            TransferEvent::Flushed(at) => format!("{} is flushed", attempt(at)),
+            TransferEvent::Released(at, sent) => format!("{} is given back, {sent:?}", attempt(at)),
+            TransferEvent::LaneDown(lane) => format!("lane {} is down", lane + 1),
+            TransferEvent::Fenced(lane) => format!("lane {} is fenced", lane + 1),
+            TransferEvent::FenceLost(lane) => {
+                format!("nothing will prove lane {} fenced", lane + 1)
+            }
+            TransferEvent::LateAnswer(at) => format!("{} is done, answered late", attempt(at)),
+            TransferEvent::Deadline => "the deadline passes".into(),
+            TransferEvent::PeerLost => "the peer is given up".into(),
+            TransferEvent::PeerRestarted => "the peer has restarted".into(),
+        }
+    }
+}
+
+impl TransferWorld {
+    fn push_commands(&self, events: &mut Vec<(TransferEvent, u32)>) {
+        let next = self.setup.batches.get(self.batches.len());
+        if next.is_some_and(|plan| !plan.deadline || self.now < DEADLINE) {
+            events.push((TransferEvent::Submit, 0));
+        }
+        for (number, batch) in self.batches.iter().enumerate() {
+            if self.setup.batches[number].cancel && !batch.cancelled && !batch.finished {
+                events.push((TransferEvent::Cancel(number), 0));
+            }
+        }
+        if self.lane_wanted && self.lanes.len() < self.setup.lanes_max {
+            events.push((TransferEvent::LaneUp, 0));
+        }
+    }
+
+    fn push_answers(&self, events: &mut Vec<(TransferEvent, u32)>) {
+        for (at, attempt) in self.attempts.iter().enumerate() {
+            let ending = self.lanes[attempt.lane].ending;
+            match attempt.stage {
+                Stage::Posted { asked_back } => {
+                    events.push((TransferEvent::Done(at), 0));
+                    events.push((TransferEvent::Refused(at), 1));
+                    if ending {
+                        events.push((TransferEvent::Flushed(at), 0));
+                    } else {
+                        events.push((TransferEvent::Failed(at), 1));
+                        events.push((TransferEvent::Released(at, Sent::Partly), 1));
+                    }
+                    if ending || asked_back {
+                        events.push((TransferEvent::Released(at, Sent::None), 0));
+                        events.push((TransferEvent::Released(at, Sent::All), 0));
+                    }
+                }
+                Stage::Late { silent: true } => events.push((TransferEvent::LateAnswer(at), 1)),
+                Stage::Late { silent: false } => {}
+            }
+        }
+    }
+
+    fn push_lanes(&self, events: &mut Vec<(TransferEvent, u32)>) {
+        for (number, lane) in self.lanes.iter().enumerate() {
+            if !lane.down {
+                events.push((TransferEvent::LaneDown(number), u32::from(!lane.ending)));
+            }
+            if !lane.fenced && !lane.unprovable && lane.ending {
+                events.push((TransferEvent::Fenced(number), 0));
+                events.push((TransferEvent::FenceLost(number), 1));
+            }
+        }
     }
 
     fn complete(&mut self, at: usize, status: CompletionStatus) {
@@ -277,33 +323,5 @@ impl TransferWorld {
                 attempt.direction == Direction::Write && !lanes[attempt.lane].fenced
             }
         });
-    }
-
-    /// Description of an event, valid before it is applied.
-    pub fn describe(&self, event: TransferEvent) -> String {
-        let attempt = |at: usize| {
-            let it = &self.attempts[at];
-            let (batch, lane) = (it.batch, it.lane + 1);
-            format!("byte {} of request {} of batch {batch} on lane {lane}", it.offset, it.request)
-        };
-        match event {
-            TransferEvent::Submit => format!("batch {} is submitted", self.batches.len()),
-            TransferEvent::Cancel(number) => format!("batch {number} is cancelled"),
-            TransferEvent::LaneUp => format!("lane {} comes up", self.lanes.len() + 1),
-            TransferEvent::Done(at) => format!("{} is done", attempt(at)),
-            TransferEvent::Refused(at) => format!("{} is refused", attempt(at)),
-            TransferEvent::Failed(at) => format!("{} fails", attempt(at)),
-            TransferEvent::Flushed(at) => format!("{} is flushed", attempt(at)),
-            TransferEvent::Released(at, sent) => format!("{} is given back, {sent:?}", attempt(at)),
-            TransferEvent::LaneDown(lane) => format!("lane {} is down", lane + 1),
-            TransferEvent::Fenced(lane) => format!("lane {} is fenced", lane + 1),
-            TransferEvent::FenceLost(lane) => {
-                format!("nothing will prove lane {} fenced", lane + 1)
-            }
-            TransferEvent::LateAnswer(at) => format!("{} is done, answered late", attempt(at)),
-            TransferEvent::Deadline => "the deadline passes".into(),
-            TransferEvent::PeerLost => "the peer is given up".into(),
-            TransferEvent::PeerRestarted => "the peer has restarted".into(),
-        }
     }
 }

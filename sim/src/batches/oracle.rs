@@ -1,6 +1,7 @@
 //! Oracles of transfers.
 
 use super::world::{Attempt, BatchTruth, DEADLINE, Part, Stage, TransferWorld};
+use crate::machine_world::Violation;
 use handfast_core::transfer::{
     BatchId, BatchOutcome, BatchReport, Cause, Direction, Remote, RequestStatus,
 };
@@ -30,14 +31,8 @@ pub enum TransferOracle {
     Liveness,
 }
 
-/// A violated oracle and the observation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TransferViolation {
-    /// The violated oracle.
-    pub oracle: TransferOracle,
-    /// The observation.
-    pub detail: String,
-}
+/// A violated oracle of transfers and the observation.
+pub type TransferViolation = Violation<TransferOracle>;
 
 impl TransferWorld {
     pub(super) fn check_post(&mut self, attempt: &Attempt) {
@@ -197,7 +192,7 @@ impl TransferWorld {
     }
 
     /// The violation of a world without further events, if any.
-    pub(super) fn unsettled(&self) -> Option<TransferViolation> {
+    pub(super) fn check_rest(&self) -> Option<TransferViolation> {
         let liveness =
             |detail| Some(TransferViolation { oracle: TransferOracle::Liveness, detail });
         if let Some(number) = self.batches.iter().position(|batch| !batch.finished) {

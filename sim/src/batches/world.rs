@@ -124,7 +124,7 @@ impl TransferWorld {
     }
 
     /// Digest of all state that can affect future events.
-    pub fn fingerprint(&self) -> u128 {
+    pub(super) fn digest(&self) -> u128 {
         let mut encoder = Encoder::default();
         let hasher = &mut encoder;
         (self.faults_spent, self.now, self.lane_wanted, self.lost, self.restarted).hash(hasher);

@@ -40,9 +40,9 @@ impl Nic {
         self.make(lifecycle, psns, None)
     }
 
-    /// Like [`Nic::create`], and announces the address that fits the known ones of this peer: a
-    /// message carries one, so an address that failed at the last connect is changed here. After a
-    /// failed connect the next lane to the same peer announces another address where that helps.
+    /// Like [`Nic::create`], but announces the local address that fits the peer's known addresses best.
+    /// A message carries one address, so the next lane to this peer after a failed connect announces
+    /// another address if one fits.
     ///
     /// # Errors
     /// As [`Nic::create`].

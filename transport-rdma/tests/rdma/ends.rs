@@ -5,6 +5,7 @@ use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_transport::{CompletionStatus, Direction, Sent};
 use handfast_transport_rdma::NicConfig;
+use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Of `ibv_wc_status`.
@@ -125,16 +126,45 @@ fn queue_pair_churn_leaks_nothing() {
     assert_eq!(mine(), 0);
 }
 
+/// Lists compared before an object counts as gone.
+const LISTS: usize = 2;
+/// The names of the numbers of objects in the kernel's lists.
+const NUMBERS: [&str; 4] = ["lqpn", "cqn", "mrn", "pdn"];
+
 /// The kernel's count of this thread's queue pairs, completion queues, regions and domains; the
 /// test creates everything on its own thread.
+///
+/// The kernel lists them in parts and goes on by position, so a list lacks an object if another test
+/// destroys an earlier one between two parts. The objects are collected until a list adds none.
 fn resources_of_this_thread() -> usize {
     let thread = std::fs::read_link("/proc/thread-self").unwrap();
     let own = format!("pid {} ", thread.file_name().unwrap().to_str().unwrap());
-    let lines = |kind: &str| {
-        let shown = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
-        assert!(shown.status.success(), "{shown:?}");
-        let text = String::from_utf8(shown.stdout).unwrap();
-        text.lines().filter(|line| line.contains(&own)).count()
+    let of_kind = |kind: &str| {
+        let mut seen = BTreeSet::new();
+        loop {
+            let before = seen.len();
+            for _ in 0..LISTS {
+                seen.extend(listed(kind, &own));
+            }
+            if seen.len() == before {
+                return before;
+            }
+        }
     };
-    ["qp", "cq", "mr", "pd"].map(lines).iter().sum()
+    ["qp", "cq", "mr", "pd"].map(of_kind).iter().sum()
+}
+
+/// Returns the device and the number of each object of a kind in one of the kernel's lists.
+fn listed(kind: &str, owner: &str) -> Vec<(String, String)> {
+    let shown = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let own = text.lines().filter(|line| line.contains(owner));
+    own.map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let number = words.iter().position(|word| NUMBERS.contains(word));
+        let number = number.unwrap_or_else(|| panic!("no number in {line}"));
+        (words[1].to_owned(), words[number + 1].to_owned())
+    })
+    .collect()
 }

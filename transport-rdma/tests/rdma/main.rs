@@ -20,5 +20,7 @@ mod sniffer;
 #[cfg(feature = "verbs")]
 mod support;
 #[cfg(feature = "verbs")]
+mod transport;
+#[cfg(feature = "verbs")]
 #[allow(dead_code, reason = "the program's stories use it too")]
 mod wires;

@@ -1,12 +1,12 @@
-//! Attributes of `ibv_modify_qp`, and the ones each step requires.
+//! Attributes of `ibv_modify_qp`, and those that each step requires.
 
 use super::objects::Gid;
 use super::states::QpState;
 
-/// Rights, of a queue pair or of a region.
+/// Permissions of a queue pair or of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// The NIC may write here for us.
+    /// The local NIC may write.
     pub local_write: bool,
     /// The peer may read.
     pub remote_read: bool,
@@ -26,46 +26,46 @@ impl Access {
 pub struct AddressVector {
     /// The port, counted from 1.
     pub port: u8,
-    /// Index of our GID.
+    /// Index of the local GID.
     pub sgid_index: u8,
     /// The peer's GID.
     pub dgid: Gid,
-    /// The packet has a global header, as always on RoCE.
+    /// Whether packets have a global header, as always on RoCE.
     pub is_global: bool,
 }
 
-/// The attributes of one modify. What is `Some` has its bit in the mask.
+/// The attributes of one modify. Those that are `Some` have their bit in the mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// The state asked for.
+    /// The requested state.
     pub state: QpState,
     /// INIT: the partition key's index.
     pub pkey_index: Option<u16>,
     /// INIT: the port.
     pub port: Option<u8>,
-    /// INIT: rights of the peer.
+    /// INIT: permissions of the peer.
     pub access: Option<Access>,
-    /// RTR: where the peer is.
+    /// RTR: address of the peer.
     pub address: Option<AddressVector>,
-    /// RTR: bytes in a packet.
+    /// RTR: payload bytes of a packet.
     pub path_mtu: Option<u32>,
     /// RTR: the peer's queue-pair number.
     pub dest_number: Option<u32>,
-    /// RTR: the first PSN expected.
+    /// RTR: the first expected PSN.
     pub rq_psn: Option<u32>,
-    /// RTR: reads of the peer that may be outstanding.
+    /// RTR: maximum outstanding reads of the peer.
     pub max_dest_rd_atomic: Option<u8>,
-    /// RTR: code of the pause asked for when no receive is posted.
+    /// RTR: code of the pause requested if no receive is posted.
     pub min_rnr_timer: Option<u8>,
-    /// RTS: code of the time until a packet is sent again.
+    /// RTS: code of the time before a packet is retransmitted.
     pub timeout: Option<u8>,
-    /// RTS: times a packet is sent again.
+    /// RTS: number of retransmissions of a packet.
     pub retry_count: Option<u8>,
-    /// RTS: times a send is sent again to a receiver that is not ready; 7 is for ever.
+    /// RTS: number of retries of a send to a receiver that is not ready; 7 is unlimited.
     pub rnr_retry: Option<u8>,
-    /// RTS: the first PSN sent.
+    /// RTS: the first PSN to send.
     pub sq_psn: Option<u32>,
-    /// RTS: reads that may be outstanding.
+    /// RTS: maximum own reads outstanding.
     pub max_rd_atomic: Option<u8>,
 }
 
@@ -90,12 +90,12 @@ impl Attributes {
         Self { state, ..Self::default() }
     }
 
-    /// INIT with everything it needs, on port 1.
+    /// INIT with every required attribute, on port 1.
     pub fn to_init(access: Access) -> Self {
         Self { pkey_index: Some(0), port: Some(1), access: Some(access), ..Self::to(QpState::Init) }
     }
 
-    /// RTR with everything it needs: a path MTU of 1,024 bytes and 16 reads.
+    /// RTR with every required attribute: a path MTU of 1,024 bytes and 16 reads.
     pub fn to_rtr(sgid_index: u8, dgid: Gid, dest_number: u32, rq_psn: u32) -> Self {
         Self {
             address: Some(AddressVector { port: 1, sgid_index, dgid, is_global: true }),
@@ -108,7 +108,7 @@ impl Attributes {
         }
     }
 
-    /// RTS with everything it needs: timeout 14, six retries for silence and two for receivers
+    /// RTS with every required attribute: timeout 14, six retries for silence and two for receivers
     /// that are not ready, 16 reads.
     pub fn to_rts(sq_psn: u32) -> Self {
         Self {
@@ -139,8 +139,8 @@ impl Attributes {
             | bit(self.max_rd_atomic.is_some(), MAX_RD)
     }
 
-    /// The step from `from` has every required attribute and no forbidden one, by the kernel's
-    /// table for reliable connections. Alternate paths are not modelled.
+    /// Whether the step from `from` has every required attribute and no forbidden one, by the
+    /// kernel's table for reliable connections. Alternate paths are not modelled.
     pub(super) fn fit(&self, from: QpState) -> bool {
         let (required, optional) = match (from, self.state) {
             (QpState::Reset, QpState::Init) => (PKEY | PORT | ACCESS, 0),

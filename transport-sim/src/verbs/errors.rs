@@ -9,11 +9,11 @@ use std::fmt::{self, Display};
 pub enum Errno {
     /// Input/output error.
     Eio = 5,
-    /// A table or a queue is full, or memory is short.
+    /// A table or a queue is full, or memory is exhausted.
     Enomem = 12,
-    /// An argument or a state is wrong.
+    /// An argument or a state is invalid.
     Einval = 22,
-    /// No space left; some drivers' word for a full table.
+    /// No space left; used by some drivers for a full table.
     Enospc = 28,
     /// The GID entry is empty.
     Enodata = 61,
@@ -63,13 +63,14 @@ impl Display for Call {
     }
 }
 
-/// A call that failed.
+/// A failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("{call} returned {code}")]
 pub struct VerbsError {
     /// The failed call.
     pub call: Call,
-    /// Its return value with the sign the driver gives it: negative from the data path of some.
+    /// Its return value, with the sign that the driver uses: negative in the data path of some
+    /// drivers.
     pub code: i32,
     /// Time blocked, in milliseconds.
     pub blocked_ms: u32,

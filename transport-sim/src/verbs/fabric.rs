@@ -1,4 +1,4 @@
-//! The fabric and what can be done to it from outside.
+//! The fabric and its operations.
 
 use super::attributes::Access;
 use super::errors::{Call, Errno, VerbsError};
@@ -14,21 +14,21 @@ use std::sync::Arc;
 
 /// Default size of a NIC's completion queue in entries.
 const COMPLETIONS_MAX: usize = 4_096;
-/// The path MTUs there are, in bytes.
+/// The valid path MTUs, in bytes.
 pub(super) const PATH_MTUS: [u32; 5] = [256, 512, 1_024, 2_048, 4_096];
-/// Most header bytes of a packet on a link (rxe).
+/// Maximum header bytes of a packet on a link (rxe).
 const HEADERS_MAX: u32 = 80;
-/// Bytes in a packet before RTR says otherwise.
+/// Payload bytes of a packet before RTR sets them.
 const MTU_BYTES: u32 = 1_024;
-/// Async events a NIC keeps for its reader; later ones are dropped, oldest first.
+/// Maximum async events that a NIC keeps for its reader; the oldest are dropped.
 const EVENTS_MAX: usize = 256;
-/// Broken laws that are kept for [`Fabric::take_broken_laws`]; later ones are not.
+/// Maximum broken laws kept for [`Fabric::take_broken_laws`].
 const LAWS_MAX: usize = 64;
 
 /// Effect of a restart on the numbers and keys of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rebirth {
-    /// The process restarts: the device goes on where it was.
+    /// The process restarts: the device continues its numbering.
     GoesOn,
     /// The host or the driver restarts: numbers and keys restart too, so old ones recur.
     Anew,
@@ -50,14 +50,14 @@ pub struct Nic {
     /// Fails the next call of this kind.
     pub(super) injected: Option<(Call, Errno)>,
     pub(super) link: Rare<Link>,
-    /// The NIC that registers the memory of this one's process, if not this one.
+    /// The NIC that registers the memory of this NIC's process, if another.
     memory_of: Rare<Option<usize>>,
 }
 
 /// The link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Link {
-    /// Largest packet in bytes.
+    /// Maximum length of a packet in bytes.
     pub(super) mtu: u32,
 }
 
@@ -68,29 +68,29 @@ impl Default for Link {
 }
 
 impl Nic {
-    /// The queue pairs there are.
+    /// Returns the existing queue pairs.
     pub fn queue_pairs(&self) -> impl Iterator<Item = (u32, &QueuePair)> {
         self.queue_pairs.iter().map(|(number, qp)| (*number, qp))
     }
 
-    /// The regions there are.
+    /// Returns the existing regions.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
         self.regions.values()
     }
 
-    /// Its table.
+    /// Returns its profile.
     pub fn profile(&self) -> &'static Profile {
         self.profile
     }
 
-    /// The path MTU that its port has at this moment, in bytes: the largest whose packets, with their
-    /// headers, the link carries.
+    /// Returns the present path MTU of its port, in bytes: the largest whose packets, with their
+    /// headers, fit the link.
     pub fn active_mtu(&self) -> u32 {
         let fits = |mtu: &u32| mtu + HEADERS_MAX <= self.link.0.mtu;
         PATH_MTUS.into_iter().rev().find(fits).unwrap_or(PATH_MTUS[0])
     }
 
-    /// Its GID table.
+    /// Returns its GID table.
     pub fn gids(&self) -> &[Option<Gid>] {
         &self.gids
     }
@@ -107,7 +107,7 @@ impl Nic {
         self.events.push_back(event);
     }
 
-    /// Queues a completion, or loses it when the queue is full.
+    /// Queues a completion, or loses it if the queue is full.
     pub(super) fn complete(&mut self, completion: WorkCompletion) {
         if self.completions.len() >= self.completions_max {
             self.raise(AsyncEvent::CompletionQueueError);
@@ -153,9 +153,9 @@ impl Nic {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fabric {
     nics: Vec<Arc<Nic>>,
-    /// In the order they were sent.
+    /// Packets in flight, in the order they were sent.
     packets: Vec<Packet>,
-    /// From and to: what is sent this way never arrives.
+    /// Cut paths, by source and destination: no packet arrives over them.
     cuts: Vec<(usize, usize)>,
     broken_laws: Vec<Law>,
 }
@@ -187,7 +187,7 @@ impl Fabric {
         self.nics.len() - 1
     }
 
-    /// A NIC.
+    /// Returns a NIC.
     pub fn nic(&self, nic: usize) -> &Nic {
         &self.nics[nic]
     }
@@ -196,7 +196,7 @@ impl Fabric {
         Arc::make_mut(&mut self.nics[nic])
     }
 
-    /// A queue pair.
+    /// Returns a queue pair.
     pub fn queue_pair(&self, nic: usize, number: u32) -> Option<&QueuePair> {
         self.nics[nic].queue_pairs.get(&number)
     }
@@ -205,7 +205,7 @@ impl Fabric {
         self.nic_mut(nic).queue_pairs.get_mut(&number)
     }
 
-    /// Lets the next call of this kind fail.
+    /// Makes the next call of this kind fail.
     pub fn inject(&mut self, nic: usize, call: Call, errno: Errno) {
         self.nic_mut(nic).injected = Some((call, errno));
     }
@@ -220,7 +220,7 @@ impl Fabric {
         }
     }
 
-    /// Creates a queue pair and gives its number.
+    /// Creates a queue pair and returns its number.
     pub fn create_queue_pair(
         &mut self,
         nic: usize,
@@ -243,7 +243,7 @@ impl Fabric {
         Ok(number)
     }
 
-    /// Destroys a queue pair. What is outstanding is dropped without a word.
+    /// Destroys a queue pair. Outstanding work is dropped without a completion.
     pub fn destroy_queue_pair(&mut self, nic: usize, number: u32) -> Result<(), VerbsError> {
         let call = Call::DestroyQueuePair;
         self.check_injected(nic, call)?;
@@ -284,13 +284,13 @@ impl Fabric {
         Ok(keys)
     }
 
-    /// From here on what is registered at `owner` is reached through `nic` too, under the same keys:
-    /// two NICs of one process.
+    /// Makes the memory registered at `owner` accessible through `nic` too, with the same keys: two
+    /// NICs of one process.
     pub fn share_memory(&mut self, nic: usize, owner: usize) {
         self.nic_mut(nic).memory_of = Rare(Some(owner).filter(|owner| *owner != nic));
     }
 
-    /// The NIC at which the memory is registered that one reaches.
+    /// Returns the NIC at which the memory accessible through one is registered.
     pub(super) fn memory_of(&self, nic: usize) -> usize {
         self.nic(nic).memory_of.0.unwrap_or(nic)
     }
@@ -305,12 +305,12 @@ impl Fabric {
         }
     }
 
-    /// The bytes of a region.
+    /// Returns the bytes of a region.
     pub fn memory(&self, nic: usize, keys: Keys) -> Option<&[u8]> {
         self.nics[nic].regions.get(&keys.rkey).map(|region| region.bytes.as_slice())
     }
 
-    /// Changes the bytes of a region, as its process does.
+    /// Returns the bytes of a region for changes by its process.
     pub fn memory_mut(&mut self, nic: usize, keys: Keys) -> Option<&mut Vec<u8>> {
         let region = self.nic_mut(nic).regions.get_mut(&keys.rkey)?;
         Some(Arc::make_mut(&mut region.bytes))
@@ -338,7 +338,7 @@ impl Fabric {
         taken
     }
 
-    /// Outstanding work on a NIC reads or writes local addresses of the range.
+    /// Whether outstanding work on a NIC reads or writes local addresses of the range.
     pub fn holds(&self, nic: usize, range: &std::ops::Range<u64>) -> bool {
         let within = |request: &WorkRequest| {
             request.local < range.end && range.start < request.local + u64::from(request.length)
@@ -349,7 +349,7 @@ impl Fabric {
         })
     }
 
-    /// Limits a NIC's completion queue; what does not fit is lost.
+    /// Limits a NIC's completion queue; excess completions are lost.
     pub fn limit_completions(&mut self, nic: usize, completions_max: usize) {
         self.nic_mut(nic).completions_max = completions_max;
     }
@@ -368,19 +368,19 @@ impl Fabric {
         self.packets.push(packet);
     }
 
-    /// A packet arrives: any of them, so that every other is late.
+    /// Delivers any packet in flight; all others are then late.
     pub fn deliver(&mut self, index: usize) {
         let packet = self.packets.remove(index);
         self.arrive(packet);
     }
 
-    /// A packet arrives, and a copy of it stays in flight.
+    /// Delivers a packet and keeps a copy of it in flight.
     pub fn duplicate(&mut self, index: usize) {
         let packet = self.packets[index].clone();
         self.arrive(packet);
     }
 
-    /// A packet is lost.
+    /// Loses a packet.
     pub fn lose(&mut self, index: usize) {
         self.packets.remove(index);
     }
@@ -392,44 +392,44 @@ impl Fabric {
         }
     }
 
-    /// Delivers in order until nothing is in flight.
+    /// Delivers packets in order until none is in flight.
     pub fn run(&mut self) {
         while !self.packets.is_empty() {
             self.deliver(0);
         }
     }
 
-    /// Packets of one NIC arrive at another.
+    /// Whether packets of one NIC arrive at another.
     pub fn reaches(&self, from: usize, to: usize) -> bool {
         let up = |nic: usize| self.nics.get(nic).is_some_and(|nic| nic.port_up);
         up(from) && up(to) && !self.cuts.contains(&(from, to))
     }
 
-    /// The source address of a queue pair exists, as far as its driver checks.
+    /// Whether the source address of a queue pair exists, as far as its driver checks.
     pub fn has_own_address(&self, nic: usize, number: u32) -> bool {
         let owner = &self.nics[nic];
         let own = owner.queue_pairs.get(&number).and_then(|qp| qp.kept.0.own);
         own.is_none_or(|own| owner.gids.contains(&Some(own)))
     }
 
-    /// The path from one NIC to another is cut.
+    /// Whether the path from one NIC to another is cut.
     pub fn is_cut(&self, from: usize, to: usize) -> bool {
         self.cuts.contains(&(from, to))
     }
 
-    /// Cuts the way from one NIC to another, one way only.
+    /// Cuts the path from one NIC to another, in one direction.
     pub fn cut(&mut self, from: usize, to: usize) {
         if !self.cuts.contains(&(from, to)) {
             self.cuts.push((from, to));
         }
     }
 
-    /// Mends it.
+    /// Restores the path.
     pub fn mend(&mut self, from: usize, to: usize) {
         self.cuts.retain(|cut| *cut != (from, to));
     }
 
-    /// The port goes down or comes up.
+    /// Sets the state of a port.
     pub fn set_port(&mut self, nic: usize, up: bool) {
         let nic = self.nic_mut(nic);
         if nic.port_up == up {
@@ -443,7 +443,7 @@ impl Fabric {
         }
     }
 
-    /// Sets the largest packet of a port's link in bytes. Queue pairs are not notified.
+    /// Sets the maximum packet length of a port's link in bytes. Queue pairs are not notified.
     pub fn set_link_mtu(&mut self, nic: usize, bytes: u32) {
         self.nic_mut(nic).link.0.mtu = bytes;
     }
@@ -457,7 +457,7 @@ impl Fabric {
         }
     }
 
-    /// Adds an entry at the first place that is free, and gives its index.
+    /// Adds an entry at the first free index, and returns the index.
     pub fn add_gid(&mut self, nic: usize, gid: Gid) -> Option<usize> {
         let nic = self.nic_mut(nic);
         let index = nic.gids.iter().position(Option::is_none)?;
@@ -466,8 +466,8 @@ impl Fabric {
         Some(index)
     }
 
-    /// The process of a NIC is gone: its queue pairs, regions, completions and events with it. What
-    /// it sent stays in flight.
+    /// Ends the process of a NIC with its queue pairs, regions, completions and events. Sent
+    /// packets stay in flight.
     pub fn crash(&mut self, nic: usize, rebirth: Rebirth) {
         let nic = self.nic_mut(nic);
         nic.queue_pairs.clear();
@@ -486,12 +486,12 @@ impl Fabric {
         }
     }
 
-    /// The laws broken since this was asked last.
+    /// Returns the laws broken since the last call.
     pub fn take_broken_laws(&mut self) -> Vec<Law> {
         std::mem::take(&mut self.broken_laws)
     }
 
-    /// Puts a receive in the queue.
+    /// Posts a receive.
     pub fn post_receive(
         &mut self,
         nic: usize,

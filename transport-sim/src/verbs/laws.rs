@@ -2,7 +2,7 @@
 
 use super::states::QpState;
 
-/// A law that was broken.
+/// A broken law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Law {
     /// A send was posted outside RTS.
@@ -11,7 +11,7 @@ pub enum Law {
         nic: usize,
         /// The queue pair.
         number: u32,
-        /// The state it was in.
+        /// The state of the queue pair.
         state: QpState,
     },
     /// A queue pair was destroyed or reset with work outstanding, whose outcome is lost.

@@ -1,4 +1,4 @@
-//! `ibv_modify_qp`: the checks in the order the layers make them, then what the table says.
+//! `ibv_modify_qp`: the checks in the order of the layers, then the effect by the device's table.
 
 use super::attributes::{Access, AddressVector, Attributes};
 use super::errors::{Call, Errno, VerbsError};
@@ -11,9 +11,9 @@ use super::profile::{Completions, HeldSend, LatePost, Profile, PsnSource};
 use super::rare::Rare;
 use super::states::{QpState, Step};
 
-/// Sequence numbers have 24 bits; more are masked, not refused.
+/// Sequence numbers have 24 bits; higher ones are masked, not refused.
 pub(super) const PSN_MASK: u32 = 0x00ff_ffff;
-/// Half of the sequence numbers: what is less far ahead is a gap, the rest is behind.
+/// Half of the sequence numbers: a number less far ahead is a gap, any other is behind.
 pub(super) const PSN_HALF: u32 = 0x0080_0000;
 /// Time the kernel waits for a neighbour, in milliseconds.
 const NEIGHBOUR_MS: u32 = 1_000;
@@ -23,7 +23,7 @@ const SURROUNDINGS: [Errno; 3] = [Errno::Etimedout, Errno::Enetunreach, Errno::E
 const TIMEOUT_MAX: u8 = 31;
 
 impl Fabric {
-    /// Asks for a state.
+    /// Requests a state.
     pub fn modify(
         &mut self,
         nic: usize,
@@ -32,7 +32,7 @@ impl Fabric {
     ) -> Result<(), VerbsError> {
         let call = Call::Modify(attributes.state);
         self.check_injected(nic, call)?;
-        // A backend cannot know of an error that its device has not reported.
+        // A backend cannot know an error that its device has not reported.
         let unknown = self
             .queue_pair(nic, number)
             .is_some_and(|qp| qp.state == QpState::Err && qp.asked != QpState::Err);
@@ -122,7 +122,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// A neighbour answers: both directions are open and the address exists.
+    /// Whether a neighbour answers: both directions are open and the address exists.
     fn answers(&self, nic: usize, peer: usize, gid: &Gid) -> bool {
         self.reaches(nic, peer)
             && self.reaches(peer, nic)
@@ -138,7 +138,7 @@ impl Fabric {
     fn connect(&mut self, nic: usize, number: u32, attributes: &Attributes) -> Result<(), Errno> {
         let profile = self.nic(nic).profile;
         let Some(qp) = self.queue_pair_mut(nic, number) else { return Err(Errno::Einval) };
-        // The driver says RTS before it asks the hardware, and does not take that back.
+        // The driver sets RTS before it asks the hardware, and does not revert it.
         qp.state = QpState::Rts;
         let Some(address) = attributes.address else { return Err(Errno::Einval) };
         if profile.connects_ipv4_only && address.dgid.kind != GidKind::Ipv4 {
@@ -224,8 +224,8 @@ impl Fabric {
         }
     }
 
-    /// A queue pair goes to error: by the application, or by the device, which names the first
-    /// failure. Everything after it is flushed, sends and receives each in the order of posting.
+    /// Moves a queue pair to error, by the application or by the device, which reports the first
+    /// failure. All later work is flushed, sends and receives each in the order of posting.
     pub(super) fn fail_queue_pair(
         &mut self,
         nic: usize,
@@ -254,7 +254,7 @@ impl Fabric {
         }
     }
 
-    /// A queue pair breaks of itself, without a completion that says why.
+    /// Breaks a queue pair spontaneously, without a completion that gives a reason.
     pub fn break_queue_pair(&mut self, nic: usize, number: u32) {
         self.fail_queue_pair(nic, number, None);
         let owner = self.nic_mut(nic);
@@ -263,7 +263,7 @@ impl Fabric {
         }
     }
 
-    /// Ends work that was posted to a queue pair in error.
+    /// Completes work that was posted to a queue pair in error.
     pub(super) fn end_late(&mut self, nic: usize, number: u32, wr_id: u64, queue: Queue) {
         let owner = self.nic_mut(nic);
         match owner.profile.late_post {
@@ -279,7 +279,7 @@ impl Fabric {
     }
 }
 
-/// A driver that checks values accepts these.
+/// Whether a driver that checks values accepts these.
 fn values_fit(profile: &Profile, attributes: &Attributes) -> bool {
     let largest = PATH_MTUS[PATH_MTUS.len() - 1];
     attributes.timeout.is_none_or(|timeout| timeout <= TIMEOUT_MAX)

@@ -31,21 +31,21 @@ pub struct Gid {
 /// Status of completed work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Success,
     /// Longer than the receive.
     LocalLength,
     /// Operation not permitted on the queue pair.
     LocalQueuePair,
-    /// Wrong lkey, bounds or right on our side.
+    /// Wrong lkey, bounds or permission on the local side.
     LocalProtection,
     /// Flushed: the queue pair was already in error.
     Flushed,
-    /// As `LocalProtection`, in some drivers.
+    /// Used instead of `LocalProtection` by some drivers.
     LocalAccess,
-    /// The peer's queue pair does not take such requests.
+    /// The peer's queue pair does not accept such requests.
     RemoteInvalid,
-    /// Wrong rkey, bounds or right on the peer's side.
+    /// Wrong rkey, bounds or permission on the peer's side.
     RemoteAccess,
     /// The peer failed.
     RemoteOperation,
@@ -53,12 +53,12 @@ pub enum Status {
     RetryExceeded,
     /// RNR retries exhausted: the peer posted no receive.
     RnrExceeded,
-    /// Something that the driver cannot name.
+    /// An error for which the driver has no other status.
     General,
 }
 
 impl Status {
-    /// The peer's device does not allow what was asked of it.
+    /// Whether the peer's device refused the access.
     pub fn is_refused_access(self) -> bool {
         matches!(self, Self::RemoteInvalid | Self::RemoteAccess)
     }
@@ -73,7 +73,7 @@ pub enum Queue {
     Receive,
 }
 
-/// The end of a piece of work.
+/// A work completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WorkCompletion {
     /// The queue pair.
@@ -103,7 +103,7 @@ pub enum SendKind {
         /// The peer's address.
         address: u64,
     },
-    /// Into the receive that the peer posted.
+    /// Send to the receive posted by the peer.
     Send,
 }
 
@@ -114,13 +114,13 @@ pub struct WorkRequest {
     pub wr_id: u64,
     /// The operation.
     pub kind: SendKind,
-    /// Our key.
+    /// The local key.
     pub lkey: u32,
-    /// Our address.
+    /// The local address.
     pub local: u64,
     /// Bytes.
     pub length: u32,
-    /// A success is reported; failures always are.
+    /// Whether a success is reported; failures always are.
     pub signalled: bool,
 }
 
@@ -129,20 +129,20 @@ pub struct WorkRequest {
 pub struct Receive {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// Our key.
+    /// The local key.
     pub lkey: u32,
-    /// Our address.
+    /// The local address.
     pub local: u64,
-    /// Bytes there is room for.
+    /// Capacity in bytes.
     pub length: u32,
 }
 
 /// The keys of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Keys {
-    /// For our own posts.
+    /// For local work requests.
     pub lkey: u32,
-    /// For the peer's.
+    /// For the peer's work requests.
     pub rkey: u32,
 }
 
@@ -155,7 +155,7 @@ pub struct Region {
     pub address: u64,
     /// Its bytes.
     pub bytes: Arc<Vec<u8>>,
-    /// Its rights.
+    /// Its permissions.
     pub access: Access,
 }
 
@@ -198,7 +198,7 @@ pub enum Refusal {
 /// Content of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PacketBody {
-    /// A piece of a write.
+    /// A part of a write.
     Write {
         /// The key.
         rkey: u32,
@@ -208,23 +208,23 @@ pub enum PacketBody {
         reach: u64,
         /// Payload of the piece.
         bytes: Vec<u8>,
-        /// It ends the message.
+        /// Whether it ends the message.
         last: bool,
     },
-    /// Asks for bytes.
+    /// A request for bytes.
     ReadRequest {
         /// The key.
         rkey: u32,
-        /// Their address.
+        /// Address of the bytes.
         address: u64,
         /// Length in bytes.
         length: u32,
     },
-    /// A piece of a send.
+    /// A part of a send.
     Send {
         /// Payload of the piece.
         bytes: Vec<u8>,
-        /// It ends the message.
+        /// Whether it ends the message.
         last: bool,
     },
     /// Everything up to this PSN has arrived.
@@ -241,20 +241,20 @@ pub enum PacketBody {
 }
 
 impl PacketBody {
-    /// The packet is for the responder.
+    /// Whether the packet is for the responder.
     pub fn is_request(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::ReadRequest { .. } | Self::Send { .. })
     }
 }
 
-/// A packet in flight. There is no source queue pair in it.
+/// A packet in flight. It does not contain its source queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Packet {
-    /// The NIC whose address it comes from.
+    /// The source NIC.
     pub from: u16,
-    /// The NIC it goes to.
+    /// The destination NIC.
     pub to: u16,
-    /// The queue pair it is for.
+    /// The destination queue pair.
     pub dest_number: u32,
     /// Its sequence number, 24 bits.
     pub psn: u32,
@@ -262,7 +262,7 @@ pub struct Packet {
     pub body: PacketBody,
 }
 
-/// Work that was sent and has not ended.
+/// Work that was sent and has not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
     pub(super) request: WorkRequest,
@@ -281,7 +281,7 @@ pub(super) struct Bond {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QueuePair {
     pub(super) state: QpState,
-    /// The state that the application asked for last, as the library remembers it.
+    /// The last state requested by the application, as the library remembers it.
     pub(super) asked: QpState,
     pub(super) port: Option<u8>,
     pub(super) access: Access,
@@ -296,7 +296,7 @@ pub struct QueuePair {
     pub(super) rnr_retry: u8,
     pub(super) max_rd_atomic: u8,
     pub(super) max_dest_rd_atomic: u8,
-    /// Posted too early, and in the ring all the same.
+    /// Posted too early, but kept in the ring.
     pub(super) early: VecDeque<WorkRequest>,
     /// Posted while the send queue is drained.
     pub(super) held: VecDeque<WorkRequest>,
@@ -307,41 +307,41 @@ pub struct QueuePair {
     pub(super) rnr_tries: u8,
     pub(super) rnr_waits: bool,
     pub(super) ring_broken: bool,
-    /// Accepted and never to complete.
+    /// Accepted work that never completes.
     pub(super) lost: u32,
-    /// Accepted and not polled: work that a destroy would drop silently.
+    /// Accepted and unpolled work, which a destroy would drop silently.
     pub(super) unsettled: u32,
     pub(super) kept: Rare<Kept>,
 }
 
-/// State that some drivers retain from a queue pair's past.
+/// State that some drivers retain of a queue pair's past.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Kept {
-    /// The PSNs of the reads that were answered last, as many as the peer may have outstanding.
+    /// The PSNs of the last answered reads, as many as the peer may have outstanding.
     pub(super) reads: VecDeque<u32>,
-    /// The PSN after what was executed last. Outlives RESET.
+    /// The PSN after the last executed one. Survives RESET.
     pub(super) after_executed: u32,
-    /// The address that it sends from.
+    /// The source address.
     pub(super) own: Option<Gid>,
 }
 
 impl QueuePair {
-    /// Its true state.
+    /// Returns its actual state.
     pub fn state(&self) -> QpState {
         self.state
     }
 
-    /// The NIC and the number it is bound to.
+    /// Returns the NIC and the number to which it is connected.
     pub fn bond(&self) -> Option<(usize, u32)> {
         self.bond.map(|bond| (usize::from(bond.host), bond.number))
     }
 
-    /// Work that was sent and has not ended.
+    /// Returns the number of sent work requests that have not completed.
     pub fn outstanding(&self) -> usize {
         self.sent.len()
     }
 
-    /// Accepted work whose completion is not polled yet.
+    /// Returns the number of accepted work requests whose completion is not polled yet.
     pub fn unsettled(&self) -> u32 {
         self.unsettled
     }

@@ -7,11 +7,11 @@ use super::states::{QpState, Transitions};
 /// Fate of a send posted before RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlySend {
-    /// Refused with this, and gone.
+    /// Refused with this error, and dropped.
     Refused(Errno),
-    /// Refused with this, and yet in the ring: it is executed in front of the next post after RTS.
+    /// Refused with this error, but kept in the ring: executed before the next post after RTS.
     RefusedAndKept(Errno),
-    /// Accepted; it is executed in front of the next post after RTS.
+    /// Accepted, and executed before the next post after RTS.
     Kept,
 }
 
@@ -36,19 +36,19 @@ pub enum Completions {
 /// Numbering of new queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
-    /// The smallest that is free: numbers are born again at once.
+    /// The smallest free number: numbers are reused at once.
     SmallestFree {
         /// The first.
         first: u32,
     },
-    /// The one after the last, from the first again when all were given.
+    /// The number after the last one, starting over when all were assigned.
     Cycling {
         /// The first.
         first: u32,
         /// Count of numbers.
         count: u32,
     },
-    /// One that was never given since the device started.
+    /// A number that was never assigned since the device started.
     Fresh {
         /// The first.
         first: u32,
@@ -56,7 +56,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// The first number that a device gives.
+    /// Returns the first number that a device assigns.
     pub const fn first(self) -> u32 {
         match self {
             Self::SmallestFree { first } | Self::Cycling { first, .. } | Self::Fresh { first } => {
@@ -75,21 +75,21 @@ pub enum PsnSource {
     Constant,
 }
 
-/// Response to a read with a past PSN.
+/// Response to a read with an earlier PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DuplicateRead {
-    /// It answers once more, from memory as it is.
+    /// Answered again, from the present memory.
     Executed,
-    /// It drops it unless it remembers it, as it does the last ones that it answered itself.
+    /// Dropped unless the responder remembers it, as it does the last reads that it answered.
     Dropped,
 }
 
-/// Acknowledgement of a write or send with a past PSN.
+/// Acknowledgement of a write or send with an earlier PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DuplicateAck {
-    /// Its own PSN.
+    /// The PSN of the duplicate.
     Its,
-    /// The PSN of what was executed last; the one before zero if nothing was, ever.
+    /// The PSN of the last executed request; the one before zero if there was none.
     LastExecuted,
 }
 
@@ -114,18 +114,18 @@ pub enum LateReceive {
 /// Retry limits of a requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// A retry count that means for ever.
+    /// A retry count that means unlimited.
     pub infinite_count: Option<u8>,
     /// Fixed number of retries of the device, regardless of the attributes.
     pub count_fixed: Option<u8>,
-    /// Shortest time between two tries, in nanoseconds.
+    /// Minimum time between two tries, in nanoseconds.
     pub interval_floor_ns: u64,
-    /// A receiver that is not ready is waited for; without it that is an error at once.
+    /// Whether a receiver that is not ready is waited for; otherwise it is an error at once.
     pub waits_for_receiver: bool,
 }
 
 impl Retry {
-    /// Times a packet is sent again; `None` for ever.
+    /// Returns the number of retransmissions of a packet; `None` if unlimited.
     pub fn count(self, timeout: u8, retry_count: u8) -> Option<u8> {
         match self.count_fixed {
             Some(count) => Some(count),
@@ -134,7 +134,8 @@ impl Retry {
         }
     }
 
-    /// Time until a requester gives a silent peer up, in nanoseconds; `None` for ever.
+    /// Returns the time before a requester gives up a silent peer, in nanoseconds; `None` if it
+    /// never does.
     pub fn budget_ns(self, timeout: u8, retry_count: u8) -> Option<u64> {
         let tries = u64::from(self.count(timeout, retry_count)?) + 1;
         let interval = 4_096u64.checked_shl(u32::from(timeout)).unwrap_or(u64::MAX);
@@ -145,28 +146,28 @@ impl Retry {
 /// Status at the requester, by cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statuses {
-    /// Wrong rkey, out of the region's bounds, or a region without the right.
+    /// Wrong rkey, range outside the region, or a region without the permission.
     pub remote_access: Status,
-    /// The peer's queue pair lacks the right, or a packet is longer than it expects.
+    /// The peer's queue pair lacks the permission, or a packet is longer than expected.
     pub remote_invalid: Status,
-    /// The peer failed to take a send.
+    /// The peer failed to accept a send.
     pub remote_operation: Status,
     /// The receiver's own completion of a send that is longer than the receive.
     pub receive_too_short: Status,
-    /// A write or a send from a region that is not ours.
+    /// A write or a send from an unregistered region.
     pub local_key: Status,
-    /// A write or a send from beyond the region's bounds.
+    /// A write or a send from outside the region's bounds.
     pub local_bounds: Status,
-    /// A read into a region that is not ours, or beyond its bounds.
+    /// A read into an unregistered region, or outside its bounds.
     pub local_read: Status,
     /// No answer.
     pub retry_exceeded: Status,
     /// No receive was posted in time.
     pub rnr_exceeded: Status,
-    /// A send into a receive whose key is wrong, at the receiver.
+    /// A send into a receive with a wrong key, at the receiver.
     pub receive_key: Status,
-    /// Posted while the own port is down or the own address is gone; without one, it is sent and
-    /// not answered.
+    /// Posted while the local port is down or the local address is removed; without a status, it is
+    /// sent and not answered.
     pub port_down: Option<Status>,
 }
 
@@ -178,29 +179,29 @@ pub struct Profile {
     pub name: &'static str,
     /// Effect of each modify.
     pub transitions: Transitions,
-    /// The state that a query gives for a new queue pair.
+    /// The state that a query returns for a new queue pair.
     pub fresh: QpState,
     /// Missing and surplus attributes of a modify are refused.
     pub checks_attributes: bool,
     /// A path MTU above the port's, 1,024 bytes, is refused at RTR.
     pub checks_path_mtu: bool,
-    /// Kind and RoCE version of the first entries of the GID table when the device starts.
+    /// Kinds and RoCE versions of the first entries of the GID table when the device starts.
     pub gids: &'static [(GidKind, u8)],
     /// Length of the GID table.
     pub gid_table_length: usize,
-    /// The entry that a connection should use; `None` where there is none.
+    /// The recommended entry for connections; `None` without one.
     pub gid_index: Option<u8>,
-    /// RTR looks for the peer's neighbour entry, and blocks for a second when there is none.
+    /// Whether RTR resolves the peer's neighbour entry, and blocks for a second if there is none.
     pub resolves: bool,
     /// RTR refuses a link-local GID on either side.
     pub refuses_link_local: bool,
-    /// Connects over IPv4 only; anything else goes to RTS in name and fails with `EAFNOSUPPORT`.
+    /// Whether it connects over IPv4 only; otherwise it reports RTS and fails with `EAFNOSUPPORT`.
     pub connects_ipv4_only: bool,
     /// Sends posted before RTS.
     pub early_send: EarlySend,
-    /// Receives posted in RESET; `None` takes them.
+    /// Receives posted in RESET; `None` accepts them.
     pub receive_in_reset: Option<Errno>,
-    /// Posts after the application itself asked for ERR; `None` takes and flushes them.
+    /// Posts after the application itself requested ERR; `None` accepts and flushes them.
     pub post_after_own_error: Option<Errno>,
     /// Work posted after the device found an error.
     pub late_post: LatePost,
@@ -208,33 +209,34 @@ pub struct Profile {
     pub late_receive: LateReceive,
     /// Sends posted in SQD.
     pub held_send: HeldSend,
-    /// As long as work is under way in SQD, every step but ERR is refused, and nothing is sent again.
+    /// Whether, as long as work is outstanding in SQD, every step but ERR is refused, and nothing
+    /// is retransmitted.
     pub drains_first: bool,
-    /// Most own reads outstanding that RTS takes.
+    /// Maximum own outstanding reads accepted at RTS.
     pub reads_max: Option<u8>,
     /// Completions at RESET.
     pub completions_at_reset: Completions,
     /// Completions at destroy.
     pub completions_at_destroy: Completions,
-    /// After RESET the provider's ring is out of step: work is accepted and never completes.
+    /// Whether RESET desynchronizes the provider's ring: work is accepted and never completes.
     pub reset_breaks_ring: bool,
     /// Source of PSNs.
     pub psn_source: PsnSource,
-    /// Writes and sends behind the expected PSN.
+    /// Writes and sends with a PSN before the expected one.
     pub duplicate_ack: DuplicateAck,
-    /// An acknowledgement of a number that was not sent yet ends what was sent.
+    /// Whether an acknowledgement of an unsent number completes sent work.
     pub ack_beyond_ends: bool,
-    /// Reads behind the expected PSN.
+    /// Reads with a PSN before the expected one.
     pub duplicate_read: DuplicateRead,
-    /// Numbers of queue pairs.
+    /// Numbering of queue pairs.
     pub numbers: Numbers,
     /// The low byte of a key is random per registration; otherwise it is zero.
     pub key_byte_varies: bool,
-    /// The lkey and the rkey of a region are the same number.
+    /// Whether the lkey and the rkey of a region are the same number.
     pub one_key: bool,
-    /// Queue pairs that a device has. Smaller than life, so that tests reach it.
+    /// Maximum queue pairs of the device. Lower than on real devices, so that tests reach it.
     pub queue_pairs_max: u32,
-    /// Regions that a device has. Smaller than life, so that tests reach it.
+    /// Maximum regions of the device. Lower than on real devices, so that tests reach it.
     pub regions_max: u32,
     /// Error of a full table of regions.
     pub regions_full: Errno,
@@ -246,7 +248,7 @@ pub struct Profile {
     pub retry: Retry,
     /// Statuses at the requester.
     pub statuses: Statuses,
-    /// An error of a queue pair raises an event as well.
+    /// Whether an error of a queue pair also raises an event.
     pub error_event: bool,
     /// Reports `PORT_ACTIVE` twice.
     pub port_active_twice: bool,

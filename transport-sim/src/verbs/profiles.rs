@@ -1,5 +1,5 @@
-//! The devices. "Shared" is the kernel's own state table; "measured" is soft-RoCE of Linux 6.1 and
-//! 6.12, asked in a guest; a driver's name is its source in the kernel or in rdma-core 65.
+//! The devices. "Shared" is the kernel's common state table; "measured" is soft-RoCE of Linux 6.1
+//! and 6.12 in a guest; a driver's name refers to its source in the kernel or in rdma-core 65.
 
 use super::errors::Errno;
 use super::objects::{GidKind, Status};
@@ -13,8 +13,8 @@ use super::states::{self, QpState};
 pub static PROFILES: [&Profile; 7] =
     [&STRICT, &RXE, &MLX5, &IRDMA, &ERDMA_STANDARD, &ERDMA_COMPAT, &ERDMA_ROCEV2];
 
-/// The specification, with the hardest choice wherever it leaves one: numbers are reused at once,
-/// and dropped work is never reported.
+/// The specification, with the hardest choice wherever it permits several: numbers are reused at
+/// once, and dropped work is never reported.
 pub static STRICT: Profile = Profile {
     name: "strict",
     // Shared: `ib_modify_qp_is_ok`.
@@ -26,33 +26,34 @@ pub static STRICT: Profile = Profile {
     gids: &[(GidKind::LinkLocal, 2), (GidKind::Ipv4, 2)],
     gid_table_length: 16,
     gid_index: Some(1),
-    // The core resolves the neighbour before the driver is asked, for a second at most.
+    // The core resolves the neighbour before it calls the driver, for at most a second.
     resolves: true,
     refuses_link_local: false,
     connects_ipv4_only: false,
-    // Specification: posts in the wrong state are immediate errors and leave nothing.
+    // Specification: posts in the wrong state fail immediately and have no effect.
     early_send: EarlySend::Refused(Errno::Einval),
     receive_in_reset: Some(Errno::Einval),
-    // Specification: in the error state work is taken and flushed.
+    // Specification: in the error state work is accepted and flushed.
     post_after_own_error: None,
     late_post: LatePost::Flushed,
     late_receive: LateReceive::AsSends,
-    // Specification: what was held goes out with the step to RTS.
+    // Specification: held work is sent with the step to RTS.
     held_send: HeldSend::Rts,
     drains_first: false,
-    // Not looked up: each device has its own.
+    // Unknown: it differs between devices.
     reads_max: None,
-    // Specification: completions in the queue stay when their queue pair leaves.
+    // Specification: completions stay in the queue when their queue pair is destroyed.
     completions_at_reset: Completions::Kept,
     completions_at_destroy: Completions::Kept,
     reset_breaks_ring: false,
     psn_source: PsnSource::Attributes,
-    // Specification: a duplicate is acknowledged, a number not sent yet is not one to be ended by.
+    // Specification: a duplicate is acknowledged, and an acknowledgement of an unsent number
+    // completes nothing.
     duplicate_ack: DuplicateAck::Its,
     ack_beyond_ends: false,
     // Specification: a duplicate read is executed again.
     duplicate_read: DuplicateRead::Executed,
-    // No source: the allocation that a restarted or retired peer is hit by most.
+    // No source: the allocation that is hardest on a restarted or retired peer.
     numbers: Numbers::SmallestFree { first: 1 },
     key_byte_varies: false,
     one_key: false,
@@ -61,7 +62,7 @@ pub static STRICT: Profile = Profile {
     regions_full: Errno::Enomem,
     needs_depth: false,
     negative_data_codes: false,
-    // Specification: seven retries are seven.
+    // Specification: the retry count is exact.
     retry: Retry {
         infinite_count: None,
         count_fixed: None,
@@ -73,8 +74,8 @@ pub static STRICT: Profile = Profile {
     port_active_twice: false,
 };
 
-/// The specification, on which no silent peer is ever given up: a lane over it fails by its watchdog
-/// alone. No device, and none of [`PROFILES`].
+/// The specification, but a silent peer is never given up: a lane over it fails only by its
+/// watchdog. Not a real device, and not one of [`PROFILES`].
 pub static ENDLESS: Profile = Profile {
     name: "endless",
     // Queue pairs of a world ask for no retry.
@@ -210,14 +211,14 @@ pub static ERDMA_COMPAT: Profile = Profile {
     // erdma provider: no check, the entry sits in the ring.
     early_send: EarlySend::Kept,
     receive_in_reset: None,
-    // erdma provider: -EIO if the last modify that succeeded was ERR.
+    // erdma provider: -EIO if the last successful modify was ERR.
     post_after_own_error: Some(Errno::Eio),
-    // erdma: only queues of the kernel are flushed again; what is posted late may stay for ever.
+    // erdma: only the kernel's queues are flushed again; late posts may remain for ever.
     late_post: LatePost::Lost,
     // erdma provider: entries of unknown numbers are dropped when polled.
     completions_at_destroy: Completions::Removed,
-    // erdma: PSNs are stored and not given to the hardware; the flow's first sequence number is a
-    // function of addresses and queue-pair numbers.
+    // erdma: PSNs are stored and not passed to the hardware; the first sequence number of a flow is
+    // a function of addresses and queue-pair numbers.
     psn_source: PsnSource::Constant,
     // erdma: cyclic from 1, from 1 again after a restart of the host.
     numbers: Numbers::Cycling { first: 1, count: 1_023 },
@@ -228,7 +229,7 @@ pub static ERDMA_COMPAT: Profile = Profile {
     // erdma: both depths must not be zero.
     needs_depth: true,
     negative_data_codes: true,
-    // erdma: a device-wide count of 24, and none of the queue pair's values.
+    // erdma: a device-wide count of 24, independent of the queue pair's attributes.
     retry: Retry {
         infinite_count: None,
         count_fixed: Some(24),
@@ -264,7 +265,7 @@ pub static ERDMA_ROCEV2: Profile = Profile {
     refuses_link_local: false,
     connects_ipv4_only: false,
     reset_breaks_ring: true,
-    // Not said otherwise for this mode: as the attributes say.
+    // Not documented for this mode: as in the attributes.
     psn_source: PsnSource::Attributes,
     ..ERDMA_COMPAT
 };

@@ -2,8 +2,8 @@
 
 use std::hash::{Hash, Hasher};
 
-/// A part that stays out of hashes as long as it is what it was at first: so fingerprints, and the
-/// lines that replay a run by them, are the same as before the part was there.
+/// A part that is omitted from hashes in its initial state. Fingerprints, and the replay lines that
+/// contain them, thus stay the same as before the part was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rare<T>(pub(super) T);
 

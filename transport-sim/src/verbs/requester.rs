@@ -12,7 +12,7 @@ use super::profile::{EarlySend, Profile};
 use super::states::QpState;
 use std::sync::Arc;
 
-/// Retries that wait for a receiver for ever.
+/// The retry count for unlimited waiting for a receiver.
 const RNR_FOR_EVER: u8 = 7;
 
 impl Fabric {
@@ -31,7 +31,7 @@ impl Fabric {
             return Err(refused(Errno::Einval));
         };
         let state = qp.state;
-        // A backend cannot know of an error that its device has not reported.
+        // A backend cannot know an error that its device has not reported.
         let outside = qp.asked != QpState::Rts;
         if let (QpState::Err, Some(errno)) = (qp.asked, profile.post_after_own_error) {
             self.note(Law::PostedOutsideRts { nic, number, state });
@@ -84,7 +84,7 @@ impl Fabric {
         result
     }
 
-    /// Checks a request on our side and sends its packets.
+    /// Checks a request locally and sends its packets.
     pub(super) fn execute(&mut self, nic: usize, number: u32, request: WorkRequest) {
         let owner = self.nic(nic);
         let profile = owner.profile;
@@ -94,7 +94,7 @@ impl Fabric {
         }
         let sends = owner.port_up && self.has_own_address(nic, number);
         let fails = match request.kind {
-            // The NIC finds out about the sink of a read when the bytes come.
+            // The NIC checks the destination of a read when the bytes arrive.
             SendKind::Read { .. } => None,
             SendKind::Write { .. } | SendKind::Send if request.length == 0 => None,
             SendKind::Write { .. } | SendKind::Send => match self.local(nic, &request) {
@@ -116,7 +116,7 @@ impl Fabric {
         self.transmit(nic, number, &sent);
     }
 
-    /// The bytes that a request is about on our side: no region, or out of bounds, or these.
+    /// Returns the local bytes of a request: no region, out of bounds, or these bytes.
     fn local(&self, nic: usize, request: &WorkRequest) -> Option<Option<&[u8]>> {
         let mut regions = self.nic(self.memory_of(nic)).regions.values();
         let region = regions.find(|region| region.keys.lkey == request.lkey)?;
@@ -168,7 +168,7 @@ impl Fabric {
         out.into_iter().for_each(|packet| self.send(packet));
     }
 
-    /// Queue pairs that wait for an answer and whose timer may run out.
+    /// Returns the queue pairs that wait for an answer with a finite timer.
     pub fn waiting(&self, nic: usize) -> impl Iterator<Item = u32> + '_ {
         let profile = self.nic(nic).profile;
         let waits = move |(number, qp): (u32, &QueuePair)| {
@@ -177,15 +177,15 @@ impl Fabric {
         self.nic(nic).queue_pairs().filter_map(waits)
     }
 
-    /// The retries of a queue pair have an end.
+    /// Whether the retries of a queue pair are limited.
     pub fn gives_up(&self, nic: usize, number: u32) -> bool {
         let retry = self.nic(nic).profile.retry;
         let qp = self.queue_pair(nic, number);
         qp.is_some_and(|qp| retry.count(qp.timeout, qp.retry_count).is_some())
     }
 
-    /// The retry timer of a queue pair runs out once: everything without an answer is sent again,
-    /// or given up when the tries are used up.
+    /// Expires the retry timer of a queue pair once: unanswered packets are retransmitted, or given
+    /// up after the last try.
     pub fn expire(&mut self, nic: usize, number: u32) {
         let profile = self.nic(nic).profile;
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
@@ -203,7 +203,7 @@ impl Fabric {
         sent.iter().for_each(|sent| self.transmit(nic, number, sent));
     }
 
-    /// All tries of a queue pair run out at once. One that tries for ever goes on.
+    /// Expires all tries of a queue pair at once. A queue pair with unlimited retries continues.
     pub fn exhaust(&mut self, nic: usize, number: u32) {
         let profile = self.nic(nic).profile;
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
@@ -215,7 +215,7 @@ impl Fabric {
         self.fail_queue_pair(nic, number, Some(first));
     }
 
-    /// An answer arrives.
+    /// Handles an answer.
     pub(super) fn on_answer(&mut self, nic: usize, number: u32, psn: u32, body: PacketBody) {
         let Some(qp) = self.queue_pair(nic, number) else { return };
         if !matches!(qp.state, QpState::Rts | QpState::Sqd) {
@@ -226,7 +226,7 @@ impl Fabric {
             (psn.wrapping_sub(sent.first_psn) & PSN_MASK) <= span
         };
         let Some(index) = qp.sent.iter().position(covers) else {
-            // An answer about nothing that is outstanding is dropped, except by some.
+            // An answer to nothing outstanding is dropped, except by some devices.
             if self.nic(nic).profile.ack_beyond_ends && body == PacketBody::Ack {
                 self.on_ack_beyond(nic, number, psn);
             }
@@ -263,7 +263,7 @@ impl Fabric {
         }
     }
 
-    /// The oldest request succeeds.
+    /// Completes the oldest request with a success.
     fn succeed(&mut self, nic: usize, number: u32) {
         let owner = self.nic_mut(nic);
         let Some(qp) = owner.queue_pairs.get_mut(&number) else { return };
@@ -336,7 +336,7 @@ pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu).max(1)
 }
 
-/// Unanswered packets are sent again in this state.
+/// Whether unanswered packets are retransmitted in this state.
 fn resends(profile: &Profile, qp: &QueuePair) -> bool {
     qp.state == QpState::Rts || (qp.state == QpState::Sqd && !profile.drains_first)
 }

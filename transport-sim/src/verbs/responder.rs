@@ -1,4 +1,4 @@
-//! The answering half of a queue pair. It asks nothing of the process that owns it.
+//! The responder of a queue pair. It needs no action of the owning process.
 
 use super::fabric::Fabric;
 use super::modify::{PSN_HALF, PSN_MASK};
@@ -11,12 +11,12 @@ use super::states::QpState;
 use std::sync::Arc;
 
 impl Fabric {
-    /// A packet arrives at a port that is up.
+    /// Handles a packet at an active port.
     pub(super) fn receive(&mut self, packet: Packet) {
         let Packet { from, to, dest_number, psn, body } = packet;
         let (nic, number) = (usize::from(to), dest_number);
         let Some(qp) = self.queue_pair(nic, number) else { return };
-        // The address is checked; there is no number to be checked.
+        // Only the address is checked, since a packet has no source number.
         if qp.bond.is_none_or(|bond| bond.host != from) {
             return;
         }
@@ -28,7 +28,7 @@ impl Fabric {
         }
         match psn.wrapping_sub(qp.expected_psn) & PSN_MASK {
             0 => self.on_request(nic, number, psn, body),
-            // A gap; the sender repeats the missing packets.
+            // A gap; the sender retransmits the missing packets.
             1..PSN_HALF => {}
             _ => self.on_duplicate(nic, number, psn, &body),
         }
@@ -40,7 +40,7 @@ impl Fabric {
         self.send(Packet { from: nic as u16, to: host, dest_number, psn, body });
     }
 
-    /// A duplicate is acknowledged and not executed again.
+    /// Acknowledges a duplicate without executing it again.
     fn on_duplicate(&mut self, nic: usize, number: u32, psn: u32, body: &PacketBody) {
         match body {
             PacketBody::ReadRequest { rkey, address, length } => {
@@ -65,7 +65,7 @@ impl Fabric {
         }
     }
 
-    /// Keeps what the driver wants to know of a request that was executed.
+    /// Records the state that the driver keeps of an executed request.
     fn remember(&mut self, nic: usize, number: u32, psn: u32, is_read: bool) {
         let profile = self.nic(nic).profile;
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
@@ -112,7 +112,7 @@ impl Fabric {
         }
     }
 
-    /// The responder of a request that is refused is in error as well.
+    /// Moves the responder of a refused request to error as well.
     fn fail_responder(&mut self, nic: usize, number: u32) {
         self.fail_queue_pair(nic, number, None);
         let owner = self.nic_mut(nic);

@@ -1,10 +1,10 @@
-//! The states of a queue pair, and tables of what a driver does when asked to change them.
+//! The states of a queue pair, and the drivers' tables of their transitions.
 
 use super::errors::Errno;
 use std::fmt::{self, Display};
 
-/// The states of a queue pair. Drivers with states of their own are mapped to what they do: an
-/// eRDMA queue pair that is idle is `Init`, closing `Sqd`, terminated `Sqe`.
+/// The states of a queue pair. Driver-specific states are mapped by their behaviour: an idle eRDMA
+/// queue pair is `Init`, a closing one `Sqd`, a terminated one `Sqe`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QpState {
     /// Nothing is accepted, packets are dropped.
@@ -14,13 +14,13 @@ pub enum QpState {
     Init,
     /// The responder answers.
     Rtr,
-    /// Requests go out.
+    /// Requests are sent.
     Rts,
     /// The send queue is drained.
     Sqd,
     /// The send side is in error; no reliable connection enters it.
     Sqe,
-    /// Dead both ways; what is posted is flushed.
+    /// Both directions are dead; posted work is flushed.
     Err,
 }
 
@@ -43,9 +43,9 @@ pub enum Step {
     Refused(Errno),
     /// Returns 0 and changes nothing.
     Nothing,
-    /// Goes to this state.
+    /// Moves to this state.
     To(QpState),
-    /// Connects to the peer named in the address vector and goes to RTS.
+    /// Connects to the peer in the address vector and moves to RTS.
     Connect,
 }
 
@@ -76,7 +76,7 @@ pub(super) const SHARED: Transitions = [
     [RESET, NO, NO, NO, NO, NO, ERR],
 ];
 
-/// As [`SHARED`], but RESET is taken for ERR, from every state.
+/// As [`SHARED`], but RESET is treated as ERR, from every state.
 pub(super) const RESET_IS_ERROR: Transitions = [
     [ERR, INIT, NO, NO, NO, NO, NO],
     [ERR, INIT, RTR, NO, NO, NO, ERR],
@@ -87,10 +87,10 @@ pub(super) const RESET_IS_ERROR: Transitions = [
     [ERR, NO, NO, NO, NO, NO, ERR],
 ];
 
-/// eRDMA without out-of-band connections: RTR does nothing, RTS wants a connection manager.
+/// eRDMA without out-of-band connections: RTR has no effect, RTS requires a connection manager.
 pub(super) const ERDMA_STANDARD: Transitions = erdma(OK, NO);
 
-/// eRDMA in compat mode: RTR connects, and RTS does if RTR was left out.
+/// eRDMA in compat mode: RTR connects, and so does RTS if RTR was skipped.
 pub(super) const ERDMA_COMPAT: Transitions = erdma(CONNECT, CONNECT);
 
 const fn erdma(rtr: Step, rts: Step) -> Transitions {

@@ -168,7 +168,7 @@ async fn cut_in_the_middle_of_a_hello() {
         net.allow(bytes);
         let error = a.transport.connect(a.pair(7), b.pair(7), theirs).await.unwrap_err();
         assert_eq!(error.call, "hello", "{bytes}: {error}");
-        assert_eq!(a.sink.failures(), 0, "wire told it");
+        assert_eq!(a.sink.failures(), 0, "the connect reported it");
         let (_, region) = b.region(64, Access::WRITE);
         let slice = a.write(patterned(10, 1).whole(), &region, 0);
         assert_eq!(a.sink.ended_now()[0].slice, slice, "the lane takes nothing");

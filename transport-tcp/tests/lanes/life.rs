@@ -188,7 +188,7 @@ async fn who_takes_no_connections_dials_whatever_its_pair() {
     let body = other.transport.create(LANE, 1).unwrap();
     quiet.transport.create(Lifecycle(8), 2).unwrap();
     let error = quiet.transport.connect(quiet.pair(8), other.pair(LANE.0), body).await.unwrap_err();
-    assert!(error.detail.contains("neither side takes connections"), "{error}");
+    assert!(error.detail.contains("neither side accepts connections"), "{error}");
 }
 
 #[tokio::test]

@@ -91,9 +91,9 @@ async fn answers_to_nothing_break_the_lane() {
 async fn a_peer_that_asks_for_more_than_agreed_breaks_the_lane() {
     let read = RawFrame { kind: READ, ..RawFrame::done(1, 0) };
     let reads: Vec<u8> = (0..5).flat_map(|tag| RawFrame { tag, ..read }.encode()).collect();
-    breaks(&reads, "4 agreed").await;
+    breaks(&reads, "the agreed 4").await;
     let dones: Vec<u8> = (0..5).flat_map(|tag| RawFrame::done(tag, 0).encode()).collect();
-    breaks(&dones, "4 agreed").await;
+    breaks(&dones, "the agreed 4").await;
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_peer_that_asks_and_never_reads_is_held_to_the_depth() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     let error = node.sink.failure().await;
-    assert!(error.detail.contains("4 agreed"), "{error}");
+    assert!(error.detail.contains("the agreed 4"), "{error}");
 }
 
 /// Sends the first half of a write of 200 kB, and waits until it has landed.

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
 
-/// The form of `bench.json`; grows when a field changes its meaning or goes.
+/// Version of the form of `bench.json`; it grows when a field is removed or changes its meaning.
 const SCHEMA: u32 = 2;
-/// Parts of the output of `handfast bench --json`; lists of several starts add up.
+/// Parts of the output of `handfast bench --json`; lists of several runs are concatenated.
 const PARTS: [&str; 5] = ["placement", "workloads", "latencies", "first_transfer_us", "peers"];
 
-/// Everything that was measured in one run of `cargo xtask bench`, as `bench.json` has it.
+/// All results of one run of `cargo xtask bench`, as in `bench.json`.
 pub(super) struct Figures(pub(super) Value);
 
 impl Figures {
@@ -23,7 +23,7 @@ impl Figures {
         }))
     }
 
-    /// Takes in the output of one start of `handfast bench --json`.
+    /// Adds the output of one run of `handfast bench --json`.
     pub(super) fn add(&mut self, output: &str) -> Result<()> {
         let mut result: Value =
             serde_json::from_str(output.trim()).context("the output of handfast bench")?;
@@ -63,7 +63,7 @@ impl Figures {
         all.find(|one| one["operation"] == operation && one["size"] == size).unwrap_or(&Value::Null)
     }
 
-    /// All of it, and the targets.
+    /// Returns all results and the targets.
     pub(super) fn with(&self, targets: &[Target]) -> Value {
         let mut all = self.0.clone();
         all["targets"] = targets.iter().map(Target::to_json).collect();
@@ -75,7 +75,7 @@ impl Figures {
     }
 }
 
-/// The measuring machine.
+/// Describes the measuring machine.
 fn machine() -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let processors = read("/proc/cpuinfo");
@@ -88,13 +88,13 @@ fn machine() -> Value {
         "processors": models().count(),
         // A build suffix follows the numbers.
         "kernel": release.split(['-', '+']).next().unwrap_or_default().trim(),
-        // Other runnable programs at the start.
+        // The number of other runnable programs at the start.
         "load": load.split(' ').next().and_then(|it| it.parse().ok()).unwrap_or(0.0),
     })
 }
 
-/// The median of the ratios of what was measured in the same rounds: the rates of a workload to those
-/// of the series `name` of another.
+/// Returns the median ratio of the rates of a workload to those of the series `name` of another,
+/// measured in the same rounds.
 pub(super) fn median_ratio(own: &Value, other: &Value, name: &str) -> Option<f64> {
     let numbers = |row: &Value, name: &str| -> Vec<f64> {
         row[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()

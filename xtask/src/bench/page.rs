@@ -1,4 +1,4 @@
-//! The result as a page, and in short for the terminal.
+//! Formats the result as a page, and in brief for the terminal.
 
 use super::figures::Figures;
 use super::targets::Target;
@@ -6,7 +6,7 @@ use anyhow::Result;
 use minijinja::{Environment, Value};
 use std::fmt::Write as _;
 
-/// The page in `docs/bench`.
+/// Returns the page in `docs/bench`.
 pub(super) fn page(figures: &Figures, targets: &[Target]) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_keep_trailing_newline(true);
@@ -15,7 +15,7 @@ pub(super) fn page(figures: &Figures, targets: &[Target]) -> Result<String> {
     Ok(environment.render_str(include_str!("page.md"), figures.with(targets))?)
 }
 
-/// A number with so many digits after the point; what was not measured is a dash.
+/// Formats a number with so many digits after the point; a missing one is a dash.
 fn fixed(value: Value, digits: usize) -> String {
     match f64::try_from(value) {
         Ok(value) => format!("{value:.digits$}"),
@@ -27,7 +27,7 @@ fn size(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
-/// The targets for a terminal.
+/// Formats the targets for a terminal.
 pub(super) fn terminal(targets: &[Target]) -> String {
     let mut text = String::new();
     for target in targets {

@@ -18,7 +18,7 @@ enum Bound {
 pub(super) struct Target {
     pub(super) what: String,
     bound: Bound,
-    /// `None`: it was not measured, which counts as missed.
+    /// `None` if it was not measured, which counts as missed.
     value: Option<f64>,
     unit: &'static str,
     /// Additional note.
@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    /// The figure, and what is to be known of it.
+    /// Formats the figure with its note.
     pub(super) fn found(&self) -> String {
         let value = match self.value {
             None => "-".to_owned(),
@@ -87,13 +87,13 @@ impl Target {
     }
 }
 
-/// All targets, in the order in which they are read.
+/// Returns all targets, in the order of the page.
 pub(super) fn judge(figures: &Figures) -> Vec<Target> {
     let groups = [rates, threads, waits, processor, peers];
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
-/// To the raw stream of the same block size over the same memory.
+/// Ratio to the raw stream of the same block size over the same memory.
 fn ratio(row: &Value) -> Option<f64> {
     row["ratio"].as_f64()
 }
@@ -115,7 +115,7 @@ fn rates(figures: &Figures) -> Vec<Target> {
     for (size, name) in [(MIB, "1 MiB"), (16 * MIB, "16 MiB")] {
         for (operation, batch) in [("write", 1), ("write", 32), ("read", 1), ("read", 32)] {
             let row = row(operation, size, batch);
-            // The quick run leaves the largest batches out.
+            // The quick run omits the largest batches.
             if figures.0["quick"] == true && row.is_none() {
                 continue;
             }
@@ -129,7 +129,7 @@ fn rates(figures: &Figures) -> Vec<Target> {
     targets
 }
 
-/// The workload that gains least from, or loses most by, more threads.
+/// Returns the workload that gains least from more threads, or loses most.
 fn threads(figures: &Figures) -> Vec<Target> {
     let ratios = figures.rows().filter_map(|row| {
         let (size, batch) = (row["size"].as_u64()?, row["batch"].as_u64()?);

@@ -1,4 +1,4 @@
-//! Circles of imports among the files of a crate.
+//! Import cycles among the files of a crate.
 
 use crate::report::{Outcome, of_findings};
 use anyhow::{Context, Result, anyhow};
@@ -8,11 +8,11 @@ use std::fs;
 use std::iter::Peekable;
 use std::path::Path;
 
-/// Most files of one circle. A few files that share a type and its helper are one room.
+/// Maximum number of files in a cycle. A few files may share a type and its helper.
 const FILES_MAX: usize = 3;
-/// The crates that hold the bound. A crate joins the list when its last circle is broken.
+/// The checked crates. A crate is added once its last cycle is broken.
 const CHECKED: [&str; 4] = ["cli", "core", "diagnosis", "engine"];
-/// Re-exports that are followed from one path, which bounds a chain that leads back to itself.
+/// Maximum re-exports followed from one path, which bounds a chain that leads back to itself.
 const FOLLOWED_MAX: usize = 8;
 /// The path of a module from the crate's root, such as `["node", "lane"]`.
 type Module = Vec<String>;
@@ -35,10 +35,10 @@ struct Crate {
     files: BTreeMap<Module, File>,
 }
 
-/// The paths that a file names, each from the crate's root.
+/// The paths in a file, each from the crate's root.
 #[derive(Default)]
 struct File {
-    /// By the name that each import binds.
+    /// Paths by the name that the import binds.
     imports: BTreeMap<String, Module>,
     paths: BTreeSet<Module>,
 }
@@ -55,14 +55,14 @@ impl Crate {
                 let inner = [module.as_slice(), &[child]].concat();
                 let path = folder.join(inner.join("/"));
                 let files = [path.with_extension("rs"), path.join("mod.rs")];
-                // A module with a `path` attribute of its own has no file here, and no circle.
+                // A module with a `path` attribute has no file here, and no cycle.
                 waiting.extend(files.into_iter().find(|file| file.exists()).map(|it| (inner, it)));
             }
         }
         Ok(source)
     }
 
-    /// Adds a file and yields the names of the modules that it declares.
+    /// Adds a file and returns the names of the modules that it declares.
     fn add(&mut self, module: &Module, text: &str) -> Result<Vec<String>> {
         let tokens = text.parse::<TokenStream>().map_err(|error| anyhow!("{error}"))?;
         let mut names = Names::default();
@@ -71,7 +71,7 @@ impl Crate {
         Ok(names.children)
     }
 
-    /// The module in whose file the item behind a path is.
+    /// Returns the module whose file contains the item behind a path.
     fn home(&self, path: &[String]) -> Option<Module> {
         let mut path = path.to_vec();
         for _ in 0..FOLLOWED_MAX {
@@ -85,7 +85,7 @@ impl Crate {
         None
     }
 
-    /// The modules that each module's file imports from.
+    /// Returns the modules that each module's file imports from.
     fn arrows(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         let arrows = self.files.iter().map(|(module, file)| {
             let homes = file.paths.iter().filter_map(|path| self.home(path));
@@ -94,12 +94,13 @@ impl Crate {
         arrows.collect()
     }
 
-    /// Sets of files that all lead to each other, largest first.
+    /// Returns the sets of files that all reach each other, largest first.
     fn circles(&self) -> Vec<BTreeSet<Module>> {
         let arrows = self.arrows();
         let reached: BTreeMap<&Module, BTreeSet<&Module>> =
             self.files.keys().map(|module| (module, reachable(&arrows, module))).collect();
-        // A module that reaches itself is in a circle with all that reach it and that it reaches.
+        // A module that reaches itself is in a cycle with all modules that it reaches and that
+        // reach it.
         let circles = reached.iter().filter(|(module, seen)| seen.contains(*module));
         let circles = circles.map(|(module, seen)| {
             let back = seen.iter().filter(|other| reached[**other].contains(module));
@@ -127,14 +128,14 @@ impl Crate {
     }
 }
 
-/// One module is inside the other: a facade and its files are one room, and imports between them
-/// form no circle. The whole crate is no room.
+/// Whether one module is inside the other. A facade and its files are one unit, and imports between
+/// them form no cycle. The whole crate is not a unit.
 fn is_one_room(one: &Module, other: &Module) -> bool {
     let inside = |inner: &Module, outer: &Module| !outer.is_empty() && inner.starts_with(outer);
     one == other || inside(one, other) || inside(other, one)
 }
 
-/// The modules that can be reached from one by an arrow at least.
+/// Returns the modules reachable from one by at least one import.
 fn reachable<'a>(
     arrows: &'a BTreeMap<&Module, BTreeSet<Module>>,
     from: &'a Module,
@@ -155,15 +156,15 @@ fn shown(module: &Module) -> String {
 struct Names {
     /// The modules that the file declares.
     children: Vec<String>,
-    /// The name that an import binds, if it does, the path, and the inline modules around it: a `super`
-    /// inside one stays in the file.
+    /// The name bound by an import, if any, the path, and the number of inline modules around it: a
+    /// `super` inside one stays in the file.
     paths: Vec<(Option<String>, Vec<String>, usize)>,
 }
 
 type Tokens = Peekable<token_stream::IntoIter>;
 
 impl Names {
-    /// Leaves out items with `#[cfg(test)]`, or with another condition that begins with `test`.
+    /// Omits items with `#[cfg(test)]`, or with another condition that begins with `test`.
     fn read(&mut self, tokens: TokenStream, inline: usize) {
         let mut rest = tokens.into_iter().peekable();
         while let Some(token) = rest.next() {
@@ -235,7 +236,7 @@ fn is_block(token: &TokenTree, delimiter: Delimiter) -> bool {
     matches!(token, TokenTree::Group(group) if group.delimiter() == delimiter)
 }
 
-/// Takes `::`.
+/// Consumes `::`.
 fn separated(tokens: &mut Tokens) -> bool {
     let is_joint = |token: &TokenTree| matches!(token, TokenTree::Punct(colon) if colon.as_char() == ':' && colon.spacing() == Spacing::Joint);
     tokens.next_if(is_joint).and_then(|_| tokens.next()).is_some()
@@ -255,7 +256,7 @@ impl File {
     }
 }
 
-/// A path of this crate, from its root; paths of other crates are none.
+/// Returns a path of this crate from its root; `None` for paths of other crates.
 fn from_root(
     module: &Module,
     children: &[String],
@@ -308,7 +309,7 @@ mod tests {
     const PROSE: &str = "// use crate::b::B;\nconst T: &str = \"crate::b::B\"; \
         /* crate::b::B */ const R: &str = r#\"\" crate::b::B\"#; const C: char = '\"';";
     const USE_A: (&str, &str) = ("b", "use crate::a::A;");
-    /// A name, the circles, the files.
+    /// A name, the cycles, the files.
     const CASES: [(&str, &[&str], Files<'static>); 10] = [
         (
             "three files",

@@ -1,4 +1,4 @@
-//! Dependencies and features of packages, as cargo resolves each by itself.
+//! Dependencies and features of packages, as resolved by cargo for each package alone.
 
 use super::output_of;
 use crate::command::cargo;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 const CORE: &str = "handfast-core";
 const LIBRARY: &str = "handfast";
-/// HTTP, metadata clients, the exporter of metrics and the catalogue of problems: each is behind a
+/// HTTP, metadata clients, the exporter of metrics and the catalogue of problems: each requires a
 /// feature of the library.
 const LIBRARY_LACKS: &[&str] = &[
     "aho-corasick",
@@ -56,7 +56,7 @@ const CORE_MAY_USE: &[&str] = &[
     "zerocopy-derive",
 ];
 
-/// A fault of a package in a resolved graph, from its name and the features it is built with there.
+/// A check of each package in a resolved graph, by its name and its features there.
 pub(crate) struct Rule {
     package: &'static str,
     /// Options of `cargo tree`.
@@ -64,7 +64,7 @@ pub(crate) struct Rule {
     fault: fn(&str, &[&str]) -> Option<String>,
 }
 
-/// The core's dependencies, with all its features and on every target, are on the list.
+/// The core's dependencies, with all features and on every target, are on the list.
 pub(crate) const CORE_DEPENDENCIES: Rule = Rule {
     package: CORE,
     options: &["-e", "normal,build", "--all-features"],
@@ -74,7 +74,7 @@ pub(crate) const CORE_DEPENDENCIES: Rule = Rule {
     },
 };
 
-/// Nothing the core links to is built with the standard library on the core's account.
+/// No dependency of the core is built with the standard library because of the core.
 pub(crate) const CORE_FEATURES: Rule = Rule {
     package: CORE,
     options: &["-e", "normal,no-proc-macro"],
@@ -83,7 +83,7 @@ pub(crate) const CORE_FEATURES: Rule = Rule {
     },
 };
 
-/// The library links nothing that only programs and operators need, unless a feature asks for it.
+/// The library links nothing that only programs and operators need, unless a feature enables it.
 pub(crate) const LIBRARY_DEPENDENCIES: Rule = Rule {
     package: LIBRARY,
     options: &["-e", "normal"],

@@ -13,7 +13,7 @@ pub(crate) fn check(root: &Path) -> Outcome {
     let mut git = Command::new("git");
     git.current_dir(root).args(["ls-files", "-z"]);
     let listing = output_of(git, &[0]).map_err(as_skipped)?;
-    // Pages below `src` are templates: their links hold where the page is written to.
+    // Pages below `src` are templates: their links are valid at the place of the output.
     let is_page = |file: &str| file.ends_with(".md") && !file.contains("/src/");
     let text = |file: &str| fs::read_to_string(root.join(file)).ok().filter(|_| is_page(file));
     let files = listing.split('\0').filter(|file| !file.is_empty());
@@ -31,7 +31,7 @@ pub(crate) fn check(root: &Path) -> Outcome {
     of_findings(&findings, format!("links: {links}"))
 }
 
-/// The reason that `link` of `file` leads nowhere, if it does.
+/// Returns the reason why `link` of `file` is broken, if it is.
 fn fault_of(files: &BTreeMap<PathBuf, String>, file: &Path, link: &str) -> Option<&'static str> {
     let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
     let target = if path.is_empty() {
@@ -52,7 +52,7 @@ fn fault_of(files: &BTreeMap<PathBuf, String>, file: &Path, link: &str) -> Optio
     }
 }
 
-/// The links of a page to other pages, with their lines; those in code are none.
+/// Returns the links of a page to other pages, with their lines; links in code do not count.
 fn links_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
     prose(text)
         .flat_map(|(number, line)| {
@@ -62,7 +62,7 @@ fn links_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"))
 }
 
-/// The lines outside of fenced code, counted from 1.
+/// Returns the lines outside of fenced code, counted from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -72,7 +72,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The fragments that headings of a page have on the usual hosts of repositories.
+/// Returns the fragments of a page's headings, as the common hosts of repositories generate them.
 fn anchors_of(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for (_, line) in prose(text) {
@@ -90,7 +90,7 @@ fn anchors_of(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// `path` without `.` and `..`; `None` where it leaves the repository.
+/// Returns `path` without `.` and `..`; `None` if it leaves the repository.
 fn normalized(path: &Path) -> Option<PathBuf> {
     let mut parts = PathBuf::new();
     for part in path.components() {

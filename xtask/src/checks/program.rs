@@ -6,11 +6,11 @@ use std::fs;
 use std::process::Command;
 use std::time::Instant;
 
-/// A name that stands in the table of broken variants, and so in a program that has it.
+/// A name from the table of broken variants, and so contained in a program with the variants.
 const VARIANT: &[u8] = b"ReplacedByRequest";
 
-/// The program as a build in the workspace's root makes it has no broken variant: it says so, and no
-/// name of one is in it.
+/// Checks that a program built in the workspace has no broken variant: it reports so, and contains
+/// no name of one.
 pub(crate) fn without_variants(project: &Project, deadline: Instant) -> Outcome {
     let build = project.cargo(&["build", "--bin", "handfast", "--release"]);
     project.run(build, "program", deadline)?;
@@ -23,7 +23,7 @@ pub(crate) fn without_variants(project: &Project, deadline: Instant) -> Outcome 
         Ok(_) => {}
         Err(error) => findings.push(format!("{}: {error}", program.display())),
     }
-    // Outside of a checkout, in which it would ask cargo to build the variants.
+    // Outside of a checkout, in which the program would build the variants with cargo.
     let outside = std::env::temp_dir();
     match Command::new(&program).args(["sim", "variants"]).current_dir(outside).output() {
         Ok(output) if output.status.code() == Some(2) && output.stdout.is_empty() => {}

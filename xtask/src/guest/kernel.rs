@@ -1,4 +1,4 @@
-//! The kernel that the guest boots, and its first file system.
+//! The kernel of the guest, and its initial file system.
 
 use super::packages::files_of;
 use crate::command;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Modules that the guest loads; their own dependencies are found in them. Without the checksum
-/// soft-RoCE refuses to add a link, with a misleading "No such file or directory".
+/// Modules loaded by the guest, with their dependencies. Without the checksum, soft-RoCE refuses to
+/// add a link with a misleading "No such file or directory".
 const MODULES: [&str; 12] = [
     "crc32_generic",
     "rdma_rxe",
@@ -24,18 +24,20 @@ const MODULES: [&str; 12] = [
     "overlay",
     // Losses and delays, for scenarios that need them.
     "sch_netem",
-    // In the built tree alone; no distribution kernel has it. Without it the checksum fails to load.
+    // Only in the built source tree; no distribution kernel has it. Without it the checksum fails
+    // to load.
+    // checksum fails to load.
     "crc32c_generic",
     "siw",
 ];
-/// Precedes, in a module's file, the names of those that it needs.
+/// Precedes the names of a module's dependencies in its file.
 const DEPENDS: &[u8] = b"\0depends=";
-/// Ends the name of a module that is packed.
+/// Suffix of a compressed module.
 const PACKED: &str = ".xz";
-/// Folders below one another in which modules are looked for.
+/// Maximum depth of folders searched for modules.
 const DEPTH_MAX: usize = 16;
 
-/// A kernel unpacked from its package.
+/// A kernel, unpacked from its package.
 pub(super) struct Kernel {
     pub(super) image: PathBuf,
     /// Modules by name, with `_` for `-`.
@@ -54,7 +56,7 @@ impl Kernel {
         Ok(Self { image, modules })
     }
 
-    /// Its release, which its headers are named by too.
+    /// Returns its release, which is also in the names of its headers.
     pub(super) fn release(&self) -> String {
         let name = self.image.file_name().unwrap_or_default().to_string_lossy();
         name.trim_start_matches("vmlinuz-").to_owned()
@@ -65,7 +67,7 @@ impl Kernel {
         self.modules.insert(name.to_owned(), module);
     }
 
-    /// Writes the archive that the kernel unpacks and whose `/init` it starts, as `folder`.cpio.
+    /// Writes the initial archive, whose `/init` the kernel starts, as `folder`.cpio.
     pub(super) fn first_files(
         &self,
         busybox: &Path,
@@ -84,7 +86,7 @@ impl Kernel {
         }
         let mut list = String::new();
         for (name, bytes) in order {
-            // Programs that look for modules go by the end of the name.
+            // Programs search modules by the suffix of the name.
             let name = format!("{name}.ko");
             fs::write(folder.join("modules").join(&name), bytes)?;
             list.push_str(&name);
@@ -108,7 +110,7 @@ impl Kernel {
         Ok(archive)
     }
 
-    /// Puts a module behind those it needs. One that is built into the kernel has no file.
+    /// Adds a module after its dependencies. A built-in module has no file.
     fn with_needed(&self, name: &str, order: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
         let name = name.replace('-', "_");
         if order.iter().any(|(known, _)| *known == name) {
@@ -139,14 +141,14 @@ fn collect(folder: &Path, depth: usize, into: &mut BTreeMap<String, PathBuf>) ->
     Ok(())
 }
 
-/// The name of the module that a file holds, packed or not.
+/// Returns the name of the module in a file, compressed or not.
 fn module_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let name = name.strip_suffix(PACKED).unwrap_or(name).strip_suffix(".ko")?;
     Some(name.replace('-', "_"))
 }
 
-/// A module as the kernel takes it.
+/// Returns a module, uncompressed.
 fn module_bytes(path: &Path) -> Result<Vec<u8>> {
     if !path.to_string_lossy().ends_with(PACKED) {
         return fs::read(path).with_context(|| format!("reading {}", path.display()));
@@ -157,7 +159,7 @@ fn module_bytes(path: &Path) -> Result<Vec<u8>> {
     Ok(unpacked.stdout)
 }
 
-/// The names of the modules that the module in `file` needs.
+/// Returns the names of the dependencies of the module in `file`.
 fn needed_by(file: &[u8]) -> Vec<String> {
     let Some(start) = file.windows(DEPENDS.len()).position(|window| window == DEPENDS) else {
         return Vec::new();

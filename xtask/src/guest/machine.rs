@@ -1,4 +1,4 @@
-//! The virtual machine: started, watched and ended.
+//! The virtual machine: its start, supervision and end.
 
 use super::kernel::Kernel;
 use super::packages::{Archive, KERNEL, Packages};
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The machine's own programs.
+/// The emulator and its programs.
 pub(crate) const MACHINE: Packages =
     Packages::of_system("machine", &["qemu-system-x86", "busybox-static", KERNEL]);
 /// A newer kernel than the release's own.
@@ -29,25 +29,26 @@ pub(crate) const DRIVERS: Packages = Packages::of_system(
 /// Kernel of a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum WhichKernel {
-    /// The newest of the distribution's release.
+    /// The newest kernel of the distribution's release.
     #[default]
     Release,
-    /// The newest of its backports.
+    /// The newest kernel of its backports.
     Backports,
 }
 
-/// From the start of the machine to that of the command. Seven seconds on two idle processors
-/// without a hardware accelerator, half a minute where six others use them.
+/// Timeout from the start of the machine to that of the command. A boot takes seven seconds on two
+/// idle processors without a hardware accelerator, and half a minute if six others use them.
 const BOOT_MAX: Duration = Duration::from_secs(100);
-/// From the command's end to that of the machine.
+/// Timeout from the end of the command to that of the machine.
 const SWITCH_OFF_MAX: Duration = Duration::from_secs(30);
-/// Of a boot that decides whether the hardware accelerator works; where it does it takes two.
+/// Timeout of a trial boot that decides whether the hardware accelerator works; a working one takes
+/// two seconds.
 const TRIAL_MAX: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 const MEMORY_MIB: &str = "1024";
-/// File by which one host requests the other's power to be cut.
+/// File by which one host requests a power cut of the other.
 const DESTROY_OTHER: &str = "destroy-other";
-/// Lines of the guest's console that are shown when it fails.
+/// Maximum lines of the guest's console shown after a failure.
 const CONSOLE_LINES: usize = 15;
 
 /// A machine that can be started.
@@ -62,7 +63,7 @@ pub(crate) struct Machine {
 /// A running machine, ended when dropped.
 struct Host {
     process: Child,
-    /// Its console, and what it shares with us.
+    /// Its console, and the folder shared with this process.
     folder: PathBuf,
     /// Number of boots.
     boot: u32,
@@ -75,7 +76,7 @@ impl Drop for Host {
 }
 
 impl Machine {
-    /// Finds or unpacks everything that the machine needs.
+    /// Finds or unpacks all requirements of the machine.
     pub(crate) fn prepare(
         project: &Project,
         kernel: WhichKernel,
@@ -102,20 +103,20 @@ impl Machine {
         Ok(Self { qemu, packages, drivers, kernel, folder })
     }
 
-    /// A kernel's soft-iWARP was built before.
+    /// Whether a kernel's soft-iWARP was built before.
     pub(crate) fn has_siw(project: &Project) -> bool {
         let packages = MACHINE.folder(project);
         Kernel::find(&packages).is_ok_and(|kernel| siw::kept(project, &kernel.release()).is_some())
     }
 
-    /// Builds a kernel's soft-iWARP unless that was done before.
+    /// Builds a kernel's soft-iWARP unless it exists.
     pub(crate) fn ensure_siw(project: &Project, deadline: Instant) -> Result<()> {
         let kernel = Kernel::find(&MACHINE.ensure(project, deadline)?)?;
         siw::ensure(project, &kernel.release(), deadline).map(|_| ())
     }
 
-    /// Boots as many hosts as the command asks for, runs the command in each when all are up,
-    /// switches off, and returns the first exit code that is not 0.
+    /// Boots the hosts of the command, runs the command in each once all have booted, shuts them
+    /// down, and returns the first exit code other than 0.
     pub(crate) fn run(&self, command: &GuestCommand, verdict: &Path) -> Result<u8> {
         let busybox = found(&self.packages, "busybox").context("no busybox was unpacked")?;
         let deadline = Instant::now() + BOOT_MAX;
@@ -135,7 +136,7 @@ impl Machine {
         let mut first = 0;
         for host in &mut hosts {
             host.wait("never", SWITCH_OFF_MAX, "to switch off")?;
-            // Read now, for the file is there before its content.
+            // Read only now, since the file exists before its content.
             let code = fs::read_to_string(host.shared("exit")).unwrap_or_default();
             let code = code.trim().parse().with_context(|| host.failure("no exit code came"))?;
             first = if first == 0 { code } else { first };
@@ -166,8 +167,8 @@ impl Machine {
         qemu.args(["-serial", "stdio", "-virtfs"]).arg(share("host", Path::new("/"), true));
         qemu.arg("-virtfs").arg(share("run", &shared, false)).stdout(Stdio::inherit());
         if command.hosts == 2 {
-            // The wire is a pair of sockets, named from the folder that the machines run in: names
-            // of sockets are short.
+            // The link is a pair of sockets, named relative to the machines' folder, since names of
+            // sockets are short.
             let (own, other) = (number, 1 - number);
             let wire = format!(
                 "dgram,id=wire,local.type=unix,local.path=wire-{own},\
@@ -180,8 +181,8 @@ impl Machine {
         Ok(Host { process, folder, boot })
     }
 
-    /// The accelerator to use. A device for the hardware's is no proof that it works: one boot is,
-    /// and its verdict is kept.
+    /// Returns the accelerator to use. A device of the hardware accelerator does not prove that it
+    /// works; a trial boot does, and its verdict is kept.
     fn accelerator(&self, files: &Path, verdict: &Path) -> Result<&'static str> {
         const KVM: &str = "kvm";
         const TCG: &str = "tcg,thread=multi";
@@ -228,8 +229,8 @@ impl Machine {
     }
 }
 
-/// Waits until the command has ended in each host. A host that makes the file [`DESTROY_OTHER`] in
-/// the folder it shares with us has the other's power cut, and has it started again.
+/// Waits until the command has ended in each host. If a host creates the file [`DESTROY_OTHER`] in
+/// its shared folder, the other host's power is cut and it is started again.
 fn until_ended(
     hosts: &mut [Host],
     limit: Duration,
@@ -261,9 +262,9 @@ fn until_ended(
             hosts[other] = boot(number, hosts[other].boot + 1)?;
             hosts[other].wait_ready()?;
             fs::write(hosts[other].shared("go"), "")?;
-            // Not before: who asked may not have closed it when it was seen.
+            // Not earlier: the requesting host may still have had it open.
             fs::remove_file(hosts[asked].shared(DESTROY_OTHER))?;
-            // A boot is not the command's time.
+            // The time of a boot does not count for the command.
             deadline += begun.elapsed();
         }
         thread::sleep(POLL);
@@ -271,9 +272,9 @@ fn until_ended(
 }
 
 impl Host {
-    /// As if its power were cut.
+    /// Ends the machine as a power cut would.
     fn destroy(&mut self) {
-        // Either call fails only when the machine is gone already.
+        // Either call fails only if the machine has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -285,7 +286,7 @@ impl Host {
         Ok(())
     }
 
-    /// The guest has made the file `mark`, or has ended.
+    /// Whether the guest has created the file `mark`, or has ended.
     fn is_over(&mut self, mark: &str) -> Result<bool> {
         Ok(self.shared(mark).exists() || self.process.try_wait()?.is_some())
     }
@@ -294,7 +295,7 @@ impl Host {
         self.folder.join("shared").join(name)
     }
 
-    /// Waits until the guest has made the file `mark`, or has ended.
+    /// Waits until the guest has created the file `mark`, or has ended.
     fn wait(&mut self, mark: &str, limit: Duration, what: &str) -> Result<()> {
         let deadline = Instant::now() + limit;
         while !self.is_over(mark)? {
@@ -314,7 +315,7 @@ impl Host {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A failure with the end of the guest's console.
+    /// Creates an error with the end of the guest's console.
     fn failure(&self, what: &str) -> String {
         let console = self.console();
         let lines: Vec<_> = console.lines().collect();
@@ -330,7 +331,7 @@ impl Drop for Machine {
     }
 }
 
-/// A program that was unpacked or that the system has.
+/// Returns the path of a program, unpacked or of the system.
 fn found(packages: &Path, name: &str) -> Option<PathBuf> {
     let folders = ["usr/bin", "bin"].map(|folder| packages.join(folder));
     let path = env::var_os("PATH").unwrap_or_default();
@@ -338,7 +339,7 @@ fn found(packages: &Path, name: &str) -> Option<PathBuf> {
     places.find_map(|folder| Some(folder.join(name)).filter(|program| program.is_file()))
 }
 
-/// A folder of the host as QEMU wants it named: a comma in its path is doubled.
+/// Formats a folder of the host for QEMU, which requires commas to be doubled.
 fn share(tag: &str, folder: &Path, readonly: bool) -> OsString {
     let path = folder.to_string_lossy().replace(',', ",,");
     let readonly = if readonly { ",readonly=on,multidevs=remap" } else { "" };

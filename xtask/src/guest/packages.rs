@@ -1,7 +1,8 @@
-//! Debian packages that are unpacked below cargo's target folder where the system lacks them.
+//! Debian packages that are unpacked below cargo's target folder if the system lacks them.
 //!
-//! Nothing is installed, so no root is needed and no package of the system changes: a virtual
-//! machine's kernel, another libclang or a program that conflicts with an installed one stay apart.
+//! Nothing is installed, so root is not required and no package of the system changes: a virtual
+//! machine's kernel, another libclang or a program that conflicts with an installed one stay
+//! separate.
 
 use crate::project::Project;
 use anyhow::{Context, Result, bail};
@@ -10,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Packages that are unpacked into one folder, with what they depend on and the system lacks.
+/// Packages that are unpacked into one folder, with the dependencies that the system lacks.
 pub(crate) struct Packages {
     /// The folder's name, and part of the name of logs.
     pub(crate) name: &'static str,
-    /// Package names; of [`KERNEL`] the package that it depends on, without further dependencies.
+    /// Package names; for [`KERNEL`] the package that it depends on, without further dependencies.
     pub(crate) packages: &'static [&'static str],
     /// Source of the packages.
     pub(crate) from: Archive,
@@ -23,15 +24,15 @@ pub(crate) struct Packages {
 /// Sources of packages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Archive {
-    /// Wherever the system has its packages from.
+    /// The system's source of packages.
     System,
-    /// The backports of the system's release, at the place that the system has its packages from.
+    /// The backports of the system's release, from the same server.
     Backports,
 }
 
-/// Depends on the newest kernel of the distribution and is otherwise empty.
+/// A package that depends on the newest kernel of the distribution and is otherwise empty.
 pub(crate) const KERNEL: &str = "linux-image-amd64";
-/// Written last.
+/// Marker file, written last.
 const COMPLETE: &str = ".complete";
 
 impl Packages {
@@ -44,21 +45,21 @@ impl Packages {
         project.scratch().join("packages").join(self.name)
     }
 
-    /// Reason for skipping a step that needs them.
+    /// Returns the reason for skipping a step that needs them.
     pub(crate) fn missing(&self) -> String {
         format!("these packages could not be unpacked: {}", self.packages.join(", "))
     }
 
-    /// They were unpacked before.
+    /// Whether they were unpacked before.
     pub(crate) fn is_present(&self, project: &Project) -> bool {
         fs::read_to_string(self.folder(project).join(COMPLETE))
             .is_ok_and(|names| names == self.packages.join(" "))
     }
 
-    /// Downloads and unpacks them, unless that was done before.
+    /// Downloads and unpacks them, unless they are present.
     ///
     /// # Errors
-    /// Says what to install where this system has no `apt-get` or no such packages.
+    /// Names the packages to install if this system has no `apt-get` or no such packages.
     pub(crate) fn ensure(&self, project: &Project, deadline: Instant) -> Result<PathBuf> {
         let folder = self.folder(project);
         if self.is_present(project) {
@@ -83,7 +84,7 @@ impl Packages {
             commands.into_iter().try_for_each(|command| run(command, "download").map(drop))
         };
         if let Err(first) = download() {
-            // Lists that were never fetched, or are stale; only root may fetch those of the system.
+            // The lists were never fetched, or are stale; only root may fetch those of the system.
             let update = apt.command("apt-get", &["update", "--quiet"]);
             if run(update, "update").is_err() {
                 return Err(first).with_context(wanted);
@@ -108,7 +109,7 @@ impl Packages {
         Ok(folder)
     }
 
-    /// The commands that download them.
+    /// Returns the commands that download them.
     fn downloads(&self, apt: &Apt, archives: &Path) -> Result<Vec<Command>> {
         let (kernels, others): (Vec<_>, Vec<_>) =
             self.packages.iter().partition(|name| **name == KERNEL);
@@ -121,7 +122,7 @@ impl Packages {
         if !others.is_empty() {
             let options = ["install", "--download-only", "--yes", "--no-install-recommends"];
             let mut download = apt.command("apt-get", &options);
-            // The lock guards the system's own packages, which stay as they are.
+            // The lock guards the system's own packages, which are not changed.
             download.args(["-o", "Debug::NoLocking=1", "-o"]);
             download.arg(format!("Dir::Cache::archives={}", archives.display())).args(others);
             commands.push(download);
@@ -130,13 +131,14 @@ impl Packages {
     }
 }
 
-/// Configuration of the package programs.
+/// Configuration of the package tools.
 struct Apt {
     options: Vec<String>,
 }
 
 impl Apt {
-    /// Lists of another place than the system's are kept in `lists`.
+    /// Returns the configuration for a source. Lists of another source than the system's are kept
+    /// in `lists`.
     fn of(archive: Archive, lists: &Path) -> Result<Self> {
         let Archive::Backports = archive else { return Ok(Self { options: Vec::new() }) };
         let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
@@ -149,7 +151,7 @@ impl Apt {
         let place = place_of(&text, codename)
             .with_context(|| format!("apt-get names no place for the release {codename}"))?;
         fs::create_dir_all(lists.join("partial"))?;
-        // Not in the folder of lists, which is swept.
+        // Not in the folder of lists, which is cleaned.
         let sources = lists.with_extension("list");
         fs::write(&sources, format!("deb {place} {codename}-backports main\n"))?;
         let options = vec![
@@ -159,7 +161,7 @@ impl Apt {
             "Dir::Cache::pkgcache=".to_owned(),
             "Dir::Cache::srcpkgcache=".to_owned(),
             "Debug::NoLocking=1".to_owned(),
-            // The folder is not open to the user that downloads otherwise.
+            // The folder is not accessible to the default user for downloads.
             "APT::Sandbox::User=".to_owned(),
         ];
         Ok(Self { options })
@@ -172,13 +174,13 @@ impl Apt {
     }
 }
 
-/// The place of the release, of lines of `PLACE CODENAME`.
+/// Returns the address of the release, from lines of `ADDRESS CODENAME`.
 fn place_of<'a>(targets: &'a str, codename: &str) -> Option<&'a str> {
     let pairs = targets.lines().filter_map(|line| line.split_once(' '));
     pairs.filter(|(_, name)| *name == codename).map(|(place, _)| place).next()
 }
 
-/// The newest package of the kind `name`: its first dependency.
+/// Returns the newest package of the kind `name`: its first dependency.
 fn newest(apt: &Apt, name: &str) -> Result<String> {
     let output = apt.command("apt-cache", &["depends", name]).output().context("apt-cache")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -187,7 +189,7 @@ fn newest(apt: &Apt, name: &str) -> Result<String> {
     newest.with_context(|| format!("apt-cache knows no package {name}"))
 }
 
-/// The files in `folder` whose names end so, in order.
+/// Returns the files in `folder` with the suffix, sorted.
 pub(crate) fn files_of(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {

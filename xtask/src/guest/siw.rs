@@ -1,5 +1,5 @@
 //! Soft-iWARP, which the distribution's kernel lacks: built as a module from the distribution's own
-//! sources of that kernel. Nothing of it is kept in the repository.
+//! sources of that kernel. The repository contains no part of it.
 
 use super::packages::Packages;
 use crate::command;
@@ -16,13 +16,13 @@ const SOURCES: Packages =
 /// Folder of the driver in the sources.
 const DRIVER: &str = "drivers/infiniband/sw/siw";
 
-/// The module for a kernel, where it was built before.
+/// Returns the module for a kernel, if it was built before.
 pub(super) fn kept(project: &Project, release: &str) -> Option<PathBuf> {
     let module = folder(project, release).join("siw.ko");
     module.is_file().then_some(module)
 }
 
-/// The module for a kernel, built unless it exists, which takes a minute at most.
+/// Returns the module for a kernel, built if necessary, which takes a minute at most.
 ///
 /// # Errors
 /// The missing or failed part, first of all a system compiler.
@@ -59,7 +59,7 @@ fn folder(project: &Project, release: &str) -> PathBuf {
     project.scratch().join("siw").join(release)
 }
 
-/// Takes the driver alone out of the archive of sources.
+/// Unpacks only the driver from the archive of sources.
 fn unpack_driver(sources: &Path, work: &Path, deadline: Instant) -> Result<PathBuf> {
     let archives = super::packages::files_of(sources, ".tar.xz")?;
     let archive = archives.first().context("the package has no archive of sources")?;
@@ -72,7 +72,7 @@ fn unpack_driver(sources: &Path, work: &Path, deadline: Instant) -> Result<PathB
     Ok(work.join(top).join(DRIVER))
 }
 
-/// The headers contain the path of their installed package; replaces it by their own.
+/// Replaces the path of their installed package in the headers by their own.
 fn point_to(headers: &Path, sources: &Path) -> Result<()> {
     let makefile = headers.join("Makefile");
     let text = fs::read_to_string(&makefile)?;

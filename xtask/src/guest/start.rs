@@ -1,14 +1,14 @@
 //! Start script of a guest's shell.
 
 use anyhow::{Context, Result, ensure};
-use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Queue pairs made and destroyed on one NIC before the command: the NICs' numbers differ by it.
+/// Number of queue pairs created and destroyed on one NIC before the command, so that the NICs'
+/// numbers differ.
 const NUMBERS_APART: u32 = 1_000;
-/// Environment variables passed on to the command, by prefix.
+/// Prefixes of environment variables passed to the command.
 const ENVIRONMENT: [&str; 6] = ["CARGO", "HANDFAST_", "HOME", "PROPTEST_", "RUST", "USER"];
 
 /// Kind of a guest's NICs.
@@ -17,12 +17,12 @@ pub(crate) enum WhichNics {
     /// Soft-RoCE: rxe0 and rxe1.
     #[default]
     Rxe,
-    /// Soft-iWARP: siw0 and siw1, on which no lane can be had.
+    /// Soft-iWARP: siw0 and siw1, on which no lane is possible.
     Siw,
 }
 
 impl WhichNics {
-    /// The driver's name, with which those of the devices begin.
+    /// Returns the driver's name, the prefix of its devices' names.
     fn driver(self) -> &'static str {
         match self {
             Self::Rxe => "rxe",
@@ -37,15 +37,15 @@ pub(crate) struct GuestCommand {
     /// One guest with two NICs, or two with one each.
     pub(crate) hosts: u8,
     pub(crate) nics: WhichNics,
-    /// The command's own time.
+    /// The time limit of the command.
     pub(crate) limit: Duration,
-    /// Makes and destroys queue pairs.
+    /// Program that creates and destroys queue pairs.
     pub(crate) numbers_apart: Option<PathBuf>,
     /// First folder of the guest's search path.
     pub(crate) programs: Option<PathBuf>,
 }
 
-/// Start script: the network, then the command if there is one. `boot` counts from 1.
+/// Returns the start script: the network, then the command if there is one. `boot` counts from 1.
 pub(super) fn start_script(
     command: &GuestCommand,
     (host, boot): (u8, u32),
@@ -56,7 +56,7 @@ pub(super) fn start_script(
     let text = |path: Option<&Path>| quoted(path.unwrap_or(Path::new("")).as_os_str());
     let mut script = format!("DRIVERS={}\n", text(drivers)?);
     let nics = command.nics;
-    // Only where queue pairs are connected do equal numbers hide anything.
+    // Equal numbers matter only if queue pairs are connected.
     let apart = command.numbers_apart.as_deref().filter(|_| nics == WhichNics::Rxe);
     script.push_str(&format!("NUMBERS_APART={}\nNICS={}\n", text(apart)?, nics.driver()));
     script.push_str(&format!("HOSTS={}\nHOST={host}\n", command.hosts));
@@ -82,20 +82,11 @@ pub(super) fn start_script(
     Ok(script)
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word for the shell.
 fn quoted(word: &std::ffi::OsStr) -> Result<String> {
     let word = word.to_str().context("only text can be handed to the guest")?;
     ensure!(!word.contains('\0'), "a word with a null byte cannot be handed to the guest");
     Ok(format!("'{}'", word.replace('\'', r"'\''")))
-}
-
-/// The program that runs cargo's tests in a guest with such options, as cargo's own setting.
-pub(super) fn runner(options: &[&str]) -> Result<String> {
-    let itself = env::current_exe()?;
-    let itself = itself.to_str().context("the path of this program is not text")?;
-    let quoted = itself.replace('\\', r"\\").replace('"', r#"\""#);
-    let words = options.iter().map(|word| format!(r#""{word}", "#)).collect::<String>();
-    Ok(format!(r#"target.x86_64-unknown-linux-gnu.runner=["{quoted}", "guest", {words}"--"]"#))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The same seeds in different processes and builds lead to the same worlds, event by event.
+//! Determinism: the same seeds in different processes and builds lead to the same worlds, event by
+//! event.
 
 use super::rust_tests;
 use crate::command::modest;
@@ -13,18 +14,18 @@ use std::time::Instant;
 const EXAMPLE: &str = "prefix_hashes";
 /// Seeds of handshakes compared.
 const SEEDS: &str = "1000";
-/// Seeds of fleets that come with them.
+/// Number of fleet seeds compared in addition.
 const FLEETS: usize = 10;
-/// Recorded runs that are replayed with them.
+/// Number of recorded runs replayed in addition.
 const TRACES: usize = 1;
-/// The seed in which chance is planted, to see that it is noticed.
+/// The seed with deliberate randomness, to check that it is detected.
 const PLANTED: &str = "7";
 
-/// The first event after which two runs of a seed are in different worlds.
+/// The first event after which two runs of a seed differ.
 #[derive(Debug, PartialEq, Eq)]
 struct Difference {
     seed: String,
-    /// From 1; one past the last if one run has more events.
+    /// Number from 1; one past the last if one run has more events.
     event: usize,
 }
 
@@ -37,7 +38,7 @@ pub(super) fn steps(project: &Project) -> Vec<Step<'_>> {
 
 fn same_prefixes(project: &Project, deadline: Instant) -> Outcome {
     build_release(project, deadline)?;
-    // As the tests are built, so that little is left to do.
+    // Built like the tests, so that little is left to compile.
     let features = Features::available(project, deadline);
     features.run(project, "prefixes-build-debug", ("build", &["--example", EXAMPLE]), deadline)?;
     let first = prefixes(project, "release", &[], deadline)?;
@@ -61,7 +62,7 @@ fn same_prefixes(project: &Project, deadline: Instant) -> Outcome {
     Ok(format!("{seeds} seeds, {fleets}, {events} events, three times"))
 }
 
-/// Command that plays a seed of the comparison.
+/// Returns the command that replays a seed of the comparison.
 fn replayed(seed: &str) -> String {
     match seed.split_once('-') {
         Some(("trace", name)) => format!("handfast sim replay sim-tests/traces/{name}.trace"),
@@ -88,7 +89,7 @@ fn build_release(project: &Project, deadline: Instant) -> Outcome {
     project.run(modest(command), "prefixes-build", deadline)
 }
 
-/// Output of one process of a build.
+/// Returns the output of one process of a build.
 fn prefixes(project: &Project, build: &str, options: &[&str], deadline: Instant) -> Result<String> {
     let mut command = Command::new(project.target().join(build).join("examples").join(EXAMPLE));
     command.arg(SEEDS).args(options);

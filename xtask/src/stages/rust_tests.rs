@@ -4,35 +4,36 @@ use crate::command::modest;
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
-use crate::{guest, variants};
+use crate::variants;
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::{Artifact, Message};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// The stories of the explorer and the sweeps, optimised.
+/// The tests of the explorer and the sweeps, optimised.
 const STORIES: [&str; 6] = ["test", "--release", "--package", "sim-tests", "--test", "stories"];
-/// Tests of that package whose output is a function of their seeds have this in their name.
+/// Part of the names of that package's tests whose output is a function of their seeds.
 const SEEDED: &str = "seeds";
-/// Tests of that package that need the broken variants have this in their path.
+/// Part of the paths of that package's tests that need the broken variants.
 const VARIANTS: &str = "variants::";
-/// Set for tests that take minutes: explorations of that package, and stories of released nodes.
+/// Enables tests that take minutes: explorations of that package, and tests with released nodes.
 pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
-/// Makes arithmetic of an optimised build that overflows a failure, as it is in debug builds.
+/// Makes arithmetic overflow a failure in an optimised build, as it is in debug builds.
 pub(super) const CHECKED: (&str, &str) = ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
 
 /// The test binaries of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
     All,
-    /// Without the explorations, which the stage `explorer` runs optimised.
+    /// All but the explorations, which the stage `explorer` runs optimised.
     WithoutExplorations,
-    /// Those that take seconds and start no process.
+    /// Tests that take seconds and start no process.
     Short,
 }
 
-/// Binaries, by folder and name, with arguments of their own: tests that need RDMA devices run in the
+/// Additional arguments of binaries, by folder and name: tests that need RDMA devices run in the
 /// stage `guest`.
 const ARGUMENTS: [(&str, &[&str]); 2] = [
     ("transport-rdma/rdma", &["discovery::", "program::"]),
@@ -60,31 +61,59 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
         }),
         Step::new("examples", |deadline| {
             let features = Features::available(project, deadline);
-            let words: (_, &[&str]) = ("test", &["--doc", "--no-fail-fast"]);
+            // `--doc` selects the libraries alone, whose dependencies have fewer features: half of them
+            // would be compiled again. The name of an example has its line, that of a test has none.
+            let words: (_, &[&str]) = ("test", &["--no-fail-fast", "--", "(line "]);
             let output = features.run(project, "examples", words, deadline)?;
             Ok(format!("{} examples", count(&output)))
         }),
-        guest::builds(project),
     ]
 }
 
-/// The tests that take seconds, of the default features.
+/// The tests that take seconds, with the default features.
 pub(super) fn short(project: &Project) -> Step<'_> {
     Step::new("tests", |deadline| {
         tests(project, &Features::default_only(), Choice::Short, deadline)
     })
 }
 
+/// Builds all test binaries and examples. Each step that runs one of them builds all of them: with fewer
+/// targets cargo gives dependencies other features, and compiles them again.
+pub(crate) fn build(
+    project: &Project,
+    features: &Features,
+    log: &str,
+    deadline: Instant,
+) -> Result<Vec<TestBinary>> {
+    let build: (_, &[&str]) = ("test", &["--no-run", "--message-format=json-render-diagnostics"]);
+    let built = features.run(project, log, build, deadline)?;
+    let mut binaries = Vec::new();
+    for message in Message::parse_stream(built.as_bytes()) {
+        if let Message::CompilerArtifact(artifact) = message? {
+            binaries.extend(TestBinary::of(project, &artifact)?);
+        }
+    }
+    Ok(binaries)
+}
+
+/// Builds all test binaries and returns the one of this folder and name.
+pub(crate) fn binary(
+    project: &Project,
+    features: &Features,
+    (name, log): (&str, &str),
+    deadline: Instant,
+) -> Result<TestBinary> {
+    let built = build(project, features, &format!("{log}-build"), deadline)?;
+    let found = built.into_iter().find(|binary| binary.name == name);
+    found.with_context(|| format!("no test binary {name}"))
+}
+
 /// Builds the test binaries at once and runs each of the chosen ones.
 fn tests(project: &Project, features: &Features, choice: Choice, deadline: Instant) -> Outcome {
-    let build: (_, &[&str]) = ("test", &["--no-run", "--message-format=json-render-diagnostics"]);
-    let built = features.run(project, "tests-build", build, deadline)?;
     let (mut passed, mut failed) = (0, Vec::new());
-    for message in Message::parse_stream(built.as_bytes()) {
-        let Message::CompilerArtifact(artifact) = message? else { continue };
-        let Some((name, command)) = test_binary(project, features, choice, &artifact)? else {
-            continue;
-        };
+    for binary in build(project, features, "tests-build", deadline)? {
+        let Some(command) = chosen(features, choice, &binary) else { continue };
+        let name = binary.name;
         match project.run(command, &format!("tests-{}", name.replace('/', "-")), deadline) {
             Ok(output) => passed += count(&output),
             Err(error) => failed.push(format!("{name}: {error:#}")),
@@ -97,48 +126,64 @@ fn tests(project: &Project, features: &Features, choice: Choice, deadline: Insta
     Ok(format!("{passed} tests"))
 }
 
-/// The name of a test binary and the command that runs it, unless it is not chosen.
-fn test_binary(
-    project: &Project,
-    features: &Features,
-    choice: Choice,
-    artifact: &Artifact,
-) -> Result<Option<(String, Command)>> {
-    let Some(program) = artifact.executable.as_ref().filter(|_| artifact.profile.test) else {
-        return Ok(None);
-    };
-    let package = artifact.manifest_path.parent().context("a package has a folder")?;
-    let folder = package.strip_prefix(project.root()).context("a package of the workspace")?;
-    let name = format!("{folder}/{}", artifact.target.name);
+/// A test binary.
+pub(crate) struct TestBinary {
+    /// The folder of its package, and its name there.
+    name: String,
+    package: PathBuf,
+    pub(crate) program: PathBuf,
+}
+
+impl TestBinary {
+    fn of(project: &Project, artifact: &Artifact) -> Result<Option<Self>> {
+        let Some(program) = artifact.executable.as_ref().filter(|_| artifact.profile.test) else {
+            return Ok(None);
+        };
+        let package = artifact.manifest_path.parent().context("a package has a folder")?;
+        let folder = package.strip_prefix(project.root()).context("a package of the workspace")?;
+        let name = format!("{folder}/{}", artifact.target.name);
+        Ok(Some(Self { name, package: package.into(), program: program.into() }))
+    }
+
+    /// Returns a command with the folder and the variables that cargo gives the tests of a package.
+    pub(crate) fn command(&self, program: &Path, features: &Features) -> Command {
+        let mut command = Command::new(program);
+        features.apply(&mut command);
+        command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
+        command
+    }
+}
+
+/// Returns the command that runs a binary, if it is chosen.
+fn chosen(features: &Features, choice: Choice, binary: &TestBinary) -> Option<Command> {
+    let name = &*binary.name;
     let is_left_out = match choice {
         Choice::All => false,
         Choice::WithoutExplorations => name == EXPLORATIONS,
-        Choice::Short => name == EXPLORATIONS || LONG.contains(&&*name),
+        Choice::Short => name == EXPLORATIONS || LONG.contains(&name),
     };
     if is_left_out {
-        return Ok(None);
+        return None;
     }
-    let mut command = Command::new(program);
-    features.apply(&mut command);
-    command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
+    let mut command = binary.command(&binary.program, features);
     let arguments = ARGUMENTS.iter().find(|(binary, _)| *binary == name);
     command.args(arguments.map_or(&[][..], |(_, arguments)| arguments));
-    Ok(Some((name, command)))
+    Some(command)
 }
 
-/// Tests of the default features alone.
+/// Tests with only the default features.
 pub(super) fn default_features(project: &Project, deadline: Instant) -> Outcome {
     let words: (_, &[&str]) = ("test", &["--test", "program", "--test", "rdma"]);
     judged(&Features::default_only().run(project, "default-features", words, deadline)?)
 }
 
-/// The explorer and the sweeps, optimised; some explorations are for the night only.
+/// The explorer and the sweeps, optimised; some explorations run only nightly.
 pub(super) fn explorer(project: &Project, nightly: bool) -> Step<'_> {
     Step::new("explorer", move |deadline| {
         let mut command = project.cargo(&STORIES);
         command.envs([CHECKED]);
         if nightly {
-            // Tests that pass print only then.
+            // Tests that pass print their output only with this option.
             command.env(NIGHTLY, "1").args(["--", "--show-output"]);
         }
         let output = project.run(modest(command), "explorer", deadline)?;
@@ -146,8 +191,8 @@ pub(super) fn explorer(project: &Project, nightly: bool) -> Step<'_> {
     })
 }
 
-/// The tests of the broken variants: some on every change, all at night. A few seconds of a processor do
-/// not pay for a second optimised build.
+/// The tests of the broken variants: some on every change, all of them nightly. They take a few
+/// seconds of a processor, which does not justify a second optimised build.
 pub(super) fn with_variants(project: &Project, nightly: bool) -> Step<'_> {
     Step::new("variants", move |deadline| {
         let words =
@@ -158,7 +203,7 @@ pub(super) fn with_variants(project: &Project, nightly: bool) -> Step<'_> {
     })
 }
 
-/// The explorations of a run that ended at their bound, for its note.
+/// Returns the explorations that ended at their bound, for the note.
 fn bounds(output: &str) -> String {
     let rests = output.lines().filter(|line| line.starts_with("not exhausted: "));
     let rests: Vec<&str> = rests.collect();
@@ -168,7 +213,7 @@ fn bounds(output: &str) -> String {
     format!("; {} explorations {}", rests.len(), rests.join("; "))
 }
 
-/// The seeded tests twice: what they print must not differ.
+/// Runs the seeded tests twice; their output must not differ.
 pub(super) fn seeds(project: &Project) -> Step<'_> {
     Step::new("same-output", |deadline| {
         let output = |name: &str, options: &[&str]| {
@@ -192,7 +237,7 @@ pub(crate) fn judged(output: &str) -> Outcome {
     Ok(format!("{count} tests"))
 }
 
-/// The first lines that differ, leaving out what cargo and the test harness say about time.
+/// Returns the first lines that differ, without the times printed by cargo and the test harness.
 fn first_difference<'a>(first: &'a str, second: &'a str) -> Option<(&'a str, &'a str)> {
     const CARGO: [&str; 6] =
         ["Blocking ", "Compiling ", "Downloaded ", "Downloading ", "Finished ", "Running "];
@@ -213,7 +258,7 @@ fn first_difference<'a>(first: &'a str, second: &'a str) -> Option<(&'a str, &'a
     }
 }
 
-/// Tests that passed.
+/// Returns the number of passed tests.
 fn count(output: &str) -> u64 {
     let results = output.lines().filter_map(|line| {
         let passed = line.trim_start().strip_prefix("test result: ok. ")?;
@@ -235,7 +280,7 @@ mod tests {
         assert!(judged("no tests\n").is_err());
     }
 
-    /// A binary that is renamed would be run without its arguments, or be no longer left out.
+    /// A renamed binary would run without its arguments, or would no longer be excluded.
     #[test]
     fn binary_with_a_choice_exists() {
         let root = Project::find().unwrap().root().to_owned();

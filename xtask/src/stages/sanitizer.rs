@@ -1,4 +1,4 @@
-//! Memory errors and leaks, as AddressSanitizer sees them.
+//! Memory errors and leaks, found by AddressSanitizer.
 
 use super::judged;
 use crate::project::Project;
@@ -6,7 +6,7 @@ use crate::report::{Step, skipped};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The packages with unsafe code that runs anywhere, and the engine, which nothing may leak from.
+/// The packages with unsafe code that needs no device, and the engine, which must not leak.
 const PACKAGES: [&str; 3] = ["handfast-transport", "handfast-transport-tcp", "handfast"];
 
 /// Tests of those packages with AddressSanitizer, including its leak check. It is an unstable
@@ -18,13 +18,13 @@ pub(super) fn step(project: &Project) -> Step<'_> {
         let mut command = project.cargo(&["test", "--tests", "--target", &host]);
         command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
         command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
-        // Its objects do not mix with others.
+        // Instrumented objects do not mix with others.
         command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer"));
         judged(&project.run(command, "addresses", deadline)?)
     })
 }
 
-/// The compiler's own platform, if it has the sanitizer's runtime library for it.
+/// Returns the compiler's own platform, if it has the sanitizer's runtime library.
 fn host_with_runtime() -> Result<String, String> {
     let host = said(&["-vV"])
         .and_then(|text| {
@@ -44,7 +44,7 @@ fn said(arguments: &[&str]) -> Option<String> {
     String::from_utf8(output.stdout).ok().filter(|_| output.status.success())
 }
 
-/// Called `librustc-stable_rt.asan.a` or after another channel.
+/// Finds a library named `librustc-stable_rt.asan.a`, or after another channel.
 fn runtime(folder: &Path) -> Option<PathBuf> {
     let mut entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     entries.find(|path| path.to_string_lossy().ends_with("_rt.asan.a"))
@@ -54,7 +54,7 @@ fn runtime(folder: &Path) -> Option<PathBuf> {
 mod tests {
     use super::runtime;
 
-    /// Its name has the channel of the compiler; other sanitizers have runtimes too.
+    /// The name contains the channel of the compiler; other sanitizers have runtimes too.
     #[test]
     fn runtime_is_found_by_its_name() {
         let folder = tempfile::tempdir().unwrap();

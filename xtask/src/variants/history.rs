@@ -1,4 +1,4 @@
-//! The patches as commits, in which they are edited: one for each, after one with the shipping core.
+//! The patches as commits for editing: one for each, after one with the shipping core.
 
 use super::{CORE, PATCHES, file_name, git_apply, hide_repository, patches, remove, sync};
 use crate::project::Project;
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A patch begins with this in each of its files.
+/// The first line of each file in a patch.
 const FILE: &str = "diff --git ";
 /// The commit before the first patch.
 const SHIPPING: &str = "The shipping core";
@@ -17,7 +17,7 @@ fn folder(project: &Project) -> PathBuf {
     project.target().join("variants-edit")
 }
 
-/// Makes the repository.
+/// Creates the repository.
 pub(super) fn edit(project: &Project) -> Result<bool> {
     let folder = folder(project);
     ensure!(
@@ -37,7 +37,7 @@ pub(super) fn edit(project: &Project) -> Result<bool> {
     Ok(rejected.is_empty())
 }
 
-/// Makes the repository in `folder`; the patches that do not apply.
+/// Creates the repository in `folder`; returns the patches that do not apply.
 fn make(root: &Path, folder: &Path) -> Result<Vec<String>> {
     sync(&root.join(CORE).join("src"), &folder.join(CORE).join("src"))?;
     git(folder, &["init", "--quiet"])?;
@@ -71,7 +71,7 @@ pub(super) fn save(project: &Project) -> Result<bool> {
     Ok(true)
 }
 
-/// The patches that the commits of a repository are, by name.
+/// Returns the patches of a repository's commits, by name.
 fn texts(folder: &Path) -> Result<BTreeMap<String, String>> {
     let status = git(folder, &["status", "--porcelain"])?;
     ensure!(status.is_empty(), "{} has changes that are in no commit", folder.display());
@@ -90,7 +90,7 @@ fn texts(folder: &Path) -> Result<BTreeMap<String, String>> {
         let options = ["diff-tree", "-p", "--no-color", "--no-renames", "--no-commit-id", commit];
         let diff = git(folder, &options)?;
         ensure!(!diff.is_empty(), "{name} changes nothing");
-        // They say what git calls the files, and nothing to people.
+        // The index lines name git objects, which are irrelevant to readers.
         let lines = diff.lines().filter(|line| !line.starts_with("index "));
         let diff: String = lines.map(|line| format!("{line}\n")).collect();
         saved.insert(name.to_owned(), format!("{}\n\n{diff}", about.trim()));

@@ -85,7 +85,7 @@ fn missing_lane_port_is_reported_once() {
     let mut stream = TcpStream::connect(&answering.address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     until("it was sent away", || {
-        answering.errors().contains("not answered: what answers is no doctor")
+        answering.errors().contains("not answered: the answering process is not a doctor")
     });
     assert!(!answering.errors().contains("no lane over RDMA"), "{}", answering.errors());
     let taken = answering.compared();

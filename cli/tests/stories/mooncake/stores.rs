@@ -84,15 +84,15 @@ fn lost_or_unstartable_metadata_server_is_named() {
     let missing = ["get", "nobody:1", &folder.name("copy"), "--metadata", &url];
     run(&missing).failed(3, &["knows no node 'nobody:1'", &url]);
     let listen = ["metadata", "--listen", store.address()];
-    run(&listen).failed(8, &["cannot be listened at"]);
+    run(&listen).failed(8, &["listening on"]);
     drop(store);
     run(&missing).failed(3, &["cannot be reached", &url]);
     let letter = folder.name("letter");
     fs::write(&letter, "Dear Sir\n").unwrap();
     let damaged = ["metadata", "--listen", "127.0.0.1:0", "--file", &letter];
-    run(&damaged).failed(5, &["letter is no table", "name another file"]);
+    run(&damaged).failed(5, &["letter is not the table", "name another file"]);
     let redis = ["get", "h:1", "x", "--metadata", "redis://h:1"];
-    assert!(run(&redis).errors.contains("no metadata store that handfast speaks to"));
+    assert!(run(&redis).errors.contains("not a metadata store"));
 }
 
 #[test]

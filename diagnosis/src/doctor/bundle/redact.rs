@@ -1,30 +1,30 @@
-//! Takes secrets out of a document, and gives hosts and addresses other names.
+//! Removes secrets from a document, and replaces hosts and addresses by placeholders.
 
 use crate::doctor::probes::without_secrets;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Names given, at most; what comes after is left out.
+/// Maximum placeholders; further values are omitted.
 const NAMES_MAX: usize = 65_536;
-/// In place of what is left out.
+/// Replaces an omitted value.
 const LEFT_OUT: &str = "(left out)";
 
-/// Gives the same name to the same thing.
+/// Assigns placeholders, equal ones to equal values.
 pub(super) struct Redactor {
     hosts: Vec<String>,
     networks: BTreeMap<[u8; 3], usize>,
     names: BTreeMap<String, String>,
 }
 
-/// The value of a variable as others may see it.
+/// Returns the value of a variable without its secrets.
 pub(super) fn value_of(name: &str, value: &str) -> String {
     without_secrets(name, value)
 }
 
 impl Redactor {
     pub(super) fn new<'a>(hosts: impl Iterator<Item = &'a str>) -> Self {
-        // Short ones are words of other meaning too; `localhost` names nobody.
+        // Short names may be ordinary words; `localhost` identifies nobody.
         let hosts = hosts.filter(|host| host.len() > 2 && *host != "localhost");
         let mut names: Vec<String> = Vec::new();
         for host in hosts {
@@ -34,7 +34,7 @@ impl Redactor {
         Self { hosts: names, networks: BTreeMap::new(), names: BTreeMap::new() }
     }
 
-    /// All texts of the document, and the names of its entries.
+    /// Redacts all texts of the document, and the names of its entries.
     pub(super) fn redact(&mut self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.text(text),
@@ -66,7 +66,7 @@ impl Redactor {
         out + rest
     }
 
-    /// A word, which may end a sentence or have a port behind it.
+    /// Redacts a word, which may end a sentence or precede a port.
     fn word(&mut self, word: &str) -> String {
         let bare = word.trim_end_matches(['.', ':']);
         let tail = &word[bare.len()..];
@@ -92,7 +92,7 @@ impl Redactor {
         is_hardware(word).then(|| self.numbered("hardware", word))
     }
 
-    /// Loopback, unset and masks say nothing of anybody.
+    /// Loopback addresses, unset addresses and masks identify nobody.
     fn address(&mut self, address: IpAddr) -> String {
         match address {
             IpAddr::V4(ip) if says_nothing(ip) => ip.to_string(),
@@ -105,7 +105,7 @@ impl Redactor {
         }
     }
 
-    /// That two addresses are of one network of 256 stays to be seen.
+    /// Addresses of one network of 256 stay recognisable as such.
     fn ipv4(&mut self, ip: Ipv4Addr) -> String {
         let [a, b, c, _] = ip.octets();
         let next = self.networks.len() + 1;
@@ -131,14 +131,14 @@ impl Redactor {
     }
 }
 
-/// Loopback, no address, everybody's, or a mask.
+/// Whether the address is loopback, unset, broadcast or a mask.
 fn says_nothing(ip: Ipv4Addr) -> bool {
     let bits = ip.to_bits();
     let is_mask = bits.leading_ones() + bits.trailing_zeros() >= 32;
     ip.is_loopback() || is_mask && (bits == 0 || bits.leading_ones() >= 8)
 }
 
-/// Six pairs, or eight, of hexadecimal digits: an address of Ethernet or InfiniBand.
+/// Whether the word is six or eight pairs of hexadecimal digits, an Ethernet or InfiniBand address.
 fn is_hardware(word: &str) -> bool {
     let pairs: Vec<&str> = word.split([':', '-']).collect();
     let is_pair =
@@ -146,7 +146,7 @@ fn is_hardware(word: &str) -> bool {
     matches!(pairs.len(), 6 | 8 | 20) && pairs.iter().all(is_pair)
 }
 
-/// Without name and password before the host of a URL.
+/// Removes name and password before the host of a URL.
 fn without_user(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

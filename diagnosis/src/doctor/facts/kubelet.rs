@@ -4,11 +4,11 @@ use super::Tree;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The kubelet keeps there what plugins have registered
-/// (kubernetes/kubernetes, `pkg/kubelet/cm/devicemanager/checkpoint`).
+/// The kubelet's checkpoint of registered plugins (kubernetes/kubernetes,
+/// `pkg/kubelet/cm/devicemanager/checkpoint`).
 const CHECKPOINT: &str = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
-/// Resources and how many devices each has. A checkpoint of another form says nothing.
+/// Returns the resources with their number of devices; none for a checkpoint of another form.
 pub(super) fn resources(tree: &Tree<'_>) -> Option<BTreeMap<String, usize>> {
     let checkpoint: Value = serde_json::from_str(&tree.text(CHECKPOINT)).ok()?;
     let registered = match &checkpoint["Data"]["RegisteredDevices"] {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Processes that are looked through for the owner of a socket.
+/// Maximum processes searched for the owner of a socket.
 const PROCESSES_MAX: usize = 4_096;
 
 /// A network interface.
@@ -15,11 +15,11 @@ const PROCESSES_MAX: usize = 4_096;
 pub struct Interface {
     /// Interface name.
     pub name: String,
-    /// Whether an administrator has set it up.
+    /// Whether an administrator has enabled it.
     pub is_up: bool,
-    /// Whether something is at the other end.
+    /// Whether the link has a carrier.
     pub has_carrier: bool,
-    /// Largest packet, in bytes.
+    /// Maximum length of a packet, in bytes.
     pub mtu: u32,
     /// Speed in megabits per second; 0 if unknown.
     pub speed_mbps: u32,
@@ -28,11 +28,11 @@ pub struct Interface {
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// Out of which interface.
+    /// The outgoing interface.
     pub interface: String,
-    /// To where.
+    /// The destination network.
     pub network: IpAddr,
-    /// Significant bits of the address, from the first.
+    /// Number of leading bits that are significant.
     pub prefix: u8,
 }
 
@@ -42,12 +42,12 @@ impl Route {
     }
 }
 
-/// Whether a route out of the interface leads to the address.
+/// Whether a route over the interface leads to the address.
 pub(in crate::doctor) fn is_reached(routes: &[Route], interface: &str, address: IpAddr) -> bool {
     routes.iter().any(|route| route.interface == interface && route.leads_to(address))
 }
 
-/// The interface that the most exact route to the address leads out of.
+/// Returns the interface of the most specific route to the address.
 pub(in crate::doctor) fn way_to(routes: &[Route], address: IpAddr) -> Option<&str> {
     let leading = routes.iter().filter(|route| route.leads_to(address));
     leading.max_by_key(|route| route.prefix).map(|route| route.interface.as_str())
@@ -58,7 +58,7 @@ pub(in crate::doctor) fn way_to(routes: &[Route], address: IpAddr) -> Option<&st
 pub struct Neighbour {
     /// Its address.
     pub address: Ipv4Addr,
-    /// The interface it was asked for on.
+    /// The interface of the entry.
     pub interface: String,
     /// Whether it has answered.
     pub has_answered: bool,
@@ -69,9 +69,9 @@ pub struct Neighbour {
 pub struct Listener {
     /// The address.
     pub address: SocketAddr,
-    /// Whether connections are taken there.
+    /// Whether it accepts connections.
     pub is_listening: bool,
-    /// By which the owner is found.
+    /// The inode, which identifies the owner.
     pub inode: u64,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn interfaces(tree: &Tree<'_>) -> Vec<Interface> {
     let interface = |name: String| {
         let folder = format!("sys/class/net/{name}");
         let mtu = u32::try_from(tree.number(&format!("{folder}/mtu"))).ok()?;
-        // A file such as bonding_masters is no interface.
+        // A file such as bonding_masters is not an interface.
         (mtu > 0).then(|| Interface {
             is_up: tree.number(&format!("{folder}/flags")) & UP != 0,
             has_carrier: tree.number(&format!("{folder}/carrier")) == 1,
@@ -129,7 +129,8 @@ pub(super) fn routes(tree: &Tree<'_>) -> Vec<Route> {
     routes
 }
 
-/// Of the same table as those over IPv4: what is this host's own, or refused, is none.
+/// Parses a route of the IPv6 table; `None` for local and rejected destinations, which the IPv4
+/// table omits.
 fn route_of_ipv6(line: &str) -> Option<Route> {
     /// RTF_REJECT, RTF_ANYCAST, RTF_LOCAL.
     const NO_WAY: u32 = 0x0200 | 0x0010_0000 | 0x8000_0000;
@@ -155,7 +156,7 @@ pub(super) fn neighbours(tree: &Tree<'_>) -> Vec<Neighbour> {
 }
 
 pub(super) fn listeners(tree: &Tree<'_>) -> Vec<Listener> {
-    /// TCP_LISTEN and TCP_TIME_WAIT as the kernel counts.
+    /// TCP_LISTEN and TCP_TIME_WAIT in the kernel's notation.
     const LISTENING: &str = "0A";
     let listener = |line: &str| {
         let columns: Vec<_> = line.split_whitespace().collect();
@@ -183,7 +184,7 @@ pub(super) fn listeners(tree: &Tree<'_>) -> Vec<Listener> {
     lines.filter_map(listener).filter(|listener| listener.is_listening).collect()
 }
 
-/// The process that has the socket, by number and name; none if it may not be seen.
+/// Returns the process that owns the socket, by number and name; `None` if it is not visible.
 pub(in crate::doctor) fn owner(tree: &Tree<'_>, inode: u64) -> Option<(u32, String)> {
     let wanted = format!("socket:[{inode}]");
     let processes = tree.names("proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
@@ -198,7 +199,8 @@ pub(in crate::doctor) fn owner(tree: &Tree<'_>, inode: u64) -> Option<(u32, Stri
     None
 }
 
-/// An IPv4 address as the kernel's tables have it: the number in the machine's order of bytes.
+/// Parses an IPv4 address in the notation of the kernel's tables: a number in the machine's byte
+/// order.
 fn of_hexadecimal(text: &str) -> Option<Ipv4Addr> {
     let number = u32::from_str_radix(text, 16).ok()?;
     Some(Ipv4Addr::from(number.to_ne_bytes()))

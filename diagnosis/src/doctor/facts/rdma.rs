@@ -1,4 +1,4 @@
-//! RDMA devices with what `discover` of the backend leaves out.
+//! RDMA devices, with the attributes that `discover` of the transport omits.
 
 use super::Tree;
 use super::network::Interface;
@@ -11,17 +11,17 @@ use std::net::{IpAddr, Ipv6Addr};
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// Its kind, as the backend recognises it.
+    /// Its profile, as recognised by the transport.
     pub profile: String,
-    /// By what.
+    /// The attribute by which it was recognised.
     pub recognised_by: String,
-    /// Why there are no lanes over it, if there are none.
+    /// The reason why lanes over it are impossible, if they are.
     pub refused: Option<String>,
-    /// Its place on the PCI bus; empty for software devices.
+    /// Its PCI address; empty for software devices.
     pub pci: String,
-    /// Its node below `/dev/infiniband`, such as `uverbs0`; empty if the kernel made none.
+    /// Its node below `/dev/infiniband`, such as `uverbs0`; empty if the kernel created none.
     pub node: String,
-    /// Numbers of the node.
+    /// Device numbers of the node.
     pub node_numbers: (u32, u32),
     /// Its ports.
     pub ports: Vec<Port>,
@@ -30,65 +30,65 @@ pub struct Device {
 /// A port of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Port {
-    /// Counted from 1.
+    /// Number, counted from 1.
     pub number: u32,
-    /// Such as `ACTIVE`.
+    /// Logical state, such as `ACTIVE`.
     pub state: String,
-    /// Such as `LinkUp`.
+    /// Physical state, such as `LinkUp`.
     pub physical: String,
     /// `Ethernet` or `InfiniBand`.
     pub link_layer: String,
-    /// The local identifier; 0 over Ethernet and where no subnet manager gave one.
+    /// The local identifier; 0 over Ethernet, or without a subnet manager.
     pub lid: u64,
-    /// The partition key in use; 0 where there is none.
+    /// The partition key in use; 0 without one.
     pub partition: u64,
-    /// Damaged or lost packets and links, since the counters were reset.
+    /// Errors of packets and links, since the counters were reset.
     pub errors: u64,
     /// The network interface below; empty over InfiniBand.
     pub interface: String,
-    /// Largest path MTU, in bytes; 0 where it cannot be derived.
+    /// Maximum path MTU, in bytes; 0 if it cannot be derived.
     pub mtu: u32,
-    /// Places in the table of addresses.
+    /// Length of the GID table.
     pub places: usize,
-    /// Addresses that are set.
+    /// GIDs that are set.
     pub gids: Vec<Gid>,
 }
 
-/// An address of a port.
+/// A GID of a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Gid {
-    /// Its place.
+    /// Its index.
     pub index: u32,
     /// The address.
     pub address: Ipv6Addr,
-    /// Such as `RoCE v2`; empty if it belongs to another network namespace.
+    /// Type, such as `RoCE v2`; empty if it belongs to another network namespace.
     pub kind: String,
 }
 
 impl Gid {
-    /// The address as people write it.
+    /// Returns the address in its usual notation.
     pub fn ip(&self) -> IpAddr {
         self.address.to_canonical()
     }
 
-    /// Whether lanes over Ethernet can use it within one network at least.
+    /// Whether lanes over Ethernet can use it, at least within one network.
     pub fn is_usable(&self) -> bool {
         self.kind.contains("v2") || self.kind == "IB"
     }
 
-    /// Whether it works in one layer-2 network alone.
+    /// Whether it works only within one layer-2 network.
     pub fn is_link_local(&self) -> bool {
         self.address.is_unicast_link_local()
     }
 }
 
 impl Port {
-    /// Whether packets can pass.
+    /// Whether the port can pass packets.
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
     }
 
-    /// Whether it is of InfiniBand.
+    /// Whether the link layer is InfiniBand.
     pub fn is_infiniband(&self) -> bool {
         self.link_layer == "InfiniBand"
     }
@@ -145,7 +145,7 @@ fn facts_of_port(
     let of_gid = |gid: &handfast_transport_rdma::Gid| {
         tree.line(&format!("{folder}/gid_attrs/ndevs/{}", gid.index))
     };
-    // A device's first interface where no address names one: an interface that is down has none.
+    // The device's first interface if no GID names one: an interface that is down has no GID.
     let own = || {
         let parent = tree.line(&format!("sys/class/infiniband/{device}/parent"));
         let below = tree.names(&format!("sys/class/infiniband/{device}/device/net"));
@@ -178,9 +178,10 @@ fn facts_of_port(
     }
 }
 
-/// The largest path MTU over an interface: what the kernel leaves after all headers.
+/// Returns the maximum path MTU over an interface: the part of its MTU that remains after all
+/// headers.
 pub(in crate::doctor) fn path_mtu(interface: u32) -> u32 {
-    /// Of GRH, UDP, BTH, XRC, atomics and the checksum.
+    /// Length of GRH, UDP, BTH, XRC, atomics and checksum.
     const HEADERS: u32 = 96;
     let room = interface.saturating_sub(HEADERS);
     [4096, 2048, 1024, 512, 256].into_iter().find(|mtu| *mtu <= room).unwrap_or(0)

@@ -38,7 +38,7 @@ pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-/// A port of RDMA devices is counted from 1: who writes a TCP port there means something else.
+/// Ports of RDMA devices are counted from 1; a TCP port in this place is a misunderstanding.
 fn wrong_number(context: &Context<'_>) -> Option<Finding> {
     let value = context.variable("MC_IB_PORT")?;
     let number = value.parse::<u32>().unwrap_or(0);
@@ -125,7 +125,7 @@ fn table(device: &Device) -> String {
     format!("{}: {entries}", device.name)
 }
 
-/// Why a RoCE port cannot be reached, or from its own network alone.
+/// The reason why a RoCE port cannot be reached, or only from its own network.
 fn no_address(context: &Context<'_>, device: &Device, port: &Port) -> Option<Finding> {
     let usable = || port.gids.iter().filter(|gid| gid.is_usable());
     if usable().any(|gid| !gid.is_link_local()) && !only_ipv6_on_erdma(device, port) {
@@ -136,7 +136,7 @@ fn no_address(context: &Context<'_>, device: &Device, port: &Port) -> Option<Fin
     let (id, severity) = if only_ipv6_on_erdma(device, port) {
         (ids::ERDMA_COMPAT_GID, severity)
     } else if usable().next().is_some() {
-        // Inside one network it works.
+        // Lanes within one network work.
         (ids::IP_MISSING, Severity::Degraded)
     } else if !port.gids.is_empty() && port.gids.iter().all(|gid| gid.kind.contains("v1")) {
         (ids::GID_TYPE, severity)
@@ -206,7 +206,7 @@ pub(super) fn mtu(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The addresses of a device that peers elsewhere can reach.
+/// The addresses of a device that peers in other networks can reach.
 pub(super) fn reachable(device: &Device) -> Vec<&Gid> {
     let gids =
         device.ports.iter().take(1).filter(|port| port.is_active()).flat_map(|port| &port.gids);

@@ -1,4 +1,4 @@
-//! From the bus to what programs can open.
+//! The path from the PCI bus to device nodes that programs can open.
 
 use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
@@ -13,7 +13,7 @@ pub(super) fn build(context: &mut Context<'_>) -> Vec<Finding> {
     match &context.request.verbs_library {
         Library::NotBuilt => vec![seen!(BUILD_FEATURE, severity)],
         Library::Missing(detail) => {
-            // Most loaders name it themselves.
+            // Most loaders name the library themselves.
             let name = if detail.contains("libibverbs") { "" } else { "libibverbs.so.1: " };
             vec![Finding::new(ids::PROV_MISSING, severity, format!("{name}{detail}"))]
         }
@@ -21,7 +21,7 @@ pub(super) fn build(context: &mut Context<'_>) -> Vec<Finding> {
     }
 }
 
-/// Nodes that could be opened, of devices that programs do not find.
+/// Openable nodes of devices that programs do not find.
 pub(super) fn namespace(context: &mut Context<'_>) -> Vec<Finding> {
     let facts = context.facts;
     let nodes: Vec<_> =
@@ -58,14 +58,14 @@ pub(super) fn cards(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Beginnings of the names of devices without a card, and the modules that make them.
+/// Name prefixes of software devices, and the modules that create them.
 const SOFT: [(&str, &str); 2] = [("rxe", "rdma_rxe"), ("siw", "siw")];
 
 fn no_card(context: &Context<'_>) -> Finding {
     let facts = context.facts;
     if facts.is_pod {
         let observed =
-            said!("this is a pod, and no RDMA device is in it", "这是一个 Pod,其中没有 RDMA 设备");
+            said!("this is a pod without an RDMA device", "这是一个 Pod,其中没有 RDMA 设备");
         return Finding::new(no_resource(context), context.without_rdma(), observed);
     }
     if facts.modules.contains("erdma") {
@@ -94,7 +94,8 @@ fn no_card(context: &Context<'_>) -> Finding {
     seen!(HW_PCI_ABSENT, context.without_rdma(), all, device, netdev = first)
 }
 
-/// Why a pod has no device: it did not ask, or it was given one and the node was not passed in.
+/// The reason why a pod has no device: it did not request one, or the node of its device was not
+/// passed in.
 fn no_resource(context: &Context<'_>) -> crate::Id {
     let annotations = &context.facts.annotations;
     let is_given =
@@ -106,13 +107,13 @@ pub(super) fn modules(context: &mut Context<'_>) -> Vec<Finding> {
     let facts = context.facts;
     let missing = |name: &str| !facts.modules.contains(name);
     if !facts.devices.is_empty() {
-        // Built into the kernel it has no parameters, and is not listed; it has made nodes then.
+        // A built-in module without parameters is not listed, but then it has created nodes.
         let has_nodes = facts.devices.iter().any(|device| !device.node.is_empty());
         if has_nodes || !missing("ib_uverbs") {
             return Vec::new();
         }
         let observed = said!(
-            "devices are there, and no node for programs: ib_uverbs is not loaded",
+            "the devices have no nodes for programs: ib_uverbs is not loaded",
             "有设备,但没有供程序使用的节点:ib_uverbs 没有加载"
         );
         let finding = Finding::new(ids::MOD_MISSING, context.without_rdma(), observed);
@@ -142,7 +143,7 @@ pub(super) fn modules(context: &mut Context<'_>) -> Vec<Finding> {
     vec![Finding::new(id, context.without_rdma(), observed).with("module", module)]
 }
 
-/// The modules are loaded, and yet the cards have no RDMA devices.
+/// The modules are loaded, but the cards have no RDMA devices.
 pub(super) fn firmware(context: &mut Context<'_>) -> Vec<Finding> {
     let facts = context.facts;
     if !facts.devices.is_empty() {
@@ -172,7 +173,7 @@ pub(super) fn names(context: &mut Context<'_>) -> Vec<Finding> {
     if let Some(name) = context.request.device.as_deref().filter(|name| !is_there(name)) {
         findings.push(unknown_name(context, name, "--device", context.without_rdma()));
     }
-    // Other engines' lists of devices: `mlx5_0:1,mlx5_1`, with `=` or `^` before it for NCCL.
+    // Other engines' lists of devices: `mlx5_0:1,mlx5_1`, with the prefix `=` or `^` for NCCL.
     for variable in ["NCCL_IB_HCA", "UCX_NET_DEVICES"] {
         let Some(value) = context.variable(variable) else { continue };
         if value.starts_with('^') || value == "all" {
@@ -201,7 +202,7 @@ fn unknown_name(context: &Context<'_>, name: &str, from: &str, severity: Severit
     seen!(DEV_NAME, severity, from, name, known, nearest)
 }
 
-/// The device whose network interface it is, or of nearly the same name, or of the same number.
+/// Returns the device with this network interface, a similar name, or the same number.
 fn nearest<'a>(name: &str, devices: &'a [Device]) -> Option<&'a str> {
     const DISTANCE_MAX: usize = 2;
     let of_interface = |device: &&Device| device.ports.iter().any(|port| port.interface == name);
@@ -219,7 +220,7 @@ fn nearest<'a>(name: &str, devices: &'a [Device]) -> Option<&'a str> {
     found.or(alike).or(devices.first()).map(|device| device.name.as_str())
 }
 
-/// The device as Koordinator's agent sees it.
+/// Checks the device as Koordinator's agent sees it.
 fn koordinator(device: &Device) -> Option<Finding> {
     let is_known =
         device.name.strip_prefix("mlx").and_then(|rest| rest.split_once('_')).is_some_and(

@@ -1,4 +1,4 @@
-//! A lane over RDMA between the two hosts, made as nodes make theirs, and written over.
+//! A lane over RDMA between the two hosts, opened as nodes open theirs, and a write over it.
 
 use super::pair::address_of_peer;
 use super::way::longest_payload;
@@ -21,10 +21,10 @@ pub(super) fn lane(context: &mut Context<'_>) -> Vec<Finding> {
     }
 }
 
-/// Both have devices, and no lane was made: what the way does to RDMA is not known.
+/// Both hosts have devices, but no lane was tried: the effect of the network on RDMA is unknown.
 fn not_tried(host: &str) -> Finding {
     let observed = said!(
-        "no lane over RDMA was tried: {host} takes part in none",
+        "no lane over RDMA was tried: {host} does not support the test",
         "未尝试 RDMA 通路:{host} 不参与"
     );
     Finding::new(ids::ROCE_UDP_FILTERED, Severity::CannotTell, observed).alone()
@@ -39,7 +39,7 @@ fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> 
             ids::ROCE_UDP_FILTERED,
             Side::Unknown,
             said!(
-                "the two agreed on a lane, and a few bytes over it did not arrive: {text}",
+                "a lane was established, but a few bytes over it did not arrive: {text}",
                 "双方已建立通路,但其上的几个字节没有到达:{text}"
             ),
         ),
@@ -47,7 +47,7 @@ fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> 
             ids::MTU_BLACKHOLE,
             Side::Unknown,
             said!(
-                "a short RDMA packet passed and {LANE_BYTES} bytes did not: {text}",
+                "a short RDMA packet passed, but {LANE_BYTES} bytes did not: {text}",
                 "短的 RDMA 报文能通,{LANE_BYTES} 字节不通:{text}"
             ),
         ),

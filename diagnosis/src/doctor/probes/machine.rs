@@ -7,13 +7,13 @@ use crate::problem::Severity;
 
 /// Bytes of queues, in addition to the served memory.
 const RINGS_BYTES: u64 = 16 << 20;
-/// Open files with which a node serves few peers.
+/// Open files of a node with few peers.
 const FILES_MIN: u64 = 1_024;
-/// Open files with which a node serves as many peers as it knows.
+/// Open files of a node with the maximum number of peers.
 const FILES_GOOD: u64 = 4_096;
-/// The kernel's default.
+/// The kernel's default number of mappings.
 const MAPPINGS_MIN: u64 = 65_530;
-/// Outgoing connections to one address that there is room for.
+/// Outgoing connections to one address that must be possible.
 const LOCAL_PORTS_MIN: u16 = 2_048;
 
 pub(super) fn limits(context: &mut Context<'_>) -> Vec<Finding> {
@@ -50,7 +50,7 @@ pub(super) fn limits(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Only what GPU memory over RDMA needs.
+/// Checks only the requirements of GPU memory over RDMA.
 pub(super) fn gpu(context: &mut Context<'_>) -> Vec<Finding> {
     let facts = context.facts;
     let mut findings = Vec::new();

@@ -1,4 +1,4 @@
-//! The metadata service: its address, whether it answers, and whether it is one.
+//! The metadata service: its address, its availability, and its kind.
 
 use super::names::addresses_of;
 use super::settings::without_user;
@@ -11,22 +11,22 @@ use handfast_core::address::host_and_port;
 use serde_json::Value;
 use std::net::SocketAddr;
 
-/// Longest answer that is looked at.
+/// Maximum length of an answer.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
-/// Endpoints that are asked.
+/// Maximum endpoints queried.
 const ENDPOINTS_MAX: usize = 16;
-/// Before each endpoint of an etcd that speaks TLS.
+/// Prefix of an etcd endpoint with TLS.
 const ENCRYPTED: &str = "https://";
-/// The answer of a Go server behind TLS to a plain request (`net/http`, server.go).
+/// The answer of a Go server with TLS to a plain request (`net/http`, server.go).
 const WANTS_TLS: &str = "Client sent an HTTP request to an HTTPS server";
-/// Records of TLS begin so: an alert, a handshake (RFC 5246, section 6.2.1).
+/// Start of TLS records: an alert, a handshake (RFC 5246, section 6.2.1).
 const TLS_RECORDS: [&[u8]; 2] = [&[21, 3], &[22, 3]];
-/// A client's first message, with one cipher suite and no random numbers (RFC 5246, section
-/// 7.4.1.2): every server that speaks TLS answers it, if with an alert.
+/// A minimal ClientHello, with one cipher suite and zeros as random numbers (RFC 5246, section
+/// 7.4.1.2): every TLS server answers it, at least with an alert.
 const CLIENT_HELLO: [&[u8]; 3] =
     [&[22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3], &[0; 32], &[0, 0, 2, 0xc0, 0x2f, 1, 0]];
 
-/// The kind of service that an address names.
+/// The kind of service, by its address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Etcd,
@@ -50,7 +50,7 @@ impl Service<'_> {
         let (port, scheme) =
             (address.port(), if self.is_etcd() { "etcd://https://" } else { "https://" });
         let observed = said!(
-            "{address} speaks TLS: write {scheme}{host}:{port}",
+            "{address} uses TLS: write {scheme}{host}:{port}",
             "{address} 使用 TLS:请写成 {scheme}{host}:{port}"
         );
         let finding = Finding::new(ids::ETCD_TLS, Severity::Fatal, observed);
@@ -61,7 +61,7 @@ impl Service<'_> {
         if self.is_encrypted { "https" } else { "http" }
     }
 
-    /// Asks one endpoint over HTTP.
+    /// Sends a request to one endpoint over HTTP.
     pub(super) fn ask(
         &self,
         context: &Context<'_>,
@@ -81,7 +81,7 @@ impl Service<'_> {
     }
 }
 
-/// The status of an answer and its body.
+/// Returns the status and the body of an answer.
 pub(super) fn body_of(answer: &str) -> Option<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
@@ -89,7 +89,7 @@ pub(super) fn body_of(answer: &str) -> Option<(u16, String)> {
     Some((status, if is_chunked { unchunked(body) } else { body.to_owned() }))
 }
 
-/// A body that was sent in pieces, each after its length.
+/// Decodes a body in chunks, each preceded by its length.
 fn unchunked(body: &str) -> String {
     let mut out = String::new();
     let mut rest = body;
@@ -122,7 +122,7 @@ pub(super) fn metadata(context: &mut Context<'_>) -> Vec<Finding> {
     for (host, port) in &service.endpoints {
         findings.extend(endpoint(context, &service, host, *port));
     }
-    // One of several is enough to work.
+    // One working endpoint of several suffices.
     if findings.len() < service.endpoints.len() {
         for finding in &mut findings {
             finding.severity = finding.severity.max(Severity::Degraded);
@@ -139,7 +139,7 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
         "https" => (Kind::Http, true),
         _ => {
             return Err(said!(
-                "the scheme '{scheme}' is none of etcd, http, https",
+                "the scheme '{scheme}' is not etcd, http or https",
                 "协议“{scheme}”不是 etcd、http 或 https"
             ));
         }
@@ -150,7 +150,7 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
     };
     if hosts.contains('@') {
         return Err(said!(
-            "a name and a password are not taken from the address",
+            "a name and a password in the address are ignored",
             "不从地址中读取用户名和密码"
         ));
     }
@@ -165,14 +165,14 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
         let encrypted = text.strip_prefix(ENCRYPTED).filter(|_| kind == Kind::Etcd);
         if kind == Kind::Etcd && encrypted.is_some() != is_encrypted {
             return Err(said!(
-                "https:// stands before some endpoints, and must before all or none",
+                "https:// precedes only some endpoints; write it before all or none",
                 "只有部分端点带 https://,必须全部带或全部不带"
             ));
         }
         let text = encrypted.unwrap_or(text);
         if text.contains("://") {
             return Err(said!(
-                "the scheme stands once, before the first endpoint",
+                "the scheme must appear once, before the first endpoint",
                 "协议只写一次,在第一个端点之前"
             ));
         }
@@ -264,7 +264,7 @@ fn speaks_tls(context: &Context<'_>, address: SocketAddr) -> bool {
     answer.is_ok_and(|answer| TLS_RECORDS.iter().any(|record| answer.starts_with(record)))
 }
 
-/// An address among those of etcd's members that means the client's own host.
+/// Returns an address among those of etcd's members that refers to the client's own host.
 fn useless_address(members: &str) -> Option<String> {
     let members: Value = serde_json::from_str(members).ok()?;
     let members = members["members"].as_array()?;
@@ -274,7 +274,7 @@ fn useless_address(members: &str) -> Option<String> {
     urls.find(|url| useless.iter().any(|part| url.contains(part))).map(str::to_owned)
 }
 
-/// Why nothing answered: on this host the table of sockets says more.
+/// Explains a silent endpoint; on this host by the table of sockets.
 fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskFailure) -> Finding {
     let facts = context.facts;
     let is_here = facts.addresses.contains(&address.ip()) && !address.ip().is_loopback();
@@ -303,7 +303,7 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
         }
         AskFailure::NotBuilt => {
             let observed = said!(
-                "{address} takes connections; this program was built without TLS (cargo feature 'tls'), and nothing was asked",
+                "{address} accepts connections; this program was built without TLS (cargo feature 'tls') and sent no request",
                 "{address} 接受连接;本程序构建时没有包含 TLS(cargo 特性 tls),没有进行查询"
             );
             let unknown = Finding::new(ids::ETCD_TLS, Severity::CannotTell, observed);

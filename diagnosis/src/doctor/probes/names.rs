@@ -1,4 +1,4 @@
-//! The advertised name, and the port to listen at.
+//! The advertised name, and the listening port.
 
 use crate::doctor::facts::{Tree, owner};
 use crate::doctor::finding::seen;
@@ -13,25 +13,25 @@ use std::net::{IpAddr, SocketAddr};
 /// Ports that the module erdma holds in compat mode.
 const PORTS_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 
-/// A text that names no host, or a port that is none.
+/// Reports an invalid host or port.
 pub(super) fn no_place(error: &AddressError) -> Finding {
     let observed = match error {
         AddressError::Port { text, port } => said!(
-            "'{text}': '{port}' is no port, which is a number from 0 to 65535",
+            "'{text}': '{port}' is not a port, a number from 0 to 65535",
             "“{text}”:“{port}”不是端口,端口是 0 到 65535 的数字"
         ),
         AddressError::Host(text) => said!(
-            "'{text}' is no HOST or HOST:PORT; IPv6 addresses before a port are in brackets",
+            "'{text}' is not HOST or HOST:PORT; write IPv6 addresses before a port in brackets",
             "“{text}”不是 HOST 或 HOST:PORT;端口前的 IPv6 地址要加方括号"
         ),
         AddressError::NoPort(text) => {
-            said!("'{text}' names no port: HOST:PORT", "“{text}”没有端口:HOST:PORT")
+            said!("'{text}' has no port; write HOST:PORT", "“{text}”没有端口:HOST:PORT")
         }
     };
     Finding::new(ids::CONFIG_INVALID, Severity::Fatal, observed)
 }
 
-/// The addresses of a host: itself if it is one, else what it resolves to.
+/// Returns the addresses of a host: its own if it is an address, else those that it resolves to.
 pub(super) fn addresses_of(context: &Context<'_>, host: &str) -> Result<Vec<IpAddr>, String> {
     match host.parse() {
         Ok(address) => Ok(vec![address]),
@@ -39,7 +39,7 @@ pub(super) fn addresses_of(context: &Context<'_>, host: &str) -> Result<Vec<IpAd
     }
 }
 
-/// An address of this host that peers can reach, those of RDMA devices first.
+/// Returns an address of this host that peers can reach, preferably one of an RDMA device.
 fn proposal(context: &Context<'_>) -> Option<IpAddr> {
     let gids =
         context.facts.devices.iter().flat_map(super::addresses::reachable).map(|gid| gid.ip());
@@ -61,7 +61,7 @@ pub(super) fn name(context: &mut Context<'_>) -> Vec<Finding> {
     if let Some((host, port)) = told {
         let port = port.or(listen.map(|(_, port)| port)).unwrap_or(7411);
         let severity = match (advertise, listen) {
-            // A node that listens on loopback serves this machine alone.
+            // A node that listens on loopback serves only this machine.
             (None, Some((host, _))) if is_loopback(host) => Severity::Info,
             _ => Severity::Fatal,
         };
@@ -125,7 +125,7 @@ fn is_ours(context: &Context<'_>, host: &str, port: u16) -> Option<Finding> {
         return None;
     }
     let observed = said!(
-        "{found} is none of {own}",
+        "{found} is not one of {own}",
         "{found} 不在 {own} 之中",
         found = words(&found),
         own = words(own)
@@ -149,14 +149,14 @@ pub(super) fn listen(context: &mut Context<'_>) -> Vec<Finding> {
         EADDRINUSE => in_use(context, address),
         EADDRNOTAVAIL => {
             let observed = said!(
-                "{address} is no address of this network namespace",
+                "{address} is not an address of this network namespace",
                 "{address} 不是此网络命名空间的地址"
             );
             Finding::new(ids::NET_NOT_LOCAL, Severity::Fatal, observed).with("advertise", host)
         }
         EACCES => {
             let observed = said!(
-                "{address}: this user may not listen at ports below 1024",
+                "{address}: this user may not listen on ports below 1024",
                 "{address}:当前用户不能监听 1024 以下的端口"
             );
             Finding::new(ids::CONFIG_INVALID, Severity::Fatal, observed)
@@ -182,7 +182,7 @@ fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
             return seen!(PORT_RESERVED_ERDMA, Severity::Fatal, address, other);
         }
         let observed = said!(
-            "{address}: no listener is seen; a connection may hold it",
+            "{address}: no listener is visible; a connection may hold it",
             "{address}:看不到监听者,可能被某个连接占用"
         );
         return Finding::new(ids::PORT_IN_USE, Severity::Fatal, observed);
@@ -192,16 +192,14 @@ fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
     let (pid, observed) = match &owner {
         Some((pid, name)) => {
             let observed = said!(
-                "{address} is listened at by {name}, process {pid}",
+                "{name}, process {pid}, listens on {address}",
                 "{address} 由 {name}(进程 {pid})监听"
             );
             (pid.to_string(), observed)
         }
         None => {
-            let observed = said!(
-                "{address} is listened at by a process that may not be seen",
-                "{address} 由看不到的进程监听"
-            );
+            let observed =
+                said!("an invisible process listens on {address}", "{address} 由看不到的进程监听");
             ("PID".to_owned(), observed)
         }
     };

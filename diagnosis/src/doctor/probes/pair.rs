@@ -1,4 +1,4 @@
-//! The other host: whether it answers, and how the two fit together.
+//! The other host: its availability, and the compatibility of the two hosts.
 
 use super::addresses::reachable;
 use super::names::{addresses_of, no_place};
@@ -14,12 +14,12 @@ use crate::{ids, of_call};
 use handfast_core::address::with_port;
 use std::net::{IpAddr, SocketAddr};
 
-/// A difference of the clocks that is no matter of the network.
+/// Difference of the clocks that network delays do not explain.
 const CLOCKS_APART_S: u64 = 5;
-/// The port for a doctor where the requested one is taken.
+/// The port for a doctor if the requested one is taken.
 const PORT_ALTERNATIVE: u16 = 7_412;
 
-/// The address of the other doctor.
+/// Returns the address of the other doctor.
 pub(super) fn address_of_peer(context: &Context<'_>) -> Option<SocketAddr> {
     let (host, port) = with_port(context.request.peer.as_deref()?).ok()?;
     Some(SocketAddr::new(*addresses_of(context, host).ok()?.first()?, port))
@@ -65,44 +65,44 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
     }
 }
 
-/// Of the address that means all of a host's own.
+/// Reports the unspecified address, which is not one of a host.
 fn of_no_host(address: SocketAddr) -> Finding {
     let observed = said!(
-        "{address} is the address of no host: a peer that uses it reaches itself",
+        "{address} is not the address of a host: a peer that uses it reaches itself",
         "{address} 不是某台主机的地址:谁用它,指的就是谁自己"
     );
     let finding = Finding::new(ids::NET_LOOPBACK, Severity::Fatal, observed);
     finding.cured_by(
-        said!("Name the other host by an address of its own.", "用对端主机自己的地址来指明它。"),
+        said!("Use an address of the other host.", "用对端主机自己的地址来指明它。"),
         format!("handfast doctor --peer HOST:{}", address.port()),
     )
 }
 
-/// A doctor there, at a port that is free.
+/// Adds a remedy: a doctor on a free port there.
 fn with_doctor_at_other_port(finding: Finding, address: SocketAddr) -> Finding {
     let port =
         if address.port() == PORT_ALTERNATIVE { PORT_ALTERNATIVE + 1 } else { PORT_ALTERNATIVE };
     let alternative = SocketAddr::new(address.ip(), port);
     let remedy = said!(
-        "Start a doctor on that host, at a port of its own, and compare with that: engines and other services answer none.",
+        "Start a doctor on that host, on a separate port, and compare with it: engines and other services do not answer doctors.",
         "在那台主机上用单独的端口启动 doctor,再与它对照:引擎和其他服务不会应答 doctor。"
     );
     let finding = finding.cured_by(remedy, format!("handfast doctor --listen {alternative}"));
     finding.with("peer", address.to_string())
 }
 
-/// The port takes connections, and no doctor answers there.
+/// Reports a port that accepts connections without a doctor.
 fn foreign(address: SocketAddr, why: &Observed) -> Finding {
-    let english = format!("{address} takes connections; ");
+    let english = format!("{address} accepts connections; ");
     let observed = why.after(&english, &format!("{address} 接受连接;"));
     with_doctor_at_other_port(Finding::new(ids::NET_RESET, Severity::Fatal, observed), address)
 }
 
-/// The port takes connections, and nobody says anything.
+/// Reports a port that accepts connections and sends nothing.
 fn mute(address: SocketAddr) -> Finding {
     let limit_s = ANSWER_MAX.as_secs();
     let observed = said!(
-        "{address} took the connection and said nothing within {limit_s} s: what listens there is stopped, busy or no doctor",
+        "{address} accepted the connection and sent nothing within {limit_s} s: the listener is stopped, busy or not a doctor",
         "{address} 接受了连接,但 {limit_s} 秒内没有任何应答:监听的进程已停住、繁忙,或不是 doctor"
     );
     with_doctor_at_other_port(Finding::new(ids::NET_FILTERED, Severity::Fatal, observed), address)
@@ -119,7 +119,7 @@ fn unreachable(address: SocketAddr, code: i32) -> Finding {
         return finding;
     }
     let remedy = said!(
-        "Start a doctor on that host, and compare the address it listens at.",
+        "Start a doctor on that host, and compare its listening address.",
         "在那台主机上启动 doctor,并核对它监听的地址。"
     );
     finding.cured_by(remedy, format!("handfast doctor --listen {address}"))
@@ -176,7 +176,7 @@ fn layers(context: &Context<'_>, ours: &[&Device], theirs: &[&Device]) -> Option
     })
 }
 
-/// Whether a local address can be paired with one of the peer.
+/// Checks that a local address can be paired with one of the peer.
 fn addresses(
     context: &Context<'_>,
     ours: &[&Device],
@@ -213,7 +213,7 @@ fn addresses(
     neighbours(context, ours, &peers).or_else(|| routes(context, ours, &peers))
 }
 
-/// Whether a local device has a route to an address of the peer.
+/// Checks that a local device has a route to an address of the peer.
 fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<Finding> {
     // Local addresses of the families that both sides have.
     let is_told = |peer: &IpAddr| {

@@ -1,4 +1,4 @@
-//! A node's entries in the metadata service: whether they are there, and whether they are still so.
+//! A node's entries in the metadata service: their presence and validity.
 
 use super::metadata::{Service, body_of, parse};
 use super::names::addresses_of;
@@ -14,11 +14,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// Names that are shown where the one asked for is not there.
+/// Maximum names listed if the requested one is missing.
 const SHOWN_MAX: usize = 8;
-/// Names that are looked at for the nearest.
+/// Maximum names compared to find the nearest.
 const NAMES_MAX: usize = 4_096;
-/// Bytes of a key that a query has as they are.
+/// Bytes of a key that a query contains unescaped.
 const PLAIN: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 const CLUSTER: &str = "MC_METADATA_CLUSTER_ID";
@@ -38,7 +38,7 @@ pub(super) fn segment(context: &mut Context<'_>) -> Vec<Finding> {
     let key = keys.rpc_meta(&name);
     let Some(found) = get(context, &service, &key) else {
         let observed = said!(
-            "no endpoint of {url} said what is at {key}",
+            "no endpoint of {url} returned the value of {key}",
             "{url} 的任何端点都没有给出 {key} 的内容"
         );
         return vec![Finding::new(ids::META_STALE, Severity::CannotTell, observed)];
@@ -49,7 +49,7 @@ pub(super) fn segment(context: &mut Context<'_>) -> Vec<Finding> {
     }
 }
 
-/// The value of a key; none if no endpoint says.
+/// Returns the value of a key; `None` if no endpoint answers.
 fn get(context: &Context<'_>, service: &Service<'_>, key: &str) -> Option<Option<String>> {
     service.endpoints.iter().find_map(|(host, port)| {
         let ip = *addresses_of(context, host).ok()?.first()?;
@@ -58,7 +58,7 @@ fn get(context: &Context<'_>, service: &Service<'_>, key: &str) -> Option<Option
             let body = json!({ "key": STANDARD.encode(key) }).to_string();
             let answer = service.ask(context, address, host, "POST", "v3/kv/range", &body).ok()?;
             let answer: Value = serde_json::from_str(&body_of(&answer)?.1).ok()?;
-            // A client without permission gets an error in place of the header.
+            // A client without permission gets an error without the header.
             answer.get("header")?;
             let value = answer["kvs"][0]["value"].as_str();
             return Some(value.map(|value| text_of(value).unwrap_or_default()));
@@ -78,7 +78,7 @@ fn text_of(base64: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(base64).ok()?).ok()
 }
 
-/// The names of all nodes, where the service lists its keys: an etcd does.
+/// Returns the names of all nodes, if the service lists its keys, as an etcd does.
 fn names(context: &Context<'_>, service: &Service<'_>, keys: &Keys) -> Vec<String> {
     let prefix = keys.rpc_meta("");
     let Some((host, port)) = service.endpoints.first().filter(|_| service.is_etcd()) else {
@@ -116,15 +116,15 @@ fn missing(context: &Context<'_>, service: &Service<'_>, keys: &Keys, name: &str
     let shown = if shown.is_empty() { "-".to_owned() } else { shown.join(", ") };
     let observed = match nearest {
         Some(nearest) => said!(
-            "{name} is not there; the nearest is {nearest}; there are: {shown}",
+            "{name} does not exist; the nearest is {nearest}; existing names: {shown}",
             "没有 {name};最接近的是 {nearest};现有:{shown}"
         ),
-        None => said!("{name} is not there", "没有 {name}"),
+        None => said!("{name} does not exist", "没有 {name}"),
     };
     Finding::new(ids::SEG_NAME, Severity::Fatal, observed)
 }
 
-/// Whether nobody takes calls where the entry says.
+/// Checks that the address of the entry accepts calls.
 fn stale(context: &Context<'_>, key: &str, text: &str) -> Option<Finding> {
     let finding = |id, observed: crate::doctor::Observed| {
         let finding = Finding::new(id, Severity::Fatal, observed).at(Side::Remote);
@@ -138,19 +138,21 @@ fn stale(context: &Context<'_>, key: &str, text: &str) -> Option<Finding> {
         return finding(ids::META_VERSION, format!("{key}: {meta}").into());
     };
     let Ok(found) = addresses_of(context, host) else {
-        let observed =
-            said!("{key} says {host}, which does not resolve", "{key} 写的是 {host},无法解析");
+        let observed = said!(
+            "{key} has the host {host}, which does not resolve",
+            "{key} 写的是 {host},无法解析"
+        );
         return finding(ids::META_STALE, observed);
     };
     let address = SocketAddr::new(*found.first()?, port);
-    // Nothing is asked of it: a node waits for more, and what is no node closes or answers.
+    // An empty request: a node waits for more, and another service closes or answers.
     match context.outside.ask(address, None, b"", 0) {
         Err(AskFailure::Connect(code)) => {
             let words = match code {
                 0 => said!("no answer in time", "在时限内没有应答"),
                 code => std::io::Error::from_raw_os_error(code).to_string().into(),
             };
-            let before = format!("{key} says {address}: ");
+            let before = format!("{key} has the address {address}: ");
             finding(ids::META_STALE, words.after(&before, &format!("{key} 写的是 {address}:")))
         }
         _ => None,

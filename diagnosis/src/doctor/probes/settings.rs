@@ -1,13 +1,13 @@
-//! Variables that other programs, or libraries of this one, go by.
+//! Variables that affect other programs, or libraries of this one.
 
 use crate::doctor::{Context, Finding};
 use crate::ids;
 use crate::problem::Severity;
 
 const FOREIGN: [&str; 7] = ["MC_", "NCCL_IB_", "UCX_", "FI_", "RDMAV_", "IBV_", "MLX5_"];
-/// Of the name of a variable whose value nobody is to see.
+/// Parts of the names of variables with secret values.
 const SECRETS: [&str; 6] = ["PASS", "SECRET", "TOKEN", "CREDENTIAL", "AUTH", "PRIVATE"];
-/// Variables shown at most.
+/// Maximum variables shown.
 const SHOWN_MAX: usize = 16;
 const PROXIES: [&str; 6] =
     ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
@@ -39,7 +39,7 @@ pub(super) fn environment(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The check of a variable's value, if its form is known.
+/// Returns the check of a variable's value, if its form is known.
 fn allowed(name: &str) -> Option<fn(&str) -> bool> {
     match name {
         "MC_MTU" => Some(|value| ["512", "1024", "2048", "4096"].contains(&value)),
@@ -49,7 +49,7 @@ fn allowed(name: &str) -> Option<fn(&str) -> bool> {
     }
 }
 
-/// A value without what is secret in it, if its name says so, and of it the beginning.
+/// Returns the beginning of a value without its secrets.
 pub(in crate::doctor) fn without_secrets(name: &str, value: &str) -> String {
     let name = name.to_uppercase();
     if SECRETS.iter().any(|word| name.contains(word)) {
@@ -58,7 +58,7 @@ pub(in crate::doctor) fn without_secrets(name: &str, value: &str) -> String {
     short(&without_user(value))
 }
 
-/// Whether other engines, or libraries, go by it.
+/// Whether other engines or libraries use the variable.
 pub(in crate::doctor) fn is_foreign(name: &str) -> bool {
     FOREIGN.iter().any(|prefix| name.starts_with(prefix)) || PROXIES.contains(&name)
 }
@@ -88,7 +88,7 @@ fn proxies(context: &Context<'_>) -> Option<Finding> {
     }
     let values: Vec<_> =
         set.iter().map(|(name, value)| format!("{name}={}", short(&without_user(value)))).collect();
-    // Without a metadata service nobody here asks over HTTP.
+    // Without a metadata service no node here uses HTTP.
     let severity = if host.is_some() { Severity::Risk } else { Severity::Info };
     Some(Finding::new(
         ids::PROXY_SET,
@@ -97,7 +97,7 @@ fn proxies(context: &Context<'_>) -> Option<Finding> {
     ))
 }
 
-/// An address without name and password.
+/// Removes name and password from an address.
 pub(super) fn without_user(value: &str) -> String {
     let (scheme, rest) =
         value.split_once("://").map_or(("", value), |(scheme, rest)| (scheme, rest));
@@ -106,7 +106,7 @@ pub(super) fn without_user(value: &str) -> String {
     format!("{scheme}{separator}{rest}")
 }
 
-/// The first host of a metadata service's address.
+/// Returns the first host of a metadata service's address.
 fn host_of(url: &str) -> &str {
     let first = url.split([',', ';']).next().unwrap_or(url);
     let rest = first.rsplit_once("://").map_or(first, |(_, rest)| rest);

@@ -131,7 +131,7 @@ fn a_metadata_service_behind_tls_is_looked_into_as_one_without() {
     scene.world.tls = Some(AskFailure::NotBuilt);
     let finding = scene.finding("ETCD-TLS");
     assert_eq!(finding.severity, Severity::CannotTell);
-    assert!(finding.observed.contains("10.1.0.9:2379 takes connections"), "{}", finding.observed);
+    assert!(finding.observed.contains("10.1.0.9:2379 accepts connections"), "{}", finding.observed);
     scene.world.tls = Some(AskFailure::Connect(111));
     scene.finding("ETCD-DOWN");
 }

@@ -21,9 +21,6 @@ use std::sync::Arc;
 const TIMEOUT_EXPONENT: u8 = 16;
 const RETRIES: u8 = 4;
 
-/// An open device and its name.
-pub(super) type Opened = (Arc<Nic>, String);
-
 /// Opens the requested devices, or the best available; at least one. Returns the NIC distances too,
 /// if there are several. Blocks for system calls.
 pub(super) fn open(
@@ -31,7 +28,7 @@ pub(super) fn open(
     listens_at: Option<IpAddr>,
     limits: (usize, u32),
     sink: &Arc<Watch>,
-) -> Result<(Vec<Opened>, Option<PriorityMatrix>), Error> {
+) -> Result<(Vec<Nic>, Option<PriorityMatrix>), Error> {
     let known = availability()
         .map_err(|error| Error::local(Stage::Device, Cause::RdmaUnavailable(error)))?;
     check(options)?;
@@ -96,7 +93,7 @@ fn open_first(
     options: &RdmaOptions,
     (lanes_max, lane_depth): (usize, u32),
     sink: &Arc<Watch>,
-) -> Result<Opened, Error> {
+) -> Result<Nic, Error> {
     let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
     let gid = options.address.map_or(index, |address| GidWanted::Address(mapped(address)));
     let mut first: Option<VerbsError> = None;
@@ -111,10 +108,10 @@ fn open_first(
             depth: lane_depth,
             timeout_exponent: TIMEOUT_EXPONENT,
             retries: RETRIES,
-            ..NicConfig::new(device.clone())
+            ..NicConfig::new(device)
         };
         match Nic::open(config, sink.clone()) {
-            Ok(nic) => return Ok((Arc::new(nic), device)),
+            Ok(nic) => return Ok(nic),
             Err(error) => {
                 tracing::debug!(%error, "an RDMA device cannot be used");
                 first.get_or_insert(error);

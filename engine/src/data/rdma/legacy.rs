@@ -1,14 +1,12 @@
 //! Lanes to Mooncake nodes, and the attributes that their handshake omits (rule H13).
 
-use super::lanes::{Inner, Lane, QUEUE_PAIRS_PER_LANE, not_created};
-use crate::path::devices_on;
+use super::lanes::Choice;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
-use handfast_core::{Lifecycle, NicPath};
-use handfast_transport::{Attempt, NotCreated, TransportKind};
+use handfast_core::{Lifecycle, NicPath, Pair};
+use handfast_transport::{Attempt, Endpoints, NotCreated};
+use handfast_transport_rdma::QUEUE_PAIRS_PER_LANE;
 use handfast_transport_tcp::Net;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// First packet sequence number of both sides, since Mooncake announces none.
 const PSN: u32 = 0;
@@ -17,34 +15,20 @@ const PSN: u32 = 0;
 const MTU_BYTES: u32 = 4096;
 /// Outstanding reads of a Mooncake node's queue pairs, both ways.
 const RD_ATOMIC: u32 = 16;
-/// Time limit of a probe: less than the life cycle's limit of an operation (`Timing::operation`, 5
-/// s), and longer than a device retries towards a silent peer.
-const PROOF_MAX: Duration = Duration::from_secs(4);
 
-impl<N: Net> Inner<N> {
+impl<N: Net> Choice<N> {
     /// Creates queue pairs without a TCP slot, at the descriptor's address, since older releases look it
     /// up there.
     pub(super) async fn create_legacy(
-        self: Arc<Self>,
+        &self,
         lifecycle: Lifecycle,
         peer: NicPath,
         attempt: Attempt,
     ) -> Result<Body, NotCreated> {
-        let Self { watch, steps, .. } = &*self;
-        let nic = self.nic_named(devices_on(&peer).1)?.clone();
-        let lane = Lane {
-            peer: peer.clone(),
-            nic: nic.clone(),
-            has_queue_pairs: true,
-            transport_kind: TransportKind::Rdma,
-        };
-        self.remember(lifecycle, lane);
-        watch.add(lifecycle, peer.clone());
-        let psns = [PSN; QUEUE_PAIRS_PER_LANE as usize];
-        let created = steps.run(&peer, move || nic.create(lifecycle, &psns)).await;
-        let refused = match created {
+        self.policy.watch.add(lifecycle, peer.clone(), true);
+        let refused = match self.rdma.create_legacy(lifecycle, peer, PSN).await {
             Ok(body) => return Ok(body),
-            Err(error) => not_created(error),
+            Err(refused) => refused,
         };
         if refused.limit.is_some() && attempt == Attempt::First {
             self.forget(lifecycle).await?;
@@ -55,40 +39,18 @@ impl<N: Net> Inner<N> {
     /// Connects to the queue pairs of a Mooncake node, with its default attributes.
     pub(super) async fn connect_legacy(
         &self,
-        lifecycle: Lifecycle,
-        Lane { peer, nic, .. }: Lane,
+        local: Pair,
+        remote: Pair,
         body: Body,
     ) -> Result<(), TransportError> {
-        let body = complete(body)?;
-        Ok(self.steps.run(&peer, move || nic.connect(lifecycle, &body)).await?)
-    }
-
-    /// Creates and destroys queue pairs to advance their numbers.
-    pub(super) async fn skip_numbers(
-        self: Arc<Self>,
-        peer: NicPath,
-        count: u32,
-    ) -> Result<(), TransportError> {
-        let nic = self.nic_named(devices_on(&peer).1)?.clone();
-        Ok(self.steps.run(&peer, move || nic.skip_numbers(count)).await?)
-    }
-
-    /// Posts an empty read, which needs no key: the peer's device answers for the queue pair, and if it
-    /// distinguishes an earlier pairing from this one by a read, an empty one suffices
-    /// (`transport-rdma/tests/rdma/hazards.rs`).
-    pub(super) async fn probe(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
-        let Some(Lane { peer, nic, .. }) = self.lane(lifecycle) else {
-            return Err(TransportError::new(Side::Local, "prove", "no lane has the lifecycle"));
-        };
-        let probing = move || nic.probe(lifecycle, None, PROOF_MAX);
-        Ok(self.steps.run(&peer, probing).await?)
+        self.rdma.connect(local, remote, complete(body)?).await
     }
 }
 
 /// Completes a Mooncake node's announcement with its defaults.
 fn complete(body: Body) -> Result<Body, TransportError> {
     let pairs = body.queue_pairs.len();
-    if pairs != QUEUE_PAIRS_PER_LANE as usize {
+    if pairs != QUEUE_PAIRS_PER_LANE {
         let detail = format!(
             "the Mooncake node has {pairs} queue pairs for each peer, and this one \
              {QUEUE_PAIRS_PER_LANE}: run it with MC_NUM_QP_PER_EP={QUEUE_PAIRS_PER_LANE}"

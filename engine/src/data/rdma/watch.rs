@@ -5,24 +5,20 @@ use crate::error::{Cause, Error, Stage};
 use crate::path::is_legacy;
 use crate::time::Clock;
 use handfast_core::policy::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
-use handfast_core::transport::{Side, TransportError};
-use handfast_core::{Duration, Lifecycle, NicPath};
-use handfast_transport::{Completion, CompletionStatus, LaneSink, SliceId};
-use handfast_transport_rdma::{DeviceEvent, Nic, NicSink};
+use handfast_core::transport::TransportError;
+use handfast_core::{Lifecycle, NicPath};
+use handfast_transport::{Completion, CompletionStatus, LaneSink};
+use handfast_transport_rdma::{DeviceEvent, NicSink};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
-/// Timeout for a withdrawn slice to complete by itself. A queue pair releases nothing, so past it the
-/// lane fails, which releases all. Longer than a device retries towards a silent peer.
-const WITHDRAWAL: Duration = Duration::from_millis(1_000);
-
-/// Facts about a lane that the device does not know.
-struct Facts {
+/// A lane, from its creation to its end.
+struct Lane {
     peer: NicPath,
+    /// The first answer was passed to the decision, whose lock stays off the data path after that.
     answered: AtomicBool,
 }
 
@@ -31,21 +27,18 @@ pub(super) struct Watch {
     /// Fallbacks, where lanes may use TCP instead.
     fallbacks: Option<Fallbacks>,
     clock: Arc<dyn Clock>,
-    /// Runtime handle, since calls also come from the device's own thread.
-    runtime: Handle,
-    facts: RwLock<BTreeMap<Lifecycle, Arc<Facts>>>,
+    known: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
     fallback: Mutex<RdmaFallback>,
 }
 
 impl Watch {
-    /// Creates a watch. Call within the runtime.
     pub(super) fn new(
         lanes: Arc<dyn LaneSink>,
         fallbacks: Option<Fallbacks>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (facts, fallback) = (RwLock::default(), Mutex::default());
-        Self { lanes, fallbacks, clock, runtime: Handle::current(), facts, fallback }
+        let (known, fallback) = (RwLock::default(), Mutex::default());
+        Self { lanes, fallbacks, clock, known, fallback }
     }
 
     /// The decision between RDMA and TCP, locked for one call.
@@ -53,56 +46,45 @@ impl Watch {
         self.fallback.lock()
     }
 
-    pub(super) fn add(&self, lane: Lifecycle, peer: NicPath) {
-        let facts = Facts { peer, answered: AtomicBool::new(false) };
-        let mut known = self.facts.write();
-        known.insert(lane, Arc::new(facts));
+    /// Adds a lane that is about to be created, with queue pairs or over TCP alone.
+    pub(super) fn add(&self, lane: Lifecycle, peer: NicPath, has_queue_pairs: bool) {
+        if has_queue_pairs {
+            // Lanes to a Mooncake node run over what its descriptor says, and nothing else.
+            let has_alternative = self.fallbacks.is_some() && !is_legacy(&peer);
+            self.fallback().handle_lane_created(lane, peer.clone(), has_alternative);
+        }
+        let answered = AtomicBool::new(false);
+        self.known.write().insert(lane, Arc::new(Lane { peer, answered }));
     }
 
     pub(super) fn remove(&self, lane: Lifecycle) {
-        self.facts.write().remove(&lane);
+        self.known.write().remove(&lane);
+        self.fallback().handle_lane_retired(lane);
     }
 
-    /// Fails the lane if the withdrawn slice does not complete in time.
-    pub(super) fn want_back(self: &Arc<Self>, nic: &Arc<Nic>, lane: Lifecycle, slice: SliceId) {
-        let at = self.clock.now() + WITHDRAWAL;
-        let (watch, nic, clock) = (Arc::downgrade(self), Arc::downgrade(nic), self.clock.clone());
-        self.runtime.spawn(async move {
-            clock.sleep_until(at).await;
-            let (Some(watch), Some(nic)) = (watch.upgrade(), nic.upgrade()) else { return };
-            // The device is asked: it may have ended while it was asked back.
-            if nic.holds(lane, slice) {
-                let limit_ms = WITHDRAWAL.nanos() / 1_000_000;
-                let detail = format!("a withdrawn slice did not end within {limit_ms} ms");
-                let error = TransportError::new(Side::Local, "withdraw", detail);
-                watch.lanes.on_lane_failed(lane, error);
-            }
-        });
+    /// The peer of a lane, from its creation to its end.
+    pub(super) fn peer(&self, lane: Lifecycle) -> Option<NicPath> {
+        self.known.read().get(&lane).map(|lane| lane.peer.clone())
     }
 
-    fn of(&self, lane: Lifecycle) -> Option<Arc<Facts>> {
-        self.facts.read().get(&lane).cloned()
+    /// Whether an answer over a lane is the first.
+    fn is_first_answer(&self, lane: Lifecycle) -> bool {
+        let known = self.known.read().get(&lane).cloned();
+        known.is_some_and(|lane| !lane.answered.swap(true, Ordering::AcqRel))
     }
 
-    /// Records the failure of a lane without any answer as a failure of RDMA.
-    fn doubt(&self, facts: &Facts, error: &TransportError) {
+    /// Reports that RDMA is given up for a peer.
+    fn report(&self, peer: &NicPath, error: &TransportError) {
         let Some(fallbacks) = &self.fallbacks else { return };
-        let silent = error.side == Side::Peer && error.call == "completion";
-        // Lanes to a Mooncake node run over what its descriptor says, and nothing else.
-        if !silent || facts.answered.load(Ordering::Acquire) || is_legacy(&facts.peer) {
-            return;
-        }
-        if self.fallback().handle_failure(&facts.peer, self.clock.now()) {
-            let seconds = FALLBACK_TIME.nanos() / 1_000_000_000;
-            let detail = format!(
-                "{}, and no lane of {FAILED_LANES_MAX} ever had an answer; RDMA is tried again \
-                 after {seconds} s",
-                error.detail
-            );
-            let error = TransportError { detail, ..error.clone() };
-            let reason = Error::new(error.side, Stage::Transfer, Cause::Transport(error));
-            fallbacks.tell(reason.at(facts.peer.node.as_str()));
-        }
+        let seconds = FALLBACK_TIME.nanos() / 1_000_000_000;
+        let detail = format!(
+            "{}, and no lane of {FAILED_LANES_MAX} ever had an answer; RDMA is tried again after \
+             {seconds} s",
+            error.detail
+        );
+        let error = TransportError { detail, ..error.clone() };
+        let reason = Error::new(error.side, Stage::Transfer, Cause::Transport(error));
+        fallbacks.tell(reason.at(peer.node.as_str()));
     }
 }
 
@@ -110,19 +92,19 @@ impl LaneSink for Watch {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
         let answered =
             completions.iter().any(|completion| completion.status == CompletionStatus::Done);
-        let first = |facts: &Arc<Facts>| answered && !facts.answered.swap(true, Ordering::AcqRel);
-        if let Some(facts) = self.of(lane).filter(first) {
-            self.fallback().handle_answer(&facts.peer);
-            if let Some(fallbacks) = &self.fallbacks {
-                fallbacks.forget(facts.peer.node.as_str());
+        if answered && self.is_first_answer(lane) {
+            let peer = self.fallback().handle_answer(lane);
+            if let (Some(peer), Some(fallbacks)) = (peer, &self.fallbacks) {
+                fallbacks.forget(peer.node.as_str());
             }
         }
         self.lanes.on_completions(lane, completions);
     }
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
-        if let Some(facts) = self.of(lane) {
-            self.doubt(&facts, &error);
+        let given_up = self.fallback().handle_lane_failed(lane, &error, self.clock.now());
+        if let Some(peer) = given_up {
+            self.report(&peer, &error);
         }
         self.lanes.on_lane_failed(lane, error);
     }
@@ -136,5 +118,70 @@ impl NicSink for Watch {
             }
             _ => debug!(?event, "an event of the RDMA device"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::TokioClock;
+    use handfast_core::NodeName;
+    use handfast_core::transport::Side;
+    use handfast_transport::SliceId;
+
+    struct Ignored;
+
+    impl LaneSink for Ignored {
+        fn on_completions(&self, _: Lifecycle, _: &mut Vec<Completion>) {}
+        fn on_lane_failed(&self, _: Lifecycle, _: TransportError) {}
+    }
+
+    fn watch() -> (Watch, Fallbacks, Arc<dyn Clock>) {
+        let (fallbacks, clock) = (Fallbacks::new(), Arc::new(TokioClock::new()));
+        let watch = Watch::new(Arc::new(Ignored), Some(fallbacks.clone()), clock.clone());
+        (watch, fallbacks, clock)
+    }
+
+    fn peer() -> NicPath {
+        let name = |text: &str| NodeName::new(text).unwrap();
+        NicPath { node: name("10.0.0.7:7411"), nic: name("tcp") }
+    }
+
+    /// A lane comes up, is answered over or not, and fails as lanes to a silent peer do.
+    fn fail(watch: &Watch, lane: u32, answered: bool) {
+        let lane = Lifecycle(lane.into());
+        watch.add(lane, peer(), true);
+        let (slice, status) = (SliceId::from_bits(1), CompletionStatus::Done);
+        if answered {
+            watch.on_completions(lane, &mut vec![Completion { slice, status }]);
+        }
+        let error = TransportError::new(Side::Peer, "completion", "retries exhausted");
+        watch.on_lane_failed(lane, error);
+        watch.remove(lane);
+    }
+
+    /// Three lanes in a row without an answer give RDMA up for a minute, and that is reported once.
+    #[tokio::test(start_paused = true)]
+    async fn unanswered_lanes_give_rdma_up_for_a_time() {
+        let (watch, fallbacks, clock) = watch();
+        let given_up = || watch.fallback().is_given_up(&peer(), clock.now());
+        for lane in 1..FAILED_LANES_MAX {
+            fail(&watch, lane, false);
+        }
+        fail(&watch, 10, true);
+        for lane in 1..FAILED_LANES_MAX {
+            fail(&watch, lane, false);
+            assert!(!given_up(), "the answer in between starts the count again");
+        }
+        fail(&watch, 11, false);
+        assert!(given_up());
+        assert_eq!(fallbacks.all().len(), 1);
+        let wait = std::time::Duration::from_nanos(FALLBACK_TIME.nanos());
+        tokio::time::advance(wait - std::time::Duration::from_millis(1)).await;
+        assert!(given_up());
+        tokio::time::advance(std::time::Duration::from_millis(1)).await;
+        assert!(!given_up());
+        fail(&watch, 12, false);
+        assert!(!given_up(), "the count starts again");
     }
 }

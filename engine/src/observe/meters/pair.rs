@@ -1,4 +1,4 @@
-//! Counters per pair of NICs, with several of them.
+//! Counters per pair of NICs, for nodes with several.
 
 use super::NicPairState;
 use crate::observe::read;
@@ -15,7 +15,7 @@ pub const NIC_PAIRS_METERED_MAX: usize = 2 * handfast_core::policy::RAILS_MAX;
 /// Counters of one pair.
 #[derive(Default)]
 pub(crate) struct NicPair {
-    /// Lanes that came up.
+    /// Lanes established.
     pub(crate) lanes: AtomicU64,
     /// Bytes of acknowledged slices, independent of their batch's outcome.
     pub(crate) written: AtomicU64,

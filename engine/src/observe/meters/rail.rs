@@ -68,7 +68,7 @@ impl Rail {
         way.bytes.fetch_add(bytes, Ordering::Relaxed);
         way.batches.fetch_add(1, Ordering::Relaxed);
         way.nanos.fetch_add(nanos, Ordering::Relaxed);
-        // Cannot fail: no longer time is asked for than there are buckets.
+        // Cannot fail: times are clamped to the range of the buckets.
         let _ = way.latency.increment(nanos);
     }
 }

@@ -9,48 +9,50 @@ use std::collections::BTreeMap;
 
 /// Metrics of a peer.
 #[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct PeerState {
-    /// Lanes that came up.
+    /// Lanes established.
     pub handshakes_established: u64,
-    /// Lifecycles that ended before a lane was up.
+    /// Lifecycles that ended before a lane was established.
     pub handshakes_failed: ByCause,
     /// Lanes that ended.
     pub lanes_ended: ByCause,
     /// Lanes that replaced an ended lane, by the cause of its end.
     pub repaired: ByCause,
-    /// Refusals that we gave.
+    /// Refusals sent by this node.
     pub refusals_sent: ByCause,
-    /// Refusals that we were given.
+    /// Refusals received by this node.
     pub refusals_received: ByCause,
-    /// Demands for a lane that could not be met.
+    /// Demands for a lane that failed.
     pub opens_failed: u64,
-    /// New incarnations of the peer that have proven themselves.
+    /// New incarnations of the peer, proven alive.
     pub restarts: u64,
-    /// Lanes that were slow to retire.
+    /// Retirements that were overdue.
     pub retires_overdue: u64,
-    /// Lanes that could not be retired.
+    /// Retirements that failed.
     pub retires_failed: u64,
-    /// Lanes that were retired without the peer's consent.
+    /// Lanes retired without the peer's consent.
     pub retires_forced: u64,
-    /// Batches that ended before there was any lane.
+    /// Batches that ended before a lane was established.
     pub batches_without_lane: u64,
-    /// Lanes that ended with indeterminate writes and will not be fenced.
+    /// Lanes that ended without a fence, so that their writes may still land.
     pub fences_lost: u64,
     /// Local requests by transport.
     pub rails: BTreeMap<&'static str, RailState>,
-    /// Local requests by pair of NICs, `own-peer`, with several of them; at most
+    /// Local requests by pair of NICs, `own-peer`, if there are several; at most
     /// [`NIC_PAIRS_METERED_MAX`](crate::metrics::NIC_PAIRS_METERED_MAX).
     pub nics: BTreeMap<String, NicPairState>,
 }
 
 /// Metrics of local requests over one pair of NICs.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct NicPairState {
     /// Name of the local NIC.
     pub own: String,
     /// Name of the peer's NIC.
     pub peer: String,
-    /// Lanes that came up.
+    /// Lanes established.
     pub lanes: u64,
     /// Acknowledged bytes, independent of their batch's outcome.
     pub written_bytes: u64,
@@ -60,6 +62,7 @@ pub struct NicPairState {
 
 /// Metrics of one transport to a peer.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct RailState {
     /// To the peer.
     pub write: WayState,
@@ -69,6 +72,7 @@ pub struct RailState {
 
 /// One direction.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct WayState {
     /// Bytes of batches that succeeded.
     pub bytes: u64,
@@ -80,8 +84,9 @@ pub struct WayState {
     pub latency: LatencyState,
 }
 
-/// Times from submission to the end, in nanoseconds, each to an eighth; 0 without any.
+/// Times from submission to the end in nanoseconds, rounded up by at most an eighth; 0 without any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct LatencyState {
     /// Number of batches.
     pub count: u64,
@@ -107,7 +112,8 @@ pub struct LatencyState {
 impl LatencyState {
     fn new(times: &Histogram, sum_ns: u64) -> Self {
         let mut buckets = [const { None }; 5];
-        // Fails for quantiles past one and for less room than is asked for alone.
+        // Fails only for quantiles past one, or if the result is shorter than the list of
+        // quantiles.
         let _ = times.quantile_buckets_into(&[0.5, 0.9, 0.99, 0.999, 1.0], &mut buckets);
         let [p50_ns, p90_ns, p99_ns, p999_ns, max_ns] =
             buckets.map(|bucket| bucket.map_or(0, |bucket| bucket.end()));
@@ -117,8 +123,8 @@ impl LatencyState {
     }
 }
 
-/// The bounds that Prometheus gets: every second power of two from four microseconds to a minute.
-/// Times below the first are in the first.
+/// Returns the buckets for Prometheus: every second power of two from four microseconds to a
+/// minute. Shorter times are in the first bucket.
 fn coarse(times: &Histogram) -> Vec<(u64, u64)> {
     let mut buckets: Vec<(u64, u64)> = (12..=36).step_by(2).map(|power| (1 << power, 0)).collect();
     for bucket in times.iter().filter(|bucket| bucket.count() > 0) {

@@ -1,4 +1,4 @@
-//! The lanes to one run of a peer: their devices and counts, their probes, and who waits for them.
+//! The lanes to one incarnation of a peer: their devices, counters, probes and waiters.
 
 use super::{Batch, LaneStatus, RequestSpan, State, Target, closed};
 use crate::command::Command;
@@ -19,14 +19,14 @@ use handfast_transport::TransportKind;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// A lane that is up.
+/// An established lane.
 pub(super) struct Lane {
     pub(super) lifecycle: Lifecycle,
     path: NicPath,
     transport_kind: TransportKind,
-    /// Index of the peer's device; `None` if the peer describes none of that name.
+    /// Index of the peer's device; `None` if the peer describes no device of that name.
     theirs: Option<usize>,
-    /// The counts of its two NICs, where it is one of several.
+    /// Counters of its pair of NICs, if there are several pairs.
     pair: Option<Arc<NicPair>>,
 }
 
@@ -52,7 +52,7 @@ impl State {
         affinities
     }
 
-    /// Counts what went over each pair of NICs.
+    /// Counts the bytes moved over each pair of NICs.
     pub(super) fn count_moved(&mut self) {
         for lane in &self.lanes {
             if let Some(pair) = &lane.pair {
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// The counts of the pair of NICs that a path leads over.
+    /// Returns the counters of the pair of NICs on a path.
     fn pair(&self, path: &NicPath) -> Option<Arc<NicPair>> {
         let (theirs, ours) = path.rail()?;
         let pair = self.meters.as_ref()?.pairs.of(ours, theirs)?;
@@ -69,13 +69,14 @@ impl State {
         Some(pair)
     }
 
-    /// The device of the peer that a lane over RDMA leads to; `None` of a lane over anything else.
+    /// Returns the peer's device at the end of an RDMA lane; `None` for a lane over another
+    /// transport.
     pub(super) fn device_of(&self, lane: Lifecycle) -> Option<Option<usize>> {
         let lane = self.lanes.iter().find(|known| known.lifecycle == lane)?;
         (lane.transport_kind == TransportKind::Rdma).then_some(lane.theirs)
     }
 
-    /// Index of the peer's device on a path: the first if the path names none.
+    /// Returns the index of the peer's device on a path: the first if the path names none.
     fn device_on(&self, path: &NicPath) -> Option<usize> {
         let Some((theirs, _)) = path.rail() else { return Some(0) };
         self.devices.iter().position(|name| name == theirs)
@@ -87,8 +88,8 @@ impl Target {
         self.lanes.subscribe()
     }
 
-    /// Says which devices the peer has, and over which rails it can be reached, as it described itself
-    /// last: none where one lane will do. `tcp` if lanes may run over TCP where none of them works.
+    /// Sets the peer's devices and the rails to it, as last described; no rails if one lane
+    /// suffices. `tcp` permits lanes over TCP if no rail works.
     pub(crate) fn set_rails(&self, plans: &[RailPlan], devices: &[DeviceDescriptor], tcp: bool) {
         let now = self.parts.clock.now();
         let mut state = self.lock();
@@ -100,7 +101,7 @@ impl Target {
         state.machine.set_rails(now, plans, tcp);
     }
 
-    /// Says which NICs are near which memory, ours and the peer's, after the rails were told of.
+    /// Sets the priority matrices of both sides. Call after [`Target::set_rails`].
     pub(crate) fn set_near(&self, own: Option<Arc<PriorityMatrix>>, peer: Option<&PriorityMatrix>) {
         let mut state = self.lock();
         let peer = peer.cloned().unwrap_or_default();
@@ -108,7 +109,7 @@ impl Target {
         state.near = state.machine.rails().map(near);
     }
 
-    /// Asks for a lane; false when the engine is closed, so that none will come.
+    /// Requests a lane; returns false if the engine is closed, so that none will come.
     pub(crate) fn want_lane(&self) -> bool {
         self.update(|state, _| state.machine.handle_demand());
         !self.parts.commands.is_closed()
@@ -120,13 +121,14 @@ impl Target {
         self.parts.commands.send(Command::Open { path, incarnation, address });
     }
 
-    /// Something that was posted and did not complete may still land.
+    /// Whether an incomplete posting may still land.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.lock().machine.is_in_doubt()
     }
 
-    /// Waits until nothing can land any more that was posted before, by another lane that comes up:
-    /// to the run that answers now, which is this one or proves that this one is gone. Cancel-safe.
+    /// Waits until no earlier posting can land any more. The proof is another lane to the
+    /// incarnation that answers now, which is this one or proves that this one is gone.
+    /// Cancel-safe.
     pub(crate) async fn fence(&self, answering: &Self) -> Result<(), Arc<TransportError>> {
         let (mut ours, mut theirs) = (self.watch_lanes(), answering.watch_lanes());
         let failures = theirs.borrow().failures;
@@ -141,7 +143,7 @@ impl Target {
             if self.parts.commands.is_closed() {
                 return Err(Arc::new(closed()));
             }
-            // Neither sender is gone while both targets are borrowed.
+            // Both senders exist as long as both targets are borrowed.
             tokio::select! {
                 _ = ours.changed() => {}
                 _ = theirs.changed() => {}
@@ -156,15 +158,15 @@ impl Target {
         Ok(())
     }
 
-    /// Nothing that was posted on a lane over a path of before can land any more.
+    /// Handles a fence of all earlier lanes over a path.
     pub(crate) fn on_path_fenced(&self, path: &NicPath) {
         self.update(|state, now| state.machine.handle_fence(now, Some(path)));
         // Waiters check again at every change.
         self.lanes.send_modify(|_| {});
     }
 
-    /// A lane is up. To a handfast node that is the proof that nothing posted on an earlier one over
-    /// the same NICs can land (rule H12).
+    /// Handles an established lane. With a handfast node it proves that nothing posted on an
+    /// earlier lane over the same NICs can land (rule H12).
     pub(crate) fn on_lane_up(&self, lifecycle: Lifecycle, up: LaneUp) {
         let LaneUp { path, depth, transport_kind, opening } = up;
         let mut awaited = false;
@@ -181,7 +183,7 @@ impl Target {
         }
     }
 
-    /// Posts nothing more on a lane; what is posted goes on.
+    /// Posts nothing more on a lane; posted slices continue.
     pub(crate) fn on_lane_revoked(&self, lane: Lifecycle) {
         self.update(|state, now| {
             state.edges.on_edge(now, Edge::LaneRevoked(lane));
@@ -189,17 +191,17 @@ impl Target {
         });
     }
 
-    /// Reports as soon as nothing that was posted on a revoked lane is outstanding.
+    /// Reports when nothing posted on a revoked lane is outstanding.
     pub(crate) fn drain(&self, lane: Lifecycle) {
         self.update(|state, _| state.machine.handle_drain(lane));
     }
 
-    /// A lane is about to end; `failed` if it was not to.
+    /// Handles the coming end of a lane; `failed` if it is unexpected.
     pub(crate) fn on_lane_ending(&self, lane: Lifecycle, cause: TransportError, failed: bool) {
         self.lock().machine.handle_lane_ending(lane, cause, failed);
     }
 
-    /// A lane is gone.
+    /// Handles the end of a lane.
     pub(crate) fn on_lane_down(&self, lane: Lifecycle) {
         self.update(|state, now| {
             state.count_moved();
@@ -209,22 +211,22 @@ impl Target {
         });
     }
 
-    /// A lane that was asked for cannot be had.
+    /// Handles the failure to open a requested lane.
     pub(crate) fn on_open_failed(&self, path: &NicPath, cause: &TransportError) {
         self.update(|state, now| state.machine.handle_open_failed(now, path, cause));
     }
 
-    /// A lane does not come to its end.
+    /// Handles an overdue retirement of a lane.
     pub(crate) fn on_retire_overdue(&self, lane: Lifecycle, cause: TransportError) {
         self.update(|state, now| state.machine.handle_retire_overdue(now, lane, cause));
     }
 
-    /// Nothing that was posted on a lane that is gone can land any more.
+    /// Handles a fence: nothing posted on a retired lane can land any more.
     pub(crate) fn on_fenced(&self) {
         self.update(|state, now| state.machine.handle_fence(now, None));
     }
 
-    /// Acts on an output about a lane.
+    /// Performs an output about a lane.
     pub(super) fn on_lane_output(&self, state: &mut State, now: Instant, output: TargetOutput) {
         match output {
             TargetOutput::Probe(lane) => self.probe_rail(lane),
@@ -248,7 +250,7 @@ impl Target {
         }
     }
 
-    /// Sees whether bytes come over a lane before it is used.
+    /// Probes a lane before it is used.
     fn probe_rail(&self, lane: Lifecycle) {
         let (target, probing) = (self.me.clone(), self.parts.data_path.probe_rail(lane));
         let commands = self.parts.commands.clone();

@@ -1,5 +1,4 @@
-//! A target with two rails on a carrier that does what the story says. What it decides is tested in
-//! the core.
+//! A target with two rails on a scripted data path. Its decisions are tested in the core.
 
 use super::*;
 use crate::api::transfer::Transfer;
@@ -13,7 +12,7 @@ use handfast_transport::{CompletionStatus, Memory, Sent, Step};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// Notes what is posted, and on which lane; answers as many probes as it has permits.
+/// Records the postings with their lanes, and answers as many probes as it has permits.
 struct Notes {
     posted: Mutex<Vec<(Lifecycle, SliceId)>>,
     answers: Arc<Semaphore>,
@@ -57,7 +56,7 @@ struct Story {
 }
 
 impl Story {
-    /// With two rails and a lane over each.
+    /// Creates a target with two rails and a lane over each.
     fn new() -> Self {
         Self::with_lane_timeout(Duration(u64::MAX))
     }
@@ -106,7 +105,7 @@ impl Story {
         self.target.on_lane_down(lane);
     }
 
-    /// Paths over which lanes were asked for.
+    /// Returns the paths over which lanes were requested.
     fn opened(&mut self) -> Vec<NicPath> {
         self.commanded(|command| match command {
             Command::Open { path, .. } => Some(path),
@@ -114,7 +113,7 @@ impl Story {
         })
     }
 
-    /// Lanes that were reported as drained.
+    /// Returns the lanes that were reported as drained.
     fn drained(&mut self) -> Vec<Lifecycle> {
         self.commanded(|command| match command {
             Command::OperationDone { id, outcome: Outcome::Drained } => Some(id.lifecycle),
@@ -122,7 +121,7 @@ impl Story {
         })
     }
 
-    /// Lanes that were reported as failed.
+    /// Returns the lanes that were reported as failed.
     fn lanes_failed(&mut self) -> Vec<Lifecycle> {
         self.commanded(|command| match command {
             Command::LaneFailed { lifecycle, .. } => Some(lifecycle),
@@ -130,7 +129,7 @@ impl Story {
         })
     }
 
-    /// Takes the commands, and keeps those of one kind.
+    /// Takes the commands, and returns those of one kind.
     fn commanded<T>(&mut self, kind: impl Fn(Command) -> Option<T>) -> Vec<T> {
         std::iter::from_fn(|| self.commands.try_recv().ok()).filter_map(kind).collect()
     }
@@ -164,8 +163,8 @@ impl Story {
         self.meters.state().fences_lost
     }
 
-    /// A write of two slices, of which the one on the first lane is tried again on the second after
-    /// its lane failed, and is done there.
+    /// Writes two slices. The one on the first lane is retried on the second after its lane failed,
+    /// and completes there.
     fn write_of_which_a_slice_moved(&self) -> Transfer {
         let transfer = self.write(20);
         let mut posted = self.data_path.take();

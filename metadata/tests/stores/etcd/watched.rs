@@ -6,12 +6,14 @@ use handfast::metadata::MetadataOptions;
 use handfast::{Access, Cause, Engine, Memory, Registration};
 use handfast_metadata::{Change, Changes, EtcdOptions, Store, StoreError};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 #[tokio::test]
 async fn watch_keeps_order_and_survives_a_killed_etcd() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
+    let store =
+        etcd.store(EtcdOptions { timeout: Duration::from_millis(1_000), ..EtcdOptions::default() });
     let mut changes = store.watch("p/").expect("an etcd can be watched");
     assert_eq!(heard(&mut changes).await, Ok(Change::Missed));
     store.put("p/a", "1").await.unwrap();
@@ -36,7 +38,11 @@ async fn watch_keeps_order_and_survives_a_killed_etcd() {
 #[tokio::test]
 async fn expired_entries_are_reported_after_an_operation_timeout() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let options = EtcdOptions { lease_seconds: 3, timeout_ms: 1_000, ..EtcdOptions::default() };
+    let options = EtcdOptions {
+        lease: Duration::from_secs(3),
+        timeout: Duration::from_millis(1_000),
+        ..EtcdOptions::default()
+    };
     let (dying, watching) = (etcd.store(options.clone()), etcd.store(options));
     dying.put("p/a", "1").await.unwrap();
     let mut changes = watching.watch("p/").unwrap();
@@ -110,7 +116,8 @@ impl Owner {
 }
 
 fn options(etcd: &Etcd) -> MetadataOptions {
-    let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
+    let store =
+        etcd.store(EtcdOptions { timeout: Duration::from_millis(1_000), ..EtcdOptions::default() });
     MetadataOptions::new(Arc::new(store))
 }
 

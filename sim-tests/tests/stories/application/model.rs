@@ -101,7 +101,9 @@ impl Model {
         match event {
             Event::OpenFailed { failure, .. } => {
                 if !self.wanted.remove(&side) {
-                    return Err(format!("{side:?} is told that what it does not want has failed"));
+                    return Err(format!(
+                        "{side:?} got the failure of a demand that it does not have"
+                    ));
                 }
                 if !self.disturbed && !matches!(failure, Failure::Limit(_)) {
                     return Err(format!("{side:?} failed though nothing happened: {failure}"));
@@ -112,11 +114,11 @@ impl Model {
                 *told += 1;
                 let crashes = self.crashes.get(&side.1).copied().unwrap_or_default();
                 if *told > crashes || new <= old {
-                    return Err(format!("{side:?} is told of a restart {old:?} → {new:?}"));
+                    return Err(format!("{side:?} got an unexpected restart {old:?} → {new:?}"));
                 }
             }
             Event::NameConflict { .. } => {
-                return Err(format!("{side:?} is told of a conflict of names; there is none"));
+                return Err(format!("{side:?} got a name conflict; there is none"));
             }
             Event::Undeclared { .. } => return Err(format!("{side:?}: {event:?}")),
             _ => {}
@@ -160,7 +162,7 @@ impl Model {
     /// Nothing is left to happen, and no queue pair is stuck: what is wanted is there.
     pub(super) fn at_rest(&self, view: &View) -> Result<(), String> {
         if let Some(side) = self.wanted.iter().find(|side| !view.connected.contains(side)) {
-            return Err(format!("{side:?} wants a lane, has none, and was not told why"));
+            return Err(format!("{side:?} wants a lane, has none, and got no reason"));
         }
         let alone = |side: &&Side| !self.lanes.contains_key(&(side.1, side.0));
         if let Some(side) = self.lanes.keys().find(alone) {

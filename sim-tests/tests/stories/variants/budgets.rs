@@ -5,7 +5,7 @@ use super::is_chosen;
 use handfast_core::Node;
 use handfast_sim::mutant_search::{self, Catch, Escape, SCHEDULES_MAX, STATES_MAX};
 use handfast_sim::variants::{CANARY, Entry};
-use handfast_sim::{Case, Ending, Explorer, batches, variants};
+use handfast_sim::{Case, Ending, Explorer, variants};
 use handfast_transport_sim::Oracle;
 use sim_tests::assert_document;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ fn every_variant_is_found_within_its_budget() {
     let kept = kept(&figures);
     let over: Vec<String> = caught.iter().filter_map(|it| over_budget(it, &kept)).collect();
     assert!(over.is_empty(), "over budget: {over:#?}\nUPDATE_SNAPSHOTS=1 rewrites {FILE}");
-    let registered = variants::ALL.len() + batches::VARIANTS.len();
+    let registered = mutant_search::searches().len();
     assert_eq!(kept.len(), registered, "{FILE} has lines for variants that are gone");
     if caught.len() < registered {
         println!("{} of {registered} variants: the rest is for the night", caught.len());
@@ -131,10 +131,9 @@ fn rules_that_others_stand_in_for_are_still_not_missed() {
 
 #[test]
 fn every_variant_has_a_name_of_its_own() {
-    let handshake = variants::ALL.iter().map(|entry| (entry.id, entry.name));
-    let transfers = batches::VARIANTS.iter().map(|entry| (entry.id, entry.name));
+    let searches = mutant_search::searches().into_iter().map(|search| (search.id(), search.name()));
     let seldom = variants::SELDOM.iter().map(|entry| (entry.id, entry.name));
-    let all: Vec<(&str, &str)> = handshake.chain(seldom).chain(transfers).collect();
+    let all: Vec<(&str, &str)> = searches.chain(seldom).collect();
     let ids: BTreeSet<&str> = all.iter().map(|(id, _)| *id).collect();
     let names: BTreeSet<&str> = all.iter().map(|(_, name)| *name).collect();
     assert_eq!((ids.len(), names.len()), (all.len(), all.len()));

@@ -1,19 +1,55 @@
-//! The two searches: exhaustive breadth-first exploration, and random schedules.
+//! Worlds of one machine, and their two searches: exhaustive breadth-first exploration, and random
+//! schedules.
 
-use super::events::TransferEvent;
-use super::oracle::{TransferOracle, TransferViolation};
-use super::world::TransferWorld;
 use crate::path_tree::Steps;
 use crate::seen::Memo;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
+
+/// A machine, the actual state of its surroundings, and the oracles that compare the two.
+pub trait MachineWorld: Clone {
+    /// Something that may happen. Valid in the world that listed it.
+    type Event: Copy;
+    /// The oracles of the world.
+    type Oracle: Copy + Debug;
+
+    /// The oracle of a schedule without an end.
+    const NO_END: Self::Oracle;
+
+    /// All possible next events and their cost in faults, in a fixed order.
+    fn events(&self) -> Vec<(Self::Event, u32)>;
+
+    /// Applies an event and checks every oracle.
+    fn happen(&mut self, event: (Self::Event, u32));
+
+    /// The first violation so far.
+    fn violation(&self) -> Option<&Violation<Self::Oracle>>;
+
+    /// The violation of a world that is at rest: nothing is left to happen without a fault.
+    fn unsettled(&self) -> Option<Violation<Self::Oracle>>;
+
+    /// Digest of all state that can affect future events.
+    fn fingerprint(&self) -> u128;
+
+    /// Description of an event, valid before it is applied.
+    fn describe(&self, event: Self::Event) -> String;
+}
+
+/// A violated oracle and the observation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation<O> {
+    /// The violated oracle.
+    pub oracle: O,
+    /// The observation.
+    pub detail: String,
+}
 
 /// The shortest way to a violation.
 #[derive(Clone, Debug)]
-pub struct Finding {
+pub struct Finding<O> {
     /// The violation.
-    pub violation: TransferViolation,
+    pub violation: Violation<O>,
     /// Events up to the violation.
     pub events: usize,
     /// Description of the events.
@@ -22,7 +58,7 @@ pub struct Finding {
 
 /// Result of an exploration.
 #[derive(Clone, Debug)]
-pub struct Searched {
+pub struct Searched<O> {
     /// Distinct worlds.
     pub states: usize,
     /// Events tried.
@@ -34,20 +70,17 @@ pub struct Searched {
     /// Whether the bound on states was reached.
     pub cut_short: bool,
     /// The finding, if any.
-    pub finding: Option<Finding>,
+    pub finding: Option<Finding<O>>,
 }
 
 /// Most events of a random schedule; everything that may happen happens a few times at most.
 const EVENTS_MAX: u32 = 400;
 
-/// An event and its price.
-type Priced = (TransferEvent, u32);
-
 /// Tries every event in every world, until no new world appears, an oracle breaks, or there are
 /// `states_max` worlds.
-pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
+pub fn explore<W: MachineWorld>(start: &W, states_max: usize) -> Searched<W::Oracle> {
     let mut seen: Memo<()> = Memo::default();
-    let mut steps: Steps<Priced> = Steps::default();
+    let mut steps: Steps<(W::Event, u32)> = Steps::default();
     let mut searched =
         Searched { states: 1, transitions: 0, depth: 0, rests: 0, cut_short: false, finding: None };
     seen.insert(start.fingerprint(), ());
@@ -67,7 +100,7 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
                 let mut after = world.clone();
                 after.happen(event);
                 searched.transitions += 1;
-                if let Some(violation) = after.violations.first().cloned() {
+                if let Some(violation) = after.violation().cloned() {
                     let schedule = steps.schedule(number, Some(&event));
                     searched.finding = Some(found(start, &schedule, violation));
                     return searched;
@@ -89,26 +122,25 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
     searched
 }
 
-fn found(start: &TransferWorld, schedule: &[Priced], violation: TransferViolation) -> Finding {
-    let transcript = transcript(start, schedule, &violation);
-    Finding { violation, events: schedule.len(), transcript }
-}
-
-fn transcript(start: &TransferWorld, schedule: &[Priced], violation: &TransferViolation) -> String {
+fn found<W: MachineWorld>(
+    start: &W,
+    schedule: &[(W::Event, u32)],
+    violation: Violation<W::Oracle>,
+) -> Finding<W::Oracle> {
     let mut world = start.clone();
-    let mut text = String::new();
+    let mut transcript = String::new();
     for (number, event) in schedule.iter().enumerate() {
         let fault = if event.1 > 0 { " [fault]" } else { "" };
-        let _ = writeln!(text, "{:>3}. {}{fault}", number + 1, world.describe(event.0));
+        let _ = writeln!(transcript, "{:>3}. {}{fault}", number + 1, world.describe(event.0));
         world.happen(*event);
     }
-    let _ = writeln!(text, "violated: {:?}: {}", violation.oracle, violation.detail);
-    text
+    let _ = writeln!(transcript, "violated: {:?}: {}", violation.oracle, violation.detail);
+    Finding { violation, events: schedule.len(), transcript }
 }
 
 /// Plays a random schedule until an oracle breaks or nothing is left to happen without a fault.
 /// One event in four may be a fault, while the budget lasts.
-pub fn play(start: &TransferWorld, seed: u64) -> Option<TransferViolation> {
+pub fn play<W: MachineWorld>(start: &W, seed: u64) -> Option<Violation<W::Oracle>> {
     let mut generator = ChaCha8Rng::seed_from_u64(seed);
     let mut world = start.clone();
     for _ in 0..EVENTS_MAX {
@@ -123,10 +155,10 @@ pub fn play(start: &TransferWorld, seed: u64) -> Option<TransferViolation> {
         }
         let at = generator.next_u64() % events.len() as u64;
         world.happen(events[at as usize]);
-        if let Some(violation) = world.violations.pop() {
-            return Some(violation);
+        if let Some(violation) = world.violation() {
+            return Some(violation.clone());
         }
     }
     let detail = format!("not at rest after {EVENTS_MAX} events");
-    Some(TransferViolation { oracle: TransferOracle::Liveness, detail })
+    Some(Violation { oracle: W::NO_END, detail })
 }

@@ -1,10 +1,11 @@
 //! Queue-pair steps off the runtime, on a bounded number of threads and fair by peer: the kernel may
 //! hold a thread for a second on behalf of a peer that does not answer.
 
-use crate::error::Error;
+use crate::error::VerbsError;
+use crate::steps::{StepLimits, StepPool, StepRefused};
 use handfast_core::NicPath;
 use handfast_core::transport::Side;
-use handfast_transport_rdma::{StepLimits, StepPool, StepRefused, VerbsError};
+use std::io;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -24,10 +25,9 @@ pub(super) enum Place {
 }
 
 impl Steps {
-    /// Starts the threads.
-    pub(super) fn start(device: &str) -> Result<Self, Error> {
-        let pool = StepPool::start(StepLimits::default());
-        let pool = pool.map_err(|error| super::device::failed(error.to_string()))?;
+    /// Starts the threads. Errors name `device`.
+    pub(super) fn start(device: &str) -> io::Result<Self> {
+        let pool = StepPool::start(StepLimits::default())?;
         Ok(Self { pool: Some(pool), device: device.to_owned() })
     }
 

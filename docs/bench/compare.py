@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Write rates of handfast, Mooncake and NIXL over loopback TCP, in turns, from one thread.
+
+Usage: compare.py PROGRAM [ROUNDS]
+
+PROGRAM is a release build of handfast. The packages numpy, mooncake-transfer-engine-non-cuda, nixl and
+nixl-cu12 come from pip; an engine whose package is missing is left out, with the reason. Mooncake's
+needs libibverbs.so.1 and librdmacm.so.1 of the distribution. Each engine has a client and a
+server process and writes from one block to one other: requests of a batch, one batch at a time, by the
+call that its users have (Mooncake: transfer_sync_write, batch_transfer_sync_write; NIXL: a transfer
+handle made once and posted again; handfast: its bench). NIXL uses UCX with UCX_TLS=tcp. Prints the
+median rate of each engine in GiB/s, and the median of the ratios to handfast of the same round. The
+processes of the others are stopped while one is measured: some of them poll.
+"""
+import json
+import multiprocessing
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+WORKLOADS = [(4096, 1), (4096, 32), (65536, 32), (1 << 20, 32)]
+SECONDS = 0.4
+BLOCK = 64 << 20
+
+
+def mooncake_engine(numpy, fill):
+    from mooncake.engine import TransferEngine
+
+    engine = TransferEngine()
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    block = numpy.full(BLOCK, fill, numpy.uint8)
+    assert engine.register_memory(block.ctypes.data, block.nbytes) == 0
+    return engine, block
+
+
+def mooncake_server(numpy, ready):
+    engine, block = mooncake_engine(numpy, 0)
+    ready.put((f"127.0.0.1:{engine.get_rpc_port()}", block.ctypes.data))
+    time.sleep(3600)
+
+
+def mooncake_client(numpy, server):
+    name, remote = server
+    engine, block = mooncake_engine(numpy, 1)
+
+    def writer(size, count):
+        offsets = range(0, size * count, size)
+        sources, targets = ([base + offset for offset in offsets] for base in (block.ctypes.data, remote))
+        if count == 1:
+            return lambda: engine.transfer_sync_write(name, sources[0], targets[0], size)
+        return lambda: engine.batch_transfer_sync_write(name, sources, targets, [size] * count)
+
+    return writer
+
+
+def nixl_agent_with_block(numpy, name, fill):
+    os.environ["UCX_TLS"] = "tcp"
+    from nixl._api import nixl_agent, nixl_agent_config
+
+    agent = nixl_agent(name, nixl_agent_config(backends=["UCX"]))
+    block = numpy.full(BLOCK, fill, numpy.uint8)
+    agent.register_memory([(block.ctypes.data, block.nbytes, 0, "")], "DRAM")
+    return agent, block
+
+
+def nixl_server(numpy, ready):
+    agent, block = nixl_agent_with_block(numpy, "server", 0)
+    ready.put((agent.get_agent_metadata(), block.ctypes.data))
+    time.sleep(3600)
+
+
+def nixl_client(numpy, server):
+    metadata, remote = server
+    agent, block = nixl_agent_with_block(numpy, "client", 1)
+    peer = agent.add_remote_agent(metadata)
+
+    def writer(size, count):
+        lists = ([(base + offset, size, 0) for offset in range(0, size * count, size)]
+                 for base in (block.ctypes.data, remote))
+        local, far = (agent.get_xfer_descs(descriptors, "DRAM") for descriptors in lists)
+        transfer = agent.initialize_xfer("WRITE", local, far, peer)
+
+        def write():
+            state = agent.transfer(transfer)
+            while state == "PROC":
+                state = agent.check_xfer_state(transfer)
+            return state != "DONE"
+
+        return write
+
+    return writer
+
+
+def serve(engine, ready):
+    import numpy
+
+    {"mooncake": mooncake_server, "nixl": nixl_server}[engine](numpy, ready)
+
+
+def answer(engine, server, questions, rates):
+    import numpy
+
+    writer = {"mooncake": mooncake_client, "nixl": nixl_client}[engine](numpy, server)
+    rates.put("ready")
+    while True:
+        size, count = questions.get()
+        write = writer(size, count)
+        assert not write()
+        writes, start = 0, time.perf_counter()
+        while time.perf_counter() - start < SECONDS:
+            assert not write()
+            writes += 1
+        rates.put(writes * size * count / (time.perf_counter() - start) / 2**30)
+
+
+class Other:
+    """Another engine: its two processes, asked for one workload at a time."""
+
+    def __init__(self, engine):
+        context = multiprocessing.get_context("spawn")
+        ready, self.questions, self.rates = context.Queue(), context.Queue(), context.Queue()
+        server = context.Process(target=serve, args=(engine, ready), daemon=True)
+        server.start()
+        self.processes = [server]
+        try:
+            arguments = (engine, ready.get(timeout=60), self.questions, self.rates)
+            client = context.Process(target=answer, args=arguments, daemon=True)
+            client.start()
+            self.processes.append(client)
+            self.rates.get(timeout=60)
+            self.signal(signal.SIGSTOP)
+        except BaseException:
+            self.kill()
+            raise
+
+    def rate(self, size, count):
+        self.signal(signal.SIGCONT)
+        self.questions.put((size, count))
+        rate = self.rates.get(timeout=120)
+        self.signal(signal.SIGSTOP)
+        return rate
+
+    def signal(self, signal_):
+        for process in self.processes:
+            os.kill(process.pid, signal_)
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+class Handfast:
+    def __init__(self, program):
+        self.program = program
+
+    def rate(self, size, count):
+        options = ["--rounds", "1", "--duration", f"{int(SECONDS * 1000)}ms", "--threads", "1", "--json",
+                   "--operation", "write", "--size", str(size), "--batch", str(count)]
+        run = subprocess.run([self.program, "bench", *options], capture_output=True, text=True, check=True)
+        return json.loads(run.stdout)["workloads"][0]["gib_per_s"]
+
+    def kill(self):
+        """Its processes have ended with the run."""
+
+
+def main():
+    program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    engines = {"handfast": Handfast(program)}
+    for name in ("mooncake", "nixl"):
+        try:
+            engines[name] = Other(name)
+        except Exception as error:
+            print(f"left out: {name}: {error!r}")
+    try:
+        compare(engines, rounds)
+    finally:
+        for engine in engines.values():
+            engine.kill()
+
+
+def compare(engines, rounds):
+    for size, count in WORKLOADS:
+        rates = {name: [] for name in engines}
+        for round_ in range(rounds + 1):
+            order = list(engines) if round_ % 2 else list(reversed(engines))
+            for name in order:
+                rate = engines[name].rate(size, count)
+                if round_:  # the first warms up
+                    rates[name].append(rate)
+        for name, own in rates.items():
+            ratio = statistics.median(b / a for a, b in zip(own, rates["handfast"]))
+            print(f"{size:>8} x {count:<3} {name:<9} {statistics.median(own):7.3f} GiB/s  "
+                  f"({min(own):.3f} to {max(own):.3f})  handfast is {ratio:.2f} times as fast", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+//! Exploration of the shipping policies of `handfast_core::policy`: eviction, quota, fallback from RDMA
+//! and the detection of reused queue-pair numbers. Each has a world of its own, which drives the machine
+//! as the engine does and holds it against properties that it states itself.
+
+mod eviction;
+mod fallback;
+mod oracle;
+mod qpn_reuse;
+mod quota;
+mod scenario;
+#[cfg(feature = "variants")]
+mod variants;
+
+pub use oracle::PolicyOracle;
+pub use scenario::{PolicyMachines, PolicyScenario};
+#[cfg(feature = "variants")]
+pub use variants::{POLICY_VARIANTS, PolicyEntry};

@@ -1,0 +1,87 @@
+//! The worlds of policies by name, and the machines that they begin with.
+
+use super::eviction::EvictionWorld;
+use super::fallback::FallbackWorld;
+use super::oracle::PolicyOracle;
+use super::qpn_reuse::{self, QpnReuseWorld};
+use super::quota::{self, QuotaWorld};
+use crate::machine_world::{Searched, Violation, explore, play};
+use handfast_core::policy::{LaneEviction, PeerQuota, QpnReuseDetector, RdmaFallback};
+
+/// Worlds of policies, by machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyScenario {
+    /// Three peers and room for two lanes.
+    Eviction,
+    /// Two peers with three NICs each, and a quota of two lanes.
+    Quota,
+    /// Two peers, to which lanes are created, fail and are answered over.
+    Fallback,
+    /// Two peers that announce queue pairs, restart and repeat themselves.
+    QpnReuse,
+}
+
+/// The machines in their first state.
+#[derive(Clone, Debug)]
+pub struct PolicyMachines {
+    pub(super) eviction: LaneEviction,
+    pub(super) quota: PeerQuota,
+    pub(super) fallback: RdmaFallback,
+    pub(super) qpn_reuse: QpnReuseDetector,
+}
+
+impl PolicyMachines {
+    /// Those that ship.
+    pub fn shipping() -> Self {
+        Self {
+            eviction: LaneEviction::default(),
+            quota: PeerQuota::new(quota::LANES_MAX),
+            fallback: RdmaFallback::default(),
+            qpn_reuse: QpnReuseDetector::new(qpn_reuse::PEERS),
+        }
+    }
+}
+
+impl PolicyScenario {
+    /// Every scenario.
+    pub const ALL: [Self; 4] = [Self::Eviction, Self::Quota, Self::Fallback, Self::QpnReuse];
+
+    /// Tries every event in every world, until no new world appears, an oracle breaks, or there are
+    /// `states_max` worlds.
+    pub fn explore(
+        self,
+        machines: &PolicyMachines,
+        faults_max: u32,
+        states_max: usize,
+    ) -> Searched<PolicyOracle> {
+        let machines = machines.clone();
+        match self {
+            Self::Eviction => {
+                explore(&EvictionWorld::new(machines.eviction, faults_max), states_max)
+            }
+            Self::Quota => explore(&QuotaWorld::new(machines.quota, faults_max), states_max),
+            Self::Fallback => {
+                explore(&FallbackWorld::new(machines.fallback, faults_max), states_max)
+            }
+            Self::QpnReuse => {
+                explore(&QpnReuseWorld::new(machines.qpn_reuse, faults_max), states_max)
+            }
+        }
+    }
+
+    /// Plays a random schedule until an oracle breaks or nothing is left to happen without a fault.
+    pub fn play(
+        self,
+        machines: &PolicyMachines,
+        faults_max: u32,
+        seed: u64,
+    ) -> Option<Violation<PolicyOracle>> {
+        let machines = machines.clone();
+        match self {
+            Self::Eviction => play(&EvictionWorld::new(machines.eviction, faults_max), seed),
+            Self::Quota => play(&QuotaWorld::new(machines.quota, faults_max), seed),
+            Self::Fallback => play(&FallbackWorld::new(machines.fallback, faults_max), seed),
+            Self::QpnReuse => play(&QpnReuseWorld::new(machines.qpn_reuse, faults_max), seed),
+        }
+    }
+}

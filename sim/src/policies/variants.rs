@@ -1,0 +1,96 @@
+//! The registry of broken variants of policies: what each breaks, and where it is found.
+
+use super::oracle::PolicyOracle;
+use super::scenario::{PolicyMachines, PolicyScenario};
+use handfast_core::policy::PolicyVariant;
+
+/// A broken variant of the rules of policies, and where it is found out.
+pub struct PolicyEntry {
+    /// The machine and a number.
+    pub id: &'static str,
+    /// Its name in the code.
+    pub name: &'static str,
+    /// The rule that it breaks, for people.
+    pub breaks: &'static str,
+    /// The scenario that finds it.
+    pub scenario: PolicyScenario,
+    /// Faults needed.
+    pub faults_max: u32,
+    /// The oracle that is expected to fail.
+    pub oracle: PolicyOracle,
+    /// The variant that its machines follow.
+    pub variant: PolicyVariant,
+}
+
+impl PolicyEntry {
+    /// Machines that follow it.
+    pub fn machines(&self) -> PolicyMachines {
+        let PolicyMachines { eviction, quota, fallback, qpn_reuse } = PolicyMachines::shipping();
+        PolicyMachines {
+            eviction: eviction.following(self.variant),
+            quota: quota.following(self.variant),
+            fallback: fallback.following(self.variant),
+            qpn_reuse: qpn_reuse.following(self.variant),
+        }
+    }
+}
+
+/// Rows of id, variant, scenario, faults needed, oracle and rule.
+macro_rules! table {
+    ($($id:literal $variant:ident: $scenario:ident with $faults_max:literal breaks $oracle:ident,
+        $breaks:literal;)*) => {
+        &[$(PolicyEntry {
+            id: $id,
+            name: stringify!($variant),
+            breaks: $breaks,
+            scenario: PolicyScenario::$scenario,
+            faults_max: $faults_max,
+            oracle: PolicyOracle::$oracle,
+            variant: PolicyVariant::$variant,
+        }),*]
+    };
+}
+
+/// Every broken variant of policies.
+pub const POLICY_VARIANTS: &[PolicyEntry] = table! {
+    "EVICT-1" BusyLaneEvicted: Eviction with 0 breaks Idle,
+        "a lane with a transfer under way is evicted";
+    "EVICT-2" HoldForgotten: Eviction with 0 breaks Held,
+        "a lane that just came up, or was just used, is evicted";
+    "EVICT-3" ReturnForgotten: Eviction with 0 breaks Held,
+        "a peer that returns after an eviction holds its lane no longer than before";
+    "EVICT-4" UsesIgnored: Eviction with 0 breaks Unused,
+        "the oldest lane is evicted, whether it is used or not";
+    "EVICT-5" GivenUpAtOnce: Eviction with 0 breaks GivesUp,
+        "a demand fails while lanes are held that may go later";
+    "EVICT-6" LookedForEver: Eviction with 0 breaks Wait,
+        "a demand waits for ever for signs of use that each lane shows";
+    "QUOTA-1" EndingUncounted: Quota with 0 breaks Quota,
+        "a lane that is ending leaves room for a request of its peer";
+    "QUOTA-2" NicsApart: Quota with 0 breaks Quota,
+        "a peer has its quota over each of its NICs";
+    "QUOTA-3" PeersTogether: Quota with 0 breaks Refused,
+        "the lanes of all peers count for each";
+    "QUOTA-4" BegunRefused: Quota with 0 breaks Begun,
+        "a request that is repeated is refused when its own lane fills the quota";
+    "RDMA-1" FirstFailureFinal: Fallback with 1 breaks GivenUpEarly,
+        "the first failure gives RDMA up";
+    "RDMA-2" NeverTriedAgain: Fallback with 1 breaks TriedLate,
+        "RDMA that was given up is never tried again";
+    "RDMA-3" AnswerForgotten: Fallback with 1 breaks TriedLate,
+        "an answer forgets no failure, and ends no fallback";
+    "RDMA-4" AnsweredLaneBlamed: Fallback with 3 breaks GivenUpEarly,
+        "the failure of a lane counts though its peer has answered over it";
+    "RDMA-5" FailuresKept: Fallback with 2 breaks GivenUpEarly,
+        "the failures of before count when RDMA is tried again";
+    "RDMA-6" TriedAtOnce: Fallback with 1 breaks TriedEarly,
+        "RDMA that was given up is tried with the next lane";
+    "REUSE-1" SameRunReported: QpnReuse with 0 breaks Imagined,
+        "an announcement that is repeated is taken for a restart";
+    "REUSE-2" FirstNumberCompared: QpnReuse with 1 breaks Imagined,
+        "numbers are taken for the same if the first is";
+    "REUSE-3" FirstRunRemembered: QpnReuse with 1 breaks Imagined,
+        "a peer is compared with what it announced first";
+    "REUSE-4" NoneForgets: QpnReuse with 1 breaks Missed,
+        "a lane without queue pairs forgets the numbers before it";
+};

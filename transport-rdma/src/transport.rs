@@ -1,0 +1,329 @@
+//! The transport: the NICs of a node, the threads of their steps, and the table of endpoints.
+
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use crate::counters::NicCounters;
+use crate::error::VerbsError;
+use crate::verbs::Nic;
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, NicPath, Pair};
+use handfast_transport::{
+    Attempt, Completion, Created, DataPath, Endpoints, LaneSink, LimitReached, NicLimit,
+    NotCreated, Posting, Sent, SliceId, Step, TransportKind,
+};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use steps::{Place, Steps};
+use tokio::runtime::Handle;
+
+/// Queue pairs of an endpoint; Mooncake's default.
+pub const QUEUE_PAIRS_PER_LANE: usize = 2;
+/// Longest probe of a rail ([`DataPath::probe_rail`]). A device usually gives up earlier, see
+/// [`NicConfig::retries`](crate::NicConfig::retries).
+pub const RAIL_PROBE_MAX: Duration = Duration::from_secs(5);
+/// Longest probe of a legacy peer ([`Endpoints::probe`]): less than the life cycle's limit of an
+/// operation (`Timing::operation`, 5 s), and longer than a device retries towards a silent peer.
+pub const PEER_PROBE_MAX: Duration = Duration::from_secs(4);
+/// Longest time of a withdrawn slice until it completes. A queue pair releases nothing, so past it
+/// the lane fails, which releases all. Longer than a device retries towards a silent peer.
+pub const WITHDRAWAL_MAX: Duration = Duration::from_secs(1);
+/// Bits of a packet sequence number.
+const PSN_BITS: u32 = 24;
+const _: () = assert!(QUEUE_PAIRS_PER_LANE as u32 * PSN_BITS <= u64::BITS);
+
+/// Reads the name of the local NIC from the path to a peer; `None` stands for the first NIC of the
+/// transport.
+pub type LocalNic = fn(&NicPath) -> Option<&str>;
+
+/// An endpoint, from its creation to the end of its retirement.
+#[derive(Clone)]
+struct Endpoint {
+    peer: NicPath,
+    /// The local NIC.
+    nic: Arc<Nic>,
+    is_connected: bool,
+}
+
+/// Lanes over queue pairs of several NICs. Cloning is cheap and shares them. Each step runs on one
+/// of the transport's threads, in the peer's turn; posting runs on the caller's thread. Dropping the
+/// last clone ends all lanes, and blocks as the drop of a [`Nic`] does.
+#[derive(Clone)]
+pub struct RdmaTransport {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    nics: Vec<Arc<Nic>>,
+    local_nic: LocalNic,
+    steps: Steps,
+    sink: Arc<dyn LaneSink>,
+    /// Runtime handle, since a withdrawal may come from a NIC's own thread.
+    runtime: Handle,
+    endpoints: RwLock<BTreeMap<Lifecycle, Endpoint>>,
+}
+
+impl RdmaTransport {
+    /// Creates a transport without endpoints over open NICs, which have the names of their devices.
+    /// Without a NIC every creation fails. `sink` receives the slices that are posted to no lane and
+    /// the lanes that fail by a withdrawal; everything else goes to the sink of the NIC.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn new(nics: Vec<Nic>, local_nic: LocalNic, sink: Arc<dyn LaneSink>) -> io::Result<Self> {
+        let steps = Steps::start(nics.first().map_or("", Nic::device))?;
+        let nics = nics.into_iter().map(Arc::new).collect();
+        let (runtime, endpoints) = (Handle::current(), RwLock::default());
+        let inner = Inner { nics, local_nic, steps, sink, runtime, endpoints };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The NICs, in the order of the construction.
+    pub fn nics(&self) -> impl Iterator<Item = &Nic> {
+        self.inner.nics.iter().map(|nic| &**nic)
+    }
+
+    /// Counters of all NICs together.
+    pub fn counters(&self) -> NicCounters {
+        self.nics().map(Nic::counters).sum()
+    }
+
+    /// Records a peer's announced GID with the NIC of its path, see [`Nic::note_address`]. Ignored
+    /// if the path names an unknown NIC, which is an error of the creation.
+    pub fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
+        if let Ok(nic) = self.inner.nic(peer) {
+            nic.note_address(peer, gid, request);
+        }
+    }
+
+    /// Like [`Endpoints::create`], for a legacy peer, which announces no sequence numbers: each queue
+    /// pair sends from `psn`, 24 bits, and the announced address is the one of the NIC's opening,
+    /// since the peer may look it up in the descriptor.
+    pub fn create_legacy(&self, lifecycle: Lifecycle, peer: NicPath, psn: u32) -> Created {
+        let psns = [psn; QUEUE_PAIRS_PER_LANE];
+        let create = move |nic: &Nic| nic.create(lifecycle, &psns);
+        Box::pin(self.inner.clone().create(lifecycle, peer, create))
+    }
+
+    /// Returns whether the endpoint exists: created, or under creation, and not retired.
+    pub fn has_endpoint(&self, lifecycle: Lifecycle) -> bool {
+        self.inner.endpoints.read().contains_key(&lifecycle)
+    }
+
+    /// Returns whether the endpoint is connected, and so the lane of its lifecycle exists here.
+    pub fn is_connected(&self, lane: Lifecycle) -> bool {
+        self.inner.endpoints.read().get(&lane).is_some_and(|endpoint| endpoint.is_connected)
+    }
+
+    /// Like [`DataPath::post`], but returns false and leaves `postings` as they are if there is no
+    /// such lane. For a caller with another transport, in place of a second look-up.
+    pub fn try_post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) -> bool {
+        let Some(nic) = self.inner.connected(lane) else { return false };
+        nic.post(lane, postings);
+        true
+    }
+
+    /// Like [`DataPath::withdraw`], but returns false if there is no such lane.
+    pub fn try_withdraw(&self, lane: Lifecycle, slice: SliceId) -> bool {
+        let Some(nic) = self.inner.connected(lane) else { return false };
+        let (nic, sink) = (Arc::downgrade(&nic), Arc::downgrade(&self.inner.sink));
+        self.inner.runtime.spawn(async move {
+            tokio::time::sleep(WITHDRAWAL_MAX).await;
+            let (Some(nic), Some(sink)) = (nic.upgrade(), sink.upgrade()) else { return };
+            // The slice may have completed meanwhile.
+            if nic.holds(lane, slice) {
+                let limit_ms = WITHDRAWAL_MAX.as_millis();
+                let detail = format!("a withdrawn slice did not end within {limit_ms} ms");
+                let error = TransportError::new(Side::Local, "withdraw", detail);
+                sink.on_lane_failed(lane, error);
+            }
+        });
+        true
+    }
+}
+
+impl DataPath for RdmaTransport {
+    /// Posts slices on a lane and leaves `postings` empty, as [`Nic::post`] does. Without such a lane
+    /// they end at once, as `Released` with [`Sent::None`].
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        if self.try_post(lane, postings) {
+            return;
+        }
+        let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
+        let mut ended: Vec<_> = postings.drain(..).map(released).collect();
+        if !ended.is_empty() {
+            self.inner.sink.on_completions(lane, &mut ended);
+        }
+    }
+
+    /// Fails the lane if the slice does not complete within [`WITHDRAWAL_MAX`].
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
+        self.try_withdraw(lane, slice);
+    }
+
+    /// Probes the peer over each queue pair of the lane, for [`RAIL_PROBE_MAX`] at most.
+    fn probe_rail(&self, lane: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().probe(lane, "probe", RAIL_PROBE_MAX))
+    }
+}
+
+impl Endpoints for RdmaTransport {
+    /// Creates queue pairs with sequence numbers out of `entropy`, and announces the address that
+    /// fits the peer, see [`Nic::create_for`]. At an error nothing is left of the endpoint.
+    fn create(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64, _: Attempt) -> Created {
+        let (psns, to) = (psns(entropy), peer.clone());
+        let create = move |nic: &Nic| nic.create_for(&to, lifecycle, &psns);
+        Box::pin(self.inner.clone().create(lifecycle, peer, create))
+    }
+
+    fn connect(&self, local: Pair, _: Pair, body: Body) -> Step<()> {
+        Box::pin(self.inner.clone().connect(local.lifecycle, body))
+    }
+
+    /// Ends the endpoint. Its step waits in the peer's turn and is refused at no limit.
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().retire(lifecycle))
+    }
+
+    /// Probes the peer over each queue pair of the endpoint, for [`PEER_PROBE_MAX`] at most. The read
+    /// is empty and needs no key: the peer's device answers for the queue pair, and a device that
+    /// distinguishes an earlier pairing from this one by a read does so by an empty one too
+    /// (`tests/rdma/hazards.rs`).
+    fn probe(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().probe(lifecycle, "prove", PEER_PROBE_MAX))
+    }
+
+    fn skip_numbers(&self, peer: &NicPath, count: u32) -> Step<()> {
+        Box::pin(self.inner.clone().skip_numbers(peer.clone(), count))
+    }
+
+    fn transport_kind(&self, _: Lifecycle) -> TransportKind {
+        TransportKind::Rdma
+    }
+
+    /// Always 0: a queue pair does not expose the peer's requests.
+    fn served(&self, _: Lifecycle) -> u64 {
+        0
+    }
+}
+
+impl Inner {
+    /// The local NIC of the path to `peer`.
+    fn nic(&self, peer: &NicPath) -> Result<&Arc<Nic>, TransportError> {
+        let Some(name) = (self.local_nic)(peer) else {
+            let none = || TransportError::new(Side::Local, "bring_up", "no NIC is open");
+            return self.nics.first().ok_or_else(none);
+        };
+        self.nics.iter().find(|nic| nic.device() == name).ok_or_else(|| {
+            let detail = format!("this node does not use a NIC '{name}'");
+            TransportError::new(Side::Configuration, "bring_up", detail)
+        })
+    }
+
+    fn endpoint(
+        &self,
+        lifecycle: Lifecycle,
+        call: &'static str,
+    ) -> Result<Endpoint, TransportError> {
+        let endpoint = self.endpoints.read().get(&lifecycle).cloned();
+        endpoint.ok_or_else(|| TransportError::new(Side::Local, call, "no lane has the lifecycle"))
+    }
+
+    /// The NIC of a connected endpoint.
+    fn connected(&self, lane: Lifecycle) -> Option<Arc<Nic>> {
+        let endpoints = self.endpoints.read();
+        let connected = endpoints.get(&lane).filter(|endpoint| endpoint.is_connected);
+        connected.map(|endpoint| endpoint.nic.clone())
+    }
+
+    async fn create(
+        self: Arc<Self>,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        create: impl FnOnce(&Nic) -> Result<Body, VerbsError> + Send + 'static,
+    ) -> Result<Body, NotCreated> {
+        let nic = self.nic(&peer)?.clone();
+        // Before the step, which may go on after this future is dropped: a retire follows it.
+        let endpoint = Endpoint { peer: peer.clone(), nic: nic.clone(), is_connected: false };
+        self.insert(lifecycle, endpoint)?;
+        let created = self.steps.run(&peer, move || create(&nic)).await;
+        created.map_err(|error| {
+            self.endpoints.write().remove(&lifecycle);
+            not_created(error)
+        })
+    }
+
+    fn insert(&self, lifecycle: Lifecycle, endpoint: Endpoint) -> Result<(), TransportError> {
+        let mut endpoints = self.endpoints.write();
+        if endpoints.contains_key(&lifecycle) {
+            return Err(TransportError::new(Side::Local, "bring_up", "the lifecycle exists"));
+        }
+        endpoints.insert(lifecycle, endpoint);
+        Ok(())
+    }
+
+    async fn connect(
+        self: Arc<Self>,
+        lifecycle: Lifecycle,
+        body: Body,
+    ) -> Result<(), TransportError> {
+        let Endpoint { peer, nic, .. } = self.endpoint(lifecycle, "wire")?;
+        self.steps.run(&peer, move || nic.connect(lifecycle, &body)).await?;
+        if let Some(endpoint) = self.endpoints.write().get_mut(&lifecycle) {
+            endpoint.is_connected = true;
+        }
+        Ok(())
+    }
+
+    async fn retire(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
+        let Ok(Endpoint { peer, nic, .. }) = self.endpoint(lifecycle, "retire") else {
+            return Ok(());
+        };
+        self.steps.run_at(Place::Owed, &peer, move || nic.retire(lifecycle)).await?;
+        self.endpoints.write().remove(&lifecycle);
+        Ok(())
+    }
+
+    async fn probe(
+        self: Arc<Self>,
+        lifecycle: Lifecycle,
+        call: &'static str,
+        patience: Duration,
+    ) -> Result<(), TransportError> {
+        let Endpoint { peer, nic, .. } = self.endpoint(lifecycle, call)?;
+        Ok(self.steps.run(&peer, move || nic.probe(lifecycle, None, patience)).await?)
+    }
+
+    async fn skip_numbers(
+        self: Arc<Self>,
+        peer: NicPath,
+        count: u32,
+    ) -> Result<(), TransportError> {
+        let nic = self.nic(&peer)?.clone();
+        Ok(self.steps.run(&peer, move || nic.skip_numbers(count)).await?)
+    }
+}
+
+/// The first packet sequence number of each queue pair.
+fn psns(entropy: u64) -> [u32; QUEUE_PAIRS_PER_LANE] {
+    let psn = |pair| (entropy >> (pair as u32 * PSN_BITS)) as u32 & ((1 << PSN_BITS) - 1);
+    std::array::from_fn(psn)
+}
+
+/// Converts an error; a limit that another lane's end lifts permits a second attempt.
+fn not_created(error: VerbsError) -> NotCreated {
+    let is_of_lanes = |limit: &LimitReached| {
+        let LimitReached { limit, .. } = limit;
+        matches!(limit, NicLimit::Lanes | NicLimit::QueuePairs | NicLimit::CompletionEntries)
+    };
+    let limit = error.limit.filter(is_of_lanes);
+    NotCreated { error: error.into(), limit }
+}
