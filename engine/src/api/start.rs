@@ -72,11 +72,11 @@ impl Builder {
     /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] if the address
     /// cannot be bound, [`Stage::Device`] when RDMA is required and unavailable,
     /// [`Stage::Recording`] when the recording cannot be started.
-    pub async fn start(self) -> Result<Engine, Error> {
-        // As a trait object the future is compiled once, here, and not in each crate that awaits it.
+    pub fn start(self) -> impl Future<Output = Result<Engine, Error>> + Send {
+        // A body of `async fn` is compiled in each crate that awaits it, a trait object here, once.
         let started: Pin<Box<dyn Future<Output = _> + Send>> =
             Box::pin(self.start_on(TokioNet, TokioClock::new(), OsEntropy));
-        started.await
+        started
     }
 
     /// Starts on the given network, clock and source of randomness.

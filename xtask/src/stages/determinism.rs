@@ -38,9 +38,8 @@ pub(super) fn steps(project: &Project) -> Vec<Step<'_>> {
 
 fn same_prefixes(project: &Project, deadline: Instant) -> Outcome {
     build_release(project, deadline)?;
-    // Built like the tests, so that little is left to compile.
     let features = Features::available(project, deadline);
-    features.run(project, "prefixes-build-debug", ("build", &["--example", EXAMPLE]), deadline)?;
+    rust_tests::build(project, &features, "prefixes-build-debug", deadline)?;
     let first = prefixes(project, "release", &[], deadline)?;
     let runs = [
         ("two processes", prefixes(project, "release", &[], deadline)?),
