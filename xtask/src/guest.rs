@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// The program's name as a command.
 const COMMAND: &str = "handfast";
-/// Tests of the program and of the engine in one guest, by parts of their names.
+/// Tests of the program and of the engine, by parts of their names.
 const ONE_HOST: [&str; 7] =
     ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_loss::", "rdma_rails::", "--skip", FLEET];
 /// Tests that run nightly. They take half of the guest's time, and their other half is tested without
@@ -46,12 +46,16 @@ const LONG: [&str; 12] = [
 /// Tests with released nodes as peers. Their names contain one of the above, and two of them at
 /// once need more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";
+/// Time limit of the tests in one guest, on one slow processor.
+const ONE_HOST_SECONDS_MAX: &str = "1800";
 /// Time limit of all of them in sequence.
 const FLEET_SECONDS_MAX: &str = "3600";
 /// Makes the numbers of the two NICs differ; built by the stage, then used by every guest.
 const EXAMPLE: &str = "numbers_apart";
 /// Moves bytes between two hosts.
 const TWO_HOSTS: &str = "two_hosts";
+/// Maximum length of a log's name.
+const LOG_NAME_MAX: usize = 100;
 /// Exit code of a guest that does not boot, distinct from the command's.
 const NOT_RUN: u8 = 125;
 /// Time limit for downloading and unpacking a hundred megabytes.
@@ -150,20 +154,18 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 /// released Mooncake nodes.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![
+        // The tests of the program make devices of the same names.
         Step::new("soft-roce", |deadline| {
-            examples(project, deadline)?;
-            Tests::of("transport-rdma/rdma").run(project, deadline)
+            in_one_guest(project, &[Tests::of("transport-rdma/rdma"), CONFORMANCE], deadline)
         }),
-        Step::new("conformance", |deadline| CONFORMANCE.run(project, deadline)),
-        Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
-        Step::new("two-hosts", |deadline| two_hosts(project, deadline)),
         Step::new("program", move |deadline| {
             let left_out = if nightly { &[][..] } else { &LONG };
             let mut words = ONE_HOST.to_vec();
             words.extend(left_out.iter().flat_map(|name| ["--skip", name]));
-            let words = &words;
-            Tests { words, nightly, ..PROGRAM }.run(project, deadline)
+            Tests { words: &words, nightly, ..PROGRAM }.run(project, deadline)
         }),
+        Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
+        Step::new("two-hosts", |deadline| two_hosts(project, deadline)),
     ];
     if nightly {
         steps.push(Step::new("program-two-hosts", |deadline| {
@@ -183,10 +185,33 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     steps
 }
 
-/// Builds the guest's programs, which are examples, with the tests.
-fn examples(project: &Project, deadline: Instant) -> Result<()> {
-    build(project, &Features::with_verbs(project, deadline)?, "guest-builds", deadline)?;
-    Ok(())
+/// Runs tests of several binaries in sequence in one guest: a boot takes twelve seconds of a processor.
+fn in_one_guest(project: &Project, chosen: &[Tests<'_>], deadline: Instant) -> Outcome {
+    check(project)?;
+    let features = Features::with_verbs(project, deadline)?;
+    let built = build(project, &features, "guest-build", deadline)?;
+    let mut script = String::from("failed=0\n");
+    for tests in chosen {
+        let found = built.iter().find(|binary| binary.name == tests.binary);
+        let found = found.with_context(|| format!("no test binary {}", tests.binary))?;
+        let (folder, program) = (found.package.display(), found.program.display());
+        let words: Vec<_> = tests.words.iter().map(|word| format!("'{word}'")).collect();
+        script += &format!("cd '{folder}'\nexport CARGO_MANIFEST_DIR='{folder}'\n");
+        script += &format!("'{program}' {} || failed=1\n", words.join(" "));
+    }
+    script += "exit $failed\n";
+    let mut command = Command::new(std::env::current_exe()?);
+    features.apply(&mut command);
+    command.current_dir(project.root()).args([
+        "guest",
+        "--limit",
+        ONE_HOST_SECONDS_MAX,
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    judged(&project.run(command, "guest", deadline)?)
 }
 
 fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
@@ -264,8 +289,8 @@ impl<'a> Tests<'a> {
             features.set(NIGHTLY, "1");
         }
         let parts = [&[self.binary][..], self.options, self.words].concat();
-        let log: String = parts.concat().replace(|c: char| !c.is_alphanumeric(), "-");
-        let log = format!("guest-{log}");
+        let log = parts.concat().replace(|c: char| !c.is_alphanumeric(), "-");
+        let log: String = "guest-".chars().chain(log.chars()).take(LOG_NAME_MAX).collect();
         let binary = binary(project, &features, (self.binary, &log), deadline)?;
         let mut command = binary.command(&std::env::current_exe()?, &features);
         command.arg("guest").args(self.options).arg("--").arg(&binary.program).args(self.words);

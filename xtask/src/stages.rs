@@ -126,19 +126,19 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stage(
             "checks",
             "format, lints, licences, what the core may use, texts",
-            150,
+            140,
             checks(project, nightly),
         ),
         stage(
             "tests",
             "every test of every package, examples in the docs",
-            430,
+            460,
             rust_tests::workspace(project, depth.property_cases()),
         ),
         stage(
             "explorer",
             "every interleaving up to the bounds, random sweeps",
-            600,
+            700,
             explorer(project, nightly),
         ),
         stage(
@@ -160,7 +160,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stage(
             "guest",
             "the same on the kernel's RDMA driver in a virtual machine",
-            280,
+            260,
             guest::steps(project, nightly),
         ),
     ];
@@ -216,12 +216,6 @@ fn checks(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         Step::new("lints", |deadline| {
             lints(project, &Features::available(project, deadline), deadline)
         }),
-        Step::new("documentation", |deadline| {
-            let mut features = Features::available(project, deadline);
-            features.set("RUSTDOCFLAGS", "-D warnings");
-            features.run(project, "documentation", ("doc", &["--no-deps"]), deadline)?;
-            Ok(String::new())
-        }),
         Step::new("licences", |deadline| {
             setup::DENY.check()?;
             let deny = project.cargo(&["deny", "check", "licenses", "bans", "sources"]);
@@ -234,9 +228,18 @@ fn checks(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         steps.push(Step::new("lints-without-verbs", |deadline| {
             lints(project, &Features::without_verbs(project), deadline)
         }));
+        steps.push(Step::new("documentation", |deadline| documentation(project, deadline)));
     }
     steps.extend(fast_checks(project));
     steps
+}
+
+/// Builds the documentation, without warnings.
+fn documentation(project: &Project, deadline: Instant) -> Outcome {
+    let mut features = Features::available(project, deadline);
+    features.set("RUSTDOCFLAGS", "-D warnings");
+    features.run(project, "documentation", ("doc", &["--no-deps"]), deadline)?;
+    Ok(String::new())
 }
 
 /// Checks that every published crate can be packaged, and links only such crates.

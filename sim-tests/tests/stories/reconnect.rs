@@ -1,6 +1,7 @@
 //! Connect, tear one side down, connect again: with queue pairs destroyed and recreated on every
 //! device, and, as a control, with queue pairs that are only reset.
 
+use crate::nightly;
 use handfast_sim::{Case, Ending, Explorer, Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::{PROFILES, Profile};
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
@@ -79,8 +80,11 @@ fn recreated_queue_pairs_reconnect_everywhere() {
 /// A connection torn down twice recovers on every device.
 #[test]
 fn connection_torn_down_twice_recovers_everywhere() {
-    // Without a connection manager nothing is connected on the one that is left out.
-    for profile in PROFILES.into_iter().filter(|profile| profile.name != "erdma-standard") {
+    // Without a connection manager nothing is connected on the first that is left out. Two differ most:
+    // numbers that are reused at once, and a RESET without effect.
+    const ALWAYS: [&str; 2] = ["strict", "erdma-compat"];
+    let chosen = |name| name != "erdma-standard" && (nightly() || ALWAYS.contains(&name));
+    for profile in PROFILES.into_iter().filter(|profile| chosen(profile.name)) {
         assert_eq!(ending(&case(profile, Operations::AtOnce, 2), Backend::Shipping, &[]), "holds");
     }
 }

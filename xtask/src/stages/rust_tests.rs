@@ -129,8 +129,8 @@ fn tests(project: &Project, features: &Features, choice: Choice, deadline: Insta
 /// A test binary.
 pub(crate) struct TestBinary {
     /// The folder of its package, and its name there.
-    name: String,
-    package: PathBuf,
+    pub(crate) name: String,
+    pub(crate) package: PathBuf,
     pub(crate) program: PathBuf,
 }
 
