@@ -29,7 +29,7 @@ const ONE_HOST: [&str; 7] =
     ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_loss::", "rdma_rails::", "--skip", FLEET];
 /// Tests that run nightly. They take half of the guest's time, and their other half is tested without
 /// a device, or by a shorter test.
-const LONG: [&str; 12] = [
+const LONG: [&str; 13] = [
     "rdma::auto_falls_back_between_unreachable_nics",
     "rdma::doctor::planted_faults_are_found_and_each_is_cured_by_its_own_remedy",
     "rdma::missing_library_fails_rdma_and_auto_falls_back",
@@ -40,6 +40,7 @@ const LONG: [&str; 12] = [
     "rdma_limits::queue_pair_limit_is_reported_with_its_remedy",
     "rdma_loss::put_ends_with_a_typed_error_when_its_server_is_killed",
     "rdma_loss::put_to_a_stopped_server_ends_in_time",
+    "rdma_rails::bytes_use_the_nic_near_their_memory",
     "rdma_rails::lanes_use_tcp_while_both_nics_are_cut",
     "rdma_rails::striped_request_survives_a_cut_nic",
 ];
@@ -165,9 +166,9 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             Tests { words: &words, nightly, ..PROGRAM }.run(project, deadline)
         }),
         Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
-        Step::new("two-hosts", |deadline| two_hosts(project, deadline)),
     ];
     if nightly {
+        steps.push(Step::new("two-hosts", |deadline| two_hosts(project, deadline)));
         steps.push(Step::new("program-two-hosts", |deadline| {
             // One of them ends with a host cut off.
             let words = &["hosts::", "--test-threads=1"];
