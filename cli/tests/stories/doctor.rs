@@ -3,7 +3,7 @@
 mod answering;
 mod namespaces;
 
-use crate::helpers::{Client, Ended, Folder, PROGRAM, Process, Server, run, succeed};
+use crate::helpers::{Client, Ended, Folder, PROGRAM, Process, Server, a_processor, run, succeed};
 use crate::output::on_terminal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -46,6 +46,7 @@ fn a_busy_port_is_found_with_its_owner_and_exit_code_1() {
 
 #[test]
 fn it_takes_what_serve_takes_and_refuses_what_nobody_does() {
+    let own = a_processor();
     let serve = [
         "--listen",
         "127.0.0.1:0",
@@ -55,7 +56,7 @@ fn it_takes_what_serve_takes_and_refuses_what_nobody_does() {
         "m=1M",
         "--read-only",
         "--cores",
-        "0",
+        &own,
         "--metadata",
         "p2p",
         "--metrics",

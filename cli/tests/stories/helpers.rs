@@ -18,6 +18,8 @@ use tempfile::TempDir;
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_handfast");
 /// Longer than anything here takes on a busy machine; past it a story has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a process or a condition on one busy processor, where all stories take their turns.
+const HANGS_AFTER: Duration = Duration::from_secs(120);
 /// Between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub(crate) const MIB: u64 = 1 << 20;
@@ -36,7 +38,7 @@ pub(crate) fn skipped(why: &str) {
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < PATIENCE, "it never came true that {what}");
+        assert!(started.elapsed() < HANGS_AFTER, "it never came true that {what}");
         std::thread::sleep(LOOK_EVERY);
     }
 }
@@ -287,6 +289,13 @@ fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
         from.read_to_end(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes).into_owned()
     })
+}
+
+/// A processor that this process may use.
+pub(crate) fn a_processor() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    list.trim().split(['-', ',']).next().unwrap().to_owned()
 }
 
 /// Runs `handfast` to its end.
