@@ -2,7 +2,7 @@
 //! for the bridge that joins them.
 
 use super::{answering_of, doctor_of, findings};
-use crate::helpers::{Ended, PROGRAM, Process, skipped};
+use crate::helpers::{Ended, PROGRAM, Process, skipped, until};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -70,6 +70,13 @@ impl Network {
             done(&format!("-n {name} link set eth0 up mtu {MTU}"));
             done(&format!("-n {name} link set lo up"));
             done(&format!("-n {bridge} link set to-{host} master bridge up mtu {MTU}"));
+        }
+        // The kernel reports a new link within a second, later on a busy machine.
+        for host in HOSTS {
+            until("the bridge forwards", || {
+                let port = ip(&format!("-n {bridge} -d link show to-{host}")).unwrap();
+                String::from_utf8_lossy(&port.stdout).contains("state forwarding")
+            });
         }
         // Before what is this host's own is taken in, as what filters is.
         let host = network.name("b");
