@@ -199,6 +199,8 @@ pub(super) fn with_variants(project: &Project, nightly: bool) -> Step<'_> {
             ["test", "--package", "sim-tests", "--features", "variants", "--test", "stories"];
         let mut command = variants::cargo_with_variants(project, &words)?;
         command.args(["--", VARIANTS]).envs(nightly.then_some((NIGHTLY, "1")));
+        // Few of its crates have the features of the other builds, which would wait for the folder.
+        command.env("CARGO_TARGET_DIR", project.scratch().join("variants"));
         judged(&project.run(modest(command), "variants", deadline)?)
     })
 }
