@@ -74,6 +74,13 @@ impl Port {
     }
 }
 
+/// Returns the root of this machine's files: the parent of `SYSFS_PATH`, which libibverbs reads too,
+/// and else `/`.
+pub fn root() -> PathBuf {
+    let sys = std::env::var_os("SYSFS_PATH").map(PathBuf::from);
+    sys.and_then(|sys| sys.parent().map(Path::to_owned)).unwrap_or_else(|| PathBuf::from("/"))
+}
+
 /// Lists the devices below `root`, by name. A machine without RDMA support has none.
 ///
 /// # Errors

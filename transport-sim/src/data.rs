@@ -155,8 +155,9 @@ impl World {
         let transfers = self.setup.transfers.as_ref()?.transfers.clone();
         let run = self.sites[site].incarnation;
         let each = || transfers.iter().enumerate();
-        let window = each().flat_map(|(index, transfer)| at_first(index, transfer, run)).collect();
-        let local = each().flat_map(|(index, _)| written(index)).collect();
+        let window: Vec<u8> =
+            each().flat_map(|(index, transfer)| at_first(index, transfer, run)).collect();
+        let local: Vec<u8> = each().flat_map(|(index, _)| written(index)).collect();
         let verbs = &mut self.fabric.verbs;
         let window = verbs.register(site, WINDOW, window, Access::ALL).ok()?;
         let local = verbs.register(site, LOCAL, local, Access::LOCAL).ok()?;

@@ -9,6 +9,7 @@
 //! Devices are tables: a [`Profile`] describes a driver, and no code depends on its name.
 
 mod attributes;
+mod bytes;
 mod errors;
 mod fabric;
 mod laws;
@@ -22,6 +23,7 @@ mod responder;
 mod states;
 
 pub use attributes::{Access, AddressVector, Attributes};
+pub use bytes::{Bytes, Mapped};
 pub use errors::{Call, Errno, VerbsError};
 pub use fabric::{Fabric, Nic, Rebirth};
 pub use laws::Law;

@@ -21,7 +21,6 @@ use handfast_core::transport::Side;
 use handfast_transport::{Access, Completion, DataPath, Memory, Posting, RemoteSpan, Sent, Span};
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -363,7 +362,7 @@ impl Nic {
 }
 
 fn recognised(device: &str) -> Recognised {
-    let found = crate::discovery::discover_one(Path::new("/"), device);
+    let found = crate::discovery::discover_one(&crate::discovery::root(), device);
     found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
 }
 

@@ -1,7 +1,7 @@
 //! Links, addresses and queue pairs that fail and come back.
 
+use crate::links::Link;
 use crate::support::{BYTES, LANE, PATIENCE, Site, connect_lane, pattern, sites_at};
-use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_transport::{CompletionStatus, Direction, Sent};
@@ -39,7 +39,7 @@ fn repair(one: &Site, other: &Site, lane: Lifecycle, seed: u8) {
 /// A link going down is reported, fails posted work, and is used again soon after it returns.
 #[test]
 fn link_down_fails_posts_until_it_returns() {
-    let wire = Wire::new(1);
+    let wire = Link::new(1);
     let (one, other) = sites_at(&wire, impatient);
     connect_lane(&one, &other, LANE, 1);
     wire.down(0);
@@ -75,7 +75,7 @@ fn link_down_fails_posts_until_it_returns() {
 
 #[test]
 fn a_link_that_returns_within_the_retries_costs_nothing() {
-    let wire = Wire::new(2);
+    let wire = Link::new(2);
     let (one, other) = sites_at(&wire, |config| NicConfig { timeout_exponent: 17, ..config });
     connect_lane(&one, &other, LANE, 1);
     one.memory.copy_in(0, &pattern(2)).unwrap();
@@ -92,7 +92,7 @@ fn a_link_that_returns_within_the_retries_costs_nothing() {
 /// An address that leaves breaks its lanes, and new lanes find it at its new index.
 #[test]
 fn moved_address_breaks_lanes_and_is_refound() {
-    let wire = Wire::new(3);
+    let wire = Link::new(3);
     let (one, other) = sites_at(&wire, impatient);
     connect_lane(&one, &other, LANE, 1);
     let before = one.nic.gid().entry;
@@ -137,7 +137,7 @@ fn moved_address_breaks_lanes_and_is_refound() {
 /// A lane cut by one side takes no more work, and the other side's device reports it.
 #[test]
 fn cut_lane_is_reported_by_the_peers_device() {
-    let wire = Wire::new(4);
+    let wire = Link::new(4);
     let (one, other) = sites_at(&wire, impatient);
     connect_lane(&one, &other, LANE, 2);
     other.nic.cut(LANE).unwrap();
@@ -156,7 +156,7 @@ fn cut_lane_is_reported_by_the_peers_device() {
 /// A NIC that is cut off disturbs no lane of the other.
 #[test]
 fn cut_nic_leaves_the_other_undisturbed() {
-    let (cut, whole) = (Wire::new(5), Wire::new(6));
+    let (cut, whole) = (Link::new(5), Link::new(6));
     let (a, b) = sites_at(&cut, impatient);
     let (c, d) = sites_at(&whole, |config| config);
     connect_lane(&a, &b, LANE, 1);
@@ -183,7 +183,7 @@ fn cut_nic_leaves_the_other_undisturbed() {
 #[test]
 fn both_sides_wire_at_the_same_instant_two_hundred_times() {
     const LANES: u64 = 200;
-    let wire = Wire::new(7);
+    let wire = Link::new(7);
     let (one, other) = sites_at(&wire, |config| NicConfig { depth: 8, ..config });
     one.memory.copy_in(0, &pattern(6)).unwrap();
     let start = Barrier::new(2);

@@ -1,7 +1,7 @@
 //! Surprising behaviour of drivers, and the guards against it.
 
+use crate::links::Link;
 use crate::support::{LANE, PATIENCE, Site, config, connect_lane, connected, pattern, sites_at};
-use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
@@ -21,7 +21,7 @@ const FIRST: u32 = 0;
 
 /// A site that has died, and come back with the same queue-pair number and first packet number
 /// before its peer noticed. Its earlier life wrote `WRITTEN` packets.
-fn restarted(wire: &Wire, other: &Site, peer: &Body, earlier: u32) -> Site {
+fn restarted(wire: &Link, other: &Site, peer: &Body, earlier: u32) -> Site {
     wire.restart_device(0);
     let one = Site::new(quick(config(&wire.device(0))));
     let mine = one.nic.create(LANE, &[FIRST]).unwrap();
@@ -43,7 +43,7 @@ fn place(site: &Site) -> RemoteSpan {
 /// The question of rule H13, put to the kernel's driver.
 #[test]
 fn an_old_pairing_is_seen_by_a_read_and_not_by_a_write() {
-    let wire = Wire::new(8);
+    let wire = Link::new(8);
     let (one, other) = sites_at(&wire, quick);
     let mine = one.nic.create(LANE, &[FIRST]).unwrap();
     let theirs = other.nic.create(LANE, &[0x0020_0000]).unwrap();
@@ -173,7 +173,7 @@ fn a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte() {
 /// The experiment of `handfast smoke`, and when it is refused.
 #[test]
 fn reset_is_for_idle_connected_lanes_alone() {
-    let wire = Wire::new(10);
+    let wire = Link::new(10);
     let (one, other) = sites_at(&wire, quick);
     let mine = one.nic.create(LANE, &[0x0001_0000]).unwrap();
     let theirs = other.nic.create(LANE, &[0x0002_0000]).unwrap();

@@ -14,6 +14,10 @@ mod hazards;
 mod lanes;
 #[cfg(feature = "verbs")]
 mod limits;
+#[cfg(feature = "verbs")]
+mod links;
+#[cfg(feature = "verbs")]
+mod native;
 mod program;
 #[cfg(feature = "verbs")]
 mod sniffer;

@@ -1,6 +1,6 @@
 //! Two NICs of one machine, their reports, and memory with a pattern.
 
-use crate::wires::Wire;
+use crate::links::Link;
 use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
 use handfast_transport::{
@@ -154,7 +154,7 @@ impl Site {
 }
 
 /// A NIC at each end of a wire, whose queue pairs have different numbers.
-pub(crate) fn sites_at(wire: &Wire, change: impl Fn(NicConfig) -> NicConfig) -> (Site, Site) {
+pub(crate) fn sites_at(wire: &Link, change: impl Fn(NicConfig) -> NicConfig) -> (Site, Site) {
     let site = |side| Site::new(change(config(&wire.device(side))));
     let sites = (site(0), site(1));
     sites.1.nic.skip_numbers(64).unwrap();

@@ -1,6 +1,7 @@
 //! The fabric and its operations.
 
 use super::attributes::Access;
+use super::bytes::Bytes;
 use super::errors::{Call, Errno, VerbsError};
 use super::laws::Law;
 use super::objects::{
@@ -88,6 +89,11 @@ impl Nic {
     pub fn active_mtu(&self) -> u32 {
         let fits = |mtu: &u32| mtu + HEADERS_MAX <= self.link.0.mtu;
         PATH_MTUS.into_iter().rev().find(fits).unwrap_or(PATH_MTUS[0])
+    }
+
+    /// Whether its port is up.
+    pub fn is_up(&self) -> bool {
+        self.port_up
     }
 
     /// Returns its GID table.
@@ -187,6 +193,11 @@ impl Fabric {
         self.nics.len() - 1
     }
 
+    /// Returns the number of NICs.
+    pub fn nics(&self) -> usize {
+        self.nics.len()
+    }
+
     /// Returns a NIC.
     pub fn nic(&self, nic: usize) -> &Nic {
         &self.nics[nic]
@@ -267,7 +278,7 @@ impl Fabric {
         &mut self,
         nic: usize,
         address: u64,
-        bytes: Vec<u8>,
+        bytes: impl Into<Bytes>,
         access: Access,
     ) -> Result<Keys, VerbsError> {
         let call = Call::Register;
@@ -280,7 +291,8 @@ impl Fabric {
             return Err(VerbsError::new(call, nic.profile.regions_full));
         }
         let keys = nic.take_keys();
-        nic.regions.insert(keys.rkey, Region { keys, address, bytes: Arc::new(bytes), access });
+        let bytes = bytes.into();
+        nic.regions.insert(keys.rkey, Region { keys, address, bytes, access });
         Ok(keys)
     }
 
@@ -305,15 +317,20 @@ impl Fabric {
         }
     }
 
-    /// Returns the bytes of a region.
+    /// Returns the bytes of a region, if the fabric holds them.
     pub fn memory(&self, nic: usize, keys: Keys) -> Option<&[u8]> {
-        self.nics[nic].regions.get(&keys.rkey).map(|region| region.bytes.as_slice())
+        match &self.nics[nic].regions.get(&keys.rkey)?.bytes {
+            Bytes::Held(bytes) => Some(bytes.as_slice()),
+            Bytes::Mapped(_) => None,
+        }
     }
 
-    /// Returns the bytes of a region for changes by its process.
+    /// Returns the bytes of a region for changes by its process, if the fabric holds them.
     pub fn memory_mut(&mut self, nic: usize, keys: Keys) -> Option<&mut Vec<u8>> {
-        let region = self.nic_mut(nic).regions.get_mut(&keys.rkey)?;
-        Some(Arc::make_mut(&mut region.bytes))
+        match &mut self.nic_mut(nic).regions.get_mut(&keys.rkey)?.bytes {
+            Bytes::Held(bytes) => Some(Arc::make_mut(bytes)),
+            Bytes::Mapped(_) => None,
+        }
     }
 
     /// Takes the oldest completion.
@@ -357,6 +374,16 @@ impl Fabric {
     /// Takes the oldest event of a device.
     pub fn next_event(&mut self, nic: usize) -> Option<AsyncEvent> {
         self.nic_mut(nic).events.pop_front()
+    }
+
+    /// Takes all packets in flight, in the order they were sent, for [`put`](Self::put).
+    pub fn take_packets(&mut self) -> Vec<Packet> {
+        std::mem::take(&mut self.packets)
+    }
+
+    /// Lets a packet arrive.
+    pub fn put(&mut self, packet: Packet) {
+        self.arrive(packet);
     }
 
     /// Packets in flight, in the order they were sent.
@@ -455,6 +482,15 @@ impl Fabric {
             *entry = None;
             nic.raise(AsyncEvent::GidChange);
         }
+    }
+
+    /// Sets an empty entry. Returns false if the table has no such empty entry.
+    pub fn set_gid(&mut self, nic: usize, index: usize, gid: Gid) -> bool {
+        let nic = self.nic_mut(nic);
+        let Some(entry @ None) = nic.gids.get_mut(index) else { return false };
+        *entry = Some(gid);
+        nic.raise(AsyncEvent::GidChange);
+        true
     }
 
     /// Adds an entry at the first free index, and returns the index.

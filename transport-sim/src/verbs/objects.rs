@@ -1,10 +1,10 @@
 //! Objects of a fabric.
 
 use super::attributes::Access;
+use super::bytes::Bytes;
 use super::rare::Rare;
 use super::states::QpState;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// The kind of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -154,7 +154,7 @@ pub struct Region {
     /// Its first address.
     pub address: u64,
     /// Its bytes.
-    pub bytes: Arc<Vec<u8>>,
+    pub bytes: Bytes,
     /// Its permissions.
     pub access: Access,
 }
@@ -165,7 +165,7 @@ impl Region {
         let start = address.checked_sub(self.address)?;
         let end = start.checked_add(length)?;
         let range = usize::try_from(start).ok()?..usize::try_from(end).ok()?;
-        (range.end <= self.bytes.len()).then_some(range)
+        (range.end <= self.bytes.length()).then_some(range)
     }
 }
 

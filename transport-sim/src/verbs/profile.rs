@@ -138,8 +138,13 @@ impl Retry {
     /// never does.
     pub fn budget_ns(self, timeout: u8, retry_count: u8) -> Option<u64> {
         let tries = u64::from(self.count(timeout, retry_count)?) + 1;
+        Some(tries.saturating_mul(self.interval_ns(timeout)))
+    }
+
+    /// Returns the time between two tries, in nanoseconds.
+    pub fn interval_ns(self, timeout: u8) -> u64 {
         let interval = 4_096u64.checked_shl(u32::from(timeout)).unwrap_or(u64::MAX);
-        Some(tries.saturating_mul(interval.max(self.interval_floor_ns)))
+        interval.max(self.interval_floor_ns)
     }
 }
 

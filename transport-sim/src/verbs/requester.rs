@@ -5,12 +5,15 @@ use super::fabric::Fabric;
 use super::laws::Law;
 use super::modify::{PSN_HALF, PSN_MASK};
 use super::objects::{
-    Bond, Packet, PacketBody, Queue, QueuePair, Refusal, SendKind, Sent, Status, WorkCompletion,
-    WorkRequest,
+    Bond, Packet, PacketBody, Queue, QueuePair, Refusal, Region, SendKind, Sent, Status,
+    WorkCompletion, WorkRequest,
 };
 use super::profile::{EarlySend, Profile};
 use super::states::QpState;
-use std::sync::Arc;
+use std::ops::Range;
+
+/// A range within a region.
+type Piece<'a> = (&'a Region, Range<usize>);
 
 /// The retry count for unlimited waiting for a receiver.
 const RNR_FOR_EVER: u8 = 7;
@@ -117,11 +120,11 @@ impl Fabric {
     }
 
     /// Returns the local bytes of a request: no region, out of bounds, or these bytes.
-    fn local(&self, nic: usize, request: &WorkRequest) -> Option<Option<&[u8]>> {
+    fn local(&self, nic: usize, request: &WorkRequest) -> Option<Option<Piece<'_>>> {
         let mut regions = self.nic(self.memory_of(nic)).regions.values();
         let region = regions.find(|region| region.keys.lkey == request.lkey)?;
         let range = region.range(request.local, u64::from(request.length));
-        Some(range.map(|range| &region.bytes[range]))
+        Some(range.map(|range| (region, range)))
     }
 
     fn transmit(&mut self, nic: usize, number: u32, sent: &Sent) {
@@ -143,7 +146,8 @@ impl Fabric {
                 out.push(packet(sent.first_psn, body));
             }
         } else {
-            let bytes = self.local(nic, request).flatten().unwrap_or_default();
+            let read = |(region, range): Piece<'_>| region.bytes.read(range).into_owned();
+            let bytes = self.local(nic, request).flatten().map(read).unwrap_or_default();
             let count = packets_of(request.length, qp.path_mtu);
             for index in 0..count {
                 let start = index as usize * mtu;
@@ -175,6 +179,12 @@ impl Fabric {
             (resends(profile, qp) && !qp.sent.is_empty()).then_some(number)
         };
         self.nic(nic).queue_pairs().filter_map(waits)
+    }
+
+    /// Returns the time before a queue pair retransmits, in nanoseconds.
+    pub fn retry_interval_ns(&self, nic: usize, number: u32) -> Option<u64> {
+        let retry = self.nic(nic).profile.retry;
+        self.queue_pair(nic, number).map(|qp| retry.interval_ns(qp.timeout))
     }
 
     /// Whether the retries of a queue pair are limited.
@@ -282,7 +292,8 @@ impl Fabric {
         }
     }
 
-    fn fail_oldest(&mut self, nic: usize, number: u32, status: Status) {
+    /// Fails the oldest sent request of a queue pair.
+    pub fn fail_oldest(&mut self, nic: usize, number: u32, status: Status) {
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
         let Some(failed) = qp.sent.pop_front() else { return };
         let first = (failed.request.wr_id, Queue::Send, status);
@@ -300,7 +311,7 @@ impl Fabric {
         });
         match place {
             Some((region, range)) => {
-                Arc::make_mut(&mut region.bytes)[range].copy_from_slice(bytes);
+                region.bytes.write(range.start, bytes);
                 self.succeed(nic, number);
             }
             None if request.length == 0 => self.succeed(nic, number),

@@ -8,7 +8,6 @@ use super::objects::{
 use super::profile::{DuplicateAck, DuplicateRead};
 use super::requester::packets_of;
 use super::states::QpState;
-use std::sync::Arc;
 
 impl Fabric {
     /// Handles a packet at an active port.
@@ -149,7 +148,7 @@ impl Fabric {
         if !region.access.remote_write {
             return Err(Refusal::Access);
         }
-        Arc::make_mut(&mut region.bytes)[start..start + bytes.len()].copy_from_slice(bytes);
+        region.bytes.write(start, bytes);
         Ok(())
     }
 
@@ -172,7 +171,7 @@ impl Fabric {
         if !region.access.remote_read {
             return Err(Refusal::Access);
         }
-        Ok(region.bytes[range].to_vec())
+        Ok(region.bytes.read(range).into_owned())
     }
 
     fn on_send(
@@ -225,6 +224,6 @@ fn owner_write(
 ) -> Option<()> {
     let region = regions.values_mut().find(|region| region.keys.lkey == receive.lkey)?;
     let range = region.range(receive.local, message.len() as u64)?;
-    Arc::make_mut(&mut region.bytes)[range].copy_from_slice(message);
+    region.bytes.write(range.start, message);
     Some(())
 }

@@ -1,0 +1,135 @@
+//! Test programs on scripted devices.
+//!
+//! A test that needs devices starts its own binary again, as a [`Process`]: with the scripted library
+//! in place of libibverbs, the devices in `HANDFAST_FABRIC`, and a tree of `/sys` that lists them.
+//! There, [`Fabric`] sends commands to the library that the program has loaded.
+#![allow(unsafe_code)]
+
+mod sysfs;
+
+use libloading::{Library, Symbol};
+use std::ffi::{CString, c_char, c_int};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The library that programs load.
+const LIBRARY: &str = "libibverbs.so.1";
+/// The scripted library, beside the test binary.
+const SCRIPTED: &str = "libhandfast_fabric.so";
+/// Names the devices to the library.
+const DEVICES: &str = "HANDFAST_FABRIC";
+/// Longest answer to a command, in bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 16;
+
+/// The devices of this process.
+pub struct Fabric {
+    library: Library,
+}
+
+/// Whether this process was started with scripted devices.
+pub fn is_scripted() -> bool {
+    std::env::var_os(DEVICES).is_some()
+}
+
+impl Fabric {
+    /// Finds the library of this process.
+    ///
+    /// # Errors
+    /// The process was not started by [`Process`].
+    pub fn find() -> io::Result<Self> {
+        if !is_scripted() {
+            return Err(io::Error::other(format!("{DEVICES} is not set")));
+        }
+        // SAFETY: the scripted library has no constructor that needs more than a running C library.
+        let library = unsafe { Library::new(LIBRARY) }.map_err(io::Error::other)?;
+        Ok(Self { library })
+    }
+
+    /// Runs a command and returns its answer.
+    ///
+    /// # Errors
+    /// The library refuses the command, with the reason.
+    pub fn execute(&self, line: &str) -> io::Result<String> {
+        type Run = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> c_int;
+        let text = CString::new(line).map_err(io::Error::other)?;
+        let mut answer = vec![0_u8; ANSWER_BYTES_MAX];
+        // SAFETY: the symbol is declared so in `handfast-fabric`; the line ends with a null byte, and
+        // the answer has the room that is named.
+        let code = unsafe {
+            let run: Symbol<'_, Run> =
+                self.library.get(b"handfast_fabric_command\0").map_err(io::Error::other)?;
+            run(text.as_ptr(), answer.as_mut_ptr().cast(), answer.len())
+        };
+        let end = answer.iter().position(|byte| *byte == 0).unwrap_or(0);
+        let answer = String::from_utf8_lossy(&answer[..end]).into_owned();
+        if code == 0 { Ok(answer) } else { Err(io::Error::other(answer)) }
+    }
+
+    /// Runs a command that must succeed, and returns its answer.
+    ///
+    /// # Panics
+    /// The library refuses the command.
+    pub fn run(&self, line: &str) -> String {
+        self.execute(line).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// A process with scripted devices. Its files live as long as this value.
+pub struct Process {
+    devices: String,
+    folder: tempfile::TempDir,
+}
+
+impl Process {
+    /// Prepares the files of a process. `devices` is a list as in `HANDFAST_FABRIC`.
+    ///
+    /// # Errors
+    /// The scripted library is not built, or a file cannot be written.
+    pub fn new(devices: &str) -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let scripted = scripted()?;
+        std::os::unix::fs::symlink(&scripted, folder.path().join(LIBRARY))?;
+        sysfs::write(folder.path(), devices)?;
+        Ok(Self { devices: devices.to_owned(), folder })
+    }
+
+    /// Returns this test binary again, with the devices.
+    ///
+    /// # Errors
+    /// The binary has no path.
+    pub fn again(&self) -> io::Result<Command> {
+        Ok(self.of(&std::env::current_exe()?))
+    }
+
+    /// Returns a program with the devices.
+    pub fn of(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        let others = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+        command
+            .env("LD_LIBRARY_PATH", format!("{}:{others}", self.folder.path().display()))
+            .env("SYSFS_PATH", self.folder.path().join("sys"))
+            .env(DEVICES, &self.devices);
+        command
+    }
+
+    /// Runs tests of this binary, one at a time, and returns what they printed.
+    ///
+    /// # Errors
+    /// The binary cannot be started.
+    pub fn run_tests(&self, arguments: &[&str]) -> io::Result<Output> {
+        self.again()?.args(arguments).args(["--test-threads=1", "--nocapture"]).output()
+    }
+}
+
+/// Returns the scripted library, which cargo builds beside the tests that depend on this crate.
+fn scripted() -> io::Result<PathBuf> {
+    let binary = std::env::current_exe()?;
+    let beside = binary.parent().map(|folder| folder.join(SCRIPTED)).unwrap_or_default();
+    let above =
+        binary.parent().map(|folder| folder.join("deps").join(SCRIPTED)).unwrap_or_default();
+    [beside, above]
+        .into_iter()
+        .find(|path| path.exists())
+        .ok_or_else(|| io::Error::other(format!("{SCRIPTED} is not beside {}", binary.display())))
+}

@@ -1,0 +1,346 @@
+//! Commands of a test: one line each, words separated by spaces.
+//!
+//! | command | effect |
+//! | --- | --- |
+//! | `hold packets FROM TO`, `release packets FROM TO` | packets of a path wait, and arrive in order |
+//! | `lose packets FROM TO` | held packets of a path are lost |
+//! | `hold completions DEVICE [NUMBER]`, `release …` | completions wait, of a queue pair or of all |
+//! | `fail completion DEVICE NUMBER STATUS` | the oldest held completion of a queue pair has another status |
+//! | `hold events DEVICE`, `release events DEVICE` | asynchronous events wait |
+//! | `hold call DEVICE CALL [after N]` | the call after the next N waits |
+//! | `release call DEVICE CALL [CODE]` | waiting calls go on, or return the error |
+//! | `fail call DEVICE CALL CODE [after N] [times N]` | the call returns the error |
+//! | `pass` | no call is held or fails any more |
+//! | `fail request DEVICE NUMBER STATUS` | the oldest unanswered request ends with a status |
+//! | `break DEVICE NUMBER` | the queue pair fails by itself |
+//! | `expire DEVICE NUMBER`, `exhaust DEVICE NUMBER` | one try of its timer, or all |
+//! | `timers off`, `timers on` | no timer expires by itself |
+//! | `cut FROM TO`, `mend FROM TO` | a path loses its packets |
+//! | `port DEVICE up`, `port DEVICE down` | the port's state |
+//! | `event DEVICE KIND` | every program that has the device open gets an event of its port |
+//! | `mtu DEVICE BYTES` | the maximum packet length of the link |
+//! | `gid DEVICE remove INDEX`, `gid DEVICE add INDEX` | an address leaves, or the IPv4 address returns |
+//! | `overrun DEVICE` | every completion queue of the device runs over |
+//! | `die DEVICE`, `revive DEVICE` | the device is lost, and can be opened again |
+//! | `restart DEVICE` | the numbers of the device start again; no program has it open |
+//! | `count DEVICE CALL` | calls so far |
+//! | `waiting DEVICE CALL` | calls that are held now |
+//! | `pairs DEVICE` | a line for each queue pair: number, state, peer's number, outstanding work |
+//! | `queues DEVICE` | the number of completion queues |
+//! | `laws` | a line for each broken law since the last time |
+#![allow(unsafe_code)]
+
+use crate::convert::status;
+use crate::faults::{Effect, PLANTED_MAX, Planted, take_all};
+use crate::queues::{Element, Event};
+use crate::state::{State, changed, lock};
+use handfast_transport_sim::verbs::{Gid, GidKind, Rebirth, Status};
+use libc::{c_char, c_int};
+use std::ffi::CStr;
+use std::fmt::Write;
+
+/// Runs a command. The answer is a text with a null byte at its end, cut to the room; returns 0, or
+/// -1 with the error as the text.
+///
+/// # Safety
+/// The line ends with a null byte, and `answer` has `room` bytes, at least one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn handfast_fabric_command(
+    line: *const c_char,
+    answer: *mut c_char,
+    room: usize,
+) -> c_int {
+    // SAFETY: by the function's own condition.
+    let line = unsafe { CStr::from_ptr(line) }.to_string_lossy();
+    let result = execute(&mut lock(), &line);
+    changed();
+    let (code, text) = match result {
+        Ok(text) => (0, text),
+        Err(why) => (-1, format!("'{line}': {why}")),
+    };
+    let length = text.len().min(room.saturating_sub(1));
+    // SAFETY: by the function's own condition, and the length is below the room.
+    unsafe {
+        text.as_ptr().cast::<c_char>().copy_to_nonoverlapping(answer, length);
+        answer.add(length).write(0);
+    }
+    code
+}
+
+type Answer = Result<String, String>;
+
+const NOTHING: Answer = Ok(String::new());
+
+fn execute(state: &mut State, line: &str) -> Answer {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let result = match words.as_slice() {
+        ["hold" | "release" | "lose", "packets", ..] => packets(state, &words),
+        ["hold" | "release" | "fail", "completions" | "completion", ..] => {
+            completions(state, &words)
+        }
+        ["hold" | "release" | "fail", "call", ..] => calls(state, &words),
+        ["pass"] => pass(state),
+        ["hold", "events", device] => {
+            let nic = nic(state, device)?;
+            state.faults.events.insert(nic);
+            NOTHING
+        }
+        ["release", "events", device] => {
+            let nic = nic(state, device)?;
+            state.faults.events.remove(&nic);
+            NOTHING
+        }
+        ["timers", "off"] => {
+            state.timers.is_stopped = true;
+            NOTHING
+        }
+        ["timers", "on"] => {
+            state.resume();
+            NOTHING
+        }
+        ["laws"] => Ok(state.take_broken_laws().join("\n")),
+        ["fail" | "break" | "expire" | "exhaust", ..] => queue_pairs(state, &words),
+        ["count" | "waiting" | "pairs" | "queues", ..] => questions(state, &words),
+        _ => surroundings(state, &words),
+    };
+    state.settle();
+    result
+}
+
+fn nic(state: &State, device: &str) -> Result<usize, String> {
+    let found = state.listed.iter().position(|listed| listed.name == device);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = state.listed.iter().map(|listed| listed.name).collect();
+        format!("no device '{device}'; there are: {}", names.join(", "))
+    })
+}
+
+fn number<Number: std::str::FromStr>(word: &str) -> Result<Number, String> {
+    word.parse().map_err(|_| format!("'{word}' is not a number"))
+}
+
+fn status_of(word: &str) -> Result<Status, String> {
+    status(number(word)?).ok_or_else(|| format!("no device here gives the status {word}"))
+}
+
+fn unknown() -> Answer {
+    Err("no such command".to_owned())
+}
+
+/// A queue pair that exists.
+fn pair(state: &State, device: &str, word: &str) -> Result<(usize, u32), String> {
+    let (nic, number) = (nic(state, device)?, number(word)?);
+    match state.fabric.queue_pair(nic, number) {
+        Some(_) => Ok((nic, number)),
+        None => Err(format!("{device} has no queue pair {number}")),
+    }
+}
+
+fn packets(state: &mut State, words: &[&str]) -> Answer {
+    let [verb, _, from, to] = words else { return unknown() };
+    let path = (nic(state, from)?, nic(state, to)?);
+    match *verb {
+        "hold" => {
+            state.faults.packets.insert(path);
+        }
+        verb => {
+            let of_path = |packet: &handfast_transport_sim::verbs::Packet| {
+                (usize::from(packet.from), usize::from(packet.to)) == path
+            };
+            let parked = take_all(&mut state.faults.parked_packets, of_path);
+            if verb == "release" {
+                state.faults.packets.remove(&path);
+                parked.into_iter().for_each(|packet| state.fabric.put(packet));
+            }
+        }
+    }
+    NOTHING
+}
+
+fn completions(state: &mut State, words: &[&str]) -> Answer {
+    let (verb, device, rest) = match words {
+        [verb, _, device, rest @ ..] => (*verb, nic(state, device)?, rest),
+        _ => return unknown(),
+    };
+    let queue_pair = rest.first().map(|word| number(word)).transpose()?;
+    let is_of = |of: usize, number: u32| {
+        of == device && queue_pair.is_none_or(|wanted: u32| wanted == number)
+    };
+    match verb {
+        "hold" => {
+            state.faults.completions.insert((device, queue_pair));
+        }
+        "release" => {
+            state.faults.completions.remove(&(device, queue_pair));
+            let parked = take_all(&mut state.faults.parked_completions, |(of, completion)| {
+                is_of(*of, completion.number)
+            });
+            parked.into_iter().for_each(|(of, completion)| state.complete(of, completion));
+        }
+        _ => {
+            let status = status_of(rest.get(1).ok_or("no status is named")?)?;
+            let held = &mut state.faults.parked_completions;
+            let found = held.iter_mut().find(|(of, completion)| is_of(*of, completion.number));
+            found.ok_or("no such completion is held")?.1.status = status;
+        }
+    }
+    NOTHING
+}
+
+fn calls(state: &mut State, words: &[&str]) -> Answer {
+    let [verb, _, device, call, rest @ ..] = words else { return unknown() };
+    let nic = nic(state, device)?;
+    let option = |name: &str| {
+        let at = rest.iter().position(|word| *word == name);
+        at.map(|at| number::<u64>(rest.get(at + 1).unwrap_or(&"nothing"))).transpose()
+    };
+    let (after, times) = (option("after")?.unwrap_or(0), option("times")?);
+    let code = || number::<i32>(rest.first().unwrap_or(&"nothing"));
+    let effect = match *verb {
+        "hold" => Effect::Hold,
+        "fail" if times == Some(0) => return Err("a call cannot fail 0 times".to_owned()),
+        "fail" => Effect::Fail { code: code()?, times },
+        _ => {
+            let code = if rest.is_empty() { 0 } else { code()? };
+            return release(state, nic, call, code);
+        }
+    };
+    if state.faults.planted.len() == PLANTED_MAX {
+        return Err(format!("{PLANTED_MAX} faults are planted already"));
+    }
+    state.faults.planted.push(Planted { nic, call: (*call).to_owned(), after, effect });
+    NOTHING
+}
+
+fn release(state: &mut State, nic: usize, call: &str, code: i32) -> Answer {
+    let faults = &mut state.faults;
+    faults.planted.retain(|planted| {
+        (planted.nic, planted.call.as_str()) != (nic, call)
+            || !matches!(planted.effect, Effect::Hold)
+    });
+    let of_call = faults.waiting.values_mut().filter(|held| {
+        let whole = held.call.split_once('(').map_or(held.call, |(name, _)| name);
+        held.nic == nic && (held.call == call || whole == call)
+    });
+    of_call.for_each(|held| held.released = Some(code));
+    NOTHING
+}
+
+fn pass(state: &mut State) -> Answer {
+    state.faults.planted.clear();
+    state.faults.waiting.values_mut().for_each(|held| held.released = held.released.or(Some(0)));
+    NOTHING
+}
+
+fn queue_pairs(state: &mut State, words: &[&str]) -> Answer {
+    match words {
+        ["fail", "request", device, word, status] => {
+            let ((nic, number), status) = (pair(state, device, word)?, status_of(status)?);
+            state.fabric.fail_oldest(nic, number, status);
+        }
+        ["break", device, word] => {
+            let (nic, number) = pair(state, device, word)?;
+            state.fabric.break_queue_pair(nic, number);
+        }
+        ["expire", device, word] => {
+            let (nic, number) = pair(state, device, word)?;
+            state.fabric.expire(nic, number);
+        }
+        ["exhaust", device, word] => {
+            let (nic, number) = pair(state, device, word)?;
+            state.fabric.exhaust(nic, number);
+        }
+        _ => return unknown(),
+    }
+    NOTHING
+}
+
+fn questions(state: &State, words: &[&str]) -> Answer {
+    match words {
+        ["count", device, call] => Ok(state.faults.count(nic(state, device)?, call).to_string()),
+        ["waiting", device, call] => {
+            let nic = nic(state, device)?;
+            let waits = state.faults.waiting.values().filter(|held| {
+                let whole = held.call.split_once('(').map_or(held.call, |(name, _)| name);
+                held.nic == nic && held.released.is_none() && [held.call, whole].contains(call)
+            });
+            Ok(waits.count().to_string())
+        }
+        ["pairs", device] => {
+            let mut text = String::new();
+            for (number, qp) in state.fabric.nic(nic(state, device)?).queue_pairs() {
+                let peer = qp.bond().map_or(0, |(_, number)| number);
+                let _ = writeln!(text, "{number} {} {peer} {}", qp.state(), qp.outstanding());
+            }
+            Ok(text)
+        }
+        ["queues", device] => {
+            let nic = nic(state, device)?;
+            let of_nic = state.queues.values().filter(|queue| queue.nic == nic);
+            Ok(of_nic.count().to_string())
+        }
+        _ => unknown(),
+    }
+}
+
+fn surroundings(state: &mut State, words: &[&str]) -> Answer {
+    match words {
+        ["cut", from, to] => {
+            let (from, to) = (nic(state, from)?, nic(state, to)?);
+            state.fabric.cut(from, to);
+        }
+        ["mend", from, to] => {
+            let (from, to) = (nic(state, from)?, nic(state, to)?);
+            state.fabric.mend(from, to);
+        }
+        ["port", device, word @ ("up" | "down")] => {
+            let nic = nic(state, device)?;
+            state.fabric.set_port(nic, *word == "up");
+        }
+        ["event", device, kind] => {
+            let (nic, kind) = (nic(state, device)?, number(kind)?);
+            state.raise(nic, Event { kind, element: Element::Port(1) });
+        }
+        ["mtu", device, bytes] => {
+            let (nic, bytes) = (nic(state, device)?, number(bytes)?);
+            state.fabric.set_link_mtu(nic, bytes);
+        }
+        ["gid", device, "remove", index] => {
+            let (nic, index) = (nic(state, device)?, number(index)?);
+            state.fabric.remove_gid(nic, index);
+        }
+        ["gid", device, "add", index] => {
+            let (nic, index) = (nic(state, device)?, number(index)?);
+            let gid = Gid { kind: GidKind::Ipv4, host: nic as u16, version: 2 };
+            if !state.fabric.set_gid(nic, index, gid) {
+                return Err("the table has no such empty place".to_owned());
+            }
+        }
+        ["overrun", device] => {
+            let nic = nic(state, device)?;
+            let of_nic =
+                |(id, queue): (&u64, &crate::queues::Queue)| (queue.nic == nic).then_some(*id);
+            let queues: Vec<u64> = state.queues.iter().filter_map(of_nic).collect();
+            queues.into_iter().for_each(|queue| state.overrun(queue));
+        }
+        ["die", device] => {
+            let nic = nic(state, device)?;
+            state.die(nic);
+        }
+        ["revive", device] => {
+            let nic = nic(state, device)?;
+            if !state.dead.remove(&nic) {
+                return Err("the device is not dead".to_owned());
+            }
+        }
+        ["restart", device] => {
+            let nic = nic(state, device)?;
+            if state.contexts.values().any(|context| context.nic == nic && !context.is_dead) {
+                return Err("the device is open".to_owned());
+            }
+            state.fabric.crash(nic, Rebirth::Anew);
+        }
+        _ => return unknown(),
+    }
+    NOTHING
+}

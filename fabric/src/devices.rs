@@ -1,0 +1,109 @@
+//! The list of devices, from the environment.
+
+use handfast_transport_sim::verbs::{GidKind, Numbers, PROFILES, Profile};
+
+/// The variable with the list.
+pub(crate) const VARIABLE: &str = "HANDFAST_FABRIC";
+/// Default maximum queue pairs and regions of a device.
+const QUEUE_PAIRS_MAX: u32 = 4_096;
+const REGIONS_MAX: u32 = 8_192;
+/// Maximum devices.
+const DEVICES_MAX: usize = 64;
+
+/// A device of the list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: &'static str,
+    pub(crate) profile: &'static Profile,
+    pub(crate) is_infiniband: bool,
+}
+
+/// Parses a list. What it names lives as long as the process.
+pub(crate) fn parse(text: &str) -> Result<Vec<Listed>, String> {
+    let listed: Vec<Listed> =
+        text.split(',').filter(|entry| !entry.is_empty()).map(entry).collect::<Result<_, _>>()?;
+    if listed.len() > DEVICES_MAX {
+        return Err(format!("{VARIABLE} lists {} devices; at most {DEVICES_MAX}", listed.len()));
+    }
+    for (at, device) in listed.iter().enumerate() {
+        if listed[..at].iter().any(|other| other.name == device.name) {
+            return Err(format!("{VARIABLE} lists {} twice", device.name));
+        }
+    }
+    Ok(listed)
+}
+
+fn entry(text: &str) -> Result<Listed, String> {
+    let wrong = |why: String| format!("{VARIABLE}: '{text}': {why}");
+    let (name, kind) =
+        text.split_once('=').ok_or_else(|| wrong("not of the form NAME=PROFILE".to_owned()))?;
+    let mut words = kind.split(':');
+    let wanted = words.next().unwrap_or_default();
+    let known = PROFILES.into_iter().find(|profile| profile.name == wanted);
+    let Some(known) = known else {
+        let names: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
+        return Err(wrong(format!("no profile '{wanted}'; there are: {}", names.join(", "))));
+    };
+    let mut profile =
+        Profile { queue_pairs_max: QUEUE_PAIRS_MAX, regions_max: REGIONS_MAX, ..*known };
+    let mut is_infiniband = false;
+    for word in words {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let number = || value.parse().map_err(|_| wrong(format!("'{word}' needs a number")));
+        match key {
+            "numbers_from" => profile.numbers = from(profile.numbers, number()?),
+            "queue_pairs" => profile.queue_pairs_max = number()?,
+            "regions" => profile.regions_max = number()?,
+            "infiniband" => {
+                is_infiniband = true;
+                // No neighbour is asked for, and the only address is of no RoCE version.
+                profile.resolves = false;
+                profile.gids = &[(GidKind::LinkLocal, 0)];
+                profile.gid_index = Some(0);
+            }
+            _ => return Err(wrong(format!("no option '{key}'"))),
+        }
+    }
+    let profile = Box::leak(Box::new(profile));
+    Ok(Listed { name: name.to_owned().leak(), profile, is_infiniband })
+}
+
+fn from(numbers: Numbers, first: u32) -> Numbers {
+    match numbers {
+        Numbers::SmallestFree { .. } => Numbers::SmallestFree { first },
+        Numbers::Cycling { count, .. } => Numbers::Cycling { first, count },
+        Numbers::Fresh { .. } => Numbers::Fresh { first },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list names devices, profiles and options.
+    #[test]
+    fn list_names_devices_profiles_and_options() {
+        let listed = parse("a=rxe,b=mlx5:numbers_from=100:queue_pairs=5:infiniband").unwrap();
+        assert_eq!((listed[0].name, listed[0].profile.name), ("a", "rxe"));
+        assert_eq!(listed[1].profile.numbers, Numbers::Fresh { first: 100 });
+        assert_eq!(listed[1].profile.queue_pairs_max, 5);
+        assert!(listed[1].is_infiniband && !listed[0].is_infiniband);
+    }
+
+    /// A wrong list is refused with the word that is wrong.
+    #[test]
+    fn wrong_list_is_refused_by_its_word() {
+        for (text, word) in [
+            ("rxe0", "NAME=PROFILE"),
+            ("rxe0=rxx", "no profile 'rxx'"),
+            ("rxe0=rxe:regions=x", "needs a number"),
+            ("rxe0=rxe:color=red", "no option 'color'"),
+            ("rxe0=rxe,rxe0=mlx5", "twice"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(word) && error.contains(VARIABLE), "{error}");
+        }
+        let many: Vec<String> = (0..65).map(|n| format!("d{n}=rxe")).collect();
+        assert!(parse(&many.join(",")).unwrap_err().contains("at most 64"));
+    }
+}

@@ -1,0 +1,144 @@
+//! Planted faults: what is held, what fails, and the counts of calls.
+
+use handfast_transport_sim::verbs::{Packet, WorkCompletion};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Maximum packets, completions and events that wait for their release; more are lost.
+const PARKED_MAX: usize = 65_536;
+/// Maximum faults planted at a time.
+pub(crate) const PLANTED_MAX: usize = 64;
+
+/// A fault of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Planted {
+    pub(crate) nic: usize,
+    /// The name of a call, such as `ibv_modify_qp(ERR)`; `ibv_modify_qp` is every step.
+    pub(crate) call: String,
+    /// Calls that pass before it takes effect.
+    pub(crate) after: u64,
+    pub(crate) effect: Effect,
+}
+
+/// The effect of a fault.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effect {
+    /// The call returns this error, as many times; `None` is for ever.
+    Fail { code: i32, times: Option<u64> },
+    /// The call waits for its release.
+    Hold,
+}
+
+/// A call that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) nic: usize,
+    pub(crate) call: &'static str,
+    /// The end: 0 lets the call go on, another value is returned in its place.
+    pub(crate) released: Option<i32>,
+}
+
+/// The decision on a call.
+pub(crate) enum Verdict {
+    Pass,
+    Fail(i32),
+    /// Waits, under this ticket.
+    Wait(u64),
+}
+
+/// All faults.
+#[derive(Default)]
+pub(crate) struct Faults {
+    counts: BTreeMap<(usize, &'static str), u64>,
+    pub(crate) planted: Vec<Planted>,
+    pub(crate) waiting: BTreeMap<u64, Waiting>,
+    next_ticket: u64,
+    /// Paths whose packets are held, by source and destination.
+    pub(crate) packets: BTreeSet<(usize, usize)>,
+    pub(crate) parked_packets: VecDeque<Packet>,
+    /// Devices, or queue pairs of a device, whose completions are held.
+    pub(crate) completions: BTreeSet<(usize, Option<u32>)>,
+    pub(crate) parked_completions: VecDeque<(usize, WorkCompletion)>,
+    /// Devices whose events are held.
+    pub(crate) events: BTreeSet<usize>,
+}
+
+impl Faults {
+    /// Counts a call and decides on it.
+    pub(crate) fn on_call(&mut self, nic: usize, call: &'static str) -> Verdict {
+        *self.counts.entry((nic, call)).or_default() += 1;
+        if self.planted.is_empty() {
+            return Verdict::Pass;
+        }
+        let is_of = |planted: &Planted| {
+            let whole = call.split_once('(').map_or(call, |(name, _)| name);
+            planted.nic == nic && (planted.call == call || planted.call == whole)
+        };
+        let Some(at) = self.planted.iter().position(is_of) else { return Verdict::Pass };
+        let planted = &mut self.planted[at];
+        if planted.after > 0 {
+            planted.after -= 1;
+            return Verdict::Pass;
+        }
+        match &mut planted.effect {
+            Effect::Hold => {
+                let ticket = self.next_ticket;
+                self.next_ticket += 1;
+                self.waiting.insert(ticket, Waiting { nic, call, released: None });
+                Verdict::Wait(ticket)
+            }
+            Effect::Fail { code, times } => {
+                let code = *code;
+                if let Some(times) = times {
+                    *times -= 1;
+                    if *times == 0 {
+                        self.planted.remove(at);
+                    }
+                }
+                Verdict::Fail(code)
+            }
+        }
+    }
+
+    /// Returns the calls so far.
+    pub(crate) fn count(&self, nic: usize, call: &str) -> u64 {
+        let of = |((of, name), count): (&(usize, &'static str), &u64)| {
+            let whole = name.split_once('(').map_or(*name, |(name, _)| name);
+            (*of == nic && (*name == call || whole == call)).then_some(*count)
+        };
+        self.counts.iter().filter_map(of).sum()
+    }
+
+    /// Parks a packet of a held path, or returns it.
+    pub(crate) fn pass_packet(&mut self, packet: Packet) -> Option<Packet> {
+        if !self.packets.contains(&(usize::from(packet.from), usize::from(packet.to))) {
+            return Some(packet);
+        }
+        if self.parked_packets.len() < PARKED_MAX {
+            self.parked_packets.push_back(packet);
+        }
+        None
+    }
+
+    /// Parks a completion that is held, or returns it.
+    pub(crate) fn pass_completion(
+        &mut self,
+        nic: usize,
+        completion: WorkCompletion,
+    ) -> Option<WorkCompletion> {
+        let held = [None, Some(completion.number)];
+        if !held.iter().any(|number| self.completions.contains(&(nic, *number))) {
+            return Some(completion);
+        }
+        if self.parked_completions.len() < PARKED_MAX {
+            self.parked_completions.push_back((nic, completion));
+        }
+        None
+    }
+}
+
+/// Takes the elements of a queue that fit, in order.
+pub(crate) fn take_all<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Vec<T> {
+    let (taken, left): (Vec<T>, Vec<T>) = std::mem::take(queue).into_iter().partition(fits);
+    queue.extend(left);
+    taken
+}

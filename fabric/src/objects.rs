@@ -1,0 +1,91 @@
+//! The objects that programs hold: the structures of libibverbs, each followed by the fabric's own
+//! fields. They are made and freed by the matching calls; a program may use them in between.
+#![allow(unsafe_code)]
+
+use crate::abi;
+use handfast_transport_sim::verbs::Keys;
+
+/// A device of the list.
+#[repr(C)]
+pub(crate) struct DeviceObject {
+    pub(crate) raw: abi::Device,
+    pub(crate) nic: usize,
+}
+
+/// An open device.
+#[repr(C)]
+pub(crate) struct ContextObject {
+    pub(crate) raw: abi::Context,
+    pub(crate) nic: usize,
+    pub(crate) id: u64,
+}
+
+/// A protection domain.
+#[repr(C)]
+pub(crate) struct DomainObject {
+    pub(crate) raw: abi::Pd,
+    pub(crate) nic: usize,
+}
+
+/// A memory region.
+#[repr(C)]
+pub(crate) struct RegionObject {
+    pub(crate) raw: abi::Mr,
+    pub(crate) nic: usize,
+    pub(crate) keys: Keys,
+}
+
+/// A completion event channel.
+#[repr(C)]
+pub(crate) struct ChannelObject {
+    pub(crate) raw: abi::CompChannel,
+    pub(crate) nic: usize,
+    pub(crate) id: u64,
+}
+
+/// A completion queue.
+#[repr(C)]
+pub(crate) struct QueueObject {
+    pub(crate) raw: abi::Cq,
+    pub(crate) nic: usize,
+    pub(crate) id: u64,
+}
+
+/// A queue pair.
+#[repr(C)]
+pub(crate) struct PairObject {
+    pub(crate) raw: abi::Qp,
+    pub(crate) nic: usize,
+    pub(crate) context: u64,
+    /// Names the object; its number may be used again by another.
+    pub(crate) id: u64,
+}
+
+/// Allocates an object for a program.
+pub(crate) fn give<Object>(object: Object) -> *mut Object {
+    Box::into_raw(Box::new(object))
+}
+
+/// Frees an object.
+///
+/// # Safety
+/// It came from [`give`], and nothing uses it any more.
+pub(crate) unsafe fn free<Object>(object: *mut Object) {
+    // SAFETY: by the function's own condition.
+    drop(unsafe { Box::from_raw(object) });
+}
+
+/// A structure of integers, pointers and optional functions, all zero.
+///
+/// # Safety
+/// Zero is a value of each of its fields.
+pub(crate) unsafe fn zeroed<Structure>() -> Structure {
+    // SAFETY: by the function's own condition.
+    unsafe { std::mem::MaybeUninit::zeroed().assume_init() }
+}
+
+/// Sets errno of this thread.
+pub(crate) fn set_errno(code: i32) {
+    // SAFETY: the C library returns this thread's errno, which may be written at any time.
+    unsafe { *libc::__errno_location() = code }
+}

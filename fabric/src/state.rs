@@ -1,0 +1,322 @@
+//! The state of all devices, under one lock.
+
+use crate::convert::event_kind;
+use crate::devices::{self, Listed};
+use crate::faults::{Faults, Verdict};
+use crate::queues::{Channel, Context, Element, Entry, Event, Pair, Queue};
+use crate::timers::Timers;
+use handfast_transport_sim::verbs::{
+    AsyncEvent, Completions, Fabric, Law, Queue as Half, WorkCompletion,
+};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+/// Maximum events that an open device keeps; more are lost, as a kernel's are.
+const EVENTS_MAX: usize = 4_096;
+/// Maximum broken laws kept for a report.
+const LAWS_MAX: usize = 256;
+/// `IBV_EVENT_DEVICE_FATAL`.
+const DEVICE_FATAL: u32 = 8;
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| Mutex::new(State::of_environment()));
+/// Notified after every change that a waiting call may wait for.
+static CHANGED: Condvar = Condvar::new();
+
+/// All devices, the program's objects and the planted faults.
+pub(crate) struct State {
+    pub(crate) fabric: Fabric,
+    pub(crate) listed: Vec<Listed>,
+    /// Why there are no devices.
+    pub(crate) refused: Option<String>,
+    pub(crate) contexts: BTreeMap<u64, Context>,
+    pub(crate) channels: BTreeMap<u64, Channel>,
+    pub(crate) queues: BTreeMap<u64, Queue>,
+    pub(crate) pairs: BTreeMap<u64, Pair>,
+    /// The present queue pair of a number.
+    by_number: BTreeMap<(usize, u32), u64>,
+    /// Queues of destroyed queue pairs, whose completions may still come.
+    former: BTreeMap<(usize, u32), (u64, u64)>,
+    pub(crate) dead: BTreeSet<usize>,
+    pub(crate) faults: Faults,
+    pub(crate) timers: Timers,
+    laws: Vec<String>,
+    next_id: u64,
+}
+
+/// Locks the state.
+pub(crate) fn lock() -> MutexGuard<'static, State> {
+    STATE.lock()
+}
+
+/// Waits for a change.
+pub(crate) fn wait(state: &mut MutexGuard<'static, State>) {
+    CHANGED.wait(state);
+}
+
+/// Reports a change.
+pub(crate) fn changed() {
+    CHANGED.notify_all();
+}
+
+/// Counts a call of a device and locks the state, after the wait of a held call.
+///
+/// # Errors
+/// The error of a planted fault.
+pub(crate) fn enter(nic: usize, call: &'static str) -> Result<MutexGuard<'static, State>, i32> {
+    let mut state = lock();
+    match state.faults.on_call(nic, call) {
+        Verdict::Pass => Ok(state),
+        Verdict::Fail(code) => Err(code),
+        Verdict::Wait(ticket) => {
+            changed();
+            loop {
+                let released = state.faults.waiting.get(&ticket).and_then(|held| held.released);
+                match released {
+                    None => wait(&mut state),
+                    Some(code) => {
+                        state.faults.waiting.remove(&ticket);
+                        changed();
+                        return if code == 0 { Ok(state) } else { Err(code) };
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn of_environment() -> Self {
+        let text = std::env::var(devices::VARIABLE).unwrap_or_default();
+        let (listed, refused) = match devices::parse(&text) {
+            Ok(listed) => (listed, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let mut fabric = Fabric::default();
+        for device in &listed {
+            fabric.add_nic(device.profile);
+        }
+        Self {
+            fabric,
+            listed,
+            refused,
+            contexts: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            by_number: BTreeMap::new(),
+            former: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            faults: Faults::default(),
+            timers: Timers::default(),
+            laws: Vec::new(),
+            next_id: 1,
+        }
+    }
+
+    /// Returns a name that no object had.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Whether an open device still works.
+    pub(crate) fn is_alive(&self, context: u64) -> bool {
+        self.contexts.get(&context).is_some_and(|context| !context.is_dead)
+    }
+
+    pub(crate) fn add_pair(&mut self, id: u64, pair: Pair) {
+        let name = (pair.nic, pair.number);
+        for queue in [pair.send_queue, pair.receive_queue] {
+            if let Some(queue) = self.queues.get_mut(&queue) {
+                queue.users += 1;
+            }
+        }
+        self.former.remove(&name);
+        self.by_number.insert(name, id);
+        self.pairs.insert(id, pair);
+    }
+
+    /// Forgets a destroyed queue pair: its events, and its completions where the driver removes them.
+    pub(crate) fn remove_pair(&mut self, id: u64) {
+        let Some(pair) = self.pairs.remove(&id) else { return };
+        let name = (pair.nic, pair.number);
+        let removes = self.listed[pair.nic].profile.completions_at_destroy == Completions::Removed;
+        for queue in [pair.send_queue, pair.receive_queue] {
+            let Some(queue) = self.queues.get_mut(&queue) else { continue };
+            queue.users = queue.users.saturating_sub(1);
+            if removes {
+                queue.entries.retain(|entry| entry.number != pair.number);
+            }
+        }
+        if removes {
+            let of =
+                |(nic, completion): &(usize, WorkCompletion)| (*nic, completion.number) == name;
+            self.faults.parked_completions.retain(|parked| !of(parked));
+        }
+        if let Some(context) = self.contexts.get_mut(&pair.context) {
+            context.events.retain(|event| event.element != Element::Pair(id));
+        }
+        if self.by_number.get(&name) == Some(&id) {
+            self.by_number.remove(&name);
+            self.former.insert(name, (pair.send_queue, pair.receive_queue));
+        }
+        self.timers.forget(name);
+    }
+
+    /// Delivers packets that are not held, then hands completions and events to their queues.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            let packets = self.fabric.take_packets();
+            if packets.is_empty() {
+                break;
+            }
+            for packet in packets {
+                if let Some(packet) = self.faults.pass_packet(packet) {
+                    self.fabric.put(packet);
+                }
+            }
+        }
+        for nic in 0..self.listed.len() {
+            self.collect(nic);
+        }
+    }
+
+    fn collect(&mut self, nic: usize) {
+        while self.fabric.nic(nic).completions().next().is_some() {
+            let Some(completion) = self.fabric.poll(nic) else { break };
+            if let Some(completion) = self.faults.pass_completion(nic, completion) {
+                self.complete(nic, completion);
+            }
+        }
+        if self.faults.events.contains(&nic) {
+            return;
+        }
+        while let Some(event) = self.fabric.next_event(nic) {
+            self.on_event(nic, event);
+        }
+    }
+
+    fn on_event(&mut self, nic: usize, event: AsyncEvent) {
+        let kind = event_kind(event);
+        match event {
+            AsyncEvent::QueuePairFatal(number) => {
+                let id = self.by_number.get(&(nic, number)).copied();
+                let pair = id.and_then(|id| Some((id, self.pairs.get(&id)?.context)));
+                if let Some((id, context)) = pair {
+                    self.raise_at(context, Event { kind, element: Element::Pair(id) });
+                }
+            }
+            // Queues report their own overruns.
+            AsyncEvent::CompletionQueueError => {}
+            AsyncEvent::PortError | AsyncEvent::PortActive | AsyncEvent::GidChange => {
+                self.raise(nic, Event { kind, element: Element::Port(1) });
+            }
+        }
+    }
+
+    /// Raises an event at every program that has the device open.
+    pub(crate) fn raise(&mut self, nic: usize, event: Event) {
+        let of_nic = |(id, context): (&u64, &Context)| (context.nic == nic).then_some(*id);
+        let contexts: Vec<u64> = self.contexts.iter().filter_map(of_nic).collect();
+        contexts.into_iter().for_each(|context| self.raise_at(context, event));
+    }
+
+    fn raise_at(&mut self, context: u64, event: Event) {
+        let Some(context) = self.contexts.get_mut(&context) else { return };
+        if context.events.len() < EVENTS_MAX {
+            context.events.push_back(event);
+            context.descriptor.signal();
+        }
+    }
+
+    /// Hands a completion to its queue.
+    pub(crate) fn complete(&mut self, nic: usize, completion: WorkCompletion) {
+        let WorkCompletion { number, wr_id, queue: half, status } = completion;
+        let pair = self.by_number.get(&(nic, number)).and_then(|id| self.pairs.get_mut(id));
+        let former = self.former.get(&(nic, number)).copied();
+        let (mut opcode, mut bytes) = (0, 0);
+        let queues = pair.map(|pair| {
+            if half == Half::Send
+                && let Some(at) = pair.posted.iter().position(|(name, ..)| *name == wr_id)
+            {
+                (_, opcode, bytes) = pair.posted[at];
+                pair.posted.drain(..=at);
+            }
+            (pair.send_queue, pair.receive_queue)
+        });
+        let Some((send, receive)) = queues.or(former) else { return };
+        let queue = if half == Half::Send { send } else { receive };
+        if half == Half::Receive {
+            opcode = RECEIVE;
+        }
+        let vendor_error = 0;
+        self.add(queue, Entry { wr_id, status, opcode, bytes, vendor_error, number });
+    }
+
+    /// Adds an entry to a queue, or loses it if the queue is full.
+    pub(crate) fn add(&mut self, id: u64, entry: Entry) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if queue.has_overrun || queue.entries.len() >= queue.entries_max {
+            return self.overrun(id);
+        }
+        queue.entries.push_back(entry);
+        if std::mem::take(&mut queue.is_armed) {
+            let channel = queue.channel;
+            if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
+                channel.events.push_back(id);
+                channel.descriptor.signal();
+            }
+        }
+    }
+
+    /// Marks a queue as overrun: it takes no more completions, and its program is told once.
+    pub(crate) fn overrun(&mut self, id: u64) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if std::mem::replace(&mut queue.has_overrun, true) {
+            return;
+        }
+        let nic = queue.nic;
+        let kind = event_kind(AsyncEvent::CompletionQueueError);
+        self.raise(nic, Event { kind, element: Element::Queue(id) });
+    }
+
+    /// The device dies: its objects are of no use any more, and nothing of them completes.
+    pub(crate) fn die(&mut self, nic: usize) {
+        self.dead.insert(nic);
+        self.raise(nic, Event { kind: DEVICE_FATAL, element: Element::Port(0) });
+        self.contexts.values_mut().filter(|context| context.nic == nic).for_each(|context| {
+            context.is_dead = true;
+        });
+        self.fabric.crash(nic, handfast_transport_sim::verbs::Rebirth::Anew);
+        self.timers.forget_nic(nic);
+    }
+
+    pub(crate) fn break_law(&mut self, law: String) {
+        if self.laws.len() < LAWS_MAX {
+            self.laws.push(law);
+        }
+    }
+
+    /// Returns the laws broken since the last call.
+    pub(crate) fn take_broken_laws(&mut self) -> Vec<String> {
+        let mut laws = std::mem::take(&mut self.laws);
+        let named = |law: Law| match law {
+            Law::PostedOutsideRts { nic, number, state } => {
+                format!("{} {number}: posted in {state}", self.listed[nic].name)
+            }
+            Law::DroppedWork { nic, number, pieces } => {
+                format!("{} {number}: {pieces} requests dropped", self.listed[nic].name)
+            }
+            Law::Reset { nic, number } => format!("{} {number}: reset", self.listed[nic].name),
+            Law::Refused { nic, state, code } => {
+                format!("{}: the step to {state} was refused with {code}", self.listed[nic].name)
+            }
+        };
+        laws.extend(self.fabric.take_broken_laws().into_iter().map(named));
+        laws
+    }
+}
+
+/// `IBV_WC_RECV`.
+const RECEIVE: u32 = 128;

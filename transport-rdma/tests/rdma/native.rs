@@ -1,0 +1,82 @@
+//! The stories on scripted devices of every profile, each in a process of its own.
+
+use handfast_fabric_control::Process;
+
+/// Devices of a process: the two that stories share, and two for each link of a story.
+const LINKS: u32 = 12;
+/// Stories of the kernel: they ask for its driver's own answers, its lists or its network.
+const KERNEL: [&str; 13] = [
+    "native::",
+    "scripted::",
+    "discovery::",
+    "program::",
+    "a_machine_without_the_library_is_told_so",
+    "a_new_address_of_the_port_is_told",
+    "an_old_pairing_is_seen_by_a_read_and_not_by_a_write",
+    "memlock_error_names_limit_and_cure",
+    "packets_have_traffic_class_and_mtu_of_sender",
+    "queue_pair_churn_leaks_nothing",
+    "sides_of_different_families_meet_at_the_second_lane",
+    "silent_address_fails_in_bounded_time",
+    "the_ipv4_address_is_chosen_and_explained",
+];
+
+/// Stories of a driver that fails a post at once while its own port or address is gone.
+const OWN_PORT: [&str; 2] =
+    ["link_down_fails_posts_until_it_returns", "moved_address_breaks_lanes_and_is_refound"];
+
+/// Runs the stories on devices of a profile, except those named; at least `enough` pass.
+fn stories_pass(profile: &str, except: &[&str], enough: usize) {
+    let device = |number: u32| {
+        // Equal numbers would hide a mix-up of both ends.
+        let from = if number % 2 == 1 { ":numbers_from=500" } else { "" };
+        format!("rxe{number}={profile}{from}")
+    };
+    let devices: Vec<String> = (0..2 * LINKS).map(device).collect();
+    let process = Process::new(&devices.join(",")).unwrap();
+    let skipped = KERNEL.iter().chain(except).flat_map(|name| ["--skip", *name]);
+    let output = process.again().unwrap().args(skipped).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{profile}:\n{text}\n{errors}");
+    let passed = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next());
+    let passed = passed.and_then(|count| count.parse::<usize>().ok());
+    assert!(passed.is_some_and(|passed| passed >= enough), "{profile}: {passed:?}\n{text}");
+    println!("{profile}: {} stories passed", passed.unwrap_or(0));
+}
+
+/// The specification's device.
+#[test]
+fn stories_pass_on_strict() {
+    stories_pass("strict", &OWN_PORT, 36);
+}
+
+/// Soft-RoCE, as a table.
+#[test]
+fn stories_pass_on_rxe() {
+    stories_pass("rxe", &[], 38);
+}
+
+/// The reference NIC.
+#[test]
+fn stories_pass_on_mlx5() {
+    stories_pass("mlx5", &OWN_PORT, 36);
+}
+
+/// A NIC on which RESET is an error.
+#[test]
+fn stories_pass_on_irdma() {
+    stories_pass("irdma", &OWN_PORT, 36);
+}
+
+/// eRDMA that ignores RESET and PSNs, and flushes no late post.
+#[test]
+fn stories_pass_on_erdma_compat() {
+    stories_pass("erdma-compat", &[], 30);
+}
+
+/// eRDMA whose RESET breaks the ring of the queue pair.
+#[test]
+fn stories_pass_on_erdma_rocev2() {
+    stories_pass("erdma-rocev2", &[], 30);
+}
