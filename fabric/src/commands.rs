@@ -3,6 +3,7 @@
 //! | command | effect |
 //! | --- | --- |
 //! | `hold packets FROM TO`, `release packets FROM TO` | packets of a path wait, and arrive in order |
+//! | `arrive DEVICE...` | held packets of the devices arrive, with all that they cause; `1` if any |
 //! | `lose packets FROM TO` | held packets of a path are lost |
 //! | `hold completions DEVICE [NUMBER]`, `release …` | completions wait, of a queue pair or of all |
 //! | `fail completion DEVICE NUMBER STATUS` | the oldest held completion of a queue pair has another status |
@@ -14,12 +15,14 @@
 //! | `fail request DEVICE NUMBER STATUS` | the oldest unanswered request ends with a status |
 //! | `break DEVICE NUMBER` | the queue pair fails by itself |
 //! | `expire DEVICE NUMBER`, `exhaust DEVICE NUMBER` | one try of its timer, or all |
-//! | `timers off`, `timers on` | no timer expires by itself |
+//! | `expire DEVICE all` | one try of every timer that runs; `1` if any |
+//! | `timers off`, `timers on` | no timer expires by itself, and no call waits for a neighbour |
+//! | `renew` | everything is as at the start of the process; no program has a device open |
 //! | `cut FROM TO`, `mend FROM TO` | a path loses its packets |
 //! | `port DEVICE up`, `port DEVICE down` | the port's state |
 //! | `event DEVICE KIND` | every program that has the device open gets an event of its port |
 //! | `mtu DEVICE BYTES` | the maximum packet length of the link |
-//! | `gid DEVICE remove INDEX`, `gid DEVICE add INDEX` | an address leaves, or the IPv4 address returns |
+//! | `gid DEVICE remove INDEX`, `gid DEVICE add [INDEX]` | an address leaves, or the IPv4 address returns |
 //! | `overrun DEVICE` | every completion queue of the device runs over |
 //! | `die DEVICE`, `revive DEVICE` | the device is lost, and can be opened again |
 //! | `restart DEVICE` | the numbers of the device start again; no program has it open |
@@ -96,6 +99,18 @@ fn execute(state: &mut State, line: &str) -> Answer {
         }
         ["timers", "on"] => {
             state.resume();
+            NOTHING
+        }
+        ["arrive", devices @ ..] => {
+            let from: Vec<usize> =
+                devices.iter().map(|device| nic(state, device)).collect::<Result<_, _>>()?;
+            Ok(u8::from(state.arrive(&from)).to_string())
+        }
+        ["renew"] => {
+            if !state.contexts.is_empty() {
+                return Err("a device is open".to_owned());
+            }
+            *state = State::of_environment();
             NOTHING
         }
         ["laws"] => Ok(state.take_broken_laws().join("\n")),
@@ -242,6 +257,12 @@ fn queue_pairs(state: &mut State, words: &[&str]) -> Answer {
             let (nic, number) = pair(state, device, word)?;
             state.fabric.break_queue_pair(nic, number);
         }
+        ["expire", device, "all"] => {
+            let nic = nic(state, device)?;
+            let waiting: Vec<u32> = state.fabric.waiting(nic).collect();
+            waiting.iter().for_each(|number| state.fabric.expire(nic, *number));
+            return Ok(u8::from(!waiting.is_empty()).to_string());
+        }
         ["expire", device, word] => {
             let (nic, number) = pair(state, device, word)?;
             state.fabric.expire(nic, number);
@@ -308,6 +329,11 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
         ["gid", device, "remove", index] => {
             let (nic, index) = (nic(state, device)?, number(index)?);
             state.fabric.remove_gid(nic, index);
+        }
+        ["gid", device, "add"] => {
+            let nic = nic(state, device)?;
+            let gid = Gid { kind: GidKind::Ipv4, host: nic as u16, version: 2 };
+            state.fabric.add_gid(nic, gid).ok_or("the table is full")?;
         }
         ["gid", device, "add", index] => {
             let (nic, index) = (nic(state, device)?, number(index)?);

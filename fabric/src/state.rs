@@ -6,7 +6,7 @@ use crate::faults::{Faults, Verdict};
 use crate::queues::{Channel, Context, Element, Entry, Event, Pair, Queue};
 use crate::timers::Timers;
 use handfast_transport_sim::verbs::{
-    AsyncEvent, Completions, Fabric, Law, Queue as Half, WorkCompletion,
+    AsyncEvent, Completions, Fabric, Law, Packet, Queue as Half, WorkCompletion,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,7 +86,7 @@ pub(crate) fn enter(nic: usize, call: &'static str) -> Result<MutexGuard<'static
 }
 
 impl State {
-    fn of_environment() -> Self {
+    pub(crate) fn of_environment() -> Self {
         let text = std::env::var(devices::VARIABLE).unwrap_or_default();
         let (listed, refused) = match devices::parse(&text) {
             Ok(listed) => (listed, None),
@@ -162,6 +162,29 @@ impl State {
             self.former.insert(name, (pair.send_queue, pair.receive_queue));
         }
         self.timers.forget(name);
+    }
+
+    /// Forgets the completions of a queue pair that was reset, where the driver removes them.
+    pub(crate) fn on_reset(&mut self, nic: usize, number: u32) {
+        if self.listed[nic].profile.completions_at_reset == Completions::Removed {
+            let of_nic = self.queues.values_mut().filter(|queue| queue.nic == nic);
+            of_nic.for_each(|queue| queue.entries.retain(|entry| entry.number != number));
+        }
+    }
+
+    /// Lets held packets of these devices arrive, in order, with all that they cause among them.
+    /// Returns whether there were any.
+    pub(crate) fn arrive(&mut self, from: &[usize]) -> bool {
+        let mut any = false;
+        let flows = |packet: &Packet| from.contains(&usize::from(packet.from));
+        while let Some(at) = self.faults.parked_packets.iter().position(flows) {
+            if let Some(packet) = self.faults.parked_packets.remove(at) {
+                self.fabric.put(packet);
+            }
+            self.settle();
+            any = true;
+        }
+        any
     }
 
     /// Delivers packets that are not held, then hands completions and events to their queues.
@@ -258,7 +281,7 @@ impl State {
     pub(crate) fn add(&mut self, id: u64, entry: Entry) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         if queue.has_overrun || queue.entries.len() >= queue.entries_max {
-            return self.overrun(id);
+            return self.lose_completion(id);
         }
         queue.entries.push_back(entry);
         if std::mem::take(&mut queue.is_armed) {
@@ -270,13 +293,17 @@ impl State {
         }
     }
 
-    /// Marks a queue as overrun: it takes no more completions, and its program is told once.
+    /// Makes a queue lose every completion from now on.
     pub(crate) fn overrun(&mut self, id: u64) {
-        let Some(queue) = self.queues.get_mut(&id) else { return };
-        if std::mem::replace(&mut queue.has_overrun, true) {
-            return;
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.has_overrun = true;
         }
-        let nic = queue.nic;
+        self.lose_completion(id);
+    }
+
+    /// Tells the program of a queue that a completion is lost.
+    fn lose_completion(&mut self, id: u64) {
+        let Some(nic) = self.queues.get(&id).map(|queue| queue.nic) else { return };
         let kind = event_kind(AsyncEvent::CompletionQueueError);
         self.raise(nic, Event { kind, element: Element::Queue(id) });
     }

@@ -108,7 +108,11 @@ unsafe extern "C" fn ibv_modify_qp(pair: *mut Qp, given: *mut QpAttr, mask: c_in
         Err(code) => return failed(code),
     };
     let result = state.fabric.modify(nic, number, &wanted);
+    if result.is_ok() && wanted.state == QpState::Reset {
+        state.on_reset(nic, number);
+    }
     state.settle();
+    let waits = !state.timers.is_stopped;
     drop(state);
     match result {
         Ok(()) => {
@@ -117,7 +121,9 @@ unsafe extern "C" fn ibv_modify_qp(pair: *mut Qp, given: *mut QpAttr, mask: c_in
             0
         }
         Err(error) => {
-            std::thread::sleep(Duration::from_millis(error.blocked_ms.into()));
+            if waits {
+                std::thread::sleep(Duration::from_millis(error.blocked_ms.into()));
+            }
             failed(error.code)
         }
     }

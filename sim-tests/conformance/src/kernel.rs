@@ -1,14 +1,15 @@
-//! The kernel's soft-RoCE, in a guest of `cargo xtask guest`.
+//! Devices behind libibverbs: the kernel's soft-RoCE in a guest of `cargo xtask guest`, or scripted ones.
 
 use crate::arm::{
     ArmError, Change, Disturbance, Ended, Event, Kind, Outcome, Own, Place, Request, Side, Towards,
     VerbsArm, Wait,
 };
 use crate::network::{self, Network};
+use crate::scripted::Switch;
 use handfast_transport::Memory;
 use handfast_transport_rdma::{
     BareAddress, BareAttributes, BareKind, BareNic, BareQueuePair, BareReceive, BareRegion,
-    BareRequest, BareRights,
+    BareRequest, BareRights, GidEntry, GidKind,
 };
 use handfast_transport_sim::verbs::{Access, QpState};
 use std::collections::BTreeMap;
@@ -51,10 +52,19 @@ struct End {
     place: u8,
 }
 
-/// The two devices of a guest. Dropping it reverts the disturbances of the link.
+/// What is between the two devices.
+enum Between {
+    /// The guest's link. Dropping it reverts the disturbances.
+    Link(Network),
+    /// The scripted library.
+    Switch(Switch),
+}
+
+/// Two devices behind libibverbs.
 pub struct Kernel {
+    // Closed before what is between them is as it was.
     ends: [Option<End>; 2],
-    network: Network,
+    between: Between,
     began: Instant,
 }
 
@@ -73,8 +83,20 @@ impl Kernel {
     /// # Errors
     /// If there are none, as outside of a guest.
     pub fn open() -> Outcome<Self> {
+        Self::over(Between::Link(Network::default()))
+    }
+
+    /// Opens the scripted devices of this process, rxe0 for side A and rxe1 for side B.
+    ///
+    /// # Errors
+    /// If the process has none.
+    pub fn scripted() -> Outcome<Self> {
+        Self::over(Between::Switch(Switch::new()?))
+    }
+
+    fn over(between: Between) -> Outcome<Self> {
         let ends = [Some(End::open(Side::A, COMPLETIONS)?), Some(End::open(Side::B, COMPLETIONS)?)];
-        Ok(Self { ends, network: Network::default(), began: Instant::now() })
+        Ok(Self { ends, between, began: Instant::now() })
     }
 
     fn end(&mut self, side: Side) -> Outcome<&mut End> {
@@ -107,7 +129,10 @@ impl End {
         let entries = self.nic.gids().map_err(failed)?;
         let wanted = network::address(side);
         let found = match own {
-            Own::Ipv4 => entries.iter().find(|entry| entry.address == wanted),
+            Own::Ipv4 => {
+                let of_v2 = |entry: &&GidEntry| entry.kind == GidKind::RoceV2;
+                entries.iter().filter(of_v2).find(|entry| entry.address == wanted)
+            }
             Own::LinkLocal => entries.iter().find(|entry| entry.address.is_unicast_link_local()),
             Own::Empty => {
                 let taken = entries.iter().any(|entry| entry.index == u32::from(EMPTY_PLACE));
@@ -291,17 +316,29 @@ impl VerbsArm for Kernel {
     }
 
     fn disturb(&mut self, side: Side, disturbance: Disturbance) -> Outcome<()> {
-        self.network.disturb(side, disturbance)
+        match &mut self.between {
+            Between::Link(network) => network.disturb(side, disturbance),
+            Between::Switch(switch) => {
+                let place = self.ends[side as usize].as_mut().map(|end| end.place(side, Own::Ipv4));
+                switch.disturb(side, disturbance, place.transpose()?.unwrap_or(1))
+            }
+        }
     }
 
     fn restart(&mut self, side: Side) -> Outcome<()> {
         // The kernel keeps a device as long as a process has it open.
         self.ends[side as usize] = None;
-        Network::restart(side)?;
+        match &mut self.between {
+            Between::Link(_) => Network::restart(side)?,
+            Between::Switch(switch) => switch.restart(side)?,
+        }
         self.reopen(side, COMPLETIONS)
     }
 
     fn go_on(&mut self, wait: Wait, round: u32) -> Outcome<bool> {
+        if let Between::Switch(switch) = &mut self.between {
+            return switch.go_on(wait, round);
+        }
         if round == 0 {
             self.began = Instant::now();
         }

@@ -16,6 +16,8 @@ mod page;
 mod player;
 mod recording;
 mod scenario;
+#[cfg(feature = "verbs")]
+mod scripted;
 mod simulated;
 mod words;
 
@@ -41,6 +43,16 @@ use handfast_transport_sim::verbs::Profile;
 pub fn record_simulated(profile: &'static Profile) -> Result<Recording, PlayError> {
     let title = format!("the simulated fabric, profile {}", profile.name);
     record(title, &[], || Ok(Simulated::new(profile)))
+}
+
+/// Plays every scenario on the scripted devices of this process, `rxe0` and `rxe1`.
+///
+/// # Errors
+/// The first scenario that cannot be played, for example in a process without such devices.
+#[cfg(feature = "verbs")]
+pub fn record_scripted(profile: &'static Profile) -> Result<Recording, PlayError> {
+    let title = format!("the simulated fabric, profile {}", profile.name);
+    record(title, &[], Kernel::scripted)
 }
 
 /// Plays the named scenarios on the kernel of a guest, or all if none is named.

@@ -20,6 +20,8 @@ const ROUNDS_MAX: u32 = 40;
 const LINK_LOCAL_PLACE: u8 = 0;
 /// An empty index of the GID table.
 const EMPTY_PLACE: u8 = 7;
+/// The RoCE version of all connections.
+const ROCE_VERSION: u8 = 2;
 /// A host that does not exist.
 const NOBODY: u16 = 99;
 
@@ -64,7 +66,9 @@ impl Simulated {
 
     /// Returns the index of the address, or an empty index if it is removed.
     fn own_place(&self, side: Side, own: Own) -> u8 {
-        let is_ipv4 = |gid: &Option<Gid>| gid.is_some_and(|gid| gid.kind == GidKind::Ipv4);
+        let is_ipv4 = |gid: &Option<Gid>| {
+            gid.is_some_and(|gid| gid.kind == GidKind::Ipv4 && gid.version == ROCE_VERSION)
+        };
         match own {
             Own::Ipv4 => {
                 let found = self.fabric.nic(nic(side)).gids().iter().position(is_ipv4);
@@ -297,7 +301,7 @@ fn gid(side: Side, to: Towards) -> Gid {
         Towards::Itself => (GidKind::Ipv4, nic(side) as u16),
         Towards::Nobody => (GidKind::Ipv4, NOBODY),
     };
-    Gid { kind, host, version: 2 }
+    Gid { kind, host, version: ROCE_VERSION }
 }
 
 fn code(result: Result<(), VerbsError>) -> i32 {

@@ -6,4 +6,6 @@ mod devices;
 mod guest;
 mod recorded;
 #[cfg(feature = "verbs")]
+mod scripted;
+#[cfg(feature = "verbs")]
 mod siw;
