@@ -72,7 +72,8 @@ impl Simulated {
         match own {
             Own::Ipv4 => {
                 let found = self.fabric.nic(nic(side)).gids().iter().position(is_ipv4);
-                found.and_then(|place| u8::try_from(place).ok()).unwrap_or(1)
+                let usual = self.fabric.nic(nic(side)).profile().gid_index.unwrap_or(1);
+                found.and_then(|place| u8::try_from(place).ok()).unwrap_or(usual)
             }
             Own::LinkLocal => LINK_LOCAL_PLACE,
             Own::Empty => EMPTY_PLACE,
