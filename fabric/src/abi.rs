@@ -298,7 +298,7 @@ pub(crate) struct SendWr {
     pub(crate) imm_data: u32,
     pub(crate) remote_addr: u64,
     pub(crate) rkey: u32,
-    pub(crate) rest: [u64; 8],
+    pub(crate) rest: [u64; 9],
 }
 
 /// `enum ibv_wr_opcode` and `enum ibv_send_flags`, as far as devices here have them.

@@ -1,5 +1,6 @@
 //! Values of the C interface and of the simulated devices.
-use crate::abi::{AhAttr, QpAttr, access_flag, mask};
+use crate::abi::{QpAttr, access_flag, mask};
+use crate::protocol::PairAttributes;
 use handfast_transport_sim::verbs::{
     Access, AddressVector, AsyncEvent, Attributes, Gid, GidKind, Nic, QpState, Status,
 };
@@ -14,7 +15,7 @@ const MTU_NUMBERS_MAX: u32 = 10;
 
 /// Sixteen bytes of an address.
 pub(crate) fn gid_bytes(gid: Gid) -> [u8; 16] {
-    let [high, low] = (gid.host + 1).to_be_bytes();
+    let [high, low] = gid.host.wrapping_add(1).to_be_bytes();
     match gid.kind {
         GidKind::Ipv4 => {
             let [first, second] = NETWORK;
@@ -114,72 +115,93 @@ pub(crate) fn event_kind(event: AsyncEvent) -> u32 {
     }
 }
 
-/// Attributes that the devices know. The state is the present one where the mask has none.
-///
-/// # Errors
-/// The bits of the mask that no device here supports.
+/// Bits of a mask that devices here know.
+pub(crate) const KNOWN_ATTRIBUTES: u32 = mask::STATE
+    | mask::CUR_STATE
+    | mask::PKEY_INDEX
+    | mask::PORT
+    | mask::ACCESS_FLAGS
+    | mask::AV
+    | mask::PATH_MTU
+    | mask::DEST_QPN
+    | mask::RQ_PSN
+    | mask::MAX_DEST_RD_ATOMIC
+    | mask::MIN_RNR_TIMER
+    | mask::TIMEOUT
+    | mask::RETRY_CNT
+    | mask::RNR_RETRY
+    | mask::SQ_PSN
+    | mask::MAX_QP_RD_ATOMIC;
+
+/// Attributes as a message has them.
+pub(crate) fn pair_attributes(given: &QpAttr) -> PairAttributes {
+    PairAttributes {
+        state: given.qp_state,
+        path_mtu: given.path_mtu,
+        rq_psn: given.rq_psn,
+        sq_psn: given.sq_psn,
+        dest_number: given.dest_qp_num,
+        access_flags: given.qp_access_flags,
+        pkey_index: given.pkey_index,
+        max_rd_atomic: given.max_rd_atomic,
+        max_dest_rd_atomic: given.max_dest_rd_atomic,
+        min_rnr_timer: given.min_rnr_timer,
+        port: given.port_num,
+        timeout: given.timeout,
+        retry_count: given.retry_cnt,
+        rnr_retry: given.rnr_retry,
+        gid: raw_gid(given.ah_attr.dgid),
+        gid_index: given.ah_attr.sgid_index,
+        lid: given.ah_attr.dlid,
+        is_global: given.ah_attr.is_global != 0,
+        path_port: given.ah_attr.port_num,
+    }
+}
+
+/// Attributes as the devices know them. The state is the present one where the mask has none.
 pub(crate) fn attributes(
     nic: &Nic,
     present: QpState,
-    given: &QpAttr,
+    given: &PairAttributes,
     bits: u32,
-) -> Result<Attributes, u32> {
-    let known = mask::STATE
-        | mask::CUR_STATE
-        | mask::PKEY_INDEX
-        | mask::PORT
-        | mask::ACCESS_FLAGS
-        | mask::AV
-        | mask::PATH_MTU
-        | mask::DEST_QPN
-        | mask::RQ_PSN
-        | mask::MAX_DEST_RD_ATOMIC
-        | mask::MIN_RNR_TIMER
-        | mask::TIMEOUT
-        | mask::RETRY_CNT
-        | mask::RNR_RETRY
-        | mask::SQ_PSN
-        | mask::MAX_QP_RD_ATOMIC;
-    if bits & !known != 0 {
-        return Err(bits & !known);
-    }
+) -> Attributes {
     let has = |bit: u32| bits & bit != 0;
-    let wanted = state(given.qp_state).filter(|_| has(mask::STATE));
-    Ok(Attributes {
+    let wanted = state(given.state).filter(|_| has(mask::STATE));
+    Attributes {
         state: wanted.unwrap_or(present),
         pkey_index: has(mask::PKEY_INDEX).then_some(given.pkey_index),
-        port: has(mask::PORT).then_some(given.port_num),
-        access: has(mask::ACCESS_FLAGS).then(|| access(given.qp_access_flags)),
-        address: has(mask::AV).then(|| address(nic, &given.ah_attr)),
+        port: has(mask::PORT).then_some(given.port),
+        access: has(mask::ACCESS_FLAGS).then(|| access(given.access_flags)),
+        address: has(mask::AV).then(|| address(nic, given)),
         path_mtu: has(mask::PATH_MTU).then(|| mtu_bytes(given.path_mtu)),
-        dest_number: has(mask::DEST_QPN).then_some(given.dest_qp_num),
+        dest_number: has(mask::DEST_QPN).then_some(given.dest_number),
         rq_psn: has(mask::RQ_PSN).then_some(given.rq_psn),
         max_dest_rd_atomic: has(mask::MAX_DEST_RD_ATOMIC).then_some(given.max_dest_rd_atomic),
         min_rnr_timer: has(mask::MIN_RNR_TIMER).then_some(given.min_rnr_timer),
         timeout: has(mask::TIMEOUT).then_some(given.timeout),
-        retry_count: has(mask::RETRY_CNT).then_some(given.retry_cnt),
+        retry_count: has(mask::RETRY_CNT).then_some(given.retry_count),
         rnr_retry: has(mask::RNR_RETRY).then_some(given.rnr_retry),
         sq_psn: has(mask::SQ_PSN).then_some(given.sq_psn),
         max_rd_atomic: has(mask::MAX_QP_RD_ATOMIC).then_some(given.max_rd_atomic),
-    })
+    }
 }
 
 /// The peer's GID has the version of our own entry. Without a global header, the LID names the NIC.
-fn address(nic: &Nic, given: &AhAttr) -> AddressVector {
-    let (is_global, sgid_index) = (given.is_global != 0, given.sgid_index);
+fn address(nic: &Nic, given: &PairAttributes) -> AddressVector {
+    let (is_global, sgid_index) = (given.is_global, given.gid_index);
     let own = nic.gids().get(usize::from(sgid_index)).copied().flatten();
     let version = own.map_or(0, |own| own.version);
     let dgid = if is_global || version > 0 {
-        gid(raw_gid(given.dgid), version)
+        gid(given.gid, version)
     } else {
-        let host = given.dlid.checked_sub(1).unwrap_or(NOBODY);
+        let host = given.lid.checked_sub(1).unwrap_or(NOBODY);
         Gid { kind: GidKind::LinkLocal, host, version }
     };
-    AddressVector { port: given.port_num, sgid_index, dgid, is_global }
+    AddressVector { port: given.path_port, sgid_index, dgid, is_global }
 }
 
 /// The bytes of an address, as the structures hold them.
-pub(crate) fn raw_gid(gid: [u64; 2]) -> [u8; 16] {
+fn raw_gid(gid: [u64; 2]) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&gid[0].to_ne_bytes());
     bytes[8..].copy_from_slice(&gid[1].to_ne_bytes());

@@ -23,8 +23,16 @@ mod convert;
 mod descriptor;
 mod devices;
 mod faults;
+mod link;
+mod listing;
 mod memory;
 mod objects;
+mod protocol;
 mod queues;
+mod serve;
+mod server;
 mod state;
 mod timers;
+
+pub use listing::{Listing, listing};
+pub use serve::{command, serve};

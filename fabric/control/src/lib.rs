@@ -11,7 +11,7 @@ use libloading::{Library, Symbol};
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// The library that programs load.
 const LIBRARY: &str = "libibverbs.so.1";
@@ -19,6 +19,8 @@ const LIBRARY: &str = "libibverbs.so.1";
 const SCRIPTED: &str = "libhandfast_fabric.so";
 /// Names the devices to the library.
 const DEVICES: &str = "HANDFAST_FABRIC";
+/// Names the socket of shared devices.
+const SOCKET: &str = "HANDFAST_FABRIC_SOCKET";
 /// Longest answer to a command, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 16;
 
@@ -75,10 +77,11 @@ impl Fabric {
     }
 }
 
-/// A process with scripted devices. Its files live as long as this value.
+/// A process with scripted devices, or several that share them. Its files live as long as this value.
 pub struct Process {
     devices: String,
     folder: tempfile::TempDir,
+    is_shared: bool,
 }
 
 impl Process {
@@ -90,8 +93,24 @@ impl Process {
         let folder = tempfile::tempdir()?;
         let scripted = scripted()?;
         std::os::unix::fs::symlink(&scripted, folder.path().join(LIBRARY))?;
-        sysfs::write(folder.path(), devices)?;
-        Ok(Self { devices: devices.to_owned(), folder })
+        let listing = handfast_fabric::listing(devices).map_err(io::Error::other)?;
+        sysfs::write(folder.path(), &listing)?;
+        Ok(Self { devices: devices.to_owned(), folder, is_shared: false })
+    }
+
+    /// Like [`new`](Self::new), for processes that share the devices, which are in this process. A
+    /// process can have one such list.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or there can be no socket.
+    pub fn shared(devices: &str) -> io::Result<Self> {
+        let process = Self { is_shared: true, ..Self::new(devices)? };
+        handfast_fabric::serve(&process.socket(), devices)?;
+        Ok(process)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("devices")
     }
 
     /// Returns this test binary again, with the devices.
@@ -99,26 +118,21 @@ impl Process {
     /// # Errors
     /// The binary has no path.
     pub fn again(&self) -> io::Result<Command> {
-        Ok(self.of(&std::env::current_exe()?))
+        Ok(self.program(&std::env::current_exe()?))
     }
 
     /// Returns a program with the devices.
-    pub fn of(&self, program: &Path) -> Command {
+    pub fn program(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         let others = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
         command
             .env("LD_LIBRARY_PATH", format!("{}:{others}", self.folder.path().display()))
             .env("SYSFS_PATH", self.folder.path().join("sys"))
             .env(DEVICES, &self.devices);
+        if self.is_shared {
+            command.env(SOCKET, self.socket());
+        }
         command
-    }
-
-    /// Runs tests of this binary, one at a time, and returns what they printed.
-    ///
-    /// # Errors
-    /// The binary cannot be started.
-    pub fn run_tests(&self, arguments: &[&str]) -> io::Result<Output> {
-        self.again()?.args(arguments).args(["--test-threads=1", "--nocapture"]).output()
     }
 }
 

@@ -1,23 +1,18 @@
 //! The calls of the data path.
 
-use super::{enter_open, unsupported};
+use super::pairs::pair_id;
+use super::queues::queue_id;
+use super::unsupported;
 use crate::abi::{
     Cq, Qp, ReceiveWr, SEND_INLINE, SEND_SIGNALED, SendWr, Sge, WR_RDMA_READ, WR_RDMA_WRITE,
     WR_SEND, Wc,
 };
-use crate::convert::status_number;
-use crate::objects::{ContextObject, PairObject, QueueObject, zeroed};
-use crate::queues::Entry;
-use crate::state::{State, lock};
-use handfast_transport_sim::verbs::{Receive, SendKind, WorkRequest};
+use crate::link::{call, done};
+use crate::objects::zeroed;
+use crate::protocol::{Answer, Completed, Receive, Request, Send};
 use libc::c_int;
 
-/// Operations in the numbers of `ibv_wc_opcode`.
-const SENT: u32 = 0;
-const WRITTEN: u32 = 1;
-const READ: u32 = 2;
-
-/// Posts a chain of requests.
+/// Posts a chain of requests. Those before one that is not supported are posted.
 ///
 /// # Safety
 /// As for `ibv_post_send`.
@@ -26,89 +21,71 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut SendWr,
     refused: *mut *mut SendWr,
 ) -> c_int {
-    // SAFETY: by the rules of the interface.
-    let ((nic, owner, number), id) = unsafe {
-        let object = &*pair.cast::<PairObject>();
-        (object.names(), object.id)
-    };
-    let mut state = match enter_open(nic, owner, "ibv_post_send") {
-        Ok(state) => state,
-        Err(code) => {
-            // SAFETY: as above.
-            unsafe { *refused = first };
-            return code;
-        }
-    };
-    let mut next = first;
-    let mut returned = 0;
+    let mut requests = Vec::new();
+    let (mut next, mut beyond) = (first, 0);
     // SAFETY: the chain and its pieces are the caller's through the call.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: as above.
-        let code = match unsafe { converted(request) } {
-            Ok((work, opcode)) => post_one(&mut state, (nic, number, id), work, opcode),
-            Err(code) => code,
-        };
-        if code != 0 {
-            // SAFETY: by the rules of the interface.
-            unsafe { *refused = next };
-            returned = code;
-            break;
+        match unsafe { converted(request) } {
+            Ok(converted) => requests.push(converted),
+            Err(code) => {
+                beyond = code;
+                break;
+            }
         }
         next = request.next;
     }
-    state.settle();
-    state.watch(nic, number);
-    returned
+    // SAFETY: by the rules of the interface.
+    let answer = call(Request::PostSend { pair: unsafe { pair_id(pair) }, requests });
+    let (count, code) = posted(answer);
+    let code = if code == 0 { beyond } else { code };
+    if code != 0 {
+        let mut at = first;
+        for _ in 0..count {
+            // SAFETY: as many requests of the chain were taken.
+            at = unsafe { (*at).next };
+        }
+        // SAFETY: by the rules of the interface.
+        unsafe { *refused = at };
+    }
+    code
 }
 
-fn post_one(
-    state: &mut State,
-    (nic, number, id): (usize, u32, u64),
-    work: WorkRequest,
-    opcode: u32,
-) -> i32 {
-    let pair = state.pairs.get_mut(&id);
-    let signalled = work.signalled || pair.as_ref().is_some_and(|pair| pair.signals_all);
-    // Kept even if it is refused: some drivers execute such a request later.
-    if let Some(pair) = pair {
-        pair.posted.push_back((work.wr_id, opcode, work.length));
+/// Requests taken, and the error.
+fn posted(answer: Result<Answer, c_int>) -> (u32, c_int) {
+    match answer {
+        Ok(Answer::Posted { count, code }) => (count, code),
+        Ok(_) => (0, libc::EPROTO),
+        Err(code) => (0, code),
     }
-    let result = state.fabric.post_send(nic, number, WorkRequest { signalled, ..work });
-    if result.is_err()
-        && let Some(pair) = state.pairs.get_mut(&id)
-        && pair.posted.len() > POSTED_MAX
-    {
-        pair.posted.pop_back();
-    }
-    result.map_or_else(|error| error.code, |()| 0)
 }
-
-/// Maximum requests of a queue pair whose operation is kept.
-const POSTED_MAX: usize = 32_768;
 
 /// # Safety
 /// The request's pieces live.
-unsafe fn converted(request: &SendWr) -> Result<(WorkRequest, u32), i32> {
+unsafe fn converted(request: &SendWr) -> Result<Send, c_int> {
     // SAFETY: by the function's own condition.
     let piece = unsafe { piece(request.sg_list, request.num_sge) }?;
     if request.send_flags & SEND_INLINE != 0 {
         return Err(unsupported("inline data"));
     }
-    let (rkey, address) = (request.rkey, request.remote_addr);
-    let (kind, opcode) = match request.opcode {
-        WR_RDMA_WRITE => (SendKind::Write { rkey, address }, WRITTEN),
-        WR_RDMA_READ => (SendKind::Read { rkey, address }, READ),
-        WR_SEND => (SendKind::Send, SENT),
-        other => return Err(unsupported(&format!("a request of operation {other}"))),
-    };
-    let signalled = request.send_flags & SEND_SIGNALED != 0;
-    let (wr_id, lkey, local, length) = (request.wr_id, piece.lkey, piece.addr, piece.length);
-    Ok((WorkRequest { wr_id, kind, lkey, local, length, signalled }, opcode))
+    if ![WR_RDMA_WRITE, WR_RDMA_READ, WR_SEND].contains(&request.opcode) {
+        return Err(unsupported(&format!("a request of operation {}", request.opcode)));
+    }
+    Ok(Send {
+        wr_id: request.wr_id,
+        opcode: request.opcode,
+        signalled: request.send_flags & SEND_SIGNALED != 0,
+        local: piece.addr,
+        length: piece.length,
+        lkey: piece.lkey,
+        remote: request.remote_addr,
+        rkey: request.rkey,
+    })
 }
 
 /// # Safety
 /// The pieces live.
-unsafe fn piece(list: *mut Sge, count: c_int) -> Result<Sge, i32> {
+unsafe fn piece(list: *mut Sge, count: c_int) -> Result<Sge, c_int> {
     match count {
         0 => Ok(Sge { addr: 0, length: 0, lkey: 0 }),
         // SAFETY: by the function's own condition.
@@ -127,37 +104,39 @@ pub(super) unsafe extern "C" fn post_receive(
     first: *mut ReceiveWr,
     refused: *mut *mut ReceiveWr,
 ) -> c_int {
-    // SAFETY: by the rules of the interface.
-    let (nic, owner, number) = unsafe { (&*pair.cast::<PairObject>()).names() };
-    let entered = enter_open(nic, owner, "ibv_post_recv");
-    let mut next = first;
-    let mut returned = 0;
-    match entered {
-        Err(code) => returned = code,
-        Ok(mut state) => {
-            // SAFETY: the chain and its pieces are the caller's through the call.
-            while let Some(request) = unsafe { next.as_ref() } {
-                // SAFETY: as above.
-                let piece = unsafe { piece(request.sg_list, request.num_sge) };
-                let post = |piece: Sge| {
-                    let (wr_id, lkey) = (request.wr_id, piece.lkey);
-                    let receive = Receive { wr_id, lkey, local: piece.addr, length: piece.length };
-                    state.fabric.post_receive(nic, number, receive).map_err(|error| error.code)
-                };
-                if let Err(code) = piece.and_then(post) {
-                    returned = code;
-                    break;
-                }
-                next = request.next;
+    let mut requests = Vec::new();
+    let (mut next, mut beyond) = (first, 0);
+    // SAFETY: the chain and its pieces are the caller's through the call.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: as above.
+        match unsafe { piece(request.sg_list, request.num_sge) } {
+            Ok(piece) => requests.push(Receive {
+                wr_id: request.wr_id,
+                local: piece.addr,
+                length: piece.length,
+                lkey: piece.lkey,
+            }),
+            Err(code) => {
+                beyond = code;
+                break;
             }
-            state.settle();
         }
+        next = request.next;
     }
-    if returned != 0 {
+    // SAFETY: by the rules of the interface.
+    let answer = call(Request::PostReceive { pair: unsafe { pair_id(pair) }, requests });
+    let (count, code) = posted(answer);
+    let code = if code == 0 { beyond } else { code };
+    if code != 0 {
+        let mut at = first;
+        for _ in 0..count {
+            // SAFETY: as many requests of the chain were taken.
+            at = unsafe { (*at).next };
+        }
         // SAFETY: by the rules of the interface.
-        unsafe { *refused = next };
+        unsafe { *refused = at };
     }
-    returned
+    code
 }
 
 /// Takes completions.
@@ -165,47 +144,26 @@ pub(super) unsafe extern "C" fn post_receive(
 /// # Safety
 /// As for `ibv_poll_cq`.
 pub(super) unsafe extern "C" fn poll(queue: *mut Cq, room: c_int, to: *mut Wc) -> c_int {
+    let room = u32::try_from(room).unwrap_or(0);
     // SAFETY: by the rules of the interface.
-    let ((nic, id), context) = unsafe {
-        let context = (*queue).context.cast::<ContextObject>();
-        ((&*queue.cast::<QueueObject>()).names(), (*context).id)
-    };
-    count_poll(&mut lock(), id, true);
-    let entered = enter_open(nic, context, "ibv_poll_cq");
-    let mut state = match entered {
-        Ok(state) => state,
-        Err(code) => {
-            count_poll(&mut lock(), id, false);
-            // A dead device's queue is empty, or in the words of a planted error it fails.
-            return if code == super::DEAD { 0 } else { -code.abs() };
+    match call(Request::Poll { queue: unsafe { queue_id(queue) }, room }) {
+        Ok(Answer::Entries(entries)) => {
+            for (at, entry) in entries.iter().enumerate() {
+                // SAFETY: there are at most as many as the caller has room for.
+                unsafe { to.add(at).write(raw(entry)) };
+            }
+            entries.len() as c_int
         }
-    };
-    count_poll(&mut state, id, false);
-    let Some(queue) = state.queues.get_mut(&id) else { return 0 };
-    let count = queue.entries.len().min(usize::try_from(room).unwrap_or(0));
-    for (at, entry) in queue.entries.drain(..count).enumerate() {
-        // SAFETY: `at` is below the room that the caller has, by the rules of the interface.
-        unsafe { to.add(at).write(raw(&entry)) };
-    }
-    count as c_int
-}
-
-/// Counts a poll in progress. A destroy of a queue pair frees what it may be reading.
-fn count_poll(state: &mut State, id: u64, begins: bool) {
-    let Some(queue) = state.queues.get_mut(&id) else { return };
-    queue.polls = if begins { queue.polls + 1 } else { queue.polls - 1 };
-    if begins && queue.destroys > 0 {
-        state.break_law(
-            "a completion queue was polled while a queue pair on it was destroyed".into(),
-        );
+        Ok(_) => -libc::EPROTO,
+        Err(code) => -code.abs(),
     }
 }
 
-fn raw(entry: &Entry) -> Wc {
+fn raw(entry: &Completed) -> Wc {
     // SAFETY: the structure is made of numbers.
     let mut raw: Wc = unsafe { zeroed() };
     raw.wr_id = entry.wr_id;
-    raw.status = status_number(entry.status);
+    raw.status = entry.status;
     raw.vendor_err = entry.vendor_error;
     raw.qp_num = entry.number;
     // Of a failed one nothing else means anything.
@@ -222,18 +180,5 @@ fn raw(entry: &Entry) -> Wc {
 /// As for `ibv_req_notify_cq`.
 pub(super) unsafe extern "C" fn arm(queue: *mut Cq, _solicited: c_int) -> c_int {
     // SAFETY: by the rules of the interface.
-    let ((nic, id), context) = unsafe {
-        let context = (*queue).context.cast::<ContextObject>();
-        ((&*queue.cast::<QueueObject>()).names(), (*context).id)
-    };
-    match enter_open(nic, context, "ibv_req_notify_cq") {
-        Ok(mut state) => {
-            if let Some(queue) = state.queues.get_mut(&id) {
-                queue.is_armed = true;
-            }
-            0
-        }
-        Err(super::DEAD) => 0,
-        Err(code) => code,
-    }
+    done(Request::Arm { queue: unsafe { queue_id(queue) } })
 }

@@ -1,36 +1,31 @@
 //! Protection domains and memory regions.
 
-use super::{enter_open, failed, null};
+use super::{context_id, failed, null};
 use crate::abi::{Context, Mr, Pd};
-use crate::convert::access;
-use crate::memory::ProcessMemory;
-use crate::objects::{ContextObject, DomainObject, RegionObject, free, give, zeroed};
-use crate::state::enter;
-use handfast_transport_sim::verbs::Bytes;
+use crate::link::{call, created, done};
+use crate::objects::{free, give, zeroed};
+use crate::protocol::{Answer, Request};
 use libc::{c_int, c_void, size_t};
-use std::sync::Arc;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     // SAFETY: by the rules of the interface.
-    let (nic, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let mut state = match enter_open(nic, id, "ibv_alloc_pd") {
-        Ok(state) => state,
-        Err(code) => return null(code),
-    };
-    let handle = state.next_id() as u32;
-    give(DomainObject { raw: Pd { context, handle }, nic }).cast()
+    match created(Request::AllocateDomain { context: unsafe { context_id(context) } }) {
+        Ok(id) => give(Pd { context, handle: id as u32 }),
+        Err(code) => null(code),
+    }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_pd(domain: *mut Pd) -> c_int {
     // SAFETY: by the rules of the interface.
-    let nic = unsafe { (*domain.cast::<DomainObject>()).nic };
-    if let Err(code) = enter(nic, "ibv_dealloc_pd") {
+    let context = unsafe { context_id((*domain).context) };
+    let code = done(Request::DeallocateDomain { context });
+    if code != 0 {
         return failed(code);
     }
     // SAFETY: it came from `ibv_alloc_pd`, and this ends it by the rules of the interface.
-    unsafe { free(domain.cast::<DomainObject>()) };
+    unsafe { free(domain) };
     0
 }
 
@@ -66,22 +61,19 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     flags: c_int,
 ) -> *mut Mr {
     // SAFETY: by the rules of the interface.
-    let (nic, context) = unsafe { ((*domain.cast::<DomainObject>()).nic, (*domain).context) };
-    // SAFETY: as above.
-    let (_, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let mut state = match enter_open(nic, id, "ibv_reg_mr") {
-        Ok(state) => state,
-        Err(code) => return null(code),
+    let context = unsafe { (*domain).context };
+    let request = Request::Register {
+        // SAFETY: as above.
+        context: unsafe { context_id(context) },
+        address: address.expose_provenance() as u64,
+        bytes: length as u64,
+        peers_address,
+        flags: flags as u32,
     };
-    if length == 0 {
-        return null(libc::EINVAL);
-    }
-    // SAFETY: the memory stays mapped while it is registered, by the rules of the interface.
-    let memory = unsafe { ProcessMemory::new(address.expose_provenance(), length) };
-    let bytes = Bytes::Mapped(Arc::new(memory));
-    let keys = match state.fabric.register(nic, peers_address, bytes, access(flags as u32)) {
-        Ok(keys) => keys,
-        Err(error) => return null(error.code),
+    let (lkey, rkey) = match call(request) {
+        Ok(Answer::Keys { lkey, rkey }) => (lkey, rkey),
+        Ok(_) => return null(libc::EPROTO),
+        Err(code) => return null(code),
     };
     // SAFETY: the structure is made of pointers and numbers.
     let mut raw: Mr = unsafe { zeroed() };
@@ -89,31 +81,19 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     raw.pd = domain;
     raw.addr = address;
     raw.length = length;
-    (raw.lkey, raw.rkey) = (keys.lkey, keys.rkey);
-    give(RegionObject { raw, nic, keys }).cast()
+    (raw.lkey, raw.rkey) = (lkey, rkey);
+    give(raw)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(region: *mut Mr) -> c_int {
     // SAFETY: by the rules of the interface.
-    let (nic, keys, context) = unsafe {
-        let object = region.cast::<RegionObject>();
-        ((*object).nic, (*object).keys, (*object).raw.context)
-    };
-    // SAFETY: as above.
-    let (_, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let mut state = match enter(nic, "ibv_dereg_mr") {
-        Ok(state) => state,
-        Err(code) => return failed(code),
-    };
-    // Of a dead device the kernel has ended it already.
-    if state.is_alive(id)
-        && let Err(error) = state.fabric.deregister(nic, keys)
-    {
-        return failed(error.code);
+    let (context, rkey) = unsafe { (context_id((*region).context), (*region).rkey) };
+    let code = done(Request::Deregister { context, rkey });
+    if code != 0 {
+        return failed(code);
     }
-    drop(state);
     // SAFETY: it came from a registration, and this ends it by the rules of the interface.
-    unsafe { free(region.cast::<RegionObject>()) };
+    unsafe { free(region) };
     0
 }

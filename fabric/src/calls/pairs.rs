@@ -1,27 +1,18 @@
 //! Queue pairs: create, modify, query, destroy.
 
-use super::{enter_open, failed, null, unsupported};
-use crate::abi::{Cq, Pd, Qp, QpAttr, QpInitAttr, RELIABLE_CONNECTED};
-use crate::convert::{access_flags, attributes, mtu_number};
-use crate::objects::{ContextObject, DomainObject, PairObject, QueueObject, free, give, zeroed};
-use crate::queues::Pair;
-use crate::state::{State, enter, lock, wait};
-use handfast_transport_sim::verbs::QpState;
+use super::queues::queue_id;
+use super::{context_id, failed, null, unsupported};
+use crate::abi::{Pd, Qp, QpAttr, QpInitAttr, RELIABLE_CONNECTED};
+use crate::convert::{KNOWN_ATTRIBUTES, access_flags, mtu_number, pair_attributes};
+use crate::link::{call, done};
+use crate::objects::{PairObject, free, give, zeroed};
+use crate::protocol::{Answer, Request};
 use libc::c_int;
-use std::collections::VecDeque;
-use std::time::Duration;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> *mut Qp {
     // SAFETY: by the rules of the interface.
-    let (nic, context, wanted) =
-        unsafe { ((*domain.cast::<DomainObject>()).nic, (*domain).context, &mut *wanted) };
-    // SAFETY: as above.
-    let (_, owner) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let mut state = match enter_open(nic, owner, "ibv_create_qp") {
-        Ok(state) => state,
-        Err(code) => return null(code),
-    };
+    let (context, wanted) = unsafe { ((*domain).context, &*wanted) };
     if let Some(what) = beyond(wanted) {
         return null(unsupported(what));
     }
@@ -29,16 +20,6 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> 
     if cap.max_send_sge > 1 || cap.max_recv_sge > 1 || cap.max_inline_data > 0 {
         return null(libc::EINVAL);
     }
-    let created = state.fabric.create_queue_pair(nic, cap.max_send_wr, cap.max_recv_wr);
-    let number = match created {
-        Ok(number) => number,
-        Err(error) => return null(error.code),
-    };
-    // SAFETY: by the rules of the interface, both are queues of this library.
-    let (send_queue, receive_queue) = unsafe {
-        let id = |queue: *mut Cq| (&*queue.cast::<QueueObject>()).names().1;
-        (id(wanted.send_cq), id(wanted.recv_cq))
-    };
     // SAFETY: the structure is made of pointers, numbers and locks of the C library, whose initial
     // value is zero.
     let mut raw: Qp = unsafe { zeroed() };
@@ -46,23 +27,31 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> 
     raw.qp_context = wanted.qp_context;
     raw.pd = domain;
     (raw.send_cq, raw.recv_cq) = (wanted.send_cq, wanted.recv_cq);
-    raw.qp_num = number;
     raw.qp_type = wanted.qp_type;
-    let id = state.next_id();
-    let object = give(PairObject { raw, nic, context: owner, id });
-    let pair = Pair {
-        nic,
-        number,
-        context: owner,
-        object: object.expose_provenance(),
+    let object = give(PairObject { raw, id: 0 });
+    // SAFETY: by the rules of the interface, the device is open and both queues exist.
+    let (context, send_queue, receive_queue) =
+        unsafe { (context_id(context), queue_id(wanted.send_cq), queue_id(wanted.recv_cq)) };
+    let request = Request::CreatePair {
+        context,
         send_queue,
         receive_queue,
-        signals_all: wanted.sq_sig_all != 0,
-        posted: VecDeque::new(),
-        unacknowledged: 0,
+        depths: (cap.max_send_wr, cap.max_recv_wr),
+        all: wanted.sq_sig_all != 0,
+        object: object.expose_provenance() as u64,
     };
-    state.add_pair(id, pair);
-    object.cast()
+    let code = match call(request) {
+        Ok(Answer::Pair { pair, number }) => {
+            // SAFETY: it was made above, and nobody else has it.
+            unsafe { ((*object).id, (*object).raw.qp_num) = (pair, number) };
+            return object.cast();
+        }
+        Ok(_) => libc::EPROTO,
+        Err(code) => code,
+    };
+    // SAFETY: as above.
+    unsafe { free(object) };
+    null(code)
 }
 
 /// What of a queue pair no device here has.
@@ -77,63 +66,34 @@ fn beyond(wanted: &QpInitAttr) -> Option<&'static str> {
         .then_some("a queue pair without completion queues")
 }
 
-/// The call with the name of its step.
-fn step(state: QpState) -> &'static str {
-    match state {
-        QpState::Reset => "ibv_modify_qp(RESET)",
-        QpState::Init => "ibv_modify_qp(INIT)",
-        QpState::Rtr => "ibv_modify_qp(RTR)",
-        QpState::Rts => "ibv_modify_qp(RTS)",
-        QpState::Sqd => "ibv_modify_qp(SQD)",
-        QpState::Sqe => "ibv_modify_qp(SQE)",
-        QpState::Err => "ibv_modify_qp(ERR)",
-    }
+/// The name of a queue pair.
+///
+/// # Safety
+/// It exists.
+pub(super) unsafe fn pair_id(pair: *mut Qp) -> u64 {
+    // SAFETY: by the function's own condition.
+    unsafe { (*pair.cast::<PairObject>()).id }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(pair: *mut Qp, given: *mut QpAttr, mask: c_int) -> c_int {
     // SAFETY: by the rules of the interface.
-    let ((nic, owner, number), given) = unsafe { ((&*pair.cast::<PairObject>()).names(), &*given) };
-    let converted = {
-        let state = lock();
-        let present = state.fabric.queue_pair(nic, number).map_or(QpState::Reset, |qp| qp.state());
-        attributes(state.fabric.nic(nic), present, given, mask as u32)
-    };
-    let wanted = match converted {
-        Ok(wanted) => wanted,
-        Err(bits) => return failed(unsupported(&format!("ibv_modify_qp with mask {bits:#x}"))),
-    };
-    let mut state = match enter_open(nic, owner, step(wanted.state)) {
-        Ok(state) => state,
-        Err(code) => return failed(code),
-    };
-    let result = state.fabric.modify(nic, number, &wanted);
-    if result.is_ok() && wanted.state == QpState::Reset {
-        state.on_reset(nic, number);
+    let (id, given) = unsafe { (pair_id(pair), &*given) };
+    let mask = mask as u32;
+    if mask & !KNOWN_ATTRIBUTES != 0 {
+        let bits = mask & !KNOWN_ATTRIBUTES;
+        return failed(unsupported(&format!("ibv_modify_qp with the attributes {bits:#x}")));
     }
-    state.settle();
-    let waits = !state.timers.is_stopped;
-    drop(state);
-    match result {
-        Ok(()) => {
-            // SAFETY: as above; libibverbs keeps the last state that was asked for there.
-            unsafe { (*pair).state = wanted.state as u32 };
-            0
-        }
-        Err(error) => {
-            if waits {
-                std::thread::sleep(Duration::from_millis(error.blocked_ms.into()));
-            }
-            failed(error.code)
-        }
+    let attributes = pair_attributes(given);
+    let code = done(Request::Modify { pair: id, attributes, mask });
+    if code != 0 {
+        return failed(code);
     }
-}
-
-impl PairObject {
-    /// The device, the name of the open device, and the number.
-    pub(super) fn names(&self) -> (usize, u64, u32) {
-        (self.nic, self.context, self.raw.qp_num)
+    if mask & crate::abi::mask::STATE != 0 {
+        // SAFETY: as above; libibverbs keeps the last state that was asked for there.
+        unsafe { (*pair).state = given.qp_state };
     }
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -144,17 +104,16 @@ unsafe extern "C" fn ibv_query_qp(
     created: *mut QpInitAttr,
 ) -> c_int {
     // SAFETY: by the rules of the interface.
-    let (nic, owner, number) = unsafe { (&*pair.cast::<PairObject>()).names() };
-    let state = match enter_open(nic, owner, "ibv_query_qp") {
-        Ok(state) => state,
+    let (state, peer, mtu) = match call(Request::QueryPair { pair: unsafe { pair_id(pair) } }) {
+        Ok(Answer::PairFacts { state, peer, mtu }) => (state, peer, mtu),
+        Ok(_) => return failed(libc::EPROTO),
         Err(code) => return failed(code),
     };
-    let Some(qp) = state.fabric.queue_pair(nic, number) else { return failed(libc::EINVAL) };
-    // SAFETY: the structure is made of numbers and addresses.
+    // SAFETY: the structure is made of numbers.
     let mut facts: QpAttr = unsafe { zeroed() };
-    (facts.qp_state, facts.cur_qp_state) = (qp.state() as u32, qp.state() as u32);
-    facts.path_mtu = mtu_number(state.fabric.nic(nic).active_mtu());
-    facts.dest_qp_num = qp.bond().map_or(0, |(_, number)| number);
+    (facts.qp_state, facts.cur_qp_state) = (state, state);
+    facts.path_mtu = mtu_number(mtu);
+    facts.dest_qp_num = peer;
     facts.qp_access_flags = access_flags(handfast_transport_sim::verbs::Access::ALL);
     facts.port_num = 1;
     // SAFETY: by the rules of the interface; both structures are the caller's.
@@ -170,48 +129,11 @@ unsafe extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(pair: *mut Qp) -> c_int {
     // SAFETY: by the rules of the interface.
-    let ((nic, owner, number), id) = unsafe {
-        let object = &*pair.cast::<PairObject>();
-        (object.names(), object.id)
-    };
-    count_destroy(&mut lock(), id, true);
-    let entered = enter(nic, "ibv_destroy_qp");
-    let mut state = match entered {
-        Ok(state) => state,
-        Err(code) => {
-            count_destroy(&mut lock(), id, false);
-            return failed(code);
-        }
-    };
-    count_destroy(&mut state, id, false);
-    // Of a dead device the kernel has destroyed it already.
-    if state.is_alive(owner)
-        && let Err(error) = state.fabric.destroy_queue_pair(nic, number)
-    {
-        return failed(error.code);
+    let code = done(Request::DestroyPair { pair: unsafe { pair_id(pair) } });
+    if code != 0 {
+        return failed(code);
     }
-    // As in libibverbs: until every event that was taken is acknowledged.
-    while state.pairs.get(&id).is_some_and(|pair| pair.unacknowledged > 0) {
-        wait(&mut state);
-    }
-    state.remove_pair(id);
-    drop(state);
     // SAFETY: it came from the matching call, and this ends it by the rules of the interface.
     unsafe { free(pair.cast::<PairObject>()) };
     0
-}
-
-/// Counts a destroy in progress at its queues. A provider frees there what a poll may be reading.
-fn count_destroy(state: &mut State, id: u64, begins: bool) {
-    let Some(pair) = state.pairs.get(&id) else { return };
-    let (number, mut queues) = (pair.number, vec![pair.send_queue, pair.receive_queue]);
-    queues.dedup();
-    for queue in queues {
-        let Some(queue) = state.queues.get_mut(&queue) else { continue };
-        queue.destroys = if begins { queue.destroys + 1 } else { queue.destroys - 1 };
-        if begins && queue.polls > 0 {
-            state
-                .break_law(format!("{number} was destroyed while its completion queue was polled"));
-        }
-    }
 }
