@@ -29,6 +29,7 @@
 //! | `count DEVICE CALL` | calls so far |
 //! | `waiting DEVICE CALL` | calls that are held now |
 //! | `pairs DEVICE` | a line for each queue pair: number, state, peer's number, outstanding work |
+//! | `packets DEVICE` | packets that came to the device |
 //! | `queues DEVICE` | the number of completion queues |
 //! | `laws` | a line for each broken law since the last time |
 use crate::convert::status;
@@ -90,7 +91,7 @@ fn execute(state: &mut State, line: &str) -> Answer {
         }
         ["laws"] => Ok(state.take_broken_laws().join("\n")),
         ["fail" | "break" | "expire" | "exhaust", ..] => queue_pairs(state, &words),
-        ["count" | "waiting" | "pairs" | "queues", ..] => questions(state, &words),
+        ["count" | "waiting" | "packets" | "pairs" | "queues", ..] => questions(state, &words),
         _ => surroundings(state, &words),
     };
     state.settle();
@@ -140,7 +141,7 @@ fn packets(state: &mut State, words: &[&str]) -> Answer {
             let parked = take_all(&mut state.faults.parked_packets, of_path);
             if verb == "release" {
                 state.faults.packets.remove(&path);
-                parked.into_iter().for_each(|packet| state.fabric.put(packet));
+                parked.into_iter().for_each(|packet| state.put(packet));
             }
         }
     }
@@ -269,6 +270,10 @@ fn questions(state: &State, words: &[&str]) -> Answer {
                 let _ = writeln!(text, "{number} {} {peer} {}", qp.state(), qp.outstanding());
             }
             Ok(text)
+        }
+        ["packets", device] => {
+            let nic = nic(state, device)?;
+            Ok(state.arrived.get(&nic).copied().unwrap_or(0).to_string())
         }
         ["queues", device] => {
             let nic = nic(state, device)?;

@@ -43,6 +43,8 @@ pub(crate) struct State {
     pub(crate) dead: BTreeSet<usize>,
     pub(crate) faults: Faults,
     pub(crate) timers: Timers,
+    /// Packets that came to each device.
+    pub(crate) arrived: BTreeMap<usize, u64>,
     laws: Vec<String>,
     next_id: u64,
 }
@@ -117,6 +119,7 @@ impl State {
             dead: BTreeSet::new(),
             faults: Faults::default(),
             timers: Timers::default(),
+            arrived: BTreeMap::new(),
             laws: Vec::new(),
             next_id: 1,
         }
@@ -187,12 +190,18 @@ impl State {
         let flows = |packet: &Packet| from.contains(&usize::from(packet.from));
         while let Some(at) = self.faults.parked_packets.iter().position(flows) {
             if let Some(packet) = self.faults.parked_packets.remove(at) {
-                self.fabric.put(packet);
+                self.put(packet);
             }
             self.settle();
             any = true;
         }
         any
+    }
+
+    /// Lets a packet arrive.
+    pub(crate) fn put(&mut self, packet: Packet) {
+        *self.arrived.entry(usize::from(packet.to)).or_default() += 1;
+        self.fabric.put(packet);
     }
 
     /// Delivers packets that are not held, then hands completions and events to their queues.
@@ -204,7 +213,7 @@ impl State {
             }
             for packet in packets {
                 if let Some(packet) = self.faults.pass_packet(packet) {
-                    self.fabric.put(packet);
+                    self.put(packet);
                 }
             }
         }
