@@ -11,6 +11,7 @@ mod cure;
 mod doctor;
 mod environment;
 mod explain;
+mod fabric;
 mod failure;
 mod files;
 mod get;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Metadata(arguments) => runtime::block_on(metadata::run(arguments)),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
+        Command::Fabric(arguments) => fabric::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Topology(arguments) => topology::run(arguments),

@@ -7,6 +7,8 @@
 
 mod sysfs;
 
+pub use handfast_fabric::command;
+
 use libloading::{Library, Symbol};
 use std::ffi::{CString, c_char, c_int};
 use std::io;
@@ -90,9 +92,16 @@ impl Process {
     /// # Errors
     /// The scripted library is not built, or a file cannot be written.
     pub fn new(devices: &str) -> io::Result<Self> {
+        Self::with_library(devices, &scripted()?)
+    }
+
+    /// Like [`new`](Self::new), with the scripted library at a path.
+    ///
+    /// # Errors
+    /// The list is wrong, the library does not exist, or a file cannot be written.
+    pub fn with_library(devices: &str, library: &Path) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let scripted = scripted()?;
-        std::os::unix::fs::symlink(&scripted, folder.path().join(LIBRARY))?;
+        std::os::unix::fs::symlink(library.canonicalize()?, folder.path().join(LIBRARY))?;
         let listing = handfast_fabric::listing(devices).map_err(io::Error::other)?;
         sysfs::write(folder.path(), &listing)?;
         Ok(Self { devices: devices.to_owned(), folder, is_shared: false })
@@ -104,9 +113,17 @@ impl Process {
     /// # Errors
     /// As [`new`](Self::new), or there can be no socket.
     pub fn shared(devices: &str) -> io::Result<Self> {
-        let process = Self { is_shared: true, ..Self::new(devices)? };
-        handfast_fabric::serve(&process.socket(), devices)?;
-        Ok(process)
+        Self::new(devices)?.share()
+    }
+
+    /// Shares the devices, as those of [`shared`](Self::shared).
+    ///
+    /// # Errors
+    /// There can be no socket.
+    pub fn share(mut self) -> io::Result<Self> {
+        handfast_fabric::serve(&self.socket(), &self.devices)?;
+        self.is_shared = true;
+        Ok(self)
     }
 
     fn socket(&self) -> PathBuf {
@@ -136,14 +153,17 @@ impl Process {
     }
 }
 
-/// Returns the scripted library, which cargo builds beside the tests that depend on this crate.
-fn scripted() -> io::Result<PathBuf> {
+/// Returns the scripted library: beside this program, where cargo builds it for programs and for tests,
+/// or where an installation has libraries.
+///
+/// # Errors
+/// It is in none of these folders, or this program has no path.
+pub fn scripted() -> io::Result<PathBuf> {
     let binary = std::env::current_exe()?;
-    let beside = binary.parent().map(|folder| folder.join(SCRIPTED)).unwrap_or_default();
-    let above =
-        binary.parent().map(|folder| folder.join("deps").join(SCRIPTED)).unwrap_or_default();
-    [beside, above]
-        .into_iter()
-        .find(|path| path.exists())
-        .ok_or_else(|| io::Error::other(format!("{SCRIPTED} is not beside {}", binary.display())))
+    let folder = binary.parent().unwrap_or(Path::new(""));
+    let found = ["", "deps", "../lib"].map(|place| folder.join(place).join(SCRIPTED));
+    found.into_iter().find(|path| path.exists()).ok_or_else(|| {
+        let folder = folder.display();
+        io::Error::other(format!("{SCRIPTED} is not in {folder}, its deps or its ../lib"))
+    })
 }
