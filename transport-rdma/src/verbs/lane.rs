@@ -294,8 +294,9 @@ impl Lane {
         requests.resize_with(state.outstanding.len(), Vec::new);
         for posting in postings.drain(..) {
             let slice = posting.slice;
-            let request = match self.request(&posting) {
-                Ok(request) => request,
+            let direction = posting.direction;
+            let (piece, remote) = match self.sides(&posting) {
+                Ok(sides) => sides,
                 Err(error) => {
                     ended.push(Completion::refused(slice, error.into()));
                     continue;
@@ -310,7 +311,7 @@ impl Lane {
             match state.in_flight.insert(Held { purpose: Purpose::Slice(posting), pair }) {
                 Ok(name) => {
                     state.outstanding[pair] += 1;
-                    requests[pair].push(request.named(name));
+                    requests[pair].push(WorkRequest::new(direction, piece, remote, name));
                 }
                 // Unreachable: all queue pairs together hold no more.
                 Err(_) => ended.push(Completion::released(slice, Sent::None)),
@@ -318,8 +319,8 @@ impl Lane {
         }
     }
 
-    /// Builds the work request of a posting, or the error that makes it impossible.
-    fn request(&self, posting: &Posting) -> Result<WorkRequest, VerbsError> {
+    /// Returns both sides of a posting as requests name them, or the error that makes it impossible.
+    fn sides(&self, posting: &Posting) -> Result<(ibv_sge, rdma_t), VerbsError> {
         let Posting { direction, span, remote, memory, .. } = posting;
         let unknown = "the segment is not registered with the peer's RDMA device";
         let Some(memory) = memory else {
@@ -343,8 +344,7 @@ impl Lane {
         let Some(remote) = remote_of(*remote) else {
             return Err(self.refusal("the peer's key is none of a device".to_owned()));
         };
-        let piece = ibv_sge { addr: span.address(), length, lkey: local_key };
-        Ok(WorkRequest::new(*direction, piece, remote))
+        Ok((ibv_sge { addr: span.address(), length, lkey: local_key }, remote))
     }
 
     fn refusal(&self, detail: String) -> VerbsError {

@@ -10,6 +10,8 @@ use super::binding::{
 use super::context::Context;
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -57,6 +59,35 @@ struct Queue {
 struct Pair {
     qp: ibv_qp,
     held: Mutex<VecDeque<u64>>,
+}
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Allocations of this thread so far.
+pub(super) fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+// SAFETY: the calls are those of the system's allocator, which keeps to the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller's.
+        unsafe { System.dealloc(at, layout) }
+    }
 }
 
 fn zeroed<T>() -> T {

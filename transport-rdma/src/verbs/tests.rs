@@ -1,6 +1,6 @@
 //! Lanes over a scripted device: what it keeps, loses and tells late.
 
-use super::scripted::Device;
+use super::scripted::{Device, allocations};
 use super::{DeviceEvent, Nic, NicConfig, NicSink, Polling, Registration};
 use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};
@@ -8,8 +8,8 @@ use handfast_transport::{
     Access, Completion, CompletionStatus, Direction, LaneSink, Memory, Posting, SliceId,
 };
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 const LANE: Lifecycle = Lifecycle(7);
@@ -218,21 +218,80 @@ fn nic_without_a_descriptor_takes_no_lanes() {
     }
 }
 
+/// Posting and completing allocate nothing but the growth of buffers, on one lane or on many.
+#[test]
+fn steady_transfers_allocate_nothing() {
+    const LANES: u64 = 20;
+    const DEPTH: u64 = 32;
+    const SLICES: u64 = 100_000;
+    // The buffers of a lane and the thread's own grow by doubling.
+    let growth = |lanes: u64| 16 + 24 * lanes;
+    for lanes in [1, LANES] {
+        let site = Site::new(|config| config.polling = Polling::Busy);
+        (0..lanes).for_each(|lane| site.connect(Lifecycle(lane), 2));
+        let load = Load {
+            nic: Arc::downgrade(&site.nic),
+            posting: site.postings(1).remove(0),
+            left: SLICES,
+            spare: Vec::with_capacity(DEPTH as usize),
+            allocations: Vec::with_capacity(SLICES as usize),
+        };
+        *site.told.load.lock() = Some(load);
+        (0..lanes).for_each(|lane| site.nic.post(Lifecycle(lane), &mut site.postings(DEPTH)));
+        site.wait("the last completion", |told| told.is_over);
+        let load = site.told.load.lock().take().unwrap();
+        let (reports, at) = (load.allocations.len() as u64, |end: Option<&u64>| *end.unwrap());
+        let made = at(load.allocations.last()) - at(load.allocations.first());
+        assert!(
+            made <= growth(lanes) && made < reports / 4,
+            "{made} allocations, {reports} reports"
+        );
+    }
+}
+
+/// Posts a slice for each that ended, on the thread that reports the end.
+struct Load {
+    nic: Weak<Nic>,
+    posting: Posting,
+    left: u64,
+    spare: Vec<Posting>,
+    /// Allocations of the thread at each report.
+    allocations: Vec<u64>,
+}
+
 #[derive(Clone, Default)]
 struct Told {
     ends: Vec<(Lifecycle, CompletionStatus)>,
     failures: Vec<(Lifecycle, TransportError)>,
     events: Vec<DeviceEvent>,
+    is_over: bool,
 }
 
 #[derive(Default)]
 struct Recorder {
     told: Mutex<Told>,
+    load: Mutex<Option<Load>>,
     more: Condvar,
 }
 
 impl LaneSink for Recorder {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
+        if let Some(load) = &mut *self.load.lock() {
+            load.allocations.push(allocations());
+            assert!(completions.iter().all(|end| end.status == CompletionStatus::Done));
+            load.left = load.left.saturating_sub(completions.len() as u64);
+            let more = completions
+                .drain(..)
+                .map(|end| Posting { slice: end.slice, ..load.posting.clone() });
+            load.spare.extend(more);
+            match load.nic.upgrade().filter(|_| load.left > 0) {
+                Some(nic) => nic.post(lane, &mut load.spare),
+                None => self.told.lock().is_over = true,
+            }
+            if load.left > 0 {
+                return;
+            }
+        }
         let ends = completions.drain(..).map(|completion| (lane, completion.status));
         self.told.lock().ends.extend(ends);
         self.more.notify_all();

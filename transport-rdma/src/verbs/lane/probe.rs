@@ -27,7 +27,7 @@ impl Probe {
             Self::Byte(remote) => (1, remote_of(remote)?),
         };
         let (addr, lkey) = (scratch.span().address(), scratch.key().local);
-        Some(WorkRequest::new(Direction::Read, ibv_sge { addr, length, lkey }, remote))
+        Some(WorkRequest::new(Direction::Read, ibv_sge { addr, length, lkey }, remote, 0))
     }
 }
 

@@ -352,7 +352,7 @@ impl BareQueuePair {
         let piece =
             ibv_sge { addr: request.address, length: request.length, lkey: request.local_key };
         let remote = rdma_t { remote_addr: request.remote_address, rkey: request.remote_key };
-        let work = WorkRequest::new(Direction::Write, piece, remote).named(request.name);
+        let work = WorkRequest::new(Direction::Write, piece, remote, request.name);
         let WorkRequest { request: mut work, mut piece } = work;
         work.opcode = match request.kind {
             BareKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
