@@ -2,6 +2,7 @@
 
 use super::scripted::{Device, allocations};
 use super::{DeviceEvent, Nic, NicConfig, NicSink, Polling, Registration};
+use crate::status::FLUSHED;
 use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
@@ -10,7 +11,7 @@ use handfast_transport::{
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LANE: Lifecycle = Lifecycle(7);
 const NEXT: Lifecycle = Lifecycle(8);
@@ -216,6 +217,24 @@ fn nic_without_a_descriptor_takes_no_lanes() {
         site.nic.retire(LANE).unwrap();
         assert_eq!((site.nic.lanes(), site.told().failures.len()), (0, 1));
     }
+}
+
+/// Completions that are no longer signalled are found all the same, and slices end with them.
+#[test]
+fn unsignalled_completions_end_their_slices() {
+    let site = Site::new(|config| config.drain = PATIENCE);
+    site.device.holds.store(true, Ordering::Relaxed);
+    site.connect(LANE, 1);
+    site.post(LANE, 1);
+    site.device.answer("ibv_get_cq_event", &[libc::EIO]);
+    site.device.signal();
+    site.wait("the loss", |told| told.events.contains(&DeviceEvent::DeviceLost));
+    site.device.complete(site.device.queue_pairs()[0], FLUSHED);
+    let began = Instant::now();
+    site.nic.retire(LANE).unwrap();
+    assert!(began.elapsed() < PATIENCE, "it did not wait for the end of the drain");
+    assert_eq!(site.told().ends, [(LANE, CompletionStatus::Flushed)]);
+    assert_eq!(site.nic.counters().slices_abandoned, 0);
 }
 
 /// Posting and completing allocate nothing but the growth of buffers, on one lane or on many.
