@@ -347,6 +347,9 @@ impl Turn {
     fn probe(&mut self) {
         let Some(rounds) = &mut self.rounds else { return };
         let now = Instant::now();
+        if now < rounds.next_check() {
+            return;
+        }
         let due: Vec<_> = {
             let lanes = self.shared.lanes.lock();
             let Some(from) = rounds.begin(now, lanes.len()) else { return };
