@@ -38,7 +38,7 @@ pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
 pub use transport::{
-    LocalNic, PEER_PROBE_MAX, QUEUE_PAIRS_PER_LANE, RAIL_PROBE_MAX, RdmaTransport, WITHDRAWAL_MAX,
+    LocalNic, PEER_PROBE_MAX, QUEUE_PAIRS_PER_LANE, RAIL_PROBE_MAX, RdmaTransport,
 };
 #[cfg(feature = "bare")]
 pub use verbs::{
@@ -48,9 +48,8 @@ pub use verbs::{
 #[cfg(feature = "verbs")]
 pub use verbs::{
     COMPLETION_QUEUES_MAX, DEPTH_MAX, DeviceEvent, DeviceRegistration, IDLE_PROBE_DEFAULT,
-    IDLE_PROBE_MIN, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad, NicSink, PROBE_ANSWER_MAX,
-    Polling, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions, Registration,
-    SERVICE_LEVEL_MAX,
+    IDLE_PROBE_MIN, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad, NicSink, PATIENCE_MAX, Polling,
+    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions, Registration, SERVICE_LEVEL_MAX,
 };
 
 /// The usable devices by name, never empty.

@@ -6,7 +6,7 @@ mod tests;
 
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
-use crate::verbs::Nic;
+use crate::verbs::{LaneHandle, Nic};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -30,9 +30,6 @@ pub const RAIL_PROBE_MAX: Duration = Duration::from_secs(5);
 /// Longest probe of a legacy peer ([`Endpoints::probe`]): less than the life cycle's limit of an
 /// operation (`Timing::operation`, 5 s), and longer than a device retries towards a silent peer.
 pub const PEER_PROBE_MAX: Duration = Duration::from_secs(4);
-/// Longest time of a withdrawn slice until it completes. A queue pair releases nothing, so past it
-/// the lane fails, which releases all. Longer than a device retries towards a silent peer.
-pub const WITHDRAWAL_MAX: Duration = Duration::from_secs(1);
 /// Bits of a packet sequence number.
 const PSN_BITS: u32 = 24;
 const _: () = assert!(QUEUE_PAIRS_PER_LANE as u32 * PSN_BITS <= u64::BITS);
@@ -47,7 +44,8 @@ struct Endpoint {
     peer: NicPath,
     /// The local NIC.
     nic: Arc<Nic>,
-    is_connected: bool,
+    /// The lane, once it is connected.
+    lane: Option<LaneHandle>,
 }
 
 /// Lanes over queue pairs of several NICs. Cloning is cheap and shares them. Each step runs on one
@@ -120,28 +118,33 @@ impl RdmaTransport {
 
     /// Returns whether the endpoint is connected, and so the lane of its lifecycle exists here.
     pub fn is_connected(&self, lane: Lifecycle) -> bool {
-        self.inner.endpoints.read().get(&lane).is_some_and(|endpoint| endpoint.is_connected)
+        self.inner.endpoints.read().get(&lane).is_some_and(|endpoint| endpoint.lane.is_some())
     }
 
     /// Like [`DataPath::post`], but returns false and leaves `postings` as they are if there is no
     /// such lane. For a caller with another transport, in place of a second look-up.
     pub fn try_post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) -> bool {
-        let Some(nic) = self.inner.connected(lane) else { return false };
-        nic.post(lane, postings);
+        let handle = self.inner.endpoints.read().get(&lane).and_then(|it| it.lane.clone());
+        let Some(handle) = handle else { return false };
+        handle.post(postings);
         true
     }
 
     /// Like [`DataPath::withdraw`], but returns false if there is no such lane.
     pub fn try_withdraw(&self, lane: Lifecycle, slice: SliceId) -> bool {
         let Some(nic) = self.inner.connected(lane) else { return false };
+        let patience = nic.patience();
         let (nic, sink) = (Arc::downgrade(&nic), Arc::downgrade(&self.inner.sink));
         self.inner.runtime.spawn(async move {
-            tokio::time::sleep(WITHDRAWAL_MAX).await;
+            tokio::time::sleep(patience).await;
             let (Some(nic), Some(sink)) = (nic.upgrade(), sink.upgrade()) else { return };
             // The slice may have completed meanwhile.
             if nic.holds(lane, slice) {
-                let limit_ms = WITHDRAWAL_MAX.as_millis();
-                let detail = format!("a withdrawn slice did not end within {limit_ms} ms");
+                let detail = format!(
+                    "the device reported neither an answer nor an error of a withdrawn slice within \
+                     {} ms, more than its timers take",
+                    patience.as_millis()
+                );
                 let error = TransportError::new(Side::Local, "withdraw", detail);
                 sink.on_lane_failed(lane, error);
             }
@@ -164,7 +167,8 @@ impl DataPath for RdmaTransport {
         }
     }
 
-    /// Fails the lane if the slice does not complete within [`WITHDRAWAL_MAX`].
+    /// Fails the lane if the slice does not complete within [`Nic::patience`]: a queue pair gives
+    /// nothing back, and a device that still tries ends it earlier.
     fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
         self.try_withdraw(lane, slice);
     }
@@ -240,7 +244,7 @@ impl Inner {
     /// The NIC of a connected endpoint.
     fn connected(&self, lane: Lifecycle) -> Option<Arc<Nic>> {
         let endpoints = self.endpoints.read();
-        let connected = endpoints.get(&lane).filter(|endpoint| endpoint.is_connected);
+        let connected = endpoints.get(&lane).filter(|endpoint| endpoint.lane.is_some());
         connected.map(|endpoint| endpoint.nic.clone())
     }
 
@@ -252,7 +256,7 @@ impl Inner {
     ) -> Result<Body, NotCreated> {
         let nic = self.nic(&peer)?.clone();
         // Before the step, which may go on after this future is dropped: a retire follows it.
-        let endpoint = Endpoint { peer: peer.clone(), nic: nic.clone(), is_connected: false };
+        let endpoint = Endpoint { peer: peer.clone(), nic: nic.clone(), lane: None };
         self.insert(lifecycle, endpoint)?;
         let created = self.steps.run(&peer, move || create(&nic)).await;
         created.map_err(|error| {
@@ -276,9 +280,10 @@ impl Inner {
         body: Body,
     ) -> Result<(), TransportError> {
         let Endpoint { peer, nic, .. } = self.endpoint(lifecycle, "wire")?;
-        self.steps.run(&peer, move || nic.connect(lifecycle, &body)).await?;
+        let connect = move || nic.connect(lifecycle, &body).map(|()| nic.handle(lifecycle));
+        let lane = self.steps.run(&peer, connect).await?;
         if let Some(endpoint) = self.endpoints.write().get_mut(&lifecycle) {
-            endpoint.is_connected = true;
+            endpoint.lane = lane;
         }
         Ok(())
     }

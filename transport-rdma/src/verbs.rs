@@ -15,16 +15,22 @@ mod objects;
 mod poller;
 mod registration;
 mod reset;
+mod rounds;
+#[cfg(test)]
+mod scripted;
 mod sink;
+#[cfg(test)]
+mod tests;
 mod work;
 
 pub use completions::COMPLETION_QUEUES_MAX;
 pub use config::{
-    DEPTH_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, NicConfig, PROBE_ANSWER_MAX,
+    DEPTH_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, NicConfig, PATIENCE_MAX,
     QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
 };
 pub(crate) use context::devices;
 pub use counters::NicLoad;
+pub(crate) use nic::LaneHandle;
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{

@@ -64,6 +64,24 @@ macro_rules! library {
             $(pub(super) $extra: Option<unsafe extern "C" fn($($extra_argument),*) -> $extra_result>,)*
         }
 
+        #[cfg(test)]
+        impl Library {
+            /// A library each of whose functions ends the process. Tests replace those that they need.
+            #[allow(unsafe_code)]
+            pub(super) fn absent() -> Self {
+                Self {
+                    $($(#[$when])? $name: {
+                        unsafe extern "C" fn absent($(_: $argument),*) -> $result {
+                            eprintln!(concat!(stringify!($name), " is not scripted"));
+                            std::process::abort()
+                        }
+                        absent
+                    },)*
+                    optional: Optional { $($extra: None,)* },
+                }
+            }
+        }
+
         impl Library {
             #[allow(unsafe_code)]
             fn load() -> Result<Self, RdmaUnavailable> {

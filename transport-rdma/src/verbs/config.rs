@@ -63,8 +63,10 @@ pub struct NicConfig {
 
 /// Default interval between checks for idle lanes.
 pub const IDLE_PROBE_DEFAULT: Duration = Duration::from_secs(10);
-/// Maximum timeout of an idle lane's probe.
-pub const PROBE_ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Longest [`NicConfig::patience`], whatever the timers.
+pub const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// Factor by which devices stretch their configured timers, at most.
+const STRETCH_MAX: u64 = 4;
 /// Shortest interval between checks for idle lanes.
 pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
 /// Default size of a completion queue: 256 queue pairs of the default depth of 64.
@@ -93,12 +95,14 @@ impl NicConfig {
         }
     }
 
-    /// Longest time of an idle lane's probe without an answer, for any device: four times its
-    /// configured wait, since devices stretch that, and at most [`PROBE_ANSWER_MAX`].
-    pub(super) fn probe_patience(&self, profile: &DeviceProfile) -> Duration {
+    /// Longest time of a request without an answer or an error, on a device of `profile`: its tries
+    /// times its timeout, four times over, since devices stretch that, and at most [`PATIENCE_MAX`].
+    /// A device that reports nothing for longer has lost the request.
+    pub fn patience(&self, profile: &DeviceProfile) -> Duration {
         let tries = u64::from(profile.retries_fixed.unwrap_or(self.retries)) + 1;
         let interval_ns = 4_096u64 << self.timeout_exponent.min(TIMEOUT_EXPONENT_MAX);
-        Duration::from_nanos(interval_ns.saturating_mul(4 * tries)).min(PROBE_ANSWER_MAX)
+        let nanos = interval_ns.saturating_mul(STRETCH_MAX * tries);
+        Duration::from_nanos(nanos).min(PATIENCE_MAX)
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
@@ -122,17 +126,23 @@ impl NicConfig {
 mod tests {
     use super::*;
 
-    /// A probe is given up after four times the device's own timeout, or a minute.
+    /// The device is given four times its own timeout, or a minute: always longer than it tries.
     #[test]
-    fn probe_timeout_follows_the_device() {
+    fn patience_follows_the_timers_and_the_device() {
         use crate::profile::DEVICE_PROFILES;
         let profile = |name| **DEVICE_PROFILES.iter().find(|p| p.name == name).unwrap();
         let config = NicConfig { timeout_exponent: 14, retries: 6, ..NicConfig::new("any") };
-        let seconds = |name| config.probe_patience(&profile(name)).as_secs();
+        let seconds = |name| config.patience(&profile(name)).as_secs();
         // Seven times 67 ms, or 25 times, and each four times.
         assert_eq!((seconds("rxe"), seconds("erdma-compat")), (1, 6));
+        let tries = |retries| NicConfig { timeout_exponent: 16, retries, ..config.clone() };
+        assert_eq!(
+            tries(4).patience(&profile("mlx5")),
+            Duration::from_nanos(4 * 5 * (4_096 << 16))
+        );
+        assert_eq!(tries(0).patience(&profile("mlx5")), Duration::from_nanos(4 * (4_096 << 16)));
         let patient = NicConfig { timeout_exponent: 31, ..config };
-        assert_eq!(patient.probe_patience(&profile("rxe")), PROBE_ANSWER_MAX);
+        assert_eq!(patient.patience(&profile("rxe")), PATIENCE_MAX);
     }
 
     #[test]

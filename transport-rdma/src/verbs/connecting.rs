@@ -6,7 +6,7 @@ use super::context::mtu_number;
 use super::lane::{Announced, Lane, LaneSetup};
 use super::lanes::Refused;
 use super::nic::Nic;
-use super::objects::{Numbers, Patience, QueuePair, Route};
+use super::objects::{Numbers, Owner, Patience, QueuePair, Route};
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, gid_text, parse_gid, rank, table, usable_gids};
 use crate::pairing::{KernelRoutes, is_one_family, moves_first};
@@ -34,8 +34,8 @@ impl Nic {
     /// every lane, since they keep late packets of a former lane out.
     ///
     /// # Errors
-    /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it) or a call failed;
-    /// nothing is left of the lane.
+    /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it), the NIC is lost
+    /// ([`Nic::lost`]) or a call failed; nothing is left of the lane.
     pub fn create(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
         self.make(lifecycle, psns, None)
     }
@@ -81,6 +81,7 @@ impl Nic {
         if psns.iter().any(|psn| *psn > PSN_MAX) {
             return Err(refused("a packet sequence number has 24 bits".to_owned()));
         }
+        self.shared.not_lost()?;
         let port = context.port_facts(self.config.port)?;
         let chosen = self.announce(peer.as_deref())?;
         tracing::debug!(lane = lifecycle.0, peer, gid = chosen.why, "address announced");
@@ -106,15 +107,11 @@ impl Nic {
         let entries = u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(self.config.depth);
         let made = self.shared.queues.reserve(entries);
         let made = made.and_then(|reservation| Lane::new(lifecycle, psns, reservation, setup));
-        let mut lanes = self.shared.lanes.lock();
-        let lane = match made {
-            Ok(lane) => lane,
-            Err(error) => {
-                lanes.give_up(lifecycle, pairs);
-                let queue_pairs = lanes.queue_pairs();
-                return Err(exhausted(error, queue_pairs, self.shared.queues.load()));
-            }
-        };
+        let lane = made.map_err(|error| {
+            let mut lanes = self.shared.lanes.lock();
+            lanes.give_up(lifecycle, pairs);
+            exhausted(error, lanes.queue_pairs(), self.shared.queues.load())
+        })?;
         let body = Body {
             queue_pairs: lane.numbers.clone(),
             psns: psns.to_vec(),
@@ -124,6 +121,20 @@ impl Nic {
             rd_atomic: u32::from(self.rd_atomic),
             ..Body::default()
         };
+        self.insert(lane)?;
+        Ok(body)
+    }
+
+    /// Inserts a lane, unless the NIC or the lane's completion queue failed during its creation.
+    fn insert(&self, lane: Lane) -> Result<(), VerbsError> {
+        let mut lanes = self.shared.lanes.lock();
+        // What failed before this was noted before, and what fails after it finds the lane.
+        if let Err(error) = self.shared.usable(&lane.shard) {
+            lanes.give_up(lane.lifecycle, lane.numbers.len());
+            // First, since the queue pairs are destroyed here.
+            drop(lanes);
+            return Err(error);
+        }
         lanes.insert(Arc::new(lane));
         let is_first = !self.shared.has_lanes.swap(true, Ordering::Relaxed);
         drop(lanes);
@@ -131,13 +142,14 @@ impl Nic {
             // The poller sleeps without a timeout while there is no lane.
             self.shared.queues.wake();
         }
-        Ok(body)
+        Ok(())
     }
 
     /// Creates a queue pair without a lane.
     pub(super) fn queue_pair(&self, reservation: &Reservation) -> Result<QueuePair, VerbsError> {
         let queue = Arc::clone(&reservation.shard.queue);
-        QueuePair::new(Arc::clone(&self.domain), queue, 1, self.config.port).map_err(|error| {
+        let (domain, port) = (Arc::clone(&self.domain), self.config.port);
+        QueuePair::new(domain, queue, 1, port, Owner::Nobody).map_err(|error| {
             let lanes = self.shared.lanes.lock();
             let queue_pairs = lanes.queue_pairs();
             exhausted(error, queue_pairs, self.shared.queues.load())

@@ -12,6 +12,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `link_layer` of a port that is not InfiniBand's (`IBV_LINK_LAYER_ETHERNET`).
 const LINK_LAYER_ETHERNET: u8 = 2;
@@ -23,6 +24,8 @@ pub(super) struct Context {
     pub(super) verbs: &'static Library,
     pub(super) device: String,
     raw: *mut ibv_context,
+    /// The device was removed, as its event said.
+    lost: AtomicBool,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation: any thread may use a context, also at the
@@ -140,13 +143,20 @@ impl Context {
         // SAFETY: the device is of the list, which is freed only after this.
         let raw = unsafe { (list.verbs.ibv_open_device)(*device) };
         let code = errno();
-        let context = Self { verbs: list.verbs, device: name.to_owned(), raw };
+        let lost = AtomicBool::new(false);
+        let context = Self { verbs: list.verbs, device: name.to_owned(), raw, lost };
         if raw.is_null() {
             let error = context.failed("ibv_open_device", code);
             std::mem::forget(context);
             return Err(error);
         }
         Ok(context)
+    }
+
+    /// A context of a library and a device of this process.
+    #[cfg(test)]
+    pub(super) fn scripted(verbs: &'static Library, raw: *mut ibv_context) -> Self {
+        Self { verbs, device: "scripted".to_owned(), raw, lost: AtomicBool::new(false) }
     }
 
     pub(super) fn raw(&self) -> *mut ibv_context {
@@ -178,6 +188,20 @@ impl Context {
     /// Checks the return value of a call.
     pub(super) fn check(&self, call: &'static str, returned: i32) -> Result<(), VerbsError> {
         code_of(returned).map_or(Ok(()), |code| Err(self.failed(call, code)))
+    }
+
+    /// Notes that the device was removed.
+    pub(super) fn on_lost(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// Checks the return value of a destruction, after which the object is gone. The kernel destroys
+    /// the objects of a device that is removed by itself, and answers each later call with EIO.
+    pub(super) fn check_gone(&self, call: &'static str, returned: i32) -> Result<(), VerbsError> {
+        match code_of(returned) {
+            Some(libc::EIO) if self.lost.load(Ordering::Acquire) => Ok(()),
+            _ => self.check(call, returned),
+        }
     }
 
     pub(super) fn device_facts(&self) -> Result<DeviceFacts, VerbsError> {

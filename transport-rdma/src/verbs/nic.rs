@@ -1,6 +1,6 @@
 //! A NIC: one port of one device, its registrations and its lanes.
 
-use super::completions::{CompletionQueues, QueueLimits};
+use super::completions::{CompletionQueues, QueueLimits, Shard};
 use super::config::NicConfig;
 use super::context::Context;
 use super::counters::{Counts, NicLoad};
@@ -9,7 +9,7 @@ use super::lanes::Lanes;
 use super::objects::{Channel, Domain};
 use super::poller::{Poller, waker};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
-use super::sink::NicSink;
+use super::sink::{DeviceEvent, NicSink};
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
@@ -21,8 +21,8 @@ use handfast_core::transport::Side;
 use handfast_transport::{Access, Completion, DataPath, Memory, Posting, RemoteSpan, Sent, Span};
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Maximum queue pairs created and destroyed by one [`Nic::skip_numbers`].
@@ -39,12 +39,52 @@ pub(super) struct Shared {
     pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
-    pub(super) probe_patience: Duration,
+    pub(super) patience: Duration,
     /// Local memory of probes.
     pub(super) scratch: Registration,
+    /// The failure after which the NIC takes no lanes.
+    pub(super) lost: OnceLock<VerbsError>,
 }
 
 impl Shared {
+    /// Fails all lanes, and takes no more, since the device or its descriptors are lost.
+    pub(super) fn lose(&self, error: VerbsError) {
+        // First: a lane that is being created sees it, or is failed here.
+        if self.lost.set(error.clone()).is_ok() {
+            self.all_lanes().iter().for_each(|lane| lane.fail(error.clone()));
+            self.sink.on_device_event(&self.context.device, DeviceEvent::DeviceLost);
+        }
+    }
+
+    /// Fails the lanes of a completion queue, which takes no more.
+    pub(super) fn fail_queue(&self, queue: &Shard, error: &VerbsError) {
+        // First, as above.
+        if queue.on_failed() {
+            let lanes = self.all_lanes();
+            let of_queue = lanes.iter().filter(|lane| lane.shard.number == queue.number);
+            of_queue.for_each(|lane| lane.fail(error.clone()));
+        }
+    }
+
+    /// The error of a creation after the loss of the NIC.
+    pub(super) fn not_lost(&self) -> Result<(), VerbsError> {
+        let Some(VerbsError { call, code, detail, .. }) = self.lost.get() else { return Ok(()) };
+        let detail = format!(
+            "the NIC takes no lanes, since {call} failed: {detail}; it has to be opened again"
+        );
+        Err(self.context.error(Side::Local, "bring_up", *code, detail))
+    }
+
+    /// The error of a creation on a NIC or a completion queue that failed meanwhile.
+    pub(super) fn usable(&self, queue: &Shard) -> Result<(), VerbsError> {
+        self.not_lost()?;
+        if queue.has_failed() {
+            let detail = "the completion queue failed during the creation; try it again";
+            return Err(self.context.error(Side::Local, "bring_up", 0, detail));
+        }
+        Ok(())
+    }
+
     pub(super) fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
         self.lanes.lock().by_lifecycle.get(&lifecycle.0).cloned()
     }
@@ -59,8 +99,20 @@ impl Shared {
     }
 }
 
+/// A lane, found once and posted on many times. It ends as without a handle.
+#[derive(Clone)]
+pub(crate) struct LaneHandle(Arc<Lane>);
+
+impl LaneHandle {
+    /// Like [`Nic::post`].
+    pub(crate) fn post(&self, postings: &mut Vec<Posting>) {
+        self.0.post(postings);
+    }
+}
+
 /// One port of one device. Its calls may block as documented and need threads that may; none waits
-/// for another's peer. Dropping it retires its lanes; registrations may outlive it.
+/// for another's peer. Dropping it retires its lanes; registrations may outlive it. A lane that the
+/// device does not let go then, and the memory of its slices, stay until the process ends.
 pub struct Nic {
     // Dropped first: its thread uses what follows.
     pub(super) poller: Option<Poller>,
@@ -90,7 +142,15 @@ impl Nic {
     /// No library, no such device, one that cannot have lanes, a port that is not active or has no
     /// usable address, a setting out of range, or a failed call.
     pub fn open(config: NicConfig, sink: Arc<dyn NicSink>) -> Result<Self, VerbsError> {
-        let context = Arc::new(Context::open(&config.device)?);
+        Self::over(Arc::new(Context::open(&config.device)?), config, sink)
+    }
+
+    /// Like [`Nic::open`], with an open device.
+    pub(super) fn over(
+        context: Arc<Context>,
+        config: NicConfig,
+        sink: Arc<dyn NicSink>,
+    ) -> Result<Self, VerbsError> {
         let wrong = |detail: String| context.error(Side::Configuration, "open", 0, detail);
         config.check().map_err(wrong)?;
         let recognised = recognised(&config.device);
@@ -136,8 +196,9 @@ impl Nic {
             sink,
             counts: Arc::default(),
             profile,
-            probe_patience: config.probe_patience(profile),
+            patience: config.patience(profile),
             scratch: scratch(&domain)?,
+            lost: OnceLock::new(),
             context,
         });
         let poller = Poller::start(Arc::clone(&shared), woken, config.polling, config.idle_probe)?;
@@ -153,6 +214,11 @@ impl Nic {
     /// The device's profile, and the reason for its recognition.
     pub fn recognised(&self) -> &Recognised {
         &self.recognised
+    }
+
+    /// Longest time of a request without an answer or an error, see [`NicConfig::patience`].
+    pub fn patience(&self) -> Duration {
+        self.shared.patience
     }
 
     /// Returns the address that was chosen at the NIC's opening, and the reason. Lanes announce it unless
@@ -229,7 +295,7 @@ impl Nic {
         }
         let reservation = self.shared.queues.reserve(1)?;
         for _ in 0..count {
-            self.queue_pair(&reservation)?.destroy()?;
+            self.queue_pair(&reservation)?.destroy().map_err(|kept| kept.error)?;
         }
         Ok(())
     }
@@ -300,11 +366,12 @@ impl Nic {
     /// memory. Idempotent. Not to be called from a [`NicSink`].
     ///
     /// # Errors
-    /// A failed call. If the lane is still known, retire it again.
+    /// The lane is in use, or the device did not destroy a queue pair of it. The lane is still known,
+    /// and holds its slices with their memory, as many queue pairs as before in every limit, and the
+    /// reserved completions: retire it again. The number of attempts is the caller's.
     pub fn retire(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
-        let gone = lane.retire(Instant::now() + self.config.drain);
-        if matches!(gone, Ok(false)) {
+        if !lane.retire(Instant::now() + self.config.drain)? {
             let detail = "the lane is in use; retire it again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
         }
@@ -313,7 +380,7 @@ impl Nic {
             self.shared.counts.lock().lanes_retired += 1;
         }
         self.shared.has_lanes.store(lanes.len() > 0, Ordering::Relaxed);
-        gone.map(|_| ())
+        Ok(())
     }
 
     /// Returns the number of lanes.
@@ -321,10 +388,21 @@ impl Nic {
         self.shared.lanes.lock().len()
     }
 
+    /// The lane, for posts without a look-up; none if the lifecycle has none.
+    pub(crate) fn handle(&self, lifecycle: Lifecycle) -> Option<LaneHandle> {
+        self.shared.lane(lifecycle).map(LaneHandle)
+    }
+
     /// Returns whether the device holds a slice without a reported completion. Scans all work in flight
     /// on the lane.
     pub fn holds(&self, lane: Lifecycle, slice: SliceId) -> bool {
         self.shared.lane(lane).is_some_and(|lane| lane.holds(slice))
+    }
+
+    /// The failure after which the NIC takes no lanes, if there was one: the device is lost, or its
+    /// events or completions cannot be read. It has to be opened again.
+    pub fn lost(&self) -> Option<&VerbsError> {
+        self.shared.lost.get()
     }
 
     /// Counters since the NIC was opened.
@@ -382,8 +460,11 @@ impl Drop for Nic {
         lanes.iter().for_each(|lane| lane.revoke());
         let deadline = Instant::now() + self.config.drain;
         for lane in lanes {
-            if let Err(error) = lane.retire(deadline) {
-                tracing::warn!(%error, lane = lane.lifecycle.0, "a lane was not retired cleanly");
+            let retired = lane.retire(deadline);
+            if !matches!(retired, Ok(true)) {
+                tracing::error!(?retired, lane = lane.lifecycle.0, "the lane is kept for ever");
+                // The device may still touch the memory of its slices.
+                std::mem::forget(lane);
             }
         }
         drop(self.poller.take());

@@ -12,6 +12,8 @@ use super::lane::WorkCompletion;
 use crate::error::{VerbsError, code_of, words_of};
 use handfast_core::transport::Side;
 use handfast_transport::{DeviceId, LimitReached, NicLimit};
+use parking_lot::Mutex;
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -179,6 +181,9 @@ impl Channel {
 pub(super) struct CompletionQueue {
     channel: Arc<Channel>,
     raw: *mut ibv_cq,
+    /// Held by each poll, and by each destruction of a queue pair on the queue: some drivers look a
+    /// completion's queue pair up without a lock of their own while it is freed.
+    polled: Mutex<()>,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, and the queue is destroyed once.
@@ -201,7 +206,7 @@ impl CompletionQueue {
         if raw.is_null() {
             return Err(context.failed("ibv_create_cq", code));
         }
-        Ok(Self { channel, raw })
+        Ok(Self { channel, raw, polled: Mutex::new(()) })
     }
 
     /// Arms the queue for its next completion. Earlier completions raise no event: poll afterwards.
@@ -218,8 +223,11 @@ impl CompletionQueue {
     ) -> Result<usize, VerbsError> {
         let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; N];
         let room = i32::try_from(N).unwrap_or(i32::MAX);
-        // SAFETY: the queue lives while `self` does; the call writes at most N entries.
+        let polled = self.polled.lock();
+        // SAFETY: the queue lives while `self` does; the call writes at most N entries. No queue pair
+        // of the queue is freed meanwhile, since its destruction holds the same lock.
         let count = unsafe { ibv_poll_cq(self.raw, room, entries.as_mut_ptr().cast()) };
+        drop(polled);
         let Ok(count) = usize::try_from(count) else {
             let code = code_of(count).unwrap_or(0);
             return Err(self.channel.context.failed("ibv_poll_cq", code));
@@ -239,15 +247,52 @@ impl CompletionQueue {
 /// experiment.
 pub(super) struct QueuePair {
     domain: Arc<Domain>,
-    _completions: Arc<CompletionQueue>,
+    completions: Arc<CompletionQueue>,
     raw: *mut ibv_qp,
+}
+
+/// Owner of a queue pair, which events of the queue pair name: its number may be another's by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A queue pair without a lane.
+    Nobody,
+    /// The lane, by serial number.
+    Lane(u32),
+}
+
+impl Owner {
+    /// The value of the queue pair's `qp_context`, which nothing follows as a pointer.
+    fn to_context(self) -> *mut c_void {
+        ptr::without_provenance_mut(match self {
+            Self::Nobody => 0,
+            Self::Lane(serial) => serial as usize + 1,
+        })
+    }
+
+    pub(super) fn of_context(context: *mut c_void) -> Self {
+        let serial = context.addr().checked_sub(1).and_then(|serial| u32::try_from(serial).ok());
+        serial.map_or(Self::Nobody, Self::Lane)
+    }
+}
+
+/// A queue pair that the device did not destroy: it may still touch memory.
+pub(super) struct Undestroyed {
+    pub(super) pair: QueuePair,
+    pub(super) error: VerbsError,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, and the queue pair is destroyed once.
 unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
-destroyed_by!(QueuePair, ibv_destroy_qp, domain.context);
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!(%error, "the kernel keeps a queue pair until the device is closed");
+        }
+    }
+}
 
 /// Destination of a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -287,23 +332,24 @@ impl QueuePair {
         completions: Arc<CompletionQueue>,
         depth: u32,
         port: u8,
+        owner: Owner,
     ) -> Result<Self, VerbsError> {
         // Nothing is ever received, but some drivers refuse a queue of none.
-        let pair = Self::created(domain, completions, depth, 1)?;
+        let pair = Self::created(domain, completions, [depth, 1], owner)?;
         pair.initialise(port)?;
         Ok(pair)
     }
 
-    /// Creates a queue pair, in RESET.
+    /// Creates a queue pair, in RESET. The depths are those of sends and of receives.
     fn created(
         domain: Arc<Domain>,
         completions: Arc<CompletionQueue>,
-        send_depth: u32,
-        receive_depth: u32,
+        [send_depth, receive_depth]: [u32; 2],
+        owner: Owner,
     ) -> Result<Self, VerbsError> {
         let context = Arc::clone(&domain.context);
         let mut wanted = ibv_qp_init_attr {
-            qp_context: ptr::null_mut(),
+            qp_context: owner.to_context(),
             send_cq: completions.raw,
             recv_cq: completions.raw,
             srq: ptr::null_mut(),
@@ -323,7 +369,7 @@ impl QueuePair {
         if raw.is_null() {
             return Err(context.failed("ibv_create_qp", code));
         }
-        Ok(Self { domain, _completions: completions, raw })
+        Ok(Self { domain, completions, raw })
     }
 
     /// Moves to INIT, which binds the port.
@@ -437,13 +483,26 @@ impl QueuePair {
         self.modify("ibv_modify_qp(ERR)", attributes, Mask::IBV_QP_STATE)
     }
 
-    /// Destroys the queue pair. If this fails, the kernel keeps it until the process exits.
-    pub(super) fn destroy(mut self) -> Result<(), VerbsError> {
-        let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
+    /// Destroys the queue pair, or returns it: the destruction may be tried again. Waits for a poll
+    /// of its completion queue, and makes polls wait.
+    pub(super) fn destroy(mut self) -> Result<(), Box<Undestroyed>> {
+        self.end().map_err(|error| Box::new(Undestroyed { pair: self, error }))
+    }
+
+    /// Destroys it unless it is gone. Nothing but a drop may follow a success.
+    fn end(&mut self) -> Result<(), VerbsError> {
+        if self.raw.is_null() {
+            return Ok(());
+        }
         let context = &self.domain.context;
-        // SAFETY: it was made by us, and with the pointer taken out this is the only destruction.
-        let returned = unsafe { (context.verbs.ibv_destroy_qp)(raw) };
-        context.check("ibv_destroy_qp", returned)
+        let polled = self.completions.polled.lock();
+        // SAFETY: it was made by us, and the pointer is taken out below once it is gone, so that
+        // it is destroyed once. No poll looks it up meanwhile: each holds the lock of the queue.
+        let returned = unsafe { (context.verbs.ibv_destroy_qp)(self.raw) };
+        drop(polled);
+        context.check_gone("ibv_destroy_qp", returned)?;
+        self.raw = ptr::null_mut();
+        Ok(())
     }
 
     fn modify(
@@ -480,6 +539,16 @@ fn blame(code: i32) -> (Side, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The context of a queue pair names its lane, whatever the lane's serial number, or none.
+    #[test]
+    fn queue_pair_context_names_its_owner() {
+        for owner in [Owner::Nobody, Owner::Lane(0), Owner::Lane(7), Owner::Lane(u32::MAX)] {
+            assert_eq!(Owner::of_context(owner.to_context()), owner);
+        }
+        let beyond = ptr::without_provenance_mut(u32::MAX as usize + 2);
+        assert_eq!(Owner::of_context(beyond), Owner::Nobody);
+    }
 
     #[test]
     fn a_silent_peer_is_the_peers_fault_and_a_lost_address_our_own() {

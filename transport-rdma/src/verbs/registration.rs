@@ -55,11 +55,11 @@ impl Region {
         let context = &self.domain.context;
         // SAFETY: made by the matching call, and with the pointer taken out this is the only end.
         let returned = unsafe { (context.verbs.ibv_dereg_mr)(raw) };
-        if returned != 0 {
-            let device = &context.device;
-            tracing::error!(device, returned, "ibv_dereg_mr failed: its memory is kept for ever");
+        let ended = context.check_gone("ibv_dereg_mr", returned);
+        if let Err(error) = &ended {
+            tracing::error!(%error, "the memory of the region is kept for ever");
         }
-        returned == 0
+        ended.is_ok()
     }
 
     fn remote_key(&self) -> u32 {

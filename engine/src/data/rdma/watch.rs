@@ -111,12 +111,12 @@ impl LaneSink for Watch {
 }
 
 impl NicSink for Watch {
-    fn on_device_event(&self, event: DeviceEvent) {
+    fn on_device_event(&self, device: &str, event: DeviceEvent) {
         match event {
             DeviceEvent::DeviceLost | DeviceEvent::PortDown { .. } => {
-                warn!(?event, "an event of the RDMA device");
+                warn!(device, ?event, "an event of the RDMA device");
             }
-            _ => debug!(?event, "an event of the RDMA device"),
+            _ => debug!(device, ?event, "an event of the RDMA device"),
         }
     }
 }
