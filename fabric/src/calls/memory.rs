@@ -37,7 +37,7 @@ unsafe extern "C" fn ibv_reg_mr(
     flags: c_int,
 ) -> *mut Mr {
     // SAFETY: by the rules of the interface, as handed on.
-    unsafe { ibv_reg_mr_iova2(domain, address, length, address.expose_provenance() as u64, flags) }
+    unsafe { register(domain, address, length, address.expose_provenance() as u64, flags) }
 }
 
 #[unsafe(no_mangle)]
@@ -49,11 +49,26 @@ unsafe extern "C" fn ibv_reg_mr_iova(
     flags: c_int,
 ) -> *mut Mr {
     // SAFETY: as above.
-    unsafe { ibv_reg_mr_iova2(domain, address, length, peers_address, flags) }
+    unsafe { register(domain, address, length, peers_address, flags) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_mr_iova2(
+    domain: *mut Pd,
+    address: *mut c_void,
+    length: size_t,
+    peers_address: u64,
+    flags: c_int,
+) -> *mut Mr {
+    // SAFETY: as above.
+    unsafe { register(domain, address, length, peers_address, flags) }
+}
+
+/// Not an exported call: the program's own symbols would come first.
+///
+/// # Safety
+/// As for `ibv_reg_mr_iova2`.
+unsafe fn register(
     domain: *mut Pd,
     address: *mut c_void,
     length: size_t,
