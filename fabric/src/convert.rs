@@ -1,6 +1,5 @@
 //! Values of the C interface and of the simulated devices.
-use crate::abi::{QpAttr, access_flag, mask};
-use crate::protocol::PairAttributes;
+use crate::protocol::{PairAttributes, access_flag, mask};
 use handfast_transport_sim::verbs::{
     Access, AddressVector, AsyncEvent, Attributes, Gid, GidKind, Nic, QpState, Status,
 };
@@ -52,10 +51,6 @@ pub(crate) fn lid(nic: usize, is_infiniband: bool) -> u16 {
     if is_infiniband { nic as u16 + 1 } else { 0 }
 }
 
-pub(crate) fn mtu_number(bytes: u32) -> u32 {
-    bytes.ilog2() - 7
-}
-
 fn mtu_bytes(number: u32) -> u32 {
     128 << number.min(MTU_NUMBERS_MAX)
 }
@@ -71,13 +66,6 @@ pub(crate) fn access(flags: u32) -> Access {
         remote_read: has(access_flag::REMOTE_READ),
         remote_write: has(access_flag::REMOTE_WRITE),
     }
-}
-
-pub(crate) fn access_flags(access: Access) -> u32 {
-    let flag = |given: bool, flag: u32| if given { flag } else { 0 };
-    flag(access.local_write, access_flag::LOCAL_WRITE)
-        | flag(access.remote_read, access_flag::REMOTE_READ)
-        | flag(access.remote_write, access_flag::REMOTE_WRITE)
 }
 
 /// Status as `ibv_wc_status` counts them.
@@ -112,49 +100,6 @@ pub(crate) fn event_kind(event: AsyncEvent) -> u32 {
         AsyncEvent::PortActive => 9,
         AsyncEvent::PortError => 10,
         AsyncEvent::GidChange => 18,
-    }
-}
-
-/// Bits of a mask that devices here know.
-pub(crate) const KNOWN_ATTRIBUTES: u32 = mask::STATE
-    | mask::CUR_STATE
-    | mask::PKEY_INDEX
-    | mask::PORT
-    | mask::ACCESS_FLAGS
-    | mask::AV
-    | mask::PATH_MTU
-    | mask::DEST_QPN
-    | mask::RQ_PSN
-    | mask::MAX_DEST_RD_ATOMIC
-    | mask::MIN_RNR_TIMER
-    | mask::TIMEOUT
-    | mask::RETRY_CNT
-    | mask::RNR_RETRY
-    | mask::SQ_PSN
-    | mask::MAX_QP_RD_ATOMIC;
-
-/// Attributes as a message has them.
-pub(crate) fn pair_attributes(given: &QpAttr) -> PairAttributes {
-    PairAttributes {
-        state: given.qp_state,
-        path_mtu: given.path_mtu,
-        rq_psn: given.rq_psn,
-        sq_psn: given.sq_psn,
-        dest_number: given.dest_qp_num,
-        access_flags: given.qp_access_flags,
-        pkey_index: given.pkey_index,
-        max_rd_atomic: given.max_rd_atomic,
-        max_dest_rd_atomic: given.max_dest_rd_atomic,
-        min_rnr_timer: given.min_rnr_timer,
-        port: given.port_num,
-        timeout: given.timeout,
-        retry_count: given.retry_cnt,
-        rnr_retry: given.rnr_retry,
-        gid: raw_gid(given.ah_attr.dgid),
-        gid_index: given.ah_attr.sgid_index,
-        lid: given.ah_attr.dlid,
-        is_global: given.ah_attr.is_global != 0,
-        path_port: given.ah_attr.port_num,
     }
 }
 
@@ -200,24 +145,6 @@ fn address(nic: &Nic, given: &PairAttributes) -> AddressVector {
     AddressVector { port: given.path_port, sgid_index, dgid, is_global }
 }
 
-/// The bytes of an address, as the structures hold them.
-fn raw_gid(gid: [u64; 2]) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&gid[0].to_ne_bytes());
-    bytes[8..].copy_from_slice(&gid[1].to_ne_bytes());
-    bytes
-}
-
-/// The inverse of [`raw_gid`].
-pub(crate) fn structured_gid(bytes: [u8; 16]) -> [u64; 2] {
-    let half = |at: usize| {
-        let mut half = [0; 8];
-        half.copy_from_slice(&bytes[at..at + 8]);
-        u64::from_ne_bytes(half)
-    };
-    [half(0), half(8)]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,7 +168,7 @@ mod tests {
     #[test]
     fn path_mtus_are_numbers_of_the_interface() {
         for (number, bytes) in [(1, 256), (3, 1_024), (5, 4_096)] {
-            assert_eq!((mtu_number(bytes), mtu_bytes(number)), (number, bytes));
+            assert_eq!(mtu_bytes(number), bytes);
         }
         assert_eq!(mtu_bytes(6), 8_192);
     }

@@ -1,8 +1,6 @@
 //! Descriptors that are readable while something waits: one byte for each thing.
-#![allow(unsafe_code)]
 
-use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, RawFd};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 
 /// The devices' end of a descriptor.
@@ -19,20 +17,5 @@ impl Signal {
     /// Counts one thing more. With thousands unread, or after the program's end, it is lost.
     pub(crate) fn raise(&self) {
         let _ = (&self.stream).write(&[1]);
-    }
-}
-
-/// Takes one thing from a program's end; waits unless it is nonblocking.
-pub(crate) fn take(raw: RawFd) -> io::Result<()> {
-    // SAFETY: the object of the descriptor lives through the call that reads it, by the rules of the
-    // verbs; the stream is forgotten, so nothing closes it here.
-    let stream = std::mem::ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(raw) });
-    loop {
-        match (&*stream).read(&mut [0; 1]) {
-            Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
     }
 }

@@ -1,14 +1,49 @@
 //! Calls as messages: from a program to the devices, in its own process or in another.
+#![allow(missing_docs, reason = "a field is the argument of the call in verbs.h")]
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
+
+/// Operations in the numbers of `ibv_wr_opcode`, as far as devices here have them.
+pub const WRITE: u32 = 0;
+/// `IBV_WR_SEND`.
+pub const SEND: u32 = 2;
+/// `IBV_WR_RDMA_READ`.
+pub const READ: u32 = 4;
+
+/// Bits of an attribute mask, `enum ibv_qp_attr_mask`.
+pub mod mask {
+    pub const STATE: u32 = 1;
+    pub const CUR_STATE: u32 = 1 << 1;
+    pub const ACCESS_FLAGS: u32 = 1 << 3;
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    pub const PORT: u32 = 1 << 5;
+    pub const AV: u32 = 1 << 7;
+    pub const PATH_MTU: u32 = 1 << 8;
+    pub const TIMEOUT: u32 = 1 << 9;
+    pub const RETRY_CNT: u32 = 1 << 10;
+    pub const RNR_RETRY: u32 = 1 << 11;
+    pub const RQ_PSN: u32 = 1 << 12;
+    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub const SQ_PSN: u32 = 1 << 16;
+    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub const DEST_QPN: u32 = 1 << 20;
+}
+
+/// Permissions, `enum ibv_access_flags`.
+pub mod access_flag {
+    pub const LOCAL_WRITE: u32 = 1;
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    pub const REMOTE_READ: u32 = 1 << 2;
+}
 
 /// Longest message, in bytes.
 const MESSAGE_BYTES_MAX: u32 = 1 << 22;
 
 /// First message of a connection.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) enum Hello {
+pub enum Hello {
     /// The program; its objects are gone when this connection ends.
     Program { process: u32 },
     /// Calls of one thread of a program.
@@ -19,7 +54,7 @@ pub(crate) enum Hello {
 
 /// A call. Objects have the names that the answers to their creation gave.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) enum Request {
+pub enum Request {
     Devices,
     OpenDevice {
         nic: usize,
@@ -126,7 +161,7 @@ pub(crate) enum Request {
 
 /// The call that asks for addresses.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) enum GidCall {
+pub enum GidCall {
     Gid,
     Table,
     Partition,
@@ -134,7 +169,7 @@ pub(crate) enum GidCall {
 
 /// The answer to a call.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) enum Answer {
+pub enum Answer {
     Nothing,
     Devices {
         names: Vec<String>,
@@ -173,93 +208,93 @@ pub(crate) enum Answer {
 }
 
 /// The answer, or an error number.
-pub(crate) type Reply = Result<Answer, i32>;
+pub type Reply = Result<Answer, i32>;
 
 /// The object of an event.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) enum Element {
+pub enum Element {
     Object(u64),
     Port(u32),
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct DeviceFacts {
-    pub(crate) nic: usize,
-    pub(crate) queue_pairs_max: u32,
-    pub(crate) regions_max: u32,
-    pub(crate) reads_max: u8,
+pub struct DeviceFacts {
+    pub nic: usize,
+    pub queue_pairs_max: u32,
+    pub regions_max: u32,
+    pub reads_max: u8,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct PortFacts {
-    pub(crate) is_up: bool,
-    pub(crate) mtu: u32,
-    pub(crate) places: u32,
-    pub(crate) is_infiniband: bool,
-    pub(crate) lid: u16,
+pub struct PortFacts {
+    pub is_up: bool,
+    pub mtu: u32,
+    pub places: u32,
+    pub is_infiniband: bool,
+    pub lid: u16,
 }
 
 /// The attributes of a modify that devices know, as the structure has them.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) struct PairAttributes {
-    pub(crate) state: u32,
-    pub(crate) path_mtu: u32,
-    pub(crate) rq_psn: u32,
-    pub(crate) sq_psn: u32,
-    pub(crate) dest_number: u32,
-    pub(crate) access_flags: u32,
-    pub(crate) pkey_index: u16,
-    pub(crate) max_rd_atomic: u8,
-    pub(crate) max_dest_rd_atomic: u8,
-    pub(crate) min_rnr_timer: u8,
-    pub(crate) port: u8,
-    pub(crate) timeout: u8,
-    pub(crate) retry_count: u8,
-    pub(crate) rnr_retry: u8,
-    pub(crate) gid: [u8; 16],
-    pub(crate) gid_index: u8,
-    pub(crate) lid: u16,
-    pub(crate) is_global: bool,
-    pub(crate) path_port: u8,
+pub struct PairAttributes {
+    pub state: u32,
+    pub path_mtu: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_number: u32,
+    pub access_flags: u32,
+    pub pkey_index: u16,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port: u8,
+    pub timeout: u8,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+    pub gid: [u8; 16],
+    pub gid_index: u8,
+    pub lid: u16,
+    pub is_global: bool,
+    pub path_port: u8,
 }
 
 /// A request of a chain.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) struct Send {
-    pub(crate) wr_id: u64,
-    pub(crate) opcode: u32,
-    pub(crate) signalled: bool,
-    pub(crate) local: u64,
-    pub(crate) length: u32,
-    pub(crate) lkey: u32,
-    pub(crate) remote: u64,
-    pub(crate) rkey: u32,
+pub struct Send {
+    pub wr_id: u64,
+    pub opcode: u32,
+    pub signalled: bool,
+    pub local: u64,
+    pub length: u32,
+    pub lkey: u32,
+    pub remote: u64,
+    pub rkey: u32,
 }
 
 /// A receive of a chain.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) struct Receive {
-    pub(crate) wr_id: u64,
-    pub(crate) local: u64,
-    pub(crate) length: u32,
-    pub(crate) lkey: u32,
+pub struct Receive {
+    pub wr_id: u64,
+    pub local: u64,
+    pub length: u32,
+    pub lkey: u32,
 }
 
 /// A completion.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) struct Completed {
-    pub(crate) wr_id: u64,
+pub struct Completed {
+    pub wr_id: u64,
     /// Status in the numbers of `ibv_wc_status`.
-    pub(crate) status: u32,
+    pub status: u32,
     /// Operation in the numbers of `ibv_wc_opcode`.
-    pub(crate) opcode: u32,
-    pub(crate) bytes: u32,
-    pub(crate) vendor_error: u32,
-    pub(crate) number: u32,
+    pub opcode: u32,
+    pub bytes: u32,
+    pub vendor_error: u32,
+    pub number: u32,
 }
 
 /// Sends a message: its length, then its bytes.
-pub(crate) fn send<Message: Serialize>(mut to: impl Write, message: &Message) -> io::Result<()> {
+pub fn send<Message: Serialize>(mut to: impl Write, message: &Message) -> io::Result<()> {
     let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
     let length = u32::try_from(body.len()).ok().filter(|length| *length <= MESSAGE_BYTES_MAX);
     let length = length.ok_or_else(|| io::Error::other("a message is too long"))?;
@@ -269,9 +304,7 @@ pub(crate) fn send<Message: Serialize>(mut to: impl Write, message: &Message) ->
 }
 
 /// Receives a message.
-pub(crate) fn receive<Message: for<'a> Deserialize<'a>>(
-    mut from: impl Read,
-) -> io::Result<Message> {
+pub fn receive<Message: for<'a> Deserialize<'a>>(mut from: impl Read) -> io::Result<Message> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);

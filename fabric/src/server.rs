@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 
 /// The program in which the devices are.
-pub(crate) const HERE: u64 = 0;
+pub const HERE: u64 = 0;
 /// The error of a call on a device that died.
 pub(crate) const DEAD: i32 = libc::EIO;
 /// Default outstanding reads of a device.
@@ -27,8 +27,11 @@ const OFFERED_MAX: usize = 1_024;
 /// Descriptors for events that programs offered, by program and name.
 static OFFERED: Mutex<BTreeMap<(u64, u64), Signal>> = Mutex::new(BTreeMap::new());
 
-/// Takes the devices' end of a descriptor for events.
-pub(crate) fn offer(program: u64, name: u64, stream: UnixStream) -> io::Result<()> {
+/// Takes the devices' end of a descriptor for events, under a name of the program's choice.
+///
+/// # Errors
+/// Too many are offered and not used, or the stream cannot be changed.
+pub fn offer(program: u64, name: u64, stream: UnixStream) -> io::Result<()> {
     let signal = Signal::new(stream)?;
     let mut offered = OFFERED.lock();
     if offered.len() >= OFFERED_MAX {
@@ -66,7 +69,10 @@ fn enter_open(
 }
 
 /// Makes a call of a program. Blocks as the call does.
-pub(crate) fn handle(program: u64, request: Request) -> Reply {
+///
+/// # Errors
+/// The error number of the call.
+pub fn handle(program: u64, request: Request) -> Reply {
     match request {
         Request::Devices => Ok(devices()),
         Request::OpenDevice { nic, events } => objects::open_device(program, nic, events),

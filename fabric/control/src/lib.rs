@@ -18,7 +18,7 @@ use std::process::Command;
 /// The library that programs load.
 const LIBRARY: &str = "libibverbs.so.1";
 /// The scripted library, beside the test binary.
-const SCRIPTED: &str = "libhandfast_fabric.so";
+const SCRIPTED: &str = "libhandfast_fabric_verbs.so";
 /// Names the devices to the library.
 const DEVICES: &str = "HANDFAST_FABRIC";
 /// Names the socket of shared devices.

@@ -1,8 +1,7 @@
 //! The calls of the data path.
 
 use super::{DEAD, enter_open};
-use crate::abi::{WR_RDMA_READ, WR_RDMA_WRITE};
-use crate::protocol::{Answer, Receive, Reply, Send};
+use crate::protocol::{self, Answer, Receive, Reply, Send};
 use crate::state::{State, lock};
 use handfast_transport_sim::verbs::{self, SendKind, WorkRequest};
 
@@ -36,8 +35,8 @@ pub(super) fn post_send(id: u64, requests: &[Send]) -> Reply {
 fn post_one(state: &mut State, (nic, number, id): (usize, u32, u64), request: &Send) -> i32 {
     let Send { wr_id, lkey, local, length, rkey, remote: address, .. } = *request;
     let (kind, opcode) = match request.opcode {
-        WR_RDMA_WRITE => (SendKind::Write { rkey, address }, WRITTEN),
-        WR_RDMA_READ => (SendKind::Read { rkey, address }, READ),
+        protocol::WRITE => (SendKind::Write { rkey, address }, WRITTEN),
+        protocol::READ => (SendKind::Read { rkey, address }, READ),
         _ => (SendKind::Send, SENT),
     };
     let Some(pair) = state.pairs.get_mut(&id) else { return libc::EINVAL };

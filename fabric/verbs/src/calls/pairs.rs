@@ -3,10 +3,10 @@
 use super::queues::queue_id;
 use super::{context_id, failed, null, unsupported};
 use crate::abi::{Pd, Qp, QpAttr, QpInitAttr, RELIABLE_CONNECTED};
-use crate::convert::{KNOWN_ATTRIBUTES, access_flags, mtu_number, pair_attributes};
+use crate::convert::{KNOWN_ATTRIBUTES, mtu_number, pair_attributes};
 use crate::link::{call, done};
 use crate::objects::{PairObject, free, give, zeroed};
-use crate::protocol::{Answer, Request};
+use handfast_fabric::protocol::{Answer, Request, access_flag, mask};
 use libc::c_int;
 
 #[unsafe(no_mangle)]
@@ -89,7 +89,7 @@ unsafe extern "C" fn ibv_modify_qp(pair: *mut Qp, given: *mut QpAttr, mask: c_in
     if code != 0 {
         return failed(code);
     }
-    if mask & crate::abi::mask::STATE != 0 {
+    if mask & mask::STATE != 0 {
         // SAFETY: as above; libibverbs keeps the last state that was asked for there.
         unsafe { (*pair).state = given.qp_state };
     }
@@ -114,7 +114,8 @@ unsafe extern "C" fn ibv_query_qp(
     (facts.qp_state, facts.cur_qp_state) = (state, state);
     facts.path_mtu = mtu_number(mtu);
     facts.dest_qp_num = peer;
-    facts.qp_access_flags = access_flags(handfast_transport_sim::verbs::Access::ALL);
+    facts.qp_access_flags =
+        access_flag::LOCAL_WRITE | access_flag::REMOTE_WRITE | access_flag::REMOTE_READ;
     facts.port_num = 1;
     // SAFETY: by the rules of the interface; both structures are the caller's.
     unsafe {

@@ -4,7 +4,7 @@ use super::{context_id, failed, null};
 use crate::abi::{Context, Mr, Pd};
 use crate::link::{call, created, done};
 use crate::objects::{free, give, zeroed};
-use crate::protocol::{Answer, Request};
+use handfast_fabric::protocol::{Answer, Request};
 use libc::{c_int, c_void, size_t};
 
 #[unsafe(no_mangle)]

@@ -5,7 +5,7 @@ use crate::abi::{Context, ContextOps, Device, DeviceAttr, GidEntry, PortAttr};
 use crate::convert::{mtu_number, structured_gid};
 use crate::link::{call, created, done, events};
 use crate::objects::{ContextObject, DeviceObject, free, give, zeroed};
-use crate::protocol::{Answer, GidCall, Request};
+use handfast_fabric::protocol::{Answer, GidCall, Request};
 use libc::{c_char, c_int, size_t, ssize_t};
 use std::os::fd::AsRawFd;
 use std::ptr;

@@ -1,7 +1,7 @@
 //! The way of a call to the devices: a function in this process, or a socket to another.
 
-use crate::protocol::{Answer, Hello, Reply, Request, receive, send};
-use crate::server;
+use handfast_fabric::protocol::{Answer, Hello, Reply, Request, receive, send};
+use handfast_fabric::{HERE, handle, offer};
 use std::cell::RefCell;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -45,7 +45,7 @@ thread_local! {
 
 /// Makes a call and waits for its answer.
 pub(crate) fn call(request: Request) -> Reply {
-    let Some(program) = program()? else { return server::handle(server::HERE, request) };
+    let Some(program) = program()? else { return handle(HERE, request) };
     let lost = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     let exchange = |slot: &RefCell<Option<UnixStream>>| -> io::Result<Reply> {
         let mut slot = slot.borrow_mut();
@@ -88,7 +88,7 @@ pub(crate) fn events() -> Result<(UnixStream, u64), i32> {
     let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EMFILE);
     let Some(program) = program()? else {
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        server::offer(server::HERE, name, theirs).map_err(failed)?;
+        offer(HERE, name, theirs).map_err(failed)?;
         return Ok((ours, name));
     };
     let stream = UnixStream::connect(&program.socket).map_err(failed)?;

@@ -4,7 +4,7 @@ use super::context_id;
 use crate::abi::Context;
 use crate::descriptor::take;
 use crate::link::{call, done};
-use crate::protocol::{Answer, Element, Request};
+use handfast_fabric::protocol::{Answer, Element, Request};
 use libc::{c_int, c_void};
 use std::ptr;
 

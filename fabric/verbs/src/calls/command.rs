@@ -1,7 +1,7 @@
-//! Commands, see [`commands`](crate::commands).
+//! Commands of a test, see `handfast-fabric`.
 
 use crate::link::call;
-use crate::protocol::{Answer, Request};
+use handfast_fabric::protocol::{Answer, Request};
 use libc::{c_char, c_int};
 use std::ffi::CStr;
 

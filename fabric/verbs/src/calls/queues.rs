@@ -5,7 +5,7 @@ use crate::abi::{CompChannel, Context, Cq};
 use crate::descriptor::take;
 use crate::link::{call, created, done, events};
 use crate::objects::{ChannelObject, QueueObject, free, give, zeroed};
-use crate::protocol::{Answer, Request};
+use handfast_fabric::protocol::{Answer, Request};
 use libc::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 

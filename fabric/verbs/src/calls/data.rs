@@ -3,13 +3,10 @@
 use super::pairs::pair_id;
 use super::queues::queue_id;
 use super::unsupported;
-use crate::abi::{
-    Cq, Qp, ReceiveWr, SEND_INLINE, SEND_SIGNALED, SendWr, Sge, WR_RDMA_READ, WR_RDMA_WRITE,
-    WR_SEND, Wc,
-};
+use crate::abi::{Cq, Qp, ReceiveWr, SEND_INLINE, SEND_SIGNALED, SendWr, Sge, Wc};
 use crate::link::{call, done};
 use crate::objects::zeroed;
-use crate::protocol::{Answer, Completed, Receive, Request, Send};
+use handfast_fabric::protocol::{Answer, Completed, READ, Receive, Request, SEND, Send, WRITE};
 use libc::c_int;
 
 /// Posts a chain of requests. Those before one that is not supported are posted.
@@ -68,7 +65,7 @@ unsafe fn converted(request: &SendWr) -> Result<Send, c_int> {
     if request.send_flags & SEND_INLINE != 0 {
         return Err(unsupported("inline data"));
     }
-    if ![WR_RDMA_WRITE, WR_RDMA_READ, WR_SEND].contains(&request.opcode) {
+    if ![WRITE, READ, SEND].contains(&request.opcode) {
         return Err(unsupported(&format!("a request of operation {}", request.opcode)));
     }
     Ok(Send {
