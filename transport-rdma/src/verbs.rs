@@ -17,7 +17,7 @@ mod registration;
 mod reset;
 mod rounds;
 #[cfg(test)]
-mod scripted;
+pub(crate) mod scripted;
 mod sink;
 #[cfg(test)]
 mod tests;

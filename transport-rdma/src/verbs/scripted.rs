@@ -8,6 +8,7 @@ use super::binding::{
     ibv_wc,
 };
 use super::context::Context;
+use super::{Nic, NicConfig, NicSink};
 use libc::{c_int, c_void};
 use parking_lot::Mutex;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -25,7 +26,7 @@ use std::time::Duration;
 /// A device, which lives as long as the process. The library's context is its first field, so that
 /// each object leads to it.
 #[repr(C)]
-pub(super) struct Device {
+pub(crate) struct Device {
     context: ibv_context,
     /// Answers of coming calls, by name; without one they succeed.
     answers: Mutex<BTreeMap<&'static str, VecDeque<c_int>>>,
@@ -35,7 +36,7 @@ pub(super) struct Device {
     events: Mutex<VecDeque<RawEvent>>,
     signalled: Mutex<VecDeque<usize>>,
     /// Requests do not complete.
-    pub(super) holds: AtomicBool,
+    pub(crate) holds: AtomicBool,
     /// Time of a destruction of a queue pair.
     pub(super) destruction: Mutex<Duration>,
     queue_pairs: Mutex<Vec<usize>>,
@@ -102,7 +103,7 @@ fn counter() -> File {
 }
 
 impl Device {
-    pub(super) fn new() -> &'static Self {
+    pub(crate) fn new() -> &'static Self {
         let (event_count, completion_count) = (counter(), counter());
         let mut context: ibv_context = zeroed();
         context.async_fd = event_count.as_raw_fd();
@@ -123,14 +124,15 @@ impl Device {
         }))
     }
 
-    pub(super) fn open(&'static self) -> Arc<Context> {
+    /// Opens its NIC.
+    pub(crate) fn nic(&'static self, config: NicConfig, sink: Arc<dyn NicSink>) -> Nic {
         let library = Box::leak(Box::new(library()));
         let raw = (&raw const self.context).cast_mut();
-        Arc::new(Context::scripted(library, raw))
+        Nic::over(Arc::new(Context::scripted(library, raw)), config, sink).unwrap()
     }
 
     /// The next calls of this name answer so, in turn.
-    pub(super) fn answer(&self, call: &'static str, answers: &[c_int]) {
+    pub(crate) fn answer(&self, call: &'static str, answers: &[c_int]) {
         self.answers.lock().entry(call).or_default().extend(answers);
     }
 

@@ -344,7 +344,7 @@ impl Site {
         let (device, told) = (Device::new(), Arc::<Recorder>::default());
         let mut config = NicConfig { drain: DRAIN, idle_probe: None, ..NicConfig::new("scripted") };
         change(&mut config);
-        let nic = Arc::new(Nic::over(device.open(), config, told.clone()).unwrap());
+        let nic = Arc::new(device.nic(config, told.clone()));
         let memory = Memory::zeroed(4096).unwrap();
         let registration = nic.register(memory.whole(), Access::READ_WRITE).unwrap();
         Self { device, nic, memory, registration, told }
