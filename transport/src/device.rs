@@ -2,6 +2,7 @@
 
 use crate::block::Span;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Identifies a device that this process has opened. Never reused.
@@ -27,10 +28,58 @@ pub struct DeviceKey {
     pub remote: u32,
 }
 
+/// Cut of a long registration into pieces that overlap, so that every slice lies in one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Bytes of all.
+    bytes: u64,
+    /// Bytes from the start of a piece to that of the next.
+    step: u64,
+    /// Bytes of a piece; the last may have fewer.
+    piece: u64,
+}
+
+impl Cut {
+    /// Cuts `bytes` into pieces of at most `piece_max`, of which neighbours share `overlap`; one
+    /// piece if it suffices. `None` if pieces of that size hold no slice of `overlap` bytes and
+    /// one more.
+    pub fn new(bytes: u64, piece_max: u64, overlap: u64) -> Option<Self> {
+        if bytes <= piece_max {
+            return Some(Self { bytes, step: bytes.max(1), piece: bytes });
+        }
+        let step = piece_max.checked_sub(overlap).filter(|step| *step > 0)?;
+        Some(Self { bytes, step, piece: piece_max })
+    }
+
+    /// Returns the pieces, by offset.
+    pub fn pieces(self) -> impl Iterator<Item = Range<u64>> {
+        let Self { bytes, step, piece } = self;
+        (0..self.count()).map(move |place| {
+            let start = place * step;
+            start..bytes.min(start + piece)
+        })
+    }
+
+    /// Number of pieces.
+    pub fn count(self) -> u64 {
+        1 + self.bytes.saturating_sub(self.piece).div_ceil(self.step)
+    }
+
+    /// Returns the piece that has `length` bytes at `offset`; none has more than the overlap in all
+    /// places.
+    fn piece_of(self, offset: u64, length: u64) -> Option<u64> {
+        let place = (offset / self.step).min(self.count() - 1);
+        let end = self.bytes.min(place * self.step + self.piece);
+        (offset.checked_add(length)? <= end).then_some(place)
+    }
+}
+
 /// Memory registered with devices, which may read and write it until this is dropped.
 pub struct DeviceMemory {
     address: u64,
     bytes: u64,
+    cut: Cut,
+    /// The keys of the first piece, one for each device, then those of the next.
     keys: Vec<DeviceKey>,
     _registrations: Box<dyn Send + Sync>,
 }
@@ -43,8 +92,21 @@ impl DeviceMemory {
         keys: Vec<DeviceKey>,
         registrations: impl Send + Sync + 'static,
     ) -> Self {
+        let bytes = span.len() as u64;
+        let cut = Cut { bytes, step: bytes.max(1), piece: bytes };
+        Self::in_pieces(span, cut, keys, registrations)
+    }
+
+    /// Like [`DeviceMemory::new`], of a registration in pieces: `keys` has those of the first piece,
+    /// one for each device, then those of the next.
+    pub fn in_pieces(
+        span: &Span,
+        cut: Cut,
+        keys: Vec<DeviceKey>,
+        registrations: impl Send + Sync + 'static,
+    ) -> Self {
         let (address, bytes) = (span.address(), span.len() as u64);
-        Self { address, bytes, keys, _registrations: Box::new(registrations) }
+        Self { address, bytes, cut, keys, _registrations: Box::new(registrations) }
     }
 
     /// Address of the first byte.
@@ -57,15 +119,18 @@ impl DeviceMemory {
         self.bytes
     }
 
-    /// The keys, one for each device.
+    /// The keys, one for each device; for memory in pieces those of one piece after the other.
     pub fn keys(&self) -> &[DeviceKey] {
         &self.keys
     }
 
-    /// Returns the key in requests of this node to a device; `None` if the memory is not registered
-    /// with it.
-    pub fn local_key(&self, device: DeviceId) -> Option<u32> {
-        self.keys.iter().find(|key| key.device == device).map(|key| key.local)
+    /// Returns the key of `span` in requests of this node to a device; `None` if the memory is not
+    /// registered with it, or no piece has the whole span.
+    pub fn local_key(&self, device: DeviceId, span: &Span) -> Option<u32> {
+        let offset = span.address().checked_sub(self.address)?;
+        let place = usize::try_from(self.cut.piece_of(offset, span.len() as u64)?).ok()?;
+        let mut of_device = self.keys.iter().filter(|key| key.device == device);
+        of_device.nth(place).map(|key| key.local)
     }
 
     /// Whether all bytes of `span` are in this memory.
@@ -96,12 +161,55 @@ mod tests {
         let span = block.span(16, 32).unwrap();
         let keys = vec![key(first, 1), key(second, 2)];
         let memory = DeviceMemory::new(&span, keys, span.clone());
-        assert_eq!(memory.local_key(first), Some(1));
-        assert_eq!(memory.local_key(second), Some(2));
-        assert_eq!(memory.local_key(unknown), None);
+        assert_eq!(memory.local_key(first, &span), Some(1));
+        assert_eq!(memory.local_key(second, &block.span(40, 8).unwrap()), Some(2));
+        assert_eq!(memory.local_key(second, &block.span(40, 9).unwrap()), None);
+        assert_eq!(memory.local_key(unknown, &span), None);
         assert!(memory.covers(&block.span(16, 32).unwrap()));
         assert!(!memory.covers(&block.span(15, 2).unwrap()));
         assert!(!memory.covers(&block.span(40, 9).unwrap()));
         assert!(!memory.covers(&other.span(16, 32).unwrap()));
+    }
+
+    /// A device limits the bytes of one key. Wherever a slice lies, one key has all of it.
+    #[test]
+    fn each_slice_lies_in_one_piece() {
+        const OVERLAP: u64 = 3;
+        for bytes in 1..64 {
+            let cut = Cut::new(bytes, 10, OVERLAP).unwrap();
+            let pieces: Vec<_> = cut.pieces().collect();
+            assert_eq!((pieces.len() as u64, pieces[0].start), (cut.count(), 0));
+            assert_eq!(pieces.last().unwrap().end, bytes);
+            assert!(pieces.iter().all(|piece| (1..=10).contains(&(piece.end - piece.start))));
+            for offset in 0..bytes {
+                let length = OVERLAP.min(bytes - offset);
+                let piece = &pieces[cut.piece_of(offset, length).unwrap() as usize];
+                assert!(piece.start <= offset && offset + length <= piece.end, "{bytes} {offset}");
+            }
+            assert_eq!(cut.piece_of(bytes - 1, 2), None);
+        }
+        assert_eq!(Cut::new(10, 10, OVERLAP).unwrap().count(), 1, "at the limit");
+        assert_eq!(Cut::new(11, 10, OVERLAP).unwrap().count(), 2, "past the limit");
+        assert_eq!(Cut::new(11, 3, OVERLAP), None, "pieces too small for a slice");
+    }
+
+    /// The key of a slice is that of its piece and its device.
+    #[test]
+    fn keys_of_pieces_are_told_apart() {
+        let block = Memory::zeroed(64).unwrap();
+        let [first, second] = std::array::from_fn(|_| DeviceId::next());
+        let cut = Cut::new(32, 20, 4).unwrap();
+        assert_eq!(cut.pieces().collect::<Vec<_>>(), [0..20, 16..32]);
+        let key = |device, local| DeviceKey { device, local, remote: 10 * local };
+        let keys = vec![key(first, 1), key(second, 2), key(first, 3), key(second, 4)];
+        let span = block.span(8, 32).unwrap();
+        let memory = DeviceMemory::in_pieces(&span, cut, keys, ());
+        let at = |offset: usize, length| block.span(8 + offset, length).unwrap();
+        assert_eq!(memory.local_key(first, &at(0, 20)), Some(1));
+        assert_eq!(memory.local_key(second, &at(15, 4)), Some(2));
+        assert_eq!(memory.local_key(first, &at(16, 4)), Some(3));
+        assert_eq!(memory.local_key(second, &at(28, 4)), Some(4));
+        assert_eq!(memory.local_key(first, &at(10, 11)), None, "over a boundary");
+        assert_eq!(memory.local_key(first, &block.span(0, 4).unwrap()), None);
     }
 }
