@@ -75,6 +75,8 @@ pub struct DeviceProfile {
     /// Maximum bytes per call of `ibv_post_send`, if more are slower; a longer request has its own
     /// call.
     pub call_bytes_max: Option<u32>,
+    /// Maximum bytes of one registration, if less than the device says.
+    pub region_bytes_max: Option<u64>,
 }
 
 /// A profile and the reason for its recognition.
@@ -122,6 +124,7 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     // Specification: a local error that no completion could report.
     fatal_event: Side::Local,
     call_bytes_max: None,
+    region_bytes_max: None,
 };
 
 /// Soft-RoCE.
@@ -171,6 +174,9 @@ pub(crate) static ERDMA_COMPAT: DeviceProfile = DeviceProfile {
     takes_ipv6: false,
     // erdma: every event of a queue pair becomes this one, most are of the connection.
     fatal_event: Side::Peer,
+    // erdma: a registration has one table of at most 524,288 pages of 4 KiB. One that begins within
+    // a page has a page more.
+    region_bytes_max: Some((2 << 30) - (4 << 10)),
     ..STRICT
 };
 

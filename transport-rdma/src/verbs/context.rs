@@ -51,6 +51,8 @@ pub(super) struct DeviceFacts {
     pub(super) completions_max: u32,
     pub(super) queue_pairs_max: u32,
     pub(super) regions_max: u32,
+    /// Bytes of one registration.
+    pub(super) region_bytes_max: u64,
     /// Outstanding reads that both the initiator and the responder can hold.
     pub(super) rd_atomic_max: u32,
 }
@@ -193,6 +195,7 @@ impl Context {
             completions_max: positive(facts.max_cqe),
             queue_pairs_max: positive(facts.max_qp),
             regions_max: positive(facts.max_mr),
+            region_bytes_max: facts.max_mr_size,
             rd_atomic_max: positive(facts.max_qp_rd_atom).min(positive(facts.max_qp_init_rd_atom)),
         })
     }

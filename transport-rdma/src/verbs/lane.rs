@@ -315,8 +315,8 @@ impl Lane {
         let Some(memory) = memory else {
             return Err(self.context().error(Side::Configuration, "post", 0, unknown));
         };
-        let Some(local_key) = memory.local_key(self.setup.domain.id) else {
-            return Err(self.refusal("the memory is registered with another NIC".to_owned()));
+        let Some(local_key) = memory.local_key(self.setup.domain.id, span) else {
+            return Err(self.refusal("the bytes are not all registered with this NIC".to_owned()));
         };
         if *direction == Direction::Read && !span.is_writable() {
             return Err(self.refusal("the local memory of a read is read-only".to_owned()));
@@ -327,9 +327,6 @@ impl Lane {
             let max = self.setup.message_max;
             return Err(self.refusal(format!("a request moves 1 to {max} bytes, not {length}")));
         };
-        if !memory.covers(span) {
-            return Err(self.refusal("the bytes are not all registered".to_owned()));
-        }
         let Some(remote) = remote_of(*remote) else {
             return Err(self.refusal("the peer's key is none of a device".to_owned()));
         };

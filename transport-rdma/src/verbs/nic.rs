@@ -71,6 +71,7 @@ pub struct Nic {
     pub(super) gid: ChosenGid,
     pub(super) recognised: Recognised,
     pub(super) rd_atomic: u8,
+    region_bytes_max: u64,
     pub(super) book: Mutex<AddressBook>,
 }
 
@@ -143,7 +144,18 @@ impl Nic {
         });
         let poller = Poller::start(Arc::clone(&shared), woken, config.polling, config.idle_probe)?;
         let (poller, book) = (Some(poller), Mutex::default());
-        Ok(Self { poller, shared, domain, config, gid, recognised, rd_atomic, book })
+        let region_bytes_max = region_bytes_max(device.region_bytes_max, profile);
+        Ok(Self {
+            poller,
+            shared,
+            domain,
+            config,
+            gid,
+            recognised,
+            rd_atomic,
+            region_bytes_max,
+            book,
+        })
     }
 
     /// The device, by name.
@@ -178,7 +190,7 @@ impl Nic {
     /// a tenth of a second or more per gibibyte.
     ///
     /// # Errors
-    /// The device or the limit of locked memory refuses.
+    /// More than [`Nic::region_bytes_max`], or the device or the limit of locked memory refuses.
     pub fn register(&self, span: Span, access: Access) -> Result<Registration, VerbsError> {
         self.register_with(span, access, RegisterOptions::default())
     }
@@ -193,7 +205,21 @@ impl Nic {
         access: Access,
         options: RegisterOptions,
     ) -> Result<Registration, VerbsError> {
+        let max = self.region_bytes_max;
+        if span.len() as u64 > max {
+            let detail = format!(
+                "{} bytes in one registration; the limit of this device is {max} bytes: register, \
+                 or serve, the memory in parts of at most that",
+                span.len()
+            );
+            return Err(self.shared.context.error(Side::Configuration, "ibv_reg_mr", 0, detail));
+        }
         Registration::new(Arc::clone(&self.domain), span, access, options)
+    }
+
+    /// Maximum bytes of one registration: the device's limit, or that of its profile.
+    pub fn region_bytes_max(&self) -> u64 {
+        self.region_bytes_max
     }
 
     /// Returns whether memory of other devices can be registered.
@@ -367,6 +393,12 @@ fn recognised(device: &str) -> Recognised {
     found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
 }
 
+/// Returns the smaller limit of a device and its profile; a device without one says 0.
+fn region_bytes_max(of_device: u64, profile: &DeviceProfile) -> u64 {
+    let of_device = if of_device == 0 { u64::MAX } else { of_device };
+    profile.region_bytes_max.map_or(of_device, |max| max.min(of_device))
+}
+
 fn scratch(domain: &Arc<Domain>) -> Result<Registration, VerbsError> {
     let context = &domain.context;
     let memory = Memory::zeroed(SCRATCH_BYTES)
@@ -389,5 +421,20 @@ impl Drop for Nic {
         }
         drop(self.poller.take());
         self.shared.lanes.lock().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{ERDMA_COMPAT, STRICT};
+
+    /// eRDMA says that a registration may have any size, and refuses one past 2 GiB.
+    #[test]
+    fn region_limit_is_the_smaller_of_device_and_profile() {
+        assert_eq!(region_bytes_max(1 << 40, &STRICT), 1 << 40);
+        assert_eq!(region_bytes_max(0, &STRICT), u64::MAX, "a device that says nothing");
+        assert_eq!(region_bytes_max(u64::MAX, &ERDMA_COMPAT), (2 << 30) - 4096);
+        assert_eq!(region_bytes_max(1 << 20, &ERDMA_COMPAT), 1 << 20);
     }
 }
