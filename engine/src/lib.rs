@@ -97,7 +97,7 @@ pub mod metadata {
 
 /// Counters, and the state of an engine as a document.
 pub mod metrics {
-    pub use crate::observe::counters::{Counters, DataPortCounters};
+    pub use crate::observe::counters::{Counters, DataPortCounters, MemoryCounters};
     pub use crate::observe::lifecycles::{
         ByCause, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState,
     };

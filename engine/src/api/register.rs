@@ -110,8 +110,8 @@ impl<'a> IntoFuture for Prepare<'a> {
     fn into_future(self) -> Self::IntoFuture {
         let Self { engine, span, location } = self;
         Box::pin(async move {
-            let prepared = engine.prepare_for(span, Access::default(), location).await;
-            prepared.map(Prepared::new)
+            let prepared = engine.prepare_for(span, location).await;
+            prepared.map(|registered| Prepared::new(span, registered))
         })
     }
 }

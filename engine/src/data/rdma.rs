@@ -1,8 +1,10 @@
 //! Lanes over RDMA, with TCP as an optional fallback.
 
+mod cache;
 mod device;
 mod lanes;
 mod legacy;
+mod nics;
 mod regions;
 mod watch;
 

@@ -3,6 +3,7 @@
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::error::Error;
+use crate::observe::counters::MemoryCounters;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::RailPlan;
@@ -59,6 +60,15 @@ pub struct RdmaOptions {
     /// Service level of this node's packets, 0 to 15: the virtual lane on InfiniBand, the priority
     /// of tagged frames on Ethernet. Default: 0.
     pub service_level: u8,
+    /// Maximum bytes that stay registered with the devices, and so pinned, after their transfer: with
+    /// the whole block, until it is freed or others need the room. Memory in use is never evicted.
+    /// A transfer past it registers its bytes for itself; with 0 every transfer does. Default:
+    /// 16 GiB.
+    pub kept_bytes_max: u64,
+    /// Lets the bytes of a transfer arrive in any order, which is faster on some machines; a
+    /// completion still implies that all are there. Turn it off if this node's program watches
+    /// served memory for a last byte. Default: true.
+    pub relaxed_ordering: bool,
 }
 
 impl RdmaOptions {
@@ -80,9 +90,14 @@ impl Default for RdmaOptions {
             mtu_bytes_max: 4096,
             traffic_class: 0,
             service_level: 0,
+            kept_bytes_max: KEPT_BYTES_MAX,
+            relaxed_ordering: true,
         }
     }
 }
+
+/// Default of [`RdmaOptions::kept_bytes_max`].
+const KEPT_BYTES_MAX: u64 = 16 << 30;
 
 /// Maximum slice if lanes may run over RDMA. On some devices the ACK timeout covers a
 /// whole slice and all work in flight before it.
@@ -157,12 +172,20 @@ pub(crate) trait Transport: Endpoints {
     /// Returns the announcement for peers.
     fn offer(&self) -> &Offer;
 
-    /// The device registration of the bytes, if there is one.
+    /// The device registration for local use that has the bytes, if there is one.
     fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>>;
 
-    /// Registers memory with the devices, at `location` or at the one that the kernel reports;
-    /// nothing without a device. Blocks while pages are pinned.
+    /// Registers memory for peers with the devices, at `location` or at the one that the kernel
+    /// reports; nothing without a device. Blocks while pages are pinned.
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered;
+
+    /// Registers memory for transfers of this node, otherwise as [`Transport::register`].
+    fn prepare(&self, span: &Span, location: Option<Location>) -> Registered;
+
+    /// Counters of registered memory.
+    fn memory_counters(&self) -> MemoryCounters {
+        MemoryCounters::default()
+    }
 
     /// Returns the rails to a node with these devices; none if one lane suffices.
     fn rails(&self, _node: &NodeName, _devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
@@ -193,6 +216,10 @@ impl<N: Net> Transport for TcpTransport<N> {
     }
 
     fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
+        Ok(None)
+    }
+
+    fn prepare(&self, _: &Span, _: Option<Location>) -> Registered {
         Ok(None)
     }
 }

@@ -135,6 +135,9 @@ mod tests {
         fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
             Ok(None)
         }
+        fn prepare(&self, _: &Span, _: Option<Location>) -> Registered {
+            Ok(None)
+        }
     }
 
     fn full() -> TransportError {

@@ -3,12 +3,14 @@
 #[cfg(test)]
 mod tests;
 
+use super::nics::Nics;
 use super::regions::LocalRegions;
 use super::watch::Watch;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::data::transport::{Offer, RdmaParts, Registered, Transport};
 use crate::error::{Cause, Error, Stage};
+use crate::observe::counters::MemoryCounters;
 use crate::path::is_legacy;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
@@ -20,14 +22,17 @@ use handfast_transport::{
     Access, Attempt, Created, DataPath, Endpoints, NotCreated, Posting, SliceId, Span, Step,
     TransportKind,
 };
-use handfast_transport_rdma::{Nic, NicCounters, RdmaTransport, gid_text};
+use handfast_transport_rdma::{
+    Nic, NicCounters, RdmaTransport, RegisterOptions, Registration, gid_text,
+};
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::sync::Arc;
 
 /// Lanes over RDMA, or over TCP if that is allowed and RDMA is unavailable.
 pub(super) struct Lanes<N: Net> {
     choice: Choice<N>,
-    regions: LocalRegions,
+    regions: LocalRegions<Registration>,
+    register: RegisterOptions,
     offer: Offer,
 }
 
@@ -69,15 +74,27 @@ impl<N: Net> Lanes<N> {
             DeviceDescriptor { gid, lid: 0, name: nic.device().to_owned() }
         });
         let devices = devices.collect();
-        let RdmaParts { tcp, fallbacks, clock, entropy, address, .. } = parts;
+        let RdmaParts { options, tcp, fallbacks, clock, entropy, address, .. } = parts;
         let transports = Transports { tcp: tcp.is_some(), rdma: true };
         let policy = Arc::new(Policy { watch, fallbacks, clock, entropy, address });
         Self {
             choice: Choice { rdma, tcp, policy },
-            regions: LocalRegions::default(),
+            regions: LocalRegions::new(options.kept_bytes_max),
+            register: RegisterOptions { relaxed_ordering: options.relaxed_ordering },
             offer: Offer { transports, devices, matrix },
         }
     }
+
+    fn nics(&self) -> Nics<'_> {
+        Nics { nics: self.choice.rdma.nics().collect(), options: self.register }
+    }
+}
+
+fn registered(result: Result<Arc<LocalRegion>, TransportError>) -> Registered {
+    let refused = |error: TransportError| {
+        Error::new(error.side, Stage::Registration, Cause::Transport(error))
+    };
+    result.map(Some).map_err(refused)
 }
 
 impl<N: Net> Choice<N> {
@@ -289,10 +306,15 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
-        let registered = self.regions.register(self.choice.rdma.nics(), span, access, location);
-        registered
-            .map(Some)
-            .map_err(|error| Error::new(error.side, Stage::Registration, Cause::Transport(error)))
+        registered(self.regions.serve(&self.nics(), span, access, location))
+    }
+
+    fn prepare(&self, span: &Span, location: Option<Location>) -> Registered {
+        registered(self.regions.prepare(&self.nics(), span, location))
+    }
+
+    fn memory_counters(&self) -> MemoryCounters {
+        self.regions.counters()
     }
 
     fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
