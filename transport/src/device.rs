@@ -1,8 +1,8 @@
 //! Memory registered with devices.
 
 use crate::block::Span;
+use handfast_core::wire::Cut;
 use std::fmt;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Identifies a device that this process has opened. Never reused.
@@ -28,52 +28,6 @@ pub struct DeviceKey {
     pub remote: u32,
 }
 
-/// Cut of a long registration into pieces that overlap, so that every slice lies in one of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Bytes of all.
-    bytes: u64,
-    /// Bytes from the start of a piece to that of the next.
-    step: u64,
-    /// Bytes of a piece; the last may have fewer.
-    piece: u64,
-}
-
-impl Cut {
-    /// Cuts `bytes` into pieces of at most `piece_max`, of which neighbours share `overlap`; one
-    /// piece if it suffices. `None` if pieces of that size hold no slice of `overlap` bytes and
-    /// one more.
-    pub fn new(bytes: u64, piece_max: u64, overlap: u64) -> Option<Self> {
-        if bytes <= piece_max {
-            return Some(Self { bytes, step: bytes.max(1), piece: bytes });
-        }
-        let step = piece_max.checked_sub(overlap).filter(|step| *step > 0)?;
-        Some(Self { bytes, step, piece: piece_max })
-    }
-
-    /// Returns the pieces, by offset.
-    pub fn pieces(self) -> impl Iterator<Item = Range<u64>> {
-        let Self { bytes, step, piece } = self;
-        (0..self.count()).map(move |place| {
-            let start = place * step;
-            start..bytes.min(start + piece)
-        })
-    }
-
-    /// Number of pieces.
-    pub fn count(self) -> u64 {
-        1 + self.bytes.saturating_sub(self.piece).div_ceil(self.step)
-    }
-
-    /// Returns the piece that has `length` bytes at `offset`; none has more than the overlap in all
-    /// places.
-    fn piece_of(self, offset: u64, length: u64) -> Option<u64> {
-        let place = (offset / self.step).min(self.count() - 1);
-        let end = self.bytes.min(place * self.step + self.piece);
-        (offset.checked_add(length)? <= end).then_some(place)
-    }
-}
-
 /// Memory registered with devices, which may read and write it until this is dropped.
 pub struct DeviceMemory {
     address: u64,
@@ -93,7 +47,7 @@ impl DeviceMemory {
         registrations: impl Send + Sync + 'static,
     ) -> Self {
         let bytes = span.len() as u64;
-        let cut = Cut { bytes, step: bytes.max(1), piece: bytes };
+        let cut = Cut::whole(bytes);
         Self::in_pieces(span, cut, keys, registrations)
     }
 
@@ -117,6 +71,11 @@ impl DeviceMemory {
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The cut into pieces; one piece as a rule.
+    pub fn cut(&self) -> Cut {
+        self.cut
     }
 
     /// The keys, one for each device; for memory in pieces those of one piece after the other.
@@ -169,28 +128,6 @@ mod tests {
         assert!(!memory.covers(&block.span(15, 2).unwrap()));
         assert!(!memory.covers(&block.span(40, 9).unwrap()));
         assert!(!memory.covers(&other.span(16, 32).unwrap()));
-    }
-
-    /// A device limits the bytes of one key. Wherever a slice lies, one key has all of it.
-    #[test]
-    fn each_slice_lies_in_one_piece() {
-        const OVERLAP: u64 = 3;
-        for bytes in 1..64 {
-            let cut = Cut::new(bytes, 10, OVERLAP).unwrap();
-            let pieces: Vec<_> = cut.pieces().collect();
-            assert_eq!((pieces.len() as u64, pieces[0].start), (cut.count(), 0));
-            assert_eq!(pieces.last().unwrap().end, bytes);
-            assert!(pieces.iter().all(|piece| (1..=10).contains(&(piece.end - piece.start))));
-            for offset in 0..bytes {
-                let length = OVERLAP.min(bytes - offset);
-                let piece = &pieces[cut.piece_of(offset, length).unwrap() as usize];
-                assert!(piece.start <= offset && offset + length <= piece.end, "{bytes} {offset}");
-            }
-            assert_eq!(cut.piece_of(bytes - 1, 2), None);
-        }
-        assert_eq!(Cut::new(10, 10, OVERLAP).unwrap().count(), 1, "at the limit");
-        assert_eq!(Cut::new(11, 10, OVERLAP).unwrap().count(), 2, "past the limit");
-        assert_eq!(Cut::new(11, 3, OVERLAP), None, "pieces too small for a slice");
     }
 
     /// The key of a slice is that of its piece and its device.

@@ -19,11 +19,12 @@ mod region;
 mod spin;
 
 pub use block::{BlockId, Memory, MemoryError, Span};
-pub use device::{Cut, DeviceId, DeviceKey, DeviceMemory};
+pub use device::{DeviceId, DeviceKey, DeviceMemory};
 pub use endpoints::{Attempt, Created, Endpoints, NotCreated, TransportKind};
 pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
 };
+pub use handfast_core::wire::Cut;
 pub use limit::{LimitReached, NicLimit};
 pub use mapping::HiddenFromChildren;
 pub use path::{DataPath, Step};

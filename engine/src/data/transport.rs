@@ -9,7 +9,7 @@ use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::RailPlan;
 use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{NicPath, NodeName, Pair};
-use handfast_transport::{Access, Endpoints, LaneSink, Span};
+use handfast_transport::{Access, Cut, Endpoints, LaneSink, Span};
 use handfast_transport_rdma::NicCounters;
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
@@ -123,10 +123,13 @@ pub(crate) struct RegionPair {
 /// RDMA keys of a peer's region.
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct RemoteRegion {
-    /// Keys, one per device of the peer.
-    pub(crate) keys: Vec<u32>,
-    pub(crate) bytes: u64,
-    pub(crate) location: Location,
+    /// Keys, one per device of the peer, of each piece in turn.
+    keys: Vec<u32>,
+    /// The pieces, if there are several.
+    cut: Option<Cut>,
+    address: u64,
+    bytes: u64,
+    location: Location,
 }
 
 impl RemoteRegion {
@@ -135,9 +138,22 @@ impl RemoteRegion {
         let location = region.location.as_ref().and_then(|text| text.parse().ok());
         Self {
             keys: region.remote_keys.clone(),
+            cut: region.cut,
+            address: region.address,
             bytes: region.bytes,
             location: location.unwrap_or(Location::Anywhere),
         }
+    }
+
+    /// Returns the key of one of the peer's devices for `length` bytes at an address; none if the
+    /// device has no key for all of them.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+    pub(crate) fn key(&self, device: usize, address: u64, length: u64) -> Option<u32> {
+        let Some(cut) = self.cut else { return self.keys.get(device).copied() };
+        let place = cut.piece_of(address.checked_sub(self.address)?, length)?;
+        let devices = self.keys.len() / usize::try_from(cut.count()).ok()?;
+        let first = usize::try_from(place).ok()? * devices;
+        self.keys.get(first..first + devices)?.get(device).copied()
     }
 
     /// Returns the location of the byte at `offset`.
@@ -221,5 +237,29 @@ impl<N: Net> Transport for TcpTransport<N> {
 
     fn prepare(&self, _: &Span, _: Option<Location>) -> Registered {
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mooncake::absolute;
+
+    /// A request names the key of the piece that has its bytes, at the device of its lane.
+    #[test]
+    fn key_of_a_request_is_that_of_its_piece() {
+        let region = |cut, remote_keys| {
+            let (address, bytes) = (1_000, 32);
+            RemoteRegion::of(&RegionDescriptor { cut, remote_keys, address, bytes, ..absolute() })
+        };
+        let whole = region(None, vec![1, 2]);
+        assert_eq!((whole.key(1, 1_010, 20), whole.key(2, 1_010, 20)), (Some(2), None));
+        let cut = Cut::new(32, 20, 4);
+        assert_eq!(cut.map(|cut| cut.pieces().collect()), Some(vec![0..20, 16..32]));
+        let pieces = region(cut, vec![1, 2, 3, 4]);
+        assert_eq!((pieces.key(0, 1_000, 20), pieces.key(1, 1_015, 4)), (Some(1), Some(2)));
+        assert_eq!((pieces.key(0, 1_016, 16), pieces.key(1, 1_028, 4)), (Some(3), Some(4)));
+        assert_eq!(pieces.key(2, 1_000, 4), None, "not the next piece's");
+        assert_eq!((pieces.key(0, 1_010, 11), pieces.key(0, 999, 1)), (None, None));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::regions::{Devices, OnDevices};
 use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::PIECES_MAX;
 use handfast_transport::{Access, Cut, Span};
 use handfast_transport_rdma::{Nic, RegisterOptions, Registration};
 use std::thread;
@@ -23,10 +24,8 @@ impl Devices for Nics<'_> {
         span: &Span,
         access: Access,
     ) -> Result<OnDevices<Registration>, TransportError> {
-        let is_served = access.remote_read || access.remote_write;
         let bytes = span.len() as u64;
-        // Peers know one key for each device and segment.
-        let limits = self.nics.iter().map(|nic| nic.region_bytes_max()).filter(|_| !is_served);
+        let limits = self.nics.iter().map(|nic| nic.region_bytes_max());
         let cut = cut(bytes, limits.min().unwrap_or(bytes))?;
         let pieces = pieces(span, cut)?;
         let of_nics = on_all(&self.nics, |nic| {
@@ -43,8 +42,9 @@ impl Devices for Nics<'_> {
 fn cut(bytes: u64, piece_max: u64) -> Result<Cut, TransportError> {
     Cut::new(bytes, piece_max, OVERLAP_BYTES).ok_or_else(|| {
         let detail = format!(
-            "the device registers at most {piece_max} bytes at once, and pieces of a longer \
-             registration need more than {OVERLAP_BYTES}: transfer from smaller blocks"
+            "the device registers at most {piece_max} bytes at once; a longer registration of \
+             {bytes} bytes needs at most {PIECES_MAX} pieces of more than {OVERLAP_BYTES}: use, or \
+             serve, smaller parts"
         );
         TransportError::new(Side::Configuration, "register", detail)
     })
