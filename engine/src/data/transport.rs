@@ -61,9 +61,9 @@ pub struct RdmaOptions {
     /// of tagged frames on Ethernet. Default: 0.
     pub service_level: u8,
     /// Maximum bytes that stay registered with the devices, and so pinned, after their transfer: with
-    /// the whole block, until it is freed or others need the room. Memory in use is never evicted.
-    /// A transfer past it registers its bytes for itself; with 0 every transfer does. Default:
-    /// 16 GiB.
+    /// the whole block, until it is freed or others need the room. Bytes count once for all devices,
+    /// and memory in use is never evicted. A transfer past it registers its bytes for itself; with 0
+    /// every transfer does. Default: 16 GiB.
     pub kept_bytes_max: u64,
     /// Lets the bytes of a transfer arrive in any order, which is faster on some machines; a
     /// completion still implies that all are there. Turn it off if this node's program watches
@@ -147,7 +147,6 @@ impl RemoteRegion {
 
     /// Returns the key of one of the peer's devices for `length` bytes at an address; none if the
     /// device has no key for all of them.
-    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
     pub(crate) fn key(&self, device: usize, address: u64, length: u64) -> Option<u32> {
         let Some(cut) = self.cut else { return self.keys.get(device).copied() };
         let place = cut.piece_of(address.checked_sub(self.address)?, length)?;
