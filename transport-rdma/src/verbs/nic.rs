@@ -2,11 +2,11 @@
 
 use super::completions::{CompletionQueues, QueueLimits};
 use super::config::NicConfig;
-use super::context::Context;
+use super::context::{Context, DeviceFacts};
 use super::counters::{Counts, NicLoad};
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
-use super::objects::{Channel, Domain};
+use super::objects::{Channel, Domain, RegionLimits};
 use super::poller::{Poller, waker};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::NicSink;
@@ -71,7 +71,6 @@ pub struct Nic {
     pub(super) gid: ChosenGid,
     pub(super) recognised: Recognised,
     pub(super) rd_atomic: u8,
-    region_bytes_max: u64,
     pub(super) book: Mutex<AddressBook>,
 }
 
@@ -119,7 +118,7 @@ impl Nic {
             .map_err(|error| wrong(format!("{error} ({recognised})")))?;
         let gid = explained(usable[0], &entries, config.gid);
         tracing::debug!(device = config.device, gid = gid.why, profile = %recognised, "NIC opened");
-        let domain = Arc::new(Domain::new(Arc::clone(&context), device.regions_max)?);
+        let domain = Arc::new(Domain::new(Arc::clone(&context), region_limits(&device, profile))?);
         let channel = Arc::new(Channel::new(Arc::clone(&context))?);
         let system =
             |error: &std::io::Error| context.failed("eventfd", error.raw_os_error().unwrap_or(0));
@@ -144,18 +143,7 @@ impl Nic {
         });
         let poller = Poller::start(Arc::clone(&shared), woken, config.polling, config.idle_probe)?;
         let (poller, book) = (Some(poller), Mutex::default());
-        let region_bytes_max = region_bytes_max(device.region_bytes_max, profile);
-        Ok(Self {
-            poller,
-            shared,
-            domain,
-            config,
-            gid,
-            recognised,
-            rd_atomic,
-            region_bytes_max,
-            book,
-        })
+        Ok(Self { poller, shared, domain, config, gid, recognised, rd_atomic, book })
     }
 
     /// The device, by name.
@@ -205,7 +193,7 @@ impl Nic {
         access: Access,
         options: RegisterOptions,
     ) -> Result<Registration, VerbsError> {
-        let max = self.region_bytes_max;
+        let max = self.region_bytes_max();
         if span.len() as u64 > max {
             let detail = format!(
                 "{} bytes in one registration; the limit of this device is {max} bytes: register, \
@@ -219,7 +207,7 @@ impl Nic {
 
     /// Maximum bytes of one registration: the device's limit, or that of its profile.
     pub fn region_bytes_max(&self) -> u64 {
-        self.region_bytes_max
+        self.domain.region_limits().bytes_max
     }
 
     /// Returns whether memory of other devices can be registered.
@@ -391,6 +379,11 @@ impl Nic {
 fn recognised(device: &str) -> Recognised {
     let found = crate::discovery::discover_one(Path::new("/"), device);
     found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
+}
+
+fn region_limits(device: &DeviceFacts, profile: &DeviceProfile) -> RegionLimits {
+    let bytes_max = region_bytes_max(device.region_bytes_max, profile);
+    RegionLimits { regions_max: device.regions_max, bytes_max }
 }
 
 /// Returns the smaller limit of a device and its profile; a device without one says 0.

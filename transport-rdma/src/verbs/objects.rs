@@ -49,12 +49,20 @@ macro_rules! destroyed_by {
     };
 }
 
+/// A device's limits of registrations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegionLimits {
+    pub(super) regions_max: u32,
+    /// Bytes of one.
+    pub(super) bytes_max: u64,
+}
+
 /// A protection domain.
 pub(super) struct Domain {
     pub(super) id: DeviceId,
     pub(super) context: Arc<Context>,
     raw: *mut ibv_pd,
-    regions_max: u32,
+    limits: RegionLimits,
     regions: AtomicU64,
     /// Total bytes of all regions.
     bytes: AtomicU64,
@@ -67,7 +75,7 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn new(context: Arc<Context>, regions_max: u32) -> Result<Self, VerbsError> {
+    pub(super) fn new(context: Arc<Context>, limits: RegionLimits) -> Result<Self, VerbsError> {
         // SAFETY: the context is open while it is held.
         let raw = unsafe { (context.verbs.ibv_alloc_pd)(context.raw()) };
         let code = errno();
@@ -75,12 +83,16 @@ impl Domain {
             return Err(context.failed("ibv_alloc_pd", code));
         }
         let (regions, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { id: DeviceId::next(), context, raw, regions_max, regions, bytes })
+        Ok(Self { id: DeviceId::next(), context, raw, limits, regions, bytes })
     }
 
     /// Returns the number of regions, and the device's maximum.
     pub(super) fn regions(&self) -> (u64, u64) {
-        (self.regions.load(Ordering::Relaxed), u64::from(self.regions_max))
+        (self.regions.load(Ordering::Relaxed), u64::from(self.limits.regions_max))
+    }
+
+    pub(super) fn region_limits(&self) -> RegionLimits {
+        self.limits
     }
 
     /// Counts a new region of `bytes` bytes until the result is dropped.
