@@ -92,7 +92,7 @@ const VARIABLES: [Variable; 25] = [
     Variable { name: "MC_IB_PORT", values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
     Variable { name: "MC_CUSTOM_TOPO_JSON", values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
-        what: "file with the RDMA devices near each memory, for several --device without --nic-priority-matrix" },
+        what: "file with the RDMA devices near each memory, without --nic-priority-matrix" },
     Variable { name: "MC_GID_INDEX", values: Values::Number { min: 0, max: 255, unit: "" }, default: "(the best)",
         what: "index of the RDMA port's address in its table, without --gid" },
     Variable { name: "MC_MTU", values: Values::Word(&["512", "1024", "2048", "4096"]), default: "4096",

@@ -34,13 +34,15 @@ pub enum TransportChoice {
 #[non_exhaustive]
 pub struct RdmaOptions {
     /// The devices by name, at most [`RAILS_MAX`](crate::rdma::RAILS_MAX); with several of them bytes are
-    /// striped over all that are equally near. Default: the one with the listening address, or
-    /// otherwise the first usable one.
+    /// striped over all that are equally near. Those that cannot be used are reported
+    /// ([`Engine::unusable_devices`](crate::Engine::unusable_devices)), and an engine starts with
+    /// the others. Default: all usable ones of the best kind, hardware before software, the one
+    /// with the listening address first; a single one if `address` is set.
     pub devices: Vec<String>,
-    /// Preferred devices by memory location, in Mooncake's form, with several devices. Bytes use a
-    /// device preferred at both ends, and others if none of those works; unlisted devices come
-    /// last. Default: the devices on the memory's own NUMA node, from the kernel
-    /// ([`topology`](crate::topology)).
+    /// Preferred devices by memory location, in Mooncake's form, with several devices, all of this
+    /// machine. Bytes use a device preferred at both ends, and others if none of those works;
+    /// unlisted devices come last. Default: the devices on the memory's own NUMA node, from the
+    /// kernel ([`topology`](crate::topology)).
     pub matrix: Option<PriorityMatrix>,
     /// Port of each device, counted from 1.
     pub port: u8,
@@ -95,6 +97,8 @@ pub(crate) struct Offer {
     pub(crate) devices: Vec<DeviceDescriptor>,
     /// The NIC priority matrix, if there are several devices.
     pub(crate) matrix: Option<Arc<PriorityMatrix>>,
+    /// Errors of the devices that cannot be used beside the others.
+    pub(crate) unusable: Vec<Error>,
 }
 
 /// Local and remote memory with their RDMA keys.
@@ -184,6 +188,7 @@ impl<N: Net> Transport for TcpTransport<N> {
             transports: Transports { tcp: true, rdma: false },
             devices: Vec::new(),
             matrix: None,
+            unusable: Vec::new(),
         };
         TCP_ALONE
     }

@@ -126,6 +126,7 @@ mod tests {
                 transports: handfast_core::wire::Transports { tcp: false, rdma: false },
                 devices: Vec::new(),
                 matrix: None,
+                unusable: Vec::new(),
             };
             NOTHING
         }

@@ -75,8 +75,14 @@ impl<N: Net> Lanes<N> {
         Self {
             choice: Choice { rdma, tcp, policy },
             regions: LocalRegions::default(),
-            offer: Offer { transports, devices, matrix },
+            offer: Offer { transports, devices, matrix, unusable: Vec::new() },
         }
+    }
+
+    /// Records the devices that cannot be used.
+    pub(super) fn without(mut self, unusable: Vec<Error>) -> Self {
+        self.offer.unusable = unusable;
+        self
     }
 }
 
