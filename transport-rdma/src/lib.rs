@@ -16,6 +16,7 @@ mod error;
 mod gid;
 mod pairing;
 mod profile;
+mod settings;
 mod status;
 mod steps;
 #[cfg(feature = "verbs")]
@@ -32,6 +33,10 @@ pub use gid::{
 pub use handfast_transport::{LimitReached, NicLimit};
 pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBERED_MAX, Routes};
 pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
+pub use settings::{
+    Polling, PollingError, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_DEFAULT, SPIN_MAX,
+    TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+};
 pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
@@ -47,8 +52,7 @@ pub use verbs::{
 pub use verbs::{
     COMPLETION_QUEUES_MAX, DEPTH_MAX, DeviceEvent, DeviceRegistration, IDLE_PROBE_DEFAULT,
     IDLE_PROBE_MIN, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad, NicSink, PROBE_ANSWER_MAX,
-    Polling, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions, Registration,
-    SERVICE_LEVEL_MAX,
+    QUEUE_PAIRS_PER_LANE_MAX, RegisterOptions, Registration,
 };
 
 /// The usable devices by name, never empty.

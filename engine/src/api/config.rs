@@ -252,6 +252,7 @@ impl Builder {
             return Err(invalid(format!("lane_depth must be 1 to {depth_max}")));
         }
         self.mooncake.map_or(Ok(()), |options| options.check())?;
+        self.rdma.check().map_err(invalid)?;
         let nonzero = [
             ("control_connections_max", self.limits.control_connections_max as u64),
             ("peers_max", self.limits.peers_max as u64),

@@ -9,7 +9,9 @@ use handfast_core::policy::RailPlan;
 use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{NicPath, NodeName, Pair};
 use handfast_transport::{Access, Endpoints, LaneSink, Span};
-use handfast_transport_rdma::NicCounters;
+use handfast_transport_rdma::{
+    NicCounters, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_MAX, TIMEOUT_EXPONENT_MAX,
+};
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,6 +63,18 @@ pub struct RdmaOptions {
     /// Service level of this node's packets, 0 to 15: the virtual lane on InfiniBand, the priority
     /// of tagged frames on Ethernet. Default: 0.
     pub service_level: u8,
+    /// Exponent n of the ACK timeout, 4.096 µs × 2^n; 1 to 31. With the retries it is the time after
+    /// which a lane to a silent peer fails, and its slices take another path:
+    /// [`silent_peer_wait`](crate::rdma::silent_peer_wait). A lane survives a shorter
+    /// interruption of the fabric. Devices stretch the timeout, mlx5 up to four times; eRDMA has
+    /// its own. Default: by device, 16 or 268 ms.
+    pub timeout_exponent: Option<u8>,
+    /// Number of retries after that timeout, at most 6; eRDMA retries 24 times regardless.
+    /// Default: by device, 4 on soft-RoCE and 6 on others, 1.3 s and 1.9 s in all.
+    pub retries: Option<u8>,
+    /// Method of waiting for completions. Default: by device, events on soft-RoCE, and 100 µs of
+    /// polling before them on others.
+    pub polling: Option<Polling>,
 }
 
 impl RdmaOptions {
@@ -68,6 +82,27 @@ impl RdmaOptions {
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
+    }
+}
+
+impl RdmaOptions {
+    /// Checks the ranges.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let timeouts = 1..=TIMEOUT_EXPONENT_MAX;
+        if self.timeout_exponent.is_some_and(|exponent| !timeouts.contains(&exponent)) {
+            return Err(format!("the RDMA timeout_exponent must be 1 to {TIMEOUT_EXPONENT_MAX}"));
+        }
+        if self.retries.is_some_and(|retries| retries > RETRY_COUNT_MAX) {
+            return Err(format!("the RDMA retries must be 0 to {RETRY_COUNT_MAX}"));
+        }
+        if self.service_level > SERVICE_LEVEL_MAX {
+            return Err(format!("the RDMA service_level must be 0 to {SERVICE_LEVEL_MAX}"));
+        }
+        if self.polling.is_some_and(|polling| !polling.is_valid()) {
+            let max = SPIN_MAX.as_micros();
+            return Err(format!("the RDMA polling must spin at most {max} us"));
+        }
+        Ok(())
     }
 }
 
@@ -82,6 +117,9 @@ impl Default for RdmaOptions {
             mtu_bytes_max: 4096,
             traffic_class: 0,
             service_level: 0,
+            timeout_exponent: None,
+            retries: None,
+            polling: None,
         }
     }
 }
@@ -199,5 +237,40 @@ impl<N: Net> Transport for TcpTransport<N> {
 
     fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Each option is taken at its limits and refused past them, by name.
+    #[test]
+    fn rdma_options_are_checked_against_their_limits() {
+        let check = |change: &dyn Fn(&mut RdmaOptions)| {
+            let mut options = RdmaOptions::default();
+            change(&mut options);
+            options.check()
+        };
+        let spin = |spin| Some(Polling::Adaptive { spin });
+        assert_eq!(check(&|it| it.timeout_exponent = Some(1)), Ok(()));
+        assert_eq!(check(&|it| it.timeout_exponent = Some(TIMEOUT_EXPONENT_MAX)), Ok(()));
+        assert_eq!(check(&|it| it.retries = Some(RETRY_COUNT_MAX)), Ok(()));
+        assert_eq!(check(&|it| it.polling = spin(SPIN_MAX)), Ok(()));
+        assert_eq!(check(&|it| it.service_level = SERVICE_LEVEL_MAX), Ok(()));
+        let past: [(&str, &dyn Fn(&mut RdmaOptions)); 5] = [
+            ("timeout_exponent must be 1 to 31", &|it| it.timeout_exponent = Some(0)),
+            ("timeout_exponent must be 1 to 31", &|it| it.timeout_exponent = Some(32)),
+            ("retries must be 0 to 6", &|it| it.retries = Some(7)),
+            ("spin at most 1000000 us", &|it| {
+                it.polling = spin(SPIN_MAX + Duration::from_nanos(1))
+            }),
+            ("service_level must be 0 to 15", &|it| it.service_level = 16),
+        ];
+        for (words, change) in past {
+            let error = check(change).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

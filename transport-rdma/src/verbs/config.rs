@@ -1,9 +1,11 @@
 //! Configuration of a NIC.
 
 use super::context::mtu_number;
-use super::poller::{Polling, SPIN_MAX};
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
+use crate::settings::{
+    Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+};
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::time::Duration;
 
@@ -11,12 +13,6 @@ use std::time::Duration;
 pub const QUEUE_PAIRS_PER_LANE_MAX: usize = QUEUE_PAIRS_MAX;
 /// Maximum configurable depth of a queue pair.
 pub const DEPTH_MAX: u32 = 4096;
-/// Maximum retries towards an unresponsive peer. On soft-RoCE seven means unlimited.
-pub const RETRY_COUNT_MAX: u8 = 6;
-/// The highest service level: it has four bits.
-pub const SERVICE_LEVEL_MAX: u8 = 15;
-/// The longest ACK timeout of devices; 0 would mean unlimited.
-const TIMEOUT_EXPONENT_MAX: u8 = 31;
 
 /// Configuration of a NIC.
 #[derive(Clone, Debug)]
@@ -93,12 +89,27 @@ impl NicConfig {
         }
     }
 
+    /// The settings that fit a device of the profile.
+    pub fn of_profile(device: impl Into<String>, profile: &DeviceProfile) -> Self {
+        Self {
+            timeout_exponent: profile.timeout_exponent,
+            retries: profile.retries,
+            polling: profile.polling,
+            drain: profile.drain,
+            ..Self::new(device)
+        }
+    }
+
+    /// The nominal wait of a device of the profile for a silent peer, see [`silent_peer_wait`].
+    pub fn silent_peer_wait(&self, profile: &DeviceProfile) -> Duration {
+        let retries = profile.retries_fixed.unwrap_or(self.retries);
+        silent_peer_wait(self.timeout_exponent, retries)
+    }
+
     /// Longest time of an idle lane's probe without an answer, for any device: four times its
     /// configured wait, since devices stretch that, and at most [`PROBE_ANSWER_MAX`].
     pub(super) fn probe_patience(&self, profile: &DeviceProfile) -> Duration {
-        let tries = u64::from(profile.retries_fixed.unwrap_or(self.retries)) + 1;
-        let interval_ns = 4_096u64 << self.timeout_exponent.min(TIMEOUT_EXPONENT_MAX);
-        Duration::from_nanos(interval_ns.saturating_mul(4 * tries)).min(PROBE_ANSWER_MAX)
+        self.silent_peer_wait(profile).saturating_mul(4).min(PROBE_ANSWER_MAX)
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
@@ -111,7 +122,7 @@ impl NicConfig {
             (self.retries <= RETRY_COUNT_MAX, "retries"),
             (self.completion_entries >= 1, "completion_entries"),
             (self.idle_probe.is_none_or(|interval| interval >= IDLE_PROBE_MIN), "idle_probe"),
-            (!matches!(self.polling, Polling::Adaptive { spin } if spin > SPIN_MAX), "polling"),
+            (self.polling.is_valid(), "polling"),
         ];
         let wrong = checks.iter().find(|(good, _)| !good);
         wrong.map_or(Ok(()), |(_, name)| Err(format!("the setting {name} is out of range")))
@@ -121,6 +132,7 @@ impl NicConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::SPIN_MAX;
 
     /// A probe is given up after four times the device's own timeout, or a minute.
     #[test]

@@ -8,6 +8,7 @@ use super::in_flight::lane_of;
 use super::lane::{Lane, Scratch, WorkCompletion};
 use super::nic::Shared;
 use crate::error::VerbsError;
+use crate::settings::Polling;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,35 +26,6 @@ const COMPLETIONS_PER_TURN: usize = 1_024;
 const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
 /// Polls of the queues per clock reading, since the clock may be a slow device.
 const LOOKS_PER_CLOCK_LOOK: u32 = 64;
-
-/// Method of waiting for completions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Polling {
-    /// Sleeps until the device signals a completion: least CPU time, one wake-up of latency.
-    #[default]
-    Event,
-    /// Polls for a while after the last completion, then sleeps.
-    Adaptive {
-        /// Duration of polling, at most a second.
-        spin: Duration,
-    },
-    /// Polls without sleeping while a lane exists: occupies a CPU.
-    Busy,
-}
-
-/// Longest spin of [`Polling::Adaptive`].
-pub(super) const SPIN_MAX: Duration = Duration::from_secs(1);
-
-impl Polling {
-    /// Time of polling after the last completion.
-    fn spin(self) -> Duration {
-        match self {
-            Self::Event => Duration::ZERO,
-            Self::Adaptive { spin } => spin.min(SPIN_MAX),
-            Self::Busy => Duration::MAX,
-        }
-    }
-}
 
 /// Handle of the thread; dropping it stops and joins the thread.
 pub(super) struct Poller {

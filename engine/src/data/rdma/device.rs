@@ -8,19 +8,12 @@ use handfast_core::policy::RAILS_MAX;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
 use handfast_transport_rdma::{
-    Connecting, Device, GidWanted, Nic, NicConfig, Port, VerbsError, availability, discover,
-    gid_text, parse_gid,
+    Connecting, Device, DeviceProfile, GidWanted, Identity, Nic, NicConfig, Port, VerbsError,
+    availability, discover, gid_text, parse_gid, recognise,
 };
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Exponent of the ACK timeout: 4.096 µs × 2^16 = 268 ms. With the retries a device detects an
-/// unresponsive peer after 1.3 s, or later if it stretches the timeout. With 67 ms
-/// a slow device aborted reads that were still arriving, and some kernels reported such a read
-/// as successful (docs/hardware.md).
-const TIMEOUT_EXPONENT: u8 = 16;
-const RETRIES: u8 = 4;
 
 /// The outcome of opening devices.
 pub(super) struct Opened {
@@ -45,7 +38,10 @@ pub(super) fn open(
     check(options)?;
     check_names(options, &known)?;
     let listed = discover(Path::new("/")).unwrap_or_default();
-    let open = |device: &String| open_one(device, options, limits, sink);
+    let open = |device: &String| {
+        let profile = profile(&listed, device);
+        Nic::open(config(device, profile, options, limits), sink.clone())
+    };
     let (nics, failures) = if !options.devices.is_empty() {
         open_all(&options.devices, open)
     } else if let Some(address) = options.address {
@@ -185,27 +181,34 @@ fn check_place(location: &str) -> Result<(), String> {
     }
 }
 
-fn open_one(
+/// The profile of a device; `strict` for one that the kernel does not list.
+fn profile(listed: &[Device], name: &str) -> &'static DeviceProfile {
+    let device = listed.iter().find(|device| device.name == name);
+    device.map_or_else(|| recognise(&Identity::default()), Device::recognise).profile
+}
+
+/// The configuration of a device: the options, and the defaults of its profile.
+fn config(
     device: &str,
+    profile: &DeviceProfile,
     options: &RdmaOptions,
     (lanes_max, lane_depth): (usize, u32),
-    sink: &Arc<Watch>,
-) -> Result<Nic, VerbsError> {
+) -> NicConfig {
     let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
-    let gid = options.address.map_or(index, |address| GidWanted::Address(mapped(address)));
-    let config = NicConfig {
+    let default = NicConfig::of_profile(device, profile);
+    NicConfig {
         port: options.port,
-        gid,
+        gid: options.address.map_or(index, |address| GidWanted::Address(mapped(address))),
         mtu_max: options.mtu_bytes_max,
         traffic_class: options.traffic_class,
         service_level: options.service_level,
         lanes_max,
         depth: lane_depth,
-        timeout_exponent: TIMEOUT_EXPONENT,
-        retries: RETRIES,
-        ..NicConfig::new(device)
-    };
-    Nic::open(config, sink.clone())
+        timeout_exponent: options.timeout_exponent.unwrap_or(default.timeout_exponent),
+        retries: options.retries.unwrap_or(default.retries),
+        polling: options.polling.unwrap_or(default.polling),
+        ..default
+    }
 }
 
 /// The error of a node without a usable device: that of the first, and the words of the others.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::topology::PriorityMatrix;
-use handfast_transport_rdma::{Gid, Identity};
+use handfast_transport_rdma::{Gid, Identity, Polling, SPIN_DEFAULT};
 
 fn port(state: &str, link_layer: &str, gid: &str) -> Port {
     let gid = Gid { index: 0, text: gid.to_owned(), kind: "RoCE v2".to_owned() };
@@ -146,4 +146,23 @@ fn missing_device_is_refused_by_name() {
         assert!(error.to_string().contains(part), "{error}");
     }
     assert!(check_names(&matrix(r#"{"cpu:0": [["rxe0"], ["rxe1"]]}"#), &known).is_ok());
+}
+
+/// Defaults come from the device's profile, and options replace them one by one.
+#[test]
+fn options_replace_the_defaults_of_the_profile() {
+    let listed = [ethernet("rxe0", "", "ACTIVE"), ethernet("mlx5_0", "mlx5_core", "ACTIVE")];
+    let of = |name: &str, options: &RdmaOptions| {
+        let config = config(name, profile(&listed, name), options, (8, 64));
+        (config.timeout_exponent, config.retries, config.polling)
+    };
+    let adaptive = Polling::Adaptive { spin: SPIN_DEFAULT };
+    let default = RdmaOptions::default();
+    assert_eq!(of("rxe0", &default), (16, 4, Polling::Event));
+    assert_eq!(of("mlx5_0", &default), (16, 6, adaptive));
+    assert_eq!(of("unlisted", &default), (16, 6, adaptive));
+    let patient = default.clone().with(|it| it.timeout_exponent = Some(20));
+    assert_eq!(of("mlx5_0", &patient), (20, 6, adaptive));
+    let busy = default.with(|it| (it.retries, it.polling) = (Some(0), Some(Polling::Busy)));
+    assert_eq!(of("rxe0", &busy), (16, 0, Polling::Busy));
 }
