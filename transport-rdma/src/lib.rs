@@ -34,15 +34,13 @@ pub use handfast_transport::{LimitReached, NicLimit};
 pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBERED_MAX, Routes};
 pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
 pub use settings::{
-    Polling, PollingError, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_DEFAULT, SPIN_MAX,
-    TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, Polling, PollingError, RETRY_COUNT_MAX,
+    SERVICE_LEVEL_MAX, SPIN_DEFAULT, SPIN_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
 pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
-pub use transport::{
-    LocalNic, PEER_PROBE_MAX, QUEUE_PAIRS_PER_LANE, RAIL_PROBE_MAX, RdmaTransport, WITHDRAWAL_MAX,
-};
+pub use transport::{LocalNic, PEER_PROBE_MAX, RAIL_PROBE_MAX, RdmaTransport, WITHDRAWAL_MAX};
 #[cfg(feature = "bare")]
 pub use verbs::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,

@@ -3,7 +3,7 @@
 //!
 //! The simulator's profiles agree under the same names; a test of `sim-tests` compares them.
 
-use crate::settings::{Polling, SPIN_DEFAULT};
+use crate::settings::{LANE_QUEUE_PAIRS_DEFAULT, Polling, SPIN_DEFAULT};
 use handfast_core::transport::Side;
 use std::fmt;
 use std::time::Duration;
@@ -79,6 +79,11 @@ pub struct DeviceProfile {
     pub call_bytes_max: Option<u32>,
     /// Maximum bytes of a slice.
     pub slice_bytes_max: u32,
+    /// Default number of a lane's queue pairs.
+    pub queue_pairs_per_lane: usize,
+    /// Whether each queue pair of a lane is filled to its depth. Otherwise a lane has as many slices
+    /// outstanding as one of its queue pairs holds.
+    pub fills_queue_pairs: bool,
     /// Default exponent of the ACK timeout.
     pub timeout_exponent: u8,
     /// Default number of retries after that timeout.
@@ -137,6 +142,8 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     // A packet's timeout starts anew with each answer, so a long slice needs no longer one. Larger
     // slices gain nothing: at 4 MiB a slice takes 80 µs of the fastest ports.
     slice_bytes_max: 4 << 20,
+    queue_pairs_per_lane: LANE_QUEUE_PAIRS_DEFAULT,
+    fills_queue_pairs: true,
     // 268 ms, seven times: 1.9 s nominal. A shorter blip of the fabric costs no lane.
     timeout_exponent: 16,
     retries: 6,
@@ -159,6 +166,7 @@ pub(crate) static RXE: DeviceProfile = DeviceProfile {
     call_bytes_max: Some(64 << 10),
     // rxe: the timeout covers a whole slice and all work in flight before it.
     slice_bytes_max: 256 << 10,
+    fills_queue_pairs: false,
     // 268 ms, five times: 1.3 s. Measured on 6.1: with 67 ms a slow device aborted reads that were
     // still arriving, and some kernels reported such a read as successful (docs/hardware.md).
     retries: 4,

@@ -10,6 +10,10 @@ pub const TIMEOUT_EXPONENT_MAX: u8 = 31;
 pub const RETRY_COUNT_MAX: u8 = 6;
 /// The highest service level: it has four bits.
 pub const SERVICE_LEVEL_MAX: u8 = 15;
+/// Maximum queue pairs of a lane that is created by the transport.
+pub const LANE_QUEUE_PAIRS_MAX: usize = 8;
+/// Default queue pairs of a lane; Mooncake's default too.
+pub const LANE_QUEUE_PAIRS_DEFAULT: usize = 2;
 /// Longest spin of [`Polling::Adaptive`].
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
 /// Default spin of [`Polling::Adaptive`]: longer than a round trip with a slice, and short beside

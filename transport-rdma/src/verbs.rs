@@ -1,5 +1,6 @@
 //! Lanes over verbs.
 
+mod affinity;
 mod binding;
 mod completions;
 mod config;

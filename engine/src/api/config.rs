@@ -32,10 +32,11 @@ pub struct EngineLimits {
     /// as busy; half-open lanes expire after five seconds.
     pub lanes_per_peer_max: usize,
     /// Maximum outstanding slices on one lane; at most
-    /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
+    /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX). Over RDMA on each of its queue pairs, and
+    /// on soft-RoCE on all of them together.
     pub lane_depth: u32,
     /// Maximum length of a slice, in bytes. Requests are cut into slices; engines with RDMA limit
-    /// them to 256 KiB.
+    /// them to that of the devices: 256 KiB on soft-RoCE, 4 MiB on others.
     pub slice_bytes_max: u32,
     /// Maximum unfinished batches per peer.
     pub batches_max: u32,

@@ -7,10 +7,11 @@ use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::RailPlan;
 use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
-use handfast_core::{NicPath, NodeName, Pair};
+use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, Endpoints, LaneSink, Span};
 use handfast_transport_rdma::{
-    NicCounters, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_MAX, TIMEOUT_EXPONENT_MAX,
+    LANE_QUEUE_PAIRS_MAX, NicCounters, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_MAX,
+    TIMEOUT_EXPONENT_MAX,
 };
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
@@ -75,6 +76,13 @@ pub struct RdmaOptions {
     /// Method of waiting for completions. Default: by device, events on soft-RoCE, and 100 µs of
     /// polling before them on others.
     pub polling: Option<Polling>,
+    /// Queue pairs of a lane, 1 to 8; the smaller number of both sides is used, and a Mooncake node
+    /// must have equally many (`MC_NUM_QP_PER_EP`). On Ethernet each has a UDP source port of its
+    /// own, by which bundled links and the paths of a fabric are chosen. Default: 2.
+    pub queue_pairs: Option<usize>,
+    /// Whether the thread of each device runs on the processors of the device's NUMA node alone, as
+    /// far as the process may use them. Default: true.
+    pub places_threads: bool,
 }
 
 impl RdmaOptions {
@@ -98,6 +106,10 @@ impl RdmaOptions {
         if self.service_level > SERVICE_LEVEL_MAX {
             return Err(format!("the RDMA service_level must be 0 to {SERVICE_LEVEL_MAX}"));
         }
+        let lane_pairs = 1..=LANE_QUEUE_PAIRS_MAX;
+        if self.queue_pairs.is_some_and(|pairs| !lane_pairs.contains(&pairs)) {
+            return Err(format!("the RDMA queue_pairs must be 1 to {LANE_QUEUE_PAIRS_MAX}"));
+        }
         if self.polling.is_some_and(|polling| !polling.is_valid()) {
             let max = SPIN_MAX.as_micros();
             return Err(format!("the RDMA polling must spin at most {max} us"));
@@ -120,13 +132,11 @@ impl Default for RdmaOptions {
             timeout_exponent: None,
             retries: None,
             polling: None,
+            queue_pairs: None,
+            places_threads: true,
         }
     }
 }
-
-/// Maximum slice if lanes may run over RDMA. On some devices the ACK timeout covers a
-/// whole slice and all work in flight before it.
-pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
 
 /// Announcement of the local transports.
 #[derive(Clone, Debug, Default)]
@@ -137,6 +147,10 @@ pub(crate) struct Offer {
     pub(crate) matrix: Option<Arc<PriorityMatrix>>,
     /// Errors of the devices that cannot be used beside the others.
     pub(crate) unusable: Vec<Error>,
+    /// Maximum bytes of a slice on these devices.
+    pub(crate) slice_bytes_max: Option<u32>,
+    /// Queue pairs of a lane, each with the configured depth.
+    pub(crate) queue_pairs_max: Option<u32>,
 }
 
 /// Local and remote memory with their RDMA keys.
@@ -214,6 +228,11 @@ pub(crate) trait Transport: Endpoints {
     /// Records a peer's announced GID, with the request that carried it, if any.
     fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
 
+    /// Slices that a lane takes at once, where `configured` is the depth of a queue.
+    fn lane_depth(&self, _lane: Lifecycle, configured: u32) -> u32 {
+        configured
+    }
+
     /// Counters of the RDMA devices.
     fn nic_counters(&self) -> NicCounters {
         NicCounters::default()
@@ -227,6 +246,8 @@ impl<N: Net> Transport for TcpTransport<N> {
             devices: Vec::new(),
             matrix: None,
             unusable: Vec::new(),
+            slice_bytes_max: None,
+            queue_pairs_max: None,
         };
         TCP_ALONE
     }
@@ -259,7 +280,10 @@ mod tests {
         assert_eq!(check(&|it| it.retries = Some(RETRY_COUNT_MAX)), Ok(()));
         assert_eq!(check(&|it| it.polling = spin(SPIN_MAX)), Ok(()));
         assert_eq!(check(&|it| it.service_level = SERVICE_LEVEL_MAX), Ok(()));
-        let past: [(&str, &dyn Fn(&mut RdmaOptions)); 5] = [
+        assert_eq!(check(&|it| it.queue_pairs = Some(LANE_QUEUE_PAIRS_MAX)), Ok(()));
+        let past: [(&str, &dyn Fn(&mut RdmaOptions)); 7] = [
+            ("queue_pairs must be 1 to 8", &|it| it.queue_pairs = Some(0)),
+            ("queue_pairs must be 1 to 8", &|it| it.queue_pairs = Some(9)),
             ("timeout_exponent must be 1 to 31", &|it| it.timeout_exponent = Some(0)),
             ("timeout_exponent must be 1 to 31", &|it| it.timeout_exponent = Some(32)),
             ("retries must be 0 to 6", &|it| it.retries = Some(7)),

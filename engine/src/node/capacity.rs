@@ -127,6 +127,8 @@ mod tests {
                 devices: Vec::new(),
                 matrix: None,
                 unusable: Vec::new(),
+                slice_bytes_max: None,
+                queue_pairs_max: None,
             };
             NOTHING
         }

@@ -4,7 +4,8 @@ use super::context::mtu_number;
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
 use crate::settings::{
-    Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
+    TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::time::Duration;
@@ -25,6 +26,9 @@ pub struct NicConfig {
     pub gid: GidWanted,
     /// Lanes that exist at once, from `create` to the end of `retire`.
     pub lanes_max: usize,
+    /// Queue pairs of a lane that is created by the transport; at least 1, at most
+    /// [`LANE_QUEUE_PAIRS_MAX`]. The smaller number of both sides is used.
+    pub queue_pairs_per_lane: usize,
     /// Requests outstanding on a queue pair; at least 1, at most [`DEPTH_MAX`].
     pub depth: u32,
     /// Cap on the path MTU, in bytes. The smaller of both sides' is used.
@@ -55,6 +59,9 @@ pub struct NicConfig {
     /// Interval of idle checks. A lane without postings and completions for one to two of them is probed with
     /// an empty read, since a queue pair without traffic never notices that its peer is gone.
     pub idle_probe: Option<Duration>,
+    /// Whether the NIC's thread runs on the processors of the NIC's NUMA node alone, as far as the
+    /// process may use them.
+    pub places_thread: bool,
 }
 
 /// Default interval between checks for idle lanes.
@@ -74,6 +81,7 @@ impl NicConfig {
             port: 1,
             gid: GidWanted::Automatic,
             lanes_max: 1024,
+            queue_pairs_per_lane: LANE_QUEUE_PAIRS_DEFAULT,
             depth: 128,
             mtu_max: 4096,
             traffic_class: 0,
@@ -86,6 +94,7 @@ impl NicConfig {
             completion_entries: COMPLETION_ENTRIES_DEFAULT,
             queue_pairs_max: u32::MAX,
             idle_probe: Some(IDLE_PROBE_DEFAULT),
+            places_thread: true,
         }
     }
 
@@ -96,6 +105,7 @@ impl NicConfig {
             retries: profile.retries,
             polling: profile.polling,
             drain: profile.drain,
+            queue_pairs_per_lane: profile.queue_pairs_per_lane,
             ..Self::new(device)
         }
     }
@@ -112,8 +122,16 @@ impl NicConfig {
         self.silent_peer_wait(profile).saturating_mul(4).min(PROBE_ANSWER_MAX)
     }
 
+    /// Slices that a lane of so many queue pairs takes at once.
+    pub(super) fn lane_depth(&self, profile: &DeviceProfile, queue_pairs: usize) -> u32 {
+        let filled = if profile.fills_queue_pairs { queue_pairs } else { 1 };
+        self.depth.saturating_mul(u32::try_from(filled).unwrap_or(u32::MAX))
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
+        let lane_pairs = 1..=LANE_QUEUE_PAIRS_MAX;
         let checks = [
+            (lane_pairs.contains(&self.queue_pairs_per_lane), "queue_pairs_per_lane"),
             (self.depth >= 1 && self.depth <= DEPTH_MAX, "depth"),
             (mtu_number(self.mtu_max).is_some(), "mtu_max"),
             (self.service_level <= SERVICE_LEVEL_MAX, "service_level"),
@@ -147,6 +165,15 @@ mod tests {
         assert_eq!(patient.probe_patience(&profile("rxe")), PROBE_ANSWER_MAX);
     }
 
+    /// Every slot of a lane's queue pairs is used, except where one more only queues behind.
+    #[test]
+    fn lane_depth_is_that_of_its_queue_pairs() {
+        use crate::profile::{RXE, STRICT};
+        let config = NicConfig { depth: 64, ..NicConfig::new("any") };
+        assert_eq!([1, 2, 8].map(|pairs| config.lane_depth(&STRICT, pairs)), [64, 128, 512]);
+        assert_eq!([1, 2, 8].map(|pairs| config.lane_depth(&RXE, pairs)), [64, 64, 64]);
+    }
+
     #[test]
     fn settings_are_taken_up_to_their_limits_and_no_further() {
         let with = |change: fn(&mut NicConfig)| {
@@ -160,6 +187,9 @@ mod tests {
         assert_eq!(with(|c| c.depth = DEPTH_MAX), Ok(()));
         assert!(with(|c| c.depth = DEPTH_MAX + 1).is_err());
         assert!(with(|c| c.depth = 0).is_err());
+        assert_eq!(with(|c| c.queue_pairs_per_lane = LANE_QUEUE_PAIRS_MAX), Ok(()));
+        assert!(with(|c| c.queue_pairs_per_lane = LANE_QUEUE_PAIRS_MAX + 1).is_err());
+        assert!(with(|c| c.queue_pairs_per_lane = 0).is_err());
         assert!(with(|c| c.timeout_exponent = 0).is_err());
         assert!(with(|c| c.timeout_exponent = 32).is_err());
         assert!(with(|c| c.mtu_max = 255).is_err());

@@ -219,6 +219,7 @@ impl Nic {
             rd_atomic,
             traffic_class: self.config.traffic_class,
             service_level: self.config.service_level,
+            is_ethernet: port.is_ethernet,
         };
         let NicConfig { timeout_exponent, retries, .. } = self.config;
         Ok((route, numbers, Patience { timeout_exponent, retries }))

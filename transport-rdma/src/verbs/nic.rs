@@ -1,5 +1,6 @@
 //! A NIC: one port of one device, its registrations and its lanes.
 
+use super::affinity::processors_near;
 use super::completions::{CompletionQueues, QueueLimits};
 use super::config::NicConfig;
 use super::context::Context;
@@ -141,7 +142,10 @@ impl Nic {
             scratch: scratch(&domain)?,
             context,
         });
-        let poller = Poller::start(Arc::clone(&shared), woken, config.polling, config.idle_probe)?;
+        let near = config.places_thread.then(|| processors_near(Path::new("/"), &config.device));
+        let near = near.flatten().unwrap_or_default();
+        let NicConfig { polling, idle_probe, .. } = config;
+        let poller = Poller::start(Arc::clone(&shared), woken, polling, idle_probe, near)?;
         let (poller, book) = (Some(poller), Mutex::default());
         Ok(Self { poller, shared, domain, config, gid, recognised, rd_atomic, book })
     }
@@ -315,6 +319,18 @@ impl Nic {
         }
         self.shared.has_lanes.store(lanes.len() > 0, Ordering::Relaxed);
         gone.map(|_| ())
+    }
+
+    /// Queue pairs of a lane, unless the peer has fewer.
+    pub fn queue_pairs_per_lane(&self) -> usize {
+        self.config.queue_pairs_per_lane
+    }
+
+    /// Slices that a connected lane takes at once: the depth of a queue pair, or that of all on a
+    /// device that is not slower for it.
+    pub fn lane_depth(&self, lifecycle: Lifecycle) -> Option<u32> {
+        let pairs = self.shared.lane(lifecycle)?.connected_pairs();
+        Some(self.config.lane_depth(self.shared.profile, pairs))
     }
 
     /// Returns the number of lanes.

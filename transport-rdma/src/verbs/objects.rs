@@ -263,6 +263,8 @@ pub(super) struct Route {
     pub(super) rd_atomic: u8,
     pub(super) traffic_class: u8,
     pub(super) service_level: u8,
+    /// Whether the port is one of Ethernet.
+    pub(super) is_ethernet: bool,
 }
 
 /// Timeout and retry count of a queue pair.
@@ -376,7 +378,7 @@ impl QueuePair {
         attributes.ah_attr = ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: ibv_gid { raw: route.peer_gid.octets() },
-                flow_label: 0,
+                flow_label: if route.is_ethernet { flow_label(self.number()) } else { 0 },
                 sgid_index: route.own_gid_index,
                 hop_limit: HOP_LIMIT,
                 traffic_class: route.traffic_class,
@@ -466,6 +468,18 @@ fn no_attributes() -> ibv_qp_attr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
+/// The flow label of a queue pair on Ethernet, of 20 bits. Drivers derive the UDP source port from
+/// it, by which links of a bundle and paths of a fabric are chosen: the lower 14 bits, combined
+/// with the upper six, plus 0xc000. With none some drivers take one port for all. Numbers that
+/// differ in their lower 14 bits, as those of one lane do, have different ports.
+fn flow_label(queue_pair: u32) -> u32 {
+    /// Makes a driver take the label as it is.
+    const NOT_NONE: u32 = 1 << 14;
+    // Odd, so that the product keeps different numbers apart.
+    let spread = queue_pair.wrapping_mul(0x2545) & (NOT_NONE - 1);
+    NOT_NONE | spread
+}
+
 /// The side charged with an unreachable peer.
 fn blame(code: i32) -> (Side, &'static str) {
     match code {
@@ -480,6 +494,20 @@ fn blame(code: i32) -> (Side, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each queue pair of a lane has a UDP source port of its own, whatever their numbers are.
+    #[test]
+    fn queue_pairs_of_a_lane_have_their_own_ports() {
+        // As kernels do (`rdma_flow_label_to_udp_sport`).
+        let port = |label: u32| ((label & 0x3fff) ^ (label >> 14)) | 0xc000;
+        for first in [0, 17, 0x3ffc, 0x00ff_fff0] {
+            let labels: Vec<_> = (first..first + 8).map(flow_label).collect();
+            assert!(labels.iter().all(|label| (1..1 << 20).contains(label)), "{labels:?}");
+            let ports: std::collections::BTreeSet<_> =
+                labels.iter().map(|label| port(*label)).collect();
+            assert_eq!(ports.len(), labels.len(), "{ports:?}");
+        }
+    }
 
     #[test]
     fn a_silent_peer_is_the_peers_fault_and_a_lost_address_our_own() {

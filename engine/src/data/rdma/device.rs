@@ -207,6 +207,8 @@ fn config(
         timeout_exponent: options.timeout_exponent.unwrap_or(default.timeout_exponent),
         retries: options.retries.unwrap_or(default.retries),
         polling: options.polling.unwrap_or(default.polling),
+        queue_pairs_per_lane: options.queue_pairs.unwrap_or(default.queue_pairs_per_lane),
+        places_thread: options.places_threads,
         ..default
     }
 }
