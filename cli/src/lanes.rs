@@ -2,10 +2,11 @@
 
 use crate::environment::Environment;
 use crate::failure::Failure;
+use crate::tuning::Tuning;
 use crate::{cure, files, output};
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, ValueEnum};
 use handfast::metadata::MetadataOptions;
-use handfast::rdma::{Polling, RETRY_COUNT_MAX, RdmaOptions, TIMEOUT_EXPONENT_MAX};
+use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
 use handfast::{Builder, Engine, Error, Fallback, Segment, TransportChoice};
 use handfast_metadata::{Credentials, Source, TlsFiles};
@@ -15,9 +16,6 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-
-const TIMEOUT_MAX: i64 = TIMEOUT_EXPONENT_MAX as i64;
-const RETRIES_MAX: i64 = RETRY_COUNT_MAX as i64;
 
 /// Options of all commands that move bytes.
 #[derive(Args, Clone)]
@@ -38,19 +36,8 @@ pub(crate) struct LaneOptions {
     /// [default: the best one]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gid: Option<IpAddr>,
-    /// Exponent N of the ACK timeout of RDMA lanes, 4.096 us x 2^N. A silent peer is waited for that
-    /// long once and once more for each retry, then the lane fails; 16 and 6 are 1.9 s [default:
-    /// 16]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(1..=TIMEOUT_MAX))]
-    pub(crate) ack_timeout: Option<u8>,
-    /// Retries of RDMA lanes after that timeout [default: 4 on soft-RoCE, 6 on other devices]
-    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u8).range(0..=RETRIES_MAX))]
-    pub(crate) retry_count: Option<u8>,
-    /// How an RDMA device's completions are waited for: event, busy, adaptive, or
-    /// adaptive:MICROSECONDS of polling before sleeping [default: event on soft-RoCE, adaptive:100
-    /// on other devices]
-    #[arg(long, value_name = "HOW")]
-    pub(crate) polling: Option<Polling>,
+    #[command(flatten)]
+    pub(crate) tuning: Tuning,
     /// Also communicate with nodes of another engine, over its TCP data protocol. That protocol has
     /// no keys: every host that reaches the port may access the memory
     #[arg(long, value_enum, value_name = "ENGINE")]
@@ -124,13 +111,10 @@ impl LaneOptions {
         let said = || environment.matrix().filter(|_| several);
         let matrix = self.nic_priority_matrix.clone().or_else(said);
         let matrix = matrix.as_deref().map(read_matrix).transpose()?;
-        let options = environment.rdma(RdmaOptions::default()).with(|it| {
+        let options = self.tuning.apply(environment.rdma(RdmaOptions::default())).with(|it| {
             it.devices = self.device.clone();
             it.matrix = matrix;
             it.address = self.gid;
-            it.timeout_exponent = self.ack_timeout;
-            it.retries = self.retry_count;
-            it.polling = self.polling;
         });
         let mut builder = environment.bounds(builder).transport(choice).rdma(options);
         if let Some(EngineName::Mooncake) = self.compat {
@@ -164,9 +148,6 @@ impl LaneOptions {
             ("--device", (!self.device.is_empty()).then(|| self.device.join(","))),
             ("--nic-priority-matrix", path(&self.nic_priority_matrix)),
             ("--gid", self.gid.map(|gid| gid.to_string())),
-            ("--ack-timeout", self.ack_timeout.map(|exponent| exponent.to_string())),
-            ("--retry-count", self.retry_count.map(|count| count.to_string())),
-            ("--polling", self.polling.map(|polling| polling.to_string())),
             ("--compat", self.compat.map(|EngineName::Mooncake| "mooncake".to_owned())),
             ("--metadata", Some(self.metadata.to_string())),
             ("--metadata-ca", path(metadata_ca)),
@@ -174,7 +155,7 @@ impl LaneOptions {
             ("--metadata-key", path(metadata_key)),
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
-        given.flatten().collect()
+        given.flatten().chain(self.tuning.words()).collect()
     }
 }
 

@@ -86,6 +86,77 @@ impl FromStr for Polling {
     }
 }
 
+/// The partition of a port's lanes: an entry of its table of P_Keys. Ethernet has the one at index 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartitionKey {
+    /// The entry at this index.
+    Index(u16),
+    /// The entry with this key. The highest bit tells full members from limited ones; an entry of
+    /// the same partition is used if none has the bit as given.
+    Value(u16),
+}
+
+impl Default for PartitionKey {
+    fn default() -> Self {
+        Self::Index(0)
+    }
+}
+
+impl PartitionKey {
+    /// The index in a port's table.
+    ///
+    /// # Errors
+    /// No such entry, or an empty one; the text lists all.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn index_in(self, table: &[u16]) -> Result<u16, String> {
+        let index = match self {
+            Self::Index(index) => Some(usize::from(index)),
+            Self::Value(key) => {
+                let alike = |known: &u16| *known & PARTITION_BITS == key & PARTITION_BITS;
+                let exact = table.iter().position(|known| *known == key);
+                exact.or_else(|| table.iter().position(alike))
+            }
+        };
+        // A key of partition 0 is invalid: the entry is empty.
+        let is_set = |index: &usize| table.get(*index).is_some_and(|key| key & PARTITION_BITS != 0);
+        let index = index.filter(is_set).and_then(|index| u16::try_from(index).ok());
+        index.ok_or_else(|| {
+            let set = table.iter().enumerate().filter(|(_, key)| **key & PARTITION_BITS != 0);
+            let set: Vec<_> = set.map(|(index, key)| format!("{key:#06x} at {index}")).collect();
+            format!("the port has no partition key {self}; it has: {}", set.join(", "))
+        })
+    }
+}
+
+/// Bits of a P_Key that name the partition.
+#[cfg(feature = "verbs")]
+const PARTITION_BITS: u16 = 0x7fff;
+
+impl fmt::Display for PartitionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "index:{index}"),
+            Self::Value(key) => write!(f, "{key:#06x}"),
+        }
+    }
+}
+
+/// A text that names no [`PartitionKey`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is neither a partition key, such as 0x8001, nor its place, such as index:1")]
+pub struct PartitionKeyError(String);
+
+impl FromStr for PartitionKey {
+    type Err = PartitionKeyError;
+
+    fn from_str(text: &str) -> Result<Self, PartitionKeyError> {
+        let index = text.strip_prefix("index:").and_then(|index| index.parse().ok());
+        let key = text.strip_prefix("0x").and_then(|key| u16::from_str_radix(key, 16).ok());
+        let known = index.map(Self::Index).or(key.map(Self::Value));
+        known.ok_or_else(|| PartitionKeyError(text.to_owned()))
+    }
+}
+
 /// The nominal wait of a device for a silent peer: the timeout of 4.096 µs × 2^`exponent`, once and
 /// once for each retry. Devices stretch it, mlx5 up to four times.
 pub fn silent_peer_wait(exponent: u8, retries: u8) -> Duration {
@@ -115,6 +186,36 @@ mod tests {
         for wrong in ["", "poll", "adaptive:1000001", "adaptive:", "adaptive:-1", "busy:1"] {
             let error = of(wrong).unwrap_err().to_string();
             assert!(error.contains("adaptive:MICROSECONDS with at most 1000000"), "{error}");
+        }
+    }
+
+    /// A key is found by index or value; a missing one is refused with what there is.
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn partition_key_is_found_in_the_ports_table() {
+        let table = [0xffff, 0, 0x0001, 0x8002];
+        let find = |text: &str| text.parse::<PartitionKey>().unwrap().index_in(&table);
+        for (text, index) in
+            [("index:0", 0), ("index:3", 3), ("0xffff", 0), ("0x7fff", 0), ("0x8001", 2)]
+        {
+            assert_eq!(find(text), Ok(index), "{text}");
+        }
+        for missing in ["index:1", "index:4", "0x0000", "0x8000", "0x8003"] {
+            let error = find(missing).unwrap_err();
+            assert!(error.contains(missing), "{error}");
+            assert!(error.ends_with("0xffff at 0, 0x0001 at 2, 0x8002 at 3"), "{error}");
+        }
+    }
+
+    /// A key and an index are written differently, so neither is taken for the other.
+    #[test]
+    fn partition_key_is_read_as_it_is_written() {
+        for text in ["index:65535", "0x8001", "0x0001"] {
+            assert_eq!(text.parse::<PartitionKey>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "1", "8001", "index:65536", "0x10000", "index:"] {
+            let error = wrong.parse::<PartitionKey>().unwrap_err();
+            assert!(error.to_string().contains("0x8001"), "{error}");
         }
     }
 

@@ -79,10 +79,11 @@ fn options(arguments: &Doctor) -> RdmaOptions {
         it.address = arguments.gid;
     });
     // A malformed environment is reported as its own finding.
-    match Environment::read() {
+    let options = match Environment::read() {
         Ok(environment) => environment.rdma(options),
         Err(_) => options,
-    }
+    };
+    arguments.tuning.apply(options)
 }
 
 /// Opens lanes with the selected device.

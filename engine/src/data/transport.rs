@@ -10,8 +10,8 @@ use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, Endpoints, LaneSink, Span};
 use handfast_transport_rdma::{
-    LANE_QUEUE_PAIRS_MAX, NicCounters, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_MAX,
-    TIMEOUT_EXPONENT_MAX,
+    LANE_QUEUE_PAIRS_MAX, NicCounters, PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
+    SPIN_MAX, TIMEOUT_EXPONENT_MAX,
 };
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
@@ -55,6 +55,8 @@ pub struct RdmaOptions {
     /// Alternative to `address`: index in the GID table of each device's port. `address` takes
     /// precedence. Default: the best usable entry.
     pub gid_index: Option<u8>,
+    /// Partition of each device's port, on InfiniBand. Default: the key at index 0.
+    pub partition_key: PartitionKey,
     /// Maximum payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
     /// this, the port's, and the peer's. Default: 4096.
     pub mtu_bytes_max: u32,
@@ -126,6 +128,7 @@ impl Default for RdmaOptions {
             port: 1,
             address: None,
             gid_index: None,
+            partition_key: PartitionKey::default(),
             mtu_bytes_max: 4096,
             traffic_class: 0,
             service_level: 0,

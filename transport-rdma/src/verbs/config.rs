@@ -4,8 +4,8 @@ use super::context::mtu_number;
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
 use crate::settings::{
-    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
-    TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, PartitionKey, Polling, RETRY_COUNT_MAX,
+    SERVICE_LEVEL_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub struct NicConfig {
     pub port: u8,
     /// The choice of the port's address.
     pub gid: GidWanted,
+    /// The partition, on InfiniBand.
+    pub partition_key: PartitionKey,
     /// Lanes that exist at once, from `create` to the end of `retire`.
     pub lanes_max: usize,
     /// Queue pairs of a lane that is created by the transport; at least 1, at most
@@ -80,6 +82,7 @@ impl NicConfig {
             device: device.into(),
             port: 1,
             gid: GidWanted::Automatic,
+            partition_key: PartitionKey::default(),
             lanes_max: 1024,
             queue_pairs_per_lane: LANE_QUEUE_PAIRS_DEFAULT,
             depth: 128,

@@ -9,7 +9,7 @@ use super::completions::Reservation;
 use super::context::Context;
 use super::counters::Counts;
 use super::in_flight::InFlight;
-use super::objects::{Domain, Numbers, Patience, QueuePair, Route};
+use super::objects::{Domain, Numbers, Patience, Place, QueuePair, Route};
 use super::registration::Registration;
 use super::sink::NicSink;
 use super::work::{WorkRequest, calls};
@@ -135,7 +135,7 @@ pub(super) struct LaneSetup {
     pub(super) depth: u32,
     pub(super) message_max: u32,
     pub(super) call_bytes_max: Option<u32>,
-    pub(super) port: u8,
+    pub(super) place: Place,
 }
 
 impl Lane {
@@ -146,9 +146,9 @@ impl Lane {
         reservation: Reservation,
         setup: LaneSetup,
     ) -> Result<Self, VerbsError> {
-        let LaneSetup { serial, domain, depth, port, .. } = &setup;
+        let LaneSetup { serial, domain, depth, place, .. } = &setup;
         let queue = &reservation.shard.queue;
-        let make = |_| QueuePair::new(Arc::clone(domain), Arc::clone(queue), *depth, *port);
+        let make = |_| QueuePair::new(Arc::clone(domain), Arc::clone(queue), *depth, *place);
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
         let state = State {
             connected: false,
@@ -236,7 +236,7 @@ impl Lane {
         let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
         for ((pair, peer), psn) in objects.queue_pairs.iter().zip(peers).zip(&self.psns) {
             pair.reset()?;
-            pair.initialise(route.port)?;
+            pair.initialise(self.setup.place)?;
             pair.receive_ready(route, *peer)?;
             pair.send_ready(route, *psn, patience)?;
         }

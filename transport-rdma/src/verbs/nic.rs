@@ -7,7 +7,7 @@ use super::context::Context;
 use super::counters::{Counts, NicLoad};
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
-use super::objects::{Channel, Domain};
+use super::objects::{Channel, Domain, Place};
 use super::poller::{Poller, waker};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::NicSink;
@@ -69,6 +69,8 @@ pub struct Nic {
     pub(super) shared: Arc<Shared>,
     pub(super) domain: Arc<Domain>,
     pub(super) config: NicConfig,
+    pub(super) place: Place,
+    lid: u16,
     pub(super) gid: ChosenGid,
     pub(super) recognised: Recognised,
     pub(super) rd_atomic: u8,
@@ -101,10 +103,14 @@ impl Nic {
             return Err(wrong(format!("{recognised}: {why}")));
         }
         let device = context.device_facts()?;
-        if !context.port_facts(config.port)?.is_active {
+        let port = context.port_facts(config.port)?;
+        if !port.is_active {
             let detail = format!("port {} is not active", config.port);
             return Err(context.error(Side::Local, "open", 0, detail));
         }
+        let (number, keys) = (config.port, port.partition_keys);
+        let key_index = context.partition_index(number, keys, config.partition_key)?;
+        let place = Place { port: number, key_index };
         if config.depth > device.queue_depth_max {
             let max = device.queue_depth_max;
             return Err(wrong(format!("the device's queues hold {max}, not {}", config.depth)));
@@ -147,7 +153,8 @@ impl Nic {
         let NicConfig { polling, idle_probe, .. } = config;
         let poller = Poller::start(Arc::clone(&shared), woken, polling, idle_probe, near)?;
         let (poller, book) = (Some(poller), Mutex::default());
-        Ok(Self { poller, shared, domain, config, gid, recognised, rd_atomic, book })
+        let lid = port.lid;
+        Ok(Self { poller, shared, domain, config, place, lid, gid, recognised, rd_atomic, book })
     }
 
     /// The device, by name.
@@ -164,6 +171,12 @@ impl Nic {
     /// something is known of their peer; see [`Nic::create_for`].
     pub fn gid(&self) -> &ChosenGid {
         &self.gid
+    }
+
+    /// Returns the LID that the port had at the NIC's opening; 0 on Ethernet. The handshake announces the
+    /// present one.
+    pub fn lid(&self) -> u16 {
+        self.lid
     }
 
     /// Returns the current addresses of the NIC, best first.

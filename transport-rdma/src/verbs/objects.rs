@@ -249,6 +249,14 @@ unsafe impl Send for QueuePair {}
 unsafe impl Sync for QueuePair {}
 destroyed_by!(QueuePair, ibv_destroy_qp, domain.context);
 
+/// Port and partition of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) port: u8,
+    /// Index of the partition key in the port's table.
+    pub(super) key_index: u16,
+}
+
 /// Destination of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
@@ -288,11 +296,11 @@ impl QueuePair {
         domain: Arc<Domain>,
         completions: Arc<CompletionQueue>,
         depth: u32,
-        port: u8,
+        place: Place,
     ) -> Result<Self, VerbsError> {
         // Nothing is ever received, but some drivers refuse a queue of none.
         let pair = Self::created(domain, completions, depth, 1)?;
-        pair.initialise(port)?;
+        pair.initialise(place)?;
         Ok(pair)
     }
 
@@ -328,11 +336,12 @@ impl QueuePair {
         Ok(Self { domain, _completions: completions, raw })
     }
 
-    /// Moves to INIT, which binds the port.
-    pub(super) fn initialise(&self, port: u8) -> Result<(), VerbsError> {
+    /// Moves to INIT, which binds the port and the partition.
+    pub(super) fn initialise(&self, place: Place) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
-        attributes.port_num = port;
+        attributes.port_num = place.port;
+        attributes.pkey_index = place.key_index;
         let remote = ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;

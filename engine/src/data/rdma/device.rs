@@ -199,6 +199,7 @@ fn config(
     NicConfig {
         port: options.port,
         gid: options.address.map_or(index, |address| GidWanted::Address(mapped(address))),
+        partition_key: options.partition_key,
         mtu_max: options.mtu_bytes_max,
         traffic_class: options.traffic_class,
         service_level: options.service_level,

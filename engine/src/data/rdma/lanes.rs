@@ -66,7 +66,7 @@ impl<N: Net> Lanes<N> {
     ) -> Self {
         let devices = rdma.nics().map(|nic| {
             let gid = gid_text(nic.gid().entry.address);
-            DeviceDescriptor { gid, lid: 0, name: nic.device().to_owned() }
+            DeviceDescriptor { gid, lid: nic.lid().into(), name: nic.device().to_owned() }
         });
         let profiles = || rdma.nics().map(|nic| nic.recognised().profile);
         let filled = rdma.nics().map(|nic| match nic.recognised().profile.fills_queue_pairs {
