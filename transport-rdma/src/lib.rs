@@ -41,7 +41,9 @@ pub use settings::{
 pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
-pub use transport::{LocalNic, PEER_PROBE_MAX, RAIL_PROBE_MAX, RdmaTransport, WITHDRAWAL_MAX};
+pub use transport::{
+    CALLER_SPIN_MAX, LocalNic, PEER_PROBE_MAX, RAIL_PROBE_MAX, RdmaTransport, WITHDRAWAL_MAX,
+};
 #[cfg(feature = "bare")]
 pub use verbs::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,

@@ -92,6 +92,10 @@ pub struct DeviceProfile {
     pub polling: Polling,
     /// Longest wait for the flush of outstanding work at the end of a lane.
     pub drain: Duration,
+    /// Whether the local memory of a read needs the right of remote writes.
+    pub read_sink_needs_remote_write: bool,
+    /// Statuses of completions that may mean a refused key, where the device has none for it alone.
+    pub hidden_refusals: &'static [u32],
 }
 
 /// A profile and the reason for its recognition.
@@ -150,6 +154,9 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     // A wake-up costs several times a round trip.
     polling: Polling::Adaptive { spin: SPIN_DEFAULT },
     drain: Duration::from_secs(2),
+    // InfiniBand and RoCE: the answer to a read is no access of a peer's.
+    read_sink_needs_remote_write: false,
+    hidden_refusals: &[],
 };
 
 /// Soft-RoCE.
@@ -207,6 +214,14 @@ pub(crate) static ERDMA_COMPAT: DeviceProfile = DeviceProfile {
     takes_ipv6: false,
     // erdma: every event of a queue pair becomes this one, most are of the connection.
     fatal_event: Side::Peer,
+    // Not measured: whether late posts are flushed differs between its modes, and a step of another
+    // lane waits meanwhile.
+    drain: Duration::from_millis(500),
+    // Not measured: devices of the iWARP family write the answer to a read as a peer does.
+    read_sink_needs_remote_write: true,
+    // erdma, completion table: a key that the peer refuses is a general error, and one that this
+    // side's part of the device refuses a local access error.
+    hidden_refusals: &[8, 21],
     ..STRICT
 };
 

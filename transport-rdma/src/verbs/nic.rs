@@ -23,12 +23,15 @@ use handfast_transport::{Access, Completion, DataPath, Memory, Posting, RemoteSp
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Maximum queue pairs created and destroyed by one [`Nic::skip_numbers`].
 pub const NUMBERS_SKIPPED_MAX: u32 = 4_096;
+
+/// Shortest wait for the flush of a lane's outstanding work.
+const DRAIN_MIN: Duration = Duration::from_millis(10);
 
 /// State shared between the NIC and its poller thread.
 pub(super) struct Shared {
@@ -42,6 +45,8 @@ pub(super) struct Shared {
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
     pub(super) probe_patience: Duration,
+    /// Time of the device's loss.
+    pub(super) lost_since: OnceLock<Instant>,
     /// Local memory of probes.
     pub(super) scratch: Registration,
 }
@@ -145,7 +150,8 @@ impl Nic {
             counts: Arc::default(),
             profile,
             probe_patience: config.probe_patience(profile),
-            scratch: scratch(&domain)?,
+            lost_since: OnceLock::new(),
+            scratch: scratch(&domain, profile)?,
             context,
         });
         let near = config.places_thread.then(|| processors_near(Path::new("/"), &config.device));
@@ -210,7 +216,8 @@ impl Nic {
         access: Access,
         options: RegisterOptions,
     ) -> Result<Registration, VerbsError> {
-        Registration::new(Arc::clone(&self.domain), span, access, options)
+        let granted = granted(access, &span, self.shared.profile);
+        Registration::new(Arc::clone(&self.domain), span, access, granted, options)
     }
 
     /// Returns whether memory of other devices can be registered.
@@ -321,7 +328,8 @@ impl Nic {
     /// A failed call. If the lane is still known, retire it again.
     pub fn retire(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
-        let gone = lane.retire(Instant::now() + self.config.drain);
+        let lost = self.shared.lost_since.get().copied();
+        let gone = lane.retire(retirement(Instant::now(), self.config.drain, lost));
         if matches!(gone, Ok(false)) {
             let detail = "the lane is in use; retire it again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
@@ -332,6 +340,11 @@ impl Nic {
         }
         self.shared.has_lanes.store(lanes.len() > 0, Ordering::Relaxed);
         gone.map(|_| ())
+    }
+
+    /// Time of polling after the last completion.
+    pub(crate) fn spin(&self) -> Duration {
+        self.config.polling.spin()
     }
 
     /// Queue pairs of a lane, unless the peer has fewer.
@@ -396,13 +409,32 @@ fn recognised(device: &str) -> Recognised {
     found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
 }
 
-fn scratch(domain: &Arc<Domain>) -> Result<Registration, VerbsError> {
+fn scratch(domain: &Arc<Domain>, profile: &DeviceProfile) -> Result<Registration, VerbsError> {
     let context = &domain.context;
     let memory = Memory::zeroed(SCRATCH_BYTES)
         .map_err(|error| context.error(Side::Local, "open", 0, error.to_string()))?;
     let nobody = Access { remote_read: false, remote_write: false };
     let options = RegisterOptions::default();
-    Registration::new(Arc::clone(domain), memory.whole(), nobody, options)
+    let span = memory.whole();
+    let granted = granted(nobody, &span, profile);
+    Registration::new(Arc::clone(domain), span, nobody, granted, options)
+}
+
+/// The rights that a registration gives, where `access` is permitted to peers. Memory of this side
+/// alone may be that of a read.
+fn granted(access: Access, span: &Span, profile: &DeviceProfile) -> Access {
+    let is_local = !access.remote_read && !access.remote_write;
+    let is_sink = is_local && span.is_writable() && profile.read_sink_needs_remote_write;
+    Access { remote_write: access.remote_write || is_sink, ..access }
+}
+
+/// The time by which a lane is retired: `drain` from now, or from the loss of the device, so that
+/// all its lanes together take no longer than one.
+fn retirement(now: Instant, drain: Duration, lost: Option<Instant>) -> Instant {
+    match lost {
+        Some(lost) => (lost + drain).max(now + DRAIN_MIN),
+        None => now + drain,
+    }
 }
 
 impl Drop for Nic {
@@ -418,5 +450,34 @@ impl Drop for Nic {
         }
         drop(self.poller.take());
         self.shared.lanes.lock().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{ERDMA_COMPAT, STRICT};
+
+    /// Only where the device needs it do local registrations have a right of peers.
+    #[test]
+    fn local_memory_gets_remote_writes_where_reads_need_them() {
+        let (nobody, read) = (Access { remote_read: false, remote_write: false }, Access::READ);
+        let span = Memory::zeroed(8).unwrap().whole();
+        assert_eq!(granted(nobody, &span, &STRICT), nobody);
+        assert!(granted(nobody, &span, &ERDMA_COMPAT).remote_write);
+        for profile in [&STRICT, &ERDMA_COMPAT] {
+            assert_eq!(granted(read, &span, profile), read, "peers get what was permitted");
+            assert_eq!(granted(Access::READ_WRITE, &span, profile), Access::READ_WRITE);
+        }
+    }
+
+    /// A thousand lanes of a lost device do not wait one after the other.
+    #[test]
+    fn lanes_of_a_lost_device_share_a_deadline() {
+        let (lost, drain) = (Instant::now(), Duration::from_secs(2));
+        let at = |millis| lost + Duration::from_millis(millis);
+        assert_eq!(retirement(at(5), drain, None), at(2_005));
+        assert_eq!(retirement(at(5), drain, Some(lost)), at(2_000));
+        assert_eq!(retirement(at(9_000), drain, Some(lost)), at(9_000) + DRAIN_MIN);
     }
 }

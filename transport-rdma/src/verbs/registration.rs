@@ -176,10 +176,12 @@ fn access_flags(is_writable: bool, access: Access) -> u32 {
 }
 
 impl Registration {
+    /// Registers memory that peers may use within `access`. The device gives the rights `granted`.
     pub(super) fn new(
         domain: Arc<Domain>,
         span: Span,
         access: Access,
+        granted: Access,
         options: RegisterOptions,
     ) -> Result<Self, VerbsError> {
         let context = &domain.context;
@@ -191,7 +193,7 @@ impl Registration {
             return Err(refused("read-only memory cannot accept remote writes"));
         }
         let relaxed = if options.relaxed_ordering { RELAXED_ORDERING } else { 0 };
-        let flags = access_flags(span.is_writable(), access) | relaxed;
+        let flags = access_flags(span.is_writable(), granted) | relaxed;
         let address = span.as_ptr().cast::<c_void>();
         // SAFETY: the domain lives; the bytes are mapped while the span is held, which outlives the
         // registration. The NIC touches them as a peer does: through no reference of ours. The

@@ -220,8 +220,10 @@ impl<N: Net> DataPath for Lanes<N> {
     }
 
     fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
-        if let Some(tcp) = &self.choice.tcp {
-            tcp.busy_poll(lane, is_done);
+        let Choice { rdma, tcp, .. } = &self.choice;
+        match tcp {
+            Some(tcp) if !rdma.is_connected(lane) => tcp.busy_poll(lane, is_done),
+            _ => rdma.busy_poll(lane, is_done),
         }
     }
 
