@@ -272,7 +272,8 @@ mod tests {
     /// Each option is taken at its limits and refused past them, by name.
     #[test]
     fn rdma_options_are_checked_against_their_limits() {
-        let check = |change: &dyn Fn(&mut RdmaOptions)| {
+        type Change<'a> = &'a dyn Fn(&mut RdmaOptions);
+        let check = |change: Change<'_>| {
             let mut options = RdmaOptions::default();
             change(&mut options);
             options.check()
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(check(&|it| it.polling = spin(SPIN_MAX)), Ok(()));
         assert_eq!(check(&|it| it.service_level = SERVICE_LEVEL_MAX), Ok(()));
         assert_eq!(check(&|it| it.queue_pairs = Some(LANE_QUEUE_PAIRS_MAX)), Ok(()));
-        let past: [(&str, &dyn Fn(&mut RdmaOptions)); 7] = [
+        let past: [(&str, Change<'_>); 7] = [
             ("queue_pairs must be 1 to 8", &|it| it.queue_pairs = Some(0)),
             ("queue_pairs must be 1 to 8", &|it| it.queue_pairs = Some(9)),
             ("timeout_exponent must be 1 to 31", &|it| it.timeout_exponent = Some(0)),
