@@ -162,6 +162,12 @@ impl Engine {
         self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
     }
 
+    /// Returns the errors of the RDMA devices that cannot be used although others can: the named
+    /// ones, or without names those like the ones in use.
+    pub fn unusable_devices(&self) -> &[Error] {
+        &self.shared.answers.offer.unusable
+    }
+
     /// Returns the transports of this engine's lanes, the preferred one first.
     pub fn transport_kinds(&self) -> impl Iterator<Item = TransportKind> {
         self.shared.view.transport_kinds()

@@ -126,6 +126,9 @@ mod tests {
                 transports: handfast_core::wire::Transports { tcp: false, rdma: false },
                 devices: Vec::new(),
                 matrix: None,
+                unusable: Vec::new(),
+                slice_bytes_max: None,
+                queue_pairs_max: None,
             };
             NOTHING
         }

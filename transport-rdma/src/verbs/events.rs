@@ -8,6 +8,7 @@ use super::sink::DeviceEvent;
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
 use std::mem::MaybeUninit;
+use std::time::Instant;
 
 // Kinds of events, as `enum ibv_event_type` of rdma-core counts them.
 const COMPLETION_QUEUE_ERROR: u32 = 0;
@@ -117,6 +118,7 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
             _ => DeviceEvent::AddressesChanged { port },
         }),
         Heard::Device => {
+            let _ = shared.lost_since.set(Instant::now());
             fail_all(shared, &error(Side::Local, DEVICE_FATAL, "the device is lost"));
             shared.sink.on_device_event(DeviceEvent::DeviceLost);
         }

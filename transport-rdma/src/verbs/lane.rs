@@ -9,7 +9,7 @@ use super::completions::Reservation;
 use super::context::Context;
 use super::counters::Counts;
 use super::in_flight::InFlight;
-use super::objects::{Domain, Numbers, Patience, QueuePair, Route};
+use super::objects::{Domain, Numbers, Patience, Place, QueuePair, Route};
 use super::registration::Registration;
 use super::sink::NicSink;
 use super::work::{WorkRequest, calls};
@@ -135,7 +135,25 @@ pub(super) struct LaneSetup {
     pub(super) depth: u32,
     pub(super) message_max: u32,
     pub(super) call_bytes_max: Option<u32>,
-    pub(super) port: u8,
+    pub(super) place: Place,
+    pub(super) hidden_refusals: &'static [u32],
+}
+
+/// The ending of the slice that broke its queue pair. The lane fails with the error; a slice whose
+/// access was refused, or may have been, fails on another lane as well.
+fn ending(error: TransportError, may_be_refusal: bool) -> CompletionStatus {
+    if error.side == Side::Protection {
+        return CompletionStatus::Refused(error);
+    }
+    if !may_be_refusal {
+        return CompletionStatus::Failed(error);
+    }
+    let detail = format!(
+        "{}; on this device it may be a refused key: the segment is looked up again before the next \
+         transfer",
+        error.detail
+    );
+    CompletionStatus::Refused(TransportError { detail, ..error })
 }
 
 impl Lane {
@@ -146,9 +164,9 @@ impl Lane {
         reservation: Reservation,
         setup: LaneSetup,
     ) -> Result<Self, VerbsError> {
-        let LaneSetup { serial, domain, depth, port, .. } = &setup;
+        let LaneSetup { serial, domain, depth, place, .. } = &setup;
         let queue = &reservation.shard.queue;
-        let make = |_| QueuePair::new(Arc::clone(domain), Arc::clone(queue), *depth, *port);
+        let make = |_| QueuePair::new(Arc::clone(domain), Arc::clone(queue), *depth, *place);
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
         let state = State {
             connected: false,
@@ -236,7 +254,7 @@ impl Lane {
         let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
         for ((pair, peer), psn) in objects.queue_pairs.iter().zip(peers).zip(&self.psns) {
             pair.reset()?;
-            pair.initialise(route.port)?;
+            pair.initialise(self.setup.place)?;
             pair.receive_ready(route, *peer)?;
             pair.send_ready(route, *psn, patience)?;
         }
@@ -412,11 +430,7 @@ impl Lane {
     /// The completion of the slice that broke its queue pair.
     fn first_error(&self, told: &WorkCompletion) -> CompletionStatus {
         let error = TransportError::from(self.completion_error(told));
-        match error.side {
-            // The lane fails with it, but a retry on another lane would fail as well.
-            Side::Protection => CompletionStatus::Refused(error),
-            _ => CompletionStatus::Failed(error),
-        }
+        ending(error, self.setup.hidden_refusals.contains(&told.status))
     }
 
     fn completion_error(&self, told: &WorkCompletion) -> VerbsError {
@@ -532,5 +546,31 @@ impl Lane {
         drop(abandoned);
         self.report(&mut ended);
         destroyed.map(|()| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{ERDMA_COMPAT, STRICT};
+
+    /// A stale key is not tried again on lane after lane, also where no status tells of it.
+    #[test]
+    fn possible_refusal_ends_the_slice() {
+        let of = |profile: &crate::profile::DeviceProfile, status, side| {
+            let error = TransportError::new(side, "completion", "vendor error 0x31");
+            ending(error, profile.hidden_refusals.contains(&status))
+        };
+        let (peer, local) = (Side::Peer, Side::Local);
+        for (status, side) in [(21, peer), (8, local)] {
+            assert!(matches!(of(&STRICT, status, side), CompletionStatus::Failed(_)));
+            let CompletionStatus::Refused(error) = of(&ERDMA_COMPAT, status, side) else {
+                panic!("{status} is retried")
+            };
+            assert_eq!(error.side, side);
+            assert!(error.detail.starts_with("vendor error 0x31; on this device"), "{error}");
+        }
+        assert!(matches!(of(&ERDMA_COMPAT, 12, peer), CompletionStatus::Failed(_)));
+        assert!(matches!(of(&STRICT, 10, Side::Protection), CompletionStatus::Refused(_)));
     }
 }

@@ -210,10 +210,12 @@ fn fork_is_safe(context: &Context) -> bool {
 }
 
 impl Registration {
+    /// Registers memory that peers may use within `access`. The device gives the rights `granted`.
     pub(super) fn new(
         domain: Arc<Domain>,
         span: Span,
         access: Access,
+        granted: Access,
         options: RegisterOptions,
     ) -> Result<Self, VerbsError> {
         let context = &domain.context;
@@ -225,7 +227,7 @@ impl Registration {
             return Err(refused("read-only memory cannot accept remote writes"));
         }
         let hidden = hidden(context, &span)?;
-        let flags = access_flags(span.is_writable(), access);
+        let flags = access_flags(span.is_writable(), granted);
         let relaxed = options.relaxed_ordering.then(|| Self::call_relaxed(&domain, &span, flags));
         let raw = match relaxed.flatten() {
             Some(raw) => raw,

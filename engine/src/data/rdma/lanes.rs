@@ -71,18 +71,34 @@ impl<N: Net> Lanes<N> {
     ) -> Self {
         let devices = rdma.nics().map(|nic| {
             let gid = gid_text(nic.gid().entry.address);
-            DeviceDescriptor { gid, lid: 0, name: nic.device().to_owned() }
+            DeviceDescriptor { gid, lid: nic.lid().into(), name: nic.device().to_owned() }
         });
+        let profiles = || rdma.nics().map(|nic| nic.recognised().profile);
+        let filled = rdma.nics().map(|nic| match nic.recognised().profile.fills_queue_pairs {
+            true => u32::try_from(nic.queue_pairs_per_lane()).unwrap_or(u32::MAX),
+            false => 1,
+        });
+        let (slice_bytes_max, queue_pairs_max) =
+            (profiles().map(|profile| profile.slice_bytes_max).min(), filled.max());
         let devices = devices.collect();
         let RdmaParts { options, tcp, fallbacks, clock, entropy, address, .. } = parts;
         let transports = Transports { tcp: tcp.is_some(), rdma: true };
+        let unusable = Vec::new();
+        let offer =
+            Offer { transports, devices, matrix, unusable, slice_bytes_max, queue_pairs_max };
         let policy = Arc::new(Policy { watch, fallbacks, clock, entropy, address });
         Self {
             choice: Choice { rdma, tcp, policy },
             regions: LocalRegions::new(options.kept_bytes_max),
             register: RegisterOptions { relaxed_ordering: options.relaxed_ordering },
-            offer: Offer { transports, devices, matrix },
+            offer,
         }
+    }
+
+    /// Records the devices that cannot be used.
+    pub(super) fn without(mut self, unusable: Vec<Error>) -> Self {
+        self.offer.unusable = unusable;
+        self
     }
 
     fn nics(&self) -> Nics<'_> {
@@ -225,8 +241,10 @@ impl<N: Net> DataPath for Lanes<N> {
     }
 
     fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
-        if let Some(tcp) = &self.choice.tcp {
-            tcp.busy_poll(lane, is_done);
+        let Choice { rdma, tcp, .. } = &self.choice;
+        match tcp {
+            Some(tcp) if !rdma.is_connected(lane) => tcp.busy_poll(lane, is_done),
+            _ => rdma.busy_poll(lane, is_done),
         }
     }
 
@@ -325,6 +343,10 @@ impl<N: Net> Transport for Lanes<N> {
         let ours: Vec<&str> = self.choice.rdma.nics().map(Nic::device).collect();
         let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
         plan_rails(node, &ours, &theirs)
+    }
+
+    fn lane_depth(&self, lane: Lifecycle, configured: u32) -> u32 {
+        self.choice.rdma.lane_depth(lane).unwrap_or(configured)
     }
 
     fn nic_counters(&self) -> NicCounters {
