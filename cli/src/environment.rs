@@ -77,7 +77,7 @@ const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 27] = [
+const VARIABLES: [Variable; 28] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -108,6 +108,8 @@ const VARIABLES: [Variable; 27] = [
         what: "queue pairs of an RDMA lane, without --queue-pairs" },
     Variable { name: "MC_PKEY_INDEX", values: Values::Number { min: 0, max: 65_535, unit: "" }, default: "0",
         what: "index of the partition key in the tables of the RDMA ports, without --partition-key" },
+    Variable { name: "MC_IB_PCI_RELAXED_ORDERING", values: Values::Word(&["0", "1", "2"]), default: "2",
+        what: "0 keeps the order of the bytes of a transfer in the registration of memory; 1 and 2 let the device choose" },
     Variable { name: "MC_SLICE_SIZE", values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
         default: "1048576", what: "longest slice of a transfer" },
     Variable { name: "MC_LOG_LEVEL", values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
@@ -344,6 +346,7 @@ impl Environment {
             it.queue_pairs = byte("MC_NUM_QP_PER_EP").map(usize::from).or(it.queue_pairs);
             let index = self.number("MC_PKEY_INDEX").and_then(|index| u16::try_from(index).ok());
             it.partition_key = index.map_or(it.partition_key, PartitionKey::Index);
+            it.relaxed_ordering = self.get("MC_IB_PCI_RELAXED_ORDERING").is_none_or(|it| it != "0");
         })
     }
 
@@ -469,6 +472,7 @@ mod tests {
             ("MC_IB_PORT", "2"),
             ("MC_NUM_QP_PER_EP", "4"),
             ("MC_PKEY_INDEX", "300"),
+            ("MC_IB_PCI_RELAXED_ORDERING", "0"),
         ]);
         let set = set.unwrap();
         let mooncake = set.mooncake();
@@ -477,6 +481,11 @@ mod tests {
         let rdma = set.rdma(RdmaOptions::default());
         assert_eq!((rdma.port, rdma.queue_pairs), (2, Some(4)));
         assert_eq!(rdma.partition_key, PartitionKey::Index(300));
+        assert!(!rdma.relaxed_ordering);
+        for word in ["1", "2"] {
+            let set = of(&[("MC_IB_PCI_RELAXED_ORDERING", word)]).unwrap();
+            assert!(set.rdma(RdmaOptions::default()).relaxed_ordering);
+        }
         let settings = set.settings();
         let source = |name| settings.iter().find(|it| it.name == name).map(|it| it.source);
         assert_eq!(
@@ -510,6 +519,7 @@ mod tests {
         assert_eq!(shown("MC_MTU"), rdma.mtu_bytes_max.to_string());
         assert_eq!(shown("MC_IB_TC"), rdma.traffic_class.to_string());
         assert_eq!(shown("MC_IB_SL"), rdma.service_level.to_string());
+        assert_eq!(shown("MC_IB_PCI_RELAXED_ORDERING") != "0", rdma.relaxed_ordering);
     }
 
     #[test]
