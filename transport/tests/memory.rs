@@ -204,7 +204,7 @@ fn files_and_foreign_memory_stay_with_children() {
     assert!(is_in_children(&foreign) && foreign.is_foreign());
 }
 
-/// What lives with a block ends with its last span, although it has the bytes itself.
+/// A value that lives with a block ends with its last span, although it has the bytes itself.
 #[test]
 fn block_ends_what_lives_with_it() {
     struct Registered(Arc<AtomicBool>, handfast_transport::Span);

@@ -173,7 +173,7 @@ fn registration_in_use_does_not_give_way() {
     assert!(regions.prepare(&devices, &block().whole(), None).is_ok());
 }
 
-/// What the user says of the location is believed while the result is held.
+/// The location that a user gives is used while the result is held.
 #[test]
 fn users_location_comes_first_while_it_is_held() {
     let (regions, devices, memory) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS), block());
