@@ -7,6 +7,7 @@ mod tls;
 
 use crate::failure::{Failure, Outcome};
 use crate::lanes::{Certificates, EngineName, TransportName};
+use crate::tuning::Tuning;
 use crate::{bench, help, output, serve, size, terminal};
 use clap::Args;
 use handfast::identity::NodeName;
@@ -69,6 +70,8 @@ pub(crate) struct Doctor {
     /// Address of the RDMA device's port to use
     #[arg(long, value_name = "ADDRESS")]
     gid: Option<IpAddr>,
+    #[command(flatten)]
+    tuning: Tuning,
     /// Memory to serve [default: 64M]
     #[arg(long, value_name = "[NAME=]SIZE")]
     memory: Vec<String>,
@@ -150,6 +153,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
         },
         device: arguments.device.clone(),
         gid: arguments.gid,
+        packets: lanes::packets(arguments),
         listen: arguments.listen.clone(),
         advertise: arguments.advertise.clone(),
         peer: arguments.peer.clone(),

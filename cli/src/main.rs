@@ -32,6 +32,7 @@ mod smoke;
 mod terminal;
 mod top;
 mod topology;
+mod tuning;
 
 use arguments::{Arguments, Command};
 use clap::Parser;

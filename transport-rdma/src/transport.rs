@@ -6,6 +6,7 @@ mod tests;
 
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
+use crate::settings::LANE_QUEUE_PAIRS_DEFAULT;
 use crate::verbs::{LaneHandle, Nic};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
@@ -18,21 +19,23 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use steps::{Place, Steps};
 use tokio::runtime::Handle;
 
-/// Queue pairs of an endpoint; Mooncake's default.
-pub const QUEUE_PAIRS_PER_LANE: usize = 2;
 /// Longest probe of a rail ([`DataPath::probe_rail`]). A device usually gives up earlier, see
 /// [`NicConfig::retries`](crate::NicConfig::retries).
 pub const RAIL_PROBE_MAX: Duration = Duration::from_secs(5);
 /// Longest probe of a legacy peer ([`Endpoints::probe`]): less than the life cycle's limit of an
 /// operation (`Timing::operation`, 5 s), and longer than a device retries towards a silent peer.
 pub const PEER_PROBE_MAX: Duration = Duration::from_secs(4);
+/// Longest time that a waiting thread looks for a completion before it sleeps.
+pub const CALLER_SPIN_MAX: Duration = Duration::from_micros(200);
+/// Looks of a waiting thread per reading of the clock.
+const LOOKS_PER_CLOCK_READING: u32 = 64;
 /// Bits of a packet sequence number.
 const PSN_BITS: u32 = 24;
-const _: () = assert!(QUEUE_PAIRS_PER_LANE as u32 * PSN_BITS <= u64::BITS);
+const PSN_MASK: u32 = (1 << PSN_BITS) - 1;
 
 /// Reads the name of the local NIC from the path to a peer; `None` stands for the first NIC of the
 /// transport.
@@ -106,14 +109,25 @@ impl RdmaTransport {
     /// pair sends from `psn`, 24 bits, and the announced address is the one of the NIC's opening,
     /// since the peer may look it up in the descriptor.
     pub fn create_legacy(&self, lifecycle: Lifecycle, peer: NicPath, psn: u32) -> Created {
-        let psns = [psn; QUEUE_PAIRS_PER_LANE];
-        let create = move |nic: &Nic| nic.create(lifecycle, &psns);
+        let create = move |nic: &Nic| nic.create(lifecycle, &vec![psn; nic.queue_pairs_per_lane()]);
         Box::pin(self.inner.clone().create(lifecycle, peer, create))
     }
 
     /// Returns whether the endpoint exists: created, or under creation, and not retired.
     pub fn has_endpoint(&self, lifecycle: Lifecycle) -> bool {
         self.inner.endpoints.read().contains_key(&lifecycle)
+    }
+
+    /// Queue pairs of an endpoint here, unless its peer has fewer.
+    pub fn queue_pairs_per_lane(&self, lifecycle: Lifecycle) -> usize {
+        let endpoints = self.inner.endpoints.read();
+        let nic = endpoints.get(&lifecycle).map(|endpoint| &endpoint.nic);
+        nic.map_or(LANE_QUEUE_PAIRS_DEFAULT, |nic| nic.queue_pairs_per_lane())
+    }
+
+    /// Slices that a lane takes at once, see [`Nic::lane_depth`]; `None` if there is no such lane.
+    pub fn lane_depth(&self, lane: Lifecycle) -> Option<u32> {
+        self.inner.connected(lane)?.lane_depth(lane)
     }
 
     /// Returns whether the endpoint is connected, and so the lane of its lifecycle exists here.
@@ -173,6 +187,14 @@ impl DataPath for RdmaTransport {
         self.try_withdraw(lane, slice);
     }
 
+    /// Looks for the report of a completion while the NIC's own thread polls, and no longer than
+    /// [`CALLER_SPIN_MAX`]. With [`Polling::Event`](crate::Polling::Event) it returns at once.
+    fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(nic) = self.inner.connected(lane) {
+            spin(nic.spin().min(CALLER_SPIN_MAX), is_done);
+        }
+    }
+
     /// Probes the peer over each queue pair of the lane, for [`RAIL_PROBE_MAX`] at most.
     fn probe_rail(&self, lane: Lifecycle) -> Step<()> {
         Box::pin(self.inner.clone().probe(lane, "probe", RAIL_PROBE_MAX))
@@ -183,8 +205,10 @@ impl Endpoints for RdmaTransport {
     /// Creates queue pairs with sequence numbers out of `entropy`, and announces the address that
     /// fits the peer, see [`Nic::create_for`]. At an error nothing is left of the endpoint.
     fn create(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64, _: Attempt) -> Created {
-        let (psns, to) = (psns(entropy), peer.clone());
-        let create = move |nic: &Nic| nic.create_for(&to, lifecycle, &psns);
+        let to = peer.clone();
+        let create = move |nic: &Nic| {
+            nic.create_for(&to, lifecycle, &psns(entropy, nic.queue_pairs_per_lane()))
+        };
         Box::pin(self.inner.clone().create(lifecycle, peer, create))
     }
 
@@ -317,10 +341,36 @@ impl Inner {
     }
 }
 
-/// The first packet sequence number of each queue pair.
-fn psns(entropy: u64) -> [u32; QUEUE_PAIRS_PER_LANE] {
-    let psn = |pair| (entropy >> (pair as u32 * PSN_BITS)) as u32 & ((1 << PSN_BITS) - 1);
-    std::array::from_fn(psn)
+/// Looks until something is done or the time is over.
+fn spin(limit: Duration, is_done: &mut dyn FnMut() -> bool) {
+    if limit.is_zero() {
+        return;
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        for _ in 0..LOOKS_PER_CLOCK_READING {
+            if is_done() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The first packet sequence number of each of `count` queue pairs: two of `entropy`, and further
+/// ones of what follows from it.
+fn psns(entropy: u64, count: usize) -> Vec<u32> {
+    let words = std::iter::successors(Some(entropy), |word| Some(next_word(*word)));
+    let of_word = |word: u64| [word, word >> PSN_BITS].map(|bits| bits as u32 & PSN_MASK);
+    words.flat_map(of_word).take(count).collect()
+}
+
+/// The successor of a random word (Steele, Lea and Flood: SplitMix64).
+fn next_word(word: u64) -> u64 {
+    let sum = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (sum ^ (sum >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 /// Converts an error; a limit that another lane's end lifts permits a second attempt.

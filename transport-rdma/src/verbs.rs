@@ -1,5 +1,6 @@
 //! Lanes over verbs.
 
+mod affinity;
 mod binding;
 mod completions;
 mod config;
@@ -26,7 +27,7 @@ mod work;
 pub use completions::COMPLETION_QUEUES_MAX;
 pub use config::{
     DEPTH_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, NicConfig, PATIENCE_MAX,
-    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
+    QUEUE_PAIRS_PER_LANE_MAX,
 };
 pub(crate) use context::devices;
 pub use counters::NicLoad;
@@ -37,6 +38,5 @@ pub use objects::bare::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
     BareRegion, BareRequest, BareRights,
 };
-pub use poller::Polling;
 pub use registration::{DeviceRegistration, RegisterOptions, Registration};
 pub use sink::{DeviceEvent, NicSink};

@@ -200,6 +200,34 @@ async fn given_up_write_releases_memory_and_keeps_its_lane() {
     user.close().await;
 }
 
+/// Only the first transfer from a block registers it, whichever bytes the others move, and a freed block
+/// is pinned no longer. A segment has a registration of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn block_stays_registered_until_it_is_freed() {
+    let Some(wire) = wire(19) else { return };
+    let (owner, user) = (Owner::start(&wire, None).await, start(&wire, 0, None, false).await);
+    let segment = owner.opened_by(&user).await;
+    let block = pattern(BYTES, 1);
+    let mut known = None;
+    for (offset, bytes) in [(4096, 100), (0, 1), (BYTES - 5000, 5000), (0, BYTES)] {
+        let span = block.span(offset, bytes).unwrap();
+        segment.write(&span, offset as u64).timeout(PATIENCE).await.unwrap();
+        let memory = user.counters().memory;
+        assert_eq!((memory.registrations, memory.kept_bytes), (1, BYTES as u64));
+        assert_eq!(*known.get_or_insert(memory), memory);
+    }
+    assert_eq!(owner.memory.crc32c(0, BYTES).unwrap(), block.crc32c(0, BYTES).unwrap());
+
+    let own = owner.memory.span(0, 10).unwrap();
+    let prepared = owner.engine.prepare(&own).await.unwrap();
+    assert_eq!(owner.engine.counters().memory.registrations, 2, "the segment has its own");
+    drop(prepared);
+    until("no transfer holds it", || block.holders() == ONLY_HERE);
+    drop(block);
+    assert_eq!(user.counters().memory.kept_bytes, 0);
+    user.close().await;
+}
+
 /// No slice ends on a wire that loses everything, until its lane is ended for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_is_held_until_the_device_is_done_with_it() {

@@ -623,9 +623,10 @@ impl State {
         let mut memory = None;
         if let Some(device) = self.device_of(lane)
             && let Some(ends) = ends
-            && let Some(key) = device.and_then(|device| ends.remote.keys.get(device))
+            && let Some(device) = device
+            && let Some(key) = ends.remote.key(device, remote.address, u64::from(work.length))
         {
-            remote.key = u64::from(*key);
+            remote.key = u64::from(key);
             memory = Some(ends.local.memory().clone());
         }
         Some(Posting { slice, direction, span, remote, memory })

@@ -2,6 +2,7 @@
 //! around a step, and lanes that the device does not let go.
 
 use super::*;
+use crate::settings::LANE_QUEUE_PAIRS_MAX;
 use crate::verbs::scripted::Device;
 use crate::verbs::{NicConfig, NicSink, Registration};
 use handfast_core::{Incarnation, NodeName};
@@ -189,8 +190,12 @@ fn posting(registration: &Registration) -> Posting {
 /// Each queue pair starts with 24 bits of its own.
 #[test]
 fn sequence_numbers_share_no_bits() {
-    assert_eq!(psns(0x1234_abcd_ef98_7654), [0x0098_7654, 0x00ab_cdef]);
-    assert_eq!(psns(u64::MAX), [0x00ff_ffff; QUEUE_PAIRS_PER_LANE]);
+    assert_eq!(psns(0x1234_abcd_ef98_7654, 2), [0x0098_7654, 0x00ab_cdef]);
+    assert_eq!(psns(u64::MAX, 2), [PSN_MASK; 2]);
+    let all = psns(7, LANE_QUEUE_PAIRS_MAX);
+    assert!(all.iter().all(|psn| *psn <= PSN_MASK));
+    let different: std::collections::BTreeSet<_> = all.iter().collect();
+    assert_eq!(different.len(), LANE_QUEUE_PAIRS_MAX, "{all:?}");
 }
 
 /// Another lane's end lifts a limit of lanes, and no limit of memory.
@@ -210,4 +215,22 @@ fn limits_of_lanes_permit_a_second_attempt() {
         assert_eq!(refused.limit, None);
         assert!(refused.error.detail.contains("1 of 1 are in use"), "{}", refused.error);
     }
+}
+
+/// A waiting thread looks until something is done, for a bounded time, and not at all with events.
+#[test]
+fn waiting_thread_looks_for_a_bounded_time() {
+    let looks = |limit, until: u32| {
+        let mut looks = 0;
+        spin(limit, &mut || {
+            looks += 1;
+            looks == until
+        });
+        looks
+    };
+    assert_eq!(looks(Duration::ZERO, 1), 0);
+    assert_eq!(looks(Duration::MAX, 1_000), 1_000);
+    let begun = Instant::now();
+    assert!(looks(CALLER_SPIN_MAX, u32::MAX) >= LOOKS_PER_CLOCK_READING);
+    assert!(begun.elapsed() >= CALLER_SPIN_MAX);
 }

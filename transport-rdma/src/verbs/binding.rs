@@ -150,6 +150,8 @@ library! {
     ibv_ack_async_event: fn(*mut RawEvent) -> ();
     ; optional
     ibv_reg_mr_iova2: fn(*mut ibv_pd, *mut c_void, size_t, u64, c_int) -> *mut ibv_mr;
+    ibv_is_fork_initialized: fn() -> c_int;
+    ibv_query_pkey: fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int;
     ibv_reg_dmabuf_mr: fn(*mut ibv_pd, u64, size_t, u64, c_int, c_int) -> *mut ibv_mr;
 }
 

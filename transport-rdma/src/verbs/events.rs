@@ -8,6 +8,7 @@ use super::objects::Owner;
 use super::sink::DeviceEvent;
 use handfast_core::transport::Side;
 use std::mem::MaybeUninit;
+use std::time::Instant;
 
 // Kinds of events, as `enum ibv_event_type` of rdma-core counts them.
 const COMPLETION_QUEUE_ERROR: u32 = 0;
@@ -143,6 +144,7 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
             _ => DeviceEvent::AddressesChanged { port },
         }),
         Heard::Device => {
+            let _ = shared.lost_since.set(Instant::now());
             shared.context.on_lost();
             shared.lose(error(Side::Local, DEVICE_FATAL, "the device is lost"));
         }

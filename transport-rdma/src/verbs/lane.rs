@@ -9,7 +9,7 @@ use super::completions::{Reservation, Shard};
 use super::context::Context;
 use super::counters::Counts;
 use super::in_flight::InFlight;
-use super::objects::{Domain, Numbers, Owner, Patience, QueuePair, Route, Undestroyed};
+use super::objects::{Domain, Numbers, Owner, Patience, Place, QueuePair, Route, Undestroyed};
 use super::registration::Registration;
 use super::sink::NicSink;
 use super::work::{WorkRequest, calls};
@@ -136,7 +136,25 @@ pub(super) struct LaneSetup {
     pub(super) depth: u32,
     pub(super) message_max: u32,
     pub(super) call_bytes_max: Option<u32>,
-    pub(super) port: u8,
+    pub(super) place: Place,
+    pub(super) hidden_refusals: &'static [u32],
+}
+
+/// The ending of the slice that broke its queue pair. The lane fails with the error; a slice whose
+/// access was refused, or may have been, fails on another lane as well.
+fn ending(error: TransportError, may_be_refusal: bool) -> CompletionStatus {
+    if error.side == Side::Protection {
+        return CompletionStatus::Refused(error);
+    }
+    if !may_be_refusal {
+        return CompletionStatus::Failed(error);
+    }
+    let detail = format!(
+        "{}; on this device it may be a refused key: the segment is looked up again before the next \
+         transfer",
+        error.detail
+    );
+    CompletionStatus::Refused(TransportError { detail, ..error })
 }
 
 impl Lane {
@@ -147,10 +165,10 @@ impl Lane {
         reservation: Reservation,
         setup: LaneSetup,
     ) -> Result<Self, VerbsError> {
-        let LaneSetup { serial, domain, depth, port, .. } = &setup;
+        let LaneSetup { serial, domain, depth, place, .. } = &setup;
         let queue = &reservation.shard.queue;
         let (domain, owner) = (|| Arc::clone(domain), Owner::Lane(*serial));
-        let make = |_| QueuePair::new(domain(), Arc::clone(queue), *depth, *port, owner);
+        let make = |_| QueuePair::new(domain(), Arc::clone(queue), *depth, *place, owner);
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
         let state = State {
             connected: false,
@@ -243,7 +261,7 @@ impl Lane {
         let queue_pairs = self.queue_pairs().ok_or_else(|| refused("the lane is retired"))?;
         for ((pair, peer), psn) in queue_pairs.iter().zip(peers).zip(&self.psns) {
             pair.reset()?;
-            pair.initialise(route.port)?;
+            pair.initialise(self.setup.place)?;
             pair.receive_ready(route, *peer)?;
             pair.send_ready(route, *psn, patience)?;
         }
@@ -326,8 +344,8 @@ impl Lane {
         let Some(memory) = memory else {
             return Err(self.context().error(Side::Configuration, "post", 0, unknown));
         };
-        let Some(local_key) = memory.local_key(self.setup.domain.id) else {
-            return Err(self.refusal("the memory is registered with another NIC".to_owned()));
+        let Some(local_key) = memory.local_key(self.setup.domain.id, span) else {
+            return Err(self.refusal("the bytes are not all registered with this NIC".to_owned()));
         };
         if *direction == Direction::Read && !span.is_writable() {
             return Err(self.refusal("the local memory of a read is read-only".to_owned()));
@@ -338,9 +356,6 @@ impl Lane {
             let max = self.setup.message_max;
             return Err(self.refusal(format!("a request moves 1 to {max} bytes, not {length}")));
         };
-        if !memory.covers(span) {
-            return Err(self.refusal("the bytes are not all registered".to_owned()));
-        }
         let Some(remote) = remote_of(*remote) else {
             return Err(self.refusal("the peer's key is none of a device".to_owned()));
         };
@@ -425,11 +440,7 @@ impl Lane {
     /// The completion of the slice that broke its queue pair.
     fn first_error(&self, told: &WorkCompletion) -> CompletionStatus {
         let error = TransportError::from(self.completion_error(told));
-        match error.side {
-            // The lane fails with it, but a retry on another lane would fail as well.
-            Side::Protection => CompletionStatus::Refused(error),
-            _ => CompletionStatus::Failed(error),
-        }
+        ending(error, self.setup.hidden_refusals.contains(&told.status))
     }
 
     fn completion_error(&self, told: &WorkCompletion) -> VerbsError {
@@ -573,4 +584,30 @@ fn destroy_all(queue_pairs: Vec<QueuePair>) -> (Vec<QueuePair>, Option<VerbsErro
         Some(pair)
     });
     (kept.collect(), first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{ERDMA_COMPAT, STRICT};
+
+    /// A stale key is not tried again on lane after lane, also where no status tells of it.
+    #[test]
+    fn possible_refusal_ends_the_slice() {
+        let of = |profile: &crate::profile::DeviceProfile, status, side| {
+            let error = TransportError::new(side, "completion", "vendor error 0x31");
+            ending(error, profile.hidden_refusals.contains(&status))
+        };
+        let (peer, local) = (Side::Peer, Side::Local);
+        for (status, side) in [(21, peer), (8, local)] {
+            assert!(matches!(of(&STRICT, status, side), CompletionStatus::Failed(_)));
+            let CompletionStatus::Refused(error) = of(&ERDMA_COMPAT, status, side) else {
+                panic!("{status} is retried")
+            };
+            assert_eq!(error.side, side);
+            assert!(error.detail.starts_with("vendor error 0x31; on this device"), "{error}");
+        }
+        assert!(matches!(of(&ERDMA_COMPAT, 12, peer), CompletionStatus::Failed(_)));
+        assert!(matches!(of(&STRICT, 10, Side::Protection), CompletionStatus::Refused(_)));
+    }
 }

@@ -1,12 +1,13 @@
 //! A NIC: one port of one device, its registrations and its lanes.
 
+use super::affinity::processors_near;
 use super::completions::{CompletionQueues, QueueLimits, Shard};
 use super::config::NicConfig;
-use super::context::Context;
+use super::context::{Context, DeviceFacts};
 use super::counters::{Counts, NicLoad};
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
-use super::objects::{Channel, Domain};
+use super::objects::{Channel, Domain, Place, RegionLimits};
 use super::poller::{Poller, waker};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::{DeviceEvent, NicSink};
@@ -28,6 +29,9 @@ use std::time::{Duration, Instant};
 /// Maximum queue pairs created and destroyed by one [`Nic::skip_numbers`].
 pub const NUMBERS_SKIPPED_MAX: u32 = 4_096;
 
+/// Shortest wait for the flush of a lane's outstanding work.
+const DRAIN_MIN: Duration = Duration::from_millis(10);
+
 /// State shared between the NIC and its poller thread.
 pub(super) struct Shared {
     pub(super) context: Arc<Context>,
@@ -40,6 +44,8 @@ pub(super) struct Shared {
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
     pub(super) patience: Duration,
+    /// Time of the device's loss.
+    pub(super) lost_since: OnceLock<Instant>,
     /// Local memory of probes.
     pub(super) scratch: Registration,
     /// The failure after which the NIC takes no lanes.
@@ -119,6 +125,8 @@ pub struct Nic {
     pub(super) shared: Arc<Shared>,
     pub(super) domain: Arc<Domain>,
     pub(super) config: NicConfig,
+    pub(super) place: Place,
+    lid: u16,
     pub(super) gid: ChosenGid,
     pub(super) recognised: Recognised,
     pub(super) rd_atomic: u8,
@@ -159,10 +167,14 @@ impl Nic {
             return Err(wrong(format!("{recognised}: {why}")));
         }
         let device = context.device_facts()?;
-        if !context.port_facts(config.port)?.is_active {
+        let port = context.port_facts(config.port)?;
+        if !port.is_active {
             let detail = format!("port {} is not active", config.port);
             return Err(context.error(Side::Local, "open", 0, detail));
         }
+        let (number, keys) = (config.port, port.partition_keys);
+        let key_index = context.partition_index(number, keys, config.partition_key)?;
+        let place = Place { port: number, key_index };
         if config.depth > device.queue_depth_max {
             let max = device.queue_depth_max;
             return Err(wrong(format!("the device's queues hold {max}, not {}", config.depth)));
@@ -177,7 +189,7 @@ impl Nic {
             .map_err(|error| wrong(format!("{error} ({recognised})")))?;
         let gid = explained(usable[0], &entries, config.gid);
         tracing::debug!(device = config.device, gid = gid.why, profile = %recognised, "NIC opened");
-        let domain = Arc::new(Domain::new(Arc::clone(&context), device.regions_max)?);
+        let domain = Arc::new(Domain::new(Arc::clone(&context), region_limits(&device, profile))?);
         let channel = Arc::new(Channel::new(Arc::clone(&context))?);
         let system =
             |error: &std::io::Error| context.failed("eventfd", error.raw_os_error().unwrap_or(0));
@@ -197,13 +209,20 @@ impl Nic {
             counts: Arc::default(),
             profile,
             patience: config.patience(profile),
-            scratch: scratch(&domain)?,
+            scratch: scratch(&domain, profile)?,
+            lost_since: OnceLock::new(),
             lost: OnceLock::new(),
             context,
         });
-        let poller = Poller::start(Arc::clone(&shared), woken, config.polling, config.idle_probe)?;
+        let near = config
+            .places_thread
+            .then(|| processors_near(&crate::discovery::root(), &config.device));
+        let near = near.flatten().unwrap_or_default();
+        let NicConfig { polling, idle_probe, .. } = config;
+        let poller = Poller::start(Arc::clone(&shared), woken, polling, idle_probe, near)?;
         let (poller, book) = (Some(poller), Mutex::default());
-        Ok(Self { poller, shared, domain, config, gid, recognised, rd_atomic, book })
+        let lid = port.lid;
+        Ok(Self { poller, shared, domain, config, place, lid, gid, recognised, rd_atomic, book })
     }
 
     /// The device, by name.
@@ -227,6 +246,12 @@ impl Nic {
         &self.gid
     }
 
+    /// Returns the LID that the port had at the NIC's opening; 0 on Ethernet. The handshake announces the
+    /// present one.
+    pub fn lid(&self) -> u16 {
+        self.lid
+    }
+
     /// Returns the current addresses of the NIC, best first.
     ///
     /// # Errors
@@ -243,7 +268,7 @@ impl Nic {
     /// a tenth of a second or more per gibibyte.
     ///
     /// # Errors
-    /// The device or the limit of locked memory refuses.
+    /// More than [`Nic::region_bytes_max`], or the device or the limit of locked memory refuses.
     pub fn register(&self, span: Span, access: Access) -> Result<Registration, VerbsError> {
         self.register_with(span, access, RegisterOptions::default())
     }
@@ -258,7 +283,22 @@ impl Nic {
         access: Access,
         options: RegisterOptions,
     ) -> Result<Registration, VerbsError> {
-        Registration::new(Arc::clone(&self.domain), span, access, options)
+        let max = self.region_bytes_max();
+        if span.len() as u64 > max {
+            let detail = format!(
+                "{} bytes in one registration; the limit of this device is {max} bytes: register, \
+                 or serve, the memory in parts of at most that",
+                span.len()
+            );
+            return Err(self.shared.context.error(Side::Configuration, "ibv_reg_mr", 0, detail));
+        }
+        let granted = granted(access, &span, self.shared.profile);
+        Registration::new(Arc::clone(&self.domain), span, access, granted, options)
+    }
+
+    /// Maximum bytes of one registration: the device's limit, or that of its profile.
+    pub fn region_bytes_max(&self) -> u64 {
+        self.domain.region_limits().bytes_max
     }
 
     /// Returns whether memory of other devices can be registered.
@@ -371,7 +411,8 @@ impl Nic {
     /// reserved completions: retire it again. The number of attempts is the caller's.
     pub fn retire(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
-        if !lane.retire(Instant::now() + self.config.drain)? {
+        let lost = self.shared.lost_since.get().copied();
+        if !lane.retire(retirement(Instant::now(), self.config.drain, lost))? {
             let detail = "the lane is in use; retire it again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
         }
@@ -381,6 +422,23 @@ impl Nic {
         }
         self.shared.has_lanes.store(lanes.len() > 0, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Time of polling after the last completion.
+    pub(crate) fn spin(&self) -> Duration {
+        self.config.polling.spin()
+    }
+
+    /// Queue pairs of a lane, unless the peer has fewer.
+    pub fn queue_pairs_per_lane(&self) -> usize {
+        self.config.queue_pairs_per_lane
+    }
+
+    /// Slices that a connected lane takes at once: the depth of a queue pair, or that of all on a
+    /// device that is not slower for it.
+    pub fn lane_depth(&self, lifecycle: Lifecycle) -> Option<u32> {
+        let pairs = self.shared.lane(lifecycle)?.connected_pairs();
+        Some(self.config.lane_depth(self.shared.profile, pairs))
     }
 
     /// Returns the number of lanes.
@@ -444,13 +502,43 @@ fn recognised(device: &str) -> Recognised {
     found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
 }
 
-fn scratch(domain: &Arc<Domain>) -> Result<Registration, VerbsError> {
+fn region_limits(device: &DeviceFacts, profile: &DeviceProfile) -> RegionLimits {
+    let bytes_max = region_bytes_max(device.region_bytes_max, profile);
+    RegionLimits { regions_max: device.regions_max, bytes_max }
+}
+
+/// Returns the smaller limit of a device and its profile; a device without one says 0.
+fn region_bytes_max(of_device: u64, profile: &DeviceProfile) -> u64 {
+    let of_device = if of_device == 0 { u64::MAX } else { of_device };
+    profile.region_bytes_max.map_or(of_device, |max| max.min(of_device))
+}
+
+fn scratch(domain: &Arc<Domain>, profile: &DeviceProfile) -> Result<Registration, VerbsError> {
     let context = &domain.context;
     let memory = Memory::zeroed(SCRATCH_BYTES)
         .map_err(|error| context.error(Side::Local, "open", 0, error.to_string()))?;
     let nobody = Access { remote_read: false, remote_write: false };
     let options = RegisterOptions::default();
-    Registration::new(Arc::clone(domain), memory.whole(), nobody, options)
+    let span = memory.whole();
+    let granted = granted(nobody, &span, profile);
+    Registration::new(Arc::clone(domain), span, nobody, granted, options)
+}
+
+/// The rights that a registration gives, where `access` is permitted to peers. Memory of this side
+/// alone may be that of a read.
+fn granted(access: Access, span: &Span, profile: &DeviceProfile) -> Access {
+    let is_local = !access.remote_read && !access.remote_write;
+    let is_sink = is_local && span.is_writable() && profile.read_sink_needs_remote_write;
+    Access { remote_write: access.remote_write || is_sink, ..access }
+}
+
+/// The time by which a lane is retired: `drain` from now, or from the loss of the device, so that
+/// all its lanes together take no longer than one.
+fn retirement(now: Instant, drain: Duration, lost: Option<Instant>) -> Instant {
+    match lost {
+        Some(lost) => (lost + drain).max(now + DRAIN_MIN),
+        None => now + drain,
+    }
 }
 
 impl Drop for Nic {
@@ -469,5 +557,43 @@ impl Drop for Nic {
         }
         drop(self.poller.take());
         self.shared.lanes.lock().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{ERDMA_COMPAT, STRICT};
+
+    /// eRDMA says that a registration may have any size, and refuses one past 2 GiB.
+    #[test]
+    fn region_limit_is_the_smaller_of_device_and_profile() {
+        assert_eq!(region_bytes_max(1 << 40, &STRICT), 1 << 40);
+        assert_eq!(region_bytes_max(0, &STRICT), u64::MAX, "a device that says nothing");
+        assert_eq!(region_bytes_max(u64::MAX, &ERDMA_COMPAT), (2 << 30) - 4096);
+        assert_eq!(region_bytes_max(1 << 20, &ERDMA_COMPAT), 1 << 20);
+    }
+
+    /// Only where the device needs it do local registrations have a right of peers.
+    #[test]
+    fn local_memory_gets_remote_writes_where_reads_need_them() {
+        let (nobody, read) = (Access { remote_read: false, remote_write: false }, Access::READ);
+        let span = Memory::zeroed(8).unwrap().whole();
+        assert_eq!(granted(nobody, &span, &STRICT), nobody);
+        assert!(granted(nobody, &span, &ERDMA_COMPAT).remote_write);
+        for profile in [&STRICT, &ERDMA_COMPAT] {
+            assert_eq!(granted(read, &span, profile), read, "peers get what was permitted");
+            assert_eq!(granted(Access::READ_WRITE, &span, profile), Access::READ_WRITE);
+        }
+    }
+
+    /// A thousand lanes of a lost device do not wait one after the other.
+    #[test]
+    fn lanes_of_a_lost_device_share_a_deadline() {
+        let (lost, drain) = (Instant::now(), Duration::from_secs(2));
+        let at = |millis| lost + Duration::from_millis(millis);
+        assert_eq!(retirement(at(5), drain, None), at(2_005));
+        assert_eq!(retirement(at(5), drain, Some(lost)), at(2_000));
+        assert_eq!(retirement(at(9_000), drain, Some(lost)), at(9_000) + DRAIN_MIN);
     }
 }

@@ -51,12 +51,20 @@ macro_rules! destroyed_by {
     };
 }
 
+/// A device's limits of registrations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegionLimits {
+    pub(super) regions_max: u32,
+    /// Bytes of one.
+    pub(super) bytes_max: u64,
+}
+
 /// A protection domain.
 pub(super) struct Domain {
     pub(super) id: DeviceId,
     pub(super) context: Arc<Context>,
     raw: *mut ibv_pd,
-    regions_max: u32,
+    limits: RegionLimits,
     regions: AtomicU64,
     /// Total bytes of all regions.
     bytes: AtomicU64,
@@ -69,7 +77,7 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn new(context: Arc<Context>, regions_max: u32) -> Result<Self, VerbsError> {
+    pub(super) fn new(context: Arc<Context>, limits: RegionLimits) -> Result<Self, VerbsError> {
         // SAFETY: the context is open while it is held.
         let raw = unsafe { (context.verbs.ibv_alloc_pd)(context.raw()) };
         let code = errno();
@@ -77,12 +85,16 @@ impl Domain {
             return Err(context.failed("ibv_alloc_pd", code));
         }
         let (regions, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { id: DeviceId::next(), context, raw, regions_max, regions, bytes })
+        Ok(Self { id: DeviceId::next(), context, raw, limits, regions, bytes })
     }
 
     /// Returns the number of regions, and the device's maximum.
     pub(super) fn regions(&self) -> (u64, u64) {
-        (self.regions.load(Ordering::Relaxed), u64::from(self.regions_max))
+        (self.regions.load(Ordering::Relaxed), u64::from(self.limits.regions_max))
+    }
+
+    pub(super) fn region_limits(&self) -> RegionLimits {
+        self.limits
     }
 
     /// Counts a new region of `bytes` bytes until the result is dropped.
@@ -294,6 +306,14 @@ impl Drop for QueuePair {
     }
 }
 
+/// Port and partition of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) port: u8,
+    /// Index of the partition key in the port's table.
+    pub(super) key_index: u16,
+}
+
 /// Destination of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
@@ -308,6 +328,8 @@ pub(super) struct Route {
     pub(super) rd_atomic: u8,
     pub(super) traffic_class: u8,
     pub(super) service_level: u8,
+    /// Whether the port is one of Ethernet.
+    pub(super) is_ethernet: bool,
 }
 
 /// Timeout and retry count of a queue pair.
@@ -331,12 +353,12 @@ impl QueuePair {
         domain: Arc<Domain>,
         completions: Arc<CompletionQueue>,
         depth: u32,
-        port: u8,
+        place: Place,
         owner: Owner,
     ) -> Result<Self, VerbsError> {
         // Nothing is ever received, but some drivers refuse a queue of none.
         let pair = Self::created(domain, completions, [depth, 1], owner)?;
-        pair.initialise(port)?;
+        pair.initialise(place)?;
         Ok(pair)
     }
 
@@ -372,11 +394,12 @@ impl QueuePair {
         Ok(Self { domain, completions, raw })
     }
 
-    /// Moves to INIT, which binds the port.
-    pub(super) fn initialise(&self, port: u8) -> Result<(), VerbsError> {
+    /// Moves to INIT, which binds the port and the partition.
+    pub(super) fn initialise(&self, place: Place) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
-        attributes.port_num = port;
+        attributes.port_num = place.port;
+        attributes.pkey_index = place.key_index;
         let remote = ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
@@ -422,7 +445,7 @@ impl QueuePair {
         attributes.ah_attr = ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: ibv_gid { raw: route.peer_gid.octets() },
-                flow_label: 0,
+                flow_label: if route.is_ethernet { flow_label(self.number()) } else { 0 },
                 sgid_index: route.own_gid_index,
                 hop_limit: HOP_LIMIT,
                 traffic_class: route.traffic_class,
@@ -525,6 +548,18 @@ fn no_attributes() -> ibv_qp_attr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
+/// The flow label of a queue pair on Ethernet, of 20 bits. Drivers derive the UDP source port from
+/// it, by which links of a bundle and paths of a fabric are chosen: the lower 14 bits, combined
+/// with the upper six, plus 0xc000. With none some drivers take one port for all. Numbers that
+/// differ in their lower 14 bits, as those of one lane do, have different ports.
+fn flow_label(queue_pair: u32) -> u32 {
+    /// Makes a driver take the label as it is.
+    const NOT_NONE: u32 = 1 << 14;
+    // Odd, so that the product keeps different numbers apart.
+    let spread = queue_pair.wrapping_mul(0x2545) & (NOT_NONE - 1);
+    NOT_NONE | spread
+}
+
 /// The side charged with an unreachable peer.
 fn blame(code: i32) -> (Side, &'static str) {
     match code {
@@ -548,6 +583,20 @@ mod tests {
         }
         let beyond = ptr::without_provenance_mut(u32::MAX as usize + 2);
         assert_eq!(Owner::of_context(beyond), Owner::Nobody);
+    }
+
+    /// Each queue pair of a lane has a UDP source port of its own, whatever their numbers are.
+    #[test]
+    fn queue_pairs_of_a_lane_have_their_own_ports() {
+        // As kernels do (`rdma_flow_label_to_udp_sport`).
+        let port = |label: u32| ((label & 0x3fff) ^ (label >> 14)) | 0xc000;
+        for first in [0, 17, 0x3ffc, 0x00ff_fff0] {
+            let labels: Vec<_> = (first..first + 8).map(flow_label).collect();
+            assert!(labels.iter().all(|label| (1..1 << 20).contains(label)), "{labels:?}");
+            let ports: std::collections::BTreeSet<_> =
+                labels.iter().map(|label| port(*label)).collect();
+            assert_eq!(ports.len(), labels.len(), "{ports:?}");
+        }
     }
 
     #[test]

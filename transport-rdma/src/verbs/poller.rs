@@ -1,6 +1,7 @@
 //! The NIC's own thread: polls completions, handles events and probes idle lanes.
 #![allow(unsafe_code)]
 
+use super::affinity::move_near;
 use super::completions::Shard;
 use super::context::errno;
 use super::events::{EVENTS_PER_LOOK, Heard, on_event, take_event, take_some};
@@ -9,6 +10,7 @@ use super::lane::{Lane, Scratch, WorkCompletion};
 use super::nic::Shared;
 use super::rounds::{LANES_PER_CHECK, Rounds};
 use crate::error::VerbsError;
+use crate::settings::Polling;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Bound;
@@ -28,35 +30,6 @@ const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
 const DEAF_INTERVAL: Duration = Duration::from_millis(10);
 /// Polls of the queues per clock reading, since the clock may be a slow device.
 const LOOKS_PER_CLOCK_LOOK: u32 = 64;
-
-/// Method of waiting for completions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Polling {
-    /// Sleeps until the device signals a completion: least CPU time, one wake-up of latency.
-    #[default]
-    Event,
-    /// Polls for a while after the last completion, then sleeps.
-    Adaptive {
-        /// Duration of polling, at most a second.
-        spin: Duration,
-    },
-    /// Polls without sleeping while a lane exists: occupies a CPU.
-    Busy,
-}
-
-/// Longest spin of [`Polling::Adaptive`].
-pub(super) const SPIN_MAX: Duration = Duration::from_secs(1);
-
-impl Polling {
-    /// Time of polling after the last completion.
-    fn spin(self) -> Duration {
-        match self {
-            Self::Event => Duration::ZERO,
-            Self::Adaptive { spin } => spin.min(SPIN_MAX),
-            Self::Busy => Duration::MAX,
-        }
-    }
-}
 
 /// Handle of the thread; dropping it stops and joins the thread.
 pub(super) struct Poller {
@@ -81,6 +54,7 @@ impl Poller {
         woken: File,
         polling: Polling,
         idle_probe: Option<Duration>,
+        near: Vec<usize>,
     ) -> Result<Self, VerbsError> {
         let failed = |call, error: &io::Error| {
             shared.context.failed(call, error.raw_os_error().unwrap_or(0))
@@ -91,7 +65,11 @@ impl Poller {
         }
         let name = format!("rdma-{}", shared.context.device);
         let turn = Turn::new(Arc::clone(&shared), woken, polling, idle_probe);
-        let thread = thread::Builder::new().name(name).spawn(move || turn.run());
+        let run = move || {
+            place(&near, &turn.shared.context.device);
+            turn.run();
+        };
+        let thread = thread::Builder::new().name(name).spawn(run);
         let thread = thread.map_err(|error| failed("thread", &error))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -107,6 +85,15 @@ impl Drop for Poller {
             // A panic of a sink was printed where it happened.
             let _ = thread.join();
         }
+    }
+}
+
+/// Moves the calling thread to the processors near the device. Without it the NIC is only slower.
+fn place(near: &[usize], device: &str) {
+    match move_near(near) {
+        Ok(Some(processors)) => tracing::debug!(device, ?processors, "the NIC's thread is placed"),
+        Ok(None) => {}
+        Err(error) => tracing::debug!(device, %error, "the NIC's thread is not placed"),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Lanes over a scripted device: what it keeps, loses and tells late.
 
 use super::scripted::{Device, allocations};
-use super::{DeviceEvent, Nic, NicConfig, NicSink, Polling, Registration};
+use super::{DeviceEvent, Nic, NicConfig, NicSink, Registration};
+use crate::Polling;
 use crate::status::FLUSHED;
 use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};

@@ -8,7 +8,7 @@ use handfast_transport::{
     Attempt, CompletionStatus, DataPath, Direction, Endpoints, Memory, NicLimit, NotCreated,
     Posting, Sent, SliceId,
 };
-use handfast_transport_rdma::{NicConfig, QUEUE_PAIRS_PER_LANE, RdmaTransport, Registration};
+use handfast_transport_rdma::{LANE_QUEUE_PAIRS_DEFAULT, NicConfig, RdmaTransport, Registration};
 use std::sync::Arc;
 
 const HERE: Pair = Pair { incarnation: Incarnation(1), lifecycle: LANE };
@@ -60,7 +60,7 @@ async fn endpoint_moves_bytes_while_it_is_connected() {
     let towards_one = NicPath::parse("one@tcp").unwrap();
     other.transport.skip_numbers(&towards_one, 64).await.unwrap();
     let (mine, theirs) = (one.create("other@tcp").await, other.create("one@tcp").await);
-    assert_eq!((mine.queue_pairs.len(), &mine.psns[..]), (QUEUE_PAIRS_PER_LANE, &[1, 2][..]));
+    assert_eq!((mine.queue_pairs.len(), &mine.psns[..]), (LANE_QUEUE_PAIRS_DEFAULT, &[1, 2][..]));
     let again = one.transport.create(LANE, towards_one, 3, Attempt::Last).await.unwrap_err();
     assert_eq!((again.error.side, again.limit), (Side::Local, None), "{again}");
     assert!(one.transport.has_endpoint(LANE) && !one.transport.is_connected(LANE));

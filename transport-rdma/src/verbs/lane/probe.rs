@@ -81,7 +81,8 @@ impl Lane {
         }
     }
 
-    fn connected_pairs(&self) -> usize {
+    /// Number of queue pairs in use, which is the smaller one of both sides.
+    pub(in crate::verbs) fn connected_pairs(&self) -> usize {
         self.state.lock().outstanding.len()
     }
 

@@ -163,10 +163,12 @@ impl BareNic {
         let context = Arc::new(Context::open(device)?);
         never_block(context.event_descriptor())
             .map_err(|error| context.failed("fcntl", error.raw_os_error().unwrap_or(0)))?;
-        let regions_max = context.device_facts()?.regions_max;
+        let facts = context.device_facts()?;
+        let (regions_max, bytes_max) = (facts.regions_max, facts.region_bytes_max);
+        let limits = RegionLimits { regions_max, bytes_max };
         let channel = Arc::new(Channel::new(Arc::clone(&context))?);
         let queue = Arc::new(CompletionQueue::new(channel, completions, 0)?);
-        let domain = Arc::new(Domain::new(context, regions_max)?);
+        let domain = Arc::new(Domain::new(context, limits)?);
         Ok(Self { domain, queue })
     }
 
