@@ -54,6 +54,9 @@ impl State {
 
     /// Counts the bytes moved over each pair of NICs.
     pub(super) fn count_moved(&mut self) {
+        if !self.has_pairs {
+            return;
+        }
         for lane in &self.lanes {
             if let Some(pair) = &lane.pair {
                 pair.on_moved(self.machine.take_moved(lane.lifecycle));
@@ -72,8 +75,13 @@ impl State {
     /// Returns the peer's device at the end of an RDMA lane; `None` for a lane over another
     /// transport.
     pub(super) fn device_of(&self, lane: Lifecycle) -> Option<Option<usize>> {
-        let lane = self.lanes.iter().find(|known| known.lifecycle == lane)?;
+        let lane = &self.lanes[self.lane(lane)?];
         (lane.transport_kind == TransportKind::Rdma).then_some(lane.theirs)
+    }
+
+    /// Returns the place of a lane.
+    fn lane(&self, lane: Lifecycle) -> Option<usize> {
+        self.lanes.binary_search_by_key(&lane, |known| known.lifecycle).ok()
     }
 
     /// Returns the index of the peer's device on a path: the first if the path names none.
@@ -175,7 +183,10 @@ impl Target {
             state.opening = opening;
             state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(transport_kind));
             let (theirs, pair) = (state.device_on(&path), state.pair(&path));
-            state.lanes.push(Lane { lifecycle, path: path.clone(), transport_kind, theirs, pair });
+            state.has_pairs |= pair.is_some();
+            let place = state.lanes.partition_point(|known| known.lifecycle < lifecycle);
+            let lane = Lane { lifecycle, path: path.clone(), transport_kind, theirs, pair };
+            state.lanes.insert(place, lane);
             state.machine.handle_lane_up(now, lifecycle, path, depth);
         });
         if awaited {
@@ -206,6 +217,7 @@ impl Target {
         self.update(|state, now| {
             state.count_moved();
             state.lanes.retain(|known| known.lifecycle != lane);
+            state.has_pairs = state.lanes.iter().any(|lane| lane.pair.is_some());
             self.doubt_unpublished(state);
             state.machine.handle_lane_down(now, lane);
         });
@@ -231,8 +243,8 @@ impl Target {
         match output {
             TargetOutput::Probe(lane) => self.probe_rail(lane),
             TargetOutput::InUse(lane) => {
-                let of_lane = state.lanes.iter().find(|known| known.lifecycle == lane);
-                state.transport_kind = of_lane.map(|lane| lane.transport_kind);
+                let of_lane = state.lane(lane);
+                state.transport_kind = of_lane.map(|lane| state.lanes[lane].transport_kind);
                 state.edges.on_edge(now, Edge::LaneUp(lane));
                 self.lanes.send_modify(|status| status.up += 1);
             }
