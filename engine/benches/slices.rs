@@ -2,10 +2,12 @@
 //! and what hands postings and completions over. Batches of 32 writes of 4 KiB, all on one thread;
 //! processor time of the fastest of several rounds, and the allocations of the last batch.
 //!
-//! Prints one line of JSON for each shape of lanes.
+//! Prints a line of JSON with the figures of each shape of lanes.
+#![allow(clippy::float_arithmetic, reason = "it measures time")]
 
 use handfast::measure::{SliceCounts, SliceLoop, SliceShape};
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
 
 /// Batches of a round, and rounds of which the fastest counts.
 const BATCHES: u64 = 1_000;
@@ -31,21 +33,19 @@ fn main() {
             *least = (*least).min(round(slices));
         }
     }
-    for (((name, shape), slices), picos) in shapes.iter().zip(&mut loops).zip(least) {
+    let rows = shapes.iter().zip(&mut loops).zip(least).map(|(((lanes, shape), slices), picos)| {
         let before = slices.counts();
         let allocated = allocation_counter::measure(|| drop(slices.batch()));
         let SliceCounts { chains, slices } = slices.counts();
-        println!(
-            "{{\"lanes\": \"{name}\", \"requests\": {}, \"ns_per_slice\": {}.{}, \
-             \"allocations_per_batch\": {}, \"slices_per_batch\": {}, \"chains_per_batch\": {}}}",
-            shape.requests,
-            picos / 1_000,
-            picos % 1_000 / 100,
-            allocated.count_total,
-            slices - before.slices,
-            chains - before.chains,
-        );
-    }
+        json!({
+            "lanes": lanes,
+            "batch": shape.requests,
+            "ns": picos as u64 as f64 / 1_000.0,
+            "allocations_per_batch": allocated.count_total,
+            "slices_per_posting": (slices - before.slices) / (chains - before.chains),
+        })
+    });
+    println!("{}", json!({ "slices": rows.collect::<Vec<_>>() }));
 }
 
 /// Returns the picoseconds of a slice.
