@@ -11,8 +11,8 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
-    Attempt, Completion, Created, DataPath, Endpoints, LaneSink, LimitReached, NicLimit,
-    NotCreated, Posting, Sent, SliceId, Step, TransportKind,
+    Attempt, Completion, Created, DataPath, Endpoints, LaneHandle, LaneSink, LimitReached,
+    NicLimit, NotCreated, Posting, Sent, SliceId, Step, TransportKind,
 };
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -162,6 +162,10 @@ impl DataPath for RdmaTransport {
         if !ended.is_empty() {
             self.inner.sink.on_completions(lane, &mut ended);
         }
+    }
+
+    fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        self.inner.connected(lane)?.handle(lane)
     }
 
     /// Fails the lane if the slice does not complete within [`WITHDRAWAL_MAX`].

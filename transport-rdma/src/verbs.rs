@@ -7,6 +7,7 @@ mod connecting;
 mod context;
 mod counters;
 mod events;
+mod handle;
 mod in_flight;
 mod lane;
 mod lanes;

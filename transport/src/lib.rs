@@ -23,7 +23,7 @@ pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
 };
 pub use limit::{LimitReached, NicLimit};
-pub use path::{DataPath, Step};
+pub use path::{DataPath, LaneHandle, Step};
 pub use posting::{LaneSink, Posting};
 pub use region::{
     Access, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable, RegistrationError,

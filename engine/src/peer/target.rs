@@ -486,11 +486,12 @@ impl Target {
     fn on_output(&self, state: &mut State, now: Instant, output: TargetOutput) {
         match output {
             TargetOutput::Post { lane, slice, work } => {
-                let Some(posting) = state.posting(lane, slice, &work) else {
+                let known = state.lane(lane).map(|place| &state.lanes[place]);
+                let Some(posting) = state.posting(known, slice, &work) else {
                     debug_assert!(false, "a slice lies within its request");
                     return;
                 };
-                state.outbox.post(lane, posting);
+                state.outbox.post(lane, known.and_then(|lane| lane.handle.as_ref()), posting);
             }
             TargetOutput::Withdraw { lane, slice } => {
                 state.outbox.withdraw(lane, slice);
@@ -565,12 +566,12 @@ impl Drop for Target {
 
 impl State {
     /// Returns the posting of a slice on a lane; `None` if no memory is held for it.
-    fn posting(&self, lane: Lifecycle, slice: SliceId, work: &Work) -> Option<Posting> {
+    fn posting(&self, lane: Option<&lanes::Lane>, slice: SliceId, work: &Work) -> Option<Posting> {
         let Held { span, ends } = self.memory.get(work.local.region)?;
         let span = span.slice(work.local.offset as usize, work.length as usize).ok()?;
         let Work { direction, mut remote, .. } = *work;
         let mut memory = None;
-        if let Some(device) = self.device_of(lane)
+        if let Some(device) = lane.and_then(lanes::Lane::device)
             && let Some(ends) = ends
             && let Some(key) = device.and_then(|device| ends.remote.keys.get(device))
         {

@@ -4,6 +4,7 @@ use super::completions::{CompletionQueues, QueueLimits};
 use super::config::NicConfig;
 use super::context::Context;
 use super::counters::{Counts, NicLoad};
+use super::handle::Handle;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain};
@@ -18,7 +19,9 @@ use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, Completion, DataPath, Memory, Posting, RemoteSpan, Sent, Span};
+use handfast_transport::{
+    Access, Completion, DataPath, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
+};
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -247,6 +250,12 @@ impl Nic {
         if !ended.is_empty() {
             self.shared.sink.on_completions(lane, &mut ended);
         }
+    }
+
+    /// Returns a handle of a lane, which does not keep it; `None` if there is no such lane.
+    pub fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        let lane = self.shared.lane(lane)?;
+        Some(Arc::new(Handle(Arc::downgrade(&lane))))
     }
 
     /// Reads over each queue pair of a connected lane, and waits until all have answered: a byte of

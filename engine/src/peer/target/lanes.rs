@@ -15,7 +15,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{Instant, Lifecycle, NicPath};
 use handfast_trace::Edge;
-use handfast_transport::TransportKind;
+use handfast_transport::{LaneHandle, TransportKind};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -28,6 +28,8 @@ pub(super) struct Lane {
     theirs: Option<usize>,
     /// Counters of its pair of NICs, if there are several pairs.
     pair: Option<Arc<NicPair>>,
+    /// For postings without a look-up, if its transport offers that.
+    pub(super) handle: Option<Arc<dyn LaneHandle>>,
 }
 
 /// Properties of a new lane.
@@ -36,6 +38,14 @@ pub(crate) struct LaneUp {
     pub(crate) depth: u32,
     pub(crate) transport_kind: TransportKind,
     pub(crate) opening: Option<LaneOpening>,
+}
+
+impl Lane {
+    /// Returns the peer's device at the end of an RDMA lane; `None` for a lane over another
+    /// transport.
+    pub(super) fn device(&self) -> Option<Option<usize>> {
+        (self.transport_kind == TransportKind::Rdma).then_some(self.theirs)
+    }
 }
 
 impl State {
@@ -72,15 +82,8 @@ impl State {
         Some(pair)
     }
 
-    /// Returns the peer's device at the end of an RDMA lane; `None` for a lane over another
-    /// transport.
-    pub(super) fn device_of(&self, lane: Lifecycle) -> Option<Option<usize>> {
-        let lane = &self.lanes[self.lane(lane)?];
-        (lane.transport_kind == TransportKind::Rdma).then_some(lane.theirs)
-    }
-
     /// Returns the place of a lane.
-    fn lane(&self, lane: Lifecycle) -> Option<usize> {
+    pub(super) fn lane(&self, lane: Lifecycle) -> Option<usize> {
         self.lanes.binary_search_by_key(&lane, |known| known.lifecycle).ok()
     }
 
@@ -185,7 +188,8 @@ impl Target {
             let (theirs, pair) = (state.device_on(&path), state.pair(&path));
             state.has_pairs |= pair.is_some();
             let place = state.lanes.partition_point(|known| known.lifecycle < lifecycle);
-            let lane = Lane { lifecycle, path: path.clone(), transport_kind, theirs, pair };
+            let handle = self.parts.data_path.handle(lifecycle);
+            let lane = Lane { lifecycle, path: path.clone(), transport_kind, theirs, pair, handle };
             state.lanes.insert(place, lane);
             state.machine.handle_lane_up(now, lifecycle, path, depth);
         });
