@@ -136,6 +136,12 @@ pub mod runtime {
     pub use handfast_transport_tcp::{Net, Stream, TokioNet};
 }
 
+/// The path of a slice without a device, to measure its cost.
+#[doc(hidden)]
+pub mod measure {
+    pub use crate::node::slice_loop::{SliceCounts, SliceLoop, SliceShape};
+}
+
 #[doc = include_str!("../../README.md")]
 #[cfg(doctest)]
 struct Readme;

@@ -7,13 +7,13 @@ mod tests;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::settings::LANE_QUEUE_PAIRS_DEFAULT;
-use crate::verbs::{LaneHandle, Nic};
+use crate::verbs::Nic;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
-    Attempt, Completion, Created, DataPath, Endpoints, LaneSink, LimitReached, NicLimit,
-    NotCreated, Posting, Sent, SliceId, Step, TransportKind,
+    Attempt, Completion, Created, DataPath, Endpoints, LaneHandle, LaneSink, LimitReached,
+    NicLimit, NotCreated, Posting, Sent, SliceId, Step, TransportKind,
 };
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ struct Endpoint {
     /// The local NIC.
     nic: Arc<Nic>,
     /// The lane, once it is connected.
-    lane: Option<LaneHandle>,
+    lane: Option<Arc<dyn LaneHandle>>,
 }
 
 /// Lanes over queue pairs of several NICs. Cloning is cheap and shares them. Each step runs on one
@@ -139,9 +139,7 @@ impl RdmaTransport {
     /// such lane. For a caller with another transport, in place of a second look-up.
     pub fn try_post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) -> bool {
         let handle = self.inner.endpoints.read().get(&lane).and_then(|it| it.lane.clone());
-        let Some(handle) = handle else { return false };
-        handle.post(postings);
-        true
+        handle.is_some_and(|handle| handle.post(postings))
     }
 
     /// Like [`DataPath::withdraw`], but returns false if there is no such lane.
@@ -179,6 +177,10 @@ impl DataPath for RdmaTransport {
         if !ended.is_empty() {
             self.inner.sink.on_completions(lane, &mut ended);
         }
+    }
+
+    fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        self.inner.endpoints.read().get(&lane)?.lane.clone()
     }
 
     /// Fails the lane if the slice does not complete within [`Nic::patience`]: a queue pair gives

@@ -8,6 +8,7 @@ mod connecting;
 mod context;
 mod counters;
 mod events;
+mod handle;
 mod in_flight;
 mod lane;
 mod lanes;
@@ -31,7 +32,6 @@ pub use config::{
 };
 pub(crate) use context::devices;
 pub use counters::NicLoad;
-pub(crate) use nic::LaneHandle;
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{

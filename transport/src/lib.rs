@@ -27,7 +27,7 @@ pub use handfast_core::transfer::{
 pub use handfast_core::wire::Cut;
 pub use limit::{LimitReached, NicLimit};
 pub use mapping::HiddenFromChildren;
-pub use path::{DataPath, Step};
+pub use path::{DataPath, LaneHandle, Step};
 pub use posting::{LaneSink, Posting};
 pub use region::{
     Access, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable, RegistrationError,

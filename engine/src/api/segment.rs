@@ -426,7 +426,7 @@ impl Batch {
         }
         engine.check_open()?;
         let whole = RemoteSpan { key: region.key, address: region.address };
-        let submitted = target.submit(&self.requests, whole, deadline);
+        let submitted = target.submit(self.requests, whole, deadline);
         let (batch, report) =
             submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
         Ok(Transfer::new(target, batch, report, outdated))

@@ -84,6 +84,7 @@ async fn post_to_a_gone_lane_releases_the_slices() {
 async fn try_post_leaves_slices_without_a_lane() {
     let (transport, sink) = transport();
     let mut slices = postings(2);
+    assert!(transport.handle(GONE).is_none());
     assert!(!transport.try_post(GONE, &mut slices));
     assert_eq!(slices.len(), 2);
     assert!(!transport.try_withdraw(GONE, slices[0].slice));

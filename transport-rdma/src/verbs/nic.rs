@@ -5,6 +5,7 @@ use super::completions::{CompletionQueues, QueueLimits, Shard};
 use super::config::NicConfig;
 use super::context::{Context, DeviceFacts};
 use super::counters::{Counts, NicLoad};
+use super::handle::Handle;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain, Place, RegionLimits};
@@ -19,7 +20,9 @@ use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, Completion, DataPath, Memory, Posting, RemoteSpan, Sent, Span};
+use handfast_transport::{
+    Access, Completion, DataPath, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
+};
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,17 +105,6 @@ impl Shared {
 
     pub(super) fn all_lanes(&self) -> Vec<Arc<Lane>> {
         self.lanes.lock().by_lifecycle.values().cloned().collect()
-    }
-}
-
-/// A lane, found once and posted on many times. It ends as without a handle.
-#[derive(Clone)]
-pub(crate) struct LaneHandle(Arc<Lane>);
-
-impl LaneHandle {
-    /// Like [`Nic::post`].
-    pub(crate) fn post(&self, postings: &mut Vec<Posting>) {
-        self.0.post(postings);
     }
 }
 
@@ -354,6 +346,12 @@ impl Nic {
         }
     }
 
+    /// Returns a handle of a lane, which does not keep it; `None` if there is no such lane.
+    pub fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        let lane = self.shared.lane(lane)?;
+        Some(Arc::new(Handle(Arc::downgrade(&lane))))
+    }
+
     /// Reads over each queue pair of a connected lane, and waits until all have answered: a byte of
     /// `remote`, or nothing at all, which needs no key. The peer may still be connecting; the device
     /// tries for as long as [`NicConfig::retries`] says. Blocks for `patience` at most.
@@ -444,11 +442,6 @@ impl Nic {
     /// Returns the number of lanes.
     pub fn lanes(&self) -> usize {
         self.shared.lanes.lock().len()
-    }
-
-    /// The lane, for posts without a look-up; none if the lifecycle has none.
-    pub(crate) fn handle(&self, lifecycle: Lifecycle) -> Option<LaneHandle> {
-        self.shared.lane(lifecycle).map(LaneHandle)
     }
 
     /// Returns whether the device holds a slice without a reported completion. Scans all work in flight

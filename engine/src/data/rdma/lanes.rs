@@ -19,8 +19,8 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
-    Access, Attempt, Created, DataPath, Endpoints, NotCreated, Posting, SliceId, Span, Step,
-    TransportKind,
+    Access, Attempt, Created, DataPath, Endpoints, LaneHandle, NotCreated, Posting, SliceId, Span,
+    Step, TransportKind,
 };
 use handfast_transport_rdma::{
     Nic, NicCounters, RdmaTransport, RegisterOptions, Registration, gid_text,
@@ -238,6 +238,10 @@ impl<N: Net> DataPath for Lanes<N> {
         if !rdma.try_post(lane, postings) {
             tcp.post(lane, postings);
         }
+    }
+
+    fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        self.choice.rdma.handle(lane)
     }
 
     fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
