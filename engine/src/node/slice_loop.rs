@@ -227,6 +227,7 @@ fn pieces(count: usize, nics: usize) -> Vec<RequestSpan> {
         remote_keys: vec![2; nics],
         address: 1 << 32,
         bytes: (count * bytes) as u64,
+        cut: None,
         readable: true,
         writable: true,
         location: Some(NEAR.to_owned()),

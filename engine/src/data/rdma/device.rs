@@ -9,10 +9,9 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
 use handfast_transport_rdma::{
     Connecting, Device, DeviceProfile, GidWanted, Identity, Nic, NicConfig, Port, VerbsError,
-    availability, discover, gid_text, parse_gid, recognise,
+    availability, discover, gid_text, parse_gid, recognise, root,
 };
 use std::net::{IpAddr, Ipv6Addr};
-use std::path::Path;
 use std::sync::Arc;
 
 /// The outcome of opening devices.
@@ -37,7 +36,7 @@ pub(super) fn open(
         .map_err(|error| Error::local(Stage::Device, Cause::RdmaUnavailable(error)))?;
     check(options)?;
     check_names(options, &known)?;
-    let listed = discover(Path::new("/")).unwrap_or_default();
+    let listed = discover(&root()).unwrap_or_default();
     let open = |device: &String| {
         let profile = profile(&listed, device);
         Nic::open(config(device, profile, options, limits), sink.clone())
@@ -114,7 +113,7 @@ fn open_best<T>(
 
 /// The configured or discovered matrix, restricted to the devices in use.
 fn matrix(options: &RdmaOptions, devices: &[String]) -> PriorityMatrix {
-    let found = || match Machine::discover(Path::new("/")) {
+    let found = || match Machine::discover(&root()) {
         Ok(machine) => machine.matrix(),
         Err(error) => {
             tracing::warn!(%error, "all devices are taken to be equally near");
