@@ -67,6 +67,12 @@ fn execute(state: &mut State, line: &str) -> Answer {
         ["release", "events", device] => {
             let nic = nic(state, device)?;
             state.faults.events.remove(&nic);
+            let contexts = &state.contexts;
+            let of = |(context, _): &(u64, Event)| {
+                contexts.get(context).is_none_or(|context| context.nic == nic)
+            };
+            let parked = take_all(&mut state.faults.parked_events, of);
+            parked.into_iter().for_each(|(context, event)| state.raise_at(context, event));
             NOTHING
         }
         ["timers", "off"] => {

@@ -7,6 +7,9 @@ pub(crate) const VARIABLE: &str = "HANDFAST_FABRIC";
 /// Default maximum queue pairs and regions of a device.
 const QUEUE_PAIRS_MAX: u32 = 4_096;
 const REGIONS_MAX: u32 = 8_192;
+/// Time between two tries of a device with a fixed number of retries, in nanoseconds. No driver tells it;
+/// 25 tries take a good second.
+const FIXED_INTERVAL_NS: u64 = 50_000_000;
 /// Maximum devices.
 const DEVICES_MAX: usize = 64;
 
@@ -46,6 +49,9 @@ fn entry(text: &str) -> Result<Listed, String> {
     };
     let mut profile =
         Profile { queue_pairs_max: QUEUE_PAIRS_MAX, regions_max: REGIONS_MAX, ..*known };
+    if profile.retry.count_fixed.is_some() {
+        profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
+    }
     let mut is_infiniband = false;
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));

@@ -1,5 +1,6 @@
 //! Planted faults: what is held, what fails, and the counts of calls.
 
+use crate::queues::Event;
 use handfast_transport_sim::verbs::{Packet, WorkCompletion};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -60,6 +61,8 @@ pub(crate) struct Faults {
     pub(crate) parked_completions: VecDeque<(usize, WorkCompletion)>,
     /// Devices whose events are held.
     pub(crate) events: BTreeSet<usize>,
+    /// Held events, with the open device that gets them.
+    pub(crate) parked_events: VecDeque<(u64, Event)>,
 }
 
 impl Faults {

@@ -165,9 +165,11 @@ impl State {
                 |(nic, completion): &(usize, WorkCompletion)| (*nic, completion.number) == name;
             self.faults.parked_completions.retain(|parked| !of(parked));
         }
+        // As in the kernel: what was not taken yet is gone with the queue pair.
         if let Some(context) = self.contexts.get_mut(&pair.context) {
             context.events.retain(|event| event.subject != Subject::Pair(id));
         }
+        self.faults.parked_events.retain(|(_, event)| event.subject != Subject::Pair(id));
         if self.by_number.get(&name) == Some(&id) {
             self.by_number.remove(&name);
             self.former.insert(name, (pair.send_queue, pair.receive_queue));
@@ -229,9 +231,6 @@ impl State {
                 self.complete(nic, completion);
             }
         }
-        if self.faults.events.contains(&nic) {
-            return;
-        }
         while let Some(event) = self.fabric.next_event(nic) {
             self.on_event(nic, event);
         }
@@ -262,9 +261,14 @@ impl State {
         contexts.into_iter().for_each(|context| self.raise_at(context, event));
     }
 
-    fn raise_at(&mut self, context: u64, event: Event) {
-        let Some(context) = self.contexts.get_mut(&context) else { return };
-        if context.events.len() < EVENTS_MAX {
+    /// Raises an event at an open device.
+    pub(crate) fn raise_at(&mut self, id: u64, event: Event) {
+        let Some(context) = self.contexts.get_mut(&id) else { return };
+        if self.faults.events.contains(&context.nic) {
+            if self.faults.parked_events.len() < EVENTS_MAX {
+                self.faults.parked_events.push_back((id, event));
+            }
+        } else if context.events.len() < EVENTS_MAX {
             context.events.push_back(event);
             context.signal.raise();
         }

@@ -8,7 +8,8 @@ use std::process::Command;
 const SCRIPT: &str = "ip link set lo up && ip address add 10.0.0.1/8 dev lo && \
                       ip address add 10.0.0.2/8 dev lo && exec \"$0\" \"$@\"";
 /// Stories that look at the kernel's files, or hide the library.
-const KERNEL: [&str; 4] = [
+const KERNEL: [&str; 5] = [
+    "mooncake_rdma::",
     "rdma::doctor::",
     "missing_library_fails_rdma_and_auto_falls_back",
     "auto_falls_back_between_unreachable_nics",

@@ -245,7 +245,7 @@ fn smoke_of_two_nics_passes_every_step() {
     let rest = [("reset", "recorded"), ("restart", "pass")];
     assert_steps(&ended, &[&passed[..], &rest].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(packets("rxe1") > before + 2 * 1024, "few packets came to rxe1");
+    assert!(packets("rxe1") > before + 1024, "few packets came to rxe1");
     for part in
         [r#""profile":"rxe""#, "rxe0 and rxe1", "10.0.0.2", "RoCE v2", "the restart was noticed"]
     {

@@ -139,29 +139,6 @@ fn completion_gives_the_cause_before_the_event() {
     });
 }
 
-/// The event of a destroyed queue pair fails no lane that got its number since.
-#[test]
-fn late_event_fails_no_successor() {
-    on(&["strict"], "late_event_fails_no_successor", |fabric| {
-        let (one, other) = sites();
-        connect_lane(&one, &other, LANE, 1);
-        let pairs = fabric.run("pairs rxe0");
-        let number = pairs.split(' ').next().unwrap().to_owned();
-        fabric.run("hold events rxe0");
-        fabric.run(&format!("break rxe0 {number}"));
-        for site in [&one, &other] {
-            site.nic.retire(LANE).unwrap();
-        }
-        let next = Lifecycle(8);
-        connect_lane(&one, &other, next, 1);
-        assert!(fabric.run("pairs rxe0").starts_with(&format!("{number} RTS")), "it is reused");
-        fabric.run("release events rxe0");
-        one.nic.post(next, &mut vec![one.posting(&other, 1, Direction::Write, 0, 64)]);
-        assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
-        assert_eq!(one.told.failures(), []);
-    });
-}
-
 /// A device that dies fails its lanes at once, and is told; a NIC that is opened after its return works.
 #[test]
 fn device_that_dies_is_told_and_reopened() {
