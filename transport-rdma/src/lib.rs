@@ -40,17 +40,18 @@ pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 pub use transport::{
     LocalNic, PEER_PROBE_MAX, QUEUE_PAIRS_PER_LANE, RAIL_PROBE_MAX, RdmaTransport, WITHDRAWAL_MAX,
 };
+#[cfg(feature = "verbs")]
+pub use verbs::{
+    Assumption, Behaviour, COMPLETION_QUEUES_MAX, DEPTH_MAX, DeviceEvent, DeviceRegistration,
+    Expected, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, Measured, NUMBERS_SKIPPED_MAX, Nic, NicConfig,
+    NicLoad, NicSink, Observed, PROBE_ANSWER_MAX, Polling, Proof, ProvenDevice,
+    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions, Registration, SERVICE_LEVEL_MAX,
+    Verdict, prove,
+};
 #[cfg(feature = "bare")]
 pub use verbs::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
     BareRegion, BareRequest, BareRights,
-};
-#[cfg(feature = "verbs")]
-pub use verbs::{
-    COMPLETION_QUEUES_MAX, DEPTH_MAX, DeviceEvent, DeviceRegistration, IDLE_PROBE_DEFAULT,
-    IDLE_PROBE_MIN, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad, NicSink, PROBE_ANSWER_MAX,
-    Polling, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions, Registration,
-    SERVICE_LEVEL_MAX,
 };
 
 /// The usable devices by name, never empty.

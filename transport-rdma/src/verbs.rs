@@ -13,6 +13,7 @@ mod lanes;
 mod nic;
 mod objects;
 mod poller;
+mod prove;
 mod registration;
 mod reset;
 mod sink;
@@ -32,5 +33,8 @@ pub use objects::bare::{
     BareRegion, BareRequest, BareRights,
 };
 pub use poller::Polling;
+pub use prove::{
+    Assumption, Behaviour, Expected, Measured, Observed, Proof, ProvenDevice, Verdict, prove,
+};
 pub use registration::{DeviceRegistration, RegisterOptions, Registration};
 pub use sink::{DeviceEvent, NicSink};
