@@ -4,6 +4,7 @@ use crate::bench::{Bench, BenchPeers};
 use crate::config::Config;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
+use crate::fabric::Fabric;
 use crate::get::Get;
 use crate::help;
 use crate::metadata::Metadata;
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     Metadata(Metadata),
     Doctor(Doctor),
     Explain(Explain),
+    Fabric(Fabric),
     Sim(Sim),
     Topology(Topology),
     Top(Top),

@@ -8,6 +8,7 @@ mod tls;
 
 use crate::failure::{Failure, Outcome};
 use crate::lanes::{Certificates, EngineName, TransportName};
+use crate::tuning::Tuning;
 use crate::{bench, help, output, serve, size, terminal};
 use clap::Args;
 use handfast::identity::NodeName;
@@ -76,6 +77,8 @@ pub(crate) struct Doctor {
     /// Address of the RDMA device's port to use
     #[arg(long, value_name = "ADDRESS")]
     gid: Option<IpAddr>,
+    #[command(flatten)]
+    tuning: Tuning,
     /// Memory to serve [default: 64M]
     #[arg(long, value_name = "[NAME=]SIZE")]
     memory: Vec<String>,
@@ -160,6 +163,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
         },
         device: arguments.device.clone(),
         gid: arguments.gid,
+        packets: lanes::packets(arguments),
         listen: arguments.listen.clone(),
         advertise: arguments.advertise.clone(),
         peer: arguments.peer.clone(),

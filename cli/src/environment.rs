@@ -7,7 +7,7 @@ use crate::output;
 use handfast::Builder;
 use handfast::metadata::MetadataOptions;
 use handfast::mooncake::{MooncakeOptions, ProtocolVersion};
-use handfast::rdma::RdmaOptions;
+use handfast::rdma::{LANE_QUEUE_PAIRS_MAX, PartitionKey, RdmaOptions};
 use handfast_metadata::{Credentials, TlsFiles};
 use known::{WITHOUT_EFFECT, why_without_effect};
 use serde::Serialize;
@@ -73,8 +73,11 @@ const PATH_BYTES_MAX: usize = 4_095;
 /// Maximum length of a slice of a lane.
 const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 
+/// Maximum queue pairs of a lane.
+const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
+
 #[rustfmt::skip]
-const VARIABLES: [Variable; 25] = [
+const VARIABLES: [Variable; 28] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -92,7 +95,7 @@ const VARIABLES: [Variable; 25] = [
     Variable { name: "MC_IB_PORT", values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
     Variable { name: "MC_CUSTOM_TOPO_JSON", values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
-        what: "file with the RDMA devices near each memory, for several --device without --nic-priority-matrix" },
+        what: "file with the RDMA devices near each memory, without --nic-priority-matrix" },
     Variable { name: "MC_GID_INDEX", values: Values::Number { min: 0, max: 255, unit: "" }, default: "(the best)",
         what: "index of the RDMA port's address in its table, without --gid" },
     Variable { name: "MC_MTU", values: Values::Word(&["512", "1024", "2048", "4096"]), default: "4096",
@@ -101,6 +104,12 @@ const VARIABLES: [Variable; 25] = [
         what: "traffic class of RDMA packets; on Ethernet the DSCP times four" },
     Variable { name: "MC_IB_SL", values: Values::Number { min: 0, max: 15, unit: "" }, default: "0",
         what: "service level of RDMA packets" },
+    Variable { name: "MC_NUM_QP_PER_EP", values: Values::Number { min: 1, max: QUEUE_PAIRS_MAX, unit: "" }, default: "2",
+        what: "queue pairs of an RDMA lane, without --queue-pairs" },
+    Variable { name: "MC_PKEY_INDEX", values: Values::Number { min: 0, max: 65_535, unit: "" }, default: "0",
+        what: "index of the partition key in the tables of the RDMA ports, without --partition-key" },
+    Variable { name: "MC_IB_PCI_RELAXED_ORDERING", values: Values::Word(&["0", "1", "2"]), default: "2",
+        what: "0 keeps the order of the bytes of a transfer in the registration of memory; 1 and 2 let the device choose" },
     Variable { name: "MC_SLICE_SIZE", values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
         default: "1048576", what: "longest slice of a transfer" },
     Variable { name: "MC_LOG_LEVEL", values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
@@ -334,6 +343,10 @@ impl Environment {
             it.mtu_bytes_max = mtu.unwrap_or(it.mtu_bytes_max);
             it.traffic_class = byte("MC_IB_TC").unwrap_or(it.traffic_class);
             it.service_level = byte("MC_IB_SL").unwrap_or(it.service_level);
+            it.queue_pairs = byte("MC_NUM_QP_PER_EP").map(usize::from).or(it.queue_pairs);
+            let index = self.number("MC_PKEY_INDEX").and_then(|index| u16::try_from(index).ok());
+            it.partition_key = index.map_or(it.partition_key, PartitionKey::Index);
+            it.relaxed_ordering = self.get("MC_IB_PCI_RELAXED_ORDERING").is_none_or(|it| it != "0");
         })
     }
 
@@ -457,12 +470,22 @@ mod tests {
             ("MC_TCP_LANES_PER_PEER", "2"),
             ("MC_METADATA_CLUSTER_ID", "east"),
             ("MC_IB_PORT", "2"),
+            ("MC_NUM_QP_PER_EP", "4"),
+            ("MC_PKEY_INDEX", "300"),
+            ("MC_IB_PCI_RELAXED_ORDERING", "0"),
         ]);
         let set = set.unwrap();
         let mooncake = set.mooncake();
         assert_eq!(mooncake.version_max, ProtocolVersion::One);
         assert_eq!((mooncake.status_timeout, mooncake.lanes_per_peer), (Duration::from_secs(7), 2));
-        assert_eq!(set.rdma(RdmaOptions::default()).port, 2);
+        let rdma = set.rdma(RdmaOptions::default());
+        assert_eq!((rdma.port, rdma.queue_pairs), (2, Some(4)));
+        assert_eq!(rdma.partition_key, PartitionKey::Index(300));
+        assert!(!rdma.relaxed_ordering);
+        for word in ["1", "2"] {
+            let set = of(&[("MC_IB_PCI_RELAXED_ORDERING", word)]).unwrap();
+            assert!(set.rdma(RdmaOptions::default()).relaxed_ordering);
+        }
         let settings = set.settings();
         let source = |name| settings.iter().find(|it| it.name == name).map(|it| it.source);
         assert_eq!(
@@ -496,6 +519,7 @@ mod tests {
         assert_eq!(shown("MC_MTU"), rdma.mtu_bytes_max.to_string());
         assert_eq!(shown("MC_IB_TC"), rdma.traffic_class.to_string());
         assert_eq!(shown("MC_IB_SL"), rdma.service_level.to_string());
+        assert_eq!(shown("MC_IB_PCI_RELAXED_ORDERING") != "0", rdma.relaxed_ordering);
     }
 
     #[test]

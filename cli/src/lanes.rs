@@ -2,6 +2,7 @@
 
 use crate::environment::Environment;
 use crate::failure::Failure;
+use crate::tuning::Tuning;
 use crate::{cure, files, output};
 use clap::{Args, ValueEnum};
 use handfast::metadata::MetadataOptions;
@@ -22,18 +23,21 @@ pub(crate) struct LaneOptions {
     /// Transport of the lanes
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
-    /// RDMA devices to use, by name, separated by commas; bytes are striped over all of them
-    /// [default: the one with the listening address, or else the first usable one]
+    /// RDMA devices to use, by name, separated by commas; bytes are striped over all of them, and a
+    /// warning names each that cannot be used [default: all usable ones of the best kind, hardware
+    /// before software; with --gid the one with that address]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) device: Vec<String>,
     /// Preferred devices for memory by its location: a file like MC_CUSTOM_TOPO_JSON's, as printed
     /// by `handfast topology --matrix` [default: those on the memory's own NUMA node]
-    #[arg(long, value_name = "FILE", requires = "device")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) nic_priority_matrix: Option<PathBuf>,
     /// Address of the RDMA device's port to use, its GID; IPv4 addresses in their usual form
     /// [default: the best one]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gid: Option<IpAddr>,
+    #[command(flatten)]
+    pub(crate) tuning: Tuning,
     /// Also communicate with nodes of another engine, over its TCP data protocol. That protocol has
     /// no keys: every host that reaches the port may access the memory
     #[arg(long, value_enum, value_name = "ENGINE")]
@@ -103,11 +107,11 @@ impl LaneOptions {
             TransportName::Rdma => TransportChoice::Rdma,
             TransportName::Auto => TransportChoice::Auto,
         };
-        let several = self.device.len() > 1 && choice != TransportChoice::Tcp;
+        let several = self.device.len() != 1 && choice != TransportChoice::Tcp;
         let said = || environment.matrix().filter(|_| several);
         let matrix = self.nic_priority_matrix.clone().or_else(said);
         let matrix = matrix.as_deref().map(read_matrix).transpose()?;
-        let options = environment.rdma(RdmaOptions::default()).with(|it| {
+        let options = self.tuning.apply(environment.rdma(RdmaOptions::default())).with(|it| {
             it.devices = self.device.clone();
             it.matrix = matrix;
             it.address = self.gid;
@@ -151,7 +155,7 @@ impl LaneOptions {
             ("--metadata-key", path(metadata_key)),
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
-        given.flatten().collect()
+        given.flatten().chain(self.tuning.words()).collect()
     }
 }
 
@@ -165,7 +169,7 @@ fn read_matrix(path: &Path) -> Result<PriorityMatrix, Failure> {
     PriorityMatrix::parse(&text).map_err(refused)
 }
 
-/// Prints each fallback once.
+/// Prints each fallback, and each RDMA device that cannot be used, once.
 #[derive(Default)]
 pub(crate) struct Warnings(BTreeSet<String>);
 
@@ -174,13 +178,25 @@ impl Warnings {
         let words = |fallback: &Fallback| {
             format!("{} [{}]", cure::fallback_text(fallback), fallback.diagnosis_id())
         };
-        let texts: BTreeSet<_> = engine.fallbacks().iter().map(words).collect();
+        let fallbacks = engine.fallbacks();
+        let unusable = engine.unusable_devices().iter().map(device_text);
+        let texts: BTreeSet<_> = fallbacks.iter().map(words).chain(unusable).collect();
         for text in texts.difference(&self.0) {
             output::note(format_args!("warning: {text}"));
         }
         // The engine itself keeps no more.
         self.0 = texts;
     }
+}
+
+/// Describes an RDMA device that cannot be used although others can.
+fn device_text(error: &Error) -> String {
+    let cure = cure::cure(error).unwrap_or(cure::OF_FALLBACK);
+    format!(
+        "an RDMA device is not used: {}; {cure} [{}]",
+        error.without_hint(),
+        error.diagnosis_id()
+    )
 }
 
 /// A fallback in a report, or another error of RDMA.

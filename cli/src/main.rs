@@ -11,6 +11,7 @@ mod cure;
 mod doctor;
 mod environment;
 mod explain;
+mod fabric;
 mod failure;
 mod files;
 mod get;
@@ -31,6 +32,7 @@ mod smoke;
 mod terminal;
 mod top;
 mod topology;
+mod tuning;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Command::Metadata(arguments) => runtime::block_on(metadata::run(arguments)),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
+        Command::Fabric(arguments) => fabric::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Topology(arguments) => topology::run(arguments),

@@ -165,7 +165,7 @@ fn over(engine: &Engine) -> String {
 
 /// Logs with `-v` the unused RDMA devices, and whether they are usable.
 fn tell_of_rdma() {
-    match handfast_transport_rdma::discover(Path::new("/")) {
+    match handfast_transport_rdma::discover(&handfast_transport_rdma::root()) {
         Ok(devices) => {
             for handfast_transport_rdma::Device { name, driver, .. } in devices {
                 info!(%name, %driver, "unused RDMA device: --transport rdma or auto uses it");

@@ -1,11 +1,13 @@
 //! The control wire: Mooncake's frame and connection descriptor, with one additional key.
 //! `docs/wire.md` is the complete schema.
 
+mod cut;
 mod frame;
 mod message;
 mod plain;
 mod segment;
 
+pub use cut::{Cut, PIECES_MAX};
 pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
 pub use frame::{Frame, FrameError, FrameKind, decode_frame, encode_frame, frame_length};
 pub(crate) use message::from_object;

@@ -71,6 +71,15 @@ pub enum Library {
     Devices(Vec<String>),
 }
 
+/// The class of a node's RDMA packets, by which a fabric chooses their queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PacketClass {
+    /// Traffic class; on Ethernet the DSCP times four.
+    pub traffic_class: u8,
+    /// Service level: the virtual lane on InfiniBand, the priority of tagged frames on Ethernet.
+    pub service_level: u8,
+}
+
 /// The subject of a run: the options of `serve`, and the peer to compare with.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Request {
@@ -81,6 +90,8 @@ pub struct Request {
     pub device: Option<String>,
     /// The address of the device to use.
     pub gid: Option<IpAddr>,
+    /// The class of the node's RDMA packets.
+    pub packets: PacketClass,
     /// `HOST:PORT` to listen on.
     pub listen: Option<String>,
     /// `HOST` or `HOST:PORT` advertised to peers.
@@ -217,6 +228,7 @@ pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> Repor
         kernel: facts.kernel.clone(),
         halves,
         devices: facts.devices.clone(),
+        packets: request.packets,
         checks,
     };
     let own = report.findings().filter(|finding| finding.side != Side::Remote);

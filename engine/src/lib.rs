@@ -97,7 +97,7 @@ pub mod metadata {
 
 /// Counters, and the state of an engine as a document.
 pub mod metrics {
-    pub use crate::observe::counters::{Counters, DataPortCounters};
+    pub use crate::observe::counters::{Counters, DataPortCounters, MemoryCounters};
     pub use crate::observe::lifecycles::{
         ByCause, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState,
     };
@@ -117,7 +117,11 @@ pub mod rdma {
     pub use crate::data::transport::RdmaOptions;
     pub use handfast_core::policy::RAILS_MAX;
     pub use handfast_transport::{LimitReached, NicLimit};
-    pub use handfast_transport_rdma::RdmaUnavailable;
+    pub use handfast_transport_rdma::{
+        LANE_QUEUE_PAIRS_MAX, PartitionKey, PartitionKeyError, Polling, PollingError,
+        RETRY_COUNT_MAX, RdmaUnavailable, SERVICE_LEVEL_MAX, SPIN_DEFAULT, SPIN_MAX,
+        TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+    };
 }
 
 /// Recordings of a node's life cycle.
@@ -130,6 +134,12 @@ pub mod runtime {
     pub use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
     pub use handfast_core::Instant;
     pub use handfast_transport_tcp::{Net, Stream, TokioNet};
+}
+
+/// The path of a slice without a device, to measure its cost.
+#[doc(hidden)]
+pub mod measure {
+    pub use crate::node::slice_loop::{SliceCounts, SliceLoop, SliceShape};
 }
 
 #[doc = include_str!("../../README.md")]

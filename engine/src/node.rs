@@ -7,3 +7,4 @@ pub(crate) mod capacity;
 pub(crate) mod driver;
 pub(crate) mod legacy;
 pub(crate) mod registry;
+pub(crate) mod slice_loop;

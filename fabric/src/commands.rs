@@ -29,45 +29,21 @@
 //! | `count DEVICE CALL` | calls so far |
 //! | `waiting DEVICE CALL` | calls that are held now |
 //! | `pairs DEVICE` | a line for each queue pair: number, state, peer's number, outstanding work |
+//! | `packets DEVICE` | packets that came to the device |
 //! | `queues DEVICE` | the number of completion queues |
 //! | `laws` | a line for each broken law since the last time |
-#![allow(unsafe_code)]
-
 use crate::convert::status;
 use crate::faults::{Effect, PLANTED_MAX, Planted, take_all};
-use crate::queues::{Element, Event};
+use crate::queues::{Event, Subject};
 use crate::state::{State, changed, lock};
 use handfast_transport_sim::verbs::{Gid, GidKind, Rebirth, Status};
-use libc::{c_char, c_int};
-use std::ffi::CStr;
 use std::fmt::Write;
 
-/// Runs a command. The answer is a text with a null byte at its end, cut to the room; returns 0, or
-/// -1 with the error as the text.
-///
-/// # Safety
-/// The line ends with a null byte, and `answer` has `room` bytes, at least one.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn handfast_fabric_command(
-    line: *const c_char,
-    answer: *mut c_char,
-    room: usize,
-) -> c_int {
-    // SAFETY: by the function's own condition.
-    let line = unsafe { CStr::from_ptr(line) }.to_string_lossy();
-    let result = execute(&mut lock(), &line);
+/// Runs a command.
+pub(crate) fn run(line: &str) -> Result<String, String> {
+    let result = execute(&mut lock(), line);
     changed();
-    let (code, text) = match result {
-        Ok(text) => (0, text),
-        Err(why) => (-1, format!("'{line}': {why}")),
-    };
-    let length = text.len().min(room.saturating_sub(1));
-    // SAFETY: by the function's own condition, and the length is below the room.
-    unsafe {
-        text.as_ptr().cast::<c_char>().copy_to_nonoverlapping(answer, length);
-        answer.add(length).write(0);
-    }
-    code
+    result.map_err(|why| format!("'{line}': {why}"))
 }
 
 type Answer = Result<String, String>;
@@ -115,7 +91,7 @@ fn execute(state: &mut State, line: &str) -> Answer {
         }
         ["laws"] => Ok(state.take_broken_laws().join("\n")),
         ["fail" | "break" | "expire" | "exhaust", ..] => queue_pairs(state, &words),
-        ["count" | "waiting" | "pairs" | "queues", ..] => questions(state, &words),
+        ["count" | "waiting" | "packets" | "pairs" | "queues", ..] => questions(state, &words),
         _ => surroundings(state, &words),
     };
     state.settle();
@@ -165,7 +141,7 @@ fn packets(state: &mut State, words: &[&str]) -> Answer {
             let parked = take_all(&mut state.faults.parked_packets, of_path);
             if verb == "release" {
                 state.faults.packets.remove(&path);
-                parked.into_iter().for_each(|packet| state.fabric.put(packet));
+                parked.into_iter().for_each(|packet| state.put(packet));
             }
         }
     }
@@ -295,6 +271,10 @@ fn questions(state: &State, words: &[&str]) -> Answer {
             }
             Ok(text)
         }
+        ["packets", device] => {
+            let nic = nic(state, device)?;
+            Ok(state.arrived.get(&nic).copied().unwrap_or(0).to_string())
+        }
         ["queues", device] => {
             let nic = nic(state, device)?;
             let of_nic = state.queues.values().filter(|queue| queue.nic == nic);
@@ -320,7 +300,7 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
         }
         ["event", device, kind] => {
             let (nic, kind) = (nic(state, device)?, number(kind)?);
-            state.raise(nic, Event { kind, element: Element::Port(1) });
+            state.raise(nic, Event { kind, subject: Subject::Port(1) });
         }
         ["mtu", device, bytes] => {
             let (nic, bytes) = (nic(state, device)?, number(bytes)?);

@@ -1,5 +1,5 @@
 //! Values of the C interface and of the simulated devices.
-use crate::abi::{AhAttr, QpAttr, access_flag, mask};
+use crate::protocol::{PairAttributes, access_flag, mask};
 use handfast_transport_sim::verbs::{
     Access, AddressVector, AsyncEvent, Attributes, Gid, GidKind, Nic, QpState, Status,
 };
@@ -62,10 +62,6 @@ pub(crate) fn lid(nic: usize, is_infiniband: bool) -> u16 {
     if is_infiniband { nic as u16 + 1 } else { 0 }
 }
 
-pub(crate) fn mtu_number(bytes: u32) -> u32 {
-    bytes.ilog2() - 7
-}
-
 fn mtu_bytes(number: u32) -> u32 {
     128 << number.min(MTU_NUMBERS_MAX)
 }
@@ -81,13 +77,6 @@ pub(crate) fn access(flags: u32) -> Access {
         remote_read: has(access_flag::REMOTE_READ),
         remote_write: has(access_flag::REMOTE_WRITE),
     }
-}
-
-pub(crate) fn access_flags(access: Access) -> u32 {
-    let flag = |given: bool, flag: u32| if given { flag } else { 0 };
-    flag(access.local_write, access_flag::LOCAL_WRITE)
-        | flag(access.remote_read, access_flag::REMOTE_READ)
-        | flag(access.remote_write, access_flag::REMOTE_WRITE)
 }
 
 /// Status as `ibv_wc_status` counts them.
@@ -125,86 +114,46 @@ pub(crate) fn event_kind(event: AsyncEvent) -> u32 {
     }
 }
 
-/// Attributes that the devices know. The state is the present one where the mask has none.
-///
-/// # Errors
-/// The bits of the mask that no device here supports.
+/// Attributes as the devices know them. The state is the present one where the mask has none.
 pub(crate) fn attributes(
     nic: &Nic,
     present: QpState,
-    given: &QpAttr,
+    given: &PairAttributes,
     bits: u32,
-) -> Result<Attributes, u32> {
-    let known = mask::STATE
-        | mask::CUR_STATE
-        | mask::PKEY_INDEX
-        | mask::PORT
-        | mask::ACCESS_FLAGS
-        | mask::AV
-        | mask::PATH_MTU
-        | mask::DEST_QPN
-        | mask::RQ_PSN
-        | mask::MAX_DEST_RD_ATOMIC
-        | mask::MIN_RNR_TIMER
-        | mask::TIMEOUT
-        | mask::RETRY_CNT
-        | mask::RNR_RETRY
-        | mask::SQ_PSN
-        | mask::MAX_QP_RD_ATOMIC;
-    if bits & !known != 0 {
-        return Err(bits & !known);
-    }
+) -> Attributes {
     let has = |bit: u32| bits & bit != 0;
-    let wanted = state(given.qp_state).filter(|_| has(mask::STATE));
-    Ok(Attributes {
+    let wanted = state(given.state).filter(|_| has(mask::STATE));
+    Attributes {
         state: wanted.unwrap_or(present),
         pkey_index: has(mask::PKEY_INDEX).then_some(given.pkey_index),
-        port: has(mask::PORT).then_some(given.port_num),
-        access: has(mask::ACCESS_FLAGS).then(|| access(given.qp_access_flags)),
-        address: has(mask::AV).then(|| address(nic, &given.ah_attr)),
+        port: has(mask::PORT).then_some(given.port),
+        access: has(mask::ACCESS_FLAGS).then(|| access(given.access_flags)),
+        address: has(mask::AV).then(|| address(nic, given)),
         path_mtu: has(mask::PATH_MTU).then(|| mtu_bytes(given.path_mtu)),
-        dest_number: has(mask::DEST_QPN).then_some(given.dest_qp_num),
+        dest_number: has(mask::DEST_QPN).then_some(given.dest_number),
         rq_psn: has(mask::RQ_PSN).then_some(given.rq_psn),
         max_dest_rd_atomic: has(mask::MAX_DEST_RD_ATOMIC).then_some(given.max_dest_rd_atomic),
         min_rnr_timer: has(mask::MIN_RNR_TIMER).then_some(given.min_rnr_timer),
         timeout: has(mask::TIMEOUT).then_some(given.timeout),
-        retry_count: has(mask::RETRY_CNT).then_some(given.retry_cnt),
+        retry_count: has(mask::RETRY_CNT).then_some(given.retry_count),
         rnr_retry: has(mask::RNR_RETRY).then_some(given.rnr_retry),
         sq_psn: has(mask::SQ_PSN).then_some(given.sq_psn),
         max_rd_atomic: has(mask::MAX_QP_RD_ATOMIC).then_some(given.max_rd_atomic),
-    })
+    }
 }
 
 /// The peer's GID has the version of our own entry. Without a global header, the LID names the NIC.
-fn address(nic: &Nic, given: &AhAttr) -> AddressVector {
-    let (is_global, sgid_index) = (given.is_global != 0, given.sgid_index);
+fn address(nic: &Nic, given: &PairAttributes) -> AddressVector {
+    let (is_global, sgid_index) = (given.is_global, given.gid_index);
     let own = nic.gids().get(usize::from(sgid_index)).copied().flatten();
     let version = own.map_or(0, |own| own.version);
     let dgid = if is_global || version > 0 {
-        gid(raw_gid(given.dgid), version)
+        gid(given.gid, version)
     } else {
-        let host = given.dlid.checked_sub(1).unwrap_or(NOBODY);
+        let host = given.lid.checked_sub(1).unwrap_or(NOBODY);
         Gid { kind: GidKind::LinkLocal, host, version }
     };
-    AddressVector { port: given.port_num, sgid_index, dgid, is_global }
-}
-
-/// The bytes of an address, as the structures hold them.
-pub(crate) fn raw_gid(gid: [u64; 2]) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&gid[0].to_ne_bytes());
-    bytes[8..].copy_from_slice(&gid[1].to_ne_bytes());
-    bytes
-}
-
-/// The inverse of [`raw_gid`].
-pub(crate) fn structured_gid(bytes: [u8; 16]) -> [u64; 2] {
-    let half = |at: usize| {
-        let mut half = [0; 8];
-        half.copy_from_slice(&bytes[at..at + 8]);
-        u64::from_ne_bytes(half)
-    };
-    [half(0), half(8)]
+    AddressVector { port: given.path_port, sgid_index, dgid, is_global }
 }
 
 #[cfg(test)]
@@ -230,7 +179,7 @@ mod tests {
     #[test]
     fn path_mtus_are_numbers_of_the_interface() {
         for (number, bytes) in [(1, 256), (3, 1_024), (5, 4_096)] {
-            assert_eq!((mtu_number(bytes), mtu_bytes(number)), (number, bytes));
+            assert_eq!(mtu_bytes(number), bytes);
         }
         assert_eq!(mtu_bytes(6), 8_192);
     }

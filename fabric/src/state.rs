@@ -1,12 +1,13 @@
 //! The state of all devices, under one lock.
 
-use crate::convert::event_kind;
+use crate::convert::{event_kind, status_number};
 use crate::devices::{self, Listed};
 use crate::faults::{Faults, Verdict};
-use crate::queues::{Channel, Context, Element, Entry, Event, Pair, Queue};
+use crate::protocol::Completed;
+use crate::queues::{Channel, Context, Event, Pair, Queue, Subject};
 use crate::timers::Timers;
 use handfast_transport_sim::verbs::{
-    AsyncEvent, Completions, Fabric, Law, Packet, Queue as Half, WorkCompletion,
+    AsyncEvent, Completions, Fabric, Keys, Law, Packet, Queue as Half, WorkCompletion,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,8 @@ pub(crate) struct State {
     pub(crate) channels: BTreeMap<u64, Channel>,
     pub(crate) queues: BTreeMap<u64, Queue>,
     pub(crate) pairs: BTreeMap<u64, Pair>,
+    /// The open device of each region, by device and key.
+    pub(crate) regions: BTreeMap<(usize, u32), (u64, Keys)>,
     /// The present queue pair of a number.
     by_number: BTreeMap<(usize, u32), u64>,
     /// Queues of destroyed queue pairs, whose completions may still come.
@@ -40,6 +43,8 @@ pub(crate) struct State {
     pub(crate) dead: BTreeSet<usize>,
     pub(crate) faults: Faults,
     pub(crate) timers: Timers,
+    /// Packets that came to each device.
+    pub(crate) arrived: BTreeMap<usize, u64>,
     laws: Vec<String>,
     next_id: u64,
 }
@@ -86,9 +91,13 @@ pub(crate) fn enter(nic: usize, call: &'static str) -> Result<MutexGuard<'static
 }
 
 impl State {
+    /// The devices of the list in the environment.
     pub(crate) fn of_environment() -> Self {
-        let text = std::env::var(devices::VARIABLE).unwrap_or_default();
-        let (listed, refused) = match devices::parse(&text) {
+        Self::new(&std::env::var(devices::VARIABLE).unwrap_or_default())
+    }
+
+    pub(crate) fn new(list: &str) -> Self {
+        let (listed, refused) = match devices::parse(list) {
             Ok(listed) => (listed, None),
             Err(why) => (Vec::new(), Some(why)),
         };
@@ -104,11 +113,13 @@ impl State {
             channels: BTreeMap::new(),
             queues: BTreeMap::new(),
             pairs: BTreeMap::new(),
+            regions: BTreeMap::new(),
             by_number: BTreeMap::new(),
             former: BTreeMap::new(),
             dead: BTreeSet::new(),
             faults: Faults::default(),
             timers: Timers::default(),
+            arrived: BTreeMap::new(),
             laws: Vec::new(),
             next_id: 1,
         }
@@ -155,7 +166,7 @@ impl State {
             self.faults.parked_completions.retain(|parked| !of(parked));
         }
         if let Some(context) = self.contexts.get_mut(&pair.context) {
-            context.events.retain(|event| event.element != Element::Pair(id));
+            context.events.retain(|event| event.subject != Subject::Pair(id));
         }
         if self.by_number.get(&name) == Some(&id) {
             self.by_number.remove(&name);
@@ -179,12 +190,18 @@ impl State {
         let flows = |packet: &Packet| from.contains(&usize::from(packet.from));
         while let Some(at) = self.faults.parked_packets.iter().position(flows) {
             if let Some(packet) = self.faults.parked_packets.remove(at) {
-                self.fabric.put(packet);
+                self.put(packet);
             }
             self.settle();
             any = true;
         }
         any
+    }
+
+    /// Lets a packet arrive.
+    pub(crate) fn put(&mut self, packet: Packet) {
+        *self.arrived.entry(usize::from(packet.to)).or_default() += 1;
+        self.fabric.put(packet);
     }
 
     /// Delivers packets that are not held, then hands completions and events to their queues.
@@ -196,7 +213,7 @@ impl State {
             }
             for packet in packets {
                 if let Some(packet) = self.faults.pass_packet(packet) {
-                    self.fabric.put(packet);
+                    self.put(packet);
                 }
             }
         }
@@ -227,13 +244,13 @@ impl State {
                 let id = self.by_number.get(&(nic, number)).copied();
                 let pair = id.and_then(|id| Some((id, self.pairs.get(&id)?.context)));
                 if let Some((id, context)) = pair {
-                    self.raise_at(context, Event { kind, element: Element::Pair(id) });
+                    self.raise_at(context, Event { kind, subject: Subject::Pair(id) });
                 }
             }
             // Queues report their own overruns.
             AsyncEvent::CompletionQueueError => {}
             AsyncEvent::PortError | AsyncEvent::PortActive | AsyncEvent::GidChange => {
-                self.raise(nic, Event { kind, element: Element::Port(1) });
+                self.raise(nic, Event { kind, subject: Subject::Port(1) });
             }
         }
     }
@@ -249,7 +266,7 @@ impl State {
         let Some(context) = self.contexts.get_mut(&context) else { return };
         if context.events.len() < EVENTS_MAX {
             context.events.push_back(event);
-            context.descriptor.signal();
+            context.signal.raise();
         }
     }
 
@@ -274,11 +291,12 @@ impl State {
             opcode = RECEIVE;
         }
         let vendor_error = 0;
-        self.add(queue, Entry { wr_id, status, opcode, bytes, vendor_error, number });
+        let status = status_number(status);
+        self.add(queue, Completed { wr_id, status, opcode, bytes, vendor_error, number });
     }
 
     /// Adds an entry to a queue, or loses it if the queue is full.
-    pub(crate) fn add(&mut self, id: u64, entry: Entry) {
+    pub(crate) fn add(&mut self, id: u64, entry: Completed) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         if queue.has_overrun || queue.entries.len() >= queue.entries_max {
             return self.lose_completion(id);
@@ -288,7 +306,7 @@ impl State {
             let channel = queue.channel;
             if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
                 channel.events.push_back(id);
-                channel.descriptor.signal();
+                channel.signal.raise();
             }
         }
     }
@@ -305,18 +323,53 @@ impl State {
     fn lose_completion(&mut self, id: u64) {
         let Some(nic) = self.queues.get(&id).map(|queue| queue.nic) else { return };
         let kind = event_kind(AsyncEvent::CompletionQueueError);
-        self.raise(nic, Event { kind, element: Element::Queue(id) });
+        self.raise(nic, Event { kind, subject: Subject::Queue(id) });
     }
 
     /// The device dies: its objects are of no use any more, and nothing of them completes.
     pub(crate) fn die(&mut self, nic: usize) {
         self.dead.insert(nic);
-        self.raise(nic, Event { kind: DEVICE_FATAL, element: Element::Port(0) });
+        self.raise(nic, Event { kind: DEVICE_FATAL, subject: Subject::Port(0) });
         self.contexts.values_mut().filter(|context| context.nic == nic).for_each(|context| {
             context.is_dead = true;
         });
         self.fabric.crash(nic, handfast_transport_sim::verbs::Rebirth::Anew);
         self.timers.forget_nic(nic);
+    }
+
+    /// Ends a program's objects, as the kernel does when a process ends.
+    pub(crate) fn end(&mut self, program: u64) {
+        let of = |(id, context): (&u64, &Context)| (context.program == program).then_some(*id);
+        let contexts: Vec<u64> = self.contexts.iter().filter_map(of).collect();
+        // Nobody waits for the work that is dropped here.
+        let laws = self.fabric.take_broken_laws();
+        for context in contexts {
+            let of = |(id, pair): (&u64, &Pair)| (pair.context == context).then_some(*id);
+            let pairs: Vec<u64> = self.pairs.iter().filter_map(of).collect();
+            for id in pairs {
+                if let Some((nic, number)) = self.pairs.get(&id).map(|pair| (pair.nic, pair.number))
+                {
+                    let _ = self.fabric.destroy_queue_pair(nic, number);
+                }
+                self.remove_pair(id);
+            }
+            self.queues.retain(|_, queue| queue.context != context);
+            self.channels.retain(|_, channel| channel.context != context);
+            let of = |region: &(&(usize, u32), &(u64, Keys))| region.1.0 == context;
+            let regions: Vec<_> =
+                self.regions.iter().filter(of).map(|(at, it)| (*at, it.1)).collect();
+            for ((nic, rkey), keys) in regions {
+                let _ = self.fabric.deregister(nic, keys);
+                self.regions.remove(&(nic, rkey));
+            }
+            self.contexts.remove(&context);
+        }
+        self.fabric.take_broken_laws();
+        self.settle();
+        laws.into_iter().for_each(|law| {
+            let law = self.named(law);
+            self.break_law(law);
+        });
     }
 
     pub(crate) fn break_law(&mut self, law: String) {
@@ -328,7 +381,13 @@ impl State {
     /// Returns the laws broken since the last call.
     pub(crate) fn take_broken_laws(&mut self) -> Vec<String> {
         let mut laws = std::mem::take(&mut self.laws);
-        let named = |law: Law| match law {
+        let broken = self.fabric.take_broken_laws();
+        laws.extend(broken.into_iter().map(|law| self.named(law)));
+        laws
+    }
+
+    fn named(&self, law: Law) -> String {
+        match law {
             Law::PostedOutsideRts { nic, number, state } => {
                 format!("{} {number}: posted in {state}", self.listed[nic].name)
             }
@@ -339,9 +398,7 @@ impl State {
             Law::Refused { nic, state, code } => {
                 format!("{}: the step to {state} was refused with {code}", self.listed[nic].name)
             }
-        };
-        laws.extend(self.fabric.take_broken_laws().into_iter().map(named));
-        laws
+        }
     }
 }
 

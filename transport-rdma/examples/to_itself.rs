@@ -33,8 +33,8 @@ impl LaneSink for Completions {
 }
 
 impl NicSink for Completions {
-    fn on_device_event(&self, event: DeviceEvent) {
-        println!("{event:?}");
+    fn on_device_event(&self, device: &str, event: DeviceEvent) {
+        println!("{device}: {event:?}");
     }
 }
 

@@ -16,6 +16,7 @@ mod error;
 mod gid;
 mod pairing;
 mod profile;
+mod settings;
 mod status;
 mod steps;
 #[cfg(feature = "verbs")]
@@ -34,24 +35,29 @@ pub use gid::{
 pub use handfast_transport::{LimitReached, NicLimit};
 pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBERED_MAX, Routes};
 pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
+pub use settings::{
+    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, PartitionKey, PartitionKeyError, Polling,
+    PollingError, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_DEFAULT, SPIN_MAX, TIMEOUT_EXPONENT_MAX,
+    silent_peer_wait,
+};
 pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
-pub use transport::{
-    LocalNic, PEER_PROBE_MAX, QUEUE_PAIRS_PER_LANE, RAIL_PROBE_MAX, RdmaTransport, WITHDRAWAL_MAX,
-};
+pub use transport::{CALLER_SPIN_MAX, LocalNic, PEER_PROBE_MAX, RAIL_PROBE_MAX, RdmaTransport};
 #[cfg(feature = "verbs")]
 pub use verbs::{
-    Assumption, Behaviour, COMPLETION_QUEUES_MAX, DEPTH_MAX, DeviceEvent, DeviceRegistration,
-    Expected, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, Measured, NUMBERS_SKIPPED_MAX, Nic, NicConfig,
-    NicLoad, NicSink, Observed, PROBE_ANSWER_MAX, Polling, Proof, ProvenDevice,
-    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions, Registration, SERVICE_LEVEL_MAX,
-    Verdict, prove,
+    Assumption, Behaviour, Expected, Measured, Observed, Proof, ProvenDevice, Verdict, prove,
 };
 #[cfg(feature = "bare")]
 pub use verbs::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
     BareRegion, BareRequest, BareRights,
+};
+#[cfg(feature = "verbs")]
+pub use verbs::{
+    COMPLETION_QUEUES_MAX, DEPTH_MAX, DeviceEvent, DeviceRegistration, IDLE_PROBE_DEFAULT,
+    IDLE_PROBE_MIN, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad, NicSink, PATIENCE_MAX,
+    QUEUE_PAIRS_PER_LANE_MAX, RegisterOptions, Registration,
 };
 
 /// The usable devices by name, never empty.

@@ -3,8 +3,10 @@
 //!
 //! The simulator's profiles agree under the same names; a test of `sim-tests` compares them.
 
+use crate::settings::{LANE_QUEUE_PAIRS_DEFAULT, Polling, SPIN_DEFAULT};
 use handfast_core::transport::Side;
 use std::fmt;
+use std::time::Duration;
 
 /// Alibaba Cloud on the bus; kernel driver `erdma`.
 const VENDOR_ALIBABA: u32 = 0x1ded;
@@ -75,6 +77,27 @@ pub struct DeviceProfile {
     /// Maximum bytes per call of `ibv_post_send`, if more are slower; a longer request has its own
     /// call.
     pub call_bytes_max: Option<u32>,
+    /// Maximum bytes of one registration, if less than the device says.
+    pub region_bytes_max: Option<u64>,
+    /// Maximum bytes of a slice.
+    pub slice_bytes_max: u32,
+    /// Default number of a lane's queue pairs.
+    pub queue_pairs_per_lane: usize,
+    /// Whether each queue pair of a lane is filled to its depth. Otherwise a lane has as many slices
+    /// outstanding as one of its queue pairs holds.
+    pub fills_queue_pairs: bool,
+    /// Default exponent of the ACK timeout.
+    pub timeout_exponent: u8,
+    /// Default number of retries after that timeout.
+    pub retries: u8,
+    /// Default method of waiting for completions.
+    pub polling: Polling,
+    /// Longest wait for the flush of outstanding work at the end of a lane.
+    pub drain: Duration,
+    /// Whether the local memory of a read needs the right of remote writes.
+    pub read_sink_needs_remote_write: bool,
+    /// Statuses of completions that may mean a refused key, where the device has none for it alone.
+    pub hidden_refusals: &'static [u32],
 }
 
 /// A profile and the reason for its recognition.
@@ -122,6 +145,21 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     // Specification: a local error that no completion could report.
     fatal_event: Side::Local,
     call_bytes_max: None,
+    region_bytes_max: None,
+    // A packet's timeout starts anew with each answer, so a long slice needs no longer one. Larger
+    // slices gain nothing: at 4 MiB a slice takes 80 µs of the fastest ports.
+    slice_bytes_max: 4 << 20,
+    queue_pairs_per_lane: LANE_QUEUE_PAIRS_DEFAULT,
+    fills_queue_pairs: true,
+    // 268 ms, seven times: 1.9 s nominal. A shorter blip of the fabric costs no lane.
+    timeout_exponent: 16,
+    retries: 6,
+    // A wake-up costs several times a round trip.
+    polling: Polling::Adaptive { spin: SPIN_DEFAULT },
+    drain: Duration::from_secs(2),
+    // InfiniBand and RoCE: the answer to a read is no access of a peer's.
+    read_sink_needs_remote_write: false,
+    hidden_refusals: &[],
 };
 
 /// Soft-RoCE.
@@ -136,6 +174,14 @@ pub(crate) static RXE: DeviceProfile = DeviceProfile {
     // thread, as a rule on another processor, where packets of one queue pair overtake each other:
     // soft-RoCE asks again for what is out of order. Measured on 6.1: 64 KiB reads twice as fast.
     call_bytes_max: Some(64 << 10),
+    // rxe: the timeout covers a whole slice and all work in flight before it.
+    slice_bytes_max: 256 << 10,
+    fills_queue_pairs: false,
+    // 268 ms, five times: 1.3 s. Measured on 6.1: with 67 ms a slow device aborted reads that were
+    // still arriving, and some kernels reported such a read as successful (docs/hardware.md).
+    retries: 4,
+    // The poster and the poller move packets themselves and need the processor.
+    polling: Polling::Event,
     ..STRICT
 };
 
@@ -171,6 +217,17 @@ pub(crate) static ERDMA_COMPAT: DeviceProfile = DeviceProfile {
     takes_ipv6: false,
     // erdma: every event of a queue pair becomes this one, most are of the connection.
     fatal_event: Side::Peer,
+    // erdma: a registration has one table of at most 524,288 pages of 4 KiB. One that begins within
+    // a page has a page more.
+    region_bytes_max: Some((2 << 30) - (4 << 10)),
+    // Not measured: whether late posts are flushed differs between its modes, and a step of another
+    // lane waits meanwhile.
+    drain: Duration::from_millis(500),
+    // Not measured: devices of the iWARP family write the answer to a read as a peer does.
+    read_sink_needs_remote_write: true,
+    // erdma, completion table: a key that the peer refuses is a general error, and one that this
+    // side's part of the device refuses a local access error.
+    hidden_refusals: &[8, 21],
     ..STRICT
 };
 

@@ -6,36 +6,36 @@ mod tests;
 
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
+use crate::settings::LANE_QUEUE_PAIRS_DEFAULT;
 use crate::verbs::Nic;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
-    Attempt, Completion, Created, DataPath, Endpoints, LaneSink, LimitReached, NicLimit,
-    NotCreated, Posting, Sent, SliceId, Step, TransportKind,
+    Attempt, Completion, Created, DataPath, Endpoints, LaneHandle, LaneSink, LimitReached,
+    NicLimit, NotCreated, Posting, Sent, SliceId, Step, TransportKind,
 };
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use steps::{Place, Steps};
 use tokio::runtime::Handle;
 
-/// Queue pairs of an endpoint; Mooncake's default.
-pub const QUEUE_PAIRS_PER_LANE: usize = 2;
 /// Longest probe of a rail ([`DataPath::probe_rail`]). A device usually gives up earlier, see
 /// [`NicConfig::retries`](crate::NicConfig::retries).
 pub const RAIL_PROBE_MAX: Duration = Duration::from_secs(5);
 /// Longest probe of a legacy peer ([`Endpoints::probe`]): less than the life cycle's limit of an
 /// operation (`Timing::operation`, 5 s), and longer than a device retries towards a silent peer.
 pub const PEER_PROBE_MAX: Duration = Duration::from_secs(4);
-/// Longest time of a withdrawn slice until it completes. A queue pair releases nothing, so past it
-/// the lane fails, which releases all. Longer than a device retries towards a silent peer.
-pub const WITHDRAWAL_MAX: Duration = Duration::from_secs(1);
+/// Longest time that a waiting thread looks for a completion before it sleeps.
+pub const CALLER_SPIN_MAX: Duration = Duration::from_micros(200);
+/// Looks of a waiting thread per reading of the clock.
+const LOOKS_PER_CLOCK_READING: u32 = 64;
 /// Bits of a packet sequence number.
 const PSN_BITS: u32 = 24;
-const _: () = assert!(QUEUE_PAIRS_PER_LANE as u32 * PSN_BITS <= u64::BITS);
+const PSN_MASK: u32 = (1 << PSN_BITS) - 1;
 
 /// Reads the name of the local NIC from the path to a peer; `None` stands for the first NIC of the
 /// transport.
@@ -47,7 +47,8 @@ struct Endpoint {
     peer: NicPath,
     /// The local NIC.
     nic: Arc<Nic>,
-    is_connected: bool,
+    /// The lane, once it is connected.
+    lane: Option<Arc<dyn LaneHandle>>,
 }
 
 /// Lanes over queue pairs of several NICs. Cloning is cheap and shares them. Each step runs on one
@@ -108,8 +109,7 @@ impl RdmaTransport {
     /// pair sends from `psn`, 24 bits, and the announced address is the one of the NIC's opening,
     /// since the peer may look it up in the descriptor.
     pub fn create_legacy(&self, lifecycle: Lifecycle, peer: NicPath, psn: u32) -> Created {
-        let psns = [psn; QUEUE_PAIRS_PER_LANE];
-        let create = move |nic: &Nic| nic.create(lifecycle, &psns);
+        let create = move |nic: &Nic| nic.create(lifecycle, &vec![psn; nic.queue_pairs_per_lane()]);
         Box::pin(self.inner.clone().create(lifecycle, peer, create))
     }
 
@@ -118,30 +118,45 @@ impl RdmaTransport {
         self.inner.endpoints.read().contains_key(&lifecycle)
     }
 
+    /// Queue pairs of an endpoint here, unless its peer has fewer.
+    pub fn queue_pairs_per_lane(&self, lifecycle: Lifecycle) -> usize {
+        let endpoints = self.inner.endpoints.read();
+        let nic = endpoints.get(&lifecycle).map(|endpoint| &endpoint.nic);
+        nic.map_or(LANE_QUEUE_PAIRS_DEFAULT, |nic| nic.queue_pairs_per_lane())
+    }
+
+    /// Slices that a lane takes at once, see [`Nic::lane_depth`]; `None` if there is no such lane.
+    pub fn lane_depth(&self, lane: Lifecycle) -> Option<u32> {
+        self.inner.connected(lane)?.lane_depth(lane)
+    }
+
     /// Returns whether the endpoint is connected, and so the lane of its lifecycle exists here.
     pub fn is_connected(&self, lane: Lifecycle) -> bool {
-        self.inner.endpoints.read().get(&lane).is_some_and(|endpoint| endpoint.is_connected)
+        self.inner.endpoints.read().get(&lane).is_some_and(|endpoint| endpoint.lane.is_some())
     }
 
     /// Like [`DataPath::post`], but returns false and leaves `postings` as they are if there is no
     /// such lane. For a caller with another transport, in place of a second look-up.
     pub fn try_post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) -> bool {
-        let Some(nic) = self.inner.connected(lane) else { return false };
-        nic.post(lane, postings);
-        true
+        let handle = self.inner.endpoints.read().get(&lane).and_then(|it| it.lane.clone());
+        handle.is_some_and(|handle| handle.post(postings))
     }
 
     /// Like [`DataPath::withdraw`], but returns false if there is no such lane.
     pub fn try_withdraw(&self, lane: Lifecycle, slice: SliceId) -> bool {
         let Some(nic) = self.inner.connected(lane) else { return false };
+        let patience = nic.patience();
         let (nic, sink) = (Arc::downgrade(&nic), Arc::downgrade(&self.inner.sink));
         self.inner.runtime.spawn(async move {
-            tokio::time::sleep(WITHDRAWAL_MAX).await;
+            tokio::time::sleep(patience).await;
             let (Some(nic), Some(sink)) = (nic.upgrade(), sink.upgrade()) else { return };
             // The slice may have completed meanwhile.
             if nic.holds(lane, slice) {
-                let limit_ms = WITHDRAWAL_MAX.as_millis();
-                let detail = format!("a withdrawn slice did not end within {limit_ms} ms");
+                let detail = format!(
+                    "the device reported neither an answer nor an error of a withdrawn slice within \
+                     {} ms, more than its timers take",
+                    patience.as_millis()
+                );
                 let error = TransportError::new(Side::Local, "withdraw", detail);
                 sink.on_lane_failed(lane, error);
             }
@@ -164,9 +179,22 @@ impl DataPath for RdmaTransport {
         }
     }
 
-    /// Fails the lane if the slice does not complete within [`WITHDRAWAL_MAX`].
+    fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        self.inner.endpoints.read().get(&lane)?.lane.clone()
+    }
+
+    /// Fails the lane if the slice does not complete within [`Nic::patience`]: a queue pair gives
+    /// nothing back, and a device that still tries ends it earlier.
     fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
         self.try_withdraw(lane, slice);
+    }
+
+    /// Looks for the report of a completion while the NIC's own thread polls, and no longer than
+    /// [`CALLER_SPIN_MAX`]. With [`Polling::Event`](crate::Polling::Event) it returns at once.
+    fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(nic) = self.inner.connected(lane) {
+            spin(nic.spin().min(CALLER_SPIN_MAX), is_done);
+        }
     }
 
     /// Probes the peer over each queue pair of the lane, for [`RAIL_PROBE_MAX`] at most.
@@ -179,8 +207,10 @@ impl Endpoints for RdmaTransport {
     /// Creates queue pairs with sequence numbers out of `entropy`, and announces the address that
     /// fits the peer, see [`Nic::create_for`]. At an error nothing is left of the endpoint.
     fn create(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64, _: Attempt) -> Created {
-        let (psns, to) = (psns(entropy), peer.clone());
-        let create = move |nic: &Nic| nic.create_for(&to, lifecycle, &psns);
+        let to = peer.clone();
+        let create = move |nic: &Nic| {
+            nic.create_for(&to, lifecycle, &psns(entropy, nic.queue_pairs_per_lane()))
+        };
         Box::pin(self.inner.clone().create(lifecycle, peer, create))
     }
 
@@ -240,7 +270,7 @@ impl Inner {
     /// The NIC of a connected endpoint.
     fn connected(&self, lane: Lifecycle) -> Option<Arc<Nic>> {
         let endpoints = self.endpoints.read();
-        let connected = endpoints.get(&lane).filter(|endpoint| endpoint.is_connected);
+        let connected = endpoints.get(&lane).filter(|endpoint| endpoint.lane.is_some());
         connected.map(|endpoint| endpoint.nic.clone())
     }
 
@@ -252,7 +282,7 @@ impl Inner {
     ) -> Result<Body, NotCreated> {
         let nic = self.nic(&peer)?.clone();
         // Before the step, which may go on after this future is dropped: a retire follows it.
-        let endpoint = Endpoint { peer: peer.clone(), nic: nic.clone(), is_connected: false };
+        let endpoint = Endpoint { peer: peer.clone(), nic: nic.clone(), lane: None };
         self.insert(lifecycle, endpoint)?;
         let created = self.steps.run(&peer, move || create(&nic)).await;
         created.map_err(|error| {
@@ -276,9 +306,10 @@ impl Inner {
         body: Body,
     ) -> Result<(), TransportError> {
         let Endpoint { peer, nic, .. } = self.endpoint(lifecycle, "wire")?;
-        self.steps.run(&peer, move || nic.connect(lifecycle, &body)).await?;
+        let connect = move || nic.connect(lifecycle, &body).map(|()| nic.handle(lifecycle));
+        let lane = self.steps.run(&peer, connect).await?;
         if let Some(endpoint) = self.endpoints.write().get_mut(&lifecycle) {
-            endpoint.is_connected = true;
+            endpoint.lane = lane;
         }
         Ok(())
     }
@@ -312,10 +343,36 @@ impl Inner {
     }
 }
 
-/// The first packet sequence number of each queue pair.
-fn psns(entropy: u64) -> [u32; QUEUE_PAIRS_PER_LANE] {
-    let psn = |pair| (entropy >> (pair as u32 * PSN_BITS)) as u32 & ((1 << PSN_BITS) - 1);
-    std::array::from_fn(psn)
+/// Looks until something is done or the time is over.
+fn spin(limit: Duration, is_done: &mut dyn FnMut() -> bool) {
+    if limit.is_zero() {
+        return;
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        for _ in 0..LOOKS_PER_CLOCK_READING {
+            if is_done() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The first packet sequence number of each of `count` queue pairs: two of `entropy`, and further
+/// ones of what follows from it.
+fn psns(entropy: u64, count: usize) -> Vec<u32> {
+    let words = std::iter::successors(Some(entropy), |word| Some(next_word(*word)));
+    let of_word = |word: u64| [word, word >> PSN_BITS].map(|bits| bits as u32 & PSN_MASK);
+    words.flat_map(of_word).take(count).collect()
+}
+
+/// The successor of a random word (Steele, Lea and Flood: SplitMix64).
+fn next_word(word: u64) -> u64 {
+    let sum = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (sum ^ (sum >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 /// Converts an error; a limit that another lane's end lifts permits a second attempt.

@@ -1,5 +1,6 @@
 //! Lanes over verbs.
 
+mod affinity;
 mod binding;
 mod completions;
 mod config;
@@ -7,6 +8,7 @@ mod connecting;
 mod context;
 mod counters;
 mod events;
+mod handle;
 mod in_flight;
 mod lane;
 mod lanes;
@@ -16,13 +18,18 @@ mod poller;
 mod prove;
 mod registration;
 mod reset;
+mod rounds;
+#[cfg(test)]
+pub(crate) mod scripted;
 mod sink;
+#[cfg(test)]
+mod tests;
 mod work;
 
 pub use completions::COMPLETION_QUEUES_MAX;
 pub use config::{
-    DEPTH_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, NicConfig, PROBE_ANSWER_MAX,
-    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
+    DEPTH_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, NicConfig, PATIENCE_MAX,
+    QUEUE_PAIRS_PER_LANE_MAX,
 };
 pub(crate) use context::devices;
 pub use counters::NicLoad;
@@ -32,7 +39,6 @@ pub use objects::bare::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
     BareRegion, BareRequest, BareRights,
 };
-pub use poller::Polling;
 pub use prove::{
     Assumption, Behaviour, Expected, Measured, Observed, Proof, ProvenDevice, Verdict, prove,
 };

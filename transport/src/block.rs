@@ -1,14 +1,17 @@
 //! Counted blocks of memory and spans of them.
 #![allow(unsafe_code)]
 
+use crate::huge;
+use crate::mapping::{HiddenFromChildren, Mapping, page_bytes};
+use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Chunk size of checksums and file copies, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
@@ -23,34 +26,20 @@ pub struct Memory {
 }
 
 struct Block {
-    start: NonNull<u8>,
-    bytes: usize,
-    writable: bool,
-    backing: Backing,
+    /// Dropped first: it may hold registrations of the bytes.
+    dropped_with: Mutex<Vec<Box<dyn Send + Sync>>>,
+    id: BlockId,
+    mapping: Arc<Mapping>,
 }
 
-enum Backing {
-    /// Mapped by this crate, shared with a file or anonymous. A file is also accessed by system
-    /// calls: touching a mapping whose file was truncated is fatal, while a call reports it.
-    Mapped { file: Option<File> },
-    /// Owned elsewhere; kept alive by the value.
-    Foreign { _keepalive: Arc<dyn Any + Send + Sync> },
-}
+/// Identifies a block of this process. Never reused, unlike its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId(u64);
 
-// SAFETY: the block is plain bytes at a fixed address; nothing about it belongs to a thread. All
-// access goes through raw pointers, never through references, so sharing creates no aliasing rule.
-unsafe impl Send for Block {}
-// SAFETY: as above.
-unsafe impl Sync for Block {}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        if let Backing::Mapped { .. } = self.backing {
-            // SAFETY: `start` and `bytes` are exactly what mmap returned and was asked for, and
-            // this is the last reference: every span holds the block.
-            let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-            debug_assert_eq!(result, 0, "munmap of a whole mapping cannot fail");
-        }
+impl BlockId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -94,18 +83,20 @@ pub enum MemoryError {
     },
 }
 
-fn system(call: &'static str) -> MemoryError {
+pub(crate) fn system(call: &'static str) -> MemoryError {
     MemoryError::System { call, error: io::Error::last_os_error() }
 }
 
 impl Memory {
-    /// Maps `len` zero bytes.
+    /// Maps `len` zero bytes. From 2 MiB on they begin at a huge page and ask the kernel for huge
+    /// pages, which need fewer entries in a device's tables; [`Memory::huge_page_bytes`] returns
+    /// what it gave.
     ///
     /// # Errors
     /// [`MemoryError::Size`] for 0 or more than `isize::MAX`, [`MemoryError::System`] when the
     /// kernel refuses.
     pub fn zeroed(len: usize) -> Result<Self, MemoryError> {
-        Self::map(len, true, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None)
+        Mapping::zeroed(len).map(Self::of)
     }
 
     /// Maps the first `len` bytes of `file`, shared: writes reach the file.
@@ -123,28 +114,7 @@ impl Memory {
             return Err(MemoryError::FileTooShort { file: metadata.len(), asked: len });
         }
         let file = file.try_clone().map_err(|error| MemoryError::System { call: "dup", error })?;
-        Self::map(len, writable, libc::MAP_SHARED, Some(file))
-    }
-
-    fn map(
-        len: usize,
-        writable: bool,
-        flags: i32,
-        file: Option<File>,
-    ) -> Result<Self, MemoryError> {
-        if len == 0 || isize::try_from(len).is_err() {
-            return Err(MemoryError::Size(len));
-        }
-        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-        let fd = file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        // SAFETY: a fresh mapping at an address the kernel chooses; it overlaps no other mapping.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(system("mmap"));
-        }
-        let start = NonNull::new(start.cast()).ok_or(MemoryError::Null)?;
-        let backing = Backing::Mapped { file };
-        Ok(Self { block: Arc::new(Block { start, bytes: len, writable, backing }) })
+        Mapping::of_file(file, writable, len).map(Self::of)
     }
 
     /// Wraps `len` bytes at `start` that `keepalive` owns, as writable memory.
@@ -161,33 +131,72 @@ impl Memory {
         len: usize,
         keepalive: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, MemoryError> {
-        let start = NonNull::new(start).ok_or(MemoryError::Null)?;
-        if len == 0 || isize::try_from(len).is_err() {
-            return Err(MemoryError::Size(len));
-        }
-        let backing = Backing::Foreign { _keepalive: keepalive };
-        Ok(Self { block: Arc::new(Block { start, bytes: len, writable: true, backing }) })
+        Mapping::foreign(start, len, keepalive).map(Self::of)
+    }
+
+    fn of(mapping: Mapping) -> Self {
+        Self::over(BlockId::next(), Arc::new(mapping))
+    }
+
+    fn over(id: BlockId, mapping: Arc<Mapping>) -> Self {
+        Self { block: Arc::new(Block { dropped_with: Mutex::default(), id, mapping }) }
+    }
+
+    /// Identifies the block.
+    pub fn id(&self) -> BlockId {
+        self.block.id
+    }
+
+    /// Drops `value` with the last clone and span of the block, before its bytes are unmapped.
+    pub fn drop_with_block(&self, value: impl Send + Sync + 'static) {
+        self.block.dropped_with.lock().push(Box::new(value));
+    }
+
+    /// Keeps the bytes out of processes that this one forks, until the result is dropped: a device
+    /// would otherwise write to pages that a fork has taken from this process. Changes nothing for
+    /// a file, whose pages a fork shares, and for [foreign](Memory::is_foreign) memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`] when the kernel refuses.
+    pub fn hide_from_children(&self) -> Result<HiddenFromChildren, MemoryError> {
+        HiddenFromChildren::new(&self.block.mapping)
+    }
+
+    /// Returns whether the memory is owned elsewhere, see [`Memory::from_raw`].
+    pub fn is_foreign(&self) -> bool {
+        self.block.mapping.is_foreign()
+    }
+
+    /// Returns how many of its bytes are on huge pages now: none before they are touched. Reads
+    /// `/proc/self/smaps`, which takes long in a large process.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`] when the kernel does not report it.
+    pub fn huge_page_bytes(&self) -> Result<u64, MemoryError> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps");
+        let smaps = smaps.map_err(|error| MemoryError::System { call: "read", error })?;
+        Ok(huge::bytes_in(&smaps, &(self.address()..self.address() + self.len() as u64)))
     }
 
     /// Bytes in the block; never 0.
     #[allow(clippy::len_without_is_empty, reason = "a block is never empty")]
     pub fn len(&self) -> usize {
-        self.block.bytes
+        self.block.mapping.bytes
     }
 
     /// Address of the first byte in this process.
     pub fn address(&self) -> u64 {
-        self.block.start.as_ptr().addr() as u64
+        self.block.mapping.start.as_ptr().addr() as u64
     }
 
     /// Returns whether the bytes are writable; false only for a file mapped read-only.
     pub fn is_writable(&self) -> bool {
-        self.block.writable
+        self.block.mapping.writable
     }
 
     /// Returns whether both handles refer to the same block.
     pub fn same_block(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.block, &other.block)
+        self.block.id == other.block.id
     }
 
     /// Number of clones and spans of the block, this one included. At 1 nothing else can touch it.
@@ -196,20 +205,17 @@ impl Memory {
     }
 
     fn file(&self) -> Option<&File> {
-        match &self.block.backing {
-            Backing::Mapped { file } => file.as_ref(),
-            Backing::Foreign { .. } => None,
-        }
+        self.block.mapping.file()
     }
 
     fn at(&self, offset: usize, length: usize) -> Result<NonNull<u8>, MemoryError> {
-        let size = self.block.bytes;
+        let size = self.block.mapping.bytes;
         match offset.checked_add(length) {
             Some(end) if end <= size => {}
             _ => return Err(MemoryError::OutOfRange { offset, length, size }),
         }
         // SAFETY: offset <= size <= isize::MAX, so the result is inside the block or one past it.
-        Ok(unsafe { self.block.start.add(offset) })
+        Ok(unsafe { self.block.mapping.start.add(offset) })
     }
 
     /// Copies `bytes` to `offset`.
@@ -218,7 +224,7 @@ impl Memory {
     /// [`MemoryError::OutOfRange`] and [`MemoryError::ReadOnly`]; nothing was copied.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
         let target = self.at(offset, bytes.len())?;
-        if !self.block.writable {
+        if !self.block.mapping.writable {
             return Err(MemoryError::ReadOnly);
         }
         if let Some(file) = self.file() {
@@ -277,9 +283,7 @@ impl Memory {
         if self.file().is_none() {
             return Ok(());
         }
-        // SAFETY: reads a constant of the system.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page = usize::try_from(page).map_err(|_| system("sysconf"))?;
+        let page = page_bytes();
         let start = offset - offset % page;
         let target = self.at(start, offset + len - start)?;
         // SAFETY: a page-aligned range inside a mapping that `self` holds.
@@ -305,7 +309,7 @@ impl Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({} bytes)", self.block.bytes)
+        write!(f, "Memory({} bytes)", self.block.mapping.bytes)
     }
 }
 
@@ -338,6 +342,15 @@ impl Span {
         self.length == 0
     }
 
+    /// Returns the same bytes without a claim to the block: they stay mapped while the result lives,
+    /// yet it is none of [`Memory::holders`] and does not defer [`Memory::drop_with_block`]. For
+    /// what lives with the block, such as its registration with a device.
+    pub fn uncounted(&self) -> Self {
+        let Block { id, mapping, .. } = &*self.memory.block;
+        let memory = Memory::over(*id, Arc::clone(mapping));
+        Self { memory, offset: self.offset, length: self.length }
+    }
+
     /// Address of the first byte in this process.
     pub fn address(&self) -> u64 {
         self.memory.address() + self.offset as u64
@@ -346,7 +359,7 @@ impl Span {
     /// Pointer to the first byte, valid while the span lives; for writes only if
     /// [`Span::is_writable`]. It must not become a reference: a peer writes at any time.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.memory.block.start.as_ptr().wrapping_add(self.offset)
+        self.memory.block.mapping.start.as_ptr().wrapping_add(self.offset)
     }
 
     /// Returns true if the bytes are writable.

@@ -1,6 +1,7 @@
 //! Memory registered with devices.
 
 use crate::block::Span;
+use handfast_core::wire::Cut;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,6 +32,8 @@ pub struct DeviceKey {
 pub struct DeviceMemory {
     address: u64,
     bytes: u64,
+    cut: Cut,
+    /// The keys of the first piece, one for each device, then those of the next.
     keys: Vec<DeviceKey>,
     _registrations: Box<dyn Send + Sync>,
 }
@@ -43,8 +46,21 @@ impl DeviceMemory {
         keys: Vec<DeviceKey>,
         registrations: impl Send + Sync + 'static,
     ) -> Self {
+        let bytes = span.len() as u64;
+        let cut = Cut::whole(bytes);
+        Self::in_pieces(span, cut, keys, registrations)
+    }
+
+    /// Like [`DeviceMemory::new`], of a registration in pieces: `keys` has those of the first piece,
+    /// one for each device, then those of the next.
+    pub fn in_pieces(
+        span: &Span,
+        cut: Cut,
+        keys: Vec<DeviceKey>,
+        registrations: impl Send + Sync + 'static,
+    ) -> Self {
         let (address, bytes) = (span.address(), span.len() as u64);
-        Self { address, bytes, keys, _registrations: Box::new(registrations) }
+        Self { address, bytes, cut, keys, _registrations: Box::new(registrations) }
     }
 
     /// Address of the first byte.
@@ -57,15 +73,23 @@ impl DeviceMemory {
         self.bytes
     }
 
-    /// The keys, one for each device.
+    /// The cut into pieces; one piece as a rule.
+    pub fn cut(&self) -> Cut {
+        self.cut
+    }
+
+    /// The keys, one for each device; for memory in pieces those of one piece after the other.
     pub fn keys(&self) -> &[DeviceKey] {
         &self.keys
     }
 
-    /// Returns the key in requests of this node to a device; `None` if the memory is not registered
-    /// with it.
-    pub fn local_key(&self, device: DeviceId) -> Option<u32> {
-        self.keys.iter().find(|key| key.device == device).map(|key| key.local)
+    /// Returns the key of `span` in requests of this node to a device; `None` if the memory is not
+    /// registered with it, or no piece has the whole span.
+    pub fn local_key(&self, device: DeviceId, span: &Span) -> Option<u32> {
+        let offset = span.address().checked_sub(self.address)?;
+        let place = usize::try_from(self.cut.piece_of(offset, span.len() as u64)?).ok()?;
+        let mut of_device = self.keys.iter().filter(|key| key.device == device);
+        of_device.nth(place).map(|key| key.local)
     }
 
     /// Whether all bytes of `span` are in this memory.
@@ -96,12 +120,33 @@ mod tests {
         let span = block.span(16, 32).unwrap();
         let keys = vec![key(first, 1), key(second, 2)];
         let memory = DeviceMemory::new(&span, keys, span.clone());
-        assert_eq!(memory.local_key(first), Some(1));
-        assert_eq!(memory.local_key(second), Some(2));
-        assert_eq!(memory.local_key(unknown), None);
+        assert_eq!(memory.local_key(first, &span), Some(1));
+        assert_eq!(memory.local_key(second, &block.span(40, 8).unwrap()), Some(2));
+        assert_eq!(memory.local_key(second, &block.span(40, 9).unwrap()), None);
+        assert_eq!(memory.local_key(unknown, &span), None);
         assert!(memory.covers(&block.span(16, 32).unwrap()));
         assert!(!memory.covers(&block.span(15, 2).unwrap()));
         assert!(!memory.covers(&block.span(40, 9).unwrap()));
         assert!(!memory.covers(&other.span(16, 32).unwrap()));
+    }
+
+    /// The key of a slice is that of its piece and its device.
+    #[test]
+    fn keys_of_pieces_are_told_apart() {
+        let block = Memory::zeroed(64).unwrap();
+        let [first, second] = std::array::from_fn(|_| DeviceId::next());
+        let cut = Cut::new(32, 20, 4).unwrap();
+        assert_eq!(cut.pieces().collect::<Vec<_>>(), [0..20, 16..32]);
+        let key = |device, local| DeviceKey { device, local, remote: 10 * local };
+        let keys = vec![key(first, 1), key(second, 2), key(first, 3), key(second, 4)];
+        let span = block.span(8, 32).unwrap();
+        let memory = DeviceMemory::in_pieces(&span, cut, keys, ());
+        let at = |offset: usize, length| block.span(8 + offset, length).unwrap();
+        assert_eq!(memory.local_key(first, &at(0, 20)), Some(1));
+        assert_eq!(memory.local_key(second, &at(15, 4)), Some(2));
+        assert_eq!(memory.local_key(first, &at(16, 4)), Some(3));
+        assert_eq!(memory.local_key(second, &at(28, 4)), Some(4));
+        assert_eq!(memory.local_key(first, &at(10, 11)), None, "over a boundary");
+        assert_eq!(memory.local_key(first, &block.span(0, 4).unwrap()), None);
     }
 }

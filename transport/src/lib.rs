@@ -9,21 +9,25 @@
 mod block;
 mod device;
 mod endpoints;
+mod huge;
 mod limit;
+mod mapping;
 mod numa;
 mod path;
 mod posting;
 mod region;
 mod spin;
 
-pub use block::{Memory, MemoryError, Span};
+pub use block::{BlockId, Memory, MemoryError, Span};
 pub use device::{DeviceId, DeviceKey, DeviceMemory};
 pub use endpoints::{Attempt, Created, Endpoints, NotCreated, TransportKind};
 pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
 };
+pub use handfast_core::wire::Cut;
 pub use limit::{LimitReached, NicLimit};
-pub use path::{DataPath, Step};
+pub use mapping::HiddenFromChildren;
+pub use path::{DataPath, LaneHandle, Step};
 pub use posting::{LaneSink, Posting};
 pub use region::{
     Access, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable, RegistrationError,

@@ -30,7 +30,7 @@ pub enum NicLimit {
     /// Regions of the device.
     #[error("registered regions")]
     Regions,
-    /// Memory that the process may lock, in bytes, per device.
+    /// Memory that the process may lock, in bytes. Every device charges the same bytes again.
     #[error("locked memory, in bytes")]
     LockedMemory,
 }
@@ -50,9 +50,23 @@ impl NicLimit {
             Self::CompletionEntries => "retire idle lanes, or lower NicConfig::depth",
             Self::Regions => "register fewer and larger regions, or unregister some",
             Self::LockedMemory => {
-                "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK= of systemd), or give \
-                 the process CAP_IPC_LOCK"
+                "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK= of systemd), which \
+                 every device charges again for the same bytes, or give the process CAP_IPC_LOCK"
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory registered with eight devices is charged eight times, which nobody expects.
+    #[test]
+    fn locked_memory_refusal_tells_the_factor() {
+        let limit = LimitReached { limit: NicLimit::LockedMemory, in_use: 1, max: 65_536 };
+        let text = limit.to_string();
+        assert!(text.contains("every device charges again"), "{text}");
+        assert!(text.starts_with("locked memory, in bytes: 1 of 65536 are in use"), "{text}");
     }
 }

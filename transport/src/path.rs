@@ -5,6 +5,7 @@ use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
 use handfast_core::{Lifecycle, NicPath};
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// An operation of a transport, of unbounded duration.
 pub type Step<T> = Pin<Box<dyn Future<Output = Result<T, TransportError>> + Send>>;
@@ -15,6 +16,11 @@ pub trait DataPath: Send + Sync + 'static {
     /// Posts slices on a lane, in order, and leaves `postings` empty. A slice that is not accepted
     /// completes before this returns.
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>);
+
+    /// Returns a handle of a lane, for postings without a look-up; `None` if the transport has none.
+    fn handle(&self, _lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        None
+    }
 
     /// Requests the release of a posted slice. A transport that cannot release it lets it complete.
     fn withdraw(&self, lane: Lifecycle, slice: SliceId);
@@ -34,4 +40,11 @@ pub trait DataPath: Send + Sync + 'static {
 
     /// Records that all rails to a peer have failed, so that its lanes run over TCP for a while.
     fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
+}
+
+/// A lane of a [`DataPath`].
+pub trait LaneHandle: Send + Sync + 'static {
+    /// Like [`DataPath::post`] on this lane. Returns false and leaves `postings` as they are once the
+    /// transport has forgotten the lane.
+    fn post(&self, postings: &mut Vec<Posting>) -> bool;
 }

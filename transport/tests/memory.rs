@@ -1,5 +1,5 @@
 //! Blocks, spans and regions at their limits.
-#![allow(unsafe_code, reason = "one test wraps foreign memory")]
+#![allow(unsafe_code, reason = "foreign memory, and a check in a forked child")]
 
 use handfast_transport::{
     Access, Direction, Memory, MemoryError, REGIONS_MAX, RegionCache, RegionError, RegionTable,
@@ -7,7 +7,10 @@ use handfast_transport::{
 };
 use proptest::prelude::*;
 use std::io::{Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn ranges_are_checked_without_overflow() {
@@ -142,4 +145,108 @@ proptest! {
         prop_assert_eq!(&out, &model);
         prop_assert_eq!(memory.crc32c(0, 256).unwrap(), crc32c::crc32c(&model));
     }
+}
+
+/// Whether a child that this process forks has the memory.
+fn is_in_children(memory: &Memory) -> bool {
+    let address = memory.address() as usize;
+    let mut child = Command::new("true");
+    // SAFETY: one system call between fork and exec, which allocates nothing and takes no lock.
+    unsafe {
+        child.pre_exec(move || {
+            let page = std::ptr::without_provenance_mut(address);
+            let mut resident = 0_u8;
+            match libc::mincore(page, 1, &raw mut resident) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    match child.status() {
+        Ok(_) => true,
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A device writes to the pages of this process. A forked child must not have them, since one of the
+/// two then gets copies, but it has everything again once no device knows the block.
+#[test]
+fn children_lack_a_block_while_it_is_hidden() {
+    let memory = Memory::zeroed(100_000).unwrap();
+    memory.copy_in(0, &[7; 100_000]).unwrap();
+    assert!(is_in_children(&memory));
+    let first = memory.hide_from_children().unwrap();
+    let second = memory.whole().uncounted().memory().hide_from_children().unwrap();
+    assert!(!is_in_children(&memory));
+    drop(first);
+    assert!(!is_in_children(&memory), "one still hides it");
+    drop(second);
+    assert!(is_in_children(&memory));
+    assert_eq!(memory.crc32c(0, 100_000).unwrap(), crc32c::crc32c(&[7; 100_000]));
+}
+
+/// A file's pages are shared with children, and foreign ones are not ours to hide.
+#[test]
+fn files_and_foreign_memory_stay_with_children() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(10_000).unwrap();
+    let mapped = Memory::map_file(&file, true, 10_000).unwrap();
+    let hidden = mapped.hide_from_children().unwrap();
+    assert!(is_in_children(&mapped) && !mapped.is_foreign());
+    drop(hidden);
+
+    let owner = Memory::zeroed(10_000).unwrap();
+    let start = owner.whole().as_ptr();
+    // SAFETY: the block owns the bytes, and nobody refers to them.
+    let foreign = unsafe { Memory::from_raw(start, 10_000, Arc::new(owner)) }.unwrap();
+    let _hidden = foreign.hide_from_children().unwrap();
+    assert!(is_in_children(&foreign) && foreign.is_foreign());
+}
+
+/// A value that lives with a block ends with its last span, although it has the bytes itself.
+#[test]
+fn block_ends_what_lives_with_it() {
+    struct Registered(Arc<AtomicBool>, handfast_transport::Span);
+    impl Drop for Registered {
+        fn drop(&mut self) {
+            let mut byte = [0];
+            self.1.copy_out(0, &mut byte).unwrap();
+            assert_eq!(byte, [5], "its bytes are mapped still");
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let memory = Memory::zeroed(4096).unwrap();
+    memory.copy_in(16, &[5]).unwrap();
+    let (ended, span) = (Arc::new(AtomicBool::new(false)), memory.span(16, 8).unwrap());
+    let known = span.uncounted();
+    assert_eq!((memory.holders(), known.memory().holders()), (2, 1));
+    assert!(known.memory().same_block(&memory) && known.memory().id() == memory.id());
+    assert_eq!((known.address(), known.len()), (span.address(), 8));
+    memory.drop_with_block(Registered(Arc::clone(&ended), known));
+    drop(memory);
+    assert!(!ended.load(Ordering::Relaxed));
+    drop(span);
+    assert!(ended.load(Ordering::Relaxed));
+    assert_ne!(Memory::zeroed(1).unwrap().id(), Memory::zeroed(1).unwrap().id());
+}
+
+/// Large blocks begin at a huge page and say how much of them is on huge pages; small ones do not ask.
+#[test]
+fn large_blocks_ask_for_huge_pages() {
+    const HUGE: usize = 2 << 20;
+    for bytes in [HUGE, HUGE + 1, 3 * HUGE + 4096] {
+        let memory = Memory::zeroed(bytes).unwrap();
+        assert_eq!((memory.address() as usize % HUGE, memory.len()), (0, bytes));
+        assert_eq!(memory.huge_page_bytes().unwrap(), 0, "no page is there yet");
+        memory.copy_in(0, &vec![1; bytes]).unwrap();
+        let huge = memory.huge_page_bytes().unwrap();
+        println!("{huge} of {bytes} bytes are on huge pages");
+        assert!(huge <= bytes as u64 && huge.is_multiple_of(HUGE as u64), "{huge}");
+        assert_eq!(memory.crc32c(0, bytes).unwrap(), crc32c::crc32c(&vec![1; bytes]));
+    }
+    let small = Memory::zeroed(HUGE - 1).unwrap();
+    small.copy_in(0, &[1]).unwrap();
+    assert_eq!(small.huge_page_bytes().unwrap(), 0);
+    assert!(matches!(Memory::zeroed(isize::MAX as usize), Err(MemoryError::Size(_))));
 }

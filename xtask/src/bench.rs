@@ -26,7 +26,8 @@ const PEERS: &str = "1000";
 /// four; latency of single requests; the first transfer to a new peer; processor time; and a
 /// thousand peers. Each round also measures one TCP socket between two processes. Ratios are
 /// medians of the rounds' ratios, so they roughly hold on a busy machine too. One process runs on
-/// the first processor, the other on the last.
+/// the first processor, the other on the last. Slices are also measured in the engine alone, without a
+/// network or device.
 ///
 /// Writes `bench.json` and `README.md`. Takes about six minutes after the build, with
 /// --quick less than one.
@@ -55,6 +56,8 @@ struct Part {
     quick: [&'static str; 3],
 }
 
+/// The engine's benchmark of slices.
+const SLICES: [&str; 6] = ["bench", "--quiet", "-p", "handfast", "--bench", "slices"];
 /// Timeout after which a run is killed.
 const LIMIT: Duration = Duration::from_secs(300);
 const PARTS: [Part; 2] = [
@@ -77,6 +80,9 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let build = ["build", "--quiet", "--release", "-p", "handfast-cli"];
     let built = project.cargo(&build).status().context("cargo build")?;
     ensure!(built.success(), "handfast does not build: {built}");
+    // What is built here is not built within a limit.
+    let built = project.cargo(&SLICES).arg("--no-run").status().context("cargo bench")?;
+    ensure!(built.success(), "the engine's benchmark does not build: {built}");
     let program = project.target().join("release/handfast");
     let folder = match (&arguments.folder, arguments.quick) {
         (Some(folder), _) => folder.clone(),
@@ -96,6 +102,10 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         // Standard error is in the same log.
         figures.add(output.lines().find(|line| line.starts_with('{')).unwrap_or_default())?;
     }
+    println!("measuring slices in the engine");
+    let slices = project.cargo(&SLICES);
+    let output = project.run(slices, "bench-slices", Instant::now() + LIMIT)?;
+    figures.add(output.lines().find(|line| line.starts_with('{')).unwrap_or_default())?;
     figures.took(began.elapsed());
     let targets = targets::judge(&figures);
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;

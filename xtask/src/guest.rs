@@ -27,23 +27,34 @@ const COMMAND: &str = "handfast";
 /// Tests of the program and of the engine, by parts of their names.
 const ONE_HOST: [&str; 7] =
     ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_loss::", "rdma_rails::", "--skip", FLEET];
-/// Tests that run nightly. They take half of the guest's time, and their other half is tested without
-/// a device, or by a shorter test.
-const LONG: [&str; 13] = [
-    "rdma::auto_falls_back_between_unreachable_nics",
-    "rdma::doctor::planted_faults_are_found_and_each_is_cured_by_its_own_remedy",
-    "rdma::missing_library_fails_rdma_and_auto_falls_back",
-    "rdma::pair_without_common_transport_names_the_remedy",
-    "rdma::smoke_of_one_nic_runs_alone_and_against_a_server",
-    "rdma::smoke_without_device_or_library_names_the_lack",
-    "rdma_engine::silent_peer_delays_no_other_opening",
-    "rdma_limits::queue_pair_limit_is_reported_with_its_remedy",
-    "rdma_loss::put_ends_with_a_typed_error_when_its_server_is_killed",
-    "rdma_loss::put_to_a_stopped_server_ends_in_time",
-    "rdma_rails::bytes_use_the_nic_near_their_memory",
-    "rdma_rails::lanes_use_tcp_while_both_nics_are_cut",
-    "rdma_rails::striped_request_survives_a_cut_nic",
+/// Stories of the verbs transport that run in the guest at every change: they ask for the answers, the
+/// lists or the network of a kernel. All others run on scripted devices.
+const KERNEL_STORIES: [&str; 12] = [
+    "disturbances::link_down_fails_posts_until_it_returns",
+    "disturbances::moved_address_breaks_lanes_and_is_refound",
+    "ends::queue_pair_churn_leaks_nothing",
+    "hazards::an_old_pairing_is_seen_by_a_read_and_not_by_a_write",
+    "lanes::a_new_address_of_the_port_is_told",
+    "lanes::packets_have_traffic_class_and_mtu_of_sender",
+    "lanes::sides_of_different_families_meet_at_the_second_lane",
+    "lanes::silent_address_fails_in_bounded_time",
+    "lanes::what_is_written_is_there_and_what_is_read_comes_back",
+    "limits::a_machine_without_the_library_is_told_so",
+    "limits::memlock_error_names_limit_and_cure",
+    "limits::the_ipv4_address_is_chosen_and_explained",
 ];
+/// Stories of the program that run in the guest at every change.
+const PROGRAM_STORIES: [&str; 7] = [
+    "rdma::files_of_every_size_are_put_and_come_back_the_same",
+    "rdma_engine::cut_nic_ends_its_transfers_in_time_and_no_others",
+    "rdma_engine::given_up_write_releases_memory_and_keeps_its_lane",
+    "rdma_engine::no_byte_of_a_given_up_write_lands_after_its_fence",
+    "rdma_limits::exhausted_device_evicts_the_longest_idle_lane",
+    "rdma_loss::put_goes_on_when_its_server_is_killed_and_restarted",
+    "rdma_rails::peers_memory_decides_between_equally_near_nics",
+];
+/// Stories of the verbs transport at night: all.
+const EVERY_STORY: [&str; 4] = ["--skip", "native::", "--skip", "scripted::"];
 /// Tests with released nodes as peers. Their names contain one of the above, and two of them at
 /// once need more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";
@@ -156,14 +167,14 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![
         // The tests of the program make devices of the same names.
-        Step::new("soft-roce", |deadline| {
-            in_one_guest(project, &[Tests::of("transport-rdma/rdma"), CONFORMANCE], deadline)
+        Step::new("soft-roce", move |deadline| {
+            let words = if nightly { &EVERY_STORY[..] } else { &KERNEL_STORIES };
+            let stories = Tests { words, ..Tests::of("transport-rdma/rdma") };
+            in_one_guest(project, &[stories, CONFORMANCE], deadline)
         }),
         Step::new("program", move |deadline| {
-            let left_out = if nightly { &[][..] } else { &LONG };
-            let mut words = ONE_HOST.to_vec();
-            words.extend(left_out.iter().flat_map(|name| ["--skip", name]));
-            Tests { words: &words, nightly, ..PROGRAM }.run(project, deadline)
+            let words = if nightly { &ONE_HOST[..] } else { &PROGRAM_STORIES };
+            Tests { words, nightly, ..PROGRAM }.run(project, deadline)
         }),
         Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
     ];
@@ -324,8 +335,13 @@ mod tests {
     #[test]
     fn test_that_is_named_exists() {
         let project = Project::find().unwrap();
-        let stories = project.root().join("cli/tests/stories");
-        for name in LONG {
+        let folders = ["cli/tests/stories", "transport-rdma/tests/rdma"];
+        let [program, transport] = folders.map(|folder| project.root().join(folder));
+        let of = |folder: PathBuf, names: &[&'static str]| {
+            names.iter().map(|name| (folder.clone(), *name)).collect::<Vec<_>>()
+        };
+        let named = [of(program, &PROGRAM_STORIES), of(transport, &KERNEL_STORIES)].concat();
+        for (stories, name) in named {
             let (module, name) = name.rsplit_once("::").unwrap();
             let file = stories.join(module.replace("::", "/")).with_extension("rs");
             let text = fs::read_to_string(file).unwrap();

@@ -6,7 +6,7 @@ use crate::environment::Environment;
 use crate::runtime;
 use handfast::rdma::RdmaOptions;
 use handfast::{Access, Engine, Error, Memory, Registration, Side as Blamed, TransportChoice};
-use handfast_diagnosis::doctor::{LANE_BYTES, LaneFailure, LaneStep, Lanes};
+use handfast_diagnosis::doctor::{LANE_BYTES, LaneFailure, LaneStep, Lanes, PacketClass};
 use handfast_diagnosis::{Side, ids};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -79,10 +79,17 @@ fn options(arguments: &Doctor) -> RdmaOptions {
         it.address = arguments.gid;
     });
     // A malformed environment is reported as its own finding.
-    match Environment::read() {
+    let options = match Environment::read() {
         Ok(environment) => environment.rdma(options),
         Err(_) => options,
-    }
+    };
+    arguments.tuning.apply(options)
+}
+
+/// Returns the class of a node's packets here.
+pub(super) fn packets(arguments: &Doctor) -> PacketClass {
+    let RdmaOptions { traffic_class, service_level, .. } = options(arguments);
+    PacketClass { traffic_class, service_level }
 }
 
 /// Opens lanes with the selected device.

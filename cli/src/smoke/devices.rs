@@ -4,11 +4,10 @@ use super::Smoke;
 use handfast::rdma::RdmaOptions;
 use handfast_diagnosis::doctor::{Device, Facts, Gid, Port};
 use handfast_transport_rdma::availability;
-use std::path::Path;
 
 /// Returns all devices listed by the kernel. The engine reports unreadable ones.
 pub(super) fn all() -> Vec<Device> {
-    Facts::read(Path::new("/")).devices
+    Facts::read(&handfast_transport_rdma::root()).devices
 }
 
 /// Describes a device for people.

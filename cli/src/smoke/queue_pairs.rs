@@ -42,8 +42,8 @@ impl LaneSink for Completions {
 }
 
 impl NicSink for Completions {
-    fn on_device_event(&self, event: DeviceEvent) {
-        tracing::debug!(?event, "event of the RDMA device");
+    fn on_device_event(&self, device: &str, event: DeviceEvent) {
+        tracing::debug!(device, ?event, "event of the RDMA device");
     }
 }
 

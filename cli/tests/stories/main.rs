@@ -20,6 +20,8 @@ mod metrics;
 mod mooncake;
 #[cfg(feature = "verbs")]
 mod mooncake_rdma;
+#[cfg(feature = "verbs")]
+mod native;
 mod nodes;
 mod output;
 #[cfg(feature = "verbs")]

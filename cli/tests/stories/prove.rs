@@ -33,7 +33,7 @@ const LIES: [(&str, &str); 17] = [
 /// Starts the program on devices of a list.
 fn prove(devices: &str, arguments: &[&str]) -> Output {
     let process = Process::new(devices).unwrap();
-    let mut command = process.of(Path::new(PROGRAM));
+    let mut command = process.program(Path::new(PROGRAM));
     command.args(["doctor", "--prove"]).args(arguments).output().unwrap()
 }
 
@@ -152,7 +152,7 @@ fn file_names_versions_device_and_methods() {
 fn table_fits_narrow_and_wide_terminals() {
     for columns in ["40", "80", "110"] {
         let process = Process::new("nic0=mlx5:lies=reset").unwrap();
-        let mut command = process.of(Path::new(PROGRAM));
+        let mut command = process.program(Path::new(PROGRAM));
         let command = command.args(["doctor", "--prove"]).env("COLUMNS", columns);
         let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
         assert!(text.contains("moves to ERR") && text.contains("clears, usable again"), "{text}");

@@ -11,18 +11,21 @@ use std::process::{Command, Stdio};
 
 const RDMA: [&str; 2] = ["--transport", "rdma"];
 const AUTO: [&str; 2] = ["--transport", "auto"];
+/// The NIC of servers, and of clients: other tests make and end more.
+const THERE: [&str; 2] = ["--device", "rxe1"];
+const HERE: [&str; 2] = ["--device", "rxe0"];
 /// Pinning pages takes its time in a machine that is emulated.
 const SMALL: [&str; 2] = ["--memory", "m=1M"];
 
 /// A server at rxe1.
 fn serve(options: &[&str]) -> Server {
-    Server::start_at("10.0.0.2:0", &[&RDMA[..], options].concat())
+    Server::start_at("10.0.0.2:0", &[&RDMA[..], &THERE, options].concat())
 }
 
 /// Runs a client at rxe0 that must succeed over RDMA, with progress at most on standard error.
 #[track_caller]
 fn over_rdma(arguments: &[&str]) {
-    succeeded(&run(&[arguments, &RDMA[..], &["--device", "rxe0"]].concat()));
+    succeeded(&run(&[arguments, &RDMA[..], &HERE].concat()));
 }
 
 #[track_caller]
@@ -44,7 +47,7 @@ fn files_of_every_size_are_put_and_come_back_the_same() {
     let server = serve(&["--memory", "m=8M"]);
     assert!(server.lines.contains(&"lanes over rdma by rxe1".to_owned()), "{:?}", server.lines);
     let empty = folder.patterned("empty", 0, 0);
-    succeed(&[&["put", &empty, &server.at("m")], &RDMA[..]].concat());
+    succeed(&[&["put", &empty, &server.at("m")], &RDMA[..], &HERE].concat());
     let copy = folder.name("copy");
     // A byte, a page and one, some slices and one, more than a chunk.
     for (seed, bytes) in [1, 4097, MIB + 1, 5 * MIB + 5].into_iter().enumerate() {
@@ -100,17 +103,31 @@ fn auto_uses_rdma_or_explains_tcp() {
     let Some(()) = guest() else { return };
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
-    let auto = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
+    let auto = Server::start_at("10.0.0.2:0", &[&AUTO[..], &THERE, &SMALL].concat());
     let lines = &auto.lines;
     assert!(lines.contains(&"lanes over rdma and tcp by rxe1".to_owned()), "{lines:?}");
-    let output = succeed(&[&["put", &file, &auto.address, "--json"], &AUTO[..]].concat());
+    let put = ["put", &file, &auto.address, "--json"];
+    let output = succeed(&[&put[..], &AUTO, &HERE].concat());
     assert!(output.contains(r#""transport":"rdma""#) && !output.contains("fallbacks"), "{output}");
     let output = succeed(&["put", &file, &auto.address, "--json"]);
     assert!(output.contains(r#""transport":"tcp""#), "{output}");
 
     let plain = Server::start_at("10.0.0.2:0", &SMALL);
-    let ended = run(&[&["put", &file, &plain.address, "--json"], &AUTO[..]].concat());
+    let ended = run(&[&["put", &file, &plain.address, "--json"], &AUTO[..], &HERE].concat());
     falls_back(&ended, &[&plain.address, "the peer's side", "the handshake", "offers no lane"]);
+}
+
+/// Without --device a server has all NICs, the one with its address first, for clients with one.
+#[test]
+fn server_without_named_nics_uses_all() {
+    let Some(()) = guest() else { return };
+    let folder = Folder::new();
+    let file = folder.patterned("file", MIB, 1);
+    let server = Server::start_at("10.0.0.2:0", &[&RDMA[..], &SMALL].concat());
+    let line = server.lines.iter().find_map(|line| line.strip_prefix("lanes over rdma by "));
+    let devices: Vec<_> = line.expect("a line of devices").split(" and ").collect();
+    assert!(devices[0] == "rxe1" && devices.contains(&"rxe0"), "{devices:?}");
+    over_rdma(&["put", &file, &server.address]);
 }
 
 #[test]
@@ -120,7 +137,7 @@ fn rdma_server_warns_once_of_tcp_clients() {
     let file = folder.patterned("file", 10, 1);
     let mut command = Command::new(crate::helpers::PROGRAM);
     command.args(["serve", "--until-stdin-ends", "--listen", "10.0.0.2:0"]).args(SMALL);
-    command.args(AUTO).stderr(Stdio::piped());
+    command.args(AUTO).args(THERE).stderr(Stdio::piped());
     let mut server = Server::spawn(command);
     for _ in 0..3 {
         succeed(&["put", &file, &server.address]);

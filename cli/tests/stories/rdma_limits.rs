@@ -63,7 +63,7 @@ async fn exhausted_device_evicts_the_longest_idle_lane() {
     let group = Group::new("server");
     let mut command = group.command();
     command.args(["serve", "--until-stdin-ends", "--listen", "10.0.0.2:0", "--memory", "m=1M"]);
-    command.args(["--transport", "rdma"]);
+    command.args(["--transport", "rdma", "--device", DEVICE]);
     let server = Server::spawn(command);
     // A completion queue, and the two queue pairs of one lane.
     group.allow(group.objects() + 3);
@@ -82,7 +82,8 @@ async fn exhausted_device_evicts_the_longest_idle_lane() {
 #[test]
 fn queue_pair_limit_is_reported_with_its_remedy() {
     let Some(()) = guest() else { return };
-    let server = Server::start_at("10.0.0.2:0", &["--transport", "rdma", "--memory", "m=1M"]);
+    let options = ["--transport", "rdma", "--device", DEVICE, "--memory", "m=1M"];
+    let server = Server::start_at("10.0.0.2:0", &options);
     let group = Group::new("client");
     // Three domains and regions and the like, of which one lane would be too much.
     group.allow(4);

@@ -17,7 +17,7 @@ const RANK_BITS: u32 = 4;
 const RANK_MAX: u8 = (1 << RANK_BITS) - 1;
 
 /// Rank of each rail for a request's two ends. A slice uses a usable lane of the lowest rank, equal
-/// ranks in turn, and waits while these are full. Other lanes serve it only while none of these is
+/// ranks in turn and less over a slower rail, and waits while these are full. Other lanes serve it only while none of these is
 /// usable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Affinity(u32);
@@ -113,7 +113,7 @@ impl Queues {
     pub(super) fn next(
         &mut self,
         may_be_cut: bool,
-        lane: impl Fn(Affinity) -> Option<u32>,
+        lane: impl Fn(&Queue) -> Option<u32>,
     ) -> Option<(QueueIndex, u32)> {
         let count = self.all.len();
         let found = (0..count).find_map(|step| {
@@ -121,7 +121,7 @@ impl Queues {
             let queue = &self.all[place];
             let uncut = queue.uncut.front().filter(|_| may_be_cut);
             queue.waiting.front().or(uncut)?;
-            Some((place, lane(queue.affinity)?))
+            Some((place, lane(queue)?))
         });
         let (place, lane) = found?;
         self.turn = (place + 1) % count;

@@ -35,6 +35,31 @@ pub(super) struct Debt {
     pub(super) lane: u32,
 }
 
+/// Spare lists kept for further batches.
+const SPARES_MAX: usize = 4;
+/// Requests of the longest spare list; that of a larger batch is freed with it.
+const SPARE_REQUESTS_MAX: usize = 256;
+
+/// Lists of finished batches, for the next ones. They are empty, so no fingerprint has them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spares(Vec<(Vec<Progress>, Vec<u32>)>);
+
+impl Spares {
+    fn take(&mut self) -> (Vec<Progress>, Vec<u32>) {
+        self.0.pop().unwrap_or_default()
+    }
+
+    /// Keeps the lists of a batch that has ended.
+    pub(super) fn keep(&mut self, batch: Batch) {
+        let Batch { mut requests, mut shares, .. } = batch;
+        if self.0.len() < SPARES_MAX && requests.capacity() <= SPARE_REQUESTS_MAX {
+            requests.clear();
+            shares.clear();
+            self.0.push((requests, shares));
+        }
+    }
+}
+
 /// A batch that has not ended.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
@@ -67,21 +92,24 @@ impl Batch {
         now: Instant,
         requests: &[Request],
         deadline: Option<Instant>,
+        spares: &mut Spares,
         mut queue: impl FnMut(usize) -> QueueIndex,
     ) -> Self {
+        let (mut progress, shares) = spares.take();
         let start = |(place, request): (usize, &Request)| {
             let queue = queue(place);
             Progress { request: *request, queue, bytes: 0, touched: false }
         };
+        progress.extend(requests.iter().enumerate().map(start));
         Self {
-            requests: requests.iter().enumerate().map(start).collect(),
+            requests: progress,
             slices: List::new(),
             debts: BTreeSet::new(),
             deadline,
             outcome: None,
             submitted: now,
             first_error: None,
-            shares: Vec::new(),
+            shares,
         }
     }
 
@@ -106,13 +134,13 @@ impl Batch {
         }
     }
 
-    pub(super) fn into_report(self, now: Instant, outcome: BatchOutcome) -> BatchReport {
+    pub(super) fn report(&self, now: Instant, outcome: BatchOutcome) -> BatchReport {
         let statuses =
             (0..).zip(&self.requests).map(|(index, progress)| self.status(index, progress));
         BatchReport {
             outcome,
             requests: statuses.collect(),
-            first_error: self.first_error,
+            first_error: self.first_error.clone(),
             submitted: self.submitted,
             finished: now,
         }
@@ -157,12 +185,17 @@ impl Share {
 
     /// Cuts the next piece, of at most so many bytes.
     pub(super) fn cut(&mut self, requests: &[Progress], bytes_max: u32) -> SliceRange {
-        let left = requests[self.next_request as usize].request.length - self.next_offset;
-        let length = u32::try_from(left).unwrap_or(u32::MAX).min(bytes_max);
+        let length = self.next_length(requests, bytes_max);
         let piece = SliceRange { request: self.next_request, offset: self.next_offset, length };
         self.next_offset += u64::from(length);
         self.skip(requests);
         piece
+    }
+
+    /// Length of the next piece.
+    pub(super) fn next_length(&self, requests: &[Progress], bytes_max: u32) -> u32 {
+        let left = requests[self.next_request as usize].request.length - self.next_offset;
+        u32::try_from(left).unwrap_or(u32::MAX).min(bytes_max)
     }
 
     /// Moves on to the next request of the share with bytes that are not cut.

@@ -60,6 +60,7 @@ impl Transfers {
                     Direction::Write => &mut moved.written,
                     Direction::Read => &mut moved.read,
                 } += u64::from(piece.length);
+                self.lanes.on_done(lane, piece.length);
                 self.remove_slice(slot);
                 self.settle(now, batch);
             }
@@ -194,6 +195,7 @@ impl Transfers {
         self.lanes.on_answered(lane);
         self.slices.renew(slot);
         self.slices[slot].place = Place::Waiting;
+        self.lanes.on_returned(lane, self.slices[slot].piece.length);
     }
 
     /// Bytes of the attempt may have reached the peer, or may yet.

@@ -61,7 +61,7 @@ impl Transfers {
     }
 
     fn hash_lane(&self, slot: u32, lane: &Lane, mut hasher: &mut dyn Hasher) {
-        (slot, lane.lifecycle, lane.fenced, lane.down, lane.rail).hash(&mut hasher);
+        (slot, lane.lifecycle, lane.fenced, lane.down, lane.rail()).hash(&mut hasher);
         lane.fence_lost.is_some().hash(&mut hasher);
         hash_list::<_, OF_PLACE>(&lane.slices, &self.slices, hasher);
         for debtor in &lane.debtors {

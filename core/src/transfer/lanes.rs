@@ -1,17 +1,20 @@
 //! The lanes of one peer, and which of them have room.
 
 use super::affinity::Affinity;
+use super::balance::{Balance, GROUPS, Group, group_of};
 use super::batch::OF_PLACE;
-use super::slab::{Link, Linked, List, Slab, hash_list};
+use super::slab::{Link, Linked, List, Slab};
 use super::types::{InputError, Moved};
 use crate::identity::Lifecycle;
+use crate::time::Instant;
 use crate::transport::TransportError;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 use core::ops::{Index, IndexMut};
 
-/// Lanes that can take another slice, the next in turn first.
+/// Lanes of a group that can take another slice, the next in turn first.
 const READY: usize = 0;
 
 /// A lane that is up, or down and owing a fence.
@@ -29,19 +32,35 @@ pub(super) struct Lane {
     /// It is drained and gone.
     pub(super) down: bool,
     /// Number of its rail.
-    pub(super) rail: Option<u8>,
+    rail: Option<u8>,
     /// Bytes moved over it and not reported yet; left out of fingerprints.
     pub(super) moved: Moved,
     /// It has not failed, so slices may be posted on it.
     usable: bool,
     depth: u32,
     posted: u32,
+    /// Bytes of the posted slices.
+    bytes: u64,
+    /// Its place in the order of turns, while it can take another slice.
+    turn: u64,
     link: Link,
 }
 
 impl Lane {
     pub(super) fn posted(&self) -> u32 {
         self.posted
+    }
+
+    pub(super) fn rail(&self) -> Option<u8> {
+        self.rail
+    }
+
+    fn group(&self) -> Group {
+        group_of(self.rail)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.usable && self.posted < self.depth
     }
 }
 
@@ -59,9 +78,23 @@ impl Linked<READY> for Lane {
 pub(super) struct Lanes {
     slab: Slab<Lane>,
     slots: BTreeMap<Lifecycle, u32>,
-    ready: List<READY>,
+    /// Lanes by their rail, so that the nearest are found without a look at the others.
+    groups: [GroupLanes; GROUPS],
+    balance: Balance,
+    /// The next turn.
+    turn: u64,
     usable: u32,
     lanes_max: u32,
+    /// Time of the last call. Each sets it before it asks for outputs, so it is left out of
+    /// fingerprints.
+    now: Instant,
+}
+
+/// The lanes over one rail.
+#[derive(Clone, Debug)]
+struct GroupLanes {
+    ready: List<READY>,
+    usable: u32,
 }
 
 impl Lanes {
@@ -69,9 +102,12 @@ impl Lanes {
         Self {
             slab: Slab::new(lanes_max),
             slots: BTreeMap::new(),
-            ready: List::new(),
+            groups: core::array::from_fn(|_| GroupLanes { ready: List::new(), usable: 0 }),
+            balance: Balance::new(),
+            turn: 0,
             usable: 0,
             lanes_max,
+            now: Instant(0),
         }
     }
 
@@ -115,36 +151,78 @@ impl Lanes {
             usable: true,
             depth,
             posted: 0,
+            bytes: 0,
+            turn: 0,
             link: Link::LOOSE,
         });
         let slot = slot.ok_or(InputError::TooManyLanes { max: self.lanes_max })?;
         self.slots.insert(lane, slot);
-        self.ready.push_back(&mut self.slab, slot);
         self.usable += 1;
+        self.groups[group_of(None)].usable += 1;
+        self.pass_turn(slot);
         Ok(())
     }
 
-    /// The lane whose turn it is, of the nearest that are usable; `None` while these are full.
-    pub(super) fn next_ready(&self, affinity: Affinity) -> Option<u32> {
-        if affinity == Affinity::ANY {
-            return self.ready.front();
+    /// Takes the time of a call.
+    pub(super) fn set_time(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Moves a lane to the group of another rail; it keeps its turn.
+    pub(super) fn set_rail(&mut self, slot: u32, rail: Option<u8>) {
+        let lane = &mut self.slab[slot];
+        let (from, to) = (lane.group(), group_of(rail));
+        lane.rail = rail;
+        if from == to {
+            return;
         }
-        let rank = |slot: u32| affinity.rank(self.slab[slot].rail);
-        let usable = self.slots.values().filter(|slot| self.slab[**slot].usable);
-        let nearest = usable.map(|slot| rank(*slot)).min()?;
-        let mut ready = core::iter::successors(self.ready.front(), |slot| {
-            List::<READY>::after(&self.slab, *slot)
-        });
-        ready.find(|slot| rank(*slot) == nearest)
+        let (usable, is_ready, turn) = (lane.usable, lane.is_ready(), lane.turn);
+        self.balance.regroup(from, to, lane.bytes, self.now);
+        if usable {
+            self.groups[from].usable -= 1;
+            self.groups[to].usable += 1;
+        }
+        if is_ready {
+            self.groups[from].ready.remove(&mut self.slab, slot);
+            let later = |slot: &u32| self.slab[*slot].turn > turn;
+            let next = self.ready_of(to).find(later);
+            self.groups[to].ready.insert_before(&mut self.slab, slot, next);
+        }
+    }
+
+    /// The lane whose turn it is with a slice of so many bytes, of the nearest that are usable; `None`
+    /// while these are full, or would end with it later than another that is.
+    pub(super) fn next_ready(
+        &self,
+        affinity: Affinity,
+        bytes: impl FnOnce() -> u32,
+    ) -> Option<u32> {
+        let usable = || (0..GROUPS).filter(|group| self.groups[*group].usable > 0);
+        let rank = |group: &Group| affinity.rank(Some(*group as u8));
+        let nearest = usable().map(|group| rank(&group)).min()?;
+        let near = || usable().filter(|group| rank(group) == nearest);
+        let first = |group: Group| self.groups[group].ready.front();
+        let turn = |slot: &u32| self.slab[*slot].turn;
+        if !self.balance.is_uneven() {
+            return near().filter_map(first).min_by_key(turn);
+        }
+        let fastest = near().max_by_key(|group| self.balance.share(*group))?;
+        let bytes = bytes();
+        let may_take = |group: &Group| self.balance.may_take(*group, fastest, bytes);
+        near().filter(may_take).filter_map(first).min_by_key(turn)
     }
 
     /// Counts a slice posted on the lane, and passes the turn on.
-    pub(super) fn on_posted(&mut self, slot: u32) {
-        self.ready.remove(&mut self.slab, slot);
+    pub(super) fn on_posted(&mut self, slot: u32, bytes: u32) {
         let lane = &mut self.slab[slot];
+        let group = lane.group();
         lane.posted += 1;
-        if lane.posted < lane.depth {
-            self.ready.push_back(&mut self.slab, slot);
+        lane.bytes += u64::from(bytes);
+        let is_ready = lane.is_ready();
+        self.balance.on_posted(group, bytes, self.now);
+        self.groups[group].ready.remove(&mut self.slab, slot);
+        if is_ready {
+            self.pass_turn(slot);
         }
     }
 
@@ -154,8 +232,40 @@ impl Lanes {
         let was_full = lane.posted == lane.depth;
         lane.posted -= 1;
         if was_full && lane.usable {
-            self.ready.push_back(&mut self.slab, slot);
+            self.pass_turn(slot);
         }
+    }
+
+    /// Counts the bytes of a posted slice that is answered.
+    pub(super) fn on_returned(&mut self, slot: u32, bytes: u32) {
+        let lane = &mut self.slab[slot];
+        lane.bytes -= u64::from(bytes);
+        let group = lane.group();
+        self.balance.on_returned(group, bytes);
+    }
+
+    /// Takes the success of a slice, where there are lanes over several rails to choose from.
+    pub(super) fn on_done(&mut self, slot: u32, bytes: u32) {
+        if self.groups.iter().filter(|group| group.usable > 0).nth(1).is_some() {
+            let group = self.slab[slot].group();
+            self.balance.on_done(group, bytes, self.now);
+        }
+    }
+
+    /// Makes a lane that can take another slice the last in turn.
+    fn pass_turn(&mut self, slot: u32) {
+        let lane = &mut self.slab[slot];
+        lane.turn = self.turn;
+        let group = lane.group();
+        self.turn += 1;
+        self.groups[group].ready.push_back(&mut self.slab, slot);
+    }
+
+    /// The lanes of a group that can take another slice, the next in turn first.
+    fn ready_of(&self, group: Group) -> impl Iterator<Item = u32> {
+        core::iter::successors(self.groups[group].ready.front(), |slot| {
+            List::<READY>::after(&self.slab, *slot)
+        })
     }
 
     /// Lets nothing more be posted on the lane.
@@ -164,9 +274,11 @@ impl Lanes {
         if !core::mem::take(&mut lane.usable) {
             return;
         }
+        let (group, had_room) = (lane.group(), lane.posted < lane.depth);
         self.usable -= 1;
-        if lane.posted < lane.depth {
-            self.ready.remove(&mut self.slab, slot);
+        self.groups[group].usable -= 1;
+        if had_room {
+            self.groups[group].ready.remove(&mut self.slab, slot);
         }
     }
 
@@ -181,7 +293,10 @@ impl Lanes {
 
     /// Feeds who is next in turn and what room there is to `hasher`.
     pub(super) fn hash_order(&self, hasher: &mut &mut dyn Hasher) {
-        hash_list::<_, READY>(&self.ready, &self.slab, *hasher);
+        let mut ready: Vec<u32> = (0..GROUPS).flat_map(|group| self.ready_of(group)).collect();
+        ready.sort_unstable_by_key(|slot| self.slab[*slot].turn);
+        ready.hash(hasher);
+        self.balance.hash(hasher);
         self.slab.hash_free(hasher);
         for lane in self.slab.slots().filter_map(|slot| self.slab.get(slot)) {
             (lane.usable, lane.depth, lane.posted).hash(hasher);

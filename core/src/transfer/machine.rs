@@ -1,7 +1,7 @@
 //! The machine: what is submitted, what ends a batch, and what is to be done next.
 
-use super::affinity::{AFFINITIES_MAX, Affinity, QueueIndex, Queues};
-use super::batch::{Batch, OF_BATCH, Place, Share, Slice};
+use super::affinity::{AFFINITIES_MAX, Affinity, Queue, QueueIndex, Queues};
+use super::batch::{Batch, OF_BATCH, Place, Share, Slice, Spares};
 use super::lanes::Lanes;
 use super::slab::{List, Slab};
 use super::types::*;
@@ -17,7 +17,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 /// only while the outputs are drained: what was not polled was not posted.
 ///
 /// Posting and completing a slice takes constant time and, once every table has grown to its
-/// working size, no memory. Submitting and finishing take memory for the batch's requests.
+/// working size, no memory. A batch takes memory for its report.
 ///
 /// ```
 /// use handfast_core::transfer::{
@@ -55,6 +55,7 @@ pub struct Transfers {
     pub(super) lanes: Lanes,
     pub(super) shares: Slab<Share>,
     pub(super) queues: Queues,
+    spares: Spares,
     deadlines: BTreeSet<(Instant, u32)>,
     withdrawals: VecDeque<(Lifecycle, SliceId)>,
     finished: VecDeque<(BatchId, BatchReport)>,
@@ -78,6 +79,7 @@ impl Transfers {
             // A batch has at most one for each affinity.
             shares: Slab::new(u32::MAX),
             queues: Queues::new(),
+            spares: Spares::default(),
             deadlines: BTreeSet::new(),
             withdrawals: VecDeque::new(),
             finished: VecDeque::new(),
@@ -108,6 +110,7 @@ impl Transfers {
         deadline: Option<Instant>,
     ) -> Result<BatchId, SubmitError> {
         self.check_batch(now, requests, deadline)?;
+        self.lanes.set_time(now);
         let max = self.limits.batches_max;
         let too_many = SubmitError::TooManyBatches { max };
         // Unpolled reports count as well, or they would accumulate without a bound.
@@ -117,7 +120,7 @@ impl Transfers {
         }
         let queues = &mut self.queues;
         let queue = |place| affinities.get(place).map_or(0, |affinity| queues.find(*affinity));
-        let batch = Batch::new(now, requests, deadline, queue);
+        let batch = Batch::new(now, requests, deadline, &mut self.spares, queue);
         let slot = self.batches.insert(batch).ok_or(too_many)?;
         let id = BatchId(self.batches.key(slot));
         if let Some(deadline) = deadline {
@@ -164,7 +167,7 @@ impl Transfers {
     /// over none.
     pub fn set_rail(&mut self, lane: Lifecycle, rail: Option<u8>) {
         if let Some(slot) = self.lanes.find(lane) {
-            self.lanes[slot].rail = rail;
+            self.lanes.set_rail(slot, rail);
         }
     }
 
@@ -194,6 +197,7 @@ impl Transfers {
     /// Gives a batch up. It finishes when its posted slices are given back. Cancelling one that
     /// ended changes nothing.
     pub fn cancel(&mut self, now: Instant, batch: BatchId) {
+        self.lanes.set_time(now);
         match self.batches.find(batch.0) {
             Some(slot) => self.end(now, slot, BatchOutcome::Cancelled),
             None => self.counters.stale += 1,
@@ -202,6 +206,7 @@ impl Transfers {
 
     /// Takes one input. An error means that nothing changed.
     pub fn handle_input(&mut self, now: Instant, input: TransferInput) -> Result<(), InputError> {
+        self.lanes.set_time(now);
         match input {
             TransferInput::LaneUp { lane, depth } => return self.on_lane_up(lane, depth),
             TransferInput::LaneDown { lane, cause } => self.on_lane_down(now, lane, cause),
@@ -217,6 +222,7 @@ impl Transfers {
 
     /// Ends the batches whose deadline is not after `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.lanes.set_time(now);
         while let Some(&(deadline, slot)) = self.deadlines.first()
             && deadline <= now
         {
@@ -287,15 +293,25 @@ impl Transfers {
     }
 
     fn next_post(&mut self) -> Option<TransferOutput> {
-        let lanes = &self.lanes;
-        let may_be_cut = !self.slices.is_full();
-        let (queue, lane) = self.queues.next(may_be_cut, |affinity| lanes.next_ready(affinity))?;
+        let (lanes, slices, shares, batches) =
+            (&self.lanes, &self.slices, &self.shares, &self.batches);
+        let bytes_max = self.limits.slice_bytes_max;
+        let bytes = |queue: &Queue| match (queue.waiting.front(), queue.uncut.front()) {
+            (Some(slice), _) => slices[slice].piece.length,
+            (None, Some(share)) => {
+                let share = &shares[share];
+                share.next_length(&batches[share.batch].requests, bytes_max)
+            }
+            (None, None) => 0,
+        };
+        let lane = |queue: &Queue| lanes.next_ready(queue.affinity, || bytes(queue));
+        let (queue, lane) = self.queues.next(!slices.is_full(), lane)?;
         let slot = self.next_slice(queue)?;
         let slice = &mut self.slices[slot];
         slice.place = Place::Posted(lane);
         let work = self.batches[slice.batch].work(slice.piece);
+        self.lanes.on_posted(lane, slice.piece.length);
         self.lanes[lane].slices.push_back(&mut self.slices, slot);
-        self.lanes.on_posted(lane);
         self.counters.posts += 1;
         let lane = self.lanes[lane].lifecycle;
         Some(TransferOutput::Post { lane, slice: SliceId(self.slices.key(slot)), work })
@@ -390,7 +406,8 @@ impl Transfers {
             }
         }
         let outcome = batch.outcome.clone().unwrap_or(BatchOutcome::Success);
-        self.finished.push_back((id, batch.into_report(now, outcome)));
+        self.finished.push_back((id, batch.report(now, outcome)));
+        self.spares.keep(batch);
     }
 }
 

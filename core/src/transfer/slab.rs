@@ -160,6 +160,22 @@ impl<const CHAIN: usize> List<CHAIN> {
         self.tail = slot;
     }
 
+    /// Inserts a member before another, or at the end.
+    pub(super) fn insert_before<T: Linked<CHAIN>>(
+        &mut self,
+        slab: &mut Slab<T>,
+        slot: u32,
+        next: Option<u32>,
+    ) {
+        let Some(next) = next else { return self.push_back(slab, slot) };
+        let previous = core::mem::replace(&mut slab[next].link_mut().previous, slot);
+        *slab[slot].link_mut() = Link { previous, next };
+        match previous {
+            NONE => self.head = slot,
+            previous => slab[previous].link_mut().next = slot,
+        }
+    }
+
     pub(super) fn remove<T: Linked<CHAIN>>(&mut self, slab: &mut Slab<T>, slot: u32) {
         let link = core::mem::replace(slab[slot].link_mut(), Link::LOOSE);
         match link.previous {

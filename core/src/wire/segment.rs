@@ -1,5 +1,6 @@
 //! The segment descriptor of metadata frames: the served memory of a node, and its key `handfast`.
 
+use super::cut::Cut;
 use super::message::{DETAIL_BYTES_MAX, SHORT_TEXT_BYTES_MAX, from_object, truncated};
 use crate::identity::{Incarnation, NodeName};
 use crate::mooncake::{Nics, PriorityMatrix, Protocols, is_bounded, is_null, matrix};
@@ -102,9 +103,11 @@ pub struct RegionDescriptor {
     pub name: String,
     /// Key for access over TCP.
     pub key: u64,
-    /// Keys for access over RDMA, one per device of the node; empty for a region without
-    /// registrations.
+    /// Keys for access over RDMA, one per device of the node, of each piece in turn; empty for a
+    /// region without registrations.
     pub remote_keys: Vec<u32>,
+    /// The pieces, if there are several.
+    pub cut: Option<Cut>,
     /// First byte, in the owner's addresses.
     pub address: u64,
     /// Bytes.
@@ -223,8 +226,18 @@ struct WireRegion {
     key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     location: Option<String>,
+    /// In place of the keys in `buffers`, which belong to a whole region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pieces: Option<WirePieces>,
     readable: bool,
     writable: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WirePieces {
+    bytes: u64,
+    rkey: Vec<u32>,
+    step: u64,
 }
 
 impl NodeDescriptor {
@@ -286,16 +299,24 @@ impl NodeDescriptor {
 
     /// Encodes to the JSON text of a metadata frame: compact, keys sorted, one line feed.
     pub fn encode(&self) -> String {
-        let buffers = self.regions.iter().map(|region| WireBuffer {
-            addr: region.address,
-            length: region.bytes,
-            lkey: alloc::vec![0; region.remote_keys.len()],
-            name: region.name.clone(),
-            rkey: region.remote_keys.clone(),
+        let buffers = self.regions.iter().map(|region| {
+            let whole = if region.cut.is_some() { &[][..] } else { &region.remote_keys };
+            WireBuffer {
+                addr: region.address,
+                length: region.bytes,
+                lkey: alloc::vec![0; whole.len()],
+                name: region.name.clone(),
+                rkey: whole.to_vec(),
+            }
         });
         let regions = self.regions.iter().map(|region| WireRegion {
             key: alloc::format!("{:016x}", region.key),
             location: region.location.clone(),
+            pieces: region.cut.map(|cut| WirePieces {
+                bytes: cut.piece_bytes(),
+                rkey: region.remote_keys.clone(),
+                step: cut.step(),
+            }),
             readable: region.readable,
             writable: region.writable,
         });
@@ -401,14 +422,29 @@ fn decode_region(
     if !buffer.rkey.is_empty() && buffer.rkey.len() != devices {
         return Err(DescriptorError::Field("buffers.rkey"));
     }
+    let (remote_keys, cut) = match region.pieces {
+        None => (buffer.rkey, None),
+        Some(pieces) if buffer.rkey.is_empty() => {
+            let cut = decode_pieces(buffer.length, &pieces, devices);
+            (pieces.rkey, Some(cut.ok_or(DescriptorError::Field("regions.pieces"))?))
+        }
+        Some(_) => return Err(DescriptorError::Field("buffers.rkey")),
+    };
     Ok(RegionDescriptor {
         name: buffer.name,
         key: key.ok_or(DescriptorError::Field("regions.key"))?,
-        remote_keys: buffer.rkey,
+        remote_keys,
+        cut,
         address: buffer.addr,
         bytes: buffer.length,
         readable: region.readable,
         writable: region.writable,
         location: region.location,
     })
+}
+
+fn decode_pieces(bytes: u64, wire: &WirePieces, devices: usize) -> Option<Cut> {
+    let cut = Cut::of(bytes, wire.step, wire.bytes)?;
+    let keys = usize::try_from(cut.count()).ok()?.checked_mul(devices)?;
+    (wire.rkey.len() == keys).then_some(cut)
 }

@@ -5,6 +5,7 @@ mod model;
 mod names;
 mod near;
 mod random;
+mod split;
 mod stories;
 
 use handfast_core::transfer::{

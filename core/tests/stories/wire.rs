@@ -178,6 +178,33 @@ fn segment_descriptor_survives_the_wire() {
     assert_eq!(NodeDescriptor::decode(&many.encode()), Err(DescriptorError::Field("regions")));
 }
 
+/// A region of several pieces has a key for each and device, which readers without pieces do not see.
+#[test]
+fn region_in_pieces_survives_the_wire() {
+    let whole = descriptor();
+    let mut cut = whole.clone();
+    cut.regions[0].cut = Cut::new(1 << 30, 600 << 20, 16 << 20);
+    cut.regions[0].remote_keys = vec![1, 2];
+    let text = cut.encode();
+    assert_eq!(NodeDescriptor::decode(&text), Ok(cut));
+    let pieces = r#""pieces":{"bytes":629145600,"rkey":[1,2],"step":612368384},"#;
+    assert!(text.contains(pieces), "{text}");
+    let unaware = NodeDescriptor::decode(&text.replace(pieces, "")).unwrap();
+    assert!(unaware.regions[0].remote_keys.is_empty(), "it has no key that it could misuse");
+    for (from, to) in [
+        ("[1,2]", "[1]"),
+        ("[1,2]", "[1,2,3]"),
+        ("\"step\":612368384", "\"step\":0"),
+        ("\"step\":612368384", "\"step\":629145601"),
+        ("\"step\":612368384", "\"step\":1"),
+    ] {
+        let refused = Err(DescriptorError::Field("regions.pieces"));
+        assert_eq!(NodeDescriptor::decode(&text.replace(from, to)), refused, "{to}");
+    }
+    let both = whole.encode().replace(r#""readable""#, &format!("{pieces}\"readable\""));
+    assert_eq!(NodeDescriptor::decode(&both), Err(DescriptorError::Field("buffers.rkey")));
+}
+
 /// A descriptor without transports comes from a node with TCP alone.
 #[test]
 fn descriptor_without_transports_means_tcp() {
@@ -312,6 +339,7 @@ fn descriptor() -> NodeDescriptor {
             name: "m".repeat(REGION_NAME_BYTES_MAX),
             key: 0xfeed,
             remote_keys: vec![u32::MAX],
+            cut: None,
             address: 0x7f00_0000_0000,
             bytes: 1 << 30,
             readable: true,

@@ -1,5 +1,6 @@
 //! The report of the doctor, for people and for programs.
 
+use super::PacketClass;
 use super::compare;
 use super::exchange::Halves;
 use super::facts::Device;
@@ -58,6 +59,8 @@ pub struct Report {
     pub halves: Option<Box<Halves>>,
     /// RDMA devices.
     pub devices: Vec<Device>,
+    /// The class of the node's RDMA packets.
+    pub packets: PacketClass,
     /// The probes and their outcomes.
     pub checks: Vec<Check>,
 }
@@ -112,6 +115,7 @@ impl Report {
             "fatal": self.is_fatal(),
             "checks": checks.collect::<Vec<_>>(),
             "devices": self.devices,
+            "packets": self.packets,
             "halves": self.halves.as_ref().map(|halves| {
                 json!({ "here": halves.here, "there": halves.there })
             }),
@@ -127,6 +131,9 @@ impl Report {
             None => self.devices.iter().for_each(|device| {
                 out.push_str(&device_words(device, style));
             }),
+        }
+        if !self.devices.is_empty() {
+            out.push_str(&style.lines("", &packet_words(self.packets, language)));
         }
         for check in &self.checks {
             let title = format!("{}{}", check.title.get(language), language.pick(": ", ":"));
@@ -263,6 +270,26 @@ fn side_words(side: Side, language: Language) -> &'static str {
         Side::Remote => language.pick("the other host", "对端主机"),
         Side::Both => language.pick("both: the combination of the two", "双方:两侧的配置是否匹配"),
         Side::Unknown => language.pick("one of the two, or the path between", "两侧之一或中间网络"),
+    }
+}
+
+/// The class of packets. Fabrics with priority flow control keep the default one lossy as a rule.
+fn packet_words(packets: PacketClass, language: Language) -> String {
+    let PacketClass { traffic_class, service_level } = packets;
+    let (dscp, default) = (traffic_class >> 2, packets == PacketClass::default());
+    let note = match language {
+        Language::English if default => "; a fabric with priority flow control may drop these",
+        Language::Chinese if default => ";启用优先级流控的网络可能丢弃这类报文",
+        _ => "",
+    };
+    match language {
+        Language::English => format!(
+            "RDMA packets: traffic class {traffic_class} (DSCP {dscp}), service level \
+             {service_level}{note}"
+        ),
+        Language::Chinese => format!(
+            "RDMA 报文:流量类别 {traffic_class}(DSCP {dscp}),服务等级 {service_level}{note}"
+        ),
     }
 }
 

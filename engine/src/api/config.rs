@@ -32,10 +32,11 @@ pub struct EngineLimits {
     /// as busy; half-open lanes expire after five seconds.
     pub lanes_per_peer_max: usize,
     /// Maximum outstanding slices on one lane; at most
-    /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
+    /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX). Over RDMA on each of its queue pairs, and
+    /// on soft-RoCE on all of them together.
     pub lane_depth: u32,
     /// Maximum length of a slice, in bytes. Requests are cut into slices; engines with RDMA limit
-    /// them to 256 KiB.
+    /// them to that of the devices: 256 KiB on soft-RoCE, 4 MiB on others.
     pub slice_bytes_max: u32,
     /// Maximum unfinished batches per peer.
     pub batches_max: u32,
@@ -252,6 +253,7 @@ impl Builder {
             return Err(invalid(format!("lane_depth must be 1 to {depth_max}")));
         }
         self.mooncake.map_or(Ok(()), |options| options.check())?;
+        self.rdma.check().map_err(invalid)?;
         let nonzero = [
             ("control_connections_max", self.limits.control_connections_max as u64),
             ("peers_max", self.limits.peers_max as u64),

@@ -26,7 +26,7 @@ use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDesc
 use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath};
 use handfast_trace::{RecorderStatus, Trace};
-use handfast_transport::{Access, Span, TransportKind};
+use handfast_transport::{Span, TransportKind};
 use handfast_transport_tcp::Net;
 use std::fmt;
 use std::future::Future;
@@ -162,6 +162,12 @@ impl Engine {
         self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
     }
 
+    /// Returns the errors of the RDMA devices that cannot be used although others can: the named
+    /// ones, or without names those like the ones in use.
+    pub fn unusable_devices(&self) -> &[Error] {
+        &self.shared.answers.offer.unusable
+    }
+
     /// Returns the transports of this engine's lanes, the preferred one first.
     pub fn transport_kinds(&self) -> impl Iterator<Item = TransportKind> {
         self.shared.view.transport_kinds()
@@ -181,8 +187,10 @@ impl Engine {
         Register::new(self, name)
     }
 
-    /// Registers local memory with the RDMA device, if there is one, for as long as the result is
-    /// held. Transfers register other memory for their own duration. Await the result. Cancel-safe.
+    /// Registers local memory with the RDMA devices, if there are any, for as long as the result is
+    /// held. Without it the first transfer from a block registers the block, which stays registered
+    /// while [`RdmaOptions::kept_bytes_max`](crate::rdma::RdmaOptions) has room for it.
+    /// Await the result. Cancel-safe.
     ///
     /// # Errors
     /// [`Stage::Registration`]: a refusal of the device, or the limit of locked memory.
@@ -190,18 +198,12 @@ impl Engine {
         Prepare::new(self, span)
     }
 
-    pub(crate) async fn prepare_for(
-        &self,
-        span: &Span,
-        access: Access,
-        location: Option<Location>,
-    ) -> Registered {
+    pub(crate) async fn prepare_for(&self, span: &Span, location: Option<Location>) -> Registered {
         if span.is_empty() || !self.shared.answers.offer.transports.rdma {
             return Ok(None);
         }
         let (transport, span) = (self.shared.transport.clone(), span.clone());
-        let registering =
-            tokio::task::spawn_blocking(move || transport.register(&span, access, location));
+        let registering = tokio::task::spawn_blocking(move || transport.prepare(&span, location));
         let closing = |_| Error::local(Stage::Registration, Cause::Closed);
         registering.await.map_err(closing)?
     }

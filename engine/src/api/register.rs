@@ -75,6 +75,15 @@ impl<'a> Register<'a> {
             true => None,
             false => shared.transport.register(&span, access, location.clone())?,
         };
+        if let Some(cut) = registered.as_ref().and_then(|registered| registered.cut())
+            && reach == Reach::ByAddress
+        {
+            let max = cut.piece_bytes();
+            return invalid(format!(
+                "the RDMA device registers at most {max} bytes at once, and Mooncake nodes know one \
+                 key for a segment: serve parts of at most that"
+            ));
+        }
         let region = ServedRegion { span, access, registered, reach, location };
         shared.answers.regions.register(name, region, &*shared.entropy)
     }
@@ -110,8 +119,8 @@ impl<'a> IntoFuture for Prepare<'a> {
     fn into_future(self) -> Self::IntoFuture {
         let Self { engine, span, location } = self;
         Box::pin(async move {
-            let prepared = engine.prepare_for(span, Access::default(), location).await;
-            prepared.map(Prepared::new)
+            let prepared = engine.prepare_for(span, location).await;
+            prepared.map(|registered| Prepared::new(span, registered))
         })
     }
 }

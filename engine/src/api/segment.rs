@@ -12,7 +12,7 @@ use handfast_core::Incarnation;
 use handfast_core::transfer::BatchReport;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
-use handfast_transport::{Access, Direction, Memory, RemoteSpan, Span, TransportKind};
+use handfast_transport::{Direction, Memory, RemoteSpan, Span, TransportKind};
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -26,6 +26,9 @@ const SUGGESTION_EDITS_MAX: usize = 3;
 
 /// Bytes read at a time for the checksum of a node that computes none.
 const READ_BACK_BYTES: usize = 4 << 20;
+
+/// Maximum bytes of one block that requests far from each other register together.
+const REGISTERED_TOGETHER_MAX: usize = 1 << 30;
 
 /// Maximum segment names listed in an error.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -70,14 +73,16 @@ impl Resolved {
 }
 
 /// Local memory registered with an RDMA device while this is held; empty without a device.
-#[must_use = "the device forgets the memory when this is dropped"]
+#[must_use = "the device may forget the memory when this is dropped"]
 pub struct Prepared {
-    _registered: Option<Arc<LocalRegion>>,
+    registered: Option<Arc<LocalRegion>>,
+    /// The registration does not hold the block.
+    _span: Option<Span>,
 }
 
 impl Prepared {
-    pub(crate) fn new(registered: Option<Arc<LocalRegion>>) -> Self {
-        Self { _registered: registered }
+    pub(crate) fn new(span: &Span, registered: Option<Arc<LocalRegion>>) -> Self {
+        Self { _span: registered.is_some().then(|| span.clone()), registered }
     }
 }
 
@@ -93,7 +98,7 @@ impl fmt::Debug for Segment {
 
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_registered = self._registered.is_some();
+        let is_registered = self.registered.is_some();
         f.debug_struct("Prepared").field("is_registered", &is_registered).finish()
     }
 }
@@ -326,16 +331,18 @@ fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescrip
     Err(Error::peer(Stage::Metadata, cause))
 }
 
-/// Extends the entry of the same block to cover `span`, or adds one.
+/// Extends an entry of the same block to cover `span`, or adds one.
 fn include(spans: &mut Vec<Span>, span: &Span) -> Result<(), Error> {
     let same = |known: &&mut Span| known.memory().same_block(span.memory());
-    let Some(known) = spans.iter_mut().find(same) else {
-        spans.push(span.clone());
-        return Ok(());
-    };
-    let first = known.offset().min(span.offset());
-    let end = (known.offset() + known.len()).max(span.offset() + span.len());
-    *known = span.memory().span(first, end - first)?;
+    for known in spans.iter_mut().filter(same) {
+        let first = known.offset().min(span.offset());
+        let end = (known.offset() + known.len()).max(span.offset() + span.len());
+        if end - first <= REGISTERED_TOGETHER_MAX {
+            *known = span.memory().span(first, end - first)?;
+            return Ok(());
+        }
+    }
+    spans.push(span.clone());
     Ok(())
 }
 
@@ -419,7 +426,7 @@ impl Batch {
         }
         engine.check_open()?;
         let whole = RemoteSpan { key: region.key, address: region.address };
-        let submitted = target.submit(&self.requests, whole, deadline);
+        let submitted = target.submit(self.requests, whole, deadline);
         let (batch, report) =
             submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
         Ok(Transfer::new(target, batch, report, outdated))
@@ -453,8 +460,7 @@ impl IntoFuture for Batch {
     }
 }
 
-/// Looks up the device registrations of local memory, and registers missing ones: once
-/// per block, from the first requested byte to the last.
+/// Looks up the device registrations of local memory, and registers missing ones.
 async fn find_ends(
     engine: &Engine,
     pieces: &mut [RequestSpan],
@@ -464,25 +470,29 @@ async fn find_ends(
         return Ok(());
     }
     let transport = &engine.shared().transport;
+    let has = |local: &Arc<LocalRegion>, span: &Span| local.memory().covers(span);
     let mut unknown: Vec<Span> = Vec::new();
+    let mut last: Option<Arc<LocalRegion>> = None;
     for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
-        match transport.registered(&piece.span) {
-            Some(local) => {
-                piece.ends = Some(RegionPair { local, remote: remote.clone() });
-            }
+        // Requests of one batch are mostly from one block.
+        let again = last.take().filter(|local| has(local, &piece.span));
+        last = again.or_else(|| transport.registered(&piece.span));
+        match last.clone() {
+            Some(local) => piece.ends = Some(RegionPair { local, remote: remote.clone() }),
             None => include(&mut unknown, &piece.span)?,
         }
     }
     let mut fresh = Vec::with_capacity(unknown.len());
     for span in unknown {
-        fresh.extend(engine.prepare_for(&span, Access::default(), None).await?);
+        fresh.extend(engine.prepare_for(&span, None).await?);
     }
     if fresh.is_empty() {
         return Ok(());
     }
-    for piece in pieces.iter_mut().filter(|piece| piece.ends.is_none()) {
-        // An empty span is never registered and never posted.
-        let local = transport.registered(&piece.span);
+    // An empty span is never registered and never posted.
+    let missing = |piece: &&mut RequestSpan| piece.ends.is_none() && !piece.span.is_empty();
+    for piece in pieces.iter_mut().filter(missing) {
+        let local = fresh.iter().find(|local| has(local, &piece.span)).cloned();
         let remote = remote.clone();
         piece.ends = local.map(|local| RegionPair { local, remote });
     }

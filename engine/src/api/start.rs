@@ -12,7 +12,7 @@ use crate::data::fallback::Fallbacks;
 use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::rdma;
 use crate::data::regions::Regions;
-use crate::data::transport::{Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice};
+use crate::data::transport::{Offer, RdmaParts, Transport, TransportChoice};
 use crate::directory::{Directory, Watcher};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{self, DataServer, LinkTable, Links, LinksParts, MooncakeOptions};
@@ -497,16 +497,14 @@ fn tcp_config(limits: &EngineLimits, address: String, incarnation: Incarnation) 
 }
 
 fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
-    let slice_bytes_max = match offer.transports.rdma {
-        true => limits.slice_bytes_max.min(RDMA_SLICE_BYTES_MAX),
-        false => limits.slice_bytes_max,
-    };
+    let of_devices = offer.slice_bytes_max.unwrap_or(u32::MAX);
+    let queue_pairs = offer.queue_pairs_max.unwrap_or(1);
     // Batches that owe a fence count there as well.
     let lanes_max = u32::try_from(limits.lanes_per_peer_max).unwrap_or(u32::MAX);
     let default = TransferLimits::default();
     TransferLimits {
-        slice_bytes_max,
-        slices_per_lane_max: limits.lane_depth,
+        slice_bytes_max: limits.slice_bytes_max.min(of_devices),
+        slices_per_lane_max: limits.lane_depth.saturating_mul(queue_pairs),
         batches_max: limits.batches_max,
         requests_per_batch_max: limits.requests_per_batch_max,
         lanes_max: default.lanes_max.max(lanes_max),
@@ -517,4 +515,24 @@ fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
 /// Converts a timeout to the engine's time unit.
 fn nanos(timeout: std::time::Duration) -> Duration {
     Duration(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slices are as long as the devices take them, and lanes as deep as all of their queue pairs.
+    #[test]
+    fn transfer_limits_follow_the_devices() {
+        let limits = EngineLimits::default().with(|it| it.slice_bytes_max = 1 << 20);
+        let of = |slice_bytes_max, queue_pairs_max| {
+            let offer = Offer { slice_bytes_max, queue_pairs_max, ..Offer::default() };
+            let TransferLimits { slice_bytes_max, slices_per_lane_max, .. } =
+                transfer_limits(&limits, &offer);
+            (slice_bytes_max, slices_per_lane_max)
+        };
+        assert_eq!(of(None, None), (1 << 20, 64));
+        assert_eq!(of(Some(256 << 10), Some(1)), (256 << 10, 64));
+        assert_eq!(of(Some(4 << 20), Some(8)), (1 << 20, 512));
+    }
 }

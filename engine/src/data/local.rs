@@ -1,7 +1,7 @@
 //! Local memory registered with RDMA devices.
 
 use crate::topology::Location;
-use handfast_transport::{DeviceMemory, Span};
+use handfast_transport::{Cut, DeviceMemory, Span};
 use std::sync::Arc;
 
 /// Memory registered with this node's devices for as long as this is held.
@@ -23,7 +23,12 @@ impl LocalRegion {
         &self.memory
     }
 
-    /// Keys for a peer, one per device.
+    /// The pieces, if there are several.
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        Some(self.memory.cut()).filter(|cut| cut.count() > 1)
+    }
+
+    /// Keys for a peer, one per device, of each piece in turn.
     pub(crate) fn remote_keys(&self) -> Vec<u32> {
         self.memory.keys().iter().map(|key| key.remote).collect()
     }

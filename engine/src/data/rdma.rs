@@ -1,8 +1,10 @@
 //! Lanes over RDMA, with TCP as an optional fallback.
 
+mod cache;
 mod device;
 mod lanes;
 mod legacy;
+mod nics;
 mod regions;
 mod watch;
 
@@ -31,10 +33,10 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
     let opening =
         tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
     let opened = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
-    let (nics, matrix) = opened;
-    let rdma = RdmaTransport::new(nics, local_nic, watch.clone());
+    let rdma = RdmaTransport::new(opened.nics, local_nic, watch.clone());
     let rdma = rdma.map_err(|error| device::failed(error.to_string()))?;
-    Ok(Arc::new(Lanes::new(rdma, matrix.map(Arc::new), watch, parts)))
+    let lanes = Lanes::new(rdma, opened.matrix.map(Arc::new), watch, parts);
+    Ok(Arc::new(lanes.without(opened.unusable)))
 }
 
 /// Returns the local NIC that a path names: the one of a rail, or of a Mooncake node's path.

@@ -175,6 +175,7 @@ impl Regions {
                 name: name.to_string(),
                 key: region.key(),
                 remote_keys: registered.as_ref().map_or_else(Vec::new, |known| known.remote_keys()),
+                cut: registered.as_ref().and_then(|known| known.cut()),
                 address: region.address(),
                 bytes: region.bytes(),
                 readable: region.access().remote_read,

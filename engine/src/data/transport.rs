@@ -3,13 +3,17 @@
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::error::Error;
+use crate::observe::counters::MemoryCounters;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::RailPlan;
 use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
-use handfast_core::{NicPath, NodeName, Pair};
-use handfast_transport::{Access, Endpoints, LaneSink, Span};
-use handfast_transport_rdma::NicCounters;
+use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
+use handfast_transport::{Access, Cut, Endpoints, LaneSink, Span};
+use handfast_transport_rdma::{
+    LANE_QUEUE_PAIRS_MAX, NicCounters, PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
+    SPIN_MAX, TIMEOUT_EXPONENT_MAX,
+};
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,13 +38,15 @@ pub enum TransportChoice {
 #[non_exhaustive]
 pub struct RdmaOptions {
     /// The devices by name, at most [`RAILS_MAX`](crate::rdma::RAILS_MAX); with several of them bytes are
-    /// striped over all that are equally near. Default: the one with the listening address, or
-    /// otherwise the first usable one.
+    /// striped over all that are equally near. Those that cannot be used are reported
+    /// ([`Engine::unusable_devices`](crate::Engine::unusable_devices)), and an engine starts with
+    /// the others. Default: all usable ones of the best kind, hardware before software, the one
+    /// with the listening address first; a single one if `address` is set.
     pub devices: Vec<String>,
-    /// Preferred devices by memory location, in Mooncake's form, with several devices. Bytes use a
-    /// device preferred at both ends, and others if none of those works; unlisted devices come
-    /// last. Default: the devices on the memory's own NUMA node, from the kernel
-    /// ([`topology`](crate::topology)).
+    /// Preferred devices by memory location, in Mooncake's form, with several devices, all of this
+    /// machine. Bytes use a device preferred at both ends, and others if none of those works;
+    /// unlisted devices come last. Default: the devices on the memory's own NUMA node, from the
+    /// kernel ([`topology`](crate::topology)).
     pub matrix: Option<PriorityMatrix>,
     /// Port of each device, counted from 1.
     pub port: u8,
@@ -50,6 +56,8 @@ pub struct RdmaOptions {
     /// Alternative to `address`: index in the GID table of each device's port. `address` takes
     /// precedence. Default: the best usable entry.
     pub gid_index: Option<u8>,
+    /// Partition of each device's port, on InfiniBand. Default: the key at index 0.
+    pub partition_key: PartitionKey,
     /// Maximum payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
     /// this, the port's, and the peer's. Default: 4096.
     pub mtu_bytes_max: u32,
@@ -59,6 +67,34 @@ pub struct RdmaOptions {
     /// Service level of this node's packets, 0 to 15: the virtual lane on InfiniBand, the priority
     /// of tagged frames on Ethernet. Default: 0.
     pub service_level: u8,
+    /// Maximum bytes that stay registered with the devices, and so pinned, after their transfer: with
+    /// the whole block, until it is freed or others need the room. Bytes count once for all devices,
+    /// and memory in use is never evicted. A transfer past it registers its bytes for itself; with 0
+    /// every transfer does. Default: 16 GiB.
+    pub kept_bytes_max: u64,
+    /// Lets the bytes of a transfer arrive in any order, which is faster on some machines; a
+    /// completion still implies that all are there. Turn it off if this node's program watches
+    /// served memory for a last byte. Default: true.
+    pub relaxed_ordering: bool,
+    /// Exponent n of the ACK timeout, 4.096 µs × 2^n; 1 to 31. With the retries it is the time after
+    /// which a lane to a silent peer fails, and its slices take another path:
+    /// [`silent_peer_wait`](crate::rdma::silent_peer_wait). A lane survives a shorter
+    /// interruption of the fabric. Devices stretch the timeout, mlx5 up to four times; eRDMA has
+    /// its own. Default: by device, 16 or 268 ms.
+    pub timeout_exponent: Option<u8>,
+    /// Number of retries after that timeout, at most 6; eRDMA retries 24 times regardless.
+    /// Default: by device, 4 on soft-RoCE and 6 on others, 1.3 s and 1.9 s in all.
+    pub retries: Option<u8>,
+    /// Method of waiting for completions. Default: by device, events on soft-RoCE, and 100 µs of
+    /// polling before them on others.
+    pub polling: Option<Polling>,
+    /// Queue pairs of a lane, 1 to 8; the smaller number of both sides is used, and a Mooncake node
+    /// must have equally many (`MC_NUM_QP_PER_EP`). On Ethernet each has a UDP source port of its
+    /// own, by which bundled links and the paths of a fabric are chosen. Default: 2.
+    pub queue_pairs: Option<usize>,
+    /// Whether the thread of each device runs on the processors of the device's NUMA node alone, as
+    /// far as the process may use them. Default: true.
+    pub places_threads: bool,
 }
 
 impl RdmaOptions {
@@ -66,6 +102,31 @@ impl RdmaOptions {
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
+    }
+}
+
+impl RdmaOptions {
+    /// Checks the ranges.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let timeouts = 1..=TIMEOUT_EXPONENT_MAX;
+        if self.timeout_exponent.is_some_and(|exponent| !timeouts.contains(&exponent)) {
+            return Err(format!("the RDMA timeout_exponent must be 1 to {TIMEOUT_EXPONENT_MAX}"));
+        }
+        if self.retries.is_some_and(|retries| retries > RETRY_COUNT_MAX) {
+            return Err(format!("the RDMA retries must be 0 to {RETRY_COUNT_MAX}"));
+        }
+        if self.service_level > SERVICE_LEVEL_MAX {
+            return Err(format!("the RDMA service_level must be 0 to {SERVICE_LEVEL_MAX}"));
+        }
+        let lane_pairs = 1..=LANE_QUEUE_PAIRS_MAX;
+        if self.queue_pairs.is_some_and(|pairs| !lane_pairs.contains(&pairs)) {
+            return Err(format!("the RDMA queue_pairs must be 1 to {LANE_QUEUE_PAIRS_MAX}"));
+        }
+        if self.polling.is_some_and(|polling| !polling.is_valid()) {
+            let max = SPIN_MAX.as_micros();
+            return Err(format!("the RDMA polling must spin at most {max} us"));
+        }
+        Ok(())
     }
 }
 
@@ -77,16 +138,23 @@ impl Default for RdmaOptions {
             port: 1,
             address: None,
             gid_index: None,
+            partition_key: PartitionKey::default(),
             mtu_bytes_max: 4096,
             traffic_class: 0,
             service_level: 0,
+            kept_bytes_max: KEPT_BYTES_MAX,
+            relaxed_ordering: true,
+            timeout_exponent: None,
+            retries: None,
+            polling: None,
+            queue_pairs: None,
+            places_threads: true,
         }
     }
 }
 
-/// Maximum slice if lanes may run over RDMA. On some devices the ACK timeout covers a
-/// whole slice and all work in flight before it.
-pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
+/// Default of [`RdmaOptions::kept_bytes_max`].
+const KEPT_BYTES_MAX: u64 = 16 << 30;
 
 /// Announcement of the local transports.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +163,12 @@ pub(crate) struct Offer {
     pub(crate) devices: Vec<DeviceDescriptor>,
     /// The NIC priority matrix, if there are several devices.
     pub(crate) matrix: Option<Arc<PriorityMatrix>>,
+    /// Errors of the devices that cannot be used beside the others.
+    pub(crate) unusable: Vec<Error>,
+    /// Maximum bytes of a slice on these devices.
+    pub(crate) slice_bytes_max: Option<u32>,
+    /// Queue pairs of a lane, each with the configured depth.
+    pub(crate) queue_pairs_max: Option<u32>,
 }
 
 /// Local and remote memory with their RDMA keys.
@@ -108,10 +182,13 @@ pub(crate) struct RegionPair {
 /// RDMA keys of a peer's region.
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct RemoteRegion {
-    /// Keys, one per device of the peer.
-    pub(crate) keys: Vec<u32>,
-    pub(crate) bytes: u64,
-    pub(crate) location: Location,
+    /// Keys, one per device of the peer, of each piece in turn.
+    keys: Vec<u32>,
+    /// The pieces, if there are several.
+    cut: Option<Cut>,
+    address: u64,
+    bytes: u64,
+    location: Location,
 }
 
 impl RemoteRegion {
@@ -120,9 +197,21 @@ impl RemoteRegion {
         let location = region.location.as_ref().and_then(|text| text.parse().ok());
         Self {
             keys: region.remote_keys.clone(),
+            cut: region.cut,
+            address: region.address,
             bytes: region.bytes,
             location: location.unwrap_or(Location::Anywhere),
         }
+    }
+
+    /// Returns the key of one of the peer's devices for `length` bytes at an address; none if the
+    /// device has no key for all of them.
+    pub(crate) fn key(&self, device: usize, address: u64, length: u64) -> Option<u32> {
+        let Some(cut) = self.cut else { return self.keys.get(device).copied() };
+        let place = cut.piece_of(address.checked_sub(self.address)?, length)?;
+        let devices = self.keys.len() / usize::try_from(cut.count()).ok()?;
+        let first = usize::try_from(place).ok()? * devices;
+        self.keys.get(first..first + devices)?.get(device).copied()
     }
 
     /// Returns the location of the byte at `offset`.
@@ -157,12 +246,20 @@ pub(crate) trait Transport: Endpoints {
     /// Returns the announcement for peers.
     fn offer(&self) -> &Offer;
 
-    /// The device registration of the bytes, if there is one.
+    /// The device registration for local use that has the bytes, if there is one.
     fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>>;
 
-    /// Registers memory with the devices, at `location` or at the one that the kernel reports;
-    /// nothing without a device. Blocks while pages are pinned.
+    /// Registers memory for peers with the devices, at `location` or at the one that the kernel
+    /// reports; nothing without a device. Blocks while pages are pinned.
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered;
+
+    /// Registers memory for transfers of this node, otherwise as [`Transport::register`].
+    fn prepare(&self, span: &Span, location: Option<Location>) -> Registered;
+
+    /// Counters of registered memory.
+    fn memory_counters(&self) -> MemoryCounters {
+        MemoryCounters::default()
+    }
 
     /// Returns the rails to a node with these devices; none if one lane suffices.
     fn rails(&self, _node: &NodeName, _devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
@@ -171,6 +268,11 @@ pub(crate) trait Transport: Endpoints {
 
     /// Records a peer's announced GID, with the request that carried it, if any.
     fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
+
+    /// Slices that a lane takes at once, where `configured` is the depth of a queue.
+    fn lane_depth(&self, _lane: Lifecycle, configured: u32) -> u32 {
+        configured
+    }
 
     /// Counters of the RDMA devices.
     fn nic_counters(&self) -> NicCounters {
@@ -184,6 +286,9 @@ impl<N: Net> Transport for TcpTransport<N> {
             transports: Transports { tcp: true, rdma: false },
             devices: Vec::new(),
             matrix: None,
+            unusable: Vec::new(),
+            slice_bytes_max: None,
+            queue_pairs_max: None,
         };
         TCP_ALONE
     }
@@ -194,5 +299,67 @@ impl<N: Net> Transport for TcpTransport<N> {
 
     fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
         Ok(None)
+    }
+
+    fn prepare(&self, _: &Span, _: Option<Location>) -> Registered {
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mooncake::absolute;
+    use std::time::Duration;
+
+    /// A request names the key of the piece that has its bytes, at the device of its lane.
+    #[test]
+    fn key_of_a_request_is_that_of_its_piece() {
+        let region = |cut, remote_keys| {
+            let (address, bytes) = (1_000, 32);
+            RemoteRegion::of(&RegionDescriptor { cut, remote_keys, address, bytes, ..absolute() })
+        };
+        let whole = region(None, vec![1, 2]);
+        assert_eq!((whole.key(1, 1_010, 20), whole.key(2, 1_010, 20)), (Some(2), None));
+        let cut = Cut::new(32, 20, 4);
+        assert_eq!(cut.map(|cut| cut.pieces().collect()), Some(vec![0..20, 16..32]));
+        let pieces = region(cut, vec![1, 2, 3, 4]);
+        assert_eq!((pieces.key(0, 1_000, 20), pieces.key(1, 1_015, 4)), (Some(1), Some(2)));
+        assert_eq!((pieces.key(0, 1_016, 16), pieces.key(1, 1_028, 4)), (Some(3), Some(4)));
+        assert_eq!(pieces.key(2, 1_000, 4), None, "not the next piece's");
+        assert_eq!((pieces.key(0, 1_010, 11), pieces.key(0, 999, 1)), (None, None));
+    }
+
+    /// Each option is taken at its limits and refused past them, by name.
+    #[test]
+    fn rdma_options_are_checked_against_their_limits() {
+        type Change<'a> = &'a dyn Fn(&mut RdmaOptions);
+        let check = |change: Change<'_>| {
+            let mut options = RdmaOptions::default();
+            change(&mut options);
+            options.check()
+        };
+        let spin = |spin| Some(Polling::Adaptive { spin });
+        assert_eq!(check(&|it| it.timeout_exponent = Some(1)), Ok(()));
+        assert_eq!(check(&|it| it.timeout_exponent = Some(TIMEOUT_EXPONENT_MAX)), Ok(()));
+        assert_eq!(check(&|it| it.retries = Some(RETRY_COUNT_MAX)), Ok(()));
+        assert_eq!(check(&|it| it.polling = spin(SPIN_MAX)), Ok(()));
+        assert_eq!(check(&|it| it.service_level = SERVICE_LEVEL_MAX), Ok(()));
+        assert_eq!(check(&|it| it.queue_pairs = Some(LANE_QUEUE_PAIRS_MAX)), Ok(()));
+        let past: [(&str, Change<'_>); 7] = [
+            ("queue_pairs must be 1 to 8", &|it| it.queue_pairs = Some(0)),
+            ("queue_pairs must be 1 to 8", &|it| it.queue_pairs = Some(9)),
+            ("timeout_exponent must be 1 to 31", &|it| it.timeout_exponent = Some(0)),
+            ("timeout_exponent must be 1 to 31", &|it| it.timeout_exponent = Some(32)),
+            ("retries must be 0 to 6", &|it| it.retries = Some(7)),
+            ("spin at most 1000000 us", &|it| {
+                it.polling = spin(SPIN_MAX + Duration::from_nanos(1))
+            }),
+            ("service_level must be 0 to 15", &|it| it.service_level = 16),
+        ];
+        for (words, change) in past {
+            let error = check(change).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn absolute() -> RegionDescriptor {
 
 pub(super) fn region(name: String, address: u64, bytes: u64) -> RegionDescriptor {
     // The key is unused there.
-    let (key, remote_keys) = (0, Vec::new());
+    let (key, remote_keys, cut) = (0, Vec::new(), None);
     let (readable, writable, location) = (true, true, None);
-    RegionDescriptor { name, key, remote_keys, address, bytes, readable, writable, location }
+    RegionDescriptor { name, key, remote_keys, cut, address, bytes, readable, writable, location }
 }

@@ -126,6 +126,9 @@ mod tests {
                 transports: handfast_core::wire::Transports { tcp: false, rdma: false },
                 devices: Vec::new(),
                 matrix: None,
+                unusable: Vec::new(),
+                slice_bytes_max: None,
+                queue_pairs_max: None,
             };
             NOTHING
         }
@@ -133,6 +136,9 @@ mod tests {
             None
         }
         fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
+            Ok(None)
+        }
+        fn prepare(&self, _: &Span, _: Option<Location>) -> Registered {
             Ok(None)
         }
     }

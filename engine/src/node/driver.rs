@@ -540,7 +540,8 @@ impl<N: Net> Driver<N> {
         self.parts.counts.meters.on_lane_up(lane, peer);
         self.parts.lanes.insert(lane, target.clone());
         let opening = self.openings.on_up(lane, self.parts.clock.now());
-        let (path, depth) = (peer.clone(), self.parts.lane_depth);
+        let depth = self.parts.transport.lane_depth(lane, self.parts.lane_depth);
+        let path = peer.clone();
         target.on_lane_up(lane, LaneUp { path, depth, transport_kind, opening });
         // A waiting caller's first use comes after this point.
         let uses = target.usage().uses;

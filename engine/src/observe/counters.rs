@@ -48,6 +48,8 @@ pub struct Counters {
     pub tcp: TcpCounters,
     /// Counters of the RDMA devices; all 0 without one.
     pub rdma: NicCounters,
+    /// Counters of the memory registered with them.
+    pub memory: MemoryCounters,
 }
 
 /// A counter with its name and description.
@@ -172,7 +174,7 @@ impl Counters {
     }
 
     fn of_rdma(&self) -> Vec<Named> {
-        let rdma = &self.rdma;
+        let Self { rdma, memory, .. } = self;
         vec![
             ("rdma_lanes_failed", "RDMA lanes that failed", rdma.lanes_failed),
             ("rdma_lanes_retired", "RDMA lanes retired", rdma.lanes_retired),
@@ -189,6 +191,16 @@ impl Counters {
             ("rdma_completions_stale", "Completions without a slice", rdma.completions_stale),
             ("rdma_events", "Asynchronous events of the RDMA devices", rdma.events),
             ("rdma_probes", "Reads posted as probes of a peer", rdma.probes),
+            (
+                "rdma_registrations",
+                "Registrations of memory with an RDMA device",
+                memory.registrations,
+            ),
+            (
+                "rdma_registrations_evicted",
+                "Registrations ended before their memory to make room for others",
+                memory.evictions,
+            ),
         ]
     }
 }
@@ -209,6 +221,20 @@ pub struct DataPortCounters {
     pub shed: u64,
     /// Connections refused at the limit, with every other one in the middle of a request.
     pub crowded_out: u64,
+}
+
+/// Counters of memory registered with RDMA devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryCounters {
+    /// Registrations made: one for each device, and for each piece of memory that is longer than a
+    /// device registers at once.
+    pub registrations: u64,
+    /// Registrations that ended before their memory to make room for others.
+    pub evictions: u64,
+    /// Bytes that stay registered with their blocks now, at most
+    /// [`RdmaOptions::kept_bytes_max`](crate::rdma::RdmaOptions).
+    pub kept_bytes: u64,
 }
 
 /// Counters of the engine's own parts.

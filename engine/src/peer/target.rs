@@ -5,6 +5,8 @@
 //! and all others leave their postings in it.
 
 mod lanes;
+mod memory;
+mod outbox;
 
 pub(crate) use lanes::LaneUp;
 
@@ -29,6 +31,8 @@ use handfast_transport::{
     Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span, TransportKind,
 };
 use handfast_transport_rdma::LimitReached;
+use memory::{Held, HeldMemory};
+use outbox::Outbox;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +42,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 /// A request of a batch: the local span, the offset in the peer's region, and the RDMA keys of
 /// both.
+#[derive(Clone)]
 pub(crate) struct RequestSpan {
     pub(crate) direction: Direction,
     pub(crate) span: Span,
@@ -89,7 +94,8 @@ pub(crate) struct Target {
 }
 
 struct Batch {
-    spans: Vec<u32>,
+    /// First of its requests' slots.
+    memory: u32,
     report: oneshot::Sender<BatchReport>,
     /// Direction of the first request.
     direction: Direction,
@@ -104,27 +110,17 @@ impl Batch {
     }
 }
 
-enum Dispatch {
-    Post(Lifecycle, Posting),
-    Withdraw(Lifecycle, SliceId),
-}
-
-/// Memory held until its request is finished.
-struct Held {
-    span: Span,
-    ends: Option<RegionPair>,
-}
-
 struct State {
     /// The state machine. The other fields describe its inputs and outputs.
     machine: target::Target,
-    spans: Vec<Option<Held>>,
-    free: Vec<u32>,
+    memory: HeldMemory,
     requests: Vec<Request>,
     affinities: Vec<Affinity>,
     batches: BTreeMap<BatchId, Batch>,
-    /// Established lanes, and lanes being probed.
+    /// Established lanes, and lanes being probed, by their lifecycle.
     lanes: Vec<lanes::Lane>,
+    /// A lane counts the bytes of its pair of NICs.
+    has_pairs: bool,
     /// Ranks of rails by memory location.
     near: Option<Near>,
     /// Names of the peer's devices.
@@ -136,7 +132,9 @@ struct State {
     /// Counters of transfers over this transport.
     rail: Option<Arc<Rail>>,
     meters: Option<Arc<PeerMeters>>,
-    outbox: Vec<Dispatch>,
+    outbox: Outbox,
+    /// An empty outbox, for the time in which the other one is handed over.
+    spare_outbox: Outbox,
     dispatching: bool,
     /// Next wake-up of the timer task; `None` while it waits for a notification.
     armed: Option<Instant>,
@@ -160,19 +158,20 @@ impl Target {
         };
         let state = State {
             machine: target::Target::new(config, parts.clock.now()),
-            spans: Vec::new(),
-            free: Vec::new(),
+            memory: HeldMemory::default(),
             requests: Vec::new(),
             affinities: Vec::new(),
             batches: BTreeMap::new(),
             lanes: Vec::new(),
+            has_pairs: false,
             near: None,
             devices: Vec::new(),
             transport_kind: None,
             opening: None,
             rail: None,
             meters: parts.meters.clone(),
-            outbox: Vec::new(),
+            outbox: Outbox::default(),
+            spare_outbox: Outbox::default(),
             dispatching: false,
             armed: None,
             edges,
@@ -272,39 +271,45 @@ impl Target {
     /// Submits requests to the region that begins at `region`, and holds their memory.
     pub(crate) fn submit(
         &self,
-        pieces: &[RequestSpan],
+        pieces: Vec<RequestSpan>,
         region: RemoteSpan,
         deadline: Option<Instant>,
     ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
         let now = self.parts.clock.now();
         let mut state = self.lock();
         let mut requests = std::mem::take(&mut state.requests);
-        let spans: Vec<u32> = pieces.iter().map(|piece| state.hold(piece)).collect();
-        requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
-            direction: piece.direction,
-            local: LocalSpan { region: *slot, offset: 0 },
-            remote: RemoteSpan { address: region.address + piece.offset, ..region },
-            length: piece.span.len() as u64,
-        }));
-        let affinities = state.affinities_of(pieces);
+        let affinities = state.affinities_of(&pieces);
+        let (mut memory, mut bytes) = (HeldMemory::END, 0_u64);
+        // From the last to the first, since each slot names the next.
+        for RequestSpan { direction, span, offset, ends } in pieces.into_iter().rev() {
+            let length = span.len() as u64;
+            bytes = bytes.saturating_add(length);
+            memory = state.memory.hold(span, ends, memory);
+            requests.push(Request {
+                direction,
+                local: LocalSpan { region: memory, offset: 0 },
+                remote: RemoteSpan { address: region.address + offset, ..region },
+                length,
+            });
+        }
+        requests.reverse();
         let submitted = state.machine.submit(now, &requests, &affinities, deadline);
         state.affinities = affinities;
         if let Ok(batch) = submitted {
             state.edges.on_submitted(now, batch, &requests);
         }
         let direction = requests.first().map_or(Direction::Write, |it| it.direction);
-        let bytes = requests.iter().fold(0, |sum: u64, it| sum.saturating_add(it.length));
         requests.clear();
         state.requests = requests;
         match submitted {
             Ok(batch) => {
                 let (report, receiver) = oneshot::channel();
-                state.batches.insert(batch, Batch { spans, report, direction, bytes });
+                state.batches.insert(batch, Batch { memory, report, direction, bytes });
                 self.pump(state, now);
                 Ok((batch, receiver))
             }
             Err(error) => {
-                spans.into_iter().for_each(|slot| state.release(slot));
+                state.memory.release(memory);
                 Err(error)
             }
         }
@@ -412,8 +417,7 @@ impl Target {
         self.mark_stale();
         // Dropping the senders notifies the waiters.
         state.batches.clear();
-        // The slots stay occupied, since posted slices still refer to them.
-        state.spans.iter_mut().for_each(|held| *held = None);
+        state.memory.abandon();
         drop(state);
         self.fail_demand(cause);
     }
@@ -463,14 +467,13 @@ impl Target {
                 break;
             }
             state.dispatching = true;
-            let mut outbox = std::mem::take(&mut state.outbox);
+            let spare = std::mem::take(&mut state.spare_outbox);
+            let mut outbox = std::mem::replace(&mut state.outbox, spare);
             drop(state);
-            self.dispatch(&mut outbox);
+            outbox.dispatch(&*self.parts.data_path);
             state = self.lock();
             state.dispatching = false;
-            if state.outbox.is_empty() {
-                state.outbox = outbox;
-            }
+            state.spare_outbox = outbox;
         }
         let next = state.machine.poll_timeout();
         if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
@@ -483,14 +486,15 @@ impl Target {
     fn on_output(&self, state: &mut State, now: Instant, output: TargetOutput) {
         match output {
             TargetOutput::Post { lane, slice, work } => {
-                let Some(posting) = state.posting(lane, slice, &work) else {
+                let known = state.lane(lane).map(|place| &state.lanes[place]);
+                let Some(posting) = state.posting(known, slice, &work) else {
                     debug_assert!(false, "a slice lies within its request");
                     return;
                 };
-                state.outbox.push(Dispatch::Post(lane, posting));
+                state.outbox.post(lane, known.and_then(|lane| lane.handle.as_ref()), posting);
             }
             TargetOutput::Withdraw { lane, slice } => {
-                state.outbox.push(Dispatch::Withdraw(lane, slice));
+                state.outbox.withdraw(lane, slice);
             }
             TargetOutput::Finished { batch, report } => {
                 state.edges.on_finished(now, batch, &report);
@@ -500,7 +504,7 @@ impl Target {
                     (None, Some(meters)) => meters.count(|it| &mut it.batches_without_lane),
                     (None, None) => {}
                 }
-                entry.spans.into_iter().for_each(|slot| state.release(slot));
+                state.memory.release(entry.memory);
                 // The receiver may be gone: a dropped transfer was cancelled.
                 let _ = entry.report.send(report);
             }
@@ -539,25 +543,6 @@ impl Target {
         }
     }
 
-    /// Hands postings over in order, grouped by lane.
-    fn dispatch(&self, outbox: &mut Vec<Dispatch>) {
-        let data_path = &*self.parts.data_path;
-        let mut run = Run { lane: None, postings: Vec::with_capacity(outbox.len()) };
-        for dispatch in outbox.drain(..) {
-            match dispatch {
-                Dispatch::Post(lane, posting) => {
-                    run.begin(data_path, lane);
-                    run.postings.push(posting);
-                }
-                Dispatch::Withdraw(lane, slice) => {
-                    run.end(data_path);
-                    data_path.withdraw(lane, slice);
-                }
-            }
-        }
-        run.end(data_path);
-    }
-
     /// Fires due timers and returns the next deadline.
     fn on_timer(&self) -> Option<Instant> {
         let now = self.parts.clock.now();
@@ -572,27 +557,6 @@ impl Target {
     }
 }
 
-/// Consecutive postings of one lane.
-struct Run {
-    lane: Option<Lifecycle>,
-    postings: Vec<Posting>,
-}
-
-impl Run {
-    fn begin(&mut self, data_path: &dyn DataPath, lane: Lifecycle) {
-        if self.lane != Some(lane) {
-            self.end(data_path);
-            self.lane = Some(lane);
-        }
-    }
-
-    fn end(&mut self, data_path: &dyn DataPath) {
-        if let Some(lane) = self.lane.take() {
-            data_path.post(lane, &mut self.postings);
-        }
-    }
-}
-
 impl Drop for Target {
     fn drop(&mut self) {
         self.lock().edges.write();
@@ -601,39 +565,21 @@ impl Drop for Target {
 }
 
 impl State {
-    fn hold(&mut self, piece: &RequestSpan) -> u32 {
-        let held = Held { span: piece.span.clone(), ends: piece.ends.clone() };
-        match self.free.pop() {
-            Some(slot) => {
-                self.spans[slot as usize] = Some(held);
-                slot
-            }
-            None => {
-                self.spans.push(Some(held));
-                self.spans.len() as u32 - 1
-            }
-        }
-    }
-
     /// Returns the posting of a slice on a lane; `None` if no memory is held for it.
-    fn posting(&self, lane: Lifecycle, slice: SliceId, work: &Work) -> Option<Posting> {
-        let Held { span, ends } = self.spans.get(work.local.region as usize)?.as_ref()?;
+    fn posting(&self, lane: Option<&lanes::Lane>, slice: SliceId, work: &Work) -> Option<Posting> {
+        let Held { span, ends } = self.memory.get(work.local.region)?;
         let span = span.slice(work.local.offset as usize, work.length as usize).ok()?;
         let Work { direction, mut remote, .. } = *work;
         let mut memory = None;
-        if let Some(device) = self.device_of(lane)
+        if let Some(device) = lane.and_then(lanes::Lane::device)
             && let Some(ends) = ends
-            && let Some(key) = device.and_then(|device| ends.remote.keys.get(device))
+            && let Some(device) = device
+            && let Some(key) = ends.remote.key(device, remote.address, u64::from(work.length))
         {
-            remote.key = u64::from(*key);
+            remote.key = u64::from(key);
             memory = Some(ends.local.memory().clone());
         }
         Some(Posting { slice, direction, span, remote, memory })
-    }
-
-    fn release(&mut self, slot: u32) {
-        self.spans[slot as usize] = None;
-        self.free.push(slot);
     }
 }
 

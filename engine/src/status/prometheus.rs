@@ -153,6 +153,14 @@ impl Collector for Page {
                 MetricType::Gauge,
             )?
             .encode_gauge(&gauge(state.lanes as u64))?;
+        encoder
+            .encode_descriptor(
+                "rdma_kept_bytes",
+                "Bytes that stay registered with RDMA devices after their transfers",
+                None,
+                MetricType::Gauge,
+            )?
+            .encode_gauge(&gauge(state.rdma_kept_bytes))?;
         let help = "Lifecycles by state, retiring ones included";
         let mut lifecycles =
             encoder.encode_descriptor("lifecycles", help, None, MetricType::Gauge)?;

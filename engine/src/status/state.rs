@@ -21,6 +21,8 @@ pub struct EngineState {
     pub node: NodeState,
     /// Established lanes, retiring ones included.
     pub lanes: usize,
+    /// Bytes that stay registered with RDMA devices after their transfers.
+    pub rdma_kept_bytes: u64,
     /// Counters of the whole engine by name, those of [`Counters`](crate::metrics::Counters).
     pub counters: BTreeMap<&'static str, u64>,
     /// The lifecycles that exist now; `None` if the task that drives them did not answer within a

@@ -31,7 +31,9 @@ pub(crate) struct View {
 impl View {
     pub(crate) fn counters(&self) -> Counters {
         let (lanes, rdma) = (self.lanes.len(), self.transport.nic_counters());
-        self.answers.counts.snapshot(lanes, (self.tcp_counters)(), rdma)
+        let memory = self.transport.memory_counters();
+        let counters = self.answers.counts.snapshot(lanes, (self.tcp_counters)(), rdma);
+        Counters { memory, ..counters }
     }
 
     /// Transports of its lanes, the preferred one first.
@@ -61,6 +63,7 @@ impl View {
                 segments: answers.regions.len(),
             },
             lanes: counters.lanes,
+            rdma_kept_bytes: counters.memory.kept_bytes,
             counters: named.iter().map(|(name, _, count)| (*name, *count)).collect(),
             lifecycles,
             peers,

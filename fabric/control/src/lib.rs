@@ -7,18 +7,22 @@
 
 mod sysfs;
 
+pub use handfast_fabric::command;
+
 use libloading::{Library, Symbol};
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// The library that programs load.
 const LIBRARY: &str = "libibverbs.so.1";
 /// The scripted library, beside the test binary.
-const SCRIPTED: &str = "libhandfast_fabric.so";
+const SCRIPTED: &str = "libhandfast_fabric_verbs.so";
 /// Names the devices to the library.
 const DEVICES: &str = "HANDFAST_FABRIC";
+/// Names the socket of shared devices.
+const SOCKET: &str = "HANDFAST_FABRIC_SOCKET";
 /// Longest answer to a command, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 16;
 
@@ -75,10 +79,11 @@ impl Fabric {
     }
 }
 
-/// A process with scripted devices. Its files live as long as this value.
+/// A process with scripted devices, or several that share them. Its files live as long as this value.
 pub struct Process {
     devices: String,
     folder: tempfile::TempDir,
+    is_shared: bool,
 }
 
 impl Process {
@@ -87,11 +92,42 @@ impl Process {
     /// # Errors
     /// The scripted library is not built, or a file cannot be written.
     pub fn new(devices: &str) -> io::Result<Self> {
+        Self::with_library(devices, &scripted()?)
+    }
+
+    /// Like [`new`](Self::new), with the scripted library at a path.
+    ///
+    /// # Errors
+    /// The list is wrong, the library does not exist, or a file cannot be written.
+    pub fn with_library(devices: &str, library: &Path) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let scripted = scripted()?;
-        std::os::unix::fs::symlink(&scripted, folder.path().join(LIBRARY))?;
-        sysfs::write(folder.path(), devices)?;
-        Ok(Self { devices: devices.to_owned(), folder })
+        std::os::unix::fs::symlink(library.canonicalize()?, folder.path().join(LIBRARY))?;
+        let listing = handfast_fabric::listing(devices).map_err(io::Error::other)?;
+        sysfs::write(folder.path(), &listing)?;
+        Ok(Self { devices: devices.to_owned(), folder, is_shared: false })
+    }
+
+    /// Like [`new`](Self::new), for processes that share the devices, which are in this process. A
+    /// process can have one such list.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or there can be no socket.
+    pub fn shared(devices: &str) -> io::Result<Self> {
+        Self::new(devices)?.share()
+    }
+
+    /// Shares the devices, as those of [`shared`](Self::shared).
+    ///
+    /// # Errors
+    /// There can be no socket.
+    pub fn share(mut self) -> io::Result<Self> {
+        handfast_fabric::serve(&self.socket(), &self.devices)?;
+        self.is_shared = true;
+        Ok(self)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("devices")
     }
 
     /// Returns this test binary again, with the devices.
@@ -99,37 +135,35 @@ impl Process {
     /// # Errors
     /// The binary has no path.
     pub fn again(&self) -> io::Result<Command> {
-        Ok(self.of(&std::env::current_exe()?))
+        Ok(self.program(&std::env::current_exe()?))
     }
 
     /// Returns a program with the devices.
-    pub fn of(&self, program: &Path) -> Command {
+    pub fn program(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         let others = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
         command
             .env("LD_LIBRARY_PATH", format!("{}:{others}", self.folder.path().display()))
             .env("SYSFS_PATH", self.folder.path().join("sys"))
             .env(DEVICES, &self.devices);
+        if self.is_shared {
+            command.env(SOCKET, self.socket());
+        }
         command
-    }
-
-    /// Runs tests of this binary, one at a time, and returns what they printed.
-    ///
-    /// # Errors
-    /// The binary cannot be started.
-    pub fn run_tests(&self, arguments: &[&str]) -> io::Result<Output> {
-        self.again()?.args(arguments).args(["--test-threads=1", "--nocapture"]).output()
     }
 }
 
-/// Returns the scripted library, which cargo builds beside the tests that depend on this crate.
-fn scripted() -> io::Result<PathBuf> {
+/// Returns the scripted library: beside this program, where cargo builds it for programs and for tests,
+/// or where an installation has libraries.
+///
+/// # Errors
+/// It is in none of these folders, or this program has no path.
+pub fn scripted() -> io::Result<PathBuf> {
     let binary = std::env::current_exe()?;
-    let beside = binary.parent().map(|folder| folder.join(SCRIPTED)).unwrap_or_default();
-    let above =
-        binary.parent().map(|folder| folder.join("deps").join(SCRIPTED)).unwrap_or_default();
-    [beside, above]
-        .into_iter()
-        .find(|path| path.exists())
-        .ok_or_else(|| io::Error::other(format!("{SCRIPTED} is not beside {}", binary.display())))
+    let folder = binary.parent().unwrap_or(Path::new(""));
+    let found = ["", "deps", "../lib"].map(|place| folder.join(place).join(SCRIPTED));
+    found.into_iter().find(|path| path.exists()).ok_or_else(|| {
+        let folder = folder.display();
+        io::Error::other(format!("{SCRIPTED} is not in {folder}, its deps or its ../lib"))
+    })
 }

@@ -1,9 +1,14 @@
-//! A transport without a device: unknown lanes and NICs, and the conversions around a step.
+//! A transport without a device, or over a scripted one: unknown lanes and NICs, the conversions
+//! around a step, and lanes that the device does not let go.
 
 use super::*;
+use crate::settings::LANE_QUEUE_PAIRS_MAX;
+use crate::verbs::scripted::Device;
+use crate::verbs::{NicConfig, NicSink, Registration};
 use handfast_core::{Incarnation, NodeName};
-use handfast_transport::{Direction, Memory, RemoteSpan};
+use handfast_transport::{Access, CompletionStatus, Direction, Memory, RemoteSpan};
 use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
 
 const GONE: Lifecycle = Lifecycle(7);
 
@@ -22,6 +27,8 @@ impl LaneSink for Recorder {
         self.failures.lock().push((lane, error));
     }
 }
+
+impl NicSink for Recorder {}
 
 fn of_rail(path: &NicPath) -> Option<&str> {
     path.rail().map(|(_, ours)| ours)
@@ -77,6 +84,7 @@ async fn post_to_a_gone_lane_releases_the_slices() {
 async fn try_post_leaves_slices_without_a_lane() {
     let (transport, sink) = transport();
     let mut slices = postings(2);
+    assert!(transport.handle(GONE).is_none());
     assert!(!transport.try_post(GONE, &mut slices));
     assert_eq!(slices.len(), 2);
     assert!(!transport.try_withdraw(GONE, slices[0].slice));
@@ -117,11 +125,78 @@ async fn unknown_nic_leaves_no_endpoint() {
     assert_eq!((transport.nics().count(), transport.counters()), (0, NicCounters::default()));
 }
 
+/// A lane whose queue pair the device keeps is not retired, however often that is asked: its endpoint
+/// stays, and its slices end with the retirement that succeeds.
+#[tokio::test]
+async fn retire_fails_until_the_device_lets_go() {
+    let (device, transport, sink, registration) = over_device(NicConfig::new("scripted")).await;
+    device.answer("ibv_destroy_qp", &[libc::EBUSY; 3]);
+    transport.post(GONE, &mut vec![posting(&registration)]);
+    for _ in 0..2 {
+        let error = transport.retire(GONE).await.unwrap_err();
+        assert_eq!((error.side, &*error.call), (Side::Local, "ibv_destroy_qp"), "{error}");
+        assert!(transport.has_endpoint(GONE));
+        assert_eq!(sink.ended.lock().len(), 0);
+    }
+    transport.retire(GONE).await.unwrap();
+    assert!(!transport.has_endpoint(GONE));
+    let flushed = Completion { slice: SliceId::from_bits(0), status: CompletionStatus::Flushed };
+    assert_eq!(sink.ended.lock()[..], [(GONE, vec![flushed])]);
+}
+
+/// A withdrawn slice costs its lane once its device has reported nothing for longer than the timers
+/// of the NIC take.
+#[tokio::test]
+async fn silent_device_fails_the_lane_of_a_withdrawn_slice() {
+    let config = NicConfig { timeout_exponent: 11, retries: 2, ..NicConfig::new("scripted") };
+    let (_, transport, sink, registration) = over_device(config).await;
+    let patience = transport.nics().next().unwrap().patience();
+    assert_eq!(patience, Duration::from_nanos(4 * 3 * (4_096 << 11)));
+    transport.post(GONE, &mut vec![posting(&registration)]);
+    transport.withdraw(GONE, SliceId::from_bits(0));
+    assert_eq!(sink.failures.lock().len(), 0);
+    tokio::time::sleep(2 * patience).await;
+    let failures = std::mem::take(&mut *sink.failures.lock());
+    let [(GONE, error)] = &failures[..] else { panic!("{failures:?}") };
+    assert_eq!((error.side, &*error.call), (Side::Local, "withdraw"), "{error}");
+    assert!(error.detail.contains("within 100 ms"), "{error}");
+}
+
+/// A transport over a device that completes nothing, with a connected lane and memory.
+async fn over_device(
+    config: NicConfig,
+) -> (&'static Device, RdmaTransport, Arc<Recorder>, Registration) {
+    let (device, sink) = (Device::new(), Arc::new(Recorder::default()));
+    device.holds.store(true, Ordering::Relaxed);
+    let drain = Duration::from_millis(20);
+    let nic = device.nic(NicConfig { drain, idle_probe: None, ..config }, sink.clone());
+    let memory = Memory::zeroed(8).unwrap();
+    let registration = nic.register(memory.whole(), Access::READ_WRITE).unwrap();
+    let transport = RdmaTransport::new(vec![nic], of_rail, sink.clone()).unwrap();
+    let body = transport.create_legacy(GONE, path(), 1).await.unwrap();
+    transport.connect(pair(GONE), pair(Lifecycle(8)), body).await.unwrap();
+    (device, transport, sink, registration)
+}
+
+fn posting(registration: &Registration) -> Posting {
+    Posting {
+        slice: SliceId::from_bits(0),
+        direction: Direction::Write,
+        span: registration.span().clone(),
+        remote: registration.remote_span(),
+        memory: Some(registration.memory().clone()),
+    }
+}
+
 /// Each queue pair starts with 24 bits of its own.
 #[test]
 fn sequence_numbers_share_no_bits() {
-    assert_eq!(psns(0x1234_abcd_ef98_7654), [0x0098_7654, 0x00ab_cdef]);
-    assert_eq!(psns(u64::MAX), [0x00ff_ffff; QUEUE_PAIRS_PER_LANE]);
+    assert_eq!(psns(0x1234_abcd_ef98_7654, 2), [0x0098_7654, 0x00ab_cdef]);
+    assert_eq!(psns(u64::MAX, 2), [PSN_MASK; 2]);
+    let all = psns(7, LANE_QUEUE_PAIRS_MAX);
+    assert!(all.iter().all(|psn| *psn <= PSN_MASK));
+    let different: std::collections::BTreeSet<_> = all.iter().collect();
+    assert_eq!(different.len(), LANE_QUEUE_PAIRS_MAX, "{all:?}");
 }
 
 /// Another lane's end lifts a limit of lanes, and no limit of memory.
@@ -141,4 +216,22 @@ fn limits_of_lanes_permit_a_second_attempt() {
         assert_eq!(refused.limit, None);
         assert!(refused.error.detail.contains("1 of 1 are in use"), "{}", refused.error);
     }
+}
+
+/// A waiting thread looks until something is done, for a bounded time, and not at all with events.
+#[test]
+fn waiting_thread_looks_for_a_bounded_time() {
+    let looks = |limit, until: u32| {
+        let mut looks = 0;
+        spin(limit, &mut || {
+            looks += 1;
+            looks == until
+        });
+        looks
+    };
+    assert_eq!(looks(Duration::ZERO, 1), 0);
+    assert_eq!(looks(Duration::MAX, 1_000), 1_000);
+    let begun = Instant::now();
+    assert!(looks(CALLER_SPIN_MAX, u32::MAX) >= LOOKS_PER_CLOCK_READING);
+    assert!(begun.elapsed() >= CALLER_SPIN_MAX);
 }

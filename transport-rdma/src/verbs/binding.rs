@@ -64,6 +64,24 @@ macro_rules! library {
             $(pub(super) $extra: Option<unsafe extern "C" fn($($extra_argument),*) -> $extra_result>,)*
         }
 
+        #[cfg(test)]
+        impl Library {
+            /// A library each of whose functions ends the process. Tests replace those that they need.
+            #[allow(unsafe_code)]
+            pub(super) fn absent() -> Self {
+                Self {
+                    $($(#[$when])? $name: {
+                        unsafe extern "C" fn absent($(_: $argument),*) -> $result {
+                            eprintln!(concat!(stringify!($name), " is not scripted"));
+                            std::process::abort()
+                        }
+                        absent
+                    },)*
+                    optional: Optional { $($extra: None,)* },
+                }
+            }
+        }
+
         impl Library {
             #[allow(unsafe_code)]
             fn load() -> Result<Self, RdmaUnavailable> {
@@ -131,6 +149,8 @@ library! {
     ibv_ack_async_event: fn(*mut RawEvent) -> ();
     ; optional
     ibv_reg_mr_iova2: fn(*mut ibv_pd, *mut c_void, size_t, u64, c_int) -> *mut ibv_mr;
+    ibv_is_fork_initialized: fn() -> c_int;
+    ibv_query_pkey: fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int;
     ibv_reg_dmabuf_mr: fn(*mut ibv_pd, u64, size_t, u64, c_int, c_int) -> *mut ibv_mr;
 }
 

@@ -24,8 +24,21 @@ const RECLAIM_WAIT: Duration = Duration::from_millis(500);
 pub(super) struct Shard {
     pub(super) queue: Arc<CompletionQueue>,
     entries: u32,
-    /// Index of its lanes, for an overrun.
+    /// Its name in events.
     pub(super) number: usize,
+    /// It failed: it has lost completions, and takes no more lanes.
+    failed: AtomicBool,
+}
+
+impl Shard {
+    /// Notes its failure; returns whether it is the first.
+    pub(super) fn on_failed(&self) -> bool {
+        !self.failed.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -107,8 +120,11 @@ impl CompletionQueues {
     /// Finds a queue with that many free entries.
     fn place(&self, table: &mut Table, entries: u32) -> Result<Option<usize>, VerbsError> {
         let Table { shards, books } = table;
-        let mut free = shards.iter().zip(books.iter()).map(|(s, b)| s.entries - b.reserved);
-        if let Some(number) = free.position(|free| free >= entries) {
+        let free = shards.iter().zip(books.iter()).map(|(shard, books)| {
+            let alive = !shard.has_failed();
+            alive.then(|| shard.entries - books.reserved)
+        });
+        if let Some(number) = first_fit(free, entries) {
             return Ok(Some(number));
         }
         if entries > self.limits.entries_max || shards.len() >= COMPLETION_QUEUES_MAX {
@@ -117,7 +133,8 @@ impl CompletionQueues {
         let (number, entries) = (shards.len(), entries.max(self.limits.entries));
         let name = u64::try_from(number).unwrap_or(u64::MAX);
         let queue = CompletionQueue::new(Arc::clone(&self.channel), entries, name)?;
-        shards.push(Arc::new(Shard { queue: Arc::new(queue), entries, number }));
+        let (queue, failed) = (Arc::new(queue), AtomicBool::new(false));
+        shards.push(Arc::new(Shard { queue, entries, number, failed }));
         books.push(Books::default());
         self.made.store(shards.len(), Ordering::Release);
         self.wake();
@@ -132,7 +149,11 @@ impl CompletionQueues {
                 "a lane's completions need {entries} entries, and queues of this device hold {max}"
             )
         } else {
-            format!("{COMPLETION_QUEUES_MAX} completion queues have no room for {entries} more")
+            let failed = table.shards.iter().filter(|shard| shard.has_failed()).count();
+            format!(
+                "{COMPLETION_QUEUES_MAX} completion queues, {failed} of which have failed, have no \
+                 room for {entries} more"
+            )
         };
         let error = self.channel.context.error(Side::Local, "reserve", 0, detail);
         let max = table.shards.iter().map(|shard| u64::from(shard.entries)).sum();
@@ -145,6 +166,11 @@ impl CompletionQueues {
         let table = self.table.lock();
         let reserved = table.books.iter().map(|books| u64::from(books.reserved)).sum();
         (reserved, table.shards.iter().map(|shard| u64::from(shard.entries)).sum())
+    }
+
+    /// Returns the queue of this number.
+    pub(super) fn shard(&self, number: usize) -> Option<Arc<Shard>> {
+        self.table.lock().shards.get(number).cloned()
     }
 
     /// Updates a list of the queues; queues are only added.
@@ -180,6 +206,11 @@ impl CompletionQueues {
     }
 }
 
+/// The first queue with room; `free` are the free entries of each, none of a failed one.
+fn first_fit(mut free: impl Iterator<Item = Option<u32>>, entries: u32) -> Option<usize> {
+    free.position(|free| free.is_some_and(|free| free >= entries))
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut table = self.queues.table.lock();
@@ -187,5 +218,20 @@ impl Drop for Reservation {
         self.queues.any_leaving.store(true, Ordering::Release);
         drop(table);
         self.queues.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A failed queue takes no lanes, however much room it has.
+    #[test]
+    fn failed_queue_takes_no_lanes() {
+        let fit = |free: &[Option<u32>], entries| first_fit(free.iter().copied(), entries);
+        assert_eq!(fit(&[None, Some(8), Some(9)], 8), Some(1));
+        assert_eq!(fit(&[None, Some(8), Some(9)], 9), Some(2));
+        assert_eq!(fit(&[None, Some(8)], 9), None);
+        assert_eq!(fit(&[None], 0), None);
     }
 }

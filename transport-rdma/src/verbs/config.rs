@@ -1,9 +1,12 @@
 //! Configuration of a NIC.
 
 use super::context::mtu_number;
-use super::poller::{Polling, SPIN_MAX};
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
+use crate::settings::{
+    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, PartitionKey, Polling, RETRY_COUNT_MAX,
+    SERVICE_LEVEL_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+};
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::time::Duration;
 
@@ -11,12 +14,6 @@ use std::time::Duration;
 pub const QUEUE_PAIRS_PER_LANE_MAX: usize = QUEUE_PAIRS_MAX;
 /// Maximum configurable depth of a queue pair.
 pub const DEPTH_MAX: u32 = 4096;
-/// Maximum retries towards an unresponsive peer. On soft-RoCE seven means unlimited.
-pub const RETRY_COUNT_MAX: u8 = 6;
-/// The highest service level: it has four bits.
-pub const SERVICE_LEVEL_MAX: u8 = 15;
-/// The longest ACK timeout of devices; 0 would mean unlimited.
-const TIMEOUT_EXPONENT_MAX: u8 = 31;
 
 /// Configuration of a NIC.
 #[derive(Clone, Debug)]
@@ -27,8 +24,13 @@ pub struct NicConfig {
     pub port: u8,
     /// The choice of the port's address.
     pub gid: GidWanted,
+    /// The partition, on InfiniBand.
+    pub partition_key: PartitionKey,
     /// Lanes that exist at once, from `create` to the end of `retire`.
     pub lanes_max: usize,
+    /// Queue pairs of a lane that is created by the transport; at least 1, at most
+    /// [`LANE_QUEUE_PAIRS_MAX`]. The smaller number of both sides is used.
+    pub queue_pairs_per_lane: usize,
     /// Requests outstanding on a queue pair; at least 1, at most [`DEPTH_MAX`].
     pub depth: u32,
     /// Cap on the path MTU, in bytes. The smaller of both sides' is used.
@@ -59,12 +61,17 @@ pub struct NicConfig {
     /// Interval of idle checks. A lane without postings and completions for one to two of them is probed with
     /// an empty read, since a queue pair without traffic never notices that its peer is gone.
     pub idle_probe: Option<Duration>,
+    /// Whether the NIC's thread runs on the processors of the NIC's NUMA node alone, as far as the
+    /// process may use them.
+    pub places_thread: bool,
 }
 
 /// Default interval between checks for idle lanes.
 pub const IDLE_PROBE_DEFAULT: Duration = Duration::from_secs(10);
-/// Maximum timeout of an idle lane's probe.
-pub const PROBE_ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Longest [`NicConfig::patience`], whatever the timers.
+pub const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// Factor by which devices stretch their configured timers, at most.
+const STRETCH_MAX: u32 = 4;
 /// Shortest interval between checks for idle lanes.
 pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
 /// Default size of a completion queue: 256 queue pairs of the default depth of 64.
@@ -77,7 +84,9 @@ impl NicConfig {
             device: device.into(),
             port: 1,
             gid: GidWanted::Automatic,
+            partition_key: PartitionKey::default(),
             lanes_max: 1024,
+            queue_pairs_per_lane: LANE_QUEUE_PAIRS_DEFAULT,
             depth: 128,
             mtu_max: 4096,
             traffic_class: 0,
@@ -90,19 +99,45 @@ impl NicConfig {
             completion_entries: COMPLETION_ENTRIES_DEFAULT,
             queue_pairs_max: u32::MAX,
             idle_probe: Some(IDLE_PROBE_DEFAULT),
+            places_thread: true,
         }
     }
 
-    /// Longest time of an idle lane's probe without an answer, for any device: four times its
-    /// configured wait, since devices stretch that, and at most [`PROBE_ANSWER_MAX`].
-    pub(super) fn probe_patience(&self, profile: &DeviceProfile) -> Duration {
-        let tries = u64::from(profile.retries_fixed.unwrap_or(self.retries)) + 1;
-        let interval_ns = 4_096u64 << self.timeout_exponent.min(TIMEOUT_EXPONENT_MAX);
-        Duration::from_nanos(interval_ns.saturating_mul(4 * tries)).min(PROBE_ANSWER_MAX)
+    /// The settings that fit a device of the profile.
+    pub fn of_profile(device: impl Into<String>, profile: &DeviceProfile) -> Self {
+        Self {
+            timeout_exponent: profile.timeout_exponent,
+            retries: profile.retries,
+            polling: profile.polling,
+            drain: profile.drain,
+            queue_pairs_per_lane: profile.queue_pairs_per_lane,
+            ..Self::new(device)
+        }
+    }
+
+    /// The nominal wait of a device of the profile for a silent peer, see [`silent_peer_wait`].
+    pub fn silent_peer_wait(&self, profile: &DeviceProfile) -> Duration {
+        let retries = profile.retries_fixed.unwrap_or(self.retries);
+        silent_peer_wait(self.timeout_exponent, retries)
+    }
+
+    /// Longest time of a request without an answer or an error, on a device of `profile`: four times its
+    /// nominal wait, since devices stretch that, and at most [`PATIENCE_MAX`]. A device that reports
+    /// nothing for longer has lost the request.
+    pub fn patience(&self, profile: &DeviceProfile) -> Duration {
+        self.silent_peer_wait(profile).saturating_mul(STRETCH_MAX).min(PATIENCE_MAX)
+    }
+
+    /// Slices that a lane of so many queue pairs takes at once.
+    pub(super) fn lane_depth(&self, profile: &DeviceProfile, queue_pairs: usize) -> u32 {
+        let filled = if profile.fills_queue_pairs { queue_pairs } else { 1 };
+        self.depth.saturating_mul(u32::try_from(filled).unwrap_or(u32::MAX))
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
+        let lane_pairs = 1..=LANE_QUEUE_PAIRS_MAX;
         let checks = [
+            (lane_pairs.contains(&self.queue_pairs_per_lane), "queue_pairs_per_lane"),
             (self.depth >= 1 && self.depth <= DEPTH_MAX, "depth"),
             (mtu_number(self.mtu_max).is_some(), "mtu_max"),
             (self.service_level <= SERVICE_LEVEL_MAX, "service_level"),
@@ -111,7 +146,7 @@ impl NicConfig {
             (self.retries <= RETRY_COUNT_MAX, "retries"),
             (self.completion_entries >= 1, "completion_entries"),
             (self.idle_probe.is_none_or(|interval| interval >= IDLE_PROBE_MIN), "idle_probe"),
-            (!matches!(self.polling, Polling::Adaptive { spin } if spin > SPIN_MAX), "polling"),
+            (self.polling.is_valid(), "polling"),
         ];
         let wrong = checks.iter().find(|(good, _)| !good);
         wrong.map_or(Ok(()), |(_, name)| Err(format!("the setting {name} is out of range")))
@@ -121,18 +156,34 @@ impl NicConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::SPIN_MAX;
 
-    /// A probe is given up after four times the device's own timeout, or a minute.
+    /// The device is given four times its own timeout, or a minute: always longer than it tries.
     #[test]
-    fn probe_timeout_follows_the_device() {
+    fn patience_follows_the_timers_and_the_device() {
         use crate::profile::DEVICE_PROFILES;
         let profile = |name| **DEVICE_PROFILES.iter().find(|p| p.name == name).unwrap();
         let config = NicConfig { timeout_exponent: 14, retries: 6, ..NicConfig::new("any") };
-        let seconds = |name| config.probe_patience(&profile(name)).as_secs();
+        let seconds = |name| config.patience(&profile(name)).as_secs();
         // Seven times 67 ms, or 25 times, and each four times.
         assert_eq!((seconds("rxe"), seconds("erdma-compat")), (1, 6));
+        let tries = |retries| NicConfig { timeout_exponent: 16, retries, ..config.clone() };
+        assert_eq!(
+            tries(4).patience(&profile("mlx5")),
+            Duration::from_nanos(4 * 5 * (4_096 << 16))
+        );
+        assert_eq!(tries(0).patience(&profile("mlx5")), Duration::from_nanos(4 * (4_096 << 16)));
         let patient = NicConfig { timeout_exponent: 31, ..config };
-        assert_eq!(patient.probe_patience(&profile("rxe")), PROBE_ANSWER_MAX);
+        assert_eq!(patient.patience(&profile("rxe")), PATIENCE_MAX);
+    }
+
+    /// Every slot of a lane's queue pairs is used, except where one more only queues behind.
+    #[test]
+    fn lane_depth_is_that_of_its_queue_pairs() {
+        use crate::profile::{RXE, STRICT};
+        let config = NicConfig { depth: 64, ..NicConfig::new("any") };
+        assert_eq!([1, 2, 8].map(|pairs| config.lane_depth(&STRICT, pairs)), [64, 128, 512]);
+        assert_eq!([1, 2, 8].map(|pairs| config.lane_depth(&RXE, pairs)), [64, 64, 64]);
     }
 
     #[test]
@@ -148,6 +199,9 @@ mod tests {
         assert_eq!(with(|c| c.depth = DEPTH_MAX), Ok(()));
         assert!(with(|c| c.depth = DEPTH_MAX + 1).is_err());
         assert!(with(|c| c.depth = 0).is_err());
+        assert_eq!(with(|c| c.queue_pairs_per_lane = LANE_QUEUE_PAIRS_MAX), Ok(()));
+        assert!(with(|c| c.queue_pairs_per_lane = LANE_QUEUE_PAIRS_MAX + 1).is_err());
+        assert!(with(|c| c.queue_pairs_per_lane = 0).is_err());
         assert!(with(|c| c.timeout_exponent = 0).is_err());
         assert!(with(|c| c.timeout_exponent = 32).is_err());
         assert!(with(|c| c.mtu_max = 255).is_err());

@@ -6,7 +6,7 @@ use super::context::mtu_number;
 use super::lane::{Announced, Lane, LaneSetup};
 use super::lanes::Refused;
 use super::nic::Nic;
-use super::objects::{Numbers, Patience, QueuePair, Route};
+use super::objects::{Numbers, Owner, Patience, QueuePair, Route};
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, gid_text, parse_gid, rank, table, usable_gids};
 use crate::pairing::{KernelRoutes, is_one_family, moves_first};
@@ -34,8 +34,8 @@ impl Nic {
     /// every lane, since they keep late packets of a former lane out.
     ///
     /// # Errors
-    /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it) or a call failed;
-    /// nothing is left of the lane.
+    /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it), the NIC is lost
+    /// ([`Nic::lost`]) or a call failed; nothing is left of the lane.
     pub fn create(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
         self.make(lifecycle, psns, None)
     }
@@ -81,6 +81,7 @@ impl Nic {
         if psns.iter().any(|psn| *psn > PSN_MAX) {
             return Err(refused("a packet sequence number has 24 bits".to_owned()));
         }
+        self.shared.not_lost()?;
         let port = context.port_facts(self.config.port)?;
         let chosen = self.announce(peer.as_deref())?;
         tracing::debug!(lane = lifecycle.0, peer, gid = chosen.why, "address announced");
@@ -101,20 +102,17 @@ impl Nic {
             depth: self.config.depth,
             message_max: port.message_max,
             call_bytes_max: self.shared.profile.call_bytes_max,
-            port: self.config.port,
+            place: self.place,
+            hidden_refusals: self.shared.profile.hidden_refusals,
         };
         let entries = u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(self.config.depth);
         let made = self.shared.queues.reserve(entries);
         let made = made.and_then(|reservation| Lane::new(lifecycle, psns, reservation, setup));
-        let mut lanes = self.shared.lanes.lock();
-        let lane = match made {
-            Ok(lane) => lane,
-            Err(error) => {
-                lanes.give_up(lifecycle, pairs);
-                let queue_pairs = lanes.queue_pairs();
-                return Err(exhausted(error, queue_pairs, self.shared.queues.load()));
-            }
-        };
+        let lane = made.map_err(|error| {
+            let mut lanes = self.shared.lanes.lock();
+            lanes.give_up(lifecycle, pairs);
+            exhausted(error, lanes.queue_pairs(), self.shared.queues.load())
+        })?;
         let body = Body {
             queue_pairs: lane.numbers.clone(),
             psns: psns.to_vec(),
@@ -124,6 +122,20 @@ impl Nic {
             rd_atomic: u32::from(self.rd_atomic),
             ..Body::default()
         };
+        self.insert(lane)?;
+        Ok(body)
+    }
+
+    /// Inserts a lane, unless the NIC or the lane's completion queue failed during its creation.
+    fn insert(&self, lane: Lane) -> Result<(), VerbsError> {
+        let mut lanes = self.shared.lanes.lock();
+        // What failed before this was noted before, and what fails after it finds the lane.
+        if let Err(error) = self.shared.usable(&lane.shard) {
+            lanes.give_up(lane.lifecycle, lane.numbers.len());
+            // First, since the queue pairs are destroyed here.
+            drop(lanes);
+            return Err(error);
+        }
         lanes.insert(Arc::new(lane));
         let is_first = !self.shared.has_lanes.swap(true, Ordering::Relaxed);
         drop(lanes);
@@ -131,13 +143,14 @@ impl Nic {
             // The poller sleeps without a timeout while there is no lane.
             self.shared.queues.wake();
         }
-        Ok(body)
+        Ok(())
     }
 
     /// Creates a queue pair without a lane.
     pub(super) fn queue_pair(&self, reservation: &Reservation) -> Result<QueuePair, VerbsError> {
         let queue = Arc::clone(&reservation.shard.queue);
-        QueuePair::new(Arc::clone(&self.domain), queue, 1, self.config.port).map_err(|error| {
+        let domain = Arc::clone(&self.domain);
+        QueuePair::new(domain, queue, 1, self.place, Owner::Nobody).map_err(|error| {
             let lanes = self.shared.lanes.lock();
             let queue_pairs = lanes.queue_pairs();
             exhausted(error, queue_pairs, self.shared.queues.load())
@@ -208,17 +221,20 @@ impl Nic {
         let peer_lid = u16::try_from(peer.lid).map_err(|_| unusable("LIDs have 16 bits".into()))?;
         if port.is_ethernet {
             self.check_family(&lane.setup.announced, peer_gid)?;
+        } else if peer.lid != 0 {
+            check_subnet(lane.setup.announced.gid.address, peer_gid).map_err(unusable)?;
         }
         let route = Route {
             port: self.config.port,
             own_gid_index: self.place(&lane.setup.announced.gid)?,
             peer_gid,
             peer_lid,
-            is_global: port.is_ethernet || peer.lid == 0,
+            is_global: port.is_ethernet || port.requires_gids || peer.lid == 0,
             mtu_number,
             rd_atomic,
             traffic_class: self.config.traffic_class,
             service_level: self.config.service_level,
+            is_ethernet: port.is_ethernet,
         };
         let NicConfig { timeout_exponent, retries, .. } = self.config;
         Ok((route, numbers, Patience { timeout_exponent, retries }))
@@ -310,6 +326,22 @@ fn exhausted(error: VerbsError, queue_pairs: (u64, u64), entries: (u64, u64)) ->
     VerbsError { limit: Some(LimitReached { limit, in_use, max }), ..error }
 }
 
+/// Rejects a peer of another InfiniBand subnet, where its LID is none or another port's.
+fn check_subnet(own: Ipv6Addr, peer: Ipv6Addr) -> Result<(), String> {
+    let prefix = |address: Ipv6Addr| {
+        let [a, b, c, d, ..] = address.segments();
+        Ipv6Addr::from([a, b, c, d, 0, 0, 0, 0])
+    };
+    let (own, peer) = (prefix(own), prefix(peer));
+    match own == peer {
+        true => Ok(()),
+        false => Err(format!(
+            "the peer's port is in the InfiniBand subnet {peer} and ours in {own}; connect ports of \
+             one subnet"
+        )),
+    }
+}
+
 /// The queue pairs that a peer announced, at most as many as the local ones.
 fn announced(peer: &Body, pairs: usize) -> Result<Vec<Numbers>, String> {
     if peer.queue_pairs.is_empty() {
@@ -334,6 +366,15 @@ fn announced(peer: &Body, pairs: usize) -> Result<Vec<Numbers>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// LIDs are a subnet's own.
+    #[test]
+    fn peer_of_another_subnet_is_refused_by_prefix() {
+        let gid = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+        assert_eq!(check_subnet(gid("fe80::1"), gid("fe80::2")), Ok(()));
+        let error = check_subnet(gid("fe80::1"), gid("fe80:0:0:1::2")).unwrap_err();
+        assert!(error.contains("subnet fe80:0:0:1:: and ours in fe80::"), "{error}");
+    }
 
     #[test]
     fn what_a_peer_announces_is_checked_before_a_device_sees_it() {

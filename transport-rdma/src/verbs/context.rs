@@ -6,15 +6,19 @@ use super::binding::{
 };
 use crate::error::{RdmaUnavailable, VerbsError, code_of, words_of};
 use crate::gid::{GidEntry, GidKind};
+use crate::settings::PartitionKey;
 use handfast_core::transport::Side;
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `link_layer` of a port that is not InfiniBand's (`IBV_LINK_LAYER_ETHERNET`).
 const LINK_LAYER_ETHERNET: u8 = 2;
+/// Flag of a port whose packets must carry a GID (`IBV_QPF_GRH_REQUIRED`).
+const GRH_REQUIRED: u8 = 1;
 /// Maximum entries read of a GID table.
 const GIDS_MAX: usize = crate::ENTRIES_MAX;
 
@@ -23,6 +27,8 @@ pub(super) struct Context {
     pub(super) verbs: &'static Library,
     pub(super) device: String,
     raw: *mut ibv_context,
+    /// The device was removed, as its event said.
+    lost: AtomicBool,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation: any thread may use a context, also at the
@@ -42,6 +48,10 @@ pub(super) struct PortFacts {
     pub(super) message_max: u32,
     pub(super) is_ethernet: bool,
     pub(super) is_active: bool,
+    /// Whether every packet must carry a GID, as on virtual functions of InfiniBand.
+    pub(super) requires_gids: bool,
+    /// Length of the table of partition keys, empty entries included.
+    pub(super) partition_keys: u16,
 }
 
 /// Capabilities of a device.
@@ -51,6 +61,8 @@ pub(super) struct DeviceFacts {
     pub(super) completions_max: u32,
     pub(super) queue_pairs_max: u32,
     pub(super) regions_max: u32,
+    /// Bytes of one registration.
+    pub(super) region_bytes_max: u64,
     /// Outstanding reads that both the initiator and the responder can hold.
     pub(super) rd_atomic_max: u32,
 }
@@ -140,13 +152,20 @@ impl Context {
         // SAFETY: the device is of the list, which is freed only after this.
         let raw = unsafe { (list.verbs.ibv_open_device)(*device) };
         let code = errno();
-        let context = Self { verbs: list.verbs, device: name.to_owned(), raw };
+        let lost = AtomicBool::new(false);
+        let context = Self { verbs: list.verbs, device: name.to_owned(), raw, lost };
         if raw.is_null() {
             let error = context.failed("ibv_open_device", code);
             std::mem::forget(context);
             return Err(error);
         }
         Ok(context)
+    }
+
+    /// A context of a library and a device of this process.
+    #[cfg(test)]
+    pub(super) fn scripted(verbs: &'static Library, raw: *mut ibv_context) -> Self {
+        Self { verbs, device: "scripted".to_owned(), raw, lost: AtomicBool::new(false) }
     }
 
     pub(super) fn raw(&self) -> *mut ibv_context {
@@ -180,6 +199,20 @@ impl Context {
         code_of(returned).map_or(Ok(()), |code| Err(self.failed(call, code)))
     }
 
+    /// Notes that the device was removed.
+    pub(super) fn on_lost(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// Checks the return value of a destruction, after which the object is gone. The kernel destroys
+    /// the objects of a device that is removed by itself, and answers each later call with EIO.
+    pub(super) fn check_gone(&self, call: &'static str, returned: i32) -> Result<(), VerbsError> {
+        match code_of(returned) {
+            Some(libc::EIO) if self.lost.load(Ordering::Acquire) => Ok(()),
+            _ => self.check(call, returned),
+        }
+    }
+
     pub(super) fn device_facts(&self) -> Result<DeviceFacts, VerbsError> {
         let mut facts = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open; the call fills the structure it is given.
@@ -193,6 +226,7 @@ impl Context {
             completions_max: positive(facts.max_cqe),
             queue_pairs_max: positive(facts.max_qp),
             regions_max: positive(facts.max_mr),
+            region_bytes_max: facts.max_mr_size,
             rd_atomic_max: positive(facts.max_qp_rd_atom).min(positive(facts.max_qp_init_rd_atom)),
         })
     }
@@ -223,7 +257,34 @@ impl Context {
             message_max: facts.max_msg_sz,
             is_ethernet: facts.link_layer == LINK_LAYER_ETHERNET,
             is_active: facts.state == ibv_port_state::IBV_PORT_ACTIVE,
+            requires_gids: facts.flags & GRH_REQUIRED != 0,
+            partition_keys: facts.pkey_tbl_len,
         })
+    }
+
+    /// Returns the index of a partition key in a port's table of `length` entries.
+    pub(super) fn partition_index(
+        &self,
+        port: u8,
+        length: u16,
+        wanted: PartitionKey,
+    ) -> Result<u16, VerbsError> {
+        if wanted == PartitionKey::default() {
+            return Ok(0);
+        }
+        let Some(query) = self.verbs.optional.ibv_query_pkey else {
+            return Err(self.failed("ibv_query_pkey", libc::EOPNOTSUPP));
+        };
+        let mut table = Vec::with_capacity(usize::from(length));
+        for index in 0..i32::from(length) {
+            let mut key = 0u16;
+            // SAFETY: the context is open; the call fills the number it is given.
+            let returned = unsafe { query(self.raw, port, index, &raw mut key) };
+            self.check("ibv_query_pkey", returned)?;
+            table.push(u16::from_be(key));
+        }
+        let missing = |detail| self.error(Side::Configuration, "ibv_query_pkey", 0, detail);
+        wanted.index_in(&table).map_err(missing)
     }
 
     /// Returns the current non-empty GIDs of a port.

@@ -4,10 +4,11 @@
 use super::binding::{RawEvent, ibv_cq, ibv_qp};
 use super::context::{Context, errno};
 use super::nic::Shared;
+use super::objects::Owner;
 use super::sink::DeviceEvent;
-use crate::error::VerbsError;
 use handfast_core::transport::Side;
 use std::mem::MaybeUninit;
+use std::time::Instant;
 
 // Kinds of events, as `enum ibv_event_type` of rdma-core counts them.
 const COMPLETION_QUEUE_ERROR: u32 = 0;
@@ -25,10 +26,13 @@ const LID_CHANGE: u32 = 11;
 const LAST_REQUEST_REACHED: u32 = 16;
 const GID_CHANGE: u32 = 18;
 
+/// Maximum events handled before completions are polled again.
+pub(super) const EVENTS_PER_LOOK: usize = 64;
+
 /// An acknowledged event. Its object is read before the acknowledgement, after which it may be gone.
 pub(super) enum Heard {
     CompletionQueue { shard: usize },
-    QueuePair { kind: u32, number: u32 },
+    QueuePair { kind: u32, owner: Owner },
     Port { kind: u32, port: u32 },
     Device,
     Other { kind: u32 },
@@ -54,6 +58,25 @@ pub(super) fn acknowledge(context: &Context, mut event: RawEvent) {
     unsafe { (context.verbs.ibv_ack_async_event)(&raw mut event) };
 }
 
+/// Takes events until none is left, or [`EVENTS_PER_LOOK`] are taken.
+///
+/// # Errors
+/// The value of errno; what was taken before is in the list.
+pub(super) fn take_some(
+    taken: &mut Vec<Heard>,
+    mut take: impl FnMut() -> Result<Heard, i32>,
+) -> Result<(), i32> {
+    while taken.len() < EVENTS_PER_LOOK {
+        match take() {
+            Ok(heard) => taken.push(heard),
+            Err(libc::EINTR) => {}
+            Err(libc::EAGAIN) => break,
+            Err(code) => return Err(code),
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
     let context = &shared.context;
     let event = next_event(context)?;
@@ -67,8 +90,8 @@ pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
         QUEUE_PAIR_FATAL..=PATH_MIGRATION_ERROR | LAST_REQUEST_REACHED => {
             // SAFETY: of these kinds the element is a queue pair, whose destruction waits for the
             // acknowledgement below.
-            let number = unsafe { (*event.element.cast::<ibv_qp>()).qp_num };
-            Heard::QueuePair { kind: event.kind, number }
+            let context = unsafe { (*event.element.cast::<ibv_qp>()).qp_context };
+            Heard::QueuePair { kind: event.kind, owner: Owner::of_context(context) }
         }
         DEVICE_FATAL => Heard::Device,
         PORT_ACTIVE | PORT_ERROR | LID_CHANGE | GID_CHANGE => {
@@ -90,40 +113,63 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
         let code = i32::try_from(kind).unwrap_or(i32::MAX);
         shared.context.error(side, "asynchronous event", code, words)
     };
+    let tell = |event| shared.sink.on_device_event(&shared.context.device, event);
     match heard {
         Heard::CompletionQueue { shard } => {
-            let words = "the completion queue ran over";
-            let error = error(Side::Local, COMPLETION_QUEUE_ERROR, words);
-            let lanes = shared.all_lanes();
-            let of_queue = lanes.iter().filter(|lane| lane.shard == shard);
-            of_queue.for_each(|lane| lane.fail(error.clone()));
+            if let Some(shard) = shared.queues.shard(shard) {
+                let words = "the completion queue ran over";
+                shared.fail_queue(&shard, &error(Side::Local, COMPLETION_QUEUE_ERROR, words));
+            }
         }
-        Heard::QueuePair { kind, number } => {
+        Heard::QueuePair { kind, owner } => {
             let (side, words) = match kind {
                 QUEUE_PAIR_FATAL => (shared.profile.fatal_event, "the queue pair failed"),
                 QUEUE_PAIR_REQUEST_ERROR => (Side::Peer, "the peer sent an invalid request"),
                 QUEUE_PAIR_ACCESS_ERROR => (Side::Peer, "the peer asked for what it may not"),
                 COMMUNICATION_ESTABLISHED | SEND_QUEUE_DRAINED | PATH_MIGRATED => return,
-                _ => return shared.sink.on_device_event(DeviceEvent::Other(kind)),
+                _ => return tell(DeviceEvent::Other(kind)),
             };
-            let lanes = shared.all_lanes();
-            if let Some(lane) = lanes.iter().find(|lane| lane.numbers.contains(&number)) {
+            // A lane that is gone has ended its slices, and its queue pair's number may be another's.
+            let lane = match owner {
+                Owner::Lane(serial) => shared.lane_of(serial),
+                Owner::Nobody => None,
+            };
+            if let Some(lane) = lane {
                 lane.fail(error(side, kind, words));
             }
         }
-        Heard::Port { kind, port } => shared.sink.on_device_event(match kind {
+        Heard::Port { kind, port } => tell(match kind {
             PORT_ACTIVE => DeviceEvent::PortActive { port },
             PORT_ERROR => DeviceEvent::PortDown { port },
             _ => DeviceEvent::AddressesChanged { port },
         }),
         Heard::Device => {
-            fail_all(shared, &error(Side::Local, DEVICE_FATAL, "the device is lost"));
-            shared.sink.on_device_event(DeviceEvent::DeviceLost);
+            let _ = shared.lost_since.set(Instant::now());
+            shared.context.on_lost();
+            shared.lose(error(Side::Local, DEVICE_FATAL, "the device is lost"));
         }
-        Heard::Other { kind } => shared.sink.on_device_event(DeviceEvent::Other(kind)),
+        Heard::Other { kind } => tell(DeviceEvent::Other(kind)),
     }
 }
 
-pub(super) fn fail_all(shared: &Shared, error: &VerbsError) {
-    shared.all_lanes().iter().for_each(|lane| lane.fail(error.clone()));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many events are taken at a time as the limit says, and those before a failure are kept.
+    #[test]
+    fn events_are_taken_up_to_the_limit() {
+        let take = |events: usize, last: i32| {
+            let (mut left, mut taken) = (events, Vec::new());
+            let ended = take_some(&mut taken, || {
+                left = left.checked_sub(1).ok_or(last)?;
+                Ok(Heard::Device)
+            });
+            (taken.len(), ended)
+        };
+        assert_eq!(take(0, libc::EAGAIN), (0, Ok(())));
+        assert_eq!(take(EVENTS_PER_LOOK - 1, libc::EIO), (EVENTS_PER_LOOK - 1, Err(libc::EIO)));
+        assert_eq!(take(EVENTS_PER_LOOK, libc::EIO), (EVENTS_PER_LOOK, Ok(())));
+        assert_eq!(take(EVENTS_PER_LOOK + 1, libc::EAGAIN), (EVENTS_PER_LOOK, Ok(())));
+    }
 }

@@ -5,11 +5,11 @@ mod probe;
 pub(super) use probe::{Probe, SCRATCH_BYTES};
 
 use super::binding::{ibv_sge, rdma_t};
-use super::completions::Reservation;
+use super::completions::{Reservation, Shard};
 use super::context::Context;
 use super::counters::Counts;
 use super::in_flight::InFlight;
-use super::objects::{Domain, Numbers, Patience, QueuePair, Route};
+use super::objects::{Domain, Numbers, Owner, Patience, Place, QueuePair, Route, Undestroyed};
 use super::registration::Registration;
 use super::sink::NicSink;
 use super::work::{WorkRequest, calls};
@@ -22,7 +22,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
     Completion, CompletionStatus, Direction, Posting, RemoteSpan, Sent, SliceId,
 };
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -86,18 +86,19 @@ impl State {
 
 pub(super) struct Lane {
     pub(super) lifecycle: Lifecycle,
-    /// Index of the completion queue.
-    pub(super) shard: usize,
+    pub(super) shard: Arc<Shard>,
     /// The numbers of its queue pairs.
     pub(super) numbers: Vec<u32>,
     psns: Vec<u32>,
     /// Open from RTS to the first error or the retirement.
     gate: LaneGate,
-    objects: Mutex<Option<Arc<Objects>>>,
+    /// None once all queue pairs are destroyed. Read by those who use them, written by the one who
+    /// destroys them.
+    objects: RwLock<Option<Objects>>,
     state: Mutex<State>,
     idle: Condvar,
-    /// Empty lists of requests for each queue pair, kept from post to post. The thread that posts
-    /// takes them; another one meanwhile makes its own.
+    /// Empty lists of requests for each queue pair, kept from post to post. Held by the thread that
+    /// posts; another one meanwhile makes its own.
     requests: Mutex<Vec<Vec<WorkRequest>>>,
     /// Held by the thread that retires the lane.
     retiring: Mutex<()>,
@@ -135,7 +136,25 @@ pub(super) struct LaneSetup {
     pub(super) depth: u32,
     pub(super) message_max: u32,
     pub(super) call_bytes_max: Option<u32>,
-    pub(super) port: u8,
+    pub(super) place: Place,
+    pub(super) hidden_refusals: &'static [u32],
+}
+
+/// The ending of the slice that broke its queue pair. The lane fails with the error; a slice whose
+/// access was refused, or may have been, fails on another lane as well.
+fn ending(error: TransportError, may_be_refusal: bool) -> CompletionStatus {
+    if error.side == Side::Protection {
+        return CompletionStatus::Refused(error);
+    }
+    if !may_be_refusal {
+        return CompletionStatus::Failed(error);
+    }
+    let detail = format!(
+        "{}; on this device it may be a refused key: the segment is looked up again before the next \
+         transfer",
+        error.detail
+    );
+    CompletionStatus::Refused(TransportError { detail, ..error })
 }
 
 impl Lane {
@@ -146,9 +165,10 @@ impl Lane {
         reservation: Reservation,
         setup: LaneSetup,
     ) -> Result<Self, VerbsError> {
-        let LaneSetup { serial, domain, depth, port, .. } = &setup;
+        let LaneSetup { serial, domain, depth, place, .. } = &setup;
         let queue = &reservation.shard.queue;
-        let make = |_| QueuePair::new(Arc::clone(domain), Arc::clone(queue), *depth, *port);
+        let (domain, owner) = (|| Arc::clone(domain), Owner::Lane(*serial));
+        let make = |_| QueuePair::new(domain(), Arc::clone(queue), *depth, *place, owner);
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
         let state = State {
             connected: false,
@@ -164,11 +184,11 @@ impl Lane {
         };
         Ok(Self {
             lifecycle,
-            shard: reservation.shard.number,
+            shard: Arc::clone(&reservation.shard),
             numbers: queue_pairs.iter().map(QueuePair::number).collect(),
             psns: psns.to_vec(),
             gate: LaneGate::new(),
-            objects: Mutex::new(Some(Arc::new(Objects { queue_pairs, reservation }))),
+            objects: RwLock::new(Some(Objects { queue_pairs, reservation })),
             state: Mutex::new(state),
             idle: Condvar::new(),
             requests: Mutex::default(),
@@ -181,8 +201,13 @@ impl Lane {
         &self.setup.domain.context
     }
 
-    fn objects(&self) -> Option<Arc<Objects>> {
-        self.objects.lock().clone()
+    /// The queue pairs, which live as long as the result; none if they are gone.
+    fn queue_pairs(&self) -> Option<MappedRwLockReadGuard<'_, [QueuePair]>> {
+        RwLockReadGuard::try_map(self.objects.read(), |objects| match objects {
+            Some(objects) => Some(&*objects.queue_pairs),
+            None => None,
+        })
+        .ok()
     }
 
     /// Connects each queue pair to the peer's at its index. Queue pairs beyond those of the peer
@@ -200,8 +225,8 @@ impl Lane {
         if std::mem::replace(&mut self.state.lock().connected, true) {
             return Err(refused("the lane was wired before"));
         }
-        let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
-        for ((pair, peer), psn) in objects.queue_pairs.iter().zip(peers).zip(&self.psns) {
+        let queue_pairs = self.queue_pairs().ok_or_else(|| refused("the lane is retired"))?;
+        for ((pair, peer), psn) in queue_pairs.iter().zip(peers).zip(&self.psns) {
             let ready = pair.receive_ready(&route, *peer);
             if matches!(&ready, Err(error) if error.code == libc::ENODATA) {
                 route.own_gid_index = place()?;
@@ -233,10 +258,10 @@ impl Lane {
             return Err(refused("the lane is not wired, has failed, or has work in flight"));
         }
         drop(state);
-        let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
-        for ((pair, peer), psn) in objects.queue_pairs.iter().zip(peers).zip(&self.psns) {
+        let queue_pairs = self.queue_pairs().ok_or_else(|| refused("the lane is retired"))?;
+        for ((pair, peer), psn) in queue_pairs.iter().zip(peers).zip(&self.psns) {
             pair.reset()?;
-            pair.initialise(route.port)?;
+            pair.initialise(self.setup.place)?;
             pair.receive_ready(route, *peer)?;
             pair.send_ready(route, *psn, patience)?;
         }
@@ -248,19 +273,22 @@ impl Lane {
         let mut ended = Vec::new();
         let mut failure = None;
         if let Some(ticket) = self.gate.enter()
-            && let Some(objects) = self.objects()
+            && let Some(queue_pairs) = self.queue_pairs()
         {
-            let mut requests = std::mem::take(&mut *self.requests.lock());
-            self.admit(postings, &mut requests, &mut ended);
-            for (pair, requests) in objects.queue_pairs.iter().zip(&mut requests) {
+            let (mut kept, mut own) = (self.requests.try_lock(), Vec::new());
+            let requests = kept.as_deref_mut().unwrap_or(&mut own);
+            self.admit(postings, requests, &mut ended);
+            for (pair, requests) in queue_pairs.iter().zip(requests) {
                 let mut parts = calls(requests, self.setup.call_bytes_max);
-                if let Err(error) = parts.try_for_each(|part| pair.post(part)) {
+                let posted = parts.try_for_each(|part| pair.post(part));
+                drop(parts);
+                requests.clear();
+                if let Err(error) = posted {
                     failure.get_or_insert(error);
                 }
             }
-            requests.iter_mut().for_each(Vec::clear);
-            *self.requests.lock() = requests;
-            drop(objects);
+            drop(kept);
+            drop(queue_pairs);
             drop(ticket);
         }
         ended.extend(postings.drain(..).map(|p| Completion::released(p.slice, Sent::None)));
@@ -284,8 +312,9 @@ impl Lane {
         requests.resize_with(state.outstanding.len(), Vec::new);
         for posting in postings.drain(..) {
             let slice = posting.slice;
-            let request = match self.request(&posting) {
-                Ok(request) => request,
+            let direction = posting.direction;
+            let (piece, remote) = match self.sides(&posting) {
+                Ok(sides) => sides,
                 Err(error) => {
                     ended.push(Completion::refused(slice, error.into()));
                     continue;
@@ -300,7 +329,7 @@ impl Lane {
             match state.in_flight.insert(Held { purpose: Purpose::Slice(posting), pair }) {
                 Ok(name) => {
                     state.outstanding[pair] += 1;
-                    requests[pair].push(request.named(name));
+                    requests[pair].push(WorkRequest::new(direction, piece, remote, name));
                 }
                 // Unreachable: all queue pairs together hold no more.
                 Err(_) => ended.push(Completion::released(slice, Sent::None)),
@@ -308,15 +337,15 @@ impl Lane {
         }
     }
 
-    /// Builds the work request of a posting, or the error that makes it impossible.
-    fn request(&self, posting: &Posting) -> Result<WorkRequest, VerbsError> {
+    /// Returns both sides of a posting as requests name them, or the error that makes it impossible.
+    fn sides(&self, posting: &Posting) -> Result<(ibv_sge, rdma_t), VerbsError> {
         let Posting { direction, span, remote, memory, .. } = posting;
         let unknown = "the segment is not registered with the peer's RDMA device";
         let Some(memory) = memory else {
             return Err(self.context().error(Side::Configuration, "post", 0, unknown));
         };
-        let Some(local_key) = memory.local_key(self.setup.domain.id) else {
-            return Err(self.refusal("the memory is registered with another NIC".to_owned()));
+        let Some(local_key) = memory.local_key(self.setup.domain.id, span) else {
+            return Err(self.refusal("the bytes are not all registered with this NIC".to_owned()));
         };
         if *direction == Direction::Read && !span.is_writable() {
             return Err(self.refusal("the local memory of a read is read-only".to_owned()));
@@ -327,14 +356,10 @@ impl Lane {
             let max = self.setup.message_max;
             return Err(self.refusal(format!("a request moves 1 to {max} bytes, not {length}")));
         };
-        if !memory.covers(span) {
-            return Err(self.refusal("the bytes are not all registered".to_owned()));
-        }
         let Some(remote) = remote_of(*remote) else {
             return Err(self.refusal("the peer's key is none of a device".to_owned()));
         };
-        let piece = ibv_sge { addr: span.address(), length, lkey: local_key };
-        Ok(WorkRequest::new(*direction, piece, remote))
+        Ok((ibv_sge { addr: span.address(), length, lkey: local_key }, remote))
     }
 
     fn refusal(&self, detail: String) -> VerbsError {
@@ -415,11 +440,7 @@ impl Lane {
     /// The completion of the slice that broke its queue pair.
     fn first_error(&self, told: &WorkCompletion) -> CompletionStatus {
         let error = TransportError::from(self.completion_error(told));
-        match error.side {
-            // The lane fails with it, but a retry on another lane would fail as well.
-            Side::Protection => CompletionStatus::Refused(error),
-            _ => CompletionStatus::Failed(error),
-        }
+        ending(error, self.setup.hidden_refusals.contains(&told.status))
     }
 
     fn completion_error(&self, told: &WorkCompletion) -> VerbsError {
@@ -464,8 +485,9 @@ impl Lane {
     }
 
     /// Ends the lane: revoke, ERR, drain, destroy. Afterwards every slice has ended and the queue
-    /// pairs are gone, unless an error says that the kernel keeps one. `Ok(false)`: they are
-    /// still in use, such as by a connect blocked in the kernel; call again.
+    /// pairs are gone. `Ok(false)`: they are still in use, such as by a connect blocked in the
+    /// kernel; call again. So after an error: the lane has what the device did not destroy, and the
+    /// slices that are not reported.
     pub(super) fn retire(&self, deadline: Instant) -> Result<bool, VerbsError> {
         let _one_at_a_time = self.retiring.lock();
         self.revoke();
@@ -473,20 +495,24 @@ impl Lane {
         while !self.gate.is_drained() && Instant::now() < deadline {
             thread::sleep(LOOK_AGAIN);
         }
-        let Some(objects) = self.objects() else { return Ok(true) };
-        let failed = objects.queue_pairs.iter().map(QueuePair::fail).fold(Ok(()), Result::and);
-        drop(objects);
+        if let Err(error) = self.fail_queue_pairs() {
+            // A queue pair that is destroyed accepts nothing either.
+            tracing::warn!(lane = self.lifecycle.0, %error, "a lane ends without ERR");
+        }
         self.drain(deadline);
-        let destroyed = self.destroy(deadline);
-        failed.and(destroyed)
+        self.destroy(deadline)
     }
 
     /// Stops posting and moves the queue pairs to ERR: no request of the peer
     /// is accepted from now on. Work in flight is flushed and reported.
     pub(super) fn cut(&self) -> Result<(), VerbsError> {
         self.revoke();
-        let Some(objects) = self.objects() else { return Ok(()) };
-        objects.queue_pairs.iter().map(QueuePair::fail).fold(Ok(()), Result::and)
+        self.fail_queue_pairs()
+    }
+
+    fn fail_queue_pairs(&self) -> Result<(), VerbsError> {
+        let Some(queue_pairs) = self.queue_pairs() else { return Ok(()) };
+        queue_pairs.iter().map(QueuePair::fail).fold(Ok(()), Result::and)
     }
 
     /// Waits until everything in flight has ended and is reported; says whether it has.
@@ -500,26 +526,38 @@ impl Lane {
         enough(&state)
     }
 
-    /// Destroys the queue pairs once nobody else uses them, and gives up what was not drained.
+    /// Destroys the queue pairs once nobody else uses them, and then ends what was not drained. Those
+    /// that the device keeps stay, and with them all slices and the reserved completions.
     fn destroy(&self, deadline: Instant) -> Result<bool, VerbsError> {
-        let Some(mut shared) = self.objects.lock().take() else { return Ok(true) };
-        let Objects { queue_pairs, reservation } = loop {
-            match Arc::try_unwrap(shared) {
-                Ok(objects) => break objects,
-                Err(used) if Instant::now() < deadline => shared = used,
-                Err(used) => {
-                    *self.objects.lock() = Some(used);
-                    return Ok(false);
-                }
+        let mut place = loop {
+            if let Some(place) = self.objects.try_write() {
+                break place;
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
             }
             thread::sleep(LOOK_AGAIN);
         };
-        let destroyed = queue_pairs.into_iter().map(QueuePair::destroy).fold(Ok(()), Result::and);
-        // A queue pair that the kernel keeps may still complete, so its entries stay reserved.
-        match destroyed {
-            Ok(()) => drop(reservation),
-            Err(_) => std::mem::forget(reservation),
+        let Some(Objects { queue_pairs, reservation }) = place.take() else { return Ok(true) };
+        let (queue_pairs, failed) = destroy_all(queue_pairs);
+        if let Some(error) = failed {
+            let (kept, all) = (queue_pairs.len(), self.numbers.len());
+            *place = Some(Objects { queue_pairs, reservation });
+            let detail = format!(
+                "{}; {kept} of {all} queue pairs are left, and with them the lane and the memory \
+                 of its slices; retire it again",
+                error.detail
+            );
+            return Err(VerbsError { detail, ..error });
         }
+        drop(place);
+        drop(reservation);
+        self.abandon();
+        Ok(true)
+    }
+
+    /// Ends the slices whose completions will not come, since no queue pair is left.
+    fn abandon(&self) {
         let mut state = self.state.lock();
         state.probes = 0;
         let abandoned = state.in_flight.drain();
@@ -534,6 +572,42 @@ impl Lane {
         let mut ended = abandoned.iter().filter_map(abandon).collect();
         drop(abandoned);
         self.report(&mut ended);
-        destroyed.map(|()| true)
+    }
+}
+
+/// Destroys what can be destroyed; returns the rest, and the first error.
+fn destroy_all(queue_pairs: Vec<QueuePair>) -> (Vec<QueuePair>, Option<VerbsError>) {
+    let mut first = None;
+    let kept = queue_pairs.into_iter().filter_map(|pair| {
+        let Undestroyed { pair, error } = *pair.destroy().err()?;
+        first.get_or_insert(error);
+        Some(pair)
+    });
+    (kept.collect(), first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{ERDMA_COMPAT, STRICT};
+
+    /// A stale key is not tried again on lane after lane, also where no status tells of it.
+    #[test]
+    fn possible_refusal_ends_the_slice() {
+        let of = |profile: &crate::profile::DeviceProfile, status, side| {
+            let error = TransportError::new(side, "completion", "vendor error 0x31");
+            ending(error, profile.hidden_refusals.contains(&status))
+        };
+        let (peer, local) = (Side::Peer, Side::Local);
+        for (status, side) in [(21, peer), (8, local)] {
+            assert!(matches!(of(&STRICT, status, side), CompletionStatus::Failed(_)));
+            let CompletionStatus::Refused(error) = of(&ERDMA_COMPAT, status, side) else {
+                panic!("{status} is retried")
+            };
+            assert_eq!(error.side, side);
+            assert!(error.detail.starts_with("vendor error 0x31; on this device"), "{error}");
+        }
+        assert!(matches!(of(&ERDMA_COMPAT, 12, peer), CompletionStatus::Failed(_)));
+        assert!(matches!(of(&STRICT, 10, Side::Protection), CompletionStatus::Refused(_)));
     }
 }

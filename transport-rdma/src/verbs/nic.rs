@@ -1,15 +1,17 @@
 //! A NIC: one port of one device, its registrations and its lanes.
 
-use super::completions::{CompletionQueues, QueueLimits};
+use super::affinity::processors_near;
+use super::completions::{CompletionQueues, QueueLimits, Shard};
 use super::config::NicConfig;
-use super::context::Context;
+use super::context::{Context, DeviceFacts};
 use super::counters::{Counts, NicLoad};
+use super::handle::Handle;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
-use super::objects::{Channel, Domain};
+use super::objects::{Channel, Domain, Place, RegionLimits};
 use super::poller::{Poller, waker};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
-use super::sink::NicSink;
+use super::sink::{DeviceEvent, NicSink};
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
@@ -18,15 +20,20 @@ use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, Completion, DataPath, Memory, Posting, RemoteSpan, Sent, Span};
+use handfast_transport::{
+    Access, Completion, DataPath, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
+};
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Maximum queue pairs created and destroyed by one [`Nic::skip_numbers`].
 pub const NUMBERS_SKIPPED_MAX: u32 = 4_096;
+
+/// Shortest wait for the flush of a lane's outstanding work.
+const DRAIN_MIN: Duration = Duration::from_millis(10);
 
 /// State shared between the NIC and its poller thread.
 pub(super) struct Shared {
@@ -39,12 +46,54 @@ pub(super) struct Shared {
     pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
-    pub(super) probe_patience: Duration,
+    pub(super) patience: Duration,
+    /// Time of the device's loss.
+    pub(super) lost_since: OnceLock<Instant>,
     /// Local memory of probes.
     pub(super) scratch: Registration,
+    /// The failure after which the NIC takes no lanes.
+    pub(super) lost: OnceLock<VerbsError>,
 }
 
 impl Shared {
+    /// Fails all lanes, and takes no more, since the device or its descriptors are lost.
+    pub(super) fn lose(&self, error: VerbsError) {
+        // First: a lane that is being created sees it, or is failed here.
+        if self.lost.set(error.clone()).is_ok() {
+            self.all_lanes().iter().for_each(|lane| lane.fail(error.clone()));
+            self.sink.on_device_event(&self.context.device, DeviceEvent::DeviceLost);
+        }
+    }
+
+    /// Fails the lanes of a completion queue, which takes no more.
+    pub(super) fn fail_queue(&self, queue: &Shard, error: &VerbsError) {
+        // First, as above.
+        if queue.on_failed() {
+            let lanes = self.all_lanes();
+            let of_queue = lanes.iter().filter(|lane| lane.shard.number == queue.number);
+            of_queue.for_each(|lane| lane.fail(error.clone()));
+        }
+    }
+
+    /// The error of a creation after the loss of the NIC.
+    pub(super) fn not_lost(&self) -> Result<(), VerbsError> {
+        let Some(VerbsError { call, code, detail, .. }) = self.lost.get() else { return Ok(()) };
+        let detail = format!(
+            "the NIC takes no lanes, since {call} failed: {detail}; it has to be opened again"
+        );
+        Err(self.context.error(Side::Local, "bring_up", *code, detail))
+    }
+
+    /// The error of a creation on a NIC or a completion queue that failed meanwhile.
+    pub(super) fn usable(&self, queue: &Shard) -> Result<(), VerbsError> {
+        self.not_lost()?;
+        if queue.has_failed() {
+            let detail = "the completion queue failed during the creation; try it again";
+            return Err(self.context.error(Side::Local, "bring_up", 0, detail));
+        }
+        Ok(())
+    }
+
     pub(super) fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
         self.lanes.lock().by_lifecycle.get(&lifecycle.0).cloned()
     }
@@ -60,13 +109,16 @@ impl Shared {
 }
 
 /// One port of one device. Its calls may block as documented and need threads that may; none waits
-/// for another's peer. Dropping it retires its lanes; registrations may outlive it.
+/// for another's peer. Dropping it retires its lanes; registrations may outlive it. A lane that the
+/// device does not let go then, and the memory of its slices, stay until the process ends.
 pub struct Nic {
     // Dropped first: its thread uses what follows.
     pub(super) poller: Option<Poller>,
     pub(super) shared: Arc<Shared>,
     pub(super) domain: Arc<Domain>,
     pub(super) config: NicConfig,
+    pub(super) place: Place,
+    lid: u16,
     pub(super) gid: ChosenGid,
     pub(super) recognised: Recognised,
     pub(super) rd_atomic: u8,
@@ -90,7 +142,15 @@ impl Nic {
     /// No library, no such device, one that cannot have lanes, a port that is not active or has no
     /// usable address, a setting out of range, or a failed call.
     pub fn open(config: NicConfig, sink: Arc<dyn NicSink>) -> Result<Self, VerbsError> {
-        let context = Arc::new(Context::open(&config.device)?);
+        Self::over(Arc::new(Context::open(&config.device)?), config, sink)
+    }
+
+    /// Like [`Nic::open`], with an open device.
+    pub(super) fn over(
+        context: Arc<Context>,
+        config: NicConfig,
+        sink: Arc<dyn NicSink>,
+    ) -> Result<Self, VerbsError> {
         let wrong = |detail: String| context.error(Side::Configuration, "open", 0, detail);
         config.check().map_err(wrong)?;
         let recognised = recognised(&config.device);
@@ -99,10 +159,14 @@ impl Nic {
             return Err(wrong(format!("{recognised}: {why}")));
         }
         let device = context.device_facts()?;
-        if !context.port_facts(config.port)?.is_active {
+        let port = context.port_facts(config.port)?;
+        if !port.is_active {
             let detail = format!("port {} is not active", config.port);
             return Err(context.error(Side::Local, "open", 0, detail));
         }
+        let (number, keys) = (config.port, port.partition_keys);
+        let key_index = context.partition_index(number, keys, config.partition_key)?;
+        let place = Place { port: number, key_index };
         if config.depth > device.queue_depth_max {
             let max = device.queue_depth_max;
             return Err(wrong(format!("the device's queues hold {max}, not {}", config.depth)));
@@ -117,7 +181,7 @@ impl Nic {
             .map_err(|error| wrong(format!("{error} ({recognised})")))?;
         let gid = explained(usable[0], &entries, config.gid);
         tracing::debug!(device = config.device, gid = gid.why, profile = %recognised, "NIC opened");
-        let domain = Arc::new(Domain::new(Arc::clone(&context), device.regions_max)?);
+        let domain = Arc::new(Domain::new(Arc::clone(&context), region_limits(&device, profile))?);
         let channel = Arc::new(Channel::new(Arc::clone(&context))?);
         let system =
             |error: &std::io::Error| context.failed("eventfd", error.raw_os_error().unwrap_or(0));
@@ -136,13 +200,21 @@ impl Nic {
             sink,
             counts: Arc::default(),
             profile,
-            probe_patience: config.probe_patience(profile),
-            scratch: scratch(&domain)?,
+            patience: config.patience(profile),
+            scratch: scratch(&domain, profile)?,
+            lost_since: OnceLock::new(),
+            lost: OnceLock::new(),
             context,
         });
-        let poller = Poller::start(Arc::clone(&shared), woken, config.polling, config.idle_probe)?;
+        let near = config
+            .places_thread
+            .then(|| processors_near(&crate::discovery::root(), &config.device));
+        let near = near.flatten().unwrap_or_default();
+        let NicConfig { polling, idle_probe, .. } = config;
+        let poller = Poller::start(Arc::clone(&shared), woken, polling, idle_probe, near)?;
         let (poller, book) = (Some(poller), Mutex::default());
-        Ok(Self { poller, shared, domain, config, gid, recognised, rd_atomic, book })
+        let lid = port.lid;
+        Ok(Self { poller, shared, domain, config, place, lid, gid, recognised, rd_atomic, book })
     }
 
     /// The device, by name.
@@ -155,10 +227,21 @@ impl Nic {
         &self.recognised
     }
 
+    /// Longest time of a request without an answer or an error, see [`NicConfig::patience`].
+    pub fn patience(&self) -> Duration {
+        self.shared.patience
+    }
+
     /// Returns the address that was chosen at the NIC's opening, and the reason. Lanes announce it unless
     /// something is known of their peer; see [`Nic::create_for`].
     pub fn gid(&self) -> &ChosenGid {
         &self.gid
+    }
+
+    /// Returns the LID that the port had at the NIC's opening; 0 on Ethernet. The handshake announces the
+    /// present one.
+    pub fn lid(&self) -> u16 {
+        self.lid
     }
 
     /// Returns the current addresses of the NIC, best first.
@@ -177,7 +260,7 @@ impl Nic {
     /// a tenth of a second or more per gibibyte.
     ///
     /// # Errors
-    /// The device or the limit of locked memory refuses.
+    /// More than [`Nic::region_bytes_max`], or the device or the limit of locked memory refuses.
     pub fn register(&self, span: Span, access: Access) -> Result<Registration, VerbsError> {
         self.register_with(span, access, RegisterOptions::default())
     }
@@ -192,7 +275,22 @@ impl Nic {
         access: Access,
         options: RegisterOptions,
     ) -> Result<Registration, VerbsError> {
-        Registration::new(Arc::clone(&self.domain), span, access, options)
+        let max = self.region_bytes_max();
+        if span.len() as u64 > max {
+            let detail = format!(
+                "{} bytes in one registration; the limit of this device is {max} bytes: register, \
+                 or serve, the memory in parts of at most that",
+                span.len()
+            );
+            return Err(self.shared.context.error(Side::Configuration, "ibv_reg_mr", 0, detail));
+        }
+        let granted = granted(access, &span, self.shared.profile);
+        Registration::new(Arc::clone(&self.domain), span, access, granted, options)
+    }
+
+    /// Maximum bytes of one registration: the device's limit, or that of its profile.
+    pub fn region_bytes_max(&self) -> u64 {
+        self.domain.region_limits().bytes_max
     }
 
     /// Returns whether memory of other devices can be registered.
@@ -229,7 +327,7 @@ impl Nic {
         }
         let reservation = self.shared.queues.reserve(1)?;
         for _ in 0..count {
-            self.queue_pair(&reservation)?.destroy()?;
+            self.queue_pair(&reservation)?.destroy().map_err(|kept| kept.error)?;
         }
         Ok(())
     }
@@ -246,6 +344,12 @@ impl Nic {
         if !ended.is_empty() {
             self.shared.sink.on_completions(lane, &mut ended);
         }
+    }
+
+    /// Returns a handle of a lane, which does not keep it; `None` if there is no such lane.
+    pub fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        let lane = self.shared.lane(lane)?;
+        Some(Arc::new(Handle(Arc::downgrade(&lane))))
     }
 
     /// Reads over each queue pair of a connected lane, and waits until all have answered: a byte of
@@ -300,11 +404,13 @@ impl Nic {
     /// memory. Idempotent. Not to be called from a [`NicSink`].
     ///
     /// # Errors
-    /// A failed call. If the lane is still known, retire it again.
+    /// The lane is in use, or the device did not destroy a queue pair of it. The lane is still known,
+    /// and holds its slices with their memory, as many queue pairs as before in every limit, and the
+    /// reserved completions: retire it again. The number of attempts is the caller's.
     pub fn retire(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
-        let gone = lane.retire(Instant::now() + self.config.drain);
-        if matches!(gone, Ok(false)) {
+        let lost = self.shared.lost_since.get().copied();
+        if !lane.retire(retirement(Instant::now(), self.config.drain, lost))? {
             let detail = "the lane is in use; retire it again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
         }
@@ -313,7 +419,24 @@ impl Nic {
             self.shared.counts.lock().lanes_retired += 1;
         }
         self.shared.has_lanes.store(lanes.len() > 0, Ordering::Relaxed);
-        gone.map(|_| ())
+        Ok(())
+    }
+
+    /// Time of polling after the last completion.
+    pub(crate) fn spin(&self) -> Duration {
+        self.config.polling.spin()
+    }
+
+    /// Queue pairs of a lane, unless the peer has fewer.
+    pub fn queue_pairs_per_lane(&self) -> usize {
+        self.config.queue_pairs_per_lane
+    }
+
+    /// Slices that a connected lane takes at once: the depth of a queue pair, or that of all on a
+    /// device that is not slower for it.
+    pub fn lane_depth(&self, lifecycle: Lifecycle) -> Option<u32> {
+        let pairs = self.shared.lane(lifecycle)?.connected_pairs();
+        Some(self.config.lane_depth(self.shared.profile, pairs))
     }
 
     /// Returns the number of lanes.
@@ -325,6 +448,12 @@ impl Nic {
     /// on the lane.
     pub fn holds(&self, lane: Lifecycle, slice: SliceId) -> bool {
         self.shared.lane(lane).is_some_and(|lane| lane.holds(slice))
+    }
+
+    /// The failure after which the NIC takes no lanes, if there was one: the device is lost, or its
+    /// events or completions cannot be read. It has to be opened again.
+    pub fn lost(&self) -> Option<&VerbsError> {
+        self.shared.lost.get()
     }
 
     /// Counters since the NIC was opened.
@@ -366,13 +495,43 @@ pub(super) fn recognised(device: &str) -> Recognised {
     found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
 }
 
-fn scratch(domain: &Arc<Domain>) -> Result<Registration, VerbsError> {
+fn region_limits(device: &DeviceFacts, profile: &DeviceProfile) -> RegionLimits {
+    let bytes_max = region_bytes_max(device.region_bytes_max, profile);
+    RegionLimits { regions_max: device.regions_max, bytes_max }
+}
+
+/// Returns the smaller limit of a device and its profile; a device without one says 0.
+fn region_bytes_max(of_device: u64, profile: &DeviceProfile) -> u64 {
+    let of_device = if of_device == 0 { u64::MAX } else { of_device };
+    profile.region_bytes_max.map_or(of_device, |max| max.min(of_device))
+}
+
+fn scratch(domain: &Arc<Domain>, profile: &DeviceProfile) -> Result<Registration, VerbsError> {
     let context = &domain.context;
     let memory = Memory::zeroed(SCRATCH_BYTES)
         .map_err(|error| context.error(Side::Local, "open", 0, error.to_string()))?;
     let nobody = Access { remote_read: false, remote_write: false };
     let options = RegisterOptions::default();
-    Registration::new(Arc::clone(domain), memory.whole(), nobody, options)
+    let span = memory.whole();
+    let granted = granted(nobody, &span, profile);
+    Registration::new(Arc::clone(domain), span, nobody, granted, options)
+}
+
+/// The rights that a registration gives, where `access` is permitted to peers. Memory of this side
+/// alone may be that of a read.
+fn granted(access: Access, span: &Span, profile: &DeviceProfile) -> Access {
+    let is_local = !access.remote_read && !access.remote_write;
+    let is_sink = is_local && span.is_writable() && profile.read_sink_needs_remote_write;
+    Access { remote_write: access.remote_write || is_sink, ..access }
+}
+
+/// The time by which a lane is retired: `drain` from now, or from the loss of the device, so that
+/// all its lanes together take no longer than one.
+fn retirement(now: Instant, drain: Duration, lost: Option<Instant>) -> Instant {
+    match lost {
+        Some(lost) => (lost + drain).max(now + DRAIN_MIN),
+        None => now + drain,
+    }
 }
 
 impl Drop for Nic {
@@ -382,11 +541,52 @@ impl Drop for Nic {
         lanes.iter().for_each(|lane| lane.revoke());
         let deadline = Instant::now() + self.config.drain;
         for lane in lanes {
-            if let Err(error) = lane.retire(deadline) {
-                tracing::warn!(%error, lane = lane.lifecycle.0, "a lane was not retired cleanly");
+            let retired = lane.retire(deadline);
+            if !matches!(retired, Ok(true)) {
+                tracing::error!(?retired, lane = lane.lifecycle.0, "the lane is kept for ever");
+                // The device may still touch the memory of its slices.
+                std::mem::forget(lane);
             }
         }
         drop(self.poller.take());
         self.shared.lanes.lock().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{ERDMA_COMPAT, STRICT};
+
+    /// eRDMA says that a registration may have any size, and refuses one past 2 GiB.
+    #[test]
+    fn region_limit_is_the_smaller_of_device_and_profile() {
+        assert_eq!(region_bytes_max(1 << 40, &STRICT), 1 << 40);
+        assert_eq!(region_bytes_max(0, &STRICT), u64::MAX, "a device that says nothing");
+        assert_eq!(region_bytes_max(u64::MAX, &ERDMA_COMPAT), (2 << 30) - 4096);
+        assert_eq!(region_bytes_max(1 << 20, &ERDMA_COMPAT), 1 << 20);
+    }
+
+    /// Only where the device needs it do local registrations have a right of peers.
+    #[test]
+    fn local_memory_gets_remote_writes_where_reads_need_them() {
+        let (nobody, read) = (Access { remote_read: false, remote_write: false }, Access::READ);
+        let span = Memory::zeroed(8).unwrap().whole();
+        assert_eq!(granted(nobody, &span, &STRICT), nobody);
+        assert!(granted(nobody, &span, &ERDMA_COMPAT).remote_write);
+        for profile in [&STRICT, &ERDMA_COMPAT] {
+            assert_eq!(granted(read, &span, profile), read, "peers get what was permitted");
+            assert_eq!(granted(Access::READ_WRITE, &span, profile), Access::READ_WRITE);
+        }
+    }
+
+    /// A thousand lanes of a lost device do not wait one after the other.
+    #[test]
+    fn lanes_of_a_lost_device_share_a_deadline() {
+        let (lost, drain) = (Instant::now(), Duration::from_secs(2));
+        let at = |millis| lost + Duration::from_millis(millis);
+        assert_eq!(retirement(at(5), drain, None), at(2_005));
+        assert_eq!(retirement(at(5), drain, Some(lost)), at(2_000));
+        assert_eq!(retirement(at(9_000), drain, Some(lost)), at(9_000) + DRAIN_MIN);
     }
 }

@@ -12,6 +12,8 @@ use super::lane::WorkCompletion;
 use crate::error::{VerbsError, code_of, words_of};
 use handfast_core::transport::Side;
 use handfast_transport::{DeviceId, LimitReached, NicLimit};
+use parking_lot::Mutex;
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -49,12 +51,20 @@ macro_rules! destroyed_by {
     };
 }
 
+/// A device's limits of registrations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegionLimits {
+    pub(super) regions_max: u32,
+    /// Bytes of one.
+    pub(super) bytes_max: u64,
+}
+
 /// A protection domain.
 pub(super) struct Domain {
     pub(super) id: DeviceId,
     pub(super) context: Arc<Context>,
     raw: *mut ibv_pd,
-    regions_max: u32,
+    limits: RegionLimits,
     regions: AtomicU64,
     /// Total bytes of all regions.
     bytes: AtomicU64,
@@ -67,7 +77,7 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn new(context: Arc<Context>, regions_max: u32) -> Result<Self, VerbsError> {
+    pub(super) fn new(context: Arc<Context>, limits: RegionLimits) -> Result<Self, VerbsError> {
         // SAFETY: the context is open while it is held.
         let raw = unsafe { (context.verbs.ibv_alloc_pd)(context.raw()) };
         let code = errno();
@@ -75,12 +85,16 @@ impl Domain {
             return Err(context.failed("ibv_alloc_pd", code));
         }
         let (regions, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { id: DeviceId::next(), context, raw, regions_max, regions, bytes })
+        Ok(Self { id: DeviceId::next(), context, raw, limits, regions, bytes })
     }
 
     /// Returns the number of regions, and the device's maximum.
     pub(super) fn regions(&self) -> (u64, u64) {
-        (self.regions.load(Ordering::Relaxed), u64::from(self.regions_max))
+        (self.regions.load(Ordering::Relaxed), u64::from(self.limits.regions_max))
+    }
+
+    pub(super) fn region_limits(&self) -> RegionLimits {
+        self.limits
     }
 
     /// Counts a new region of `bytes` bytes until the result is dropped.
@@ -179,6 +193,9 @@ impl Channel {
 pub(super) struct CompletionQueue {
     channel: Arc<Channel>,
     raw: *mut ibv_cq,
+    /// Held by each poll, and by each destruction of a queue pair on the queue: some drivers look a
+    /// completion's queue pair up without a lock of their own while it is freed.
+    polled: Mutex<()>,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, and the queue is destroyed once.
@@ -201,7 +218,7 @@ impl CompletionQueue {
         if raw.is_null() {
             return Err(context.failed("ibv_create_cq", code));
         }
-        Ok(Self { channel, raw })
+        Ok(Self { channel, raw, polled: Mutex::new(()) })
     }
 
     /// Arms the queue for its next completion. Earlier completions raise no event: poll afterwards.
@@ -218,8 +235,11 @@ impl CompletionQueue {
     ) -> Result<usize, VerbsError> {
         let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; N];
         let room = i32::try_from(N).unwrap_or(i32::MAX);
-        // SAFETY: the queue lives while `self` does; the call writes at most N entries.
+        let polled = self.polled.lock();
+        // SAFETY: the queue lives while `self` does; the call writes at most N entries. No queue pair
+        // of the queue is freed meanwhile, since its destruction holds the same lock.
         let count = unsafe { ibv_poll_cq(self.raw, room, entries.as_mut_ptr().cast()) };
+        drop(polled);
         let Ok(count) = usize::try_from(count) else {
             let code = code_of(count).unwrap_or(0);
             return Err(self.channel.context.failed("ibv_poll_cq", code));
@@ -239,15 +259,60 @@ impl CompletionQueue {
 /// experiment.
 pub(super) struct QueuePair {
     domain: Arc<Domain>,
-    _completions: Arc<CompletionQueue>,
+    completions: Arc<CompletionQueue>,
     raw: *mut ibv_qp,
+}
+
+/// Owner of a queue pair, which events of the queue pair name: its number may be another's by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A queue pair without a lane.
+    Nobody,
+    /// The lane, by serial number.
+    Lane(u32),
+}
+
+impl Owner {
+    /// The value of the queue pair's `qp_context`, which nothing follows as a pointer.
+    fn to_context(self) -> *mut c_void {
+        ptr::without_provenance_mut(match self {
+            Self::Nobody => 0,
+            Self::Lane(serial) => serial as usize + 1,
+        })
+    }
+
+    pub(super) fn of_context(context: *mut c_void) -> Self {
+        let serial = context.addr().checked_sub(1).and_then(|serial| u32::try_from(serial).ok());
+        serial.map_or(Self::Nobody, Self::Lane)
+    }
+}
+
+/// A queue pair that the device did not destroy: it may still touch memory.
+pub(super) struct Undestroyed {
+    pub(super) pair: QueuePair,
+    pub(super) error: VerbsError,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, and the queue pair is destroyed once.
 unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
-destroyed_by!(QueuePair, ibv_destroy_qp, domain.context);
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!(%error, "the kernel keeps a queue pair until the device is closed");
+        }
+    }
+}
+
+/// Port and partition of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) port: u8,
+    /// Index of the partition key in the port's table.
+    pub(super) key_index: u16,
+}
 
 /// Destination of a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -263,6 +328,8 @@ pub(super) struct Route {
     pub(super) rd_atomic: u8,
     pub(super) traffic_class: u8,
     pub(super) service_level: u8,
+    /// Whether the port is one of Ethernet.
+    pub(super) is_ethernet: bool,
 }
 
 /// Timeout and retry count of a queue pair.
@@ -286,24 +353,25 @@ impl QueuePair {
         domain: Arc<Domain>,
         completions: Arc<CompletionQueue>,
         depth: u32,
-        port: u8,
+        place: Place,
+        owner: Owner,
     ) -> Result<Self, VerbsError> {
         // Nothing is ever received, but some drivers refuse a queue of none.
-        let pair = Self::created(domain, completions, depth, 1)?;
-        pair.initialise(port)?;
+        let pair = Self::created(domain, completions, [depth, 1], owner)?;
+        pair.initialise(place)?;
         Ok(pair)
     }
 
-    /// Creates a queue pair, in RESET.
+    /// Creates a queue pair, in RESET. The depths are those of sends and of receives.
     fn created(
         domain: Arc<Domain>,
         completions: Arc<CompletionQueue>,
-        send_depth: u32,
-        receive_depth: u32,
+        [send_depth, receive_depth]: [u32; 2],
+        owner: Owner,
     ) -> Result<Self, VerbsError> {
         let context = Arc::clone(&domain.context);
         let mut wanted = ibv_qp_init_attr {
-            qp_context: ptr::null_mut(),
+            qp_context: owner.to_context(),
             send_cq: completions.raw,
             recv_cq: completions.raw,
             srq: ptr::null_mut(),
@@ -323,14 +391,15 @@ impl QueuePair {
         if raw.is_null() {
             return Err(context.failed("ibv_create_qp", code));
         }
-        Ok(Self { domain, _completions: completions, raw })
+        Ok(Self { domain, completions, raw })
     }
 
-    /// Moves to INIT, which binds the port.
-    pub(super) fn initialise(&self, port: u8) -> Result<(), VerbsError> {
+    /// Moves to INIT, which binds the port and the partition.
+    pub(super) fn initialise(&self, place: Place) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
-        attributes.port_num = port;
+        attributes.port_num = place.port;
+        attributes.pkey_index = place.key_index;
         let remote = ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
@@ -376,7 +445,7 @@ impl QueuePair {
         attributes.ah_attr = ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: ibv_gid { raw: route.peer_gid.octets() },
-                flow_label: 0,
+                flow_label: if route.is_ethernet { flow_label(self.number()) } else { 0 },
                 sgid_index: route.own_gid_index,
                 hop_limit: HOP_LIMIT,
                 traffic_class: route.traffic_class,
@@ -437,13 +506,26 @@ impl QueuePair {
         self.modify("ibv_modify_qp(ERR)", attributes, Mask::IBV_QP_STATE)
     }
 
-    /// Destroys the queue pair. If this fails, the kernel keeps it until the process exits.
-    pub(super) fn destroy(mut self) -> Result<(), VerbsError> {
-        let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
+    /// Destroys the queue pair, or returns it: the destruction may be tried again. Waits for a poll
+    /// of its completion queue, and makes polls wait.
+    pub(super) fn destroy(mut self) -> Result<(), Box<Undestroyed>> {
+        self.end().map_err(|error| Box::new(Undestroyed { pair: self, error }))
+    }
+
+    /// Destroys it unless it is gone. Nothing but a drop may follow a success.
+    fn end(&mut self) -> Result<(), VerbsError> {
+        if self.raw.is_null() {
+            return Ok(());
+        }
         let context = &self.domain.context;
-        // SAFETY: it was made by us, and with the pointer taken out this is the only destruction.
-        let returned = unsafe { (context.verbs.ibv_destroy_qp)(raw) };
-        context.check("ibv_destroy_qp", returned)
+        let polled = self.completions.polled.lock();
+        // SAFETY: it was made by us, and the pointer is taken out below once it is gone, so that
+        // it is destroyed once. No poll looks it up meanwhile: each holds the lock of the queue.
+        let returned = unsafe { (context.verbs.ibv_destroy_qp)(self.raw) };
+        drop(polled);
+        context.check_gone("ibv_destroy_qp", returned)?;
+        self.raw = ptr::null_mut();
+        Ok(())
     }
 
     fn modify(
@@ -466,6 +548,18 @@ fn no_attributes() -> ibv_qp_attr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
+/// The flow label of a queue pair on Ethernet, of 20 bits. Drivers derive the UDP source port from
+/// it, by which links of a bundle and paths of a fabric are chosen: the lower 14 bits, combined
+/// with the upper six, plus 0xc000. With none some drivers take one port for all. Numbers that
+/// differ in their lower 14 bits, as those of one lane do, have different ports.
+fn flow_label(queue_pair: u32) -> u32 {
+    /// Makes a driver take the label as it is.
+    const NOT_NONE: u32 = 1 << 14;
+    // Odd, so that the product keeps different numbers apart.
+    let spread = queue_pair.wrapping_mul(0x2545) & (NOT_NONE - 1);
+    NOT_NONE | spread
+}
+
 /// The side charged with an unreachable peer.
 fn blame(code: i32) -> (Side, &'static str) {
     match code {
@@ -480,6 +574,30 @@ fn blame(code: i32) -> (Side, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The context of a queue pair names its lane, whatever the lane's serial number, or none.
+    #[test]
+    fn queue_pair_context_names_its_owner() {
+        for owner in [Owner::Nobody, Owner::Lane(0), Owner::Lane(7), Owner::Lane(u32::MAX)] {
+            assert_eq!(Owner::of_context(owner.to_context()), owner);
+        }
+        let beyond = ptr::without_provenance_mut(u32::MAX as usize + 2);
+        assert_eq!(Owner::of_context(beyond), Owner::Nobody);
+    }
+
+    /// Each queue pair of a lane has a UDP source port of its own, whatever their numbers are.
+    #[test]
+    fn queue_pairs_of_a_lane_have_their_own_ports() {
+        // As kernels do (`rdma_flow_label_to_udp_sport`).
+        let port = |label: u32| ((label & 0x3fff) ^ (label >> 14)) | 0xc000;
+        for first in [0, 17, 0x3ffc, 0x00ff_fff0] {
+            let labels: Vec<_> = (first..first + 8).map(flow_label).collect();
+            assert!(labels.iter().all(|label| (1..1 << 20).contains(label)), "{labels:?}");
+            let ports: std::collections::BTreeSet<_> =
+                labels.iter().map(|label| port(*label)).collect();
+            assert_eq!(ports.len(), labels.len(), "{ports:?}");
+        }
+    }
 
     #[test]
     fn a_silent_peer_is_the_peers_fault_and_a_lost_address_our_own() {

@@ -1,16 +1,19 @@
 //! The NIC's own thread: polls completions, handles events and probes idle lanes.
 #![allow(unsafe_code)]
 
+use super::affinity::move_near;
 use super::completions::Shard;
 use super::context::errno;
-use super::events::{fail_all, on_event, take_event};
+use super::events::{EVENTS_PER_LOOK, Heard, on_event, take_event, take_some};
 use super::in_flight::lane_of;
 use super::lane::{Lane, Scratch, WorkCompletion};
 use super::nic::Shared;
+use super::rounds::{LANES_PER_CHECK, Rounds};
 use crate::error::VerbsError;
-use std::collections::BTreeMap;
+use crate::settings::Polling;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Bound;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,37 +26,10 @@ const COMPLETIONS_PER_POLL: usize = 32;
 const COMPLETIONS_PER_TURN: usize = 1_024;
 /// Polls of the queues per check for events, while spinning.
 const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
+/// Interval of polls where the device cannot signal completions any more.
+const DEAF_INTERVAL: Duration = Duration::from_millis(10);
 /// Polls of the queues per clock reading, since the clock may be a slow device.
 const LOOKS_PER_CLOCK_LOOK: u32 = 64;
-
-/// Method of waiting for completions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Polling {
-    /// Sleeps until the device signals a completion: least CPU time, one wake-up of latency.
-    #[default]
-    Event,
-    /// Polls for a while after the last completion, then sleeps.
-    Adaptive {
-        /// Duration of polling, at most a second.
-        spin: Duration,
-    },
-    /// Polls without sleeping while a lane exists: occupies a CPU.
-    Busy,
-}
-
-/// Longest spin of [`Polling::Adaptive`].
-pub(super) const SPIN_MAX: Duration = Duration::from_secs(1);
-
-impl Polling {
-    /// Time of polling after the last completion.
-    fn spin(self) -> Duration {
-        match self {
-            Self::Event => Duration::ZERO,
-            Self::Adaptive { spin } => spin.min(SPIN_MAX),
-            Self::Busy => Duration::MAX,
-        }
-    }
-}
 
 /// Handle of the thread; dropping it stops and joins the thread.
 pub(super) struct Poller {
@@ -78,6 +54,7 @@ impl Poller {
         woken: File,
         polling: Polling,
         idle_probe: Option<Duration>,
+        near: Vec<usize>,
     ) -> Result<Self, VerbsError> {
         let failed = |call, error: &io::Error| {
             shared.context.failed(call, error.raw_os_error().unwrap_or(0))
@@ -88,7 +65,11 @@ impl Poller {
         }
         let name = format!("rdma-{}", shared.context.device);
         let turn = Turn::new(Arc::clone(&shared), woken, polling, idle_probe);
-        let thread = thread::Builder::new().name(name).spawn(move || turn.run());
+        let run = move || {
+            place(&near, &turn.shared.context.device);
+            turn.run();
+        };
+        let thread = thread::Builder::new().name(name).spawn(run);
         let thread = thread.map_err(|error| failed("thread", &error))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -104,6 +85,15 @@ impl Drop for Poller {
             // A panic of a sink was printed where it happened.
             let _ = thread.join();
         }
+    }
+}
+
+/// Moves the calling thread to the processors near the device. Without it the NIC is only slower.
+fn place(near: &[usize], device: &str) {
+    match move_near(near) {
+        Ok(Some(processors)) => tracing::debug!(device, ?processors, "the NIC's thread is placed"),
+        Ok(None) => {}
+        Err(error) => tracing::debug!(device, %error, "the NIC's thread is not placed"),
     }
 }
 
@@ -142,19 +132,28 @@ impl Idle {
     }
 }
 
+/// Places of the watched descriptors.
+const WAKER: usize = 0;
+const EVENTS: usize = 1;
+const COMPLETIONS: usize = 2;
+/// The descriptor in the place of one that failed: it would always be ready.
+const FAILED: RawFd = -1;
+
 /// State of the thread.
 struct Turn {
     shared: Arc<Shared>,
     woken: File,
-    /// The waker, the device's events, the completion channel; -1 for a failed one.
+    /// The waker, the device's events, the completion channel.
     watched: [libc::pollfd; 3],
     spin: Duration,
-    idle_probe: Option<Duration>,
-    next_probe: Instant,
+    /// Checks for idle lanes.
+    rounds: Option<Rounds>,
     /// Queues armed to report their next completion, by number.
     armed: Vec<bool>,
     told: Vec<WorkCompletion>,
     scratch: Scratch,
+    found: Found,
+    heard: Vec<Heard>,
 }
 
 impl Turn {
@@ -170,11 +169,18 @@ impl Turn {
             watch(shared.context.event_descriptor()),
             watch(shared.queues.channel().descriptor()),
         ];
-        let next_probe = Instant::now() + idle_probe.unwrap_or_default();
-        let (spin, armed) = (polling.spin(), Vec::new());
-        let told = Vec::with_capacity(COMPLETIONS_PER_POLL);
-        let scratch = Scratch::default();
-        Self { shared, woken, watched, spin, idle_probe, next_probe, armed, told, scratch }
+        Self {
+            shared,
+            woken,
+            watched,
+            spin: polling.spin(),
+            rounds: idle_probe.map(|interval| Rounds::new(interval, Instant::now())),
+            armed: Vec::new(),
+            told: Vec::with_capacity(COMPLETIONS_PER_POLL),
+            scratch: Scratch::default(),
+            found: Found::default(),
+            heard: Vec::with_capacity(EVENTS_PER_LOOK),
+        }
     }
 
     fn run(mut self) {
@@ -197,7 +203,7 @@ impl Turn {
                 idle = Idle::default();
                 continue;
             }
-            if !self.look(if spins { Some(Duration::ZERO) } else { self.patience() }) {
+            if !self.look(&mut shards, if spins { Some(Duration::ZERO) } else { self.patience() }) {
                 return;
             }
             self.probe();
@@ -206,8 +212,15 @@ impl Turn {
 
     /// Timeout of a wait for an event.
     fn patience(&self) -> Option<Duration> {
-        let probes = self.idle_probe.is_some() && self.shared.has_lanes.load(Ordering::Relaxed);
-        probes.then(|| self.next_probe.saturating_duration_since(Instant::now()))
+        if !self.shared.has_lanes.load(Ordering::Relaxed) {
+            return None;
+        }
+        let until = |rounds: &Rounds| rounds.next_check().saturating_duration_since(Instant::now());
+        let patience = self.rounds.as_ref().map(until);
+        match self.watched[COMPLETIONS].fd {
+            FAILED => Some(patience.unwrap_or(DEAF_INTERVAL).min(DEAF_INTERVAL)),
+            _ => patience,
+        }
     }
 
     /// Arms every queue for its next completion. False after a failure, which was reported.
@@ -219,7 +232,7 @@ impl Turn {
             }
             *armed = true;
             if let Err(error) = shard.queue.arm() {
-                fail_all(&self.shared, &error);
+                self.shared.fail_queue(shard, &error);
                 return false;
             }
         }
@@ -228,7 +241,6 @@ impl Turn {
 
     /// Polls all queues and returns the number of completions.
     fn sweep(&mut self, shards: &[Arc<Shard>]) -> usize {
-        let mut lanes = Finder { shared: &self.shared, found: BTreeMap::new() };
         let mut all = 0;
         for shard in shards {
             let leaving = self.shared.queues.leaving(shard);
@@ -241,22 +253,25 @@ impl Turn {
                     Ok(0) => break,
                     Ok(count) => taken += count,
                     Err(error) => {
-                        fail_all(&self.shared, &error);
+                        self.shared.fail_queue(shard, &error);
                         break;
                     }
                 }
-                lanes.tell(&self.told, &mut self.scratch);
+                self.found.tell(&self.shared, &self.told, &mut self.scratch);
             }
             all += taken;
             if leaving > 0 && taken < COMPLETIONS_PER_TURN {
                 self.shared.queues.on_empty(shard, leaving);
             }
         }
+        if all > 0 {
+            self.found = Found::default();
+        }
         all
     }
 
     /// Waits for an event and handles it. Returns false if polling fails.
-    fn look(&mut self, patience: Option<Duration>) -> bool {
+    fn look(&mut self, shards: &mut Vec<Arc<Shard>>, patience: Option<Duration>) -> bool {
         let round_up = |wait: Duration| wait.as_millis() + u128::from(!wait.is_zero());
         let wait = patience.map_or(-1, |wait| i32::try_from(round_up(wait)).unwrap_or(i32::MAX));
         let count = self.watched.len() as libc::nfds_t;
@@ -267,22 +282,41 @@ impl Turn {
             if code == libc::EINTR {
                 return true;
             }
-            fail_all(&self.shared, &self.shared.context.failed("poll", code));
+            self.shared.lose(self.shared.context.failed("poll", code));
             return false;
         }
-        let Self { shared, woken, watched, armed, .. } = self;
-        if watched[0].revents != 0 {
+        if self.watched[WAKER].revents != 0 {
             // One read resets it; the count is irrelevant.
-            let _ = woken.read(&mut [0; 8]);
+            let _ = self.woken.read(&mut [0; 8]);
         }
-        let heard = || take_event(shared).map(|event| on_event(shared, event));
-        if watched[1].revents != 0
-            && let Err(code) = all(heard)
-        {
-            fail_all(shared, &shared.context.failed("ibv_get_async_event", code));
-            // A failed descriptor would always be ready.
-            watched[1].fd = -1;
+        if self.watched[EVENTS].revents != 0 {
+            self.hear(shards);
         }
+        if self.watched[COMPLETIONS].revents != 0 {
+            self.disarm();
+        }
+        true
+    }
+
+    /// Handles the device's events.
+    fn hear(&mut self, shards: &mut Vec<Arc<Shard>>) {
+        let Self { shared, heard, .. } = self;
+        let taken = take_some(heard, || take_event(shared));
+        // A completion names the cause of a queue pair's end, and the event says no more than that.
+        self.shared.queues.refresh(shards);
+        self.sweep(shards);
+        for heard in self.heard.drain(..) {
+            on_event(&self.shared, heard);
+        }
+        if let Err(code) = taken {
+            self.shared.lose(self.shared.context.failed("ibv_get_async_event", code));
+            self.watched[EVENTS].fd = FAILED;
+        }
+    }
+
+    /// Takes the events of the completion channel: one for each queue that was armed.
+    fn disarm(&mut self) {
+        let Self { shared, armed, .. } = self;
         let disarmed = || {
             let number = usize::try_from(shared.queues.channel().take()?).unwrap_or(usize::MAX);
             if let Some(armed) = armed.get_mut(number) {
@@ -290,25 +324,28 @@ impl Turn {
             }
             Ok(())
         };
-        if watched[2].revents != 0
-            && let Err(code) = all(disarmed)
-        {
-            fail_all(shared, &shared.context.failed("ibv_get_cq_event", code));
-            watched[2].fd = -1;
+        if let Err(code) = all(disarmed) {
+            self.shared.lose(self.shared.context.failed("ibv_get_cq_event", code));
+            self.watched[COMPLETIONS].fd = FAILED;
         }
-        true
     }
 
-    /// Probes the peers of idle lanes, once in each interval.
+    /// Probes the peers of idle lanes, each once in an interval.
     fn probe(&mut self) {
-        let Some(interval) = self.idle_probe else { return };
+        let Some(rounds) = &mut self.rounds else { return };
         let now = Instant::now();
-        if now < self.next_probe {
+        if now < rounds.next_check() {
             return;
         }
-        self.next_probe = now + interval;
-        for lane in self.shared.all_lanes() {
-            lane.probe_if_idle(&self.shared.scratch, self.shared.probe_patience);
+        let due: Vec<_> = {
+            let lanes = self.shared.lanes.lock();
+            let Some(from) = rounds.begin(now, lanes.len()) else { return };
+            let due = lanes.by_serial.range((from, Bound::Unbounded)).take(LANES_PER_CHECK);
+            due.map(|(_, lane)| Arc::clone(lane)).collect()
+        };
+        rounds.end(now, due.len(), due.last().map(|lane| lane.setup.serial));
+        for lane in due {
+            lane.probe_if_idle(&self.shared.scratch, self.shared.patience);
         }
     }
 }
@@ -324,22 +361,28 @@ fn all(mut take: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
     }
 }
 
-/// Cache of lanes by serial number, for one poll of a queue.
-struct Finder<'a> {
-    shared: &'a Shared,
-    found: BTreeMap<u32, Option<Arc<Lane>>>,
+/// Lanes found during one sweep, by the lowest bits of their serial numbers: the lanes of a sweep are
+/// few, and those that were made together do not share a place.
+#[derive(Default)]
+struct Found {
+    lanes: [Option<Arc<Lane>>; FOUND_PLACES],
 }
 
-impl Finder<'_> {
+const FOUND_PLACES: usize = 16;
+
+impl Found {
     /// Dispatches completions to their lanes, in order.
-    fn tell(&mut self, told: &[WorkCompletion], scratch: &mut Scratch) {
+    fn tell(&mut self, shared: &Shared, told: &[WorkCompletion], scratch: &mut Scratch) {
         for of_lane in told.chunk_by(|a, b| lane_of(a.name) == lane_of(b.name)) {
             let serial = lane_of(of_lane[0].name);
-            let lane = self.found.entry(serial).or_insert_with(|| self.shared.lane_of(serial));
-            match lane {
+            let place = &mut self.lanes[serial as usize % FOUND_PLACES];
+            if place.as_ref().is_none_or(|lane| lane.setup.serial != serial) {
+                *place = shared.lane_of(serial);
+            }
+            match place {
                 Some(lane) => lane.on_told(of_lane, scratch),
                 // Completions of a retired lane are stale.
-                None => self.shared.counts.lock().completions_stale += of_lane.len() as u64,
+                None => shared.counts.lock().completions_stale += of_lane.len() as u64,
             }
         }
     }

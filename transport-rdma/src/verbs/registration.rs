@@ -2,14 +2,16 @@
 #![allow(unsafe_code)]
 
 use super::binding::{ibv_access_flags, ibv_mr};
-use super::context::errno;
+use super::context::{Context, errno};
 use super::objects::{Counted, Domain, destroyed_by};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, DeviceKey, DeviceMemory, RemoteSpan, Span};
+use handfast_transport::{
+    Access, DeviceKey, DeviceMemory, HiddenFromChildren, MemoryError, RemoteSpan, Span,
+};
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Once, OnceLock};
 
 /// Memory that a NIC may read and write: pinned and mapped while it is held, which every slice in
 /// flight does. Dropping the last clone revokes the peers' key.
@@ -23,6 +25,8 @@ struct Registered {
     region: Region,
     span: Span,
     access: Access,
+    /// Ends after the region.
+    hidden: Option<HiddenFromChildren>,
 }
 
 /// A device may still reach memory that the kernel keeps.
@@ -30,7 +34,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         if !self.region.end() {
             // A later owner of these bytes would see a peer change them. Leaked instead.
-            std::mem::forget(self.span.clone());
+            std::mem::forget((self.span.clone(), self.hidden.take()));
         }
     }
 }
@@ -55,11 +59,11 @@ impl Region {
         let context = &self.domain.context;
         // SAFETY: made by the matching call, and with the pointer taken out this is the only end.
         let returned = unsafe { (context.verbs.ibv_dereg_mr)(raw) };
-        if returned != 0 {
-            let device = &context.device;
-            tracing::error!(device, returned, "ibv_dereg_mr failed: its memory is kept for ever");
+        let ended = context.check_gone("ibv_dereg_mr", returned);
+        if let Err(error) = &ended {
+            tracing::error!(%error, "the memory of the region is kept for ever");
         }
-        returned == 0
+        ended.is_ok()
     }
 
     fn remote_key(&self) -> u32 {
@@ -78,7 +82,7 @@ impl Region {
 pub struct RegisterOptions {
     /// Writes may arrive in another order than they were sent, which is faster on some machines. A
     /// completion still implies that all bytes are there; a program that polls the last byte of a message
-    /// breaks. Drivers and kernels without support ignore it silently.
+    /// breaks. Without support in library, driver or kernel the order is kept.
     pub relaxed_ordering: bool,
 }
 
@@ -175,11 +179,43 @@ fn access_flags(is_writable: bool, access: Access) -> u32 {
     flags
 }
 
+/// Keeps the bytes out of forked children while a device may reach them. Of foreign memory, which is
+/// its owner's to hide, it warns once if this kernel gives the pages of a device away at a fork.
+fn hidden(context: &Context, span: &Span) -> Result<HiddenFromChildren, VerbsError> {
+    static TOLD: Once = Once::new();
+    let memory = span.memory();
+    if memory.is_foreign() && !fork_is_safe(context) {
+        TOLD.call_once(|| {
+            tracing::warn!(
+                device = context.device,
+                "memory that this library did not allocate is registered, and this kernel gives \
+                 registered pages away when the process forks (before Linux 5.12): start no child \
+                 process, mark the memory with MADV_DONTFORK, or call ibv_fork_init first"
+            );
+        });
+    }
+    let failed = |error: MemoryError| context.error(Side::Local, "madvise", 0, error.to_string());
+    memory.hide_from_children().map_err(failed)
+}
+
+/// Whether a fork leaves registered pages to this process, by the kernel or by the library.
+fn fork_is_safe(context: &Context) -> bool {
+    /// `IBV_FORK_DISABLED`; the other answers are enabled and unneeded.
+    const DISABLED: i32 = 0;
+    static SAFE: OnceLock<bool> = OnceLock::new();
+    let verbs = context.verbs;
+    // SAFETY: takes nothing, and only asks.
+    let asked = || verbs.optional.ibv_is_fork_initialized.map(|ask| unsafe { ask() });
+    *SAFE.get_or_init(|| asked().is_some_and(|answer| answer != DISABLED))
+}
+
 impl Registration {
+    /// Registers memory that peers may use within `access`. The device gives the rights `granted`.
     pub(super) fn new(
         domain: Arc<Domain>,
         span: Span,
         access: Access,
+        granted: Access,
         options: RegisterOptions,
     ) -> Result<Self, VerbsError> {
         let context = &domain.context;
@@ -190,28 +226,13 @@ impl Registration {
         if access.remote_write && !span.is_writable() {
             return Err(refused("read-only memory cannot accept remote writes"));
         }
-        let relaxed = if options.relaxed_ordering { RELAXED_ORDERING } else { 0 };
-        let flags = access_flags(span.is_writable(), access) | relaxed;
-        let address = span.as_ptr().cast::<c_void>();
-        // SAFETY: the domain lives; the bytes are mapped while the span is held, which outlives the
-        // registration. The NIC touches them as a peer does: through no reference of ours. The
-        // second call is the first for flags that are hints, with the usual address for peers.
-        let raw = unsafe {
-            let (raw, verbs, flags) = (domain.raw(), context.verbs, flags.cast_signed());
-            match verbs.optional.ibv_reg_mr_iova2.filter(|_| options.relaxed_ordering) {
-                Some(register) => register(raw, address, span.len(), span.address(), flags),
-                None => (verbs.ibv_reg_mr)(
-                    raw,
-                    address,
-                    span.len(),
-                    flags & !RELAXED_ORDERING.cast_signed(),
-                ),
-            }
+        let hidden = hidden(context, &span)?;
+        let flags = access_flags(span.is_writable(), granted);
+        let relaxed = options.relaxed_ordering.then(|| Self::call_relaxed(&domain, &span, flags));
+        let raw = match relaxed.flatten() {
+            Some(raw) => raw,
+            None => Self::call(&domain, &span, flags)?,
         };
-        let code = errno();
-        if raw.is_null() {
-            return Err(domain.refused("ibv_reg_mr", code));
-        }
         let counted = domain.on_registered(span.len() as u64);
         let region = Region { domain, raw, _counted: counted };
         let key = DeviceKey {
@@ -219,10 +240,34 @@ impl Registration {
             local: region.local_key(),
             remote: region.remote_key(),
         };
-        let inner = Arc::new(Registered { region, span, access });
+        let inner = Arc::new(Registered { region, span, access, hidden: Some(hidden) });
         let memory = DeviceMemory::new(&inner.span, vec![key], Arc::clone(&inner));
         let memory = Arc::new(memory);
         Ok(Self { inner, memory })
+    }
+
+    fn call(domain: &Domain, span: &Span, flags: u32) -> Result<*mut ibv_mr, VerbsError> {
+        let address = span.as_ptr().cast::<c_void>();
+        // SAFETY: the domain lives; the bytes are mapped while the span is held, which outlives the
+        // registration. The NIC touches them as a peer does: through no reference of ours.
+        let raw = unsafe {
+            let register = domain.context.verbs.ibv_reg_mr;
+            register(domain.raw(), address, span.len(), flags.cast_signed())
+        };
+        let code = errno();
+        if raw.is_null() { Err(domain.refused("ibv_reg_mr", code)) } else { Ok(raw) }
+    }
+
+    /// Registers with relaxed ordering; `None` if the library lacks the call or anything refuses,
+    /// perhaps the ordering alone.
+    fn call_relaxed(domain: &Domain, span: &Span, flags: u32) -> Option<*mut ibv_mr> {
+        let register = domain.context.verbs.optional.ibv_reg_mr_iova2?;
+        let address = span.as_ptr().cast::<c_void>();
+        let flags = (flags | RELAXED_ORDERING).cast_signed();
+        // SAFETY: as in `call`. This is that call for flags that are hints, with the usual address
+        // for peers.
+        let raw = unsafe { register(domain.raw(), address, span.len(), span.address(), flags) };
+        (!raw.is_null()).then_some(raw)
     }
 
     /// The bytes.

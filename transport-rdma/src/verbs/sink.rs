@@ -20,7 +20,8 @@ pub enum DeviceEvent {
         /// Its number.
         port: u32,
     },
-    /// The device is lost; every lane on it has failed.
+    /// The device is lost, or its events or completions can no longer be read. Every lane on it has
+    /// failed, and it takes no more. Comes once.
     DeviceLost,
     /// Any other event, by rdma-core's number.
     Other(u32),
@@ -29,6 +30,6 @@ pub enum DeviceEvent {
 /// The receiver of a NIC's reports. Called from the NIC's own thread, and from within `post` and
 /// `retire`, without a lock of the NIC held; it must not block and may post. It must not retire.
 pub trait NicSink: LaneSink {
-    /// Handles an event of the device.
-    fn on_device_event(&self, _event: DeviceEvent) {}
+    /// Handles an event of the device with this name.
+    fn on_device_event(&self, _device: &str, _event: DeviceEvent) {}
 }

@@ -19,10 +19,11 @@ pub(super) struct WorkRequest {
 unsafe impl Send for WorkRequest {}
 
 impl WorkRequest {
-    /// A signalled request without an id.
-    pub(super) fn new(direction: Direction, piece: ibv_sge, remote: rdma_t) -> Self {
+    /// A signalled request with an id.
+    pub(super) fn new(direction: Direction, piece: ibv_sge, remote: rdma_t, name: u64) -> Self {
         // SAFETY: integers, null pointers and unions of these: all zeroes are a value.
         let mut request: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        request.wr_id = name;
         request.num_sge = 1;
         request.opcode = match direction {
             Direction::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
@@ -32,12 +33,6 @@ impl WorkRequest {
         // Writing whole fields of a union is safe, and these are what the two kinds of work read.
         request.wr.rdma = remote;
         Self { request, piece }
-    }
-
-    /// The same request with an id.
-    pub(super) fn named(mut self, name: u64) -> Self {
-        self.request.wr_id = name;
-        self
     }
 }
 
@@ -101,7 +96,7 @@ mod tests {
     fn requests_are_batched_by_bytes() {
         let request = |length| {
             let piece = ibv_sge { addr: 0, length, lkey: 0 };
-            WorkRequest::new(Direction::Read, piece, rdma_t { remote_addr: 0, rkey: 0 })
+            WorkRequest::new(Direction::Read, piece, rdma_t { remote_addr: 0, rkey: 0 }, 0)
         };
         let lengths = |all: &[u32], bytes_max| -> Vec<Vec<u32>> {
             let mut requests: Vec<_> = all.iter().copied().map(request).collect();

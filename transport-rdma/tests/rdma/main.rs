@@ -20,6 +20,8 @@ mod links;
 mod native;
 mod program;
 #[cfg(feature = "verbs")]
+mod scripted;
+#[cfg(feature = "verbs")]
 mod sniffer;
 #[cfg(feature = "verbs")]
 mod support;

@@ -44,7 +44,7 @@ impl LaneSink for Recorder {
 }
 
 impl NicSink for Recorder {
-    fn on_device_event(&self, event: DeviceEvent) {
+    fn on_device_event(&self, _: &str, event: DeviceEvent) {
         self.told.lock().unwrap().events.push(event);
         self.more.notify_all();
     }

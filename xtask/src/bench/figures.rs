@@ -8,8 +8,10 @@ use std::time::Duration;
 
 /// Version of the form of `bench.json`; it grows when a field is removed or changes its meaning.
 const SCHEMA: u32 = 2;
-/// Parts of the output of `handfast bench --json`; lists of several runs are concatenated.
-const PARTS: [&str; 5] = ["placement", "workloads", "latencies", "first_transfer_us", "peers"];
+/// Parts of the output of `handfast bench --json` and of the engine's benchmark `slices`; lists of several
+/// runs are concatenated.
+const PARTS: [&str; 6] =
+    ["placement", "workloads", "latencies", "first_transfer_us", "peers", "slices"];
 
 /// All results of one run of `cargo xtask bench`, as in `bench.json`.
 pub(super) struct Figures(pub(super) Value);
@@ -20,6 +22,7 @@ impl Figures {
             "schema": SCHEMA, "quick": quick, "commit": commit, "took_s": 0,
             "placement": "", "machine": machine(),
             "workloads": [], "latencies": [], "first_transfer_us": null, "peers": null,
+            "slices": [],
         }))
     }
 
@@ -56,6 +59,12 @@ impl Figures {
             let sizes = row["size"] == size && row["batch"] == batch;
             row["operation"] == operation && sizes && row["threads"] == threads
         })
+    }
+
+    /// Returns a figure of a slice over lanes of a shape, in batches of several.
+    pub(super) fn slice(&self, lanes: &str, figure: &str) -> Option<f64> {
+        let mut all = self.0["slices"].as_array().into_iter().flatten();
+        all.find(|one| one["lanes"] == lanes)?[figure].as_f64()
     }
 
     pub(super) fn latency(&self, operation: &str, size: u64) -> &Value {
@@ -145,7 +154,19 @@ pub(super) mod tests {
                 "raw_adaptive_us": times, "p50_ratio": 1.0, "p99_ratio": 1.0, "mean_ratio": 1.0,
             })
         };
+        let slice = |lanes: &str| {
+            json!({
+                "lanes": lanes, "batch": 32, "ns": 100.0, "allocations_per_batch": 3,
+                "slices_per_posting": 16,
+            })
+        };
         let result = json!({
+            "slices": [
+                slice("1 lane"),
+                slice("2 NICs equally near"),
+                slice("1 lane, 1,000 other peers"),
+                slice("1,000 lanes to one peer"),
+            ],
             "placement": "submitting on processor 0, serving on 1",
             "workloads": rows,
             "latencies": [latency("write"), latency("read")],

@@ -89,7 +89,7 @@ impl Target {
 
 /// Returns all targets, in the order of the page.
 pub(super) fn judge(figures: &Figures) -> Vec<Target> {
-    let groups = [rates, threads, waits, processor, peers];
+    let groups = [rates, threads, waits, processor, peers, slices];
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
@@ -199,6 +199,23 @@ fn peers(figures: &Figures) -> Vec<Target> {
         Target::new(storm, Bound::AtMost(1.0), lanes),
         Target::new("lifecycles that ended meanwhile", Bound::AtMost(0.0), ended),
     ]
+}
+
+fn slices(figures: &Figures) -> Vec<Target> {
+    let (one, two) = ("1 lane", "2 NICs equally near");
+    let mut targets = Vec::new();
+    for lanes in [one, two] {
+        let what = format!("a slice of 4 KiB in the engine, 32 at a time, {lanes}");
+        targets
+            .push(Target::new(what, Bound::AtMost(300.0), figures.slice(lanes, "ns")).unit(" ns"));
+    }
+    let what = format!("slices of a posting, 32 at a time, {two}");
+    let posting = figures.slice(two, "slices_per_posting");
+    targets.push(Target::new(what, Bound::AtLeast(16.0), posting));
+    let many = figures.slice("1 lane, 1,000 other peers", "ns").zip(figures.slice(one, "ns"));
+    let what = "a slice with 1,000 lanes to other peers: to one lane alone";
+    targets.push(Target::new(what, Bound::AtMost(1.05), many.map(|(many, one)| many / one)));
+    targets
 }
 
 #[cfg(test)]

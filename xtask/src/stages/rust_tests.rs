@@ -33,10 +33,10 @@ enum Choice {
     Short,
 }
 
-/// Additional arguments of binaries, by folder and name: tests that need RDMA devices run in the
-/// stage `guest`.
+/// Additional arguments of binaries, by folder and name: tests that need a kernel's RDMA devices run in
+/// the stage `guest`, and the others start themselves again with scripted ones.
 const ARGUMENTS: [(&str, &[&str]); 2] = [
-    ("transport-rdma/rdma", &["discovery::", "program::"]),
+    ("transport-rdma/rdma", &["discovery::", "program::", "native::", "scripted::"]),
     ("sim-tests/conformance/conformance", &["--skip", "guest::"]),
 ];
 const EXPLORATIONS: &str = "sim-tests/stories";

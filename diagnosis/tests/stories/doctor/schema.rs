@@ -1,6 +1,7 @@
 //! The report for programs has the form that `docs/schema/doctor.json` says.
 
 use crate::scene::{NIC, Scene};
+use handfast_diagnosis::doctor::PacketClass;
 use handfast_diagnosis::{Language, Style};
 use serde_json::Value;
 
@@ -71,6 +72,20 @@ fn conforms(value: &Value, schema: &Value, place: &str) -> Result<(), String> {
         conforms(part, &schema["items"], place)?;
     }
     Ok(())
+}
+
+/// The queue that a fabric chooses for RDMA packets is shown, with what the default may cost.
+#[test]
+fn class_of_packets_is_shown_beside_the_devices() {
+    let style = Style { language: Language::English, columns: 140, colour: false };
+    let shown = |scene: &Scene| scene.report().words(&style);
+    let mut scene = Scene::healthy();
+    let words = shown(&scene);
+    assert!(words.contains("traffic class 0 (DSCP 0), service level 0; a fabric"), "{words}");
+    scene.request.packets = PacketClass { traffic_class: 106, service_level: 3 };
+    let words = shown(&scene);
+    assert!(words.contains("traffic class 106 (DSCP 26), service level 3\n"), "{words}");
+    assert!(!shown(&Scene::empty()).contains("traffic class"));
 }
 
 #[test]

@@ -8,52 +8,145 @@ use handfast_core::policy::RAILS_MAX;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
 use handfast_transport_rdma::{
-    GidWanted, Nic, NicConfig, VerbsError, availability, discover, gid_text, parse_gid,
+    Connecting, Device, DeviceProfile, GidWanted, Identity, Nic, NicConfig, Port, VerbsError,
+    availability, discover, gid_text, parse_gid, recognise, root,
 };
 use std::net::{IpAddr, Ipv6Addr};
-use std::path::Path;
 use std::sync::Arc;
 
-/// Exponent of the ACK timeout: 4.096 µs × 2^16 = 268 ms. With the retries a device detects an
-/// unresponsive peer after 1.3 s, or later if it stretches the timeout. With 67 ms
-/// a slow device aborted reads that were still arriving, and some kernels reported such a read
-/// as successful (docs/hardware.md).
-const TIMEOUT_EXPONENT: u8 = 16;
-const RETRIES: u8 = 4;
+/// The outcome of opening devices.
+pub(super) struct Opened {
+    /// At least one.
+    pub(super) nics: Vec<Nic>,
+    /// The NIC distances, if there are several.
+    pub(super) matrix: Option<PriorityMatrix>,
+    /// Errors of the devices that cannot be used.
+    pub(super) unusable: Vec<Error>,
+}
 
-/// Opens the requested devices, or the best available; at least one. Returns the NIC distances too,
-/// if there are several. Blocks for system calls.
+/// Opens the requested devices, or all usable ones of the best kind. A device that cannot be used
+/// is reported, and the others are used. Blocks for system calls.
 pub(super) fn open(
     options: &RdmaOptions,
     listens_at: Option<IpAddr>,
     limits: (usize, u32),
     sink: &Arc<Watch>,
-) -> Result<(Vec<Nic>, Option<PriorityMatrix>), Error> {
+) -> Result<Opened, Error> {
     let known = availability()
         .map_err(|error| Error::local(Stage::Device, Cause::RdmaUnavailable(error)))?;
     check(options)?;
-    let wanted = options.address.map(mapped);
-    if options.devices.is_empty() {
-        let devices = by_address(known, wanted.or(listens_at.map(mapped)));
-        return Ok((vec![open_first(devices, options, limits, sink)?], None));
+    check_names(options, &known)?;
+    let listed = discover(&root()).unwrap_or_default();
+    let open = |device: &String| {
+        let profile = profile(&listed, device);
+        Nic::open(config(device, profile, options, limits), sink.clone())
+    };
+    let (nics, failures) = if !options.devices.is_empty() {
+        open_all(&options.devices, open)
+    } else if let Some(address) = options.address {
+        open_first(&ranked(known, &listed, options.port, Some(mapped(address))), open)
+    } else {
+        let ranked = ranked(known, &listed, options.port, listens_at.map(mapped));
+        open_best(&groups(ranked, &listed), open)
+    };
+    if nics.is_empty() {
+        return Err(none_works(failures));
     }
-    let named = options.devices.iter();
-    let opened = named.map(|device| open_first(vec![device.clone()], options, limits, sink));
-    let opened = opened.collect::<Result<Vec<_>, _>>()?;
-    let matrix = (opened.len() > 1).then(|| matrix(options));
-    Ok((opened, matrix))
+    let unusable: Vec<_> = failures.into_iter().map(of_device).collect();
+    for error in &unusable {
+        tracing::warn!(%error, "an RDMA device is not used");
+    }
+    let names: Vec<String> = nics.iter().map(|nic| nic.device().to_owned()).collect();
+    let matrix = (nics.len() > 1).then(|| matrix(options, &names));
+    Ok(Opened { nics, matrix, unusable })
+}
+
+/// Opens each device.
+fn open_all<T>(
+    devices: &[String],
+    open: impl Fn(&String) -> Result<T, VerbsError>,
+) -> (Vec<T>, Vec<VerbsError>) {
+    let (mut opened, mut failures) = (Vec::new(), Vec::new());
+    for device in devices {
+        match open(device) {
+            Ok(nic) => opened.push(nic),
+            Err(error) => failures.push(error),
+        }
+    }
+    (opened, failures)
+}
+
+/// Opens the first device that works, for an option that fits a single one: the failures of the
+/// others are expected.
+fn open_first<T>(
+    devices: &[String],
+    open: impl Fn(&String) -> Result<T, VerbsError>,
+) -> (Vec<T>, Vec<VerbsError>) {
+    let mut failures = Vec::new();
+    for device in devices {
+        match open(device) {
+            Ok(nic) => return (vec![nic], Vec::new()),
+            Err(error) => {
+                tracing::debug!(%error, "an RDMA device cannot be used");
+                failures.push(error);
+            }
+        }
+    }
+    (Vec::new(), failures)
+}
+
+/// Opens the devices of the first group with one that works.
+fn open_best<T>(
+    groups: &[Vec<String>],
+    open: impl Fn(&String) -> Result<T, VerbsError>,
+) -> (Vec<T>, Vec<VerbsError>) {
+    let mut failures = Vec::new();
+    for group in groups {
+        let (opened, failed) = open_all(group, &open);
+        failures.extend(failed);
+        if !opened.is_empty() {
+            return (opened, failures);
+        }
+    }
+    (Vec::new(), failures)
 }
 
 /// The configured or discovered matrix, restricted to the devices in use.
-fn matrix(options: &RdmaOptions) -> PriorityMatrix {
-    let found = || match Machine::discover(Path::new("/")) {
+fn matrix(options: &RdmaOptions, devices: &[String]) -> PriorityMatrix {
+    let found = || match Machine::discover(&root()) {
         Ok(machine) => machine.matrix(),
         Err(error) => {
             tracing::warn!(%error, "all devices are taken to be equally near");
             PriorityMatrix::default()
         }
     };
-    options.matrix.clone().unwrap_or_else(found).of_nics(&options.devices)
+    options.matrix.clone().unwrap_or_else(found).of_nics(devices)
+}
+
+/// Checks that the options name devices of this machine.
+fn check_names(options: &RdmaOptions, known: &[String]) -> Result<(), Error> {
+    if let Some(missing) = options.devices.iter().find(|name| !known.contains(name)) {
+        return Err(of_device(VerbsError {
+            side: Side::Configuration,
+            call: "ibv_get_device_list",
+            code: 0,
+            device: missing.clone(),
+            detail: format!("there is no such device; there are: {}", known.join(", ")),
+            limit: None,
+        }));
+    }
+    for (location, nics) in options.matrix.iter().flat_map(PriorityMatrix::locations) {
+        let mut named = nics.preferred.iter().chain(&nics.available);
+        if let Some(missing) = named.find(|name| !known.contains(name)) {
+            let text = format!(
+                "the NIC priority matrix names '{missing}' for {location}, and this machine has no \
+                 such device; it has: {}; `handfast topology --matrix` prints its matrix",
+                known.join(", ")
+            );
+            return Err(Error::local(Stage::Configuration, Cause::Invalid(text)));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the options that need no device.
@@ -87,38 +180,45 @@ fn check_place(location: &str) -> Result<(), String> {
     }
 }
 
-/// Opens the first usable device.
-fn open_first(
-    devices: Vec<String>,
+/// The profile of a device; `strict` for one that the kernel does not list.
+fn profile(listed: &[Device], name: &str) -> &'static DeviceProfile {
+    let device = listed.iter().find(|device| device.name == name);
+    device.map_or_else(|| recognise(&Identity::default()), Device::recognise).profile
+}
+
+/// The configuration of a device: the options, and the defaults of its profile.
+fn config(
+    device: &str,
+    profile: &DeviceProfile,
     options: &RdmaOptions,
     (lanes_max, lane_depth): (usize, u32),
-    sink: &Arc<Watch>,
-) -> Result<Nic, Error> {
+) -> NicConfig {
     let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
-    let gid = options.address.map_or(index, |address| GidWanted::Address(mapped(address)));
-    let mut first: Option<VerbsError> = None;
-    for device in devices {
-        let config = NicConfig {
-            port: options.port,
-            gid,
-            mtu_max: options.mtu_bytes_max,
-            traffic_class: options.traffic_class,
-            service_level: options.service_level,
-            lanes_max,
-            depth: lane_depth,
-            timeout_exponent: TIMEOUT_EXPONENT,
-            retries: RETRIES,
-            ..NicConfig::new(device)
-        };
-        match Nic::open(config, sink.clone()) {
-            Ok(nic) => return Ok(nic),
-            Err(error) => {
-                tracing::debug!(%error, "an RDMA device cannot be used");
-                first.get_or_insert(error);
-            }
-        }
+    let default = NicConfig::of_profile(device, profile);
+    NicConfig {
+        port: options.port,
+        gid: options.address.map_or(index, |address| GidWanted::Address(mapped(address))),
+        partition_key: options.partition_key,
+        mtu_max: options.mtu_bytes_max,
+        traffic_class: options.traffic_class,
+        service_level: options.service_level,
+        lanes_max,
+        depth: lane_depth,
+        timeout_exponent: options.timeout_exponent.unwrap_or(default.timeout_exponent),
+        retries: options.retries.unwrap_or(default.retries),
+        polling: options.polling.unwrap_or(default.polling),
+        queue_pairs_per_lane: options.queue_pairs.unwrap_or(default.queue_pairs_per_lane),
+        places_thread: options.places_threads,
+        ..default
     }
-    Err(first.map_or_else(|| failed("there is no device".to_owned()), of_device))
+}
+
+/// The error of a node without a usable device: that of the first, and the words of the others.
+fn none_works(failures: Vec<VerbsError>) -> Error {
+    let mut failures = failures.into_iter();
+    let Some(first) = failures.next() else { return failed("there is no device".to_owned()) };
+    let detail = failures.fold(first.detail.clone(), |text, next| format!("{text}; {next}"));
+    of_device(VerbsError { detail, ..first })
 }
 
 /// Converts a device's error to an engine error.
@@ -130,22 +230,75 @@ pub(super) fn failed(detail: String) -> Error {
     Error::local(Stage::Device, TransportError::new(Side::Local, "open", detail))
 }
 
-/// Sorts devices: those with the address first, then those with an active port.
-fn by_address(mut names: Vec<String>, address: Option<Ipv6Addr>) -> Vec<String> {
-    let listed = discover(Path::new("/")).unwrap_or_default();
+/// Rank of a device; the least is the best.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    is_refused: bool,
+    is_down: bool,
+    is_software: bool,
+    lacks_address: bool,
+}
+
+/// Sorts devices: those that can have lanes first, then those with an active port, hardware, and
+/// the one with the address.
+fn ranked(
+    mut names: Vec<String>,
+    listed: &[Device],
+    port: u8,
+    address: Option<Ipv6Addr>,
+) -> Vec<String> {
     let wanted = address.map(gid_text);
     let rank = |name: &String| {
-        let ports = listed.iter().filter(|device| device.name == *name).flat_map(|d| &d.ports);
-        let (mut has_address, mut active) = (false, false);
-        for port in ports {
-            active |= port.is_active();
+        let device = listed.iter().find(|device| device.name == *name);
+        let port = device.and_then(|device| used_port(device, port));
+        let has_address = port.is_some_and(|port| {
             let texts = port.gids.iter().map(|gid| kernel_text(&gid.text));
-            has_address |= wanted.is_some() && texts.into_iter().any(|text| text == wanted);
+            wanted.is_some() && texts.into_iter().any(|text| text == wanted)
+        });
+        Rank {
+            is_refused: device.is_some_and(is_refused),
+            is_down: !port.is_some_and(Port::is_active),
+            is_software: device.is_some_and(is_software),
+            lacks_address: !has_address,
         }
-        (!has_address, !active)
     };
     names.sort_by_cached_key(rank);
     names
+}
+
+/// Groups ranked devices that can be used together, at most [`RAILS_MAX`] of each kind: bytes are
+/// striped over all of a group, so hardware does not wait for software, nor InfiniBand for
+/// Ethernet.
+fn groups(ranked: Vec<String>, listed: &[Device]) -> Vec<Vec<String>> {
+    let kind = |name: &String| {
+        let device = listed.iter().find(|device| device.name == *name)?;
+        let link_layer = device.ports.first().map(|port| port.link_layer.clone());
+        Some((is_refused(device), is_software(device), link_layer))
+    };
+    let mut groups: Vec<Vec<String>> = Vec::new();
+    for name in ranked {
+        let alike = groups.iter_mut().find(|group| kind(&group[0]) == kind(&name));
+        match alike {
+            Some(group) if group.len() >= RAILS_MAX => {
+                tracing::info!(device = name, "not used: {RAILS_MAX} devices are in use");
+            }
+            Some(group) => group.push(name),
+            None => groups.push(vec![name]),
+        }
+    }
+    groups
+}
+
+fn used_port(device: &Device, port: u8) -> Option<&Port> {
+    device.ports.iter().find(|known| known.number == u32::from(port))
+}
+
+fn is_refused(device: &Device) -> bool {
+    matches!(device.recognise().profile.connecting, Connecting::Never(_))
+}
+
+fn is_software(device: &Device) -> bool {
+    !device.identity.parent.is_empty()
 }
 
 /// Converts a GID from the kernel's text form, eight groups of four digits, to that of messages.
@@ -159,3 +312,6 @@ fn mapped(address: IpAddr) -> Ipv6Addr {
         IpAddr::V6(address) => address,
     }
 }
+
+#[cfg(test)]
+mod tests;

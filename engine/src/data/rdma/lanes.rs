@@ -3,12 +3,14 @@
 #[cfg(test)]
 mod tests;
 
+use super::nics::Nics;
 use super::regions::LocalRegions;
 use super::watch::Watch;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::data::transport::{Offer, RdmaParts, Registered, Transport};
 use crate::error::{Cause, Error, Stage};
+use crate::observe::counters::MemoryCounters;
 use crate::path::is_legacy;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
@@ -17,17 +19,20 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
-    Access, Attempt, Created, DataPath, Endpoints, NotCreated, Posting, SliceId, Span, Step,
-    TransportKind,
+    Access, Attempt, Created, DataPath, Endpoints, LaneHandle, NotCreated, Posting, SliceId, Span,
+    Step, TransportKind,
 };
-use handfast_transport_rdma::{Nic, NicCounters, RdmaTransport, gid_text};
+use handfast_transport_rdma::{
+    Nic, NicCounters, RdmaTransport, RegisterOptions, Registration, gid_text,
+};
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::sync::Arc;
 
 /// Lanes over RDMA, or over TCP if that is allowed and RDMA is unavailable.
 pub(super) struct Lanes<N: Net> {
     choice: Choice<N>,
-    regions: LocalRegions,
+    regions: LocalRegions<Registration>,
+    register: RegisterOptions,
     offer: Offer,
 }
 
@@ -66,18 +71,46 @@ impl<N: Net> Lanes<N> {
     ) -> Self {
         let devices = rdma.nics().map(|nic| {
             let gid = gid_text(nic.gid().entry.address);
-            DeviceDescriptor { gid, lid: 0, name: nic.device().to_owned() }
+            DeviceDescriptor { gid, lid: nic.lid().into(), name: nic.device().to_owned() }
         });
+        let profiles = || rdma.nics().map(|nic| nic.recognised().profile);
+        let filled = rdma.nics().map(|nic| match nic.recognised().profile.fills_queue_pairs {
+            true => u32::try_from(nic.queue_pairs_per_lane()).unwrap_or(u32::MAX),
+            false => 1,
+        });
+        let (slice_bytes_max, queue_pairs_max) =
+            (profiles().map(|profile| profile.slice_bytes_max).min(), filled.max());
         let devices = devices.collect();
-        let RdmaParts { tcp, fallbacks, clock, entropy, address, .. } = parts;
+        let RdmaParts { options, tcp, fallbacks, clock, entropy, address, .. } = parts;
         let transports = Transports { tcp: tcp.is_some(), rdma: true };
+        let unusable = Vec::new();
+        let offer =
+            Offer { transports, devices, matrix, unusable, slice_bytes_max, queue_pairs_max };
         let policy = Arc::new(Policy { watch, fallbacks, clock, entropy, address });
         Self {
             choice: Choice { rdma, tcp, policy },
-            regions: LocalRegions::default(),
-            offer: Offer { transports, devices, matrix },
+            regions: LocalRegions::new(options.kept_bytes_max),
+            register: RegisterOptions { relaxed_ordering: options.relaxed_ordering },
+            offer,
         }
     }
+
+    /// Records the devices that cannot be used.
+    pub(super) fn without(mut self, unusable: Vec<Error>) -> Self {
+        self.offer.unusable = unusable;
+        self
+    }
+
+    fn nics(&self) -> Nics<'_> {
+        Nics { nics: self.choice.rdma.nics().collect(), options: self.register }
+    }
+}
+
+fn registered(result: Result<Arc<LocalRegion>, TransportError>) -> Registered {
+    let refused = |error: TransportError| {
+        Error::new(error.side, Stage::Registration, Cause::Transport(error))
+    };
+    result.map(Some).map_err(refused)
 }
 
 impl<N: Net> Choice<N> {
@@ -207,9 +240,15 @@ impl<N: Net> DataPath for Lanes<N> {
         }
     }
 
+    fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        self.choice.rdma.handle(lane)
+    }
+
     fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
-        if let Some(tcp) = &self.choice.tcp {
-            tcp.busy_poll(lane, is_done);
+        let Choice { rdma, tcp, .. } = &self.choice;
+        match tcp {
+            Some(tcp) if !rdma.is_connected(lane) => tcp.busy_poll(lane, is_done),
+            _ => rdma.busy_poll(lane, is_done),
         }
     }
 
@@ -289,10 +328,15 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
-        let registered = self.regions.register(self.choice.rdma.nics(), span, access, location);
-        registered
-            .map(Some)
-            .map_err(|error| Error::new(error.side, Stage::Registration, Cause::Transport(error)))
+        registered(self.regions.serve(&self.nics(), span, access, location))
+    }
+
+    fn prepare(&self, span: &Span, location: Option<Location>) -> Registered {
+        registered(self.regions.prepare(&self.nics(), span, location))
+    }
+
+    fn memory_counters(&self) -> MemoryCounters {
+        self.regions.counters()
     }
 
     fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
@@ -303,6 +347,10 @@ impl<N: Net> Transport for Lanes<N> {
         let ours: Vec<&str> = self.choice.rdma.nics().map(Nic::device).collect();
         let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
         plan_rails(node, &ours, &theirs)
+    }
+
+    fn lane_depth(&self, lane: Lifecycle, configured: u32) -> u32 {
+        self.choice.rdma.lane_depth(lane).unwrap_or(configured)
     }
 
     fn nic_counters(&self) -> NicCounters {

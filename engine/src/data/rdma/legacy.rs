@@ -5,7 +5,6 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{Attempt, Endpoints, NotCreated};
-use handfast_transport_rdma::QUEUE_PAIRS_PER_LANE;
 use handfast_transport_tcp::Net;
 
 /// First packet sequence number of both sides, since Mooncake announces none.
@@ -43,17 +42,19 @@ impl<N: Net> Choice<N> {
         remote: Pair,
         body: Body,
     ) -> Result<(), TransportError> {
-        self.rdma.connect(local, remote, complete(body)?).await
+        let pairs = self.rdma.queue_pairs_per_lane(local.lifecycle);
+        self.rdma.connect(local, remote, complete(body, pairs)?).await
     }
 }
 
-/// Completes a Mooncake node's announcement with its defaults.
-fn complete(body: Body) -> Result<Body, TransportError> {
+/// Completes a Mooncake node's announcement with its defaults; this side has `own` queue pairs, and
+/// both must have equally many.
+fn complete(body: Body, own: usize) -> Result<Body, TransportError> {
     let pairs = body.queue_pairs.len();
-    if pairs != QUEUE_PAIRS_PER_LANE {
+    if pairs != own {
         let detail = format!(
-            "the Mooncake node has {pairs} queue pairs for each peer, and this one \
-             {QUEUE_PAIRS_PER_LANE}: run it with MC_NUM_QP_PER_EP={QUEUE_PAIRS_PER_LANE}"
+            "the Mooncake node has {pairs} queue pairs for each peer, and this one {own}: run it \
+             with MC_NUM_QP_PER_EP={own}, or this one with {pairs}"
         );
         return Err(TransportError::new(Side::Configuration, "wire", detail));
     }
@@ -71,7 +72,7 @@ mod tests {
     /// Attributes that a Mooncake node omits get the values it configures.
     #[test]
     fn omitted_attributes_get_mooncake_defaults() {
-        let body = complete(announced(&[17, 18])).unwrap();
+        let body = complete(announced(&[17, 18]), 2).unwrap();
         assert_eq!((body.psns, body.mtu, body.rd_atomic), (vec![0, 0], 4096, 16));
         assert_eq!((body.queue_pairs, &*body.gid), (vec![17, 18], "fe:01"));
     }
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn wrong_queue_pair_count_names_the_cure() {
         for queue_pairs in [&[17][..], &[17, 18, 19]] {
-            let error = complete(announced(queue_pairs)).unwrap_err();
+            let error = complete(announced(queue_pairs), 2).unwrap_err();
             assert_eq!((error.side, &*error.call), (Side::Configuration, "wire"));
             assert!(error.detail.contains("MC_NUM_QP_PER_EP=2"), "{error}");
         }

@@ -1,28 +1,67 @@
 //! Registrations with the RDMA devices of this node.
+//!
+//! Memory that peers may reach has registrations of its own, which transfers of this node never use:
+//! they would keep the peers' key after the end of a segment.
 
+#[cfg(test)]
+mod tests;
+
+use super::cache::{Block, Cache, CacheLimits, Cover, Decision, Registered};
 use crate::data::local::LocalRegion;
+use crate::observe::counters::MemoryCounters;
 use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Access, DeviceMemory, Span};
-use handfast_transport_rdma::{Nic, Registration};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use handfast_transport::{Access, BlockId, Cut, DeviceKey, DeviceMemory, Memory, Span};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 
-/// Maximum registrations of segments and transfers together. Devices support some hundred
-/// thousand, shared by all processes.
+/// Maximum registrations for single transfers, and of those that are kept with their memory. Devices
+/// support some hundred thousand, shared by all processes.
 pub(crate) const REGISTRATIONS_MAX: usize = 16_384;
+/// Largest block that is registered as a whole for any of its bytes; a larger one is registered in
+/// multiples of this. A device takes a tenth of a second to pin it.
+const WHOLE_BYTES_MAX: u64 = 1 << 30;
+/// Equal parts of a block whose NUMA node is asked for if they are not all on one.
+const PARTS_LOCATED: usize = 16;
+/// Bytes of a page in the location of a block on several nodes.
+const LOCATED_PAGE_BYTES: u64 = 4 << 10;
+/// For transfers of this node alone.
+const NOBODY: Access = Access { remote_read: false, remote_write: false };
 
-/// The registrations of a region, one for each device.
-struct Registrations {
-    all: Vec<Registration>,
+/// The devices, as registration needs them.
+pub(super) trait Devices {
+    /// A registration with one device, which holds its span. Dropping it ends it.
+    type Held: Send + Sync + 'static;
+
+    /// Registers bytes with every device. Blocks while their pages are pinned.
+    fn register(
+        &self,
+        span: &Span,
+        access: Access,
+    ) -> Result<OnDevices<Self::Held>, TransportError>;
+}
+
+/// The registrations of a span with all devices.
+pub(super) struct OnDevices<H> {
+    /// As [`DeviceMemory::in_pieces`] takes them.
+    pub(super) keys: Vec<DeviceKey>,
+    pub(super) cut: Cut,
+    pub(super) held: Vec<H>,
+}
+
+/// The registrations of a region, one for each device and piece.
+struct Registrations<H: Send + Sync + 'static> {
+    all: Vec<H>,
     /// Runtime for releasing pages in the background: the last holder may be the device's own
     /// thread.
     background: Option<Handle>,
 }
 
-impl Drop for Registrations {
+impl<H: Send + Sync + 'static> Drop for Registrations<H> {
     fn drop(&mut self) {
         if let Some(background) = self.background.take() {
             let all = std::mem::take(&mut self.all);
@@ -31,64 +70,296 @@ impl Drop for Registrations {
     }
 }
 
-/// The live registrations, by the address of their block. Holds weak references only, so
-/// a region is deregistered when its last user drops it.
-#[derive(Default)]
-pub(super) struct LocalRegions(Mutex<Known>);
+/// A registration that stays with its block.
+struct Kept<H: Send + Sync + 'static> {
+    region: Arc<LocalRegion>,
+    registrations: Arc<Registrations<H>>,
+}
 
+impl<H: Send + Sync + 'static> Registered for Kept<H> {
+    /// Neither a request has it nor a slice in flight.
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.region) > 1 || Arc::strong_count(self.region.memory()) > 1
+    }
+}
+
+impl<H: Send + Sync + 'static> Kept<H> {
+    /// Ends it before returning, unless it is in use again. Blocks.
+    fn end(self) {
+        drop(self.region);
+        if let Some(mut last) = Arc::into_inner(self.registrations) {
+            last.background = None;
+        }
+    }
+}
+
+/// The registrations for local use, and how more are made.
+pub(super) struct LocalRegions<H: Send + Sync + 'static>(Arc<Shared<H>>);
+
+struct Shared<H: Send + Sync + 'static> {
+    state: Mutex<State<H>>,
+    /// Notified when a registration ends or fails.
+    finished: Condvar,
+    /// Registrations made with a device.
+    made: AtomicU64,
+}
+
+struct State<H: Send + Sync + 'static> {
+    kept: Cache<Kept<H>>,
+    passing: Passing,
+    /// Blocks that tell their end.
+    watched: BTreeSet<BlockId>,
+}
+
+/// Tells the end of a block, which holds it.
+struct Farewell<H: Send + Sync + 'static> {
+    shared: Weak<Shared<H>>,
+    block: BlockId,
+}
+
+impl<H: Send + Sync + 'static> Drop for Farewell<H> {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut state = shared.state.lock();
+        state.watched.remove(&self.block);
+        let gone = state.kept.forget(self.block);
+        drop(state);
+        drop(gone);
+    }
+}
+
+/// Registrations that end with their last user: those at a location of the user's, and those past the
+/// budget.
 #[derive(Default)]
-struct Known {
-    blocks: BTreeMap<u64, Vec<Weak<LocalRegion>>>,
+struct Passing {
+    blocks: BTreeMap<BlockId, Vec<Weak<LocalRegion>>>,
     /// Number of entries in all lists, stale ones included.
     entries: usize,
 }
 
-impl LocalRegions {
-    /// Finds a registration that covers the bytes.
-    pub(super) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
-        let known = self.0.lock();
-        let of_block = known.blocks.get(&span.memory().address())?;
-        of_block.iter().filter_map(Weak::upgrade).find(|region| region.memory().covers(span))
+/// Ends a registration that the cache waits for, with what came of it.
+struct Making<'a, H: Send + Sync + 'static> {
+    shared: &'a Shared<H>,
+    block: BlockId,
+    range: Range<u64>,
+    result: Option<Kept<H>>,
+}
+
+impl<H: Send + Sync + 'static> Drop for Making<'_, H> {
+    fn drop(&mut self) {
+        let (range, result) = (self.range.clone(), self.result.take());
+        self.shared.state.lock().kept.finish(self.block, range, result);
+        self.shared.finished.notify_all();
+    }
+}
+
+impl<H: Send + Sync + 'static> LocalRegions<H> {
+    /// Keeps registrations of at most `kept_bytes_max` bytes with their memory.
+    pub(super) fn new(kept_bytes_max: u64) -> Self {
+        let limits = CacheLimits {
+            bytes_max: kept_bytes_max,
+            entries_max: REGISTRATIONS_MAX,
+            whole_max: WHOLE_BYTES_MAX,
+        };
+        let state = State {
+            kept: Cache::new(limits),
+            passing: Passing::default(),
+            watched: BTreeSet::new(),
+        };
+        Self(Arc::new(Shared {
+            state: Mutex::new(state),
+            finished: Condvar::new(),
+            made: AtomicU64::new(0),
+        }))
     }
 
-    /// Registers bytes with every device. Blocks while their pages are pinned.
-    pub(super) fn register<'a>(
+    /// Finds a registration for local use that has the bytes.
+    pub(super) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
+        let mut state = self.0.state.lock();
+        let State { kept, passing, .. } = &mut *state;
+        if let Some(region) = passing.find(span) {
+            return Some(region);
+        }
+        let found = kept.find(span.memory().id(), &range_of(span));
+        found.map(|kept| Arc::clone(&kept.region))
+    }
+
+    /// Registers memory that peers may reach until the result is dropped, and transfers of this node
+    /// may not. Blocks while its pages are pinned.
+    pub(super) fn serve(
         &self,
-        nics: impl Iterator<Item = &'a Nic>,
+        devices: &impl Devices<Held = H>,
         span: &Span,
         access: Access,
         location: Option<Location>,
     ) -> Result<Arc<LocalRegion>, TransportError> {
-        let block = span.memory().address();
-        let is_served = access.remote_read || access.remote_write;
-        let registrations = nics.map(|nic| nic.register(span.clone(), access));
-        let all = registrations.collect::<Result<Vec<_>, _>>()?;
-        // Its pages are there now, and stay where they are.
-        let found = || span.numa_node().map_or(Location::Anywhere, Location::Numa);
-        let keys = all.iter().map(Registration::key).collect();
+        let made = self.register_with_room(devices, span, access)?;
+        let location = location.unwrap_or_else(|| node_of(span));
         // A dropped segment must lock peers out at once.
-        let background = (!is_served).then(Handle::try_current).and_then(Result::ok);
-        let memory = DeviceMemory::new(span, keys, Registrations { all, background });
-        let region = Arc::new(LocalRegion::new(memory, location.unwrap_or_else(found)));
-        let mut known = self.0.lock();
-        if known.entries >= REGISTRATIONS_MAX {
-            known.forget_gone();
+        Ok(region(span, made, location, None).region)
+    }
+
+    /// Registers memory for transfers of this node, or finds it registered. It stays registered with
+    /// its block while the budget has room, else until the result is dropped; at a location of the
+    /// user's always the latter. Blocks while its pages are pinned.
+    pub(super) fn prepare(
+        &self,
+        devices: &impl Devices<Held = H>,
+        span: &Span,
+        location: Option<Location>,
+    ) -> Result<Arc<LocalRegion>, TransportError> {
+        if location.is_some() {
+            return self.pass(devices, span, location);
         }
-        if known.entries >= REGISTRATIONS_MAX {
-            let detail = format!("the limit of {REGISTRATIONS_MAX} registrations is reached");
-            return Err(TransportError::new(Side::Local, "register", detail));
+        self.watch(span.memory());
+        self.keep(devices, span, Cover::Whole)
+    }
+
+    /// Counters.
+    pub(super) fn counters(&self) -> MemoryCounters {
+        let state = self.0.state.lock();
+        MemoryCounters {
+            registrations: self.0.made.load(Ordering::Relaxed),
+            evictions: state.kept.evictions(),
+            kept_bytes: state.kept.bytes(),
         }
-        let of_block = known.blocks.entry(block).or_default();
-        let before = of_block.len();
-        of_block.retain(|region| region.strong_count() > 0);
-        of_block.push(Arc::downgrade(&region));
-        let after = of_block.len();
-        known.entries = known.entries + after - before;
+    }
+
+    /// Registers bytes, or what covers them, so that they stay with their block.
+    fn keep(
+        &self,
+        devices: &impl Devices<Held = H>,
+        span: &Span,
+        cover: Cover,
+    ) -> Result<Arc<LocalRegion>, TransportError> {
+        let memory = span.memory();
+        let asked = range_of(span);
+        let Some((range, evicted)) = self.decide(memory, &asked, cover) else {
+            return self.find(span).map_or_else(|| self.pass(devices, span, None), Ok);
+        };
+        let is_exact = range == asked;
+        let mut making = Making { shared: &self.0, block: memory.id(), range, result: None };
+        evicted.into_iter().for_each(Kept::end);
+        // Held by the block, which it must not hold.
+        let bytes = (making.range.end - making.range.start) as usize;
+        let part = memory.span(making.range.start as usize, bytes);
+        let part = part.map_err(|error| failed(error.to_string()))?.uncounted();
+        let made = match is_exact {
+            true => self.register_with_room(devices, &part, NOBODY),
+            false => self.register(devices, &part, NOBODY),
+        };
+        let made = match made {
+            Ok(made) => made,
+            Err(error) if is_exact => return Err(error),
+            Err(_) => {
+                drop(making);
+                // The device may have room for the bytes alone.
+                return self.keep(devices, span, Cover::Exact);
+            }
+        };
+        let kept = region(&part, made, places_of(&part), Handle::try_current().ok());
+        let region = Arc::clone(&kept.region);
+        making.result = Some(kept);
         Ok(region)
+    }
+
+    /// Returns the bytes to register, and the registrations that make room; `None` if there is one
+    /// that has the bytes, or none is to be kept. Blocks while another thread registers the block.
+    fn decide(
+        &self,
+        memory: &Memory,
+        asked: &Range<u64>,
+        cover: Cover,
+    ) -> Option<(Range<u64>, Vec<Kept<H>>)> {
+        let block = Block { id: memory.id(), bytes: memory.len() as u64 };
+        let mut state = self.0.state.lock();
+        loop {
+            match state.kept.decide(block, asked, cover) {
+                Decision::Found | Decision::Pass => return None,
+                Decision::Wait => self.0.finished.wait(&mut state),
+                Decision::Keep { range, evicted } => return Some((range, evicted)),
+            }
+        }
+    }
+
+    /// Registers bytes until the result is dropped.
+    fn pass(
+        &self,
+        devices: &impl Devices<Held = H>,
+        span: &Span,
+        location: Option<Location>,
+    ) -> Result<Arc<LocalRegion>, TransportError> {
+        let made = self.register_with_room(devices, span, NOBODY)?;
+        let location = location.unwrap_or_else(|| node_of(span));
+        let region = region(span, made, location, Handle::try_current().ok()).region;
+        self.0.state.lock().passing.insert(span.memory().id(), &region)?;
+        Ok(region)
+    }
+
+    /// Registers with the devices; if they refuse, once more without the registrations that are
+    /// kept and not in use.
+    fn register_with_room(
+        &self,
+        devices: &impl Devices<Held = H>,
+        span: &Span,
+        access: Access,
+    ) -> Result<OnDevices<H>, TransportError> {
+        let made = self.register(devices, span, access);
+        let Err(error) = made else { return made };
+        let unused = self.0.state.lock().kept.evict_unused();
+        if unused.is_empty() {
+            return Err(error);
+        }
+        unused.into_iter().for_each(Kept::end);
+        self.register(devices, span, access)
+    }
+
+    fn register(
+        &self,
+        devices: &impl Devices<Held = H>,
+        span: &Span,
+        access: Access,
+    ) -> Result<OnDevices<H>, TransportError> {
+        let made = devices.register(span, access)?;
+        self.0.made.fetch_add(made.held.len() as u64, Ordering::Relaxed);
+        Ok(made)
+    }
+
+    /// Lets the block tell its end.
+    fn watch(&self, memory: &Memory) {
+        let block = memory.id();
+        if self.0.state.lock().watched.insert(block) {
+            memory.drop_with_block(Farewell { shared: Arc::downgrade(&self.0), block });
+        }
     }
 }
 
-impl Known {
+impl Passing {
+    /// Finds the latest that has the bytes.
+    fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
+        let of_block = self.blocks.get(&span.memory().id())?;
+        let mut live = of_block.iter().rev().filter_map(Weak::upgrade);
+        live.find(|region| region.memory().covers(span))
+    }
+
+    fn insert(&mut self, block: BlockId, region: &Arc<LocalRegion>) -> Result<(), TransportError> {
+        if self.entries >= REGISTRATIONS_MAX {
+            self.forget_gone();
+        }
+        if self.entries >= REGISTRATIONS_MAX {
+            let cure = "end transfers, or raise the bytes of memory that stay registered";
+            return Err(failed(format!(
+                "the limit of {REGISTRATIONS_MAX} registrations for single transfers is reached: {cure}"
+            )));
+        }
+        let of_block = self.blocks.entry(block).or_default();
+        let before = of_block.len();
+        of_block.retain(|region| region.strong_count() > 0);
+        of_block.push(Arc::downgrade(region));
+        self.entries = self.entries + of_block.len() - before;
+        Ok(())
+    }
+
     fn forget_gone(&mut self) {
         self.blocks.retain(|_, regions| {
             regions.retain(|region| region.strong_count() > 0);
@@ -96,4 +367,47 @@ impl Known {
         });
         self.entries = self.blocks.values().map(Vec::len).sum();
     }
+}
+
+fn region<H: Send + Sync + 'static>(
+    span: &Span,
+    made: OnDevices<H>,
+    location: Location,
+    background: Option<Handle>,
+) -> Kept<H> {
+    let OnDevices { keys, cut, held } = made;
+    let registrations = Arc::new(Registrations { all: held, background });
+    let memory = DeviceMemory::in_pieces(span, cut, keys, Arc::clone(&registrations));
+    Kept { region: Arc::new(LocalRegion::new(memory, location)), registrations }
+}
+
+fn range_of(span: &Span) -> Range<u64> {
+    let start = span.offset() as u64;
+    start..start + span.len() as u64
+}
+
+/// The NUMA node of registered bytes: their pages are there, and stay where they are.
+fn node_of(span: &Span) -> Location {
+    span.numa_node().map_or(Location::Anywhere, Location::Numa)
+}
+
+/// Like [`node_of`], for each part of the bytes if they are on several nodes.
+fn places_of(span: &Span) -> Location {
+    let part =
+        span.len() / PARTS_LOCATED / LOCATED_PAGE_BYTES as usize * LOCATED_PAGE_BYTES as usize;
+    match node_of(span) {
+        Location::Anywhere if part > 0 => {
+            let node = |place| span.slice(place * part, part).ok()?.numa_node();
+            let nodes: Option<Vec<u32>> = (0..PARTS_LOCATED).map(node).collect();
+            nodes.map_or(Location::Anywhere, |nodes| Location::Striped {
+                page_bytes: LOCATED_PAGE_BYTES,
+                nodes,
+            })
+        }
+        location => location,
+    }
+}
+
+fn failed(detail: String) -> TransportError {
+    TransportError::new(Side::Local, "register", detail)
 }

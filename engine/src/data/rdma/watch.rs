@@ -27,7 +27,7 @@ pub(super) struct Watch {
     /// Fallbacks, where lanes may use TCP instead.
     fallbacks: Option<Fallbacks>,
     clock: Arc<dyn Clock>,
-    known: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
+    known: RwLock<BTreeMap<Lifecycle, Lane>>,
     fallback: Mutex<RdmaFallback>,
 }
 
@@ -54,7 +54,7 @@ impl Watch {
             self.fallback().handle_lane_created(lane, peer.clone(), has_alternative);
         }
         let answered = AtomicBool::new(false);
-        self.known.write().insert(lane, Arc::new(Lane { peer, answered }));
+        self.known.write().insert(lane, Lane { peer, answered });
     }
 
     pub(super) fn remove(&self, lane: Lifecycle) {
@@ -69,8 +69,11 @@ impl Watch {
 
     /// Whether an answer over a lane is the first.
     fn is_first_answer(&self, lane: Lifecycle) -> bool {
-        let known = self.known.read().get(&lane).cloned();
-        known.is_some_and(|lane| !lane.answered.swap(true, Ordering::AcqRel))
+        let known = self.known.read();
+        // A load first, since all answers but one find it set.
+        known.get(&lane).is_some_and(|lane| {
+            !lane.answered.load(Ordering::Acquire) && !lane.answered.swap(true, Ordering::AcqRel)
+        })
     }
 
     /// Reports that RDMA is given up for a peer.
@@ -111,12 +114,12 @@ impl LaneSink for Watch {
 }
 
 impl NicSink for Watch {
-    fn on_device_event(&self, event: DeviceEvent) {
+    fn on_device_event(&self, device: &str, event: DeviceEvent) {
         match event {
             DeviceEvent::DeviceLost | DeviceEvent::PortDown { .. } => {
-                warn!(?event, "an event of the RDMA device");
+                warn!(device, ?event, "an event of the RDMA device");
             }
-            _ => debug!(?event, "an event of the RDMA device"),
+            _ => debug!(device, ?event, "an event of the RDMA device"),
         }
     }
 }

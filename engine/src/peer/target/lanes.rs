@@ -15,7 +15,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{Instant, Lifecycle, NicPath};
 use handfast_trace::Edge;
-use handfast_transport::TransportKind;
+use handfast_transport::{LaneHandle, TransportKind};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -28,6 +28,8 @@ pub(super) struct Lane {
     theirs: Option<usize>,
     /// Counters of its pair of NICs, if there are several pairs.
     pair: Option<Arc<NicPair>>,
+    /// For postings without a look-up, if its transport offers that.
+    pub(super) handle: Option<Arc<dyn LaneHandle>>,
 }
 
 /// Properties of a new lane.
@@ -36,6 +38,14 @@ pub(crate) struct LaneUp {
     pub(crate) depth: u32,
     pub(crate) transport_kind: TransportKind,
     pub(crate) opening: Option<LaneOpening>,
+}
+
+impl Lane {
+    /// Returns the peer's device at the end of an RDMA lane; `None` for a lane over another
+    /// transport.
+    pub(super) fn device(&self) -> Option<Option<usize>> {
+        (self.transport_kind == TransportKind::Rdma).then_some(self.theirs)
+    }
 }
 
 impl State {
@@ -54,6 +64,9 @@ impl State {
 
     /// Counts the bytes moved over each pair of NICs.
     pub(super) fn count_moved(&mut self) {
+        if !self.has_pairs {
+            return;
+        }
         for lane in &self.lanes {
             if let Some(pair) = &lane.pair {
                 pair.on_moved(self.machine.take_moved(lane.lifecycle));
@@ -69,11 +82,9 @@ impl State {
         Some(pair)
     }
 
-    /// Returns the peer's device at the end of an RDMA lane; `None` for a lane over another
-    /// transport.
-    pub(super) fn device_of(&self, lane: Lifecycle) -> Option<Option<usize>> {
-        let lane = self.lanes.iter().find(|known| known.lifecycle == lane)?;
-        (lane.transport_kind == TransportKind::Rdma).then_some(lane.theirs)
+    /// Returns the place of a lane.
+    pub(super) fn lane(&self, lane: Lifecycle) -> Option<usize> {
+        self.lanes.binary_search_by_key(&lane, |known| known.lifecycle).ok()
     }
 
     /// Returns the index of the peer's device on a path: the first if the path names none.
@@ -175,7 +186,11 @@ impl Target {
             state.opening = opening;
             state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(transport_kind));
             let (theirs, pair) = (state.device_on(&path), state.pair(&path));
-            state.lanes.push(Lane { lifecycle, path: path.clone(), transport_kind, theirs, pair });
+            state.has_pairs |= pair.is_some();
+            let place = state.lanes.partition_point(|known| known.lifecycle < lifecycle);
+            let handle = self.parts.data_path.handle(lifecycle);
+            let lane = Lane { lifecycle, path: path.clone(), transport_kind, theirs, pair, handle };
+            state.lanes.insert(place, lane);
             state.machine.handle_lane_up(now, lifecycle, path, depth);
         });
         if awaited {
@@ -206,6 +221,7 @@ impl Target {
         self.update(|state, now| {
             state.count_moved();
             state.lanes.retain(|known| known.lifecycle != lane);
+            state.has_pairs = state.lanes.iter().any(|lane| lane.pair.is_some());
             self.doubt_unpublished(state);
             state.machine.handle_lane_down(now, lane);
         });
@@ -231,8 +247,8 @@ impl Target {
         match output {
             TargetOutput::Probe(lane) => self.probe_rail(lane),
             TargetOutput::InUse(lane) => {
-                let of_lane = state.lanes.iter().find(|known| known.lifecycle == lane);
-                state.transport_kind = of_lane.map(|lane| lane.transport_kind);
+                let of_lane = state.lane(lane);
+                state.transport_kind = of_lane.map(|lane| state.lanes[lane].transport_kind);
                 state.edges.on_edge(now, Edge::LaneUp(lane));
                 self.lanes.send_modify(|status| status.up += 1);
             }

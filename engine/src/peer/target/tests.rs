@@ -142,7 +142,7 @@ impl Story {
         let span = Memory::zeroed(bytes).unwrap().whole();
         let remote = RemoteSpan { key: 1, address: 4_096 };
         let piece = RequestSpan { direction: Direction::Write, span, offset: 0, ends: None };
-        let (batch, report) = self.target.submit(&[piece], remote, None).unwrap();
+        let (batch, report) = self.target.submit(vec![piece], remote, None).unwrap();
         Transfer::new(self.target.clone(), batch, report, Arc::default())
     }
 

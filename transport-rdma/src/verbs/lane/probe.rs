@@ -27,7 +27,7 @@ impl Probe {
             Self::Byte(remote) => (1, remote_of(remote)?),
         };
         let (addr, lkey) = (scratch.span().address(), scratch.key().local);
-        Some(WorkRequest::new(Direction::Read, ibv_sge { addr, length, lkey }, remote))
+        Some(WorkRequest::new(Direction::Read, ibv_sge { addr, length, lkey }, remote, 0))
     }
 }
 
@@ -81,23 +81,22 @@ impl Lane {
         }
     }
 
-    fn connected_pairs(&self) -> usize {
+    /// Number of queue pairs in use, which is the smaller one of both sides.
+    pub(in crate::verbs) fn connected_pairs(&self) -> usize {
         self.state.lock().outstanding.len()
     }
 
     /// Posts a probe on each queue pair with free capacity, and returns their number.
     fn post_probes(&self, probe: Probe, scratch: &Registration) -> Result<usize, VerbsError> {
         let Some(_ticket) = self.gate.enter() else { return Ok(0) };
-        let Some(objects) = self.objects() else { return Ok(0) };
+        let Some(queue_pairs) = self.queue_pairs() else { return Ok(0) };
         let Some(request) = probe.request(scratch) else {
             let words = "the peer's key is none of a device";
             return Err(self.context().error(Side::Local, "probe", 0, words));
         };
         let mut requests = [request];
         let mut posted = 0;
-        for (pair, queue_pair) in
-            objects.queue_pairs.iter().take(self.connected_pairs()).enumerate()
-        {
+        for (pair, queue_pair) in queue_pairs.iter().take(self.connected_pairs()).enumerate() {
             let mut state = self.state.lock();
             if state.outstanding[pair] >= self.setup.depth {
                 continue;

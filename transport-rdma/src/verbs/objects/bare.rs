@@ -170,10 +170,12 @@ impl BareNic {
         let context = Arc::new(Context::open(device)?);
         never_block(context.event_descriptor())
             .map_err(|error| context.failed("fcntl", error.raw_os_error().unwrap_or(0)))?;
-        let regions_max = context.device_facts()?.regions_max;
+        let facts = context.device_facts()?;
+        let (regions_max, bytes_max) = (facts.regions_max, facts.region_bytes_max);
+        let limits = RegionLimits { regions_max, bytes_max };
         let channel = Arc::new(Channel::new(Arc::clone(&context))?);
         let queue = Arc::new(CompletionQueue::new(channel, completions, 0)?);
-        let domain = Arc::new(Domain::new(context, regions_max)?);
+        let domain = Arc::new(Domain::new(context, limits)?);
         Ok(Self { domain, queue })
     }
 
@@ -214,7 +216,7 @@ impl BareNic {
         receive_depth: u32,
     ) -> Result<BareQueuePair, VerbsError> {
         let (domain, queue) = (Arc::clone(&self.domain), Arc::clone(&self.queue));
-        QueuePair::created(domain, queue, send_depth, receive_depth)
+        QueuePair::created(domain, queue, [send_depth, receive_depth], Owner::Nobody)
             .map(|pair| BareQueuePair { pair })
     }
 
@@ -243,8 +245,11 @@ impl BareNic {
     /// A failed call.
     pub fn poll(&self) -> Result<Option<BareCompletion>, VerbsError> {
         let mut entry = MaybeUninit::<ibv_wc>::uninit();
-        // SAFETY: the queue lives while `self` does; the call writes at most one entry.
+        let polled = self.queue.polled.lock();
+        // SAFETY: the queue lives while `self` does; the call writes at most one entry. No queue pair
+        // of the queue is freed meanwhile, since its destruction holds the same lock.
         let count = unsafe { ibv_poll_cq(self.queue.raw, 1, entry.as_mut_ptr()) };
+        drop(polled);
         match count {
             0 => Ok(None),
             1 => {
@@ -369,7 +374,7 @@ impl BareQueuePair {
         let piece =
             ibv_sge { addr: request.address, length: request.length, lkey: request.local_key };
         let remote = rdma_t { remote_addr: request.remote_address, rkey: request.remote_key };
-        let work = WorkRequest::new(Direction::Write, piece, remote).named(request.name);
+        let work = WorkRequest::new(Direction::Write, piece, remote, request.name);
         let WorkRequest { request: mut work, mut piece } = work;
         work.opcode = match request.kind {
             BareKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
@@ -404,7 +409,7 @@ impl BareQueuePair {
 
     /// Destroys it, even with work outstanding, and returns the call's result.
     pub fn destroy(self) -> i32 {
-        self.pair.destroy().map_or_else(|error| error.code, |()| 0)
+        self.pair.destroy().map_or_else(|kept| kept.error.code, |()| 0)
     }
 }
 

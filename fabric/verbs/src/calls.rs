@@ -1,10 +1,12 @@
-//! The calls of libibverbs, under their names. Each follows the declaration in rdma-core's `verbs.h`.
+//! The calls of libibverbs, under their names. Each follows the declaration in rdma-core's `verbs.h`,
+//! and passes a message to the devices.
 //!
 //! # Safety
 //! Every call trusts its caller for what `verbs.h` asks of one: an object was returned by the matching
 //! call of this library and is not destroyed, and structures are of the declared type and large enough.
 #![allow(unsafe_code, clippy::missing_safety_doc)]
 
+mod command;
 mod data;
 mod devices;
 mod events;
@@ -13,26 +15,9 @@ mod names;
 mod pairs;
 mod queues;
 
-use crate::objects::set_errno;
-use crate::state::{State, enter};
-use parking_lot::MutexGuard;
+use crate::abi;
+use crate::objects::{ContextObject, set_errno};
 use std::ptr;
-
-/// The error of a call on a device that died.
-const DEAD: i32 = libc::EIO;
-
-/// Enters a call on an open device.
-///
-/// # Errors
-/// A planted error, or that of a dead device.
-fn enter_open(
-    nic: usize,
-    context: u64,
-    call: &'static str,
-) -> Result<MutexGuard<'static, State>, i32> {
-    let state = enter(nic, call)?;
-    if state.is_alive(context) { Ok(state) } else { Err(DEAD) }
-}
 
 /// Returns null with errno.
 fn null<Object>(code: i32) -> *mut Object {
@@ -46,8 +31,23 @@ fn failed(code: i32) -> i32 {
     code
 }
 
+/// Returns -1 with errno.
+fn minus(code: i32) -> i32 {
+    set_errno(code);
+    -1
+}
+
 /// Says on standard error what of the interface is not there, and returns the error for it.
 fn unsupported(what: &str) -> i32 {
     eprintln!("handfast-fabric: {what} is not supported by the scripted devices");
     libc::EOPNOTSUPP
+}
+
+/// The name of an open device.
+///
+/// # Safety
+/// It is open.
+unsafe fn context_id(context: *mut abi::Context) -> u64 {
+    // SAFETY: by the function's own condition.
+    unsafe { (*context.cast::<ContextObject>()).id }
 }

@@ -1,21 +1,19 @@
 //! Devices, ports and addresses.
 
-use super::{enter_open, failed, null, unsupported};
+use super::{context_id, failed, minus, null, unsupported};
 use crate::abi::{Context, ContextOps, Device, DeviceAttr, GidEntry, PortAttr};
-use crate::convert::{gid_bytes, gid_type, lid, mtu_number, structured_gid};
-use crate::descriptor::Descriptor;
-use crate::objects::{ContextObject, DeviceObject, give, set_errno, zeroed};
-use crate::queues::Context as OpenDevice;
-use crate::state::{State, enter, lock};
+use crate::convert::{mtu_number, structured_gid};
+use crate::link::{call, created, done, events};
+use crate::objects::{ContextObject, DeviceObject, free, give, zeroed};
+use handfast_fabric::protocol::{Answer, GidCall, Request};
 use libc::{c_char, c_int, size_t, ssize_t};
-use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
 
 /// Limits of every device that no profile has.
 const QUEUE_DEPTH_MAX: c_int = 16_384;
 const COMPLETIONS_MAX: c_int = 32_767;
-const READS_MAX: c_int = 128;
 const PIECES_MAX: c_int = 1;
 /// The longest message, in bytes.
 const MESSAGE_MAX: u32 = 1 << 30;
@@ -35,26 +33,25 @@ const PARTITION: u16 = 0xffff;
 /// `ibv_fork_status`: the kernel copies registered pages for a child.
 const FORK_UNNEEDED: c_int = 2;
 
-/// The devices as programs see them. They live as long as the process.
-fn objects() -> &'static [usize] {
+/// Addresses of the devices as programs see them. They live as long as the process.
+fn objects(names: &[String]) -> &'static [usize] {
     static OBJECTS: OnceLock<Vec<usize>> = OnceLock::new();
     OBJECTS.get_or_init(|| {
-        let state = lock();
         let root = std::env::var("SYSFS_PATH").unwrap_or_else(|_| "/sys".to_owned());
-        (0..state.listed.len()).map(|nic| object(&state, nic, &root).expose_provenance()).collect()
+        let object = |(nic, name): (usize, &String)| object(nic, name, &root).expose_provenance();
+        names.iter().enumerate().map(object).collect()
     })
 }
 
-fn object(state: &State, nic: usize, root: &str) -> *mut DeviceObject {
-    let device = &state.listed[nic];
+fn object(nic: usize, name: &str, root: &str) -> *mut DeviceObject {
     // SAFETY: the structure is made of optional functions, numbers and characters.
     let mut raw: Device = unsafe { zeroed() };
     raw.node_type = CHANNEL_ADAPTER;
     raw.transport_type = TRANSPORT;
-    fill(&mut raw.name, device.name);
+    fill(&mut raw.name, name);
     fill(&mut raw.dev_name, &format!("uverbs{nic}"));
     fill(&mut raw.dev_path, &format!("{root}/class/infiniband_verbs/uverbs{nic}"));
-    fill(&mut raw.ibdev_path, &format!("{root}/class/infiniband/{}", device.name));
+    fill(&mut raw.ibdev_path, &format!("{root}/class/infiniband/{name}"));
     give(DeviceObject { raw, nic })
 }
 
@@ -68,14 +65,16 @@ fn fill(place: &mut [c_char], text: &str) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device {
-    let state = lock();
-    if let Some(why) = &state.refused {
-        eprintln!("handfast-fabric: {why}");
-        return null(libc::EINVAL);
-    }
-    let dead = state.dead.clone();
-    drop(state);
-    let alive = objects().iter().enumerate().filter(|(nic, _)| !dead.contains(nic));
+    let (names, dead) = match call(Request::Devices) {
+        Ok(Answer::Devices { refused: Some(why), .. }) => {
+            eprintln!("handfast-fabric: {why}");
+            return null(libc::EINVAL);
+        }
+        Ok(Answer::Devices { names, dead, .. }) => (names, dead),
+        Ok(_) => return null(libc::EPROTO),
+        Err(code) => return null(code),
+    };
+    let alive = objects(&names).iter().enumerate().filter(|(nic, _)| !dead.contains(nic));
     let mut list: Vec<*mut Device> =
         alive.map(|(_, object)| ptr::with_exposed_provenance_mut(*object)).collect();
     if !count.is_null() {
@@ -107,8 +106,7 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut Device) -> *const c_char {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut Device) -> u64 {
     // SAFETY: as above.
-    let nic = unsafe { (*device.cast::<DeviceObject>()).nic };
-    guid(nic)
+    guid(unsafe { (*device.cast::<DeviceObject>()).nic })
 }
 
 #[unsafe(no_mangle)]
@@ -126,16 +124,11 @@ fn guid(nic: usize) -> u64 {
 unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     // SAFETY: by the rules of the interface.
     let nic = unsafe { (*device.cast::<DeviceObject>()).nic };
-    let mut state = match enter(nic, "ibv_open_device") {
-        Ok(state) => state,
+    let opened = events()
+        .and_then(|(stream, events)| Ok((stream, created(Request::OpenDevice { nic, events })?)));
+    let (events, id) = match opened {
+        Ok(opened) => opened,
         Err(code) => return null(code),
-    };
-    if state.dead.contains(&nic) {
-        return null(libc::ENODEV);
-    }
-    let descriptor = match Descriptor::new() {
-        Ok(descriptor) => descriptor,
-        Err(error) => return null(error.raw_os_error().unwrap_or(libc::EMFILE)),
     };
     // SAFETY: the structure is made of pointers, optional functions, numbers and a lock of the C
     // library, whose initial value is zero.
@@ -143,17 +136,14 @@ unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     raw.device = device;
     raw.ops = operations();
     raw.cmd_fd = -1;
-    raw.async_fd = descriptor.raw();
+    raw.async_fd = events.as_raw_fd();
     raw.num_comp_vectors = 1;
-    let id = state.next_id();
-    let events = VecDeque::new();
-    state.contexts.insert(id, OpenDevice { nic, descriptor, events, is_dead: false });
-    give(ContextObject { raw, nic, id }).cast()
+    give(ContextObject { raw, id, events }).cast()
 }
 
 /// The calls that programs make through the context.
 fn operations() -> ContextOps {
-    // SAFETY: the structure is made of optional functions.
+    // SAFETY: the structure is made of pointers and optional functions.
     let mut operations: ContextOps = unsafe { zeroed() };
     operations.post_send = Some(super::data::post_send);
     operations.post_recv = Some(super::data::post_receive);
@@ -165,52 +155,40 @@ fn operations() -> ContextOps {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     // SAFETY: by the rules of the interface.
-    let (nic, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let mut state = match enter(nic, "ibv_close_device") {
-        Ok(state) => state,
-        Err(code) => return failed(code),
-    };
-    let gone = state.contexts.remove(&id);
-    drop(state);
-    drop(gone);
-    // SAFETY: it came from `ibv_open_device`, and this ends it by the rules of the interface.
-    unsafe { crate::objects::free(context.cast::<ContextObject>()) };
-    0
-}
-
-impl ContextObject {
-    /// The device, and the name of the open device.
-    pub(super) fn names(&self) -> (usize, u64) {
-        (self.nic, self.id)
+    let code = done(Request::CloseDevice { context: unsafe { context_id(context) } });
+    if code != 0 {
+        return failed(code);
     }
+    // SAFETY: it came from `ibv_open_device`, and this ends it by the rules of the interface.
+    unsafe { free(context.cast::<ContextObject>()) };
+    0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_device(context: *mut Context, facts: *mut DeviceAttr) -> c_int {
     // SAFETY: by the rules of the interface.
-    let (nic, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let state = match enter_open(nic, id, "ibv_query_device") {
-        Ok(state) => state,
+    let found = match call(Request::QueryDevice { context: unsafe { context_id(context) } }) {
+        Ok(Answer::Device(found)) => found,
+        Ok(_) => return failed(libc::EPROTO),
         Err(code) => return failed(code),
     };
-    let profile = state.listed[nic].profile;
     let limit = |limit: u32| c_int::try_from(limit).unwrap_or(c_int::MAX);
     // SAFETY: the structure is made of numbers.
     let mut filled: DeviceAttr = unsafe { zeroed() };
     fill(&mut filled.fw_ver, "0.0.0");
-    (filled.node_guid, filled.sys_image_guid) = (guid(nic), guid(nic));
+    (filled.node_guid, filled.sys_image_guid) = (guid(found.nic), guid(found.nic));
     filled.max_mr_size = u64::MAX;
     filled.page_size_cap = 0xffff_f000;
-    filled.max_qp = limit(profile.queue_pairs_max);
+    filled.max_qp = limit(found.queue_pairs_max);
     filled.max_qp_wr = QUEUE_DEPTH_MAX;
     (filled.max_sge, filled.max_sge_rd) = (PIECES_MAX, PIECES_MAX);
-    filled.max_cq = limit(profile.queue_pairs_max);
+    filled.max_cq = limit(found.queue_pairs_max);
     filled.max_cqe = COMPLETIONS_MAX;
-    filled.max_mr = limit(profile.regions_max);
-    filled.max_pd = limit(profile.regions_max);
-    let reads = profile.reads_max.map_or(READS_MAX, c_int::from);
+    filled.max_mr = limit(found.regions_max);
+    filled.max_pd = limit(found.regions_max);
+    let reads = c_int::from(found.reads_max);
     (filled.max_qp_rd_atom, filled.max_qp_init_rd_atom) = (reads, reads);
-    filled.max_res_rd_atom = reads * filled.max_qp;
+    filled.max_res_rd_atom = reads.saturating_mul(filled.max_qp);
     filled.max_pkeys = 1;
     filled.phys_port_cnt = 1;
     // SAFETY: by the rules of the interface.
@@ -225,32 +203,36 @@ unsafe extern "C" fn ibv_query_port(
     facts: *mut PortAttr,
 ) -> c_int {
     // SAFETY: by the rules of the interface.
-    let (nic, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let state = match enter_open(nic, id, "ibv_query_port") {
-        Ok(state) => state,
+    let context = unsafe { context_id(context) };
+    let found = match call(Request::QueryPort { context, port }) {
+        Ok(Answer::Port(found)) => found,
+        Ok(_) => return failed(libc::EPROTO),
         Err(code) => return failed(code),
     };
-    if port != 1 {
-        return failed(libc::EINVAL);
-    }
-    let device = state.fabric.nic(nic);
-    let is_infiniband = state.listed[nic].is_infiniband;
     // SAFETY: the structure is made of numbers.
     let mut filled: PortAttr = unsafe { zeroed() };
-    filled.state = if device.is_up() { PORT_ACTIVE } else { PORT_DOWN };
-    filled.phys_state = if device.is_up() { LINK_UP } else { POLLING };
+    filled.state = if found.is_up { PORT_ACTIVE } else { PORT_DOWN };
+    filled.phys_state = if found.is_up { LINK_UP } else { POLLING };
     filled.max_mtu = 5;
-    filled.active_mtu = mtu_number(device.active_mtu());
-    filled.gid_tbl_len = device.gids().len() as c_int;
+    filled.active_mtu = mtu_number(found.mtu);
+    filled.gid_tbl_len = found.places as c_int;
     filled.max_msg_sz = MESSAGE_MAX;
     filled.pkey_tbl_len = 1;
-    filled.lid = lid(nic, is_infiniband);
-    filled.sm_lid = lid(0, is_infiniband);
+    filled.lid = found.lid;
+    filled.sm_lid = u16::from(found.is_infiniband);
     (filled.active_width, filled.active_speed) = (2, 32);
-    filled.link_layer = if is_infiniband { INFINIBAND } else { ETHERNET };
+    filled.link_layer = if found.is_infiniband { INFINIBAND } else { ETHERNET };
     // SAFETY: by the rules of the interface.
     unsafe { facts.write(filled) };
     0
+}
+
+/// Returns the table of addresses.
+fn gids(context: u64, call_name: GidCall) -> Result<Vec<Option<([u8; 16], u32)>>, c_int> {
+    match call(Request::QueryGids { context, call: call_name })? {
+        Answer::Gids(gids) => Ok(gids),
+        _ => Err(libc::EPROTO),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -261,24 +243,16 @@ unsafe extern "C" fn ibv_query_gid(
     gid: *mut [u64; 2],
 ) -> c_int {
     // SAFETY: by the rules of the interface.
-    let (nic, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let state = match enter_open(nic, id, "ibv_query_gid") {
-        Ok(state) => state,
+    let entries = match gids(unsafe { context_id(context) }, GidCall::Gid) {
+        Ok(entries) => entries,
         Err(code) => return minus(code),
     };
-    let entries = state.fabric.nic(nic).gids();
     let entry = usize::try_from(index).ok().and_then(|index| entries.get(index));
     let Some(entry) = entry.filter(|_| port == 1) else { return minus(libc::EINVAL) };
-    let bytes = entry.map_or([0; 16], gid_bytes);
+    let bytes = entry.map_or([0; 16], |(bytes, _)| bytes);
     // SAFETY: by the rules of the interface.
     unsafe { gid.write(structured_gid(bytes)) };
     0
-}
-
-/// Returns -1 with errno.
-fn minus(code: i32) -> c_int {
-    set_errno(code);
-    -1
 }
 
 #[unsafe(no_mangle)]
@@ -289,12 +263,11 @@ unsafe extern "C" fn ibv_query_pkey(
     key: *mut u16,
 ) -> c_int {
     // SAFETY: by the rules of the interface.
-    let (nic, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let state = enter_open(nic, id, "ibv_query_pkey");
-    match state {
-        Err(code) => return minus(code),
-        Ok(_) if port != 1 || index != 0 => return minus(libc::EINVAL),
-        Ok(_) => {}
+    if let Err(code) = gids(unsafe { context_id(context) }, GidCall::Partition) {
+        return minus(code);
+    }
+    if port != 1 || index != 0 {
+        return minus(libc::EINVAL);
     }
     // SAFETY: by the rules of the interface.
     unsafe { key.write(PARTITION) };
@@ -310,26 +283,25 @@ unsafe extern "C" fn _ibv_query_gid_table(
     entry_bytes: size_t,
 ) -> ssize_t {
     // SAFETY: by the rules of the interface.
-    let (nic, id) = unsafe { (&*context.cast::<ContextObject>()).names() };
-    let state = match enter_open(nic, id, "ibv_query_gid_table") {
-        Ok(state) => state,
+    let gids = match gids(unsafe { context_id(context) }, GidCall::Table) {
+        Ok(gids) => gids,
         Err(code) => return -(code as ssize_t),
     };
     if flags != 0 || entry_bytes != size_of::<GidEntry>() {
         return -(unsupported("a GID table of another form") as ssize_t);
     }
     let mut count = 0;
-    for (index, gid) in state.fabric.nic(nic).gids().iter().enumerate() {
-        let Some(gid) = gid else { continue };
+    for (index, gid) in gids.into_iter().enumerate() {
+        let Some((bytes, gid_type)) = gid else { continue };
         if count == room {
             return -(libc::EINVAL as ssize_t);
         }
         let entry = GidEntry {
-            gid: structured_gid(gid_bytes(*gid)),
+            gid: structured_gid(bytes),
             gid_index: index as u32,
             port_num: 1,
-            gid_type: gid_type(*gid),
-            ndev_ifindex: if gid.version == 0 { 0 } else { INTERFACE },
+            gid_type,
+            ndev_ifindex: if gid_type == 0 { 0 } else { INTERFACE },
         };
         // SAFETY: `count` is below the room that the caller has, by the rules of the interface.
         unsafe { entries.add(count).write(entry) };

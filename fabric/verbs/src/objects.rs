@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::abi;
-use handfast_transport_sim::verbs::Keys;
+use std::os::unix::net::UnixStream;
 
 /// A device of the list.
 #[repr(C)]
@@ -16,38 +16,24 @@ pub(crate) struct DeviceObject {
 #[repr(C)]
 pub(crate) struct ContextObject {
     pub(crate) raw: abi::Context,
-    pub(crate) nic: usize,
     pub(crate) id: u64,
-}
-
-/// A protection domain.
-#[repr(C)]
-pub(crate) struct DomainObject {
-    pub(crate) raw: abi::Pd,
-    pub(crate) nic: usize,
-}
-
-/// A memory region.
-#[repr(C)]
-pub(crate) struct RegionObject {
-    pub(crate) raw: abi::Mr,
-    pub(crate) nic: usize,
-    pub(crate) keys: Keys,
+    /// Owns the descriptor of asynchronous events.
+    pub(crate) events: UnixStream,
 }
 
 /// A completion event channel.
 #[repr(C)]
 pub(crate) struct ChannelObject {
     pub(crate) raw: abi::CompChannel,
-    pub(crate) nic: usize,
     pub(crate) id: u64,
+    /// Owns the descriptor of completion events.
+    pub(crate) events: UnixStream,
 }
 
 /// A completion queue.
 #[repr(C)]
 pub(crate) struct QueueObject {
     pub(crate) raw: abi::Cq,
-    pub(crate) nic: usize,
     pub(crate) id: u64,
 }
 
@@ -55,9 +41,6 @@ pub(crate) struct QueueObject {
 #[repr(C)]
 pub(crate) struct PairObject {
     pub(crate) raw: abi::Qp,
-    pub(crate) nic: usize,
-    pub(crate) context: u64,
-    /// Names the object; its number may be used again by another.
     pub(crate) id: u64,
 }
 
@@ -75,7 +58,7 @@ pub(crate) unsafe fn free<Object>(object: *mut Object) {
     drop(unsafe { Box::from_raw(object) });
 }
 
-/// A structure of integers, pointers and optional functions, all zero.
+/// A structure of integers, pointers, optional functions and locks of the C library, all zero.
 ///
 /// # Safety
 /// Zero is a value of each of its fields.

@@ -250,33 +250,6 @@ pub(crate) struct QpAttr {
     pub(crate) rate_limit: u32,
 }
 
-/// Bits of an attribute mask, `enum ibv_qp_attr_mask`.
-pub(crate) mod mask {
-    pub(crate) const STATE: u32 = 1;
-    pub(crate) const CUR_STATE: u32 = 1 << 1;
-    pub(crate) const ACCESS_FLAGS: u32 = 1 << 3;
-    pub(crate) const PKEY_INDEX: u32 = 1 << 4;
-    pub(crate) const PORT: u32 = 1 << 5;
-    pub(crate) const AV: u32 = 1 << 7;
-    pub(crate) const PATH_MTU: u32 = 1 << 8;
-    pub(crate) const TIMEOUT: u32 = 1 << 9;
-    pub(crate) const RETRY_CNT: u32 = 1 << 10;
-    pub(crate) const RNR_RETRY: u32 = 1 << 11;
-    pub(crate) const RQ_PSN: u32 = 1 << 12;
-    pub(crate) const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
-    pub(crate) const MIN_RNR_TIMER: u32 = 1 << 15;
-    pub(crate) const SQ_PSN: u32 = 1 << 16;
-    pub(crate) const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
-    pub(crate) const DEST_QPN: u32 = 1 << 20;
-}
-
-/// Permissions, `enum ibv_access_flags`.
-pub(crate) mod access_flag {
-    pub(crate) const LOCAL_WRITE: u32 = 1;
-    pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
-    pub(crate) const REMOTE_READ: u32 = 1 << 2;
-}
-
 /// `struct ibv_sge`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -298,13 +271,10 @@ pub(crate) struct SendWr {
     pub(crate) imm_data: u32,
     pub(crate) remote_addr: u64,
     pub(crate) rkey: u32,
-    pub(crate) rest: [u64; 8],
+    pub(crate) rest: [u64; 9],
 }
 
-/// `enum ibv_wr_opcode` and `enum ibv_send_flags`, as far as devices here have them.
-pub(crate) const WR_RDMA_WRITE: u32 = 0;
-pub(crate) const WR_SEND: u32 = 2;
-pub(crate) const WR_RDMA_READ: u32 = 4;
+/// `enum ibv_send_flags`, as far as devices here have them.
 pub(crate) const SEND_SIGNALED: u32 = 1 << 1;
 pub(crate) const SEND_INLINE: u32 = 1 << 3;
 /// `IBV_QPT_RC`.

@@ -1,0 +1,45 @@
+//! Stories over RDMA on scripted devices: several processes in a network of their own share them.
+
+use crate::helpers::skipped;
+use handfast_fabric_control::{Process, is_scripted};
+use std::process::Command;
+
+/// The devices, their addresses on the loopback of the network, and the tests.
+const SCRIPT: &str = "ip link set lo up && ip address add 10.0.0.1/8 dev lo && \
+                      ip address add 10.0.0.2/8 dev lo && exec \"$0\" \"$@\"";
+/// Stories that look at the kernel's files, or hide the library.
+const KERNEL: [&str; 4] = [
+    "rdma::doctor::",
+    "missing_library_fails_rdma_and_auto_falls_back",
+    "auto_falls_back_between_unreachable_nics",
+    "smoke_without_device_or_library_names_the_lack",
+];
+
+/// Runs the stories of the program on two devices of a profile.
+fn stories_pass(profile: &str, except: &[&str], enough: usize) {
+    if is_scripted() {
+        return;
+    }
+    if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
+        return skipped("it needs a network of its own");
+    }
+    let devices = format!("rxe0={profile},rxe1={profile}:numbers_from=500");
+    let process = Process::shared(&devices).unwrap();
+    let mut command = process.program("unshare".as_ref());
+    command.args(["-rn", "sh", "-c", SCRIPT]).arg(std::env::current_exe().unwrap());
+    command.args(["rdma::", "--test-threads=1"]);
+    command.args(KERNEL.iter().chain(except).flat_map(|name| ["--skip", *name]));
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{profile}:\n{text}\n{errors}");
+    let passed = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next());
+    let passed = passed.and_then(|count| count.parse::<usize>().ok());
+    assert!(passed.is_some_and(|passed| passed >= enough), "{profile}: {passed:?}\n{text}");
+}
+
+/// The program's stories pass on soft-RoCE, as a table.
+#[test]
+fn program_stories_pass_on_rxe() {
+    stories_pass("rxe", &[], 8);
+}

@@ -1,0 +1,214 @@
+//! The split of slices between rails that are equally near, by the rate of each.
+//!
+//! Over rails of one rate slices take turns. A batch ends with its last slice, so a slower rail is
+//! given less: as much as ends when the rest does. The rate is that of a rail with work posted,
+//! between answers and not from posting to answer: a rail that was given little would be taken for a
+//! slow one otherwise, and be given little for ever. Answers that a poller sees together count as one.
+
+use super::affinity::RAILS_RANKED_MAX;
+use crate::time::Instant;
+use core::hash::{Hash, Hasher};
+
+/// Groups of lanes: one for each rail with a rank of its own, and one for all others.
+pub(super) const GROUPS: usize = RAILS_RANKED_MAX + 1;
+/// Answers after which shares are set anew.
+const WINDOW_SLICES: u32 = 32;
+/// Share of the fastest rail.
+const SHARE_MAX: u64 = 1 << 16;
+/// Least share, of a rail that is slower by this factor or more.
+const SHARE_MIN: u64 = SHARE_MAX / 64;
+/// Spans between answers that measure a rail.
+const SPANS_MIN: u32 = 2;
+/// Most by which a rail's cost grows in a window, as a factor: a pause of the poller looks like a slow
+/// rail.
+const GROWTH_MAX: u64 = 4;
+/// Part of its cost that a rail loses in a window that did not measure it: it may be faster by now.
+const FADING: u64 = 64;
+/// Units of a cost in a nanosecond for each byte.
+const UNITS: u64 = 1 << 20;
+
+/// A group's place.
+pub(super) type Group = usize;
+
+/// The group of the lanes over a rail.
+pub(super) fn group_of(rail: Option<u8>) -> Group {
+    rail.map_or(RAILS_RANKED_MAX, |rail| usize::from(rail).min(RAILS_RANKED_MAX))
+}
+
+/// Shares of the groups, and what they are derived from.
+#[derive(Clone, Debug)]
+pub(super) struct Balance {
+    loads: [Load; GROUPS],
+    /// Answers in this window.
+    answered: u32,
+    /// Not all shares are equal.
+    uneven: bool,
+}
+
+#[derive(Clone, Copy, Debug, Hash)]
+struct Load {
+    share: u64,
+    /// Time for a byte, in [`UNITS`]; 0 if unknown.
+    cost: u64,
+    /// Bytes posted and not answered.
+    bytes: u64,
+    /// Since when there are such, and the bytes answered since then.
+    busy_since: Instant,
+    moved: u64,
+    /// Time of the answers before the last ones, and time and bytes of the last ones.
+    before: Option<Instant>,
+    last: Option<(Instant, u64)>,
+    /// Spans between answers with more posted, and their nanoseconds and bytes.
+    spans: u32,
+    nanos: u64,
+    measured: u64,
+}
+
+impl Balance {
+    pub(super) fn new() -> Self {
+        let load = Load {
+            share: SHARE_MAX,
+            cost: 0,
+            bytes: 0,
+            busy_since: Instant(0),
+            moved: 0,
+            before: None,
+            last: None,
+            spans: 0,
+            nanos: 0,
+            measured: 0,
+        };
+        Self { loads: [load; GROUPS], answered: 0, uneven: false }
+    }
+
+    /// Not all groups have the same share.
+    pub(super) fn is_uneven(&self) -> bool {
+        self.uneven
+    }
+
+    pub(super) fn share(&self, group: Group) -> u64 {
+        self.loads[group].share
+    }
+
+    /// Whether a group may be given a slice, or would end later with it than the group `fastest`.
+    pub(super) fn may_take(&self, group: Group, fastest: Group, bytes: u32) -> bool {
+        let (own, best) = (&self.loads[group], &self.loads[fastest]);
+        let load = |of: &Load| of.bytes + u64::from(bytes);
+        own.share == best.share
+            || load(own).saturating_mul(best.share) <= load(best).saturating_mul(own.share)
+    }
+
+    pub(super) fn on_posted(&mut self, group: Group, bytes: u32, now: Instant) {
+        let load = &mut self.loads[group];
+        if load.bytes == 0 {
+            load.begin(now);
+        }
+        load.bytes += u64::from(bytes);
+    }
+
+    /// Takes a slice back, whatever became of it.
+    pub(super) fn on_returned(&mut self, group: Group, bytes: u32) {
+        self.loads[group].bytes -= u64::from(bytes);
+    }
+
+    /// Moves what is posted on a lane to another group.
+    pub(super) fn regroup(&mut self, from: Group, to: Group, bytes: u64, now: Instant) {
+        for group in [from, to] {
+            self.loads[group].begin(now);
+        }
+        self.loads[from].bytes -= bytes;
+        self.loads[to].bytes += bytes;
+    }
+
+    /// Takes the success of a slice that was taken back.
+    pub(super) fn on_done(&mut self, group: Group, bytes: u32, now: Instant) {
+        self.loads[group].on_done(u64::from(bytes), now);
+        self.answered += 1;
+        if self.answered >= WINDOW_SLICES {
+            self.answered = 0;
+            self.set_shares();
+        }
+    }
+
+    /// Sets the shares by the costs, and begins a window.
+    fn set_shares(&mut self) {
+        self.loads.iter_mut().for_each(Load::set_cost);
+        let costs = self.loads.iter().map(|load| load.cost);
+        let Some(fastest) = costs.filter(|cost| *cost > 0).min() else { return };
+        for load in &mut self.loads {
+            let share = match load.cost {
+                0 => SHARE_MAX,
+                cost => (SHARE_MAX.saturating_mul(fastest) / cost).clamp(SHARE_MIN, SHARE_MAX),
+            };
+            // Rails of one rate differ by less.
+            if share.abs_diff(load.share) > load.share / 4 {
+                load.share = share;
+            }
+        }
+        self.uneven = self.loads.iter().any(|load| load.share != self.loads[0].share);
+    }
+}
+
+impl Load {
+    /// Begins to measure, with nothing posted or something unknown.
+    fn begin(&mut self, now: Instant) {
+        (self.busy_since, self.moved) = (now, 0);
+        (self.before, self.last) = (None, None);
+    }
+
+    fn on_done(&mut self, bytes: u64, now: Instant) {
+        self.moved += bytes;
+        match &mut self.last {
+            Some((at, together)) if *at == now => *together += bytes,
+            last => {
+                // There was work until now, so these took all the time since those before.
+                if let Some((at, together)) = last.replace((now, bytes))
+                    && let Some(before) = self.before.replace(at)
+                {
+                    self.spans += 1;
+                    self.nanos += at.0.saturating_sub(before.0);
+                    self.measured += together;
+                }
+            }
+        }
+        if self.bytes == 0 {
+            // The time from the first posting to the last answer is an upper bound.
+            let bound = cost(now.0.saturating_sub(self.busy_since.0), self.moved);
+            self.cost = self.cost.min(bound);
+            self.begin(now);
+        }
+    }
+
+    /// Sets the cost at the end of a window.
+    fn set_cost(&mut self) {
+        if self.spans < SPANS_MIN {
+            self.cost -= self.cost.div_ceil(FADING);
+            return;
+        }
+        let found = cost(self.nanos, self.measured);
+        self.cost = match self.cost {
+            0 => found,
+            known => found.min(known.saturating_mul(GROWTH_MAX)),
+        };
+        (self.spans, self.nanos, self.measured) = (0, 0, 0);
+    }
+}
+
+/// Cost of a byte; never that of an unknown one.
+fn cost(nanos: u64, bytes: u64) -> u64 {
+    (nanos.saturating_mul(UNITS) / bytes.max(1)).max(1)
+}
+
+impl Hash for Balance {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // Whether the shares are equal follows from them, and an idle rail begins anew.
+        for load in &self.loads {
+            let mut load = *load;
+            if load.bytes == 0 {
+                load.begin(Instant(0));
+            }
+            load.hash(hasher);
+        }
+        self.answered.hash(hasher);
+    }
+}

@@ -1,0 +1,168 @@
+//! Choice of devices, over those that a kernel could list.
+
+use super::*;
+use crate::topology::PriorityMatrix;
+use handfast_transport_rdma::{Gid, Identity, Polling, SPIN_DEFAULT};
+
+fn port(state: &str, link_layer: &str, gid: &str) -> Port {
+    let gid = Gid { index: 0, text: gid.to_owned(), kind: "RoCE v2".to_owned() };
+    let (state, link_layer) = (state.to_owned(), link_layer.to_owned());
+    Port { number: 1, state, link_layer, gids: vec![gid] }
+}
+
+fn device(name: &str, driver: &str, port: Port) -> Device {
+    let driver = driver.to_owned();
+    let parent = if driver.is_empty() { "eth0".to_owned() } else { String::new() };
+    let identity = Identity { driver: driver.clone(), node_type: 1, parent, ..Identity::default() };
+    Device { name: name.to_owned(), driver, identity, ports: vec![port] }
+}
+
+fn ethernet(name: &str, driver: &str, state: &str) -> Device {
+    device(name, driver, port(state, "Ethernet", "0000:0000:0000:0000:0000:ffff:0a00:0001"))
+}
+
+fn names(devices: &[Device]) -> Vec<String> {
+    devices.iter().map(|device| device.name.clone()).collect()
+}
+
+fn chosen(devices: &[Device], address: Option<&str>) -> Vec<Vec<String>> {
+    let address = address.map(|text| mapped(text.parse().unwrap()));
+    groups(ranked(names(devices), devices, 1, address), devices)
+}
+
+fn error(device: &str, detail: &str) -> VerbsError {
+    VerbsError {
+        side: Side::Local,
+        call: "open",
+        code: 0,
+        device: device.to_owned(),
+        detail: detail.to_owned(),
+        limit: None,
+    }
+}
+
+/// Opens all devices but the named ones.
+fn opening<'a>(bad: &'a [&str]) -> impl Fn(&String) -> Result<String, VerbsError> + 'a {
+    move |name| match bad.contains(&name.as_str()) {
+        true => Err(error(name, "port 1 is not active")),
+        false => Ok(name.clone()),
+    }
+}
+
+/// Hardware is used without software, InfiniBand without Ethernet, and no refused device is tried
+/// while another kind has one that works.
+#[test]
+fn unnamed_devices_of_the_best_kind_are_used() {
+    let devices = [
+        ethernet("rxe0", "", "ACTIVE"),
+        ethernet("efa0", "efa", "ACTIVE"),
+        ethernet("mlx5_0", "mlx5_core", "DOWN"),
+        ethernet("mlx5_1", "mlx5_core", "ACTIVE"),
+        ethernet("mlx5_2", "mlx5_core", "ACTIVE"),
+        device("mlx5_3", "mlx5_core", port("ACTIVE", "InfiniBand", "fe80::1")),
+    ];
+    let groups = chosen(&devices, None);
+    let words: Vec<_> = groups.iter().map(|group| group.join(" ")).collect();
+    assert_eq!(words, ["mlx5_1 mlx5_2 mlx5_0", "mlx5_3", "rxe0", "efa0"]);
+    let (opened, failures) = open_best(&groups, opening(&["mlx5_0"]));
+    assert_eq!(opened, ["mlx5_1", "mlx5_2"]);
+    assert_eq!(failures.len(), 1, "the dead port is told, the other kinds are not");
+    let (opened, _) = open_best(&groups, opening(&["mlx5_0", "mlx5_1", "mlx5_2"]));
+    assert_eq!(opened, ["mlx5_3"]);
+}
+
+/// Lanes without rails use the first device, so it is the one with the listening address.
+#[test]
+fn device_with_the_listening_address_is_first() {
+    let at = |name, gid| device(name, "", port("ACTIVE", "Ethernet", gid));
+    let devices = [
+        at("rxe0", "0000:0000:0000:0000:0000:ffff:0a00:0001"),
+        at("rxe1", "0000:0000:0000:0000:0000:ffff:0a00:0002"),
+    ];
+    assert_eq!(chosen(&devices, Some("10.0.0.2")), [["rxe1", "rxe0"]]);
+    assert_eq!(chosen(&devices, None), [["rxe0", "rxe1"]]);
+}
+
+/// A device that the kernel does not list is tried, and never more than there may be rails.
+#[test]
+fn unlisted_devices_are_used_up_to_the_limit() {
+    let names: Vec<String> = (0..RAILS_MAX + 1).map(|number| format!("new{number}")).collect();
+    let groups = groups(ranked(names.clone(), &[], 1, None), &[]);
+    assert_eq!(groups, [&names[..RAILS_MAX]]);
+}
+
+/// A dead port among named devices takes the others down with it in no case.
+#[test]
+fn named_devices_that_work_are_used() {
+    let devices = ["a", "b", "c"].map(str::to_owned);
+    let (opened, failures) = open_all(&devices, opening(&["b"]));
+    assert_eq!(opened, ["a", "c"]);
+    assert_eq!(failures, [error("b", "port 1 is not active")]);
+    let error = of_device(failures[0].clone());
+    for part in ["our side", "opening an RDMA device", "b: port 1 is not active", "`rdma link`"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+/// If none works, the error has the words of each.
+#[test]
+fn error_without_a_usable_device_names_each() {
+    let devices = ["a", "b"].map(str::to_owned);
+    let (opened, failures) = open_all(&devices, opening(&["a", "b"]));
+    assert!(opened.is_empty());
+    let error = none_works(failures);
+    assert_eq!((error.side(), error.stage()), (Side::Local, Stage::Device));
+    for part in ["a: port 1 is not active", "b: open failed: port 1 is not active"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert!(none_works(Vec::new()).to_string().contains("there is no device"));
+}
+
+/// An address fits one device, and the others' lack of it is no failure.
+#[test]
+fn address_opens_a_single_device() {
+    let devices = ["a", "b", "c"].map(str::to_owned);
+    let (opened, failures) = open_first(&devices, opening(&["a"]));
+    assert_eq!((opened, failures), (vec!["b".to_owned()], Vec::new()));
+    let (opened, failures) = open_first(&devices, opening(&["a", "b", "c"]));
+    assert_eq!((opened.len(), failures.len()), (0, 3));
+}
+
+/// A name that no device has is an error of the configuration, also in the matrix.
+#[test]
+fn missing_device_is_refused_by_name() {
+    let known = ["rxe0", "rxe1"].map(str::to_owned);
+    let named = RdmaOptions::default().with(|it| it.devices = vec!["mlx5_9".to_owned()]);
+    let error = check_names(&named, &known).unwrap_err();
+    assert_eq!((error.side(), error.stage()), (Side::Configuration, Stage::Device));
+    assert!(error.to_string().contains("mlx5_9: there is no such device; there are: rxe0, rxe1"));
+    let matrix = |text: &str| {
+        let matrix = Some(PriorityMatrix::parse(text).unwrap());
+        RdmaOptions::default().with(|it| it.matrix = matrix)
+    };
+    let error = check_names(&matrix(r#"{"cpu:0": [["rxe0"], ["mlx5_9"]]}"#), &known).unwrap_err();
+    assert_eq!(error.stage(), Stage::Configuration);
+    for part in ["'mlx5_9' for cpu:0", "it has: rxe0, rxe1", "handfast topology --matrix"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert!(check_names(&matrix(r#"{"cpu:0": [["rxe0"], ["rxe1"]]}"#), &known).is_ok());
+}
+
+/// Defaults come from the device's profile, and options replace them one by one.
+#[test]
+fn options_replace_the_defaults_of_the_profile() {
+    let listed = [ethernet("rxe0", "", "ACTIVE"), ethernet("mlx5_0", "mlx5_core", "ACTIVE")];
+    let of = |name: &str, options: &RdmaOptions| {
+        let config = config(name, profile(&listed, name), options, (8, 64));
+        (config.timeout_exponent, config.retries, config.polling)
+    };
+    let adaptive = Polling::Adaptive { spin: SPIN_DEFAULT };
+    let default = RdmaOptions::default();
+    assert_eq!(of("rxe0", &default), (16, 4, Polling::Event));
+    assert_eq!(of("mlx5_0", &default), (16, 6, adaptive));
+    assert_eq!(of("unlisted", &default), (16, 6, adaptive));
+    let patient = default.clone().with(|it| it.timeout_exponent = Some(20));
+    assert_eq!(of("mlx5_0", &patient), (20, 6, adaptive));
+    let busy = default.with(|it| (it.retries, it.polling) = (Some(0), Some(Polling::Busy)));
+    assert_eq!(of("rxe0", &busy), (16, 0, Polling::Busy));
+}

@@ -1,0 +1,231 @@
+//! Registrations with devices that only count.
+
+use super::*;
+use handfast_transport::DeviceId;
+use std::sync::Barrier;
+use std::sync::atomic::AtomicU32;
+
+const BYTES: usize = 64 << 10;
+const KEPT_MAX: u64 = 256 << 10;
+/// Of a device without a limit.
+const ENDLESS: u64 = u64::MAX;
+
+/// The budget of a device, and what is registered with it.
+struct Counting {
+    device: DeviceId,
+    room: u64,
+    calls: AtomicU32,
+    live: Arc<Mutex<Live>>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Live {
+    served: u32,
+    local: u32,
+    bytes: u64,
+}
+
+/// Holds its bytes, as a device's registration does.
+struct Entry {
+    live: Arc<Mutex<Live>>,
+    span: Span,
+    access: Access,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.span.copy_out(0, &mut [0]).unwrap();
+        let mut live = self.live.lock();
+        live.bytes -= self.span.len() as u64;
+        *live.of(self.access) -= 1;
+    }
+}
+
+impl Live {
+    fn of(&mut self, access: Access) -> &mut u32 {
+        if access == NOBODY { &mut self.local } else { &mut self.served }
+    }
+}
+
+impl Devices for Counting {
+    type Held = Entry;
+
+    fn register(&self, span: &Span, access: Access) -> Result<OnDevices<Entry>, TransportError> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut live = self.live.lock();
+        let bytes = span.len() as u64;
+        if live.bytes + bytes > self.room {
+            return Err(failed("no room".to_owned()));
+        }
+        live.bytes += bytes;
+        *live.of(access) += 1;
+        let cut = Cut::new(bytes, bytes, 0).unwrap();
+        let keys = vec![DeviceKey { device: self.device, local: number, remote: number }];
+        let held = Entry { live: Arc::clone(&self.live), span: span.clone(), access };
+        Ok(OnDevices { keys, cut, held: vec![held] })
+    }
+}
+
+/// A peer's key ends with its segment, although a transfer of this node moves the same memory.
+#[test]
+fn served_key_ends_while_own_transfer_runs() {
+    let (regions, devices, memory) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS), block());
+    let served = regions.serve(&devices, &memory.whole(), Access::READ_WRITE, None).unwrap();
+    assert!(regions.find(&memory.whole()).is_none(), "not for local use");
+    let running = regions.prepare(&devices, &memory.whole(), None).unwrap();
+    let posted = Arc::clone(running.memory());
+    assert_eq!(devices.live(), (1, 1));
+    drop(served);
+    assert_eq!(devices.live(), (0, 1), "peers lose the key at once");
+    assert!(posted.local_key(devices.device, &memory.whole()).is_some());
+}
+
+/// The second transfer from a block makes no call to a device, from whichever bytes.
+#[test]
+fn second_transfer_from_a_block_registers_nothing() {
+    let (regions, devices, memory) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS), block());
+    drop(regions.prepare(&devices, &memory.span(100, 50).unwrap(), None).unwrap());
+    for (offset, length) in [(100, 50), (0, 1), (0, BYTES)] {
+        let span = memory.span(offset, length).unwrap();
+        let found = regions.find(&span).unwrap();
+        assert_eq!((found.memory().address(), found.memory().bytes()), (memory.address(), KIB_64));
+        assert!(Arc::ptr_eq(&found, &regions.prepare(&devices, &span, None).unwrap()));
+    }
+    assert_eq!(devices.calls.load(Ordering::Relaxed), 1);
+    let counters = regions.counters();
+    assert_eq!((counters.registrations, counters.kept_bytes, counters.evictions), (1, KIB_64, 0));
+}
+
+/// Two first transfers from one block, at the same time, register it once.
+#[test]
+fn concurrent_users_register_a_block_once() {
+    let (regions, devices, memory) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS), block());
+    let begin = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for place in 0..4 {
+            let (regions, devices, begin) = (&regions, &devices, &begin);
+            let span = memory.span(place * 16, 16).unwrap();
+            scope.spawn(move || {
+                begin.wait();
+                let region = regions.prepare(devices, &span, None).unwrap();
+                assert!(region.memory().covers(&span));
+            });
+        }
+    });
+    assert_eq!(devices.calls.load(Ordering::Relaxed), 1);
+}
+
+/// A registration is no holder of its block, and ends when the block is freed.
+#[test]
+fn freed_block_is_registered_no_longer() {
+    let (regions, devices, memory) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS), block());
+    drop(regions.prepare(&devices, &memory.whole(), None).unwrap());
+    assert_eq!((memory.holders(), devices.live()), (1, (0, 1)));
+    drop(memory);
+    assert_eq!((devices.live(), regions.counters().kept_bytes), ((0, 0), 0));
+    let other = block();
+    drop(regions.prepare(&devices, &other.whole(), None).unwrap());
+    drop(regions);
+    assert_eq!(devices.live(), (0, 0), "the end of the engine");
+    drop(other);
+}
+
+/// Without a budget a registration ends with its transfer.
+#[test]
+fn registration_past_the_budget_ends_with_its_transfer() {
+    let (regions, devices, memory) = (LocalRegions::new(KIB_64 - 1), devices(ENDLESS), block());
+    let passing = regions.prepare(&devices, &memory.whole(), None).unwrap();
+    assert!(Arc::ptr_eq(&passing, &regions.find(&memory.whole()).unwrap()));
+    drop(passing);
+    assert_eq!((devices.live(), regions.counters().kept_bytes), ((0, 0), 0));
+    assert!(regions.find(&memory.whole()).is_none());
+    drop(regions.prepare(&devices, &memory.span(0, 100).unwrap(), None).unwrap());
+    assert_eq!((devices.live(), regions.counters().kept_bytes), ((0, 1), 100), "that has room");
+}
+
+/// A device has less room than the budget: what is kept without use gives way, also to a segment.
+#[test]
+fn kept_registrations_give_way_when_the_device_refuses() {
+    let (regions, devices, first) = (LocalRegions::new(KEPT_MAX), devices(KIB_64 + 10), block());
+    drop(regions.prepare(&devices, &first.whole(), None).unwrap());
+    let second = block();
+    let alone = regions.prepare(&devices, &second.span(0, 10).unwrap(), None).unwrap();
+    assert_eq!((devices.live(), alone.memory().bytes()), ((0, 2), 10), "its bytes have room");
+    drop(alone);
+    let served = regions.serve(&devices, &second.whole(), Access::READ, None).unwrap();
+    assert_eq!((devices.live(), regions.counters().evictions), ((1, 0), 2));
+    let refused = regions.prepare(&devices, &first.whole(), None);
+    assert_eq!(refused.err().map(|error| error.detail), Some("no room".to_owned()));
+    drop(served);
+    assert!(regions.prepare(&devices, &first.whole(), None).is_ok(), "nothing waits for ever");
+}
+
+/// A registration that a transfer uses does not give way.
+#[test]
+fn registration_in_use_does_not_give_way() {
+    let (regions, devices, first) = (LocalRegions::new(KEPT_MAX), devices(KIB_64), block());
+    let region = regions.prepare(&devices, &first.whole(), None).unwrap();
+    let in_flight = Arc::clone(region.memory());
+    drop(region);
+    assert!(regions.prepare(&devices, &block().whole(), None).is_err());
+    assert_eq!(devices.live(), (0, 1));
+    drop(in_flight);
+    assert!(regions.prepare(&devices, &block().whole(), None).is_ok());
+}
+
+/// The location that a user gives is used while the result is held.
+#[test]
+fn users_location_comes_first_while_it_is_held() {
+    let (regions, devices, memory) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS), block());
+    drop(regions.prepare(&devices, &memory.whole(), None).unwrap());
+    let there: Location = "cpu:7".parse().unwrap();
+    let prepared = regions.prepare(&devices, &memory.whole(), Some(there.clone())).unwrap();
+    let location = |regions: &LocalRegions<Entry>| {
+        regions.find(&memory.span(1, 2).unwrap()).unwrap().location().clone()
+    };
+    assert_eq!(location(&regions), there);
+    drop(prepared);
+    assert_ne!(location(&regions), there);
+    assert_eq!(devices.live(), (0, 1));
+}
+
+/// Registrations for single transfers are bounded, and those that ended do not count.
+#[test]
+fn passing_registrations_are_bounded() {
+    let memory = block();
+    let region = || {
+        let memory = DeviceMemory::new(&memory.whole(), Vec::new(), ());
+        Arc::new(LocalRegion::new(memory, Location::Anywhere))
+    };
+    let id = || Memory::zeroed(1).unwrap().id();
+    let (mut passing, live) = (Passing::default(), region());
+    for _ in 1..REGISTRATIONS_MAX {
+        passing.insert(id(), &live).unwrap();
+    }
+    passing.insert(id(), &region()).unwrap();
+    passing.insert(id(), &live).unwrap();
+    let error = passing.insert(id(), &live).unwrap_err();
+    assert!(error.detail.contains("the limit of 16384 registrations"), "{error}");
+    drop(live);
+    passing.insert(id(), &region()).unwrap();
+    assert_eq!(passing.entries, 1);
+}
+
+const KIB_64: u64 = BYTES as u64;
+
+fn block() -> Memory {
+    Memory::zeroed(BYTES).unwrap()
+}
+
+fn devices(room: u64) -> Counting {
+    let live = Arc::default();
+    Counting { device: DeviceId::next(), room, calls: AtomicU32::new(0), live }
+}
+
+impl Counting {
+    /// Number of registrations for peers, and for transfers of this node.
+    fn live(&self) -> (u32, u32) {
+        let live = self.live.lock();
+        (live.served, live.local)
+    }
+}

@@ -1,0 +1,45 @@
+//! Devices as a kernel would list them.
+
+use crate::convert::{gid_bytes, gid_type};
+use crate::devices;
+use handfast_transport_sim::verbs::Gid;
+use std::net::Ipv6Addr;
+
+/// A device of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Its name.
+    pub name: String,
+    /// The name of its profile.
+    pub profile: String,
+    /// Whether its link layer is InfiniBand, and not Ethernet.
+    pub is_infiniband: bool,
+    /// For each place of its GID table: the address and the type of packets, `RoCE v2` for example.
+    pub gids: Vec<Option<(Ipv6Addr, &'static str)>>,
+}
+
+/// Returns the devices of a list as in `HANDFAST_FABRIC`, as they are at the start of a process.
+///
+/// # Errors
+/// The list is wrong, with the reason.
+pub fn listing(list: &str) -> Result<Vec<Listing>, String> {
+    let listed = devices::parse(list)?.into_iter().enumerate();
+    let gid = |nic: usize, (kind, version)| {
+        let gid = Gid { kind, host: nic as u16, version };
+        let packets = ["IB/RoCE v1", "IB/RoCE v1", "RoCE v2"];
+        (Ipv6Addr::from(gid_bytes(gid)), packets[gid_type(gid) as usize % packets.len()])
+    };
+    Ok(listed
+        .map(|(nic, device)| {
+            let mut gids: Vec<_> =
+                device.profile.gids.iter().map(|known| Some(gid(nic, *known))).collect();
+            gids.resize(device.profile.gid_table_length, None);
+            Listing {
+                name: device.name.to_owned(),
+                profile: device.profile.name.to_owned(),
+                is_infiniband: device.is_infiniband,
+                gids,
+            }
+        })
+        .collect())
+}

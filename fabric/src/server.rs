@@ -1,0 +1,218 @@
+//! The devices' side of every call.
+
+mod data;
+mod objects;
+mod pairs;
+
+use crate::commands;
+use crate::convert::{gid_bytes, gid_type, lid};
+use crate::descriptor::Signal;
+use crate::protocol::{Answer, DeviceFacts, Element, GidCall, PortFacts, Reply, Request};
+use crate::queues::Subject;
+use crate::state::{State, changed, enter, lock};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::net::UnixStream;
+
+/// The program in which the devices are.
+pub const HERE: u64 = 0;
+/// The error of a call on a device that died.
+pub(crate) const DEAD: i32 = libc::EIO;
+/// Default outstanding reads of a device.
+const READS_MAX: u8 = 128;
+/// Maximum descriptors that are offered and not yet used.
+const OFFERED_MAX: usize = 1_024;
+
+/// Descriptors for events that programs offered, by program and name.
+static OFFERED: Mutex<BTreeMap<(u64, u64), Signal>> = Mutex::new(BTreeMap::new());
+
+/// Takes the devices' end of a descriptor for events, under a name of the program's choice.
+///
+/// # Errors
+/// Too many are offered and not used, or the stream cannot be changed.
+pub fn offer(program: u64, name: u64, stream: UnixStream) -> io::Result<()> {
+    let signal = Signal::new(stream)?;
+    let mut offered = OFFERED.lock();
+    if offered.len() >= OFFERED_MAX {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    offered.insert((program, name), signal);
+    Ok(())
+}
+
+/// Takes an offered descriptor. It was offered on another connection, so it may come a moment later.
+fn offered(program: u64, name: u64) -> Result<Signal, i32> {
+    for _ in 0..OFFER_TRIES {
+        if let Some(signal) = OFFERED.lock().remove(&(program, name)) {
+            return Ok(signal);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Err(libc::EMFILE)
+}
+
+/// Milliseconds to wait for an offered descriptor.
+const OFFER_TRIES: u32 = 5_000;
+
+/// Enters a call on an open device.
+///
+/// # Errors
+/// A planted error, or that of a dead device.
+fn enter_open(
+    context: u64,
+    call: &'static str,
+) -> Result<(usize, MutexGuard<'static, State>), i32> {
+    let nic = lock().contexts.get(&context).map(|context| context.nic).ok_or(libc::EBADF)?;
+    let state = enter(nic, call)?;
+    if state.is_alive(context) { Ok((nic, state)) } else { Err(DEAD) }
+}
+
+/// Makes a call of a program. Blocks as the call does.
+///
+/// # Errors
+/// The error number of the call.
+pub fn handle(program: u64, request: Request) -> Reply {
+    match request {
+        Request::Devices => Ok(devices()),
+        Request::OpenDevice { nic, events } => objects::open_device(program, nic, events),
+        Request::CloseDevice { context } => objects::close_device(context),
+        Request::QueryDevice { context } => query_device(context),
+        Request::QueryPort { context, port } => query_port(context, port),
+        Request::QueryGids { context, call } => query_gids(context, call),
+        Request::AllocateDomain { context } => {
+            let (_, mut state) = enter_open(context, "ibv_alloc_pd")?;
+            Ok(Answer::Object(state.next_id()))
+        }
+        Request::DeallocateDomain { context } => {
+            enter_of(context, "ibv_dealloc_pd").map(|_| Answer::Nothing)
+        }
+        Request::Register { context, address, bytes, peers_address, flags } => {
+            objects::register(program, context, (address, bytes), peers_address, flags)
+        }
+        Request::Deregister { context, rkey } => objects::deregister(context, rkey),
+        Request::CreateChannel { context, events } => {
+            objects::create_channel(program, context, events)
+        }
+        Request::DestroyChannel { channel } => objects::destroy_channel(channel),
+        Request::CreateQueue { context, entries, channel, object } => {
+            objects::create_queue(context, entries, channel, object)
+        }
+        Request::DestroyQueue { queue } => objects::destroy_queue(queue),
+        Request::TakeQueueEvent { channel } => Ok(Answer::QueueEvent(take_queue_event(channel))),
+        Request::AcknowledgeQueue { queue, count } => {
+            if let Some(queue) = lock().queues.get_mut(&queue) {
+                queue.unacknowledged = queue.unacknowledged.saturating_sub(count);
+            }
+            changed();
+            Ok(Answer::Nothing)
+        }
+        Request::TakeEvent { context } => Ok(Answer::Event(take_event(context))),
+        Request::Acknowledge { object } => {
+            acknowledge(object);
+            Ok(Answer::Nothing)
+        }
+        Request::CreatePair { context, send_queue, receive_queue, depths, all, object } => {
+            pairs::create(context, (send_queue, receive_queue), depths, all, object)
+        }
+        Request::Modify { pair, attributes, mask } => pairs::modify(pair, &attributes, mask),
+        Request::QueryPair { pair } => pairs::query(pair),
+        Request::DestroyPair { pair } => pairs::destroy(pair),
+        Request::PostSend { pair, requests } => data::post_send(pair, &requests),
+        Request::PostReceive { pair, requests } => data::post_receive(pair, &requests),
+        Request::Poll { queue, room } => data::poll(queue, room),
+        Request::Arm { queue } => data::arm(queue),
+        Request::Command { line } => Ok(Answer::Text(commands::run(&line))),
+    }
+}
+
+/// Enters a call that also a dead device takes.
+fn enter_of(context: u64, call: &'static str) -> Result<(usize, MutexGuard<'static, State>), i32> {
+    let nic = lock().contexts.get(&context).map(|context| context.nic).ok_or(libc::EBADF)?;
+    Ok((nic, enter(nic, call)?))
+}
+
+fn devices() -> Answer {
+    let state = lock();
+    Answer::Devices {
+        names: state.listed.iter().map(|listed| listed.name.to_owned()).collect(),
+        dead: state.dead.iter().copied().collect(),
+        refused: state.refused.clone(),
+    }
+}
+
+fn query_device(context: u64) -> Reply {
+    let (nic, state) = enter_open(context, "ibv_query_device")?;
+    let profile = state.listed[nic].profile;
+    Ok(Answer::Device(DeviceFacts {
+        nic,
+        queue_pairs_max: profile.queue_pairs_max,
+        regions_max: profile.regions_max,
+        reads_max: profile.reads_max.unwrap_or(READS_MAX),
+    }))
+}
+
+fn query_port(context: u64, port: u8) -> Reply {
+    let (nic, state) = enter_open(context, "ibv_query_port")?;
+    if port != 1 {
+        return Err(libc::EINVAL);
+    }
+    let device = state.fabric.nic(nic);
+    let is_infiniband = state.listed[nic].is_infiniband;
+    Ok(Answer::Port(PortFacts {
+        is_up: device.is_up(),
+        mtu: device.active_mtu(),
+        places: device.gids().len() as u32,
+        is_infiniband,
+        lid: lid(nic, is_infiniband),
+    }))
+}
+
+fn query_gids(context: u64, call: GidCall) -> Reply {
+    let call = match call {
+        GidCall::Gid => "ibv_query_gid",
+        GidCall::Table => "ibv_query_gid_table",
+        GidCall::Partition => "ibv_query_pkey",
+    };
+    let (nic, state) = enter_open(context, call)?;
+    let entries = state.fabric.nic(nic).gids().iter();
+    Ok(Answer::Gids(entries.map(|gid| gid.map(|gid| (gid_bytes(gid), gid_type(gid)))).collect()))
+}
+
+fn take_queue_event(channel: u64) -> Option<u64> {
+    let mut state = lock();
+    let event = state.channels.get_mut(&channel)?.events.pop_front()?;
+    let queue = state.queues.get_mut(&event)?;
+    queue.unacknowledged += 1;
+    Some(queue.object)
+}
+
+fn take_event(context: u64) -> Option<(u32, Element)> {
+    let mut state = lock();
+    let event = state.contexts.get_mut(&context)?.events.pop_front()?;
+    let element = match event.subject {
+        Subject::Queue(id) => {
+            let queue = state.queues.get_mut(&id)?;
+            queue.unacknowledged += 1;
+            Element::Object(queue.object)
+        }
+        Subject::Pair(id) => {
+            let pair = state.pairs.get_mut(&id)?;
+            pair.unacknowledged += 1;
+            Element::Object(pair.object)
+        }
+        Subject::Port(port) => Element::Port(port),
+    };
+    Some((event.kind, element))
+}
+
+fn acknowledge(object: u64) {
+    let mut state = lock();
+    if let Some(pair) = state.pairs.values_mut().find(|pair| pair.object == object) {
+        pair.unacknowledged = pair.unacknowledged.saturating_sub(1);
+    } else if let Some(queue) = state.queues.values_mut().find(|queue| queue.object == object) {
+        queue.unacknowledged = queue.unacknowledged.saturating_sub(1);
+    }
+    drop(state);
+    changed();
+}

@@ -1,0 +1,116 @@
+//! The calls of the data path.
+
+use super::{DEAD, enter_open};
+use crate::protocol::{self, Answer, Receive, Reply, Send};
+use crate::state::{State, lock};
+use handfast_transport_sim::verbs::{self, SendKind, WorkRequest};
+
+/// Operations in the numbers of `ibv_wc_opcode`.
+const SENT: u32 = 0;
+const WRITTEN: u32 = 1;
+const READ: u32 = 2;
+/// Maximum requests of a queue pair whose operation is kept.
+const POSTED_MAX: usize = 32_768;
+
+pub(super) fn post_send(id: u64, requests: &[Send]) -> Reply {
+    let context = lock().pairs.get(&id).map(|pair| pair.context).ok_or(libc::EINVAL)?;
+    let (nic, mut state) = match enter_open(context, "ibv_post_send") {
+        Ok(entered) => entered,
+        Err(code) => return Ok(Answer::Posted { count: 0, code }),
+    };
+    let number = state.pairs.get(&id).map(|pair| pair.number).ok_or(libc::EINVAL)?;
+    let (mut count, mut code) = (0, 0);
+    for request in requests {
+        code = post_one(&mut state, (nic, number, id), request);
+        if code != 0 {
+            break;
+        }
+        count += 1;
+    }
+    state.settle();
+    state.watch(nic, number);
+    Ok(Answer::Posted { count, code })
+}
+
+fn post_one(state: &mut State, (nic, number, id): (usize, u32, u64), request: &Send) -> i32 {
+    let Send { wr_id, lkey, local, length, rkey, remote: address, .. } = *request;
+    let (kind, opcode) = match request.opcode {
+        protocol::WRITE => (SendKind::Write { rkey, address }, WRITTEN),
+        protocol::READ => (SendKind::Read { rkey, address }, READ),
+        _ => (SendKind::Send, SENT),
+    };
+    let Some(pair) = state.pairs.get_mut(&id) else { return libc::EINVAL };
+    let signalled = request.signalled || pair.signals_all;
+    // Kept even if it is refused: some drivers execute such a request later.
+    if pair.posted.len() < POSTED_MAX {
+        pair.posted.push_back((wr_id, opcode, length));
+    }
+    let work = WorkRequest { wr_id, kind, lkey, local, length, signalled };
+    state.fabric.post_send(nic, number, work).map_or_else(|error| error.code, |()| 0)
+}
+
+pub(super) fn post_receive(id: u64, requests: &[Receive]) -> Reply {
+    let context = lock().pairs.get(&id).map(|pair| pair.context).ok_or(libc::EINVAL)?;
+    let (nic, mut state) = match enter_open(context, "ibv_post_recv") {
+        Ok(entered) => entered,
+        Err(code) => return Ok(Answer::Posted { count: 0, code }),
+    };
+    let number = state.pairs.get(&id).map(|pair| pair.number).ok_or(libc::EINVAL)?;
+    let (mut count, mut code) = (0, 0);
+    for Receive { wr_id, local, length, lkey } in requests.iter().copied() {
+        let receive = verbs::Receive { wr_id, lkey, local, length };
+        if let Err(error) = state.fabric.post_receive(nic, number, receive) {
+            code = error.code;
+            break;
+        }
+        count += 1;
+    }
+    state.settle();
+    Ok(Answer::Posted { count, code })
+}
+
+pub(super) fn poll(id: u64, room: u32) -> Reply {
+    let context = {
+        let mut state = lock();
+        count_poll(&mut state, id, true);
+        state.queues.get(&id).map(|queue| queue.context)
+    };
+    let entered = enter_open(context.ok_or(libc::EINVAL)?, "ibv_poll_cq");
+    let mut state = match entered {
+        Ok((_, state)) => state,
+        Err(code) => {
+            count_poll(&mut lock(), id, false);
+            // A dead device's queue is empty.
+            return if code == DEAD { Ok(Answer::Entries(Vec::new())) } else { Err(code) };
+        }
+    };
+    count_poll(&mut state, id, false);
+    let queue = state.queues.get_mut(&id).ok_or(libc::EINVAL)?;
+    let count = queue.entries.len().min(room as usize);
+    Ok(Answer::Entries(queue.entries.drain(..count).collect()))
+}
+
+/// Counts a poll in progress. A destroy of a queue pair frees what it may be reading.
+fn count_poll(state: &mut State, id: u64, begins: bool) {
+    let Some(queue) = state.queues.get_mut(&id) else { return };
+    queue.polls = if begins { queue.polls + 1 } else { queue.polls.saturating_sub(1) };
+    if begins && queue.destroys > 0 {
+        state.break_law(
+            "a completion queue was polled while a queue pair on it was destroyed".into(),
+        );
+    }
+}
+
+pub(super) fn arm(id: u64) -> Reply {
+    let context = lock().queues.get(&id).map(|queue| queue.context).ok_or(libc::EINVAL)?;
+    match enter_open(context, "ibv_req_notify_cq") {
+        Ok((_, mut state)) => {
+            if let Some(queue) = state.queues.get_mut(&id) {
+                queue.is_armed = true;
+            }
+            Ok(Answer::Nothing)
+        }
+        Err(DEAD) => Ok(Answer::Nothing),
+        Err(code) => Err(code),
+    }
+}

@@ -1,0 +1,123 @@
+//! Devices, regions, channels and completion queues.
+#![allow(unsafe_code)]
+
+use super::{HERE, enter_of, enter_open, offered};
+use crate::convert::access;
+use crate::memory::memory;
+use crate::protocol::{Answer, Reply};
+use crate::queues::{Channel, Context, Queue, Subject};
+use crate::serve::process_of;
+use crate::state::{enter, lock, wait};
+use handfast_transport_sim::verbs::Bytes;
+use std::collections::VecDeque;
+
+pub(super) fn open_device(program: u64, nic: usize, events: u64) -> Reply {
+    let signal = offered(program, events)?;
+    let mut state = enter(nic, "ibv_open_device")?;
+    if nic >= state.listed.len() || state.dead.contains(&nic) {
+        return Err(libc::ENODEV);
+    }
+    let id = state.next_id();
+    let events = VecDeque::new();
+    state.contexts.insert(id, Context { nic, program, signal, events, is_dead: false });
+    Ok(Answer::Object(id))
+}
+
+pub(super) fn close_device(context: u64) -> Reply {
+    let (_, mut state) = enter_of(context, "ibv_close_device")?;
+    state.contexts.remove(&context);
+    Ok(Answer::Nothing)
+}
+
+pub(super) fn register(
+    program: u64,
+    context: u64,
+    (address, bytes): (u64, u64),
+    peers_address: u64,
+    flags: u32,
+) -> Reply {
+    let (nic, mut state) = enter_open(context, "ibv_reg_mr")?;
+    if bytes == 0 {
+        return Err(libc::EINVAL);
+    }
+    let process =
+        if program == HERE { None } else { Some(process_of(program).ok_or(libc::ESRCH)?) };
+    let place = usize::try_from(address).ok().zip(usize::try_from(bytes).ok());
+    let (address, bytes) = place.ok_or(libc::EINVAL)?;
+    // SAFETY: the memory stays mapped while it is registered, by the rules of the interface.
+    let memory = Bytes::Mapped(unsafe { memory(process, address, bytes) });
+    let keys = state.fabric.register(nic, peers_address, memory, access(flags));
+    let keys = keys.map_err(|error| error.code)?;
+    state.regions.insert((nic, keys.rkey), (context, keys));
+    Ok(Answer::Keys { lkey: keys.lkey, rkey: keys.rkey })
+}
+
+pub(super) fn deregister(context: u64, rkey: u32) -> Reply {
+    let (nic, mut state) = enter_of(context, "ibv_dereg_mr")?;
+    // Of a dead device the kernel has ended it already.
+    if state.is_alive(context) {
+        let (_, keys) = *state.regions.get(&(nic, rkey)).ok_or(libc::EINVAL)?;
+        state.fabric.deregister(nic, keys).map_err(|error| error.code)?;
+    }
+    state.regions.remove(&(nic, rkey));
+    Ok(Answer::Nothing)
+}
+
+pub(super) fn create_channel(program: u64, context: u64, events: u64) -> Reply {
+    let signal = offered(program, events)?;
+    let (_, mut state) = enter_open(context, "ibv_create_comp_channel")?;
+    let id = state.next_id();
+    state.channels.insert(id, Channel { context, signal, events: VecDeque::new() });
+    Ok(Answer::Object(id))
+}
+
+pub(super) fn destroy_channel(channel: u64) -> Reply {
+    let context = lock().channels.get(&channel).map(|channel| channel.context);
+    let (_, mut state) = enter_of(context.ok_or(libc::EINVAL)?, "ibv_destroy_comp_channel")?;
+    if state.queues.values().any(|queue| queue.channel == Some(channel)) {
+        return Err(libc::EBUSY);
+    }
+    state.channels.remove(&channel);
+    Ok(Answer::Nothing)
+}
+
+pub(super) fn create_queue(context: u64, entries: i32, channel: Option<u64>, object: u64) -> Reply {
+    let (nic, mut state) = enter_open(context, "ibv_create_cq")?;
+    let entries_max = usize::try_from(entries).ok().filter(|entries| *entries > 0);
+    let entries_max = entries_max.ok_or(libc::EINVAL)?;
+    let queue = Queue {
+        nic,
+        context,
+        object,
+        channel,
+        entries: VecDeque::new(),
+        entries_max,
+        is_armed: false,
+        has_overrun: false,
+        users: 0,
+        unacknowledged: 0,
+        polls: 0,
+        destroys: 0,
+    };
+    let id = state.next_id();
+    state.queues.insert(id, queue);
+    Ok(Answer::Object(id))
+}
+
+pub(super) fn destroy_queue(id: u64) -> Reply {
+    let context = lock().queues.get(&id).map(|queue| queue.context);
+    let (_, mut state) = enter_of(context.ok_or(libc::EINVAL)?, "ibv_destroy_cq")?;
+    if state.queues.get(&id).is_some_and(|queue| queue.users > 0) {
+        return Err(libc::EBUSY);
+    }
+    // As in libibverbs: until every event that was taken is acknowledged.
+    while state.queues.get(&id).is_some_and(|queue| queue.unacknowledged > 0) {
+        wait(&mut state);
+    }
+    state.queues.remove(&id);
+    state.channels.values_mut().for_each(|channel| channel.events.retain(|event| *event != id));
+    state.contexts.values_mut().for_each(|context| {
+        context.events.retain(|event| event.subject != Subject::Queue(id));
+    });
+    Ok(Answer::Nothing)
+}
