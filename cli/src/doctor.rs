@@ -2,6 +2,7 @@
 
 mod answering;
 mod lanes;
+mod prove;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -49,6 +50,12 @@ pub(crate) struct Doctor {
     /// Also write a report without secrets and names to FILE, to share with others
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
+    /// Measure what handfast assumes of an RDMA device, on queue pairs of its own
+    #[arg(long, conflicts_with_all = ["peer", "listen", "bundle", "metadata", "once", "gid"])]
+    prove: bool,
+    /// Also write the measurements to FILE, as JSON
+    #[arg(long, value_name = "FILE", requires = "prove")]
+    output: Option<PathBuf>,
     /// Host, or HOST:PORT, at which peers reach the node
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
@@ -64,7 +71,7 @@ pub(crate) struct Doctor {
     /// Transport to check; with rdma, every obstacle to it is fatal
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Auto)]
     transport: TransportName,
-    /// RDMA device to use, by name [default: all]
+    /// RDMA device to use, by name [default: all; with --prove the first, two joined by a comma]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Address of the RDMA device's port to use
@@ -106,6 +113,9 @@ pub(crate) struct Doctor {
 }
 
 pub(crate) fn run(arguments: Doctor) -> Outcome {
+    if arguments.prove {
+        return prove::run(&arguments);
+    }
     let request = request(&arguments)?;
     let outside = ThisMachine::new(&arguments.root).with_lanes(lanes::lanes(&arguments));
     #[cfg(feature = "tls")]

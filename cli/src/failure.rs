@@ -91,6 +91,11 @@ pub(crate) enum Failure {
     NotRecognised,
     #[error("{0} fatal: the requested setup cannot work")]
     Unwell(usize),
+    #[cfg(feature = "verbs")]
+    #[error("assumptions about the device that do not hold: {0}")]
+    Disproven(usize),
+    #[error("the device cannot be measured: side {side}, stage {stage}: {cause}; {cure}")]
+    NotProven { side: String, stage: String, cause: String, cure: &'static str },
     #[error("the doctor cannot run: {0}")]
     NoDoctor(String),
     #[error("standard output is closed")]
@@ -152,8 +157,9 @@ impl Failure {
             Self::Checksum { .. } | Self::Damaged { .. } => 7,
             // The store was not contacted yet: the option names none that can be used.
             Self::Usage(_) | Self::Store(_) | Self::NoDoctor(_) | Self::Line(_) => 2,
+            Self::NotProven { .. } => 2,
             #[cfg(feature = "verbs")]
-            Self::Verbs(_) => 1,
+            Self::Verbs(_) | Self::Disproven(_) => 1,
             Self::System { .. } | Self::Device(_) | Self::Unwell(_) => 1,
             Self::MetadataServer(ServerError::Bind { .. }) => 8,
             Self::MetadataServer(ServerError::File { .. }) => 5,

@@ -7,6 +7,8 @@ use std::net::Ipv4Addr;
 
 /// Network of the devices' IPv4 addresses: 10.0.0.0/16, the host's number counted from 1.
 const NETWORK: [u8; 2] = [10, 0];
+/// Network of their IPv6 addresses: 2001:db8::/112.
+const NETWORK_IPV6: [u8; 4] = [0x20, 0x01, 0x0d, 0xb8];
 /// A host that no NIC has.
 const NOBODY: u16 = u16::MAX;
 /// The last path MTU as `ibv_mtu` counts them; larger numbers are converted too, to be refused.
@@ -22,6 +24,12 @@ pub(crate) fn gid_bytes(gid: Gid) -> [u8; 16] {
         }
         GidKind::LinkLocal => [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, high, low],
         GidKind::Mac => [2, 0, 0, 0, high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        GidKind::Ipv6 => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&NETWORK_IPV6);
+            bytes[14..].copy_from_slice(&[high, low]);
+            bytes
+        }
     }
 }
 
@@ -36,6 +44,9 @@ pub(crate) fn gid(bytes: [u8; 16], version: u8) -> Gid {
         }
         (None, [2, 0, 0, 0, high, low, ..]) => {
             Gid { kind: GidKind::Mac, host: host(high, low), version }
+        }
+        (None, bytes) if bytes[..4] == NETWORK_IPV6 => {
+            Gid { kind: GidKind::Ipv6, host: host(bytes[14], bytes[15]), version }
         }
         (None, _) => Gid { kind: GidKind::LinkLocal, host: host(bytes[14], bytes[15]), version },
     };
@@ -152,7 +163,7 @@ mod tests {
     /// A GID comes back from its bytes, and an address of no NIC is nobody's.
     #[test]
     fn gid_comes_back_from_its_bytes() {
-        for kind in [GidKind::LinkLocal, GidKind::Ipv4, GidKind::Mac] {
+        for kind in [GidKind::LinkLocal, GidKind::Ipv4, GidKind::Ipv6, GidKind::Mac] {
             for host in [0, 1, 254, 255, 300] {
                 let known = Gid { kind, host, version: 2 };
                 assert_eq!(gid(gid_bytes(known), 2), known);

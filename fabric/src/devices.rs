@@ -1,5 +1,6 @@
 //! The list of devices, from the environment.
 
+use crate::lies;
 use handfast_transport_sim::verbs::{GidKind, Numbers, PROFILES, Profile};
 
 /// The variable with the list.
@@ -10,6 +11,8 @@ const REGIONS_MAX: u32 = 8_192;
 /// Time between two tries of a device with a fixed number of retries, in nanoseconds. No driver tells it;
 /// 25 tries take a good second.
 const FIXED_INTERVAL_NS: u64 = 50_000_000;
+/// Version of the address that `ipv6` adds.
+const ROCE_V2: u8 = 2;
 /// Maximum devices.
 const DEVICES_MAX: usize = 64;
 
@@ -60,6 +63,11 @@ fn entry(text: &str) -> Result<Listed, String> {
             "numbers_from" => profile.numbers = from(profile.numbers, number()?),
             "queue_pairs" => profile.queue_pairs_max = number()?,
             "regions" => profile.regions_max = number()?,
+            "ipv6" => {
+                let gids = profile.gids.iter().copied().chain([(GidKind::Ipv6, ROCE_V2)]);
+                profile.gids = gids.collect::<Vec<_>>().leak();
+            }
+            "lies" => profile = lies::lie(&profile, value).map_err(wrong)?,
             "infiniband" => {
                 is_infiniband = true;
                 // No neighbour is asked for, and the only address is of no RoCE version.
@@ -96,6 +104,14 @@ mod tests {
         assert!(listed[1].is_infiniband && !listed[0].is_infiniband);
     }
 
+    /// An IPv6 address is added behind the profile's own ones.
+    #[test]
+    fn ipv6_address_is_added_behind_others() {
+        let listed = parse("a=mlx5:ipv6").unwrap();
+        assert_eq!(listed[0].profile.gids.len(), 5);
+        assert_eq!(listed[0].profile.gids[4], (GidKind::Ipv6, 2));
+    }
+
     /// A wrong list is refused with the word that is wrong.
     #[test]
     fn wrong_list_is_refused_by_its_word() {
@@ -104,6 +120,8 @@ mod tests {
             ("rxe0=rxx", "no profile 'rxx'"),
             ("rxe0=rxe:regions=x", "needs a number"),
             ("rxe0=rxe:color=red", "no option 'color'"),
+            ("rxe0=rxe:lies=colour", "no lie 'colour'; there are: connects, reset"),
+            ("rxe0=rxe:lies=larger_mtu", "'rxe' does so without the lie 'larger_mtu'"),
             ("rxe0=rxe,rxe0=mlx5", "twice"),
         ] {
             let error = parse(text).unwrap_err();

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Each device has a name, the name of a profile, and options: `numbers_from=N`, the first queue-pair
-//! number; `queue_pairs=N` and `regions=N`, the limits of the tables; `infiniband`, the link layer.
+//! number; `queue_pairs=N` and `regions=N`, the limits of the tables; `infiniband`, the link layer;
+//! `ipv6`, one more address; `lies=FIELD`, for a device unlike its profile in that field (`lies`).
 //!
 //! Packets arrive as soon as they are sent, unless a command holds them. A lost packet is sent again
 //! when the queue pair's timer expires, in real time. Commands ([`command`]) hold, fail and release
@@ -19,6 +20,7 @@ mod convert;
 mod descriptor;
 mod devices;
 mod faults;
+mod lies;
 mod listing;
 mod memory;
 pub mod protocol;

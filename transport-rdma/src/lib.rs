@@ -44,6 +44,10 @@ pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
 pub use transport::{CALLER_SPIN_MAX, LocalNic, PEER_PROBE_MAX, RAIL_PROBE_MAX, RdmaTransport};
+#[cfg(feature = "verbs")]
+pub use verbs::{
+    Assumption, Behaviour, Expected, Measured, Observed, Proof, ProvenDevice, Verdict, prove,
+};
 #[cfg(feature = "bare")]
 pub use verbs::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,

@@ -15,6 +15,7 @@ mod lanes;
 mod nic;
 mod objects;
 mod poller;
+mod prove;
 mod registration;
 mod reset;
 mod rounds;
@@ -37,6 +38,9 @@ pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 pub use objects::bare::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
     BareRegion, BareRequest, BareRights,
+};
+pub use prove::{
+    Assumption, Behaviour, Expected, Measured, Observed, Proof, ProvenDevice, Verdict, prove,
 };
 pub use registration::{DeviceRegistration, RegisterOptions, Registration};
 pub use sink::{DeviceEvent, NicSink};

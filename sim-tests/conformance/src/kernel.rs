@@ -189,6 +189,7 @@ impl VerbsArm for Kernel {
                     Towards::Itself => network::address(side),
                     Towards::Nobody => network::nobody(),
                 },
+                peer_lid: 0,
                 is_global: address.is_global,
             }),
         };

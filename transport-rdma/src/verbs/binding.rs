@@ -143,7 +143,6 @@ library! {
     ibv_ack_cq_events: fn(*mut ibv_cq, c_uint) -> ();
     ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
-    #[cfg(feature = "bare")]
     ibv_query_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
     ibv_get_async_event: fn(*mut ibv_context, *mut RawEvent) -> c_int;

@@ -231,6 +231,19 @@ impl Context {
         })
     }
 
+    /// Returns the version of the device's firmware, in its own words.
+    pub(super) fn firmware(&self) -> Result<String, VerbsError> {
+        let mut facts = MaybeUninit::<ibv_device_attr>::zeroed();
+        // SAFETY: as in `device_facts`.
+        let returned = unsafe { (self.verbs.ibv_query_device)(self.raw, facts.as_mut_ptr()) };
+        self.check("ibv_query_device", returned)?;
+        // SAFETY: as in `device_facts`.
+        let facts = unsafe { facts.assume_init() };
+        let bytes = facts.fw_ver.iter().map(|byte| byte.cast_unsigned());
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     pub(super) fn port_facts(&self, port: u8) -> Result<PortFacts, VerbsError> {
         let mut facts = MaybeUninit::<ibv_port_attr>::zeroed();
         // SAFETY: the context is open; the call fills at most the structure it is given.

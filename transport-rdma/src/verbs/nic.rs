@@ -490,7 +490,7 @@ impl Nic {
     }
 }
 
-fn recognised(device: &str) -> Recognised {
+pub(super) fn recognised(device: &str) -> Recognised {
     let found = crate::discovery::discover_one(&crate::discovery::root(), device);
     found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
 }

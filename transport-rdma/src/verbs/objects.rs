@@ -20,7 +20,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(feature = "bare")]
+#[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
 pub(super) mod bare;
 
 /// Hop limit of packets; on Ethernet the kernel replaces it by that of the route.

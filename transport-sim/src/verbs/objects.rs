@@ -15,6 +15,8 @@ pub enum GidKind {
     Ipv4,
     /// A MAC address in the form of a GID.
     Mac,
+    /// IPv6 of a routed network.
+    Ipv6,
 }
 
 /// An address of a NIC.

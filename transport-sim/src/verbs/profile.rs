@@ -217,6 +217,11 @@ pub struct Profile {
     /// Whether, as long as work is outstanding in SQD, every step but ERR is refused, and nothing
     /// is retransmitted.
     pub drains_first: bool,
+    /// A read's local memory needs the permission of remote writes too, as the bytes of a response
+    /// are a write of the peer on iWARP.
+    pub sink_needs_remote_write: bool,
+    /// Length of reads that the responder refuses, in bytes; `None` for none.
+    pub refused_read: Option<u32>,
     /// Maximum own outstanding reads accepted at RTS.
     pub reads_max: Option<u8>,
     /// Completions at RESET.

@@ -40,6 +40,9 @@ pub static STRICT: Profile = Profile {
     // Specification: held work is sent with the step to RTS.
     held_send: HeldSend::Rts,
     drains_first: false,
+    // Specification: the local write permission is enough, and any length is a read.
+    sink_needs_remote_write: false,
+    refused_read: None,
     // Unknown: it differs between devices.
     reads_max: None,
     // Specification: completions stay in the queue when their queue pair is destroyed.

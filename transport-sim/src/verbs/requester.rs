@@ -1,5 +1,6 @@
 //! The sending half of a queue pair.
 
+use super::attributes::Access;
 use super::errors::{Call, Errno, VerbsError};
 use super::fabric::Fabric;
 use super::laws::Law;
@@ -302,10 +303,14 @@ impl Fabric {
 
     fn on_read(&mut self, nic: usize, number: u32, answered: &Sent, bytes: &[u8]) {
         let request = answered.request;
-        let failed = self.nic(nic).profile.statuses.local_read;
+        let profile = self.nic(nic).profile;
+        let failed = profile.statuses.local_read;
+        let is_sink = |access: Access| {
+            access.local_write && (access.remote_write || !profile.sink_needs_remote_write)
+        };
         let owner = self.nic_mut(self.memory_of(nic));
         let sink = owner.regions.values_mut().find(|region| region.keys.lkey == request.lkey);
-        let place = sink.filter(|region| region.access.local_write).and_then(|region| {
+        let place = sink.filter(|region| is_sink(region.access)).and_then(|region| {
             let range = region.range(request.local, bytes.len() as u64)?;
             Some((region, range))
         });

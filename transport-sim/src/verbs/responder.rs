@@ -162,6 +162,9 @@ impl Fabric {
     ) -> Result<Vec<u8>, Refusal> {
         let qp = self.queue_pair(nic, number).ok_or(Refusal::Invalid)?;
         check_right(qp, 0, |qp| qp.access.remote_read && qp.max_dest_rd_atomic > 0)?;
+        if self.nic(nic).profile.refused_read == Some(length) {
+            return Err(Refusal::Access);
+        }
         if length == 0 {
             return Ok(Vec::new());
         }

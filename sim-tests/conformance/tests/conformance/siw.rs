@@ -37,7 +37,7 @@ fn a_queue_pair_that_is_wired_out_of_band_is_refused_at_rts() {
         rights: Some(RIGHTS),
         ..BareAttributes::default()
     };
-    let address = BareAddress { port: 1, own_gid_index: 0, peer_gid, is_global: true };
+    let address = BareAddress { port: 1, own_gid_index: 0, peer_gid, peer_lid: 0, is_global: true };
     let rtr = BareAttributes {
         state: 2,
         address: Some(address),

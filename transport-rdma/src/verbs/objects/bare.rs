@@ -1,15 +1,16 @@
 //! Objects on which every step can be tried, forbidden ones too, to learn a driver's behaviour.
-//! Lanes never use them.
+//! Lanes never use them: measurements of a device do, and with the feature `bare` a program's own.
 //!
 //! The memory that a device touches is registered as a [`Span`] of a block without Rust references,
 //! for as long as it is registered; keys and bounds are the device's to check. Any posted work is
 //! therefore sound.
 
 use super::super::binding::{
-    ibv_access_flags, ibv_mr, ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_flags, ibv_sge,
-    ibv_wr_opcode, rdma_t,
+    ibv_access_flags, ibv_mr, ibv_post_send, ibv_send_flags, ibv_sge, ibv_wr_opcode, rdma_t,
 };
-use super::super::context::mtu_number;
+#[cfg(feature = "bare")]
+use super::super::binding::{ibv_post_recv, ibv_recv_wr};
+use super::super::context::{PortFacts, mtu_number};
 use super::super::events::{acknowledge, next_event};
 use super::super::poller::never_block;
 use super::super::work::WorkRequest;
@@ -57,6 +58,8 @@ pub struct BareAddress {
     pub own_gid_index: u8,
     /// The peer's GID.
     pub peer_gid: Ipv6Addr,
+    /// The peer's LID; 0 on Ethernet.
+    pub peer_lid: u16,
     /// Packets carry a GID.
     pub is_global: bool,
 }
@@ -104,6 +107,7 @@ pub enum BareKind {
     /// Reads from the peer.
     Read,
     /// Sends into a receive that the peer posted.
+    #[cfg(feature = "bare")]
     Send,
 }
 
@@ -129,6 +133,7 @@ pub struct BareRequest {
 }
 
 /// A receive to post.
+#[cfg(feature = "bare")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BareReceive {
     /// Returned in the completion.
@@ -148,6 +153,8 @@ pub struct BareCompletion {
     pub name: u64,
     /// Status in rdma-core's numbers; 0 is success.
     pub status: u32,
+    /// The driver's own code of a failure.
+    pub vendor: u32,
     /// Operation in rdma-core's numbers; meaningful after success alone.
     pub opcode: u32,
     /// Its queue pair.
@@ -180,10 +187,21 @@ impl BareNic {
         self.domain.context.gids(PORT)
     }
 
+    /// The device's firmware, in its own words.
+    pub(in crate::verbs) fn firmware(&self) -> Result<String, VerbsError> {
+        self.domain.context.firmware()
+    }
+
+    /// The port's present facts.
+    pub(in crate::verbs) fn port(&self) -> Result<PortFacts, VerbsError> {
+        self.domain.context.port_facts(PORT)
+    }
+
     /// The port's present path MTU, in bytes.
     ///
     /// # Errors
     /// A failed call.
+    #[cfg(feature = "bare")]
     pub fn mtu(&self) -> Result<u32, VerbsError> {
         Ok(self.domain.context.port_facts(PORT)?.mtu)
     }
@@ -240,6 +258,7 @@ impl BareNic {
                 Ok(Some(BareCompletion {
                     name: entry.wr_id,
                     status: entry.status,
+                    vendor: entry.vendor_err,
                     opcode: entry.opcode,
                     number: entry.qp_num,
                 }))
@@ -284,6 +303,7 @@ impl Drop for BareRegion {
 
 impl BareRegion {
     /// The memory.
+    #[cfg(feature = "bare")]
     pub fn span(&self) -> &Span {
         &self.span
     }
@@ -359,6 +379,7 @@ impl BareQueuePair {
         work.opcode = match request.kind {
             BareKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
             BareKind::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
+            #[cfg(feature = "bare")]
             BareKind::Send => ibv_wr_opcode::IBV_WR_SEND,
         };
         work.send_flags = if request.signalled { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
@@ -371,6 +392,7 @@ impl BareQueuePair {
     }
 
     /// Posts a receive.
+    #[cfg(feature = "bare")]
     pub fn post_receive(&self, receive: &BareReceive) -> i32 {
         let mut piece =
             ibv_sge { addr: receive.address, length: receive.length, lkey: receive.local_key };
@@ -416,7 +438,7 @@ fn filled(wanted: &BareAttributes) -> (ibv_qp_attr, Mask) {
                 hop_limit: HOP_LIMIT,
                 traffic_class: 0,
             },
-            dlid: 0,
+            dlid: address.peer_lid,
             sl: 0,
             src_path_bits: 0,
             static_rate: 0,
