@@ -51,7 +51,7 @@ struct Run {
     /// before the command starts
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// The scripted library, if it is not beside this program
+    /// The scripted library, if it is not in the folder of this program
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     /// The command and its arguments

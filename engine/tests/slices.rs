@@ -1,4 +1,4 @@
-//! What a slice costs, in counts that do not depend on the machine. They may fall and not rise.
+//! The cost of a slice, in counts that do not depend on the machine. They may fall and not rise.
 
 use handfast::measure::{SliceCounts, SliceLoop, SliceShape};
 

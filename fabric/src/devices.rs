@@ -8,7 +8,7 @@ pub(crate) const VARIABLE: &str = "HANDFAST_FABRIC";
 /// Default maximum queue pairs and regions of a device.
 const QUEUE_PAIRS_MAX: u32 = 4_096;
 const REGIONS_MAX: u32 = 8_192;
-/// Time between two tries of a device with a fixed number of retries, in nanoseconds. No driver tells it;
+/// Time between two tries of a device with a fixed number of retries, in nanoseconds. No driver gives it;
 /// 25 tries take a good second.
 const FIXED_INTERVAL_NS: u64 = 50_000_000;
 /// Version of the address that `ipv6` adds.

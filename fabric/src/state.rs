@@ -323,7 +323,7 @@ impl State {
         self.lose_completion(id);
     }
 
-    /// Tells the program of a queue that a completion is lost.
+    /// Reports to the program of a queue that a completion is lost.
     fn lose_completion(&mut self, id: u64) {
         let Some(nic) = self.queues.get(&id).map(|queue| queue.nic) else { return };
         let kind = event_kind(AsyncEvent::CompletionQueueError);

@@ -146,7 +146,7 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     fatal_event: Side::Local,
     call_bytes_max: None,
     region_bytes_max: None,
-    // A packet's timeout starts anew with each answer, so a long slice needs no longer one. Larger
+    // A packet's timeout starts over with each answer, so a long slice needs no longer one. Larger
     // slices gain nothing: at 4 MiB a slice takes 80 µs of the fastest ports.
     slice_bytes_max: 4 << 20,
     queue_pairs_per_lane: LANE_QUEUE_PAIRS_DEFAULT,

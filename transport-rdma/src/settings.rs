@@ -16,7 +16,7 @@ pub const LANE_QUEUE_PAIRS_MAX: usize = 8;
 pub const LANE_QUEUE_PAIRS_DEFAULT: usize = 2;
 /// Longest spin of [`Polling::Adaptive`].
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
-/// Default spin of [`Polling::Adaptive`]: longer than a round trip with a slice, and short beside
+/// Default spin of [`Polling::Adaptive`]: longer than a round trip with a slice, and short compared with
 /// the pause between the batches of most programs.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(100);
 
@@ -91,7 +91,7 @@ impl FromStr for Polling {
 pub enum PartitionKey {
     /// The entry at this index.
     Index(u16),
-    /// The entry with this key. The highest bit tells full members from limited ones; an entry of
+    /// The entry with this key. The highest bit distinguishes full members from limited ones; an entry of
     /// the same partition is used if none has the bit as given.
     Value(u16),
 }

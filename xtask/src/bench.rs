@@ -80,7 +80,7 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let build = ["build", "--quiet", "--release", "-p", "handfast-cli"];
     let built = project.cargo(&build).status().context("cargo build")?;
     ensure!(built.success(), "handfast does not build: {built}");
-    // What is built here is not built within a limit.
+    // A build here has no limit.
     let built = project.cargo(&SLICES).arg("--no-run").status().context("cargo bench")?;
     ensure!(built.success(), "the engine's benchmark does not build: {built}");
     let program = project.target().join("release/handfast");

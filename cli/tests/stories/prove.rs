@@ -9,7 +9,7 @@ use std::process::Output;
 /// The profiles of devices that connect out of band.
 const PROFILES: [&str; 6] = ["strict", "rxe", "mlx5", "irdma", "erdma-compat", "erdma-rocev2"];
 
-/// Each lie, told by a device whose profile assumes otherwise.
+/// Each lie, with a device whose profile assumes otherwise.
 const LIES: [(&str, &str); 17] = [
     ("connects", "mlx5"),
     ("reset", "mlx5"),
@@ -162,7 +162,7 @@ fn table_fits_narrow_and_wide_terminals() {
     }
 }
 
-/// What prevents measuring is an error with side, stage, cause and cure, and exit code 2.
+/// An obstacle to measuring is an error with side, stage, cause and cure, and exit code 2.
 #[test]
 fn what_prevents_measuring_has_exit_code_2() {
     for (devices, arguments, parts) in [

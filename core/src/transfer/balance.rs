@@ -11,7 +11,7 @@ use core::hash::{Hash, Hasher};
 
 /// Groups of lanes: one for each rail with a rank of its own, and one for all others.
 pub(super) const GROUPS: usize = RAILS_RANKED_MAX + 1;
-/// Answers after which shares are set anew.
+/// Answers after which shares are set again.
 const WINDOW_SLICES: u32 = 32;
 /// Share of the fastest rail.
 const SHARE_MAX: u64 = 1 << 16;
@@ -201,7 +201,7 @@ fn cost(nanos: u64, bytes: u64) -> u64 {
 
 impl Hash for Balance {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // Whether the shares are equal follows from them, and an idle rail begins anew.
+        // Whether the shares are equal follows from them, and an idle rail starts over.
         for load in &self.loads {
             let mut load = *load;
             if load.bytes == 0 {

@@ -163,7 +163,7 @@ pub(crate) struct Offer {
     pub(crate) devices: Vec<DeviceDescriptor>,
     /// The NIC priority matrix, if there are several devices.
     pub(crate) matrix: Option<Arc<PriorityMatrix>>,
-    /// Errors of the devices that cannot be used beside the others.
+    /// Errors of the devices that cannot be used with the others.
     pub(crate) unusable: Vec<Error>,
     /// Maximum bytes of a slice on these devices.
     pub(crate) slice_bytes_max: Option<u32>,

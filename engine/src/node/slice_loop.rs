@@ -50,7 +50,7 @@ impl Default for SliceShape {
     }
 }
 
-/// What a [`SliceLoop`] handed to its lanes.
+/// The postings that a [`SliceLoop`] handed to its lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceCounts {
     /// Calls that posted, each at least one doorbell.
@@ -177,7 +177,7 @@ impl SliceLoop {
         report
     }
 
-    /// What was posted so far.
+    /// The postings so far.
     pub fn counts(&self) -> SliceCounts {
         let Immediate { chains, slices, .. } = &*self.lanes;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -17,7 +17,7 @@ use std::process::Command;
 
 /// The library that programs load.
 const LIBRARY: &str = "libibverbs.so.1";
-/// The scripted library, beside the test binary.
+/// The scripted library.
 const SCRIPTED: &str = "libhandfast_fabric_verbs.so";
 /// Names the devices to the library.
 const DEVICES: &str = "HANDFAST_FABRIC";
@@ -153,8 +153,8 @@ impl Process {
     }
 }
 
-/// Returns the scripted library: beside this program, where cargo builds it for programs and for tests,
-/// or where an installation has libraries.
+/// Returns the scripted library: in the folder of this program, where cargo builds it, or in the one of an
+/// installation's libraries.
 ///
 /// # Errors
 /// It is in none of these folders, or this program has no path.

@@ -18,7 +18,7 @@ struct Program {
     name: u64,
 }
 
-/// Where the devices are; `None` is here.
+/// The process of the devices; `None` is this one.
 fn program() -> Result<Option<&'static Program>, i32> {
     static PROGRAM: OnceLock<Result<Option<Program>, i32>> = OnceLock::new();
     let found = PROGRAM.get_or_init(|| {

@@ -52,7 +52,7 @@ struct End {
     place: u8,
 }
 
-/// What is between the two devices.
+/// The path between the two devices.
 enum Between {
     /// The guest's link. Dropping it reverts the disturbances.
     Link(Network),

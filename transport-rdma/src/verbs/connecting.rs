@@ -129,7 +129,7 @@ impl Nic {
     /// Inserts a lane, unless the NIC or the lane's completion queue failed during its creation.
     fn insert(&self, lane: Lane) -> Result<(), VerbsError> {
         let mut lanes = self.shared.lanes.lock();
-        // What failed before this was noted before, and what fails after it finds the lane.
+        // A failure before this was noted before, and a later one finds the lane.
         if let Err(error) = self.shared.usable(&lane.shard) {
             lanes.give_up(lane.lifecycle, lane.numbers.len());
             // First, since the queue pairs are destroyed here.

@@ -591,7 +591,7 @@ mod tests {
     use super::*;
     use crate::profile::{ERDMA_COMPAT, STRICT};
 
-    /// A stale key is not tried again on lane after lane, also where no status tells of it.
+    /// A stale key is not tried again on lane after lane, also where no status identifies it.
     #[test]
     fn possible_refusal_ends_the_slice() {
         let of = |profile: &crate::profile::DeviceProfile, status, side| {

@@ -139,7 +139,7 @@ fn event_of_a_gone_lane_fails_no_other() {
     assert_eq!((lane, &*error.call), (NEXT, "asynchronous event"), "{error}");
 }
 
-/// Where a completion and an event tell of one end, the completion names the cause.
+/// Of a completion and an event for one end, the completion names the cause.
 #[test]
 fn completion_names_the_cause_before_the_event() {
     let site = Site::new(|_| {});

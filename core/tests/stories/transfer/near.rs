@@ -140,7 +140,11 @@ fn equal_ranks_are_no_affinity_and_large_ones_are_the_largest() {
     assert_eq!(Affinity::of(&[0, 200]), Affinity::of(&[0, 15]));
     assert_eq!(Affinity::of(&[0, 15]), Affinity::of(&[0, 15, 15]));
     let of_eight = Affinity::of(&[1, 1, 1, 1, 1, 1, 1, 0]);
-    assert_eq!(Affinity::of(&[1, 1, 1, 1, 1, 1, 1, 0, 4]), of_eight, "the ninth is not told apart");
+    assert_eq!(
+        Affinity::of(&[1, 1, 1, 1, 1, 1, 1, 0, 4]),
+        of_eight,
+        "the ninth is not distinguished"
+    );
 }
 
 #[test]

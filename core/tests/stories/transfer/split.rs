@@ -1,4 +1,4 @@
-//! How slices are split between rails that are equally near, in a simulation with rails of given
+//! The split of slices between rails that are equally near, in a simulation with rails of given
 //! speeds.
 
 use super::*;
@@ -14,7 +14,7 @@ struct Rails {
     bench: Bench,
     /// Nanoseconds of a slice on each.
     nanos: Vec<u64>,
-    /// When each has moved all that was posted on it.
+    /// The time at which each has moved all that was posted on it.
     idle_at: Vec<u64>,
     /// Slices by the time of their completion.
     due: BTreeMap<(u64, u64), Posted>,

@@ -111,7 +111,7 @@ struct State<H: Send + Sync + 'static> {
     watched: BTreeSet<BlockId>,
 }
 
-/// Tells the end of a block, which holds it.
+/// Reports the end of a block, which holds it.
 struct Farewell<H: Send + Sync + 'static> {
     shared: Weak<Shared<H>>,
     block: BlockId,

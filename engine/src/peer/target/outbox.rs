@@ -4,7 +4,7 @@ use handfast_core::Lifecycle;
 use handfast_transport::{DataPath, LaneHandle, Posting, SliceId};
 use std::sync::Arc;
 
-/// What a target hands to the data path in one go. The slices of one lane form one posting, and so
+/// The slices that a target hands to the data path in one go. The slices of one lane form one posting, and so
 /// ring one doorbell, however they alternate with those of others. Lists are kept for the next use.
 #[derive(Default)]
 pub(super) struct Outbox {

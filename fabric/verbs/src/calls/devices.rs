@@ -227,8 +227,11 @@ unsafe extern "C" fn ibv_query_port(
     0
 }
 
+/// For each place of a table: the address and its type.
+type Gids = Vec<Option<([u8; 16], u32)>>;
+
 /// Returns the table of addresses.
-fn gids(context: u64, call_name: GidCall) -> Result<Vec<Option<([u8; 16], u32)>>, c_int> {
+fn gids(context: u64, call_name: GidCall) -> Result<Gids, c_int> {
     match call(Request::QueryGids { context, call: call_name })? {
         Answer::Gids(gids) => Ok(gids),
         _ => Err(libc::EPROTO),

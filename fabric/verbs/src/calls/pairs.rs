@@ -54,7 +54,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> 
     null(code)
 }
 
-/// What of a queue pair no device here has.
+/// A wanted part of a queue pair that no device here has.
 fn beyond(wanted: &QpInitAttr) -> Option<&'static str> {
     if wanted.qp_type != RELIABLE_CONNECTED {
         return Some("a queue pair that is not reliable-connected");

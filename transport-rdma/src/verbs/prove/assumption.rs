@@ -1,4 +1,4 @@
-//! What is measured, and how.
+//! The measurements and their methods.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ impl Assumption {
         }
     }
 
-    /// How it is measured.
+    /// The method of its measurement.
     pub fn method(self) -> &'static str {
         match self {
             Self::Connects => {

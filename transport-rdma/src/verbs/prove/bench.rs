@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const MEMORY_BYTES: usize = 4 << 10;
 /// Bytes of a write that is compared.
 const COMPARED_BYTES: u32 = 64;
-/// Where they arrive.
+/// Their destination.
 const TARGET: u64 = 2 << 10;
 /// Depth of both queues' entries, of a queue pair and of a site.
 pub(super) const DEPTH: u32 = 32;
@@ -61,7 +61,7 @@ pub(super) struct Pair {
     pub(super) responder: BareQueuePair,
 }
 
-/// How two queue pairs are connected.
+/// Attributes of a connection of two queue pairs.
 #[derive(Clone, Copy)]
 pub(super) struct Wiring {
     pub(super) timeout: u8,
@@ -195,7 +195,7 @@ impl Bench {
         self.deadline.get().saturating_duration_since(Instant::now())
     }
 
-    /// Adds to what is reported beside the observation.
+    /// Adds to the notes of the observation.
     pub(super) fn tell(&self, words: &str) {
         let mut detail = self.detail.borrow_mut();
         if !detail.is_empty() {

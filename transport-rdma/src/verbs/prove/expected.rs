@@ -1,4 +1,4 @@
-//! What profiles assume, as far as it is measured.
+//! Assumptions of profiles, as far as they are measured.
 
 use super::steps::{RETRIES_FEW, RETRIES_SEVEN, TIMEOUT_SHORT};
 use super::{Assumption, Behaviour, Expected};

@@ -1,4 +1,4 @@
-//! What was seen, and how it compares with what is assumed.
+//! Observations, and their comparison with the assumptions.
 
 use super::Assumption;
 use crate::profile::{Identity, Recognised};
@@ -65,7 +65,7 @@ impl fmt::Display for Behaviour {
             Self::OutOfBand => "out of band",
             Self::ByKernelAlone => "by the kernel alone",
             Self::ResetClears => "clears, usable again",
-            Self::ResetMutes => "clears, mute afterwards",
+            Self::ResetMutes => "clears, silent afterwards",
             Self::ResetIgnored => "does nothing",
             Self::ResetFails => "moves to ERR",
             Self::ResetRefused | Self::Refused => "refused",
@@ -89,7 +89,7 @@ impl fmt::Display for Behaviour {
     }
 }
 
-/// What a measurement saw.
+/// The observation of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observed {
     /// A behaviour.
@@ -121,7 +121,7 @@ impl fmt::Display for Observed {
     }
 }
 
-/// What a profile assumes.
+/// The assumption of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A behaviour.
@@ -179,9 +179,9 @@ pub enum Verdict {
 pub struct Measured {
     /// Its subject.
     pub assumption: Assumption,
-    /// What the profile assumes, if anything.
+    /// The assumption of the profile, if any.
     pub expected: Option<Expected>,
-    /// What was seen, or why nothing was.
+    /// The observation, or the reason for none.
     pub outcome: Result<Observed, String>,
     /// More of what was seen, in words; may be empty.
     pub detail: String,

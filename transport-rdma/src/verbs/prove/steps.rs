@@ -21,13 +21,13 @@ pub(super) const RETRIES_MANY: u8 = 4;
 pub(super) const RETRIES_FEW: u8 = 1;
 /// The count that is unlimited on some devices.
 pub(super) const RETRIES_SEVEN: u8 = 7;
-/// How long seven retries may take, in times of one. The tries are 8 and 2.
+/// The longest time of seven retries, in times of one. The tries are 8 and 2.
 const SEVEN_FACTOR: u32 = 8;
 /// After this time without a completion there is none.
 const SILENCE: Duration = Duration::from_secs(1);
 /// After this time without an event there is none.
 const EVENT_MAX: Duration = Duration::from_millis(200);
-/// How far a wrong packet number is from the expected one.
+/// The distance of a wrong packet number from the expected one.
 const PSN_DISTANCE: u32 = 1_000;
 /// Bytes of a read that is behind.
 const STALE_BYTES: u32 = 8;

@@ -66,7 +66,7 @@ fn unnamed_devices_of_the_best_kind_are_used() {
     assert_eq!(words, ["mlx5_1 mlx5_2 mlx5_0", "mlx5_3", "rxe0", "efa0"]);
     let (opened, failures) = open_best(&groups, opening(&["mlx5_0"]));
     assert_eq!(opened, ["mlx5_1", "mlx5_2"]);
-    assert_eq!(failures.len(), 1, "the dead port is told, the other kinds are not");
+    assert_eq!(failures.len(), 1, "the dead port is reported, the other kinds are not");
     let (opened, _) = open_best(&groups, opening(&["mlx5_0", "mlx5_1", "mlx5_2"]));
     assert_eq!(opened, ["mlx5_3"]);
 }
