@@ -4,6 +4,7 @@ use crate::bench::{Bench, BenchPeers};
 use crate::config::Config;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
+#[cfg(target_os = "linux")]
 use crate::fabric::Fabric;
 use crate::get::Get;
 use crate::help;
@@ -41,6 +42,7 @@ pub(crate) enum Command {
     Metadata(Metadata),
     Doctor(Doctor),
     Explain(Explain),
+    #[cfg(target_os = "linux")]
     Fabric(Fabric),
     Sim(Sim),
     Topology(Topology),

@@ -63,8 +63,10 @@ pub(crate) enum Failure {
     System { what: &'static str, error: io::Error },
     #[error("the second process ended before it was ready; its output is above")]
     SecondProcess { code: Option<u8> },
+    #[cfg(target_os = "linux")]
     #[error("the command ended with {0}")]
     Command(std::process::ExitStatus),
+    #[cfg(target_os = "linux")]
     #[error("line {line} of the script, '{text}': {why}")]
     Script { line: usize, text: String, why: String },
     #[error("an oracle does not hold: {oracle}: {detail}\n{line}")]
@@ -165,9 +167,11 @@ impl Failure {
             Self::MetadataServer(ServerError::File { .. }) => 5,
             // The second process is an instance of this program, so its exit codes apply.
             Self::SecondProcess { code } => code.unwrap_or(1),
+            #[cfg(target_os = "linux")]
             Self::Command(status) => {
                 status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
             }
+            #[cfg(target_os = "linux")]
             Self::Script { .. } => 2,
             Self::Broken { .. } => 10,
             #[cfg(feature = "variants")]

@@ -9,6 +9,11 @@ macro_rules! pages {
     };
 }
 
+#[cfg(target_os = "linux")]
+pages! {
+    FABRIC_RUN: "fabric_run", "exit_codes";
+}
+
 pages! {
     HANDFAST: "handfast", "exit_codes";
     BENCH: "bench", "exit_codes";
@@ -20,7 +25,6 @@ pages! {
     SMOKE: "smoke", "exit_codes";
     DOCTOR: "doctor", "exit_codes_doctor";
     EXPLAIN: "explain", "exit_codes_explain";
-    FABRIC_RUN: "fabric_run", "exit_codes";
     SIM: "sim", "exit_codes_sim";
     SIM_EXPLORE: "sim_explore", "exit_codes_sim";
     SIM_SWEEP: "sim_sweep", "exit_codes_sim";

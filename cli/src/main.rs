@@ -11,6 +11,7 @@ mod cure;
 mod doctor;
 mod environment;
 mod explain;
+#[cfg(target_os = "linux")]
 mod fabric;
 mod failure;
 mod files;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         Command::Metadata(arguments) => runtime::block_on(metadata::run(arguments)),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
+        #[cfg(target_os = "linux")]
         Command::Fabric(arguments) => fabric::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Top(arguments) => top::run(&arguments),

@@ -43,7 +43,7 @@ use std::fmt::Write;
 pub(crate) fn run(line: &str) -> Result<String, String> {
     let result = execute(&mut lock(), line);
     changed();
-    result.map_err(|why| format!("'{line}': {why}"))
+    result
 }
 
 type Answer = Result<String, String>;

@@ -14,6 +14,7 @@
 //! Packets arrive as soon as they are sent, unless a command holds them. A lost packet is sent again
 //! when the queue pair's timer expires, in real time. Commands ([`command`]) hold, fail and release
 //! calls, packets, completions and events, and change ports, paths and devices.
+#![cfg(target_os = "linux")]
 
 mod commands;
 mod convert;

@@ -170,7 +170,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
                 "sanitizer",
                 "memory errors and leaks, with AddressSanitizer",
                 300,
-                vec![sanitizer::step(project)],
+                vec![sanitizer::step(project), sanitizer::verbs_step(project)],
             ),
             stage("fuzz", "decoders: new inputs", 200, vec![fuzz::step(project, FUZZ_SECONDS)]),
             stage("release", "the program as users build it", 150, release(project)),

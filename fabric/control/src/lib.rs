@@ -3,6 +3,7 @@
 //! A test that needs devices starts its own binary again, as a [`Process`]: with the scripted library
 //! in place of libibverbs, the devices in `HANDFAST_FABRIC`, and a tree of `/sys` that lists them.
 //! There, [`Fabric`] sends commands to the library that the program has loaded.
+#![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
 mod sysfs;
@@ -67,7 +68,7 @@ impl Fabric {
         };
         let end = answer.iter().position(|byte| *byte == 0).unwrap_or(0);
         let answer = String::from_utf8_lossy(&answer[..end]).into_owned();
-        if code == 0 { Ok(answer) } else { Err(io::Error::other(answer)) }
+        if code == 0 { Ok(answer) } else { Err(io::Error::other(format!("'{line}': {answer}"))) }
     }
 
     /// Runs a command that must succeed, and returns its answer.

@@ -4,6 +4,7 @@
 //! it stands first in `LD_LIBRARY_PATH`. `HANDFAST_FABRIC` lists the devices, as `handfast-fabric`
 //! describes. They are in this process, or, with `HANDFAST_FABRIC_SOCKET`, in the one that serves them
 //! there. A call that this library lacks is absent: the loader names it.
+#![cfg(target_os = "linux")]
 
 mod abi;
 mod calls;

@@ -1,6 +1,7 @@
 //! Memory errors and leaks, found by AddressSanitizer.
 
 use super::judged;
+use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Step, skipped};
 use std::path::{Path, PathBuf};
@@ -8,6 +9,8 @@ use std::process::Command;
 
 /// The packages with unsafe code that needs no device, and the engine, which must not leak.
 const PACKAGES: [&str; 3] = ["handfast-transport", "handfast-transport-tcp", "handfast"];
+/// The verbs transport.
+const VERBS: &str = "handfast-transport-rdma";
 
 /// Tests of those packages with AddressSanitizer, including its leak check. It is an unstable
 /// option of the compiler; a stable one accepts it with an environment variable, and includes the
@@ -21,6 +24,22 @@ pub(super) fn step(project: &Project) -> Step<'_> {
         // Instrumented objects do not mix with others.
         command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer"));
         judged(&project.run(command, "addresses", deadline)?)
+    })
+}
+
+/// The stories of the verbs transport on scripted devices with AddressSanitizer. The scripted library is
+/// instrumented with them.
+pub(super) fn verbs_step(project: &Project) -> Step<'_> {
+    Step::new("addresses-of-lanes", move |deadline| {
+        let host = host_with_runtime().map_err(skipped)?;
+        let features = Features::with_verbs(project, deadline)?;
+        let mut command = project.cargo(&["test", "--target", &host, "--features", "verbs"]);
+        command.args(["--package", VERBS, "--lib", "--test", "rdma", "--"]);
+        command.args(["native::", "scripted::", "verbs::"]);
+        features.apply(&mut command);
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+        command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer"));
+        judged(&project.run(command, "addresses-of-lanes", deadline)?)
     })
 }
 
