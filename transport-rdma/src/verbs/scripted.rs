@@ -146,7 +146,7 @@ impl Device {
     }
 
     pub(super) fn number(qp: *mut ibv_qp) -> u32 {
-        // SAFETY: the queue pair is one of ours, and they are never freed.
+        // SAFETY: the queue pair is one of this device, and they are never freed.
         unsafe { (*qp).qp_num }
     }
 

@@ -1,4 +1,4 @@
-//! Lanes over a scripted device: what it keeps, loses and tells late.
+//! Lanes over a scripted device: what it keeps, loses and reports late.
 
 use super::scripted::{Device, allocations};
 use super::{DeviceEvent, Nic, NicConfig, NicSink, Registration};
@@ -379,6 +379,6 @@ impl Site {
     fn wait(&self, what: &str, enough: impl Fn(&Told) -> bool) {
         let mut told = self.told.told.lock();
         let timed_out = self.told.more.wait_while_for(&mut told, |told| !enough(told), PATIENCE);
-        assert!(!timed_out.timed_out(), "{what} was not told; failures: {:?}", told.failures);
+        assert!(!timed_out.timed_out(), "{what} was not reported; failures: {:?}", told.failures);
     }
 }

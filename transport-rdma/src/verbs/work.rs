@@ -15,7 +15,7 @@ pub(super) struct WorkRequest {
 }
 
 // SAFETY: its pointers are null or left over from a call of `QueuePair::post` that is over. They are
-// followed by the device library alone, within such a call, which sets them anew.
+// followed by the device library alone, within such a call, which sets them again.
 unsafe impl Send for WorkRequest {}
 
 impl WorkRequest {
