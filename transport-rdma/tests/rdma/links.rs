@@ -72,7 +72,7 @@ impl Link {
         }
     }
 
-    /// One end goes down. The other can still send, and both are told.
+    /// One end goes down. The other can still send, and both ports report it.
     pub(crate) fn down(&self, side: u32) {
         match self {
             Self::Kernel(wire) => wire.down(side),

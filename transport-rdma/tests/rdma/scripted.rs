@@ -139,7 +139,7 @@ fn completion_gives_the_cause_before_the_event() {
     });
 }
 
-/// A device that dies fails its lanes at once, and is told; a NIC that is opened after its return works.
+/// A device that dies fails its lanes at once, and is reported; a NIC that is opened after its return works.
 #[test]
 fn device_that_dies_is_told_and_reopened() {
     on(&["strict", "mlx5"], "device_that_dies_is_told_and_reopened", |fabric| {
@@ -150,7 +150,7 @@ fn device_that_dies_is_told_and_reopened() {
         let lost = |told: &crate::support::Told| told.events.contains(&DeviceEvent::DeviceLost);
         one.told.wait("the loss of the device", lost);
         one.told.wait("the failure of the lane", |told| !told.failures.is_empty());
-        println!("told after {} ms", died.elapsed().as_millis());
+        println!("reported after {} ms", died.elapsed().as_millis());
         assert!(one.nic.create(Lifecycle(8), &[1]).is_err(), "a dead device takes no lane");
         drop(one);
         fabric.run("revive rxe0");
