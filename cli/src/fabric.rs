@@ -43,8 +43,8 @@ struct Run {
     /// erdma-standard, erdma-compat or erdma-rocev2
     #[arg(long, value_name = "PROFILE", default_value = "rxe")]
     profile: String,
-    /// The devices instead, as NAME=PROFILE[:OPTION...],...; options are infiniband, numbers_from=N,
-    /// queue_pairs=N and regions=N
+    /// The devices instead, as NAME=PROFILE[:OPTION...],...; options are infiniband, ipv6,
+    /// numbers_from=N, queue_pairs=N, regions=N and lies=FIELD
     #[arg(long, value_name = "LIST", conflicts_with = "profile")]
     devices: Option<String>,
     /// Script to play while the command runs; its lines up to the first `wait` or `pause` are played
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: Fabric) -> Outcome {
     let library = arguments.library.map_or_else(scripted, Ok);
     let library = library.map_err(|error| {
         Failure::Usage(format!(
-            "{error}; build the package handfast-fabric, or name it with --library"
+            "{error}; build the package handfast-fabric-verbs, or name it with --library"
         ))
     })?;
     let usage = |error: std::io::Error| Failure::Usage(error.to_string());

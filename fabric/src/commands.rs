@@ -8,7 +8,7 @@
 //! | `hold completions DEVICE [NUMBER]`, `release …` | completions wait, of a queue pair or of all |
 //! | `fail completion DEVICE NUMBER STATUS` | the oldest held completion of a queue pair has another status |
 //! | `hold events DEVICE`, `release events DEVICE` | asynchronous events wait |
-//! | `hold call DEVICE CALL [after N]` | the call after the next N waits |
+//! | `hold call DEVICE CALL [after N]` | calls after the next N wait |
 //! | `release call DEVICE CALL [CODE]` | waiting calls go on, or return the error |
 //! | `fail call DEVICE CALL CODE [after N] [times N]` | the call returns the error |
 //! | `pass` | no call is held or fails any more |
@@ -89,10 +89,10 @@ fn execute(state: &mut State, line: &str) -> Answer {
             Ok(u8::from(state.arrive(&from)).to_string())
         }
         ["renew"] => {
-            if !state.contexts.is_empty() {
-                return Err("a device is open".to_owned());
+            if !state.contexts.is_empty() || !state.faults.waiting.is_empty() {
+                return Err("a device is open, or a call is held".to_owned());
             }
-            *state = State::of_environment();
+            *state = State::new(&state.list.clone());
             NOTHING
         }
         ["laws"] => Ok(state.take_broken_laws().join("\n")),
@@ -195,6 +195,7 @@ fn calls(state: &mut State, words: &[&str]) -> Answer {
     let code = || number::<i32>(rest.first().unwrap_or(&"nothing"));
     let effect = match *verb {
         "hold" => Effect::Hold,
+        "fail" if code()? == 0 => return Err("0 is no error".to_owned()),
         "fail" if times == Some(0) => return Err("a call cannot fail 0 times".to_owned()),
         "fail" => Effect::Fail { code: code()?, times },
         _ => {

@@ -14,8 +14,8 @@ impl Signal {
         Ok(Self { stream })
     }
 
-    /// Counts one thing more. With thousands unread, or after the program's end, it is lost.
-    pub(crate) fn raise(&self) {
-        let _ = (&self.stream).write(&[1]);
+    /// Counts one thing more. Returns false if the descriptor takes no more, or its program has ended.
+    pub(crate) fn raise(&self) -> bool {
+        matches!((&self.stream).write(&[1]), Ok(1))
     }
 }

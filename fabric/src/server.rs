@@ -109,7 +109,7 @@ pub fn handle(program: u64, request: Request) -> Reply {
         }
         Request::TakeEvent { context } => Ok(Answer::Event(take_event(context))),
         Request::Acknowledge { object } => {
-            acknowledge(object);
+            acknowledge(program, object);
             Ok(Answer::Nothing)
         }
         Request::CreatePair { context, send_queue, receive_queue, depths, all, object } => {
@@ -206,11 +206,17 @@ fn take_event(context: u64) -> Option<(u32, Element)> {
     Some((event.kind, element))
 }
 
-fn acknowledge(object: u64) {
+/// Addresses name objects within one program alone.
+fn acknowledge(program: u64, object: u64) {
     let mut state = lock();
-    if let Some(pair) = state.pairs.values_mut().find(|pair| pair.object == object) {
+    let State { contexts, pairs, queues, .. } = &mut *state;
+    let is_of = |context: &u64| contexts.get(context).is_some_and(|it| it.program == program);
+    let pair = pairs.values_mut().find(|it| it.object == object && is_of(&it.context));
+    if let Some(pair) = pair {
         pair.unacknowledged = pair.unacknowledged.saturating_sub(1);
-    } else if let Some(queue) = state.queues.values_mut().find(|queue| queue.object == object) {
+    } else if let Some(queue) =
+        queues.values_mut().find(|it| it.object == object && is_of(&it.context))
+    {
         queue.unacknowledged = queue.unacknowledged.saturating_sub(1);
     }
     drop(state);

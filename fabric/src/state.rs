@@ -28,6 +28,8 @@ static CHANGED: Condvar = Condvar::new();
 pub(crate) struct State {
     pub(crate) fabric: Fabric,
     pub(crate) listed: Vec<Listed>,
+    /// The list of the devices.
+    pub(crate) list: String,
     /// Why there are no devices.
     pub(crate) refused: Option<String>,
     pub(crate) contexts: BTreeMap<u64, Context>,
@@ -108,6 +110,7 @@ impl State {
         Self {
             fabric,
             listed,
+            list: list.to_owned(),
             refused,
             contexts: BTreeMap::new(),
             channels: BTreeMap::new(),
@@ -160,11 +163,6 @@ impl State {
                 queue.entries.retain(|entry| entry.number != pair.number);
             }
         }
-        if removes {
-            let of =
-                |(nic, completion): &(usize, WorkCompletion)| (*nic, completion.number) == name;
-            self.faults.parked_completions.retain(|parked| !of(parked));
-        }
         // As in the kernel: what was not taken yet is gone with the queue pair.
         if let Some(context) = self.contexts.get_mut(&pair.context) {
             context.events.retain(|event| event.subject != Subject::Pair(id));
@@ -173,12 +171,31 @@ impl State {
         if self.by_number.get(&name) == Some(&id) {
             self.by_number.remove(&name);
             self.former.insert(name, (pair.send_queue, pair.receive_queue));
+            self.timers.forget(name);
+            if removes {
+                let of =
+                    |(nic, completion): &(usize, WorkCompletion)| (*nic, completion.number) == name;
+                self.faults.parked_completions.retain(|parked| !of(parked));
+            }
         }
-        self.timers.forget(name);
+    }
+
+    /// Forgets a destroyed completion queue.
+    pub(crate) fn remove_queue(&mut self, id: u64) {
+        self.queues.remove(&id);
+        self.former.retain(|_, (send, receive)| *send != id && *receive != id);
+        self.channels.values_mut().for_each(|channel| channel.events.retain(|event| *event != id));
+        self.contexts.values_mut().for_each(|context| {
+            context.events.retain(|event| event.subject != Subject::Queue(id));
+        });
     }
 
     /// Forgets the completions of a queue pair that was reset, where the driver removes them.
     pub(crate) fn on_reset(&mut self, nic: usize, number: u32) {
+        let pair = self.by_number.get(&(nic, number)).and_then(|id| self.pairs.get_mut(id));
+        if let Some(pair) = pair {
+            pair.posted.clear();
+        }
         if self.listed[nic].profile.completions_at_reset == Completions::Removed {
             let of_nic = self.queues.values_mut().filter(|queue| queue.nic == nic);
             of_nic.for_each(|queue| queue.entries.retain(|entry| entry.number != number));
@@ -268,9 +285,8 @@ impl State {
             if self.faults.parked_events.len() < EVENTS_MAX {
                 self.faults.parked_events.push_back((id, event));
             }
-        } else if context.events.len() < EVENTS_MAX {
+        } else if context.events.len() < EVENTS_MAX && context.signal.raise() {
             context.events.push_back(event);
-            context.signal.raise();
         }
     }
 
@@ -309,8 +325,9 @@ impl State {
         if std::mem::take(&mut queue.is_armed) {
             let channel = queue.channel;
             if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
-                channel.events.push_back(id);
-                channel.signal.raise();
+                if channel.signal.raise() {
+                    channel.events.push_back(id);
+                }
             }
         }
     }
@@ -325,9 +342,9 @@ impl State {
 
     /// Reports to the program of a queue that a completion is lost.
     fn lose_completion(&mut self, id: u64) {
-        let Some(nic) = self.queues.get(&id).map(|queue| queue.nic) else { return };
+        let Some(context) = self.queues.get(&id).map(|queue| queue.context) else { return };
         let kind = event_kind(AsyncEvent::CompletionQueueError);
-        self.raise(nic, Event { kind, subject: Subject::Queue(id) });
+        self.raise_at(context, Event { kind, subject: Subject::Queue(id) });
     }
 
     /// The device dies: its objects are of no use any more, and nothing of them completes.
@@ -345,35 +362,40 @@ impl State {
     pub(crate) fn end(&mut self, program: u64) {
         let of = |(id, context): (&u64, &Context)| (context.program == program).then_some(*id);
         let contexts: Vec<u64> = self.contexts.iter().filter_map(of).collect();
+        contexts.into_iter().for_each(|context| self.close(context));
+    }
+
+    /// Ends an open device with its objects.
+    pub(crate) fn close(&mut self, context: u64) {
+        let is_alive = self.is_alive(context);
         // Nobody waits for the work that is dropped here.
-        let laws = self.fabric.take_broken_laws();
-        for context in contexts {
-            let of = |(id, pair): (&u64, &Pair)| (pair.context == context).then_some(*id);
-            let pairs: Vec<u64> = self.pairs.iter().filter_map(of).collect();
-            for id in pairs {
-                if let Some((nic, number)) = self.pairs.get(&id).map(|pair| (pair.nic, pair.number))
-                {
-                    let _ = self.fabric.destroy_queue_pair(nic, number);
-                }
-                self.remove_pair(id);
+        let laws = self.take_broken_laws();
+        let of = |(id, pair): (&u64, &Pair)| (pair.context == context).then_some(*id);
+        let pairs: Vec<u64> = self.pairs.iter().filter_map(of).collect();
+        for id in pairs {
+            let place = self.pairs.get(&id).map(|pair| (pair.nic, pair.number));
+            // Of a dead device the numbers and keys may be another's.
+            if let Some((nic, number)) = place.filter(|_| is_alive) {
+                let _ = self.fabric.destroy_queue_pair(nic, number);
             }
-            self.queues.retain(|_, queue| queue.context != context);
-            self.channels.retain(|_, channel| channel.context != context);
-            let of = |region: &(&(usize, u32), &(u64, Keys))| region.1.0 == context;
-            let regions: Vec<_> =
-                self.regions.iter().filter(of).map(|(at, it)| (*at, it.1)).collect();
-            for ((nic, rkey), keys) in regions {
-                let _ = self.fabric.deregister(nic, keys);
-                self.regions.remove(&(nic, rkey));
-            }
-            self.contexts.remove(&context);
+            self.remove_pair(id);
         }
+        let of = |(id, queue): (&u64, &Queue)| (queue.context == context).then_some(*id);
+        let queues: Vec<u64> = self.queues.iter().filter_map(of).collect();
+        queues.into_iter().for_each(|queue| self.remove_queue(queue));
+        self.channels.retain(|_, channel| channel.context != context);
+        let of = |region: &(&(usize, u32), &(u64, Keys))| region.1.0 == context;
+        let regions: Vec<_> = self.regions.iter().filter(of).map(|(at, it)| (*at, it.1)).collect();
+        for ((nic, rkey), keys) in regions {
+            if is_alive {
+                let _ = self.fabric.deregister(nic, keys);
+            }
+            self.regions.remove(&(nic, rkey));
+        }
+        self.contexts.remove(&context);
         self.fabric.take_broken_laws();
+        self.laws = laws;
         self.settle();
-        laws.into_iter().for_each(|law| {
-            let law = self.named(law);
-            self.break_law(law);
-        });
     }
 
     pub(crate) fn break_law(&mut self, law: String) {

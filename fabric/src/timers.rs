@@ -39,7 +39,10 @@ impl State {
     /// Sets the timer of a queue pair with unanswered work, if none is set.
     pub(crate) fn watch(&mut self, nic: usize, number: u32) {
         let outstanding = self.fabric.queue_pair(nic, number).map_or(0, |qp| qp.outstanding());
-        if outstanding == 0 || self.timers.deadlines.contains_key(&(nic, number)) {
+        if outstanding == 0 {
+            return self.timers.forget((nic, number));
+        }
+        if self.timers.deadlines.contains_key(&(nic, number)) {
             return;
         }
         self.rearm(nic, number);
@@ -60,6 +63,8 @@ impl State {
     /// Timers of all queue pairs that wait run on from now.
     pub(crate) fn resume(&mut self) {
         self.timers.is_stopped = false;
+        let all: Vec<(usize, u32)> = self.timers.deadlines.keys().copied().collect();
+        all.into_iter().for_each(|(nic, number)| self.rearm(nic, number));
         SET.notify_all();
     }
 }

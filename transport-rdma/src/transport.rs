@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 /// [`NicConfig::retries`](crate::NicConfig::retries).
 pub const RAIL_PROBE_MAX: Duration = Duration::from_secs(5);
 /// Longest probe of a legacy peer ([`Endpoints::probe`]): less than the life cycle's limit of an
-/// operation (`Timing::operation`, 5 s), and longer than a device retries towards a silent peer.
+/// operation (`Timing::operation`, 5 s), and longer than most devices retry towards a silent peer.
 pub const PEER_PROBE_MAX: Duration = Duration::from_secs(4);
 /// Longest time that a waiting thread looks for a completion before it sleeps.
 pub const CALLER_SPIN_MAX: Duration = Duration::from_micros(200);

@@ -50,7 +50,7 @@ impl Target {
         }
         for lane in &self.lanes {
             let rail = self.rails.as_ref().and_then(|rails| rails.number(&lane.path));
-            self.transfers.set_rail(lane.lifecycle, rail);
+            self.transfers.set_rail(now, lane.lifecycle, rail);
         }
     }
 
@@ -88,7 +88,7 @@ impl Target {
         self.watchdog.handle_answer(now);
         self.outputs.push_back(TargetOutput::InUse(lifecycle));
         self.input(now, TransferInput::LaneUp { lane: lifecycle, depth });
-        self.transfers.set_rail(lifecycle, rail);
+        self.transfers.set_rail(now, lifecycle, rail);
     }
 
     /// Nothing more is to be posted on a lane; what is posted goes on.

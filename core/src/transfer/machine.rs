@@ -165,7 +165,8 @@ impl Transfers {
 
     /// Says over which rail a lane goes that is up, counted from 0; one of which nothing is said goes
     /// over none.
-    pub fn set_rail(&mut self, lane: Lifecycle, rail: Option<u8>) {
+    pub fn set_rail(&mut self, now: Instant, lane: Lifecycle, rail: Option<u8>) {
+        self.lanes.set_time(now);
         if let Some(slot) = self.lanes.find(lane) {
             self.lanes.set_rail(slot, rail);
         }

@@ -143,12 +143,17 @@ impl Process {
     pub fn program(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         let others = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+        let others = others.split(':').filter(|folder| !folder.is_empty());
+        let own = self.folder.path().display().to_string();
+        let paths: Vec<&str> = std::iter::once(&*own).chain(others).collect();
         command
-            .env("LD_LIBRARY_PATH", format!("{}:{others}", self.folder.path().display()))
+            .env("LD_LIBRARY_PATH", paths.join(":"))
             .env("SYSFS_PATH", self.folder.path().join("sys"))
             .env(DEVICES, &self.devices);
         if self.is_shared {
             command.env(SOCKET, self.socket());
+        } else {
+            command.env_remove(SOCKET);
         }
         command
     }

@@ -19,6 +19,10 @@ pub(super) fn post_send(id: u64, requests: &[Send]) -> Reply {
         Err(code) => return Ok(Answer::Posted { count: 0, code }),
     };
     let number = state.pairs.get(&id).map(|pair| pair.number).ok_or(libc::EINVAL)?;
+    // A timer of work that was answered meanwhile is not that of the new work.
+    if state.fabric.queue_pair(nic, number).is_none_or(|qp| qp.outstanding() == 0) {
+        state.timers.forget((nic, number));
+    }
     let (mut count, mut code) = (0, 0);
     for request in requests {
         code = post_one(&mut state, (nic, number, id), request);

@@ -5,7 +5,7 @@ use super::{HERE, enter_of, enter_open, offered};
 use crate::convert::access;
 use crate::memory::memory;
 use crate::protocol::{Answer, Reply};
-use crate::queues::{Channel, Context, Queue, Subject};
+use crate::queues::{Channel, Context, Queue};
 use crate::serve::process_of;
 use crate::state::{enter, lock, wait};
 use handfast_transport_sim::verbs::Bytes;
@@ -17,6 +17,10 @@ pub(super) fn open_device(program: u64, nic: usize, events: u64) -> Reply {
     if nic >= state.listed.len() || state.dead.contains(&nic) {
         return Err(libc::ENODEV);
     }
+    // The program may have ended while the call was held.
+    if program != HERE && process_of(program).is_none() {
+        return Err(libc::ESRCH);
+    }
     let id = state.next_id();
     let events = VecDeque::new();
     state.contexts.insert(id, Context { nic, program, signal, events, is_dead: false });
@@ -25,7 +29,7 @@ pub(super) fn open_device(program: u64, nic: usize, events: u64) -> Reply {
 
 pub(super) fn close_device(context: u64) -> Reply {
     let (_, mut state) = enter_of(context, "ibv_close_device")?;
-    state.contexts.remove(&context);
+    state.close(context);
     Ok(Answer::Nothing)
 }
 
@@ -59,7 +63,10 @@ pub(super) fn deregister(context: u64, rkey: u32) -> Reply {
         let (_, keys) = *state.regions.get(&(nic, rkey)).ok_or(libc::EINVAL)?;
         state.fabric.deregister(nic, keys).map_err(|error| error.code)?;
     }
-    state.regions.remove(&(nic, rkey));
+    // The key of a dead device may be another's.
+    if state.regions.get(&(nic, rkey)).is_some_and(|(owner, _)| *owner == context) {
+        state.regions.remove(&(nic, rkey));
+    }
     Ok(Answer::Nothing)
 }
 
@@ -114,10 +121,6 @@ pub(super) fn destroy_queue(id: u64) -> Reply {
     while state.queues.get(&id).is_some_and(|queue| queue.unacknowledged > 0) {
         wait(&mut state);
     }
-    state.queues.remove(&id);
-    state.channels.values_mut().for_each(|channel| channel.events.retain(|event| *event != id));
-    state.contexts.values_mut().for_each(|context| {
-        context.events.retain(|event| event.subject != Subject::Queue(id));
-    });
+    state.remove_queue(id);
     Ok(Answer::Nothing)
 }

@@ -72,6 +72,7 @@ pub(super) fn modify(id: u64, given: &PairAttributes, mask: u32) -> Reply {
         state.on_reset(nic, number);
     }
     state.settle();
+    state.watch(nic, number);
     let waits = !state.timers.is_stopped;
     drop(state);
     result.map(|()| Answer::Nothing).map_err(|error| {

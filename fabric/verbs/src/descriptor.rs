@@ -12,7 +12,7 @@ pub(crate) fn take(raw: RawFd) -> io::Result<()> {
     let stream = std::mem::ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(raw) });
     loop {
         match (&*stream).read(&mut [0; 1]) {
-            Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

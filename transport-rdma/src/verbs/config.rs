@@ -122,10 +122,11 @@ impl NicConfig {
     }
 
     /// Longest time of a request without an answer or an error, on a device of `profile`: four times its
-    /// nominal wait, since devices stretch that, and at most [`PATIENCE_MAX`]. A device that reports
-    /// nothing for longer has lost the request.
+    /// nominal wait, since devices stretch that, and more than [`PATIENCE_MAX`] only if the nominal wait
+    /// is. A device that reports nothing for longer has lost the request.
     pub fn patience(&self, profile: &DeviceProfile) -> Duration {
-        self.silent_peer_wait(profile).saturating_mul(STRETCH_MAX).min(PATIENCE_MAX)
+        let nominal = self.silent_peer_wait(profile);
+        nominal.saturating_mul(STRETCH_MAX).min(PATIENCE_MAX).max(nominal)
     }
 
     /// Slices that a lane of so many queue pairs takes at once.
@@ -173,8 +174,10 @@ mod tests {
             Duration::from_nanos(4 * 5 * (4_096 << 16))
         );
         assert_eq!(tries(0).patience(&profile("mlx5")), Duration::from_nanos(4 * (4_096 << 16)));
-        let patient = NicConfig { timeout_exponent: 31, ..config };
-        assert_eq!(patient.patience(&profile("rxe")), PATIENCE_MAX);
+        let patient = |timeout_exponent| NicConfig { timeout_exponent, ..config.clone() };
+        assert_eq!(patient(20).patience(&profile("rxe")), PATIENCE_MAX);
+        let (longest, rxe) = (patient(31), profile("rxe"));
+        assert_eq!(longest.patience(&rxe), longest.silent_peer_wait(&rxe));
     }
 
     /// Every slot of a lane's queue pairs is used, except where one more only queues behind.

@@ -8,6 +8,9 @@ use handfast_transport::Direction;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+/// The call that posts.
+pub(super) const POST: &str = "ibv_post_send";
+
 /// One request with its only piece, as verbs takes them, with every check made.
 pub(super) struct WorkRequest {
     pub(super) request: ibv_send_wr,
@@ -83,7 +86,7 @@ impl QueuePair {
         // registration until the completion; see `Lane::admit`.
         let returned =
             unsafe { ibv_post_send(self.raw(), &raw mut (*first).request, &raw mut refused) };
-        self.context().check("ibv_post_send", returned)
+        self.context().check(POST, returned)
     }
 }
 

@@ -139,6 +139,8 @@ fn queue_pair_churn_leaks_nothing() {
 
 /// Lists compared before an object counts as gone.
 const LISTS: usize = 2;
+/// Maximum tries of one list.
+const LIST_TRIES: usize = 20;
 /// The names of the numbers of objects in the kernel's lists.
 const NUMBERS: [&str; 4] = ["lqpn", "cqn", "mrn", "pdn"];
 
@@ -167,8 +169,10 @@ fn resources_of_this_thread() -> usize {
 
 /// Returns the device and the number of each object of a kind in one of the kernel's lists.
 fn listed(kind: &str, owner: &str) -> Vec<(String, String)> {
-    let shown = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
-    assert!(shown.status.success(), "{shown:?}");
+    let show = || Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
+    // A list ends with an error if another test deletes a device meanwhile.
+    let shown = (0..LIST_TRIES).map(|_| show()).find(|shown| shown.status.success());
+    let shown = shown.unwrap_or_else(|| panic!("no list of {kind} in {LIST_TRIES} tries"));
     let text = String::from_utf8(shown.stdout).unwrap();
     let own = text.lines().filter(|line| line.contains(owner));
     own.map(|line| {

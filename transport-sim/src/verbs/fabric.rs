@@ -193,11 +193,6 @@ impl Fabric {
         self.nics.len() - 1
     }
 
-    /// Returns the number of NICs.
-    pub fn nics(&self) -> usize {
-        self.nics.len()
-    }
-
     /// Returns a NIC.
     pub fn nic(&self, nic: usize) -> &Nic {
         &self.nics[nic]

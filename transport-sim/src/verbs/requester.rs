@@ -182,10 +182,12 @@ impl Fabric {
         self.nic(nic).queue_pairs().filter_map(waits)
     }
 
-    /// Returns the time before a queue pair retransmits, in nanoseconds.
+    /// Returns the time before a queue pair retransmits, in nanoseconds; `None` if it never does.
     pub fn retry_interval_ns(&self, nic: usize, number: u32) -> Option<u64> {
         let retry = self.nic(nic).profile.retry;
-        self.queue_pair(nic, number).map(|qp| retry.interval_ns(qp.timeout))
+        let qp = self.queue_pair(nic, number)?;
+        let resends = qp.timeout > 0 || retry.count_fixed.is_some();
+        resends.then(|| retry.interval_ns(qp.timeout))
     }
 
     /// Whether the retries of a queue pair are limited.

@@ -18,7 +18,7 @@ const LIMITS: TransferLimits = TransferLimits {
 fn with_rails(lanes: u64, depth: u32) -> Bench {
     let mut bench = Bench::with_lanes(LIMITS, lanes, depth);
     for lane in 1..=lanes {
-        bench.transfers.set_rail(Lifecycle(lane), Some(lane as u8 - 1));
+        bench.transfers.set_rail(bench.now, Lifecycle(lane), Some(lane as u8 - 1));
     }
     bench
 }
@@ -91,7 +91,7 @@ fn a_far_lane_is_left_as_soon_as_a_near_one_is_up() {
     assert_eq!(post.lane, 2);
     let up = TransferInput::LaneUp { lane: Lifecycle(3), depth: 1 };
     bench.transfers.handle_input(bench.now, up).expect("there is room");
-    bench.transfers.set_rail(Lifecycle(3), Some(0));
+    bench.transfers.set_rail(bench.now, Lifecycle(3), Some(0));
     bench.drain();
     let near = bench.take_post();
     assert_eq!(near.lane, 3);
@@ -125,7 +125,7 @@ fn uncut_bytes_do_not_block_waiting_slices() {
 #[test]
 fn a_lane_over_no_rail_is_the_last_to_be_taken() {
     let mut bench = Bench::with_lanes(LIMITS, 2, 4);
-    bench.transfers.set_rail(Lifecycle(2), Some(1));
+    bench.transfers.set_rail(bench.now, Lifecycle(2), Some(1));
     submit(&mut bench, &[(write(20), Affinity::of(&[0, 14]))]);
     assert_eq!(lanes(&bench.take_posts()), [2, 2]);
     bench.lane_down(2, 1);
@@ -209,7 +209,7 @@ proptest! {
                 Step::Up(rail) if up.len() < 4 => {
                     lane += 1;
                     bench.lane_up(lane, 2).expect("there is room");
-                    bench.transfers.set_rail(Lifecycle(lane), Some(rail));
+                    bench.transfers.set_rail(bench.now, Lifecycle(lane), Some(rail));
                     up.push(lane);
                 }
                 Step::Down if !up.is_empty() => {

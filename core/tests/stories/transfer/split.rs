@@ -28,7 +28,7 @@ impl Rails {
         let limits = TransferLimits { slice_bytes_max: SLICE_BYTES, ..TransferLimits::default() };
         let mut bench = Bench::with_lanes(limits, nanos.len() as u64, DEPTH);
         for rail in 0..nanos.len() as u8 {
-            bench.transfers.set_rail(Lifecycle(u64::from(rail) + 1), Some(rail));
+            bench.transfers.set_rail(bench.now, Lifecycle(u64::from(rail) + 1), Some(rail));
         }
         let idle = vec![0; nanos.len()];
         let (idle_at, posted) = (idle.clone(), idle);

@@ -3,7 +3,7 @@
 use super::regions::{Devices, OnDevices};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::PIECES_MAX;
-use handfast_transport::{Access, Cut, Span};
+use handfast_transport::{Access, Cut, DeviceId, DeviceKey, Span};
 use handfast_transport_rdma::{Nic, RegisterOptions, Registration};
 use std::thread;
 
@@ -28,14 +28,27 @@ impl Devices for Nics<'_> {
         let limits = self.nics.iter().map(|nic| nic.region_bytes_max());
         let cut = cut(bytes, limits.min().unwrap_or(bytes))?;
         let pieces = pieces(span, cut)?;
+        // A lost device keeps its place among the keys, with those of no device.
         let of_nics = on_all(&self.nics, |nic| {
             let register = |piece: &Span| nic.register_with(piece.clone(), access, self.options);
-            pieces.iter().map(register).collect::<Result<Vec<_>, _>>()
+            match nic.lost() {
+                Some(_) => Ok(None),
+                None => pieces.iter().map(register).collect::<Result<Vec<_>, _>>().map(Some),
+            }
         });
         let of_nics = of_nics.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let by_piece = |place: usize| of_nics.iter().map(move |of_nic| of_nic[place].key());
+        if let Some(lost) = self.nics.iter().find_map(|nic| nic.lost())
+            && of_nics.iter().all(Option::is_none)
+        {
+            return Err(lost.clone().into());
+        }
+        let none = || DeviceKey { device: DeviceId::next(), local: 0, remote: 0 };
+        let key = |of_nic: &Option<Vec<Registration>>, place: usize| {
+            of_nic.as_ref().map_or_else(none, |pieces| pieces[place].key())
+        };
+        let by_piece = |place: usize| of_nics.iter().map(move |of_nic| key(of_nic, place));
         let keys = (0..pieces.len()).flat_map(by_piece).collect();
-        Ok(OnDevices { keys, cut, held: of_nics.into_iter().flatten().collect() })
+        Ok(OnDevices { keys, cut, held: of_nics.into_iter().flatten().flatten().collect() })
     }
 }
 
@@ -64,10 +77,18 @@ fn on_all<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let Some((first, others)) = all.split_first() else { return Vec::new() };
     let act = &act;
     thread::scope(|scope| {
-        let started: Vec<_> = others.iter().map(|one| scope.spawn(move || act(one))).collect();
+        let start = |one| {
+            let started = thread::Builder::new().spawn_scoped(scope, move || act(one));
+            started.map_err(|_| one)
+        };
+        let started: Vec<_> = others.iter().map(start).collect();
         let mut results = vec![act(first)];
-        for ended in started {
-            results.push(ended.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        for started in started {
+            results.push(match started {
+                Ok(ended) => ended.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // Without a thread of its own it takes its turn here.
+                Err(one) => act(one),
+            });
         }
         results
     })

@@ -29,6 +29,8 @@ const WHOLE_BYTES_MAX: u64 = 1 << 30;
 const PARTS_LOCATED: usize = 16;
 /// Bytes of a page in the location of a block on several nodes.
 const LOCATED_PAGE_BYTES: u64 = 4 << 10;
+/// Errors of a device, or of a limit of the process, that has no room for another registration.
+const EXHAUSTED: [i32; 3] = [libc::ENOMEM, libc::ENOSPC, libc::EAGAIN];
 /// For transfers of this node alone.
 const NOBODY: Access = Access { remote_read: false, remote_write: false };
 
@@ -296,7 +298,7 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
         Ok(region)
     }
 
-    /// Registers with the devices; if they refuse, once more without the registrations that are
+    /// Registers with the devices; if they are exhausted, once more without the registrations that are
     /// kept and not in use.
     fn register_with_room(
         &self,
@@ -306,6 +308,9 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
     ) -> Result<OnDevices<H>, TransportError> {
         let made = self.register(devices, span, access);
         let Err(error) = made else { return made };
+        if !EXHAUSTED.contains(&error.code) {
+            return Err(error);
+        }
         let unused = self.0.state.lock().kept.evict_unused();
         if unused.is_empty() {
             return Err(error);

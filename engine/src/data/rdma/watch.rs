@@ -5,7 +5,7 @@ use crate::error::{Cause, Error, Stage};
 use crate::path::is_legacy;
 use crate::time::Clock;
 use handfast_core::policy::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
-use handfast_core::transport::TransportError;
+use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Lifecycle, NicPath};
 use handfast_transport::{Completion, CompletionStatus, LaneSink};
 use handfast_transport_rdma::{DeviceEvent, NicSink};
@@ -76,6 +76,18 @@ impl Watch {
         })
     }
 
+    /// Lanes over a NIC whose peers have lanes over another of our NICs too.
+    fn replaceable_lanes(&self, device: &str) -> Vec<Lifecycle> {
+        let known = self.known.read();
+        let over = |lane: &Lane| lane.peer.rail().map(|(_, ours)| ours == device);
+        let has_other = |peer: &NicPath| {
+            let same_peer = known.values().filter(|lane| lane.peer.node == peer.node);
+            same_peer.into_iter().any(|lane| over(lane) == Some(false))
+        };
+        let lanes = known.iter().filter(|(_, lane)| over(lane) == Some(true));
+        lanes.filter(|(_, lane)| has_other(&lane.peer)).map(|(lane, _)| *lane).collect()
+    }
+
     /// Reports that RDMA is given up for a peer.
     fn report(&self, peer: &NicPath, error: &TransportError) {
         let Some(fallbacks) = &self.fallbacks else { return };
@@ -116,8 +128,15 @@ impl LaneSink for Watch {
 impl NicSink for Watch {
     fn on_device_event(&self, device: &str, event: DeviceEvent) {
         match event {
-            DeviceEvent::DeviceLost | DeviceEvent::PortDown { .. } => {
-                warn!(device, ?event, "an event of the RDMA device");
+            DeviceEvent::DeviceLost => warn!(device, "the RDMA device is lost"),
+            DeviceEvent::PortDown { port } => {
+                warn!(device, port, "the port of the RDMA device went down");
+                // Slices go over other NICs at once. With none the device's retries are the best hope.
+                for lane in self.replaceable_lanes(device) {
+                    let detail = format!("{device}: port {port} went down");
+                    let error = TransportError::new(Side::Local, "asynchronous event", detail);
+                    self.on_lane_failed(lane, error);
+                }
             }
             _ => debug!(device, ?event, "an event of the RDMA device"),
         }
@@ -129,20 +148,54 @@ mod tests {
     use super::*;
     use crate::time::TokioClock;
     use handfast_core::NodeName;
-    use handfast_core::transport::Side;
     use handfast_transport::SliceId;
 
-    struct Ignored;
+    /// The lanes that failed.
+    #[derive(Default)]
+    struct Failed(Mutex<Vec<Lifecycle>>);
 
-    impl LaneSink for Ignored {
+    impl LaneSink for Failed {
         fn on_completions(&self, _: Lifecycle, _: &mut Vec<Completion>) {}
-        fn on_lane_failed(&self, _: Lifecycle, _: TransportError) {}
+        fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
+            assert!(!error.detail.is_empty());
+            self.0.lock().push(lane);
+        }
     }
 
     fn watch() -> (Watch, Fallbacks, Arc<dyn Clock>) {
         let (fallbacks, clock) = (Fallbacks::new(), Arc::new(TokioClock::new()));
-        let watch = Watch::new(Arc::new(Ignored), Some(fallbacks.clone()), clock.clone());
+        let sink = Arc::<Failed>::default();
+        let watch = Watch::new(sink, Some(fallbacks.clone()), clock.clone());
         (watch, fallbacks, clock)
+    }
+
+    /// A port that goes down fails the lanes over it at once where the peer has lanes over another NIC of
+    /// ours, and no others.
+    #[test]
+    fn port_down_fails_lanes_with_another_nic() {
+        let failed = Arc::<Failed>::default();
+        let watch = Watch::new(failed.clone(), None, Arc::new(TokioClock::new()));
+        let rail = |node: &str, theirs: &str, ours: &str| {
+            NicPath::over_rail(&NodeName::new(node).unwrap(), theirs, ours).unwrap()
+        };
+        let lanes = [
+            rail("a", "x0", "nic0"),
+            rail("a", "x1", "nic1"),
+            rail("a", "x0", "nic0"),
+            // Two NICs of the peer, and one of ours.
+            rail("b", "x0", "nic0"),
+            rail("b", "x1", "nic0"),
+            peer(),
+        ];
+        for (lane, path) in (0..).zip(lanes) {
+            watch.add(Lifecycle(lane), path, true);
+        }
+        watch.on_device_event("nic0", DeviceEvent::PortDown { port: 1 });
+        assert_eq!(*failed.0.lock(), [Lifecycle(0), Lifecycle(2)]);
+        failed.0.lock().clear();
+        watch.on_device_event("nic7", DeviceEvent::PortDown { port: 1 });
+        watch.on_device_event("nic0", DeviceEvent::PortActive { port: 1 });
+        assert_eq!(*failed.0.lock(), []);
     }
 
     fn peer() -> NicPath {

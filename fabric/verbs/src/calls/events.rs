@@ -1,6 +1,6 @@
 //! Asynchronous events.
 
-use super::context_id;
+use super::{context_id, minus};
 use crate::abi::Context;
 use crate::descriptor::take;
 use crate::link::{call, done};
@@ -20,9 +20,8 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut Context, event: *mut Asyn
     // SAFETY: by the rules of the interface.
     let (id, descriptor) = unsafe { (context_id(context), (*context).async_fd) };
     loop {
-        // The error is in errno.
-        if take(descriptor).is_err() {
-            return -1;
+        if let Err(error) = take(descriptor) {
+            return minus(error.raw_os_error().unwrap_or(libc::EIO));
         }
         // The event of a destroyed object is gone.
         let Ok(Answer::Event(Some((kind, element)))) = call(Request::TakeEvent { context: id })

@@ -54,6 +54,9 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> 
     null(code)
 }
 
+/// `IBV_QPS_ERR`, the last state that can be asked for.
+const LAST_STATE: u32 = 6;
+
 /// A wanted part of a queue pair that no device here has.
 fn beyond(wanted: &QpInitAttr) -> Option<&'static str> {
     if wanted.qp_type != RELIABLE_CONNECTED {
@@ -79,17 +82,20 @@ pub(super) unsafe fn pair_id(pair: *mut Qp) -> u64 {
 unsafe extern "C" fn ibv_modify_qp(pair: *mut Qp, given: *mut QpAttr, mask: c_int) -> c_int {
     // SAFETY: by the rules of the interface.
     let (id, given) = unsafe { (pair_id(pair), &*given) };
-    let mask = mask as u32;
-    if mask & !KNOWN_ATTRIBUTES != 0 {
-        let bits = mask & !KNOWN_ATTRIBUTES;
-        return failed(unsupported(&format!("ibv_modify_qp with the attributes {bits:#x}")));
+    let bits = mask as u32;
+    if bits & !KNOWN_ATTRIBUTES != 0 {
+        let others = bits & !KNOWN_ATTRIBUTES;
+        return failed(unsupported(&format!("ibv_modify_qp with the attributes {others:#x}")));
+    }
+    if bits & mask::STATE != 0 && given.qp_state > LAST_STATE {
+        return failed(libc::EINVAL);
     }
     let attributes = pair_attributes(given);
-    let code = done(Request::Modify { pair: id, attributes, mask });
+    let code = done(Request::Modify { pair: id, attributes, mask: bits });
     if code != 0 {
         return failed(code);
     }
-    if mask & mask::STATE != 0 {
+    if bits & mask::STATE != 0 {
         // SAFETY: as above; libibverbs keeps the last state that was asked for there.
         unsafe { (*pair).state = given.qp_state };
     }

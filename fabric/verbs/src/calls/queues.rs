@@ -1,6 +1,6 @@
 //! Completion queues and their channels.
 
-use super::{context_id, failed, null};
+use super::{context_id, failed, minus, null};
 use crate::abi::{CompChannel, Context, Cq};
 use crate::descriptor::take;
 use crate::link::{call, created, done, events};
@@ -109,9 +109,8 @@ unsafe extern "C" fn ibv_get_cq_event(
         ((*object).id, (*object).raw.fd)
     };
     loop {
-        // The error is in errno.
-        if take(descriptor).is_err() {
-            return -1;
+        if let Err(error) = take(descriptor) {
+            return minus(error.raw_os_error().unwrap_or(libc::EIO));
         }
         // The event of a destroyed queue is gone.
         let Ok(Answer::QueueEvent(Some(object))) = call(Request::TakeQueueEvent { channel: id })

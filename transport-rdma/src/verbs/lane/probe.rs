@@ -3,6 +3,7 @@
 use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, remote_of};
 use crate::error::VerbsError;
 use crate::verbs::binding::{ibv_sge, rdma_t};
+use crate::verbs::work::POST;
 use handfast_core::transport::Side;
 use handfast_transport::Direction;
 use std::time::{Duration, Instant};
@@ -47,7 +48,13 @@ impl Lane {
             }
             state.probe_failed = None;
         }
-        if self.post_probes(probe, scratch)? < self.connected_pairs() {
+        // A queue pair that refused a request settles it in ERR alone.
+        let posted = self.post_probes(probe, scratch).inspect_err(|error| {
+            if error.call == POST {
+                self.fail(error.clone());
+            }
+        })?;
+        if posted < self.connected_pairs() {
             return Err(refused("the lane is not wired, is ending or is full"));
         }
         if !self.wait(deadline, |state| state.probes == 0) {
@@ -70,7 +77,7 @@ impl Lane {
             if lost && !was_active && !state.over {
                 drop(state);
                 let words = "the device told neither an answer nor an error of a probe in time";
-                return self.fail(self.context().error(Side::Peer, "probe", 0, words));
+                return self.fail(self.context().error(Side::Local, "probe", 0, words));
             }
             if !state.connected || state.over || was_active || !state.in_flight.is_empty() {
                 return;

@@ -55,7 +55,8 @@ impl Devices for Counting {
         let mut live = self.live.lock();
         let bytes = span.len() as u64;
         if live.bytes + bytes > self.room {
-            return Err(failed("no room".to_owned()));
+            let refused = failed("no room".to_owned());
+            return Err(TransportError { code: libc::ENOMEM, ..refused });
         }
         live.bytes += bytes;
         *live.of(access) += 1;
