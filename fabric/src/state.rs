@@ -324,10 +324,10 @@ impl State {
         queue.entries.push_back(entry);
         if std::mem::take(&mut queue.is_armed) {
             let channel = queue.channel;
-            if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
-                if channel.signal.raise() {
-                    channel.events.push_back(id);
-                }
+            if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel))
+                && channel.signal.raise()
+            {
+                channel.events.push_back(id);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Stories over RDMA on scripted devices: several processes in a network of their own share them.
 
-use crate::helpers::skipped;
+use crate::helpers::{Folder, PROGRAM, run, skipped};
 use handfast_fabric_control::Process;
 use std::process::Command;
 
@@ -34,6 +34,40 @@ fn stories_pass(profile: &str, except: &[&str], enough: usize) {
     let passed = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next());
     let passed = passed.and_then(|count| count.parse::<usize>().ok());
     assert!(passed.is_some_and(|passed| passed >= enough), "{profile}: {passed:?}\n{text}");
+}
+
+/// A command runs on scripted devices of a profile, and its exit code is that of the program.
+#[test]
+fn command_runs_on_scripted_devices() {
+    let smoke = ["--", PROGRAM, "smoke", "--loopback"];
+    let ended = run(&[&["fabric", "run", "--profile", "mlx5"], &smoke[..]].concat()).done();
+    assert!(
+        ended.output.contains("mlx5") && ended.output.contains("pass     restart"),
+        "{ended:?}"
+    );
+    let refused = [&["fabric", "run", "--profile", "erdma-standard"], &smoke[..]].concat();
+    run(&refused).failed(13, &["modprobe erdma compat_mode=Y"]);
+    run(&["fabric", "run", "--", "sh", "-c", "exit 7"]).failed(7, &["exit status: 7"]);
+    run(&["fabric", "run", "--profile", "none", "--", "true"]).failed(2, &["no profile 'none'"]);
+}
+
+/// A script acts on the devices of a command; a line that they refuse is named.
+#[test]
+fn script_acts_on_the_devices_of_a_command() {
+    let folder = Folder::new();
+    let script = folder.name("script");
+    let command = |script: &str| {
+        let smoke = ["--", PROGRAM, "smoke", "--loopback"];
+        run(&[&["fabric", "run", "--script", script], &smoke[..]].concat())
+    };
+    std::fs::write(&script, "# the device cannot be opened\nfail call rxe0 ibv_open_device 13\n")
+        .unwrap();
+    command(&script).failed(13, &["ibv_open_device", "os error 13"]);
+    std::fs::write(&script, "\ncut rxe0\n").unwrap();
+    command(&script).failed(2, &["line 2 of the script, 'cut rxe0': no such command"]);
+    std::fs::write(&script, "wait count rxe9 ibv_open_device is 1\n").unwrap();
+    command(&script)
+        .failed(2, &["line 1 of the script", "no device 'rxe9'; there are: rxe0, rxe1"]);
 }
 
 /// The program's stories pass on soft-RoCE, as a table.
