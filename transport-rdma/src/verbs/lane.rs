@@ -561,7 +561,7 @@ impl Lane {
         let mut state = self.state.lock();
         state.probes = 0;
         let abandoned = state.in_flight.drain();
-        // Who waits for a probe, or for the drain, has nothing to wait for any more.
+        // Threads that wait for a probe, or for the drain, have nothing to wait for any more.
         self.idle.notify_all();
         drop(state);
         let abandon = |held: &Held| match &held.purpose {
