@@ -192,10 +192,6 @@ impl State {
 
     /// Forgets the completions of a queue pair that was reset, where the driver removes them.
     pub(crate) fn on_reset(&mut self, nic: usize, number: u32) {
-        let pair = self.by_number.get(&(nic, number)).and_then(|id| self.pairs.get_mut(id));
-        if let Some(pair) = pair {
-            pair.posted.clear();
-        }
         if self.listed[nic].profile.completions_at_reset == Completions::Removed {
             let of_nic = self.queues.values_mut().filter(|queue| queue.nic == nic);
             of_nic.for_each(|queue| queue.entries.retain(|entry| entry.number != number));
