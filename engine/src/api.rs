@@ -9,5 +9,6 @@ pub(crate) mod engine;
 pub(crate) mod exposure;
 pub(crate) mod register;
 pub(crate) mod segment;
+pub(crate) mod served;
 pub(crate) mod start;
 pub(crate) mod transfer;

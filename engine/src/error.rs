@@ -175,6 +175,14 @@ pub enum Cause {
         /// Bytes in the segment.
         bytes: u64,
     },
+    /// The node serves no memory at the address.
+    #[error("the node serves no segment that holds {length} bytes at address {address:#x}")]
+    NoSuchAddress {
+        /// First byte, in the node's addresses.
+        address: u64,
+        /// Length of the range in bytes.
+        length: u64,
+    },
     /// The segment does not allow the direction.
     #[error("the segment does not allow a remote {}", if *.0 == Direction::Read { "read" } else { "write" })]
     Permission(Direction),
@@ -377,6 +385,10 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::Foreign(_) => "another service owns that port; check host and port",
         Cause::Bind(_) => "choose another address, or stop the process that holds it",
         Cause::OutOfRange { .. } => "a transfer must lie inside the segment",
+        Cause::NoSuchAddress { .. } => {
+            "the node must register the memory, in one piece, before a peer names its address; a \
+             restarted node has new addresses"
+        }
         Cause::Permission(_) => "the serving side sets the permissions of a segment",
         Cause::PeerLost(_) => {
             "the next transfer opens a new lane; check whether the peer still runs"

@@ -65,6 +65,7 @@ pub use api::engine::Engine;
 pub use api::exposure::Exposure;
 pub use api::register::{Prepare, Register};
 pub use api::segment::{Batch, Prepared, Segment};
+pub use api::served::ServedSegment;
 pub use api::transfer::Transfer;
 pub use data::fallback::Fallback;
 pub use data::regions::Registration;

@@ -5,6 +5,7 @@ use crate::api::config::Builder;
 use crate::api::exposure::Exposure;
 use crate::api::register::{Prepare, Register};
 use crate::api::segment::Segment;
+use crate::api::served::{Scope, ServedSegment};
 use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
 use crate::control::inbox::Inbox;
@@ -226,7 +227,28 @@ impl Engine {
     /// The node cannot be reached, or [`Cause::NoSuchSegment`].
     pub async fn open(&self, segment: impl Into<SegmentAddr>) -> Result<Segment, Error> {
         let segment = segment.into();
-        Segment::open(self, segment.node(), segment.segment()).await
+        let scope = segment.segment().map_or(Scope::Only, |name| Scope::Named(name.to_owned()));
+        Segment::open(self, segment.node(), scope).await
+    }
+
+    /// Opens all memory that a node, `host:port`, serves as one segment, in which offsets are the
+    /// node's addresses. A request lies within one of the node's segments. Memory that the node
+    /// registers later is found too. Cancel-safe.
+    ///
+    /// # Errors
+    /// The node cannot be reached.
+    pub async fn open_by_address(&self, node: &str) -> Result<Segment, Error> {
+        Segment::open(self, node, Scope::Whole).await
+    }
+
+    /// Asks a node, `host:port`, for the segments that it serves, in the order of their
+    /// registration. Cancel-safe.
+    ///
+    /// # Errors
+    /// The node cannot be reached.
+    pub async fn segments(&self, node: &str) -> Result<Vec<ServedSegment>, Error> {
+        let (descriptor, _) = self.find(node).await?;
+        Ok(descriptor.regions.into_iter().map(ServedSegment::from).collect())
     }
 
     /// Opens lanes to nodes, `host:port` each, ahead of the first transfer. Returns the failures;

@@ -1,17 +1,18 @@
 //! A peer's segment, and batches of requests on it.
 
 use crate::api::engine::Engine;
+use crate::api::served::{RemoteMemory, Scope};
 use crate::api::transfer::{Transfer, submit_error};
 use crate::data::local::LocalRegion;
-use crate::data::transport::{RegionPair, RemoteRegion};
+use crate::data::transport::RegionPair;
 use crate::error::{Cause, Error, Stage};
-use crate::mooncake::{ABSOLUTE, absolute};
+use crate::mooncake::ABSOLUTE;
 use crate::peer::opening::LaneOpening;
 use crate::peer::target::{RequestSpan, Target};
 use handfast_core::Incarnation;
 use handfast_core::transfer::BatchReport;
 use handfast_core::transport::TransportError;
-use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
+use handfast_core::wire::Checksum;
 use handfast_transport::{Direction, Memory, RemoteSpan, Span, TransportKind};
 use parking_lot::Mutex;
 use std::fmt;
@@ -21,17 +22,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Maximum edit distance of a suggested name.
-const SUGGESTION_EDITS_MAX: usize = 3;
-
 /// Bytes read at a time for the checksum of a node that computes none.
 const READ_BACK_BYTES: usize = 4 << 20;
 
 /// Maximum bytes of one block that requests far from each other register together.
 const REGISTERED_TOGETHER_MAX: usize = 1 << 30;
-
-/// Maximum segment names listed in an error.
-const NAMES_SHOWN_MAX: usize = 8;
 
 /// A region of a peer's memory, by name. Cheap to clone. It survives restarts of the peer: the
 /// first transfer after a restart fetches the new incarnation's descriptor.
@@ -44,6 +39,7 @@ struct Inner {
     engine: Engine,
     address: String,
     name: String,
+    scope: Scope,
     resolved: Mutex<Resolved>,
     /// Serializes refreshes; concurrent callers wait and share a failure.
     refresh: tokio::sync::Mutex<Option<Error>>,
@@ -54,17 +50,14 @@ struct Inner {
 #[derive(Clone)]
 struct Resolved {
     target: Arc<Target>,
-    region: Arc<RegionDescriptor>,
-    /// The region with its RDMA keys.
-    remote: Arc<RemoteRegion>,
+    memory: Arc<RemoteMemory>,
     /// Whether the owner refused an access that the descriptor permits.
     outdated: Arc<AtomicBool>,
 }
 
 impl Resolved {
-    fn new(target: Arc<Target>, region: RegionDescriptor) -> Self {
-        let remote = Arc::new(RemoteRegion::of(&region));
-        Self { target, region: Arc::new(region), remote, outdated: Arc::default() }
+    fn new(target: Arc<Target>, memory: RemoteMemory) -> Self {
+        Self { target, memory: Arc::new(memory), outdated: Arc::default() }
     }
 
     fn is_stale(&self) -> bool {
@@ -104,21 +97,24 @@ impl fmt::Debug for Prepared {
 }
 
 impl Segment {
-    pub(crate) async fn open(
-        engine: &Engine,
-        address: &str,
-        name: Option<&str>,
-    ) -> Result<Self, Error> {
+    pub(crate) async fn open(engine: &Engine, address: &str, scope: Scope) -> Result<Self, Error> {
         let (descriptor, target) = engine.find(address).await?;
-        let region = pick(&descriptor, name).map_err(|error| error.at(address))?;
-        let name = region.name.clone();
-        let resolved = Mutex::new(Resolved::new(target, region));
+        let memory = RemoteMemory::of(&descriptor, &scope).map_err(|error| error.at(address))?;
+        let name = memory.name().unwrap_or(ABSOLUTE).to_owned();
+        // An only segment keeps its identity when the node serves more.
+        let scope = match scope {
+            Scope::Only => Scope::Named(name.clone()),
+            _ => scope,
+        };
+        let resolved = Mutex::new(Resolved::new(target, memory));
         let (engine, address) = (engine.clone(), address.to_owned());
         let (refresh, failures) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
-        Ok(Self { inner: Arc::new(Inner { engine, address, name, resolved, refresh, failures }) })
+        let inner = Inner { engine, address, name, scope, resolved, refresh, failures };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Returns the segment's name on its node.
+    /// Returns the segment's name on its node; [`ABSOLUTE`](crate::mooncake::ABSOLUTE) for all
+    /// memory of a node.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
@@ -128,19 +124,20 @@ impl Segment {
         &self.inner.address
     }
 
-    /// Returns the length in bytes, as the owner last reported it.
+    /// Returns the length in bytes, as the owner last reported it; for all memory of a node the
+    /// end of its last segment.
     pub fn bytes(&self) -> u64 {
-        self.resolved().region.bytes
+        self.resolved().memory.bytes()
     }
 
     /// Checks that `bytes` bytes at `offset` are within the segment as last reported by its owner.
     /// A transfer of many pieces can thus be refused before its first piece.
     ///
     /// # Errors
-    /// [`Cause::OutOfRange`].
+    /// [`Cause::OutOfRange`], or [`Cause::NoSuchAddress`] in all memory of a node.
     pub fn check_range(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        let placed = place(&self.resolved().region, offset, bytes);
-        placed.map(drop).map_err(|error| error.at(self.address()))
+        let memory = self.resolved().memory;
+        memory.place(offset, bytes).map(drop).map_err(|error| error.at(self.address()))
     }
 
     /// Returns the transport to the owner; `None` before the first lane is established.
@@ -178,12 +175,13 @@ impl Segment {
     /// # Errors
     /// The owner cannot be reached, or refuses the request.
     pub async fn checksum(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
-        let Resolved { region, target, .. } = self.resolve().await?;
-        let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
+        let Resolved { memory, target, .. } = self.resolve().await?;
+        let placed = memory.place(offset, bytes).map_err(|error| error.at(self.address()));
+        let (part, address) = placed?;
         if target.incarnation() == Incarnation::UNKNOWN {
             return self.checksum_by_reading(offset, bytes).await;
         }
-        let question = Checksum { key: region.key, address, bytes, answer: None };
+        let question = Checksum { key: part.region.key, address, bytes, answer: None };
         let asked = self.call_address(&target);
         let descriptor = self.inner.engine.ask(&asked, Some(question)).await?;
         // The first sign of the restart if no lane noticed it.
@@ -291,44 +289,11 @@ impl Segment {
 
     async fn refresh(&self) -> Result<Resolved, Error> {
         let (descriptor, target) = self.inner.engine.find(self.address()).await?;
-        let region =
-            pick(&descriptor, Some(self.name())).map_err(|error| error.at(self.address()))?;
-        let fresh = Resolved::new(target, region);
+        let memory = RemoteMemory::of(&descriptor, &self.inner.scope);
+        let fresh = Resolved::new(target, memory.map_err(|error| error.at(self.address()))?);
         *self.inner.resolved.lock() = fresh.clone();
         Ok(fresh)
     }
-}
-
-fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescriptor, Error> {
-    let regions = &descriptor.regions;
-    // Over RDMA each buffer has its own key.
-    let by_address = descriptor.incarnation == Incarnation::UNKNOWN && descriptor.transports.tcp;
-    if by_address && name == Some(ABSOLUTE) {
-        return Ok(absolute());
-    }
-    let Some(asked) = name else {
-        if let [only] = regions.as_slice() {
-            return Ok(only.clone());
-        }
-        let cause = Cause::NotNamed { served: first_names(regions), known: regions.len() };
-        return Err(match regions.is_empty() {
-            true => Error::peer(Stage::Metadata, cause),
-            // The stage distinguishes the two.
-            false => Error::local(Stage::Metadata, cause),
-        });
-    };
-    if let Some(region) = regions.iter().find(|region| region.name == asked) {
-        return Ok(region.clone());
-    }
-    let nearest = regions
-        .iter()
-        .map(|region| (strsim::damerau_levenshtein(asked, &region.name), &region.name))
-        .filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX)
-        .min()
-        .map(|(_, name)| name.clone());
-    let (asked, served) = (asked.to_owned(), first_names(regions));
-    let cause = Cause::NoSuchSegment { asked, nearest, served, known: regions.len() };
-    Err(Error::peer(Stage::Metadata, cause))
 }
 
 /// Extends an entry of the same block to cover `span`, or adds one.
@@ -346,25 +311,11 @@ fn include(spans: &mut Vec<Span>, span: &Span) -> Result<(), Error> {
     Ok(())
 }
 
-fn first_names(regions: &[RegionDescriptor]) -> Vec<String> {
-    regions.iter().take(NAMES_SHOWN_MAX).map(|region| region.name.clone()).collect()
-}
-
-/// Returns the owner's address of `length` bytes at `offset`.
-fn place(region: &RegionDescriptor, offset: u64, length: u64) -> Result<u64, Error> {
-    match offset.checked_add(length) {
-        Some(end) if end <= region.bytes => Ok(region.address + offset),
-        _ => {
-            let cause = Cause::OutOfRange { offset, length, bytes: region.bytes };
-            Err(Error::local(Stage::Transfer, cause))
-        }
-    }
-}
-
 /// Requests that are submitted and complete together. Awaiting a batch submits it and waits.
 #[must_use = "a batch does nothing until it is submitted"]
 pub struct Batch {
     segment: Segment,
+    /// The place of each is an offset in the segment until the batch is submitted.
     requests: Vec<RequestSpan>,
     timeout: Option<Duration>,
 }
@@ -383,14 +334,16 @@ impl Batch {
     /// Adds a write of `span` at `offset`.
     pub fn write(mut self, span: &Span, offset: u64) -> Self {
         let span = span.clone();
-        self.requests.push(RequestSpan { direction: Direction::Write, span, offset, ends: None });
+        let remote = RemoteSpan { key: 0, address: offset };
+        self.requests.push(RequestSpan { direction: Direction::Write, span, remote, ends: None });
         self
     }
 
     /// Adds a read from `offset` into `span`.
     pub fn read(mut self, span: &Span, offset: u64) -> Self {
         let span = span.clone();
-        self.requests.push(RequestSpan { direction: Direction::Read, span, offset, ends: None });
+        let remote = RemoteSpan { key: 0, address: offset };
+        self.requests.push(RequestSpan { direction: Direction::Read, span, remote, ends: None });
         self
     }
 
@@ -419,25 +372,44 @@ impl Batch {
             },
             None => self.segment.resolve().await?,
         };
-        let Resolved { target, region, remote, outdated } = resolved;
-        self.check(&region).map_err(|error| error.at(self.segment.address()))?;
-        if !region.remote_keys.is_empty() {
-            find_ends(engine, &mut self.requests, remote).await?;
+        let resolved = self.check(resolved).await.map_err(|error| error.at(self.segment.address()))?;
+        let Resolved { target, memory, outdated } = resolved;
+        if memory.has_keys() {
+            find_ends(engine, &mut self.requests, &memory).await?;
         }
         engine.check_open()?;
-        let whole = RemoteSpan { key: region.key, address: region.address };
-        let submitted = target.submit(self.requests, whole, deadline);
+        for RequestSpan { span, remote, .. } in &mut self.requests {
+            // `check` has found it before.
+            let (part, address) = memory.place(remote.address, span.len() as u64)?;
+            *remote = RemoteSpan { key: part.region.key, address };
+        }
+        let submitted = target.submit(self.requests, deadline);
         let (batch, report) =
             submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
         Ok(Transfer::new(target, batch, report, outdated))
     }
 
-    /// Checks a request against the region's bounds and permissions.
-    fn check(&self, region: &RegionDescriptor) -> Result<(), Error> {
-        for RequestSpan { direction, span, offset, .. } in &self.requests {
+    /// Checks the requests. A node may have registered memory since its descriptor was fetched, so
+    /// an unknown address fetches it once more.
+    async fn check(&self, resolved: Resolved) -> Result<Resolved, Error> {
+        match self.check_in(&resolved.memory) {
+            Ok(()) => Ok(resolved),
+            Err(error) if matches!(error.cause(), Cause::NoSuchAddress { .. }) => {
+                resolved.outdated.store(true, Ordering::Release);
+                let fresh = self.segment.resolve().await?;
+                self.check_in(&fresh.memory).map(|()| fresh)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Checks each request against the bounds and permissions of its region.
+    fn check_in(&self, memory: &RemoteMemory) -> Result<(), Error> {
+        for RequestSpan { direction, span, remote, .. } in &self.requests {
+            let (part, _) = memory.place(remote.address, span.len() as u64)?;
             let allowed = match direction {
-                Direction::Read => region.readable,
-                Direction::Write => region.writable,
+                Direction::Read => part.region.readable,
+                Direction::Write => part.region.writable,
             };
             if !allowed {
                 return Err(Error::peer(Stage::Transfer, Cause::Permission(*direction)));
@@ -445,7 +417,6 @@ impl Batch {
             if *direction == Direction::Read && !span.is_writable() {
                 return Err(Error::local(Stage::Transfer, Cause::ReadOnly));
             }
-            place(region, *offset, span.len() as u64)?;
         }
         Ok(())
     }
@@ -464,7 +435,7 @@ impl IntoFuture for Batch {
 async fn find_ends(
     engine: &Engine,
     pieces: &mut [RequestSpan],
-    remote: Arc<RemoteRegion>,
+    memory: &RemoteMemory,
 ) -> Result<(), Error> {
     if !engine.shared().answers.offer.transports.rdma {
         return Ok(());
@@ -478,7 +449,7 @@ async fn find_ends(
         let again = last.take().filter(|local| has(local, &piece.span));
         last = again.or_else(|| transport.registered(&piece.span));
         match last.clone() {
-            Some(local) => piece.ends = Some(RegionPair { local, remote: remote.clone() }),
+            Some(local) => piece.ends = pair(local, memory, piece)?,
             None => include(&mut unknown, &piece.span)?,
         }
     }
@@ -492,9 +463,20 @@ async fn find_ends(
     // An empty span is never registered and never posted.
     let missing = |piece: &&mut RequestSpan| piece.ends.is_none() && !piece.span.is_empty();
     for piece in pieces.iter_mut().filter(missing) {
-        let local = fresh.iter().find(|local| has(local, &piece.span)).cloned();
-        let remote = remote.clone();
-        piece.ends = local.map(|local| RegionPair { local, remote });
+        if let Some(local) = fresh.iter().find(|local| has(local, &piece.span)) {
+            piece.ends = pair(local.clone(), memory, piece)?;
+        }
     }
     Ok(())
+}
+
+/// Returns the registrations at both ends of a request; none if the peer's end has no keys.
+fn pair(
+    local: Arc<LocalRegion>,
+    memory: &RemoteMemory,
+    piece: &RequestSpan,
+) -> Result<Option<RegionPair>, Error> {
+    let (part, _) = memory.place(piece.remote.address, piece.span.len() as u64)?;
+    let has_keys = !part.region.remote_keys.is_empty();
+    Ok(has_keys.then(|| RegionPair { local, remote: part.keys.clone() }))
 }

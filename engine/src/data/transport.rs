@@ -214,9 +214,9 @@ impl RemoteRegion {
         self.keys.get(first..first + devices)?.get(device).copied()
     }
 
-    /// Returns the location of the byte at `offset`.
-    pub(crate) fn place(&self, offset: u64) -> Location {
-        self.location.at(offset, self.bytes)
+    /// Returns the location of the byte at an address.
+    pub(crate) fn place(&self, address: u64) -> Location {
+        self.location.at(address.saturating_sub(self.address), self.bytes)
     }
 }
 

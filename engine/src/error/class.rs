@@ -49,6 +49,7 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
         Cause::Permission(_)
         | Cause::ReadOnly
         | Cause::OutOfRange { .. }
+        | Cause::NoSuchAddress { .. }
         | Cause::NoSuchSegment { .. } => FailureClass::Protection,
         Cause::Invalid(_)
         | Cause::Name(_)

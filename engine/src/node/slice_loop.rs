@@ -66,7 +66,6 @@ pub struct SliceLoop {
     table: Arc<LaneTable>,
     lanes: Arc<Immediate>,
     pieces: Vec<RequestSpan>,
-    remote: RemoteSpan,
     reports: Vec<(Lifecycle, Vec<Completion>)>,
     _idle: Vec<Arc<Target>>,
     _commands: UnboundedReceiver<Command>,
@@ -149,10 +148,9 @@ impl SliceLoop {
             target
         });
         let idle = idle.collect();
-        let remote = RemoteSpan { key: 1, address: 1 << 32 };
         let pieces = pieces(requests, nics);
         let reports = Vec::new();
-        Self { target, table, lanes, pieces, remote, reports, _idle: idle, _commands: commands }
+        Self { target, table, lanes, pieces, reports, _idle: idle, _commands: commands }
     }
 
     /// Moves one batch.
@@ -160,7 +158,7 @@ impl SliceLoop {
     /// # Panics
     /// If it does not succeed.
     pub fn batch(&mut self) -> BatchReport {
-        let submitted = self.target.submit(self.pieces.clone(), self.remote, None);
+        let submitted = self.target.submit(self.pieces.clone(), None);
         let (_, mut outcome) = submitted.expect("there is room for the batch");
         loop {
             std::mem::swap(&mut self.lanes.reports.lock().ready, &mut self.reports);
@@ -213,6 +211,9 @@ fn set_nics(target: &Target, node: &NodeName, nics: usize, near: usize) -> Vec<N
     paths
 }
 
+/// Address of the peer's region.
+const FIRST_ADDRESS: u64 = 1 << 32;
+
 /// Requests for neighbouring blocks of registered memory.
 fn pieces(count: usize, nics: usize) -> Vec<RequestSpan> {
     let bytes = SliceLoop::REQUEST_BYTES;
@@ -225,7 +226,7 @@ fn pieces(count: usize, nics: usize) -> Vec<RequestSpan> {
         name: "bench".to_owned(),
         key: 1,
         remote_keys: vec![2; nics],
-        address: 1 << 32,
+        address: FIRST_ADDRESS,
         bytes: (count * bytes) as u64,
         cut: None,
         readable: true,
@@ -235,7 +236,9 @@ fn pieces(count: usize, nics: usize) -> Vec<RequestSpan> {
     let piece = |number: usize| {
         let span = memory.span(number * bytes, bytes).expect("within the block");
         let ends = Some(RegionPair { local: local.clone(), remote: remote.clone() });
-        RequestSpan { direction: Direction::Write, span, offset: (number * bytes) as u64, ends }
+        let address = FIRST_ADDRESS + (number * bytes) as u64;
+        let remote = RemoteSpan { key: 1, address };
+        RequestSpan { direction: Direction::Write, span, remote, ends }
     };
     (0..count).map(piece).collect()
 }

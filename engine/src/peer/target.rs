@@ -46,8 +46,8 @@ use tokio::sync::{Notify, oneshot, watch};
 pub(crate) struct RequestSpan {
     pub(crate) direction: Direction,
     pub(crate) span: Span,
-    /// First byte in the peer's region, from its start.
-    pub(crate) offset: u64,
+    /// First byte in the peer's memory.
+    pub(crate) remote: RemoteSpan,
     pub(crate) ends: Option<RegionPair>,
 }
 
@@ -272,7 +272,6 @@ impl Target {
     pub(crate) fn submit(
         &self,
         pieces: Vec<RequestSpan>,
-        region: RemoteSpan,
         deadline: Option<Instant>,
     ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
         let now = self.parts.clock.now();
@@ -281,14 +280,14 @@ impl Target {
         let affinities = state.affinities_of(&pieces);
         let (mut memory, mut bytes) = (HeldMemory::END, 0_u64);
         // From the last to the first, since each slot names the next.
-        for RequestSpan { direction, span, offset, ends } in pieces.into_iter().rev() {
+        for RequestSpan { direction, span, remote, ends } in pieces.into_iter().rev() {
             let length = span.len() as u64;
             bytes = bytes.saturating_add(length);
             memory = state.memory.hold(span, ends, memory);
             requests.push(Request {
                 direction,
                 local: LocalSpan { region: memory, offset: 0 },
-                remote: RemoteSpan { address: region.address + offset, ..region },
+                remote,
                 length,
             });
         }

@@ -1,5 +1,6 @@
 //! Tests of the engine's users, on local sockets and in a simulated network.
 
+mod addresses;
 mod crossing;
 mod directory;
 mod examples;

@@ -56,7 +56,7 @@ impl State {
         let Some(near) = &mut self.near else { return affinities };
         affinities.extend(pieces.iter().map(|piece| {
             piece.ends.as_ref().map_or(Affinity::ANY, |RegionPair { local, remote }| {
-                near.affinity(&local.place(&piece.span), &remote.place(piece.offset))
+                near.affinity(&local.place(&piece.span), &remote.place(piece.remote.address))
             })
         }));
         affinities

@@ -141,8 +141,8 @@ impl Story {
     fn write(&self, bytes: usize) -> Transfer {
         let span = Memory::zeroed(bytes).unwrap().whole();
         let remote = RemoteSpan { key: 1, address: 4_096 };
-        let piece = RequestSpan { direction: Direction::Write, span, offset: 0, ends: None };
-        let (batch, report) = self.target.submit(vec![piece], remote, None).unwrap();
+        let piece = RequestSpan { direction: Direction::Write, span, remote, ends: None };
+        let (batch, report) = self.target.submit(vec![piece], None).unwrap();
         Transfer::new(self.target.clone(), batch, report, Arc::default())
     }
 
