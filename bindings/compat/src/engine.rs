@@ -1,0 +1,746 @@
+//! The engine of the bindings.
+
+use crate::batches::{Batch, BatchId, BatchState, Batches};
+use crate::failure::{Cause, Failure};
+use crate::managed::{Managed, Step};
+use crate::mapped::Mapped;
+use crate::options::Options;
+use crate::regions::{LocalRegion, LocalRegions};
+use crate::runtime::{Process, runtime};
+use handfast::metadata::MetadataOptions;
+use handfast::mooncake::{MooncakeOptions, Notification};
+use handfast::rdma::RdmaOptions;
+use handfast::{
+    Access, Direction, Engine, Memory, Remote, RequestStatus, Segment, ServedSegment, Transfer,
+};
+use handfast_metadata::{Credentials, Source};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::future::ready;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// Time that [`TransferEngine::unregister`] waits for transfers that use the memory.
+pub const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
+/// Maximum requests of one call.
+pub const REQUESTS_MAX: usize = 8 << 20;
+/// Maximum names of peers.
+pub const PEERS_MAX: usize = 65_536;
+
+/// Requests that the engine takes at once.
+const REQUESTS_AT_ONCE: usize = 128 << 10;
+/// Interval at which a waiting call asks its caller for an interruption.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which the end of the use of memory is looked for.
+const USE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Bytes to move, by the addresses at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The direction.
+    pub direction: Direction,
+    /// First byte here.
+    pub local: u64,
+    /// First byte in the peer's memory.
+    pub remote: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// Asks whether a waiting call shall end: every 100 ms.
+pub type Interrupt<'a> = &'a mut (dyn FnMut() -> bool + Send);
+
+/// An engine. All calls may be made from any thread that is no thread of an async runtime, and at
+/// the same time.
+pub struct TransferEngine {
+    /// Not dropped in a forked child, whose copy belongs to the parent.
+    inner: ManuallyDrop<Arc<Inner>>,
+}
+
+struct Inner {
+    engine: Engine,
+    runtime: &'static Handle,
+    process: Process,
+    timeout: Duration,
+    warnings: Vec<String>,
+    regions: RwLock<LocalRegions>,
+    managed: Mutex<Managed>,
+    peers: RwLock<BTreeMap<String, Segment>>,
+    batches: Mutex<Batches>,
+}
+
+impl TransferEngine {
+    /// Starts an engine.
+    ///
+    /// # Errors
+    /// An option is invalid, the store is not usable, or a required device is.
+    pub fn start(options: &Options) -> Result<Self, Failure> {
+        let runtime = runtime()?;
+        let process = Process::this();
+        let invalid = |error: handfast_metadata::StoreError| {
+            Failure::argument(format!("the metadata store cannot be used: {error}"))
+        };
+        let mut builder = Engine::builder()
+            .listen(&options.listen)
+            .advertise(&options.advertise)
+            .transport(options.transport)
+            .rdma(RdmaOptions::default().with(|it| it.devices = options.devices.clone()))
+            .mooncake(MooncakeOptions::default())
+            .adjust(|limits, _| limits.requests_per_batch_max = REQUESTS_AT_ONCE as u32);
+        if let Some(name) = &options.name {
+            builder = builder.name(name);
+        }
+        let user = std::env::var("ETCDCTL_USER").ok().filter(|_| is_etcd(&options.store));
+        let user = user.and_then(|it| it.split_once(':').map(|(a, b)| (a.into(), b.into())));
+        let credentials = Credentials { user, ..Credentials::default() };
+        let engine = outside(runtime, async move {
+            let builder = match options.store.open(credentials).map_err(invalid)? {
+                Some(store) => {
+                    let cluster_id = std::env::var("MC_METADATA_CLUSTER_ID").unwrap_or_default();
+                    let store = MetadataOptions::new(store);
+                    builder.metadata(store.with(|it| it.cluster_id = cluster_id))
+                }
+                None => builder,
+            };
+            let engine = builder.start().await?;
+            engine.publish().await?;
+            Ok::<_, Failure>(engine)
+        })??;
+        let warnings = warnings(&engine);
+        let inner = Inner {
+            engine,
+            runtime,
+            process,
+            timeout: options.timeout,
+            warnings,
+            regions: RwLock::default(),
+            managed: Mutex::default(),
+            peers: RwLock::default(),
+            batches: Mutex::default(),
+        };
+        Ok(Self { inner: ManuallyDrop::new(Arc::new(inner)) })
+    }
+
+    /// What the user should know about the engine's start: fallbacks to TCP, unusable devices, open
+    /// ports.
+    pub fn warnings(&self) -> &[String] {
+        &self.inner.warnings
+    }
+
+    /// The address of the engine, `host:port`.
+    pub fn address(&self) -> &str {
+        self.inner.engine.address()
+    }
+
+    /// The port of the engine's address.
+    pub fn port(&self) -> u16 {
+        let port = self.address().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        port.unwrap_or(0)
+    }
+
+    /// Registers memory: for transfers of this engine, and for peers, which may read and write it.
+    /// `location` is one of Mooncake's, such as `cpu:0`; any other has no effect. Blocks while RDMA
+    /// devices pin pages.
+    ///
+    /// # Safety
+    /// The bytes stay valid for reads and writes until [`TransferEngine::unregister`] has succeeded
+    /// for them or the engine is dropped, and no Rust reference to them exists meanwhile.
+    ///
+    /// # Errors
+    /// They are not writable memory of this process, overlap registered memory, or exceed a limit.
+    #[allow(unsafe_code)]
+    pub unsafe fn register(
+        &self,
+        address: u64,
+        bytes: u64,
+        location: &str,
+    ) -> Result<(), Failure> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.register_all(&[(address, bytes)], location) }
+    }
+
+    /// Registers memory at several places, or none of it.
+    ///
+    /// # Safety
+    /// As of [`TransferEngine::register`], for each place.
+    ///
+    /// # Errors
+    /// As of [`TransferEngine::register`].
+    #[allow(unsafe_code)]
+    pub unsafe fn register_all(
+        &self,
+        places: &[(u64, u64)],
+        location: &str,
+    ) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        let mapped = Mapped::read()?;
+        for (address, bytes) in places {
+            mapped.check(*address, *bytes)?;
+        }
+        for (done, (address, bytes)) in places.iter().enumerate() {
+            let start = std::ptr::with_exposed_provenance_mut(*address as usize);
+            // SAFETY: the caller keeps the bytes valid while the block lives: `unregister` drops
+            // its last handle, and so does the engine's drop.
+            let memory = unsafe { Memory::from_raw(start, *bytes as usize, Arc::new(())) };
+            let served = memory.map_err(handfast::Error::from).map_err(Failure::from);
+            if let Err(failure) = served.and_then(|memory| self.serve(memory, location)) {
+                for (address, _) in &places[..done] {
+                    // They were registered just now, and nobody knows them yet.
+                    let _ = self.unregister(*address);
+                }
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(&self, memory: Memory, location: &str) -> Result<(), Failure> {
+        let inner = &self.inner;
+        let address = memory.address();
+        let name = format!("{address:016x}");
+        // Reserves the place; the lock is not held while pages are pinned.
+        inner.regions.write().insert(LocalRegion { memory: memory.clone(), served: None })?;
+        let mut register = inner.engine.register(&name).access(Access::READ_WRITE).mooncake();
+        if let Some(location) = Some(location).filter(|it| *it != "*").and_then(|it| it.parse().ok())
+        {
+            register = register.location(location);
+        }
+        let _entered = inner.runtime.enter();
+        match register.serve(memory.whole()) {
+            Ok(served) => {
+                drop(memory);
+                inner.regions.write().set_served(address, served);
+                Ok(())
+            }
+            Err(error) => {
+                let _ = inner.regions.write().remove(address);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Ends the registration of the memory that begins at `address`, and waits until nothing of the
+    /// engine touches it any more.
+    ///
+    /// # Errors
+    /// [`Cause::NotRegistered`]; [`Cause::InUse`] when transfers use it for longer than
+    /// [`UNREGISTER_WAIT`]: peers do not reach it any more, and the call may be repeated.
+    pub fn unregister(&self, address: u64) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        let mut region = self.inner.regions.write().remove(address)?;
+        let _entered = self.inner.runtime.enter();
+        drop(region.served.take());
+        let started = Instant::now();
+        while region.memory.holders() > 1 {
+            if started.elapsed() >= UNREGISTER_WAIT {
+                self.inner.regions.write().insert(region)?;
+                return Err(Cause::InUse { address, waited: UNREGISTER_WAIT }.into());
+            }
+            std::thread::sleep(USE_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Number of registered pieces of memory.
+    pub fn registered(&self) -> usize {
+        self.inner.regions.read().len()
+    }
+
+    /// Moves bytes to or from a peer, and waits for the end. A notification is sent after the last
+    /// byte. Without a timeout the engine's holds, and one nanosecond more for each byte.
+    ///
+    /// # Errors
+    /// Nothing of the engine touches the local memory after an error; [`Failure::remote`] tells of
+    /// the peer's.
+    pub fn transfer(
+        &self,
+        peer: &str,
+        requests: &[Request],
+        notification: Option<&Notification>,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        outside(inner.runtime, async {
+            let submitted = inner.submit(peer, requests, timeout);
+            let transfers = interruptible(submitted, interrupt).await??;
+            settle(transfers, asked(interrupt)).await.1?;
+            if let Some(notification) = notification {
+                inner.engine.notify(peer, notification).await?;
+            }
+            Ok(())
+        })?
+    }
+
+    /// Makes an empty batch for so many requests.
+    ///
+    /// # Errors
+    /// [`Cause::Limit`].
+    pub fn allocate(&self, capacity: usize) -> Result<BatchId, Failure> {
+        self.inner.process.check()?;
+        self.inner.batches.lock().allocate(capacity).map(|(id, _)| id)
+    }
+
+    /// Adds requests to a batch, and starts them. Waits for the peer's answer if it was not opened
+    /// before.
+    ///
+    /// # Errors
+    /// Nothing was started.
+    pub fn submit_to(
+        &self,
+        id: BatchId,
+        peer: &str,
+        requests: &[Request],
+        notification: Option<Notification>,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        let batch = inner.batches.lock().get(id)?;
+        let submitted = interruptible(inner.submit(peer, requests, timeout), interrupt);
+        let transfers = outside(inner.runtime, submitted)???;
+        let part = match batch.add(requests) {
+            Ok(part) => part,
+            Err(failure) => {
+                let (_, ended) = outside(inner.runtime, settle(transfers, ready(())))?;
+                let remote = ended.err().map_or(Remote::Untouched, |it| it.remote());
+                return Err(failure.with_remote(remote));
+            }
+        };
+        let notification = notification.map(|it| (inner.engine.clone(), peer.to_owned(), it));
+        inner.runtime.spawn(drive(batch, part, transfers, notification));
+        Ok(())
+    }
+
+    /// Starts requests as a batch of their own.
+    ///
+    /// # Errors
+    /// Nothing was started.
+    pub fn submit(
+        &self,
+        peer: &str,
+        requests: &[Request],
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<BatchId, Failure> {
+        let id = self.allocate(requests.len())?;
+        let submitted = self.submit_to(id, peer, requests, None, timeout, interrupt);
+        if submitted.is_err() {
+            self.free(id)?;
+        }
+        submitted.map(|()| id)
+    }
+
+    /// State of a batch. Does not wait.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`].
+    pub fn state(&self, id: BatchId) -> Result<BatchState, Failure> {
+        self.inner.process.check()?;
+        let batch = self.inner.batches.lock().get(id)?;
+        Ok(batch.state())
+    }
+
+    /// State of one request of a batch. Does not wait.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`], or the batch has no such request.
+    pub fn request_state(&self, id: BatchId, request: usize) -> Result<BatchState, Failure> {
+        self.inner.process.check()?;
+        let batch = self.inner.batches.lock().get(id)?;
+        batch.request_state(request)
+    }
+
+    /// Waits for the end of a batch. An interruption cancels it, and waits for that.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`], or [`Cause::Interrupted`].
+    pub fn wait(&self, id: BatchId, interrupt: Interrupt<'_>) -> Result<BatchState, Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        let batch = inner.batches.lock().get(id)?;
+        let ended = batch.end_of_all();
+        outside(inner.runtime, async {
+            tokio::pin!(ended);
+            match interruptible(&mut ended, interrupt).await {
+                Ok(state) => Ok(state),
+                Err(failure) => {
+                    batch.cancel();
+                    ended.await;
+                    Err(failure)
+                }
+            }
+        })?
+    }
+
+    /// Cancels what is under way in a batch; it ends soon.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`].
+    pub fn cancel(&self, id: BatchId) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        self.inner.batches.lock().get(id)?.cancel();
+        Ok(())
+    }
+
+    /// Forgets a finished batch.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`], or [`Cause::Unfinished`].
+    pub fn free(&self, id: BatchId) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        self.inner.batches.lock().free(id)
+    }
+
+    /// Calls a function on a thread of the engine at the end of a batch, at once if it has ended.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`].
+    pub fn at_end(&self, id: BatchId, then: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        let batch = self.inner.batches.lock().get(id)?;
+        self.inner.runtime.spawn(async move {
+            batch.end_of_all().await;
+            then();
+        });
+        Ok(())
+    }
+
+    /// Waits until no earlier failed write to a peer can land in its memory any more.
+    ///
+    /// # Errors
+    /// The peer cannot be reached, or is a Mooncake node, which cannot tell.
+    pub fn fence(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        let fenced = async { Ok::<_, Failure>(inner.peer(peer).await?.fence().await?) };
+        outside(inner.runtime, interruptible(fenced, interrupt))??
+    }
+
+    /// Ends every transfer and closes the engine. Waits until nothing touches memory any more.
+    pub fn close(&self) {
+        // A forked child and a thread of a runtime leave the engine as it is.
+        if self.inner.process.check().is_ok() {
+            let _ = outside(self.inner.runtime, self.inner.engine.close());
+        }
+    }
+
+    /// Opens a peer, unless it is open.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn open(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        outside(inner.runtime, async {
+            interruptible(inner.peer(peer), interrupt).await?.map(drop)
+        })?
+    }
+
+    /// Forgets a peer; the next use opens it anew. Tells whether it was open.
+    pub fn close_peer(&self, peer: &str) -> bool {
+        self.inner.peers.write().remove(peer).is_some()
+    }
+
+    /// Checks that a peer answers calls.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn probe(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        let probed = inner.engine.probe(peer);
+        Ok(outside(inner.runtime, interruptible(probed, interrupt))???)
+    }
+
+    /// Asks a peer for what it serves, in the order of registration.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn segments(
+        &self,
+        peer: &str,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Vec<ServedSegment>, Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        let asked = inner.engine.segments(peer);
+        Ok(outside(inner.runtime, interruptible(asked, interrupt))???)
+    }
+
+    /// Sends a notification.
+    ///
+    /// # Errors
+    /// The peer cannot be reached, or refuses it.
+    pub fn notify(
+        &self,
+        peer: &str,
+        notification: &Notification,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        let sent = inner.engine.notify(peer, notification);
+        Ok(outside(inner.runtime, interruptible(sent, interrupt))???)
+    }
+
+    /// Takes the notifications received since the last call.
+    ///
+    /// # Errors
+    /// [`Cause::Forked`].
+    pub fn take_notifications(&self) -> Result<Vec<Notification>, Failure> {
+        self.inner.process.check()?;
+        Ok(self.inner.engine.take_notifications())
+    }
+
+    /// Allocates memory and registers it.
+    ///
+    /// # Errors
+    /// The length is out of range, or a limit is reached.
+    pub fn allocate_managed(&self, bytes: usize) -> Result<u64, Failure> {
+        self.inner.process.check()?;
+        loop {
+            let step = self.inner.managed.lock().take(bytes)?;
+            let block = match step {
+                Step::Ready(address) => return Ok(address),
+                Step::Block(block) => block,
+            };
+            let memory = Memory::zeroed(block).map_err(handfast::Error::from)?;
+            let address = memory.address();
+            self.serve(memory, "*")?;
+            self.inner.managed.lock().add_block(address, block, bytes);
+        }
+    }
+
+    /// Gives back memory of [`TransferEngine::allocate_managed`], with the same length.
+    ///
+    /// # Errors
+    /// It was not allocated, or with another length.
+    pub fn free_managed(&self, address: u64, bytes: usize) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        self.inner.managed.lock().give(address, bytes)
+    }
+
+    /// Copies bytes to registered memory.
+    ///
+    /// # Errors
+    /// [`Cause::NotRegistered`].
+    pub fn copy_in(&self, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        let span = self.inner.regions.read().finder().find(address, bytes.len() as u64)?;
+        let copied = span.memory().copy_in(span.offset(), bytes);
+        Ok(copied.map_err(handfast::Error::from)?)
+    }
+
+    /// Copies bytes from registered memory.
+    ///
+    /// # Errors
+    /// [`Cause::NotRegistered`].
+    pub fn copy_out(&self, address: u64, bytes: usize) -> Result<Vec<u8>, Failure> {
+        self.inner.process.check()?;
+        let span = self.inner.regions.read().finder().find(address, bytes as u64)?;
+        let mut copy = vec![0; bytes];
+        let copied = span.memory().copy_out(span.offset(), &mut copy);
+        copied.map_err(handfast::Error::from)?;
+        Ok(copy)
+    }
+}
+
+impl Drop for TransferEngine {
+    /// Closes the engine, and waits until nothing touches memory any more. In a forked child the
+    /// engine is left alone.
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        if self.inner.process.check().is_err() {
+            return;
+        }
+        let inner = &self.inner;
+        // On a thread of a runtime the engine closes without a wait.
+        let _ = outside(inner.runtime, inner.engine.close());
+        let _entered = self.inner.runtime.enter();
+        // SAFETY: `inner` is not used any more.
+        unsafe { ManuallyDrop::drop(&mut self.inner) };
+    }
+}
+
+impl Inner {
+    /// Returns a peer's memory; opens the peer at its first use.
+    async fn peer(&self, name: &str) -> Result<Segment, Failure> {
+        if let Some(known) = self.peers.read().get(name) {
+            return Ok(known.clone());
+        }
+        let opened = self.engine.open_by_address(name).await?;
+        let mut peers = self.peers.write();
+        if peers.len() >= PEERS_MAX {
+            let cure = "close peers that are gone";
+            return Err(Cause::Limit { name: "PEERS_MAX", max: PEERS_MAX, cure }.into());
+        }
+        Ok(peers.entry(name.to_owned()).or_insert(opened).clone())
+    }
+
+    /// Starts requests: all, or none. Empty ones are complete.
+    async fn submit(
+        &self,
+        peer: &str,
+        requests: &[Request],
+        timeout: Option<Duration>,
+    ) -> Result<Vec<Transfer>, Failure> {
+        if requests.len() > REQUESTS_MAX {
+            let cure = "split the call";
+            return Err(Cause::Limit { name: "REQUESTS_MAX", max: REQUESTS_MAX, cure }.into());
+        }
+        let segment = self.peer(peer).await?;
+        let bytes = requests.iter().fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
+        let timeout = timeout.unwrap_or(self.timeout + Duration::from_nanos(bytes));
+        let batches = self.batches_of(&segment, requests)?;
+        let mut transfers = Vec::with_capacity(batches.len());
+        for batch in batches {
+            match batch.timeout(timeout).submit().await {
+                Ok(transfer) => transfers.push(transfer),
+                Err(error) => {
+                    let (_, ended) = settle(transfers, ready(())).await;
+                    let remote = ended.err().map_or(Remote::Untouched, |it| it.remote());
+                    return Err(Failure::from(error).with_remote(remote));
+                }
+            }
+        }
+        Ok(transfers)
+    }
+
+    fn batches_of(
+        &self,
+        segment: &Segment,
+        requests: &[Request],
+    ) -> Result<Vec<handfast::Batch>, Failure> {
+        let regions = self.regions.read();
+        let mut finder = regions.finder();
+        let mut batches = Vec::with_capacity(requests.len().div_ceil(REQUESTS_AT_ONCE));
+        for chunk in requests.chunks(REQUESTS_AT_ONCE) {
+            let mut batch = segment.batch();
+            let mut is_empty = true;
+            for Request { direction, local, remote, bytes } in chunk {
+                if *bytes == 0 {
+                    continue;
+                }
+                is_empty = false;
+                let span = finder.find(*local, *bytes)?;
+                batch = match direction {
+                    Direction::Read => batch.read(&span, *remote),
+                    Direction::Write => batch.write(&span, *remote),
+                };
+            }
+            if !is_empty {
+                batches.push(batch);
+            }
+        }
+        Ok(batches)
+    }
+}
+
+fn is_etcd(store: &Source) -> bool {
+    matches!(store, Source::Etcd(_))
+}
+
+fn warnings(engine: &Engine) -> Vec<String> {
+    let fallbacks = engine.fallbacks();
+    let fallbacks = fallbacks.iter().map(|it| format!("lanes run over TCP: {}", it.reason()));
+    let devices = engine.unusable_devices().iter();
+    let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
+    let exposure = engine.exposure().map(|it| it.to_string());
+    fallbacks.chain(devices).chain(exposure).collect()
+}
+
+/// Runs a future on the calling thread.
+///
+/// # Errors
+/// The thread belongs to an async runtime, which a blocking call would stop.
+fn outside<F: Future>(runtime: &Handle, future: F) -> Result<F::Output, Failure> {
+    if Handle::try_current().is_ok() {
+        let text = "blocking calls are not allowed on the threads of an async runtime";
+        return Err(Failure::argument(text));
+    }
+    Ok(runtime.block_on(future))
+}
+
+/// Ends when the caller interrupts the call.
+async fn asked(interrupt: Interrupt<'_>) {
+    loop {
+        tokio::time::sleep(INTERRUPT_INTERVAL).await;
+        if interrupt() {
+            return;
+        }
+    }
+}
+
+/// Waits for a future, unless the caller interrupts the call.
+async fn interruptible<F: Future>(
+    future: F,
+    interrupt: Interrupt<'_>,
+) -> Result<F::Output, Failure> {
+    tokio::select! {
+        biased;
+        output = future => Ok(output),
+        () = asked(interrupt) => Err(Cause::Interrupted.into()),
+    }
+}
+
+/// Waits for the end of transfers. The first failure cancels the others, and `cancelled` all.
+/// Returns the ends of all requests, unless the engine closed before.
+async fn settle(
+    transfers: Vec<Transfer>,
+    cancelled: impl Future<Output = ()>,
+) -> (Option<Vec<RequestStatus>>, Result<(), Failure>) {
+    tokio::pin!(cancelled);
+    let (mut statuses, mut failure) = (Some(Vec::new()), None::<Failure>);
+    let mut left = transfers.into_iter();
+    while let Some(mut transfer) = left.next() {
+        let outcome = tokio::select! {
+            biased;
+            outcome = &mut transfer => outcome,
+            () = &mut cancelled, if failure.is_none() => {
+                failure = Some(Cause::Interrupted.into());
+                transfer.cancel();
+                left.as_slice().iter().for_each(Transfer::cancel);
+                transfer.await
+            }
+        };
+        let report = match &outcome {
+            Ok(report) => Some(report),
+            Err(error) => error.report(),
+        };
+        statuses = statuses.zip(report).map(|(mut all, report)| {
+            all.extend_from_slice(&report.requests);
+            all
+        });
+        if let Err(error) = outcome {
+            let ended = Failure::from(error);
+            let remote = ended.remote();
+            if failure.is_none() {
+                left.as_slice().iter().for_each(Transfer::cancel);
+            }
+            failure = Some(failure.unwrap_or(ended).with_remote(remote));
+        }
+    }
+    (statuses, failure.map_or(Ok(()), Err))
+}
+
+/// Follows a part of a batch to its end.
+async fn drive(
+    batch: Arc<Batch>,
+    part: usize,
+    transfers: Vec<Transfer>,
+    notification: Option<(Engine, String, Notification)>,
+) {
+    let (statuses, ended) = settle(transfers, batch.cancelled()).await;
+    let ended = match (ended, notification) {
+        (Ok(()), Some((engine, peer, notification))) => {
+            engine.notify(&peer, &notification).await.map_err(Failure::from)
+        }
+        (ended, _) => ended,
+    };
+    batch.end(part, statuses, ended);
+}

@@ -1,0 +1,191 @@
+//! Errors of the bindings' calls.
+
+use handfast::Remote;
+use std::fmt;
+use std::time::Duration;
+
+/// A failed call.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    cause: Cause,
+    remote: Remote,
+}
+
+/// Cause of a failed call.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The engine's error.
+    #[error("{0}")]
+    Engine(handfast::Error),
+    /// An argument is invalid.
+    #[error("{0}")]
+    Argument(String),
+    /// No registered memory holds the bytes.
+    #[error(
+        "no registered memory holds {bytes} bytes at {address:#x}: register it first, in one piece"
+    )]
+    NotRegistered {
+        /// First byte.
+        address: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+    /// Registered memory has some of the bytes.
+    #[error(
+        "{bytes} bytes at {address:#x} overlap {registered_bytes} registered bytes at \
+         {registered:#x}: unregister those first"
+    )]
+    Overlap {
+        /// First byte.
+        address: u64,
+        /// Length in bytes.
+        bytes: u64,
+        /// First byte of the registered memory.
+        registered: u64,
+        /// Its length in bytes.
+        registered_bytes: u64,
+    },
+    /// Transfers still use the memory.
+    #[error(
+        "transfers still use the memory at {address:#x} after {} ms: wait for them and \
+         unregister it again", waited.as_millis()
+    )]
+    InUse {
+        /// First byte.
+        address: u64,
+        /// Time waited.
+        waited: Duration,
+    },
+    /// No batch has the number, or it has been taken.
+    #[error("no batch has the number {0}: it never had, or its result was taken before")]
+    NoSuchBatch(u64),
+    /// The batch is not finished.
+    #[error("the batch {0} is not finished: take its result first")]
+    Unfinished(u64),
+    /// A limit of the bindings is reached.
+    #[error("the limit {name} of {max} is reached: {cure}")]
+    Limit {
+        /// The limit.
+        name: &'static str,
+        /// Its value.
+        max: usize,
+        /// What to do.
+        cure: &'static str,
+    },
+    /// The engine was made before a fork, in another process.
+    #[error("the engine belongs to the parent process: create one after the fork, in the child")]
+    Forked,
+    /// The caller interrupted the call.
+    #[error("the call was interrupted")]
+    Interrupted,
+}
+
+impl Failure {
+    pub(crate) fn argument(text: impl Into<String>) -> Self {
+        Cause::Argument(text.into()).into()
+    }
+
+    /// The cause.
+    pub fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    /// The engine's error, if it is one.
+    pub fn engine_error(&self) -> Option<&handfast::Error> {
+        match &self.cause {
+            Cause::Engine(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The side at fault: `local` or `peer`.
+    pub fn side(&self) -> String {
+        self.engine_error().map_or("local".into(), |error| format!("{:?}", error.side()).to_lowercase())
+    }
+
+    /// The stage that failed, in words.
+    pub fn stage(&self) -> String {
+        match &self.cause {
+            Cause::Engine(error) => error.stage().to_string(),
+            Cause::Overlap { .. } | Cause::InUse { .. } => "registering memory".into(),
+            Cause::NotRegistered { .. } | Cause::NoSuchBatch(_) | Cause::Unfinished(_) => {
+                "the transfer".into()
+            }
+            Cause::Interrupted => "the transfer".into(),
+            Cause::Argument(_) | Cause::Limit { .. } | Cause::Forked => "configuration".into(),
+        }
+    }
+
+    /// The id for `handfast explain`, if the engine failed.
+    pub fn id(&self) -> Option<&'static str> {
+        self.engine_error().map(|error| error.diagnosis_id().as_str())
+    }
+
+    /// State of the peer's memory after failed writes. `Untouched` if nothing was posted.
+    pub fn remote(&self) -> Remote {
+        self.remote
+    }
+
+    /// The same failure of a call whose other parts left the peer's memory in this state.
+    pub(crate) fn with_remote(mut self, other: Remote) -> Self {
+        self.remote = worse(self.remote, other);
+        self
+    }
+
+    /// Whether the deadline passed.
+    pub fn is_timeout(&self) -> bool {
+        self.engine_error().is_some_and(|error| *error.cause() == handfast::Cause::DeadlinePassed)
+    }
+
+    /// The negative code that Mooncake's functions return for it.
+    pub fn code(&self) -> i32 {
+        match &self.cause {
+            Cause::Limit { .. } => -2,
+            Cause::NotRegistered { .. } => -3,
+            Cause::InUse { .. } | Cause::Unfinished(_) => -4,
+            Cause::Overlap { .. } => -7,
+            Cause::Engine(error) => match error.stage() {
+                handfast::Stage::Metadata | handfast::Stage::Connect => -200,
+                handfast::Stage::Handshake => -201,
+                handfast::Stage::Device => -202,
+                handfast::Stage::Registration => -302,
+                _ => -1,
+            },
+            Cause::Argument(_) | Cause::NoSuchBatch(_) | Cause::Forked | Cause::Interrupted => -1,
+        }
+    }
+}
+
+impl From<Cause> for Failure {
+    fn from(cause: Cause) -> Self {
+        let remote = match &cause {
+            Cause::Engine(error) => error.remote().unwrap_or(Remote::Untouched),
+            _ => Remote::Untouched,
+        };
+        Self { cause, remote }
+    }
+}
+
+/// Returns the state that says less.
+fn worse(one: Remote, other: Remote) -> Remote {
+    match (one, other) {
+        (Remote::Indeterminate, _) | (_, Remote::Indeterminate) => Remote::Indeterminate,
+        (Remote::Fenced, _) | (_, Remote::Fenced) => Remote::Fenced,
+        (Remote::Untouched, Remote::Untouched) => Remote::Untouched,
+    }
+}
+
+impl From<handfast::Error> for Failure {
+    fn from(error: handfast::Error) -> Self {
+        Cause::Engine(error).into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+impl std::error::Error for Failure {}

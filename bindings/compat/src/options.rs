@@ -1,0 +1,198 @@
+//! Arguments of an engine in Mooncake's form, and the environment variables that change them.
+
+use crate::failure::Failure;
+use handfast::TransportChoice;
+use handfast_core::address::host_and_port;
+use handfast_metadata::Source;
+use std::env;
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+/// Time limit of a transfer without `MC_TRANSFER_TIMEOUT`, as in Mooncake.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// Least value of `MC_TRANSFER_TIMEOUT`, as in Mooncake.
+pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
+
+/// The variable that chooses the transport for callers that cannot: `tcp`, `rdma` or `auto`.
+const TRANSPORT: &str = "HANDFAST_TRANSPORT";
+
+/// Options of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// Listening address, `host:port`.
+    pub listen: String,
+    /// Host that peers use.
+    pub advertise: String,
+    /// Name in a metadata store; `None` for the advertised address.
+    pub name: Option<String>,
+    /// The metadata store.
+    pub store: Source,
+    /// Transport of lanes.
+    pub transport: TransportChoice,
+    /// RDMA devices by name; empty for all usable ones.
+    pub devices: Vec<String>,
+    /// Time limit of a transfer, without the time for its bytes.
+    pub timeout: Duration,
+}
+
+impl Options {
+    /// Reads the arguments of Mooncake's `initialize`, and the environment.
+    ///
+    /// # Errors
+    /// An argument or a variable is invalid.
+    pub fn of_mooncake(
+        local_name: &str,
+        metadata: &str,
+        protocol: &str,
+        devices: &str,
+    ) -> Result<Self, Failure> {
+        let host = host_of(local_name)?;
+        let store: Source = metadata.parse().map_err(|error| {
+            Failure::argument(format!("the metadata server '{metadata}' is invalid: {error}"))
+        })?;
+        let name = (store != Source::Peers).then(|| local_name.to_owned());
+        let (listen, advertise) = place(&host)?;
+        let devices = devices.split(',').map(str::trim).filter(|name| !name.is_empty());
+        Ok(Self {
+            listen,
+            advertise,
+            name,
+            store,
+            transport: transport(protocol)?,
+            devices: devices.map(str::to_owned).collect(),
+            timeout: timeout()?,
+        })
+    }
+}
+
+/// Returns the host of `host`, `host:port` or `[host]:port`.
+fn host_of(name: &str) -> Result<String, Failure> {
+    let invalid =
+        |error| Failure::argument(format!("the local name '{name}' is not HOST[:PORT]: {error}"));
+    host_and_port(name).map(|(host, _)| host.to_owned()).map_err(invalid)
+}
+
+/// Returns the address to listen at and the host to advertise. Peers may use another address of the
+/// machine than the one in the name, so a node listens at all of them, unless its name is local.
+fn place(host: &str) -> Result<(String, String), Failure> {
+    let said = variable("MC_TCP_BIND_ADDRESS");
+    let host = said.as_deref().unwrap_or(host);
+    let address: Option<IpAddr> = host.parse().ok();
+    match address {
+        Some(address) if address.is_loopback() => Ok((at(host), host.to_owned())),
+        Some(address) if address.is_unspecified() => Ok((at(host), outward(address)?)),
+        Some(IpAddr::V6(_)) => Ok((at("::"), host.to_owned())),
+        None if host == "localhost" => Ok((at("127.0.0.1"), "127.0.0.1".to_owned())),
+        _ => Ok((at("0.0.0.0"), host.to_owned())),
+    }
+}
+
+/// Any free port of a host.
+fn at(host: &str) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:0"),
+        false => format!("{host}:0"),
+    }
+}
+
+/// Returns the address of the interface of the default route, or loopback without one. Sends
+/// nothing.
+fn outward(unspecified: IpAddr) -> Result<String, Failure> {
+    let (any, somewhere, loopback) = match unspecified {
+        IpAddr::V4(_) => ("0.0.0.0:0", "192.0.2.1:9", "127.0.0.1"),
+        IpAddr::V6(_) => ("[::]:0", "[2001:db8::1]:9", "::1"),
+    };
+    let failed = |error| Failure::argument(format!("no address to advertise: {error}"));
+    let socket = UdpSocket::bind(any).map_err(failed)?;
+    let routed = socket.connect(somewhere).and_then(|()| socket.local_addr());
+    Ok(routed.map_or_else(|_| loopback.to_owned(), |address| address.ip().to_string()))
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Mooncake's callers name `rdma` by default, on machines without a device too.
+fn transport(protocol: &str) -> Result<TransportChoice, Failure> {
+    if env::var_os("MC_FORCE_TCP").is_some() {
+        return Ok(TransportChoice::Tcp);
+    }
+    if let Some(chosen) = variable(TRANSPORT) {
+        return match &*chosen {
+            "tcp" => Ok(TransportChoice::Tcp),
+            "rdma" => Ok(TransportChoice::Rdma),
+            "auto" => Ok(TransportChoice::Auto),
+            _ => Err(Failure::argument(format!(
+                "{TRANSPORT} is '{chosen}': expected tcp, rdma or auto"
+            ))),
+        };
+    }
+    match protocol {
+        "tcp" => Ok(TransportChoice::Tcp),
+        "rdma" => Ok(TransportChoice::Auto),
+        _ => Err(Failure::argument(format!(
+            "the protocol '{protocol}' is not supported: use tcp, or rdma, which falls back to tcp"
+        ))),
+    }
+}
+
+fn timeout() -> Result<Duration, Failure> {
+    const NAME: &str = "MC_TRANSFER_TIMEOUT";
+    let Some(text) = variable(NAME) else { return Ok(TIMEOUT_DEFAULT) };
+    let seconds: u64 = text.trim().parse().map_err(|_| {
+        Failure::argument(format!("{NAME} is '{text}': expected a number of seconds"))
+    })?;
+    Ok(Duration::from_secs(seconds).clamp(TIMEOUT_MIN, TIMEOUT_MAX))
+}
+
+/// Greatest value of `MC_TRANSFER_TIMEOUT`: a day.
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(name: &str, metadata: &str, protocol: &str) -> Result<Options, Failure> {
+        Options::of_mooncake(name, metadata, protocol, " mlx5_0, ,mlx5_1 ")
+    }
+
+    #[test]
+    fn name_gives_host_and_any_port() {
+        let placed = |name| {
+            let it = options(name, "P2PHANDSHAKE", "tcp").unwrap();
+            (it.listen, it.advertise, it.name)
+        };
+        let at = |listen: &str, advertise: &str| (listen.into(), advertise.into(), None);
+        assert_eq!(placed("127.0.0.1"), at("127.0.0.1:0", "127.0.0.1"));
+        assert_eq!(placed("127.0.0.1:12345"), at("127.0.0.1:0", "127.0.0.1"));
+        assert_eq!(placed("10.1.2.3"), at("0.0.0.0:0", "10.1.2.3"));
+        assert_eq!(placed("node-7:80"), at("0.0.0.0:0", "node-7"));
+        assert_eq!(placed("[::1]:5"), at("[::1]:0", "::1"));
+        assert_eq!(placed("fd00::7"), at("[::]:0", "fd00::7"));
+        let anywhere = placed("0.0.0.0");
+        assert!(anywhere.1.parse::<IpAddr>().is_ok_and(|it| !it.is_unspecified()));
+    }
+
+    #[test]
+    fn name_in_a_store_is_taken_literally() {
+        let it = options("127.0.0.1:12345", "http://127.0.0.1:8080/metadata", "tcp").unwrap();
+        assert_eq!(it.name.as_deref(), Some("127.0.0.1:12345"));
+        assert_eq!(it.devices, ["mlx5_0", "mlx5_1"]);
+        assert_eq!(options("h", "h2:2379", "rdma").unwrap().transport, TransportChoice::Auto);
+    }
+
+    #[test]
+    fn invalid_arguments_are_named() {
+        for (name, metadata, protocol, word) in [
+            ("127.0.0.1:99999", "P2PHANDSHAKE", "tcp", "local name"),
+            ("", "P2PHANDSHAKE", "tcp", "local name"),
+            ("h", "redis:/x", "tcp", "metadata server"),
+            ("h", "P2PHANDSHAKE", "nvlink", "protocol 'nvlink'"),
+        ] {
+            let error = options(name, metadata, protocol).unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+            assert_eq!(error.code(), -1);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Engines of one process that move bytes by raw addresses.
+
+use handfast_compat::{
+    BatchState, Cause, Direction, Failure, Notification, Options, Remote, Request, TransferEngine,
+};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that the test owns, and registers by address.
+struct Buffer(Box<[u8]>);
+
+impl Buffer {
+    fn new(bytes: usize, seed: usize) -> Self {
+        Self((0..bytes).map(|place| (place * 7 + place / 251 + seed) as u8).collect())
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64
+    }
+
+    #[allow(unsafe_code)]
+    fn register(&self, engine: &TransferEngine) -> Result<(), Failure> {
+        // SAFETY: the buffers of each test outlive its engines, and are read only when nothing
+        // writes them.
+        unsafe { engine.register(self.address(), self.0.len() as u64, "*") }
+    }
+
+    /// Bytes as they are now; other engines have written them.
+    fn content(&self) -> Vec<u8> {
+        let bytes = std::hint::black_box(&self.0);
+        bytes.to_vec()
+    }
+}
+
+fn engine() -> TransferEngine {
+    let options = Options::of_mooncake("127.0.0.1", "P2PHANDSHAKE", "tcp", "").unwrap();
+    TransferEngine::start(&options).unwrap()
+}
+
+fn request(direction: Direction, local: u64, remote: u64, bytes: u64) -> Request {
+    Request { direction, local, remote, bytes }
+}
+
+fn never() -> impl FnMut() -> bool {
+    || false
+}
+
+#[test]
+fn two_engines_of_a_process_write_and_read() {
+    let (here, there) = (Buffer::new(1 << 20, 1), Buffer::new(1 << 20, 9));
+    let (user, owner) = (engine(), engine());
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    let write = request(Direction::Write, here.address() + 100, there.address() + 5, 300_000);
+    let read = request(Direction::Read, here.address() + 500_000, there.address() + 400_000, 77);
+    let told = Notification { name: "kv".into(), message: "done".into() };
+    user.transfer(owner.address(), &[write, read], Some(&told), None, &mut never()).unwrap();
+    assert!(there.content()[5..300_005] == here.content()[100..300_100]);
+    assert!(here.content()[500_000..500_077] == there.content()[400_000..400_077]);
+    assert_eq!(owner.take_notifications().unwrap(), [told]);
+    let served = user.segments(owner.address(), &mut never()).unwrap();
+    assert_eq!((served[0].address, served[0].bytes), (there.address(), 1 << 20));
+    user.probe(owner.address(), &mut never()).unwrap();
+    user.unregister(here.address()).unwrap();
+    owner.unregister(there.address()).unwrap();
+}
+
+/// More requests than the engine takes at once, among them empty ones.
+#[test]
+fn batch_of_two_hundred_thousand_requests_is_one_batch() {
+    const REQUESTS: usize = 200_000;
+    let (here, there) = (Buffer::new(REQUESTS * 4, 1), Buffer::new(REQUESTS * 4, 2));
+    let (user, owner) = (engine(), engine());
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    let piece = |place: usize| {
+        let offset = (place * 4) as u64;
+        let bytes = if place % 1_000 == 7 { 0 } else { 4 };
+        request(Direction::Write, here.address() + offset, there.address() + offset, bytes)
+    };
+    let requests: Vec<_> = (0..REQUESTS).map(piece).collect();
+    let id = user.submit(owner.address(), &requests, None, &mut never()).unwrap();
+    let state = user.wait(id, &mut never()).unwrap();
+    let moved = (REQUESTS - REQUESTS / 1_000) as u64 * 4;
+    assert!(matches!(state, BatchState::Done { bytes } if bytes == moved), "{state:?}");
+    for (place, bytes) in [(0, 4), (7, 0), (8, 4), (REQUESTS - 1, 4)] {
+        let state = user.request_state(id, place).unwrap();
+        assert!(matches!(state, BatchState::Done { bytes: done } if done == bytes), "{state:?}");
+    }
+    assert!(user.request_state(id, REQUESTS).is_err());
+    user.free(id).unwrap();
+    assert!(matches!(user.state(id).unwrap_err().cause(), Cause::NoSuchBatch(_)));
+    let skipped = |place: usize| (place / 4) % 1_000 == 7;
+    let (here, there) = (here.content(), there.content());
+    let old = Buffer::new(REQUESTS * 4, 2).0;
+    let wrong = (0..REQUESTS * 4)
+        .find(|&it| there[it] != if skipped(it) { old[it] } else { here[it] });
+    assert_eq!(wrong, None);
+}
+
+#[test]
+fn what_is_not_registered_is_refused_on_both_sides() {
+    let (here, there) = (Buffer::new(4_096, 1), Buffer::new(4_096, 2));
+    let (user, owner) = (engine(), engine());
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    let (ours, theirs) = (here.address(), there.address());
+    let write = |local, remote, bytes| {
+        let requests = [request(Direction::Write, local, remote, bytes)];
+        user.transfer(owner.address(), &requests, None, None, &mut never()).unwrap_err()
+    };
+    for (local, bytes) in [(ours + 1, 4_096), (ours - 1, 4), (8, 4), (ours, u64::MAX)] {
+        let error = write(local, theirs, bytes);
+        assert_eq!((error.code(), error.remote()), (-3, Remote::Untouched), "{error}");
+    }
+    for (remote, bytes) in [(theirs + 1, 4_096), (theirs - 1, 4), (u64::MAX, 4), (0, 4)] {
+        let error = write(ours, remote, bytes);
+        assert_eq!((error.code(), error.remote()), (-1, Remote::Untouched), "{error}");
+    }
+    assert_eq!(there.content(), *Buffer::new(4_096, 2).0);
+    let overlap = here.register(&user).unwrap_err();
+    assert_eq!(overlap.code(), -7, "{overlap}");
+    assert_eq!(user.unregister(ours + 1).unwrap_err().code(), -3);
+    user.unregister(ours).unwrap();
+    assert_eq!(user.unregister(ours).unwrap_err().code(), -3);
+    assert_eq!(write(ours, theirs, 1).code(), -3);
+}
+
+/// Nothing to move: the peer is opened, and an absent one is an error.
+#[test]
+fn empty_call_opens_the_peer() {
+    let (user, owner) = (engine(), engine());
+    user.transfer(owner.address(), &[], None, None, &mut never()).unwrap();
+    let id = user.submit(owner.address(), &[], None, &mut never()).unwrap();
+    let state = user.wait(id, &mut never()).unwrap();
+    assert!(matches!(state, BatchState::Done { bytes: 0 }));
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let error = user.transfer(&nobody, &[], None, None, &mut never()).unwrap_err();
+    assert_eq!(error.code(), -200, "{error}");
+    assert!(user.submit(&nobody, &[], None, &mut never()).is_err());
+}
+
+/// An interruption ends a call to a peer that never answers, at the first question.
+#[test]
+fn interrupted_call_ends() {
+    let user = engine();
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let asked = AtomicUsize::new(0);
+    let mut interrupt = || asked.fetch_add(1, Ordering::Relaxed) == 0;
+    let mute = mute.local_addr().unwrap().to_string();
+    let error = user.transfer(&mute, &[], None, None, &mut interrupt).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Interrupted), "{error}");
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn managed_buffers_are_registered() {
+    let (user, owner) = (engine(), engine());
+    let here = user.allocate_managed(100).unwrap();
+    let there = owner.allocate_managed(1 << 20).unwrap();
+    user.copy_in(here, b"sixteen tokens").unwrap();
+    let write = request(Direction::Write, here, there + 7, 14);
+    user.transfer(owner.address(), &[write], None, None, &mut never()).unwrap();
+    assert_eq!(owner.copy_out(there + 7, 14).unwrap(), b"sixteen tokens");
+    assert!(user.copy_in(1 << 20, b"x").is_err());
+    assert!(user.free_managed(here, 1 << 20).is_err());
+    user.free_managed(here, 100).unwrap();
+    assert!(user.free_managed(here, 100).is_err());
+}
+
+/// Threads share an engine; each moves its own part.
+#[test]
+fn many_threads_share_an_engine() {
+    const THREADS: usize = 64;
+    const PART: usize = 8_192;
+    let (here, there) = (Buffer::new(THREADS * PART, 1), Buffer::new(THREADS * PART, 2));
+    let (user, owner) = (engine(), engine());
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (user, owner, here, there) = (&user, &owner, &here, &there);
+            scope.spawn(move || {
+                for round in 0..8 {
+                    let offset = (thread * PART + round * PART / 8) as u64;
+                    let (from, to) = (here.address() + offset, there.address() + offset);
+                    let part = [request(Direction::Write, from, to, (PART / 8) as u64)];
+                    user.transfer(owner.address(), &part, None, None, &mut never()).unwrap();
+                }
+            });
+        }
+    });
+    assert!(here.content() == there.content());
+}
