@@ -641,6 +641,16 @@ impl Inner {
     }
 }
 
+/// Returns the devices near each memory of this machine, as JSON in Mooncake's form.
+///
+/// # Errors
+/// The kernel does not report them.
+pub fn topology() -> Result<String, Failure> {
+    let machine = handfast::topology::Machine::discover(std::path::Path::new("/"));
+    let machine = machine.map_err(|error| Failure::argument(error.to_string()))?;
+    Ok(machine.matrix().to_json())
+}
+
 fn is_etcd(store: &Source) -> bool {
     matches!(store, Source::Etcd(_))
 }

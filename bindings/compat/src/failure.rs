@@ -133,6 +133,31 @@ impl Failure {
         self
     }
 
+    /// The kind of failure, in a word.
+    pub fn kind(&self) -> &'static str {
+        match &self.cause {
+            Cause::Engine(error) => match error.cause() {
+                handfast::Cause::DeadlinePassed => "timeout",
+                handfast::Cause::Cancelled => "cancelled",
+                handfast::Cause::PeerRestarted => "peer-restarted",
+                handfast::Cause::PeerLost(_) | handfast::Cause::Refused => "peer-lost",
+                handfast::Cause::NoSuchAddress { .. } | handfast::Cause::Permission(_) => "not-served",
+                handfast::Cause::Closed => "closed",
+                handfast::Cause::Limit { .. } => "limit",
+                _ => "engine",
+            },
+            Cause::Argument(_) => "argument",
+            Cause::NotRegistered { .. } => "not-registered",
+            Cause::Overlap { .. } => "overlap",
+            Cause::InUse { .. } => "in-use",
+            Cause::NoSuchBatch(_) => "no-such-batch",
+            Cause::Unfinished(_) => "unfinished",
+            Cause::Limit { .. } => "limit",
+            Cause::Forked => "forked",
+            Cause::Interrupted => "cancelled",
+        }
+    }
+
     /// Whether the deadline passed.
     pub fn is_timeout(&self) -> bool {
         self.engine_error().is_some_and(|error| *error.cause() == handfast::Cause::DeadlinePassed)

@@ -15,7 +15,9 @@ mod regions;
 mod runtime;
 
 pub use batches::{BATCHES_MAX, BatchId, BatchState};
-pub use engine::{Interrupt, PEERS_MAX, REQUESTS_MAX, Request, TransferEngine, UNREGISTER_WAIT};
+pub use engine::{
+    Interrupt, PEERS_MAX, REQUESTS_MAX, Request, TransferEngine, UNREGISTER_WAIT, topology,
+};
 pub use failure::{Cause, Failure};
 pub use handfast::mooncake::Notification;
 pub use handfast::{Direction, Remote, ServedSegment};

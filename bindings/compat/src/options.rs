@@ -47,6 +47,28 @@ impl Options {
         protocol: &str,
         devices: &str,
     ) -> Result<Self, Failure> {
+        Self::with_transport(local_name, metadata, of_protocol(protocol)?, devices)
+    }
+
+    /// Reads options whose transport is `tcp`, `rdma` or `auto`; `rdma` requires RDMA.
+    ///
+    /// # Errors
+    /// An argument or a variable is invalid.
+    pub fn new(
+        local_name: &str,
+        metadata: &str,
+        transport: &str,
+        devices: &str,
+    ) -> Result<Self, Failure> {
+        Self::with_transport(local_name, metadata, choice("the transport", transport)?, devices)
+    }
+
+    fn with_transport(
+        local_name: &str,
+        metadata: &str,
+        transport: TransportChoice,
+        devices: &str,
+    ) -> Result<Self, Failure> {
         let host = host_of(local_name)?;
         let store: Source = metadata.parse().map_err(|error| {
             Failure::argument(format!("the metadata server '{metadata}' is invalid: {error}"))
@@ -59,7 +81,7 @@ impl Options {
             advertise,
             name,
             store,
-            transport: transport(protocol)?,
+            transport,
             devices: devices.map(str::to_owned).collect(),
             timeout: timeout()?,
         })
@@ -114,25 +136,29 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// Mooncake's callers name `rdma` by default, on machines without a device too.
-fn transport(protocol: &str) -> Result<TransportChoice, Failure> {
+fn of_protocol(protocol: &str) -> Result<TransportChoice, Failure> {
     if env::var_os("MC_FORCE_TCP").is_some() {
         return Ok(TransportChoice::Tcp);
     }
     if let Some(chosen) = variable(TRANSPORT) {
-        return match &*chosen {
-            "tcp" => Ok(TransportChoice::Tcp),
-            "rdma" => Ok(TransportChoice::Rdma),
-            "auto" => Ok(TransportChoice::Auto),
-            _ => Err(Failure::argument(format!(
-                "{TRANSPORT} is '{chosen}': expected tcp, rdma or auto"
-            ))),
-        };
+        return choice(TRANSPORT, &chosen);
     }
     match protocol {
         "tcp" => Ok(TransportChoice::Tcp),
         "rdma" => Ok(TransportChoice::Auto),
         _ => Err(Failure::argument(format!(
             "the protocol '{protocol}' is not supported: use tcp, or rdma, which falls back to tcp"
+        ))),
+    }
+}
+
+fn choice(what: &str, transport: &str) -> Result<TransportChoice, Failure> {
+    match transport {
+        "tcp" => Ok(TransportChoice::Tcp),
+        "rdma" => Ok(TransportChoice::Rdma),
+        "auto" => Ok(TransportChoice::Auto),
+        _ => Err(Failure::argument(format!(
+            "{what} is '{transport}': expected tcp, rdma or auto"
         ))),
     }
 }

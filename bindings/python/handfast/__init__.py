@@ -1,0 +1,301 @@
+"""One-sided reads and writes between the registered memory of processes.
+
+>>> import handfast
+>>> owner, user = handfast.Engine(), handfast.Engine()
+>>> cache, block = bytearray(1 << 20), bytearray(b"sixteen tokens")
+>>> served, local = owner.register(cache), user.register(block)
+>>> user.peer(owner.address).write(block, served.address + 8192)
+>>> bytes(cache[8192:8206])
+b'sixteen tokens'
+>>> owner.close(); user.close()
+"""
+
+import atexit as _atexit
+import logging as _logging
+import threading as _threading
+from dataclasses import dataclass as _dataclass
+
+from . import _buffers, _handfast, _waiting
+from ._errors import (
+    Cancelled,
+    Closed,
+    Forked,
+    HandfastError,
+    InUse,
+    InvalidArgument,
+    LimitReached,
+    NotRegistered,
+    NotServed,
+    Overlap,
+    PeerLost,
+    PeerRestarted,
+    TransferTimeout,
+)
+from ._handfast import __version__
+
+__all__ = [
+    "Cancelled",
+    "Closed",
+    "Engine",
+    "Forked",
+    "HandfastError",
+    "InUse",
+    "InvalidArgument",
+    "LimitReached",
+    "NotRegistered",
+    "NotServed",
+    "Overlap",
+    "Peer",
+    "PeerLost",
+    "PeerRestarted",
+    "Registration",
+    "Segment",
+    "Transfer",
+    "TransferTimeout",
+    "__version__",
+    "topology",
+]
+
+_log = _logging.getLogger("handfast")
+
+# Calls of daemon threads return before the interpreter ends.
+_atexit.register(_handfast.close_all)
+
+
+def topology():
+    """Return the RDMA devices near each memory of this machine, as JSON in Mooncake's form."""
+    return _handfast.local_topology()
+
+
+@_dataclass(frozen=True)
+class Segment:
+    """Memory that a peer serves."""
+
+    name: str
+    #: First byte, in the peer's addresses.
+    address: int
+    #: Length in bytes.
+    nbytes: int
+    readable: bool
+    writable: bool
+
+
+class Engine:
+    """A node: it serves registered memory to peers, and reads and writes theirs.
+
+    ``host`` is the host of this node's address, under which peers reach it. ``transport`` is ``tcp``,
+    ``rdma``, or ``auto``: RDMA where both sides have it, else TCP. ``devices`` names RDMA devices.
+    ``metadata`` is a store in which nodes find each other by name: ``http://HOST:PORT/PATH`` or
+    ``etcd://HOST:PORT``; ``host`` is then the node's whole name. Without one, nodes are found by address.
+
+    Every process that reaches the address may read and write the registered memory: use it beyond one
+    machine only on a trusted network.
+
+    Calls may come from any number of threads. A process that was forked makes engines of its own.
+    """
+
+    def __init__(
+        self, host="127.0.0.1", *, transport="auto", devices=(), metadata="P2PHANDSHAKE"
+    ):
+        self._core = _handfast.Core(host, metadata, transport, ",".join(devices), True)
+        self._registrations = {}
+        self._lock = _threading.Lock()
+        for warning in self._core.warnings:
+            _log.warning(warning)
+
+    @property
+    def address(self):
+        """The address of this node, ``host:port``."""
+        return self._core.address
+
+    def register(self, buffer, *, location="*"):
+        """Register a writable, contiguous buffer: a CPU tensor of torch, an array of numpy, or any
+        object of the buffer protocol. Peers may read and write it. The buffer is kept alive until
+        the registration is closed."""
+        address, nbytes, owner = _buffers.locate(buffer)
+        return self.register_address(address, nbytes, location=location, owner=owner)
+
+    def register_address(self, address, nbytes, *, location="*", owner=None):
+        """Register memory by its address. It must stay valid until the registration is closed;
+        ``owner`` is kept until then."""
+        self._core.register(address, nbytes, location)
+        registration = Registration(self, address, nbytes)
+        with self._lock:
+            self._registrations[address] = owner
+        return registration
+
+    def peer(self, address):
+        """Return the peer at an address, ``host:port``, or of a name in the metadata store."""
+        return Peer(self, address)
+
+    def notifications(self):
+        """Return the notifications received since the last call, as pairs of name and message."""
+        return self._core.take_notifications()
+
+    def close(self):
+        """End every transfer, and wait until nothing touches memory any more."""
+        self._core.close()
+        with self._lock:
+            self._registrations.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        return f"<handfast.Engine at {self.address}>"
+
+
+class Registration:
+    """Registered memory. Closing it waits until no transfer uses the memory."""
+
+    def __init__(self, engine, address, nbytes):
+        self._engine = engine
+        #: Address of the first byte, for peers.
+        self.address = address
+        #: Length in bytes.
+        self.nbytes = nbytes
+
+    def close(self):
+        """End the registration. Raises InUse while transfers use the memory."""
+        self._engine._core.unregister(self.address)
+        with self._engine._lock:
+            self._engine._registrations.pop(self.address, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        return f"<handfast.Registration of {self.nbytes} bytes at {self.address:#x}>"
+
+
+class Peer:
+    """A peer's memory, by the peer's addresses. Local buffers lie in registered memory."""
+
+    def __init__(self, engine, address):
+        self._core = engine._core
+        self.address = address
+
+    def segments(self):
+        """Ask the peer for the memory that it serves, in the order of registration."""
+        return [Segment(*segment) for segment in self._core.segments(self.address)]
+
+    def write(self, buffer, address, *, timeout=None, notify=None):
+        """Write a buffer to an address of the peer, and wait for the end. ``notify`` is a pair of
+        name and message that the peer receives after the last byte. Seconds as ``timeout``."""
+        local, nbytes, _ = _buffers.locate(buffer)
+        self._core.transfer_one(self.address, True, local, address, nbytes, notify, timeout)
+
+    def read(self, buffer, address, *, timeout=None, notify=None):
+        """Read from an address of the peer into a buffer, and wait for the end."""
+        local, nbytes, _ = _buffers.locate(buffer)
+        self._core.transfer_one(self.address, False, local, address, nbytes, notify, timeout)
+
+    def write_many(self, locals, remotes, lengths, *, timeout=None, notify=None):
+        """Write many pieces, by lists or numpy arrays of local addresses, addresses of the peer, and
+        lengths, and wait for the end of all."""
+        self._core.transfer(self.address, True, locals, remotes, lengths, notify, timeout)
+
+    def read_many(self, locals, remotes, lengths, *, timeout=None, notify=None):
+        """Read many pieces, and wait for the end of all."""
+        self._core.transfer(self.address, False, locals, remotes, lengths, notify, timeout)
+
+    def start_write(self, locals, remotes, lengths, *, timeout=None):
+        """Start to write many pieces. Waits only for the first answer of the peer."""
+        return self._start(True, locals, remotes, lengths, timeout)
+
+    def start_read(self, locals, remotes, lengths, *, timeout=None):
+        """Start to read many pieces."""
+        return self._start(False, locals, remotes, lengths, timeout)
+
+    def _start(self, is_write, locals, remotes, lengths, timeout):
+        batch = self._core.submit(self.address, is_write, locals, remotes, lengths, timeout)
+        return Transfer(self._core, batch, len(lengths))
+
+    def notify(self, name, message):
+        """Send the peer a notification."""
+        self._core.notify(self.address, name, message)
+
+    def probe(self):
+        """Raise unless the peer answers."""
+        self._core.probe(self.address)
+
+    def fence(self):
+        """Wait until no earlier failed write to the peer can land any more."""
+        self._core.fence(self.address)
+
+    def __repr__(self):
+        return f"<handfast.Peer {self.address}>"
+
+
+class Transfer:
+    """Pieces under way. Wait for it with ``wait()``, or await it. A transfer that is not waited for
+    goes on."""
+
+    def __init__(self, core, batch, pieces):
+        self._core = core
+        self._batch = batch
+        self._pieces = pieces
+        self._ended = None
+
+    def settled(self):
+        """Whether it has ended: nothing of the engine touches the local memory any more."""
+        self._look()
+        return self._ended is not None
+
+    def wait(self):
+        """Wait for the end. Return the bytes moved, or raise the failure."""
+        if self._ended is None:
+            self._core.wait(self._batch)
+            self._look()
+        return self._result()
+
+    def cancel(self):
+        """Ask for an early end. Wait for the transfer to learn how far it came."""
+        if self._ended is None:
+            self._core.cancel(self._batch)
+
+    def landed(self):
+        """Return the bytes of each piece that are at their destination for certain, from its start.
+        Raises InUse before the end."""
+        if not self.settled():
+            raise InUse("the transfer has not ended", "local", "the transfer", None, "indeterminate", -4)
+        return self._landed
+
+    def __await__(self):
+        return self._wait_async().__await__()
+
+    async def _wait_async(self):
+        if self._ended is None:
+            await _waiting.wait(self._core, self._batch)
+            self._look()
+        return self._result()
+
+    def _look(self):
+        if self._ended is not None:
+            return
+        state = self._core.state(self._batch)
+        if state is None:
+            return
+        pieces = range(self._pieces)
+        self._landed = [self._core.request_state(self._batch, piece)[0] for piece in pieces] if state[1] else None
+        self._ended = state
+        self._core.free(self._batch)
+
+    def _result(self):
+        moved, failure = self._ended
+        if failure is not None:
+            raise failure
+        return moved
+
+    def __del__(self):
+        # The number is given back; an unfinished batch ends by itself, and keeps its number.
+        try:
+            self._look()
+        except Exception:
+            pass

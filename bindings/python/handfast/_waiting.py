@@ -1,0 +1,49 @@
+"""Ends of batches in asyncio's loops."""
+
+import asyncio
+import os
+import weakref
+
+_LOOPS = weakref.WeakKeyDictionary()
+
+
+class _Waiting:
+    """The batches that tasks of one loop wait for."""
+
+    def __init__(self, loop):
+        self._signal = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._batches = {}
+        loop.add_reader(self._signal, self._on_signal)
+        weakref.finalize(self, os.close, self._signal)
+
+    def _on_signal(self):
+        try:
+            os.eventfd_read(self._signal)
+        except BlockingIOError:
+            return
+        for key, (core, future) in list(self._batches.items()):
+            if core.state(key[1]) is not None:
+                del self._batches[key]
+                if not future.done():
+                    future.set_result(None)
+
+    async def wait(self, core, batch):
+        future = asyncio.get_running_loop().create_future()
+        key = (id(core), batch, id(future))
+        self._batches[key] = (core, future)
+        try:
+            core.signal_at_end(batch, self._signal)
+            await future
+        finally:
+            self._batches.pop(key, None)
+
+
+async def wait(core, batch):
+    """Wait for the end of a batch."""
+    if core.state(batch) is not None:
+        return
+    loop = asyncio.get_running_loop()
+    waiting = _LOOPS.get(loop)
+    if waiting is None:
+        waiting = _LOOPS[loop] = _Waiting(loop)
+    await waiting.wait(core, batch)

@@ -1,0 +1,380 @@
+"""The interface of ``mooncake.engine`` over handfast.
+
+Calls return what Mooncake's return: 0 or a negative number, ids above 0. A call that returns a failure
+leaves the local buffers alone: nothing reads or writes them any more. ``TransferEngine.last_error`` has
+the reason, and what may be in the peer's memory.
+"""
+
+import enum
+import logging
+import threading
+
+from .. import _handfast
+from .._errors import HandfastError, InvalidArgument
+
+__all__ = [
+    "InnerTransferEngine",
+    "Read",
+    "SUPPORT_CUDA",
+    "SUPPORT_EFA",
+    "SUPPORT_HIP",
+    "SUPPORT_INTRA_NVLINK",
+    "SUPPORT_MNNVL",
+    "SUPPORT_MUSA",
+    "TransferEngine",
+    "TransferNotify",
+    "TransferOpcode",
+    "Write",
+]
+
+SUPPORT_CUDA = False
+SUPPORT_EFA = False
+SUPPORT_HIP = False
+SUPPORT_INTRA_NVLINK = False
+SUPPORT_MNNVL = False
+SUPPORT_MUSA = False
+
+_log = logging.getLogger("handfast.mooncake")
+
+
+class TransferOpcode(enum.IntEnum):
+    """Direction of a transfer."""
+
+    Read = 0
+    Write = 1
+
+
+Read = TransferOpcode.Read
+Write = TransferOpcode.Write
+
+
+class TransferNotify:
+    """A notification."""
+
+    def __init__(self, name="", msg=""):
+        self.name = name
+        self.msg = msg
+
+    def __repr__(self):
+        return f"TransferNotify(name={self.name!r}, msg={self.msg!r})"
+
+
+class InnerTransferEngine:
+    """The C++ object of Mooncake's engine, which handfast does not have."""
+
+    def __init__(self):
+        raise TypeError("handfast has no C++ engine: mooncake.store makes its own")
+
+
+class TransferEngine:
+    """Mooncake's engine. All calls may come from any number of threads."""
+
+    TransferOpcode = TransferOpcode
+
+    def __init__(self):
+        self._core = None
+        self._errors = threading.local()
+
+    # Not of Mooncake's.
+
+    def last_error(self):
+        """Return the exception of this thread's last failed call, or None. Its ``remote`` is
+        ``untouched``, ``fenced`` or ``indeterminate``."""
+        return getattr(self._errors, "last", None)
+
+    def _fail(self, error, code=-1):
+        self._errors.last = error
+        _log.info("%s", error)
+        return code
+
+    def _initialized(self):
+        if self._core is None:
+            text = "the engine is not initialized: call initialize first"
+            raise InvalidArgument(text, "local", "configuration", None, "untouched", -1)
+        return self._core
+
+    # Start.
+
+    def initialize(self, local_hostname, metadata_server, protocol, device_name):
+        """Start the engine. ``rdma`` uses TCP where RDMA is not available, with a warning."""
+        try:
+            if self._core is not None:
+                text = "the engine is initialized already"
+                raise InvalidArgument(text, "local", "configuration", None, "untouched", -1)
+            devices = device_name or ""
+            self._core = _handfast.Core(local_hostname, metadata_server, protocol, devices, False)
+        except HandfastError as error:
+            _log.warning("initialize failed: %s", error)
+            return self._fail(error)
+        for warning in self._core.warnings:
+            _log.warning("%s", warning)
+        return 0
+
+    def initialize_ext(
+        self, local_hostname, metadata_server, protocol, device_name, metadata_type
+    ):
+        """Start the engine; ``metadata_type`` is the scheme of the metadata server."""
+        server = metadata_server
+        if "://" not in server and server != "P2PHANDSHAKE":
+            server = f"{metadata_type}://{server}"
+        return self.initialize(local_hostname, server, protocol, device_name)
+
+    def get_rpc_port(self):
+        """Return the port of this engine; 0 before ``initialize``."""
+        return 0 if self._core is None else self._core.port
+
+    def get_local_topology(self, device_name=None):
+        """Return the RDMA devices near each memory, as JSON."""
+        return _handfast.local_topology()
+
+    def get_engine(self):
+        """Return None: ``mooncake.store`` makes its own engine then."""
+        return None
+
+    def get_engine_ptr(self):
+        """Return 0: there is no C++ object."""
+        return 0
+
+    def warmup_efa_segment(self, segment_name):
+        """Do nothing: EFA is not supported."""
+        return 0
+
+    # Memory.
+
+    def register_memory(self, buffer_addr, capacity, location="*"):
+        """Register memory. It stays the caller's, until ``unregister_memory`` has returned 0."""
+        try:
+            self._initialized().register(buffer_addr, capacity, location)
+        except HandfastError as error:
+            return self._fail(error, error.code)
+        return 0
+
+    def unregister_memory(self, buffer_addr):
+        """End the registration, after the transfers that use the memory."""
+        try:
+            self._initialized().unregister(buffer_addr)
+        except HandfastError as error:
+            return self._fail(error, error.code)
+        return 0
+
+    def batch_register_memory(self, buffer_addresses, capacities, location="*"):
+        """Register memory at several places, or nowhere."""
+        try:
+            self._initialized().register_all(buffer_addresses, capacities, location)
+        except HandfastError as error:
+            return self._fail(error, error.code)
+        except ValueError as error:
+            return self._fail(error)
+        return 0
+
+    def batch_unregister_memory(self, buffer_addresses):
+        """End registrations. The first failure is returned after all others were tried."""
+        code = 0
+        for address in buffer_addresses:
+            code = self.unregister_memory(int(address)) or code
+        return code
+
+    def allocate_managed_buffer(self, length):
+        """Allocate registered memory. Return its address, or 0."""
+        try:
+            return self._initialized().allocate_managed(length)
+        except (HandfastError, OverflowError) as error:
+            return self._fail(error, 0)
+
+    def free_managed_buffer(self, buffer_addr, length):
+        """Free memory of ``allocate_managed_buffer``, of the same length."""
+        try:
+            self._initialized().free_managed(buffer_addr, length)
+        except (HandfastError, OverflowError) as error:
+            return self._fail(error)
+        return 0
+
+    def write_bytes_to_buffer(self, dest_address, src_ptr, length):
+        """Copy bytes to registered memory."""
+        try:
+            self._initialized().copy_in(dest_address, bytes(src_ptr)[:length])
+        except HandfastError as error:
+            return self._fail(error)
+        return 0
+
+    def read_bytes_from_buffer(self, source_address, length):
+        """Copy bytes from registered memory. Raises for other memory."""
+        return self._initialized().copy_out(source_address, length)
+
+    def get_first_buffer_address(self, segment_name):
+        """Return the address of a peer's first registered memory, or 0."""
+        try:
+            segments = self._initialized().segments(segment_name)
+        except HandfastError as error:
+            return self._fail(error, 0)
+        return segments[0][1] if segments else 0
+
+    # Transfers that block.
+
+    def transfer_sync_write(
+        self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""
+    ):
+        return self._one(target_hostname, buffer, peer_buffer_address, length, True)
+
+    def transfer_sync_read(
+        self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""
+    ):
+        return self._one(target_hostname, buffer, peer_buffer_address, length, False)
+
+    def transfer_sync(
+        self,
+        target_hostname,
+        buffer,
+        peer_buffer_address,
+        length,
+        opcode,
+        notify=None,
+        transport_hint="",
+    ):
+        is_write = _is_write(opcode)
+        return self._one(target_hostname, buffer, peer_buffer_address, length, is_write, notify)
+
+    def batch_transfer_sync_write(
+        self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""
+    ):
+        return self._many(target_hostname, buffers, peer_buffer_addresses, lengths, True)
+
+    def batch_transfer_sync_read(
+        self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""
+    ):
+        return self._many(target_hostname, buffers, peer_buffer_addresses, lengths, False)
+
+    def batch_transfer_sync(
+        self,
+        target_hostname,
+        buffers,
+        peer_buffer_addresses,
+        lengths,
+        opcode,
+        notify=None,
+        transport_hint="",
+    ):
+        is_write = _is_write(opcode)
+        return self._many(
+            target_hostname, buffers, peer_buffer_addresses, lengths, is_write, notify
+        )
+
+    def _one(self, peer, buffer, address, length, is_write, notify=None):
+        try:
+            self._initialized().transfer_one(
+                peer, is_write, buffer, address, length, _pair(notify)
+            )
+        except HandfastError as error:
+            return self._fail(error)
+        return 0
+
+    def _many(self, peer, buffers, addresses, lengths, is_write, notify=None):
+        try:
+            self._initialized().transfer(
+                peer, is_write, buffers, addresses, lengths, _pair(notify)
+            )
+        except (HandfastError, ValueError) as error:
+            return self._fail(error)
+        return 0
+
+    # Transfers by id.
+
+    def batch_transfer_async_write(
+        self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""
+    ):
+        return self._start(target_hostname, buffers, peer_buffer_addresses, lengths, True)
+
+    def batch_transfer_async_read(
+        self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""
+    ):
+        return self._start(target_hostname, buffers, peer_buffer_addresses, lengths, False)
+
+    def batch_transfer_async(
+        self,
+        target_hostname,
+        buffers,
+        peer_buffer_addresses,
+        lengths,
+        opcode,
+        transport_hint="",
+    ):
+        is_write = _is_write(opcode)
+        return self._start(target_hostname, buffers, peer_buffer_addresses, lengths, is_write)
+
+    def transfer_submit_write(
+        self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""
+    ):
+        return self._start(target_hostname, [buffer], [peer_buffer_address], [length], True)
+
+    def _start(self, peer, buffers, addresses, lengths, is_write):
+        try:
+            return self._initialized().submit(peer, is_write, buffers, addresses, lengths)
+        except (HandfastError, ValueError) as error:
+            return self._fail(error, 0)
+
+    def transfer_check_status(self, batch_id):
+        """Return 1 for a batch that is done, 0 for one under way, -1 for a failed one and -2 after
+        its deadline. An id is known until its end has been returned."""
+        try:
+            core = self._initialized()
+            state = core.state(batch_id)
+            if state is None:
+                return 0
+            core.free(batch_id)
+        except (HandfastError, OverflowError) as error:
+            return self._fail(error)
+        failure = state[1]
+        if failure is None:
+            return 1
+        return self._fail(failure, -2 if isinstance(failure, TimeoutError) else -1)
+
+    def get_batch_transfer_status(self, batch_ids):
+        """Wait for batches. Return 0 if all are done, else -1: the first failure cancels the others,
+        and all have ended when this returns."""
+        code = 0
+        for batch in batch_ids:
+            try:
+                core = self._initialized()
+                if code != 0:
+                    core.cancel(batch)
+                _, failure = core.wait(batch)
+                core.free(batch)
+            except (HandfastError, OverflowError) as error:
+                failure = error
+            if failure is not None and code == 0:
+                code = self._fail(failure)
+        return code
+
+    # Peers.
+
+    def get_notifies(self):
+        """Return the notifications received since the last call."""
+        try:
+            taken = self._initialized().take_notifications()
+        except HandfastError as error:
+            self._fail(error)
+            return []
+        return [TransferNotify(name, message) for name, message in taken]
+
+    def send_probe(self, peer_server_name):
+        """Return 0 if the peer answers."""
+        try:
+            self._initialized().probe(peer_server_name)
+        except HandfastError as error:
+            return self._fail(error)
+        return 0
+
+
+def _is_write(opcode):
+    return TransferOpcode(opcode) is TransferOpcode.Write
+
+
+def _pair(notify):
+    return None if notify is None else (notify.name, notify.msg)
+
+
+def __getattr__(name):
+    raise AttributeError(
+        f"handfast's mooncake.engine has no '{name}': RPC classes, shared segments and transfers on "
+        "CUDA streams are in Mooncake's own package alone"
+    )

@@ -1,0 +1,371 @@
+//! The class `Core`.
+#![allow(unsafe_code)]
+
+use crate::errors::{exception, instance};
+use crate::numbers;
+use handfast_compat::{
+    BatchState, Direction, Failure, Notification, Options, Request, ServedSegment, TransferEngine,
+    topology,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// The engines of the process, to close them before the interpreter ends.
+static ENGINES: Mutex<Vec<Weak<TransferEngine>>> = Mutex::new(Vec::new());
+
+/// An engine with raw addresses.
+#[pyclass(frozen, weakref)]
+pub(crate) struct Core {
+    engine: Arc<TransferEngine>,
+}
+
+/// Runs a blocking call without the interpreter's lock. On the main thread signals are handled
+/// meanwhile: an exception of a handler, such as `KeyboardInterrupt`, ends the call.
+fn blocking<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce(&mut (dyn FnMut() -> bool + Send)) -> Result<T, Failure> + Send,
+) -> PyResult<T> {
+    let mut raised = None;
+    // Only the main thread gets signals. Others never take the lock back before they are done,
+    // which they could not when the interpreter ends.
+    let is_main = is_main_thread();
+    let mut interrupt = || {
+        if !is_main {
+            return false;
+        }
+        raised = Python::attach(|py| py.check_signals()).err();
+        raised.is_some()
+    };
+    let outcome = py.detach(|| call(&mut interrupt));
+    match (raised, outcome) {
+        (Some(error), _) => Err(error),
+        (None, outcome) => outcome.map_err(|failure| exception(py, &failure)),
+    }
+}
+
+fn is_main_thread() -> bool {
+    // SAFETY: both calls have no preconditions.
+    unsafe { libc::gettid() == libc::getpid() }
+}
+
+fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let invalid = |_| PyValueError::new_err("a timeout is a number of seconds, 0 or more");
+    seconds.map(Duration::try_from_secs_f64).transpose().map_err(invalid)
+}
+
+fn direction(is_write: bool) -> Direction {
+    if is_write { Direction::Write } else { Direction::Read }
+}
+
+fn requests(
+    is_write: bool,
+    locals: &Bound<'_, PyAny>,
+    remotes: &Bound<'_, PyAny>,
+    lengths: &Bound<'_, PyAny>,
+) -> PyResult<Vec<Request>> {
+    let locals = numbers::read("buffers", locals)?;
+    let remotes = numbers::read("peer_buffer_addresses", remotes)?;
+    let lengths = numbers::read("lengths", lengths)?;
+    if locals.len() != remotes.len() || locals.len() != lengths.len() {
+        return Err(PyValueError::new_err(format!(
+            "the lists have different lengths: {} buffers, {} addresses of the peer, {} lengths",
+            locals.len(),
+            remotes.len(),
+            lengths.len()
+        )));
+    }
+    let direction = direction(is_write);
+    let request = |((local, remote), bytes)| Request { direction, local, remote, bytes };
+    Ok(locals.into_iter().zip(remotes).zip(lengths).map(request).collect())
+}
+
+#[pymethods]
+impl Core {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        local_name: &str,
+        metadata: &str,
+        protocol: &str,
+        devices: &str,
+        is_exact: bool,
+    ) -> PyResult<Self> {
+        let start = || {
+            let options = match is_exact {
+                true => Options::new(local_name, metadata, protocol, devices)?,
+                false => Options::of_mooncake(local_name, metadata, protocol, devices)?,
+            };
+            TransferEngine::start(&options).map(Arc::new)
+        };
+        let engine = blocking(py, |_| start())?;
+        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|known| known.strong_count() > 0);
+        engines.push(Arc::downgrade(&engine));
+        Ok(Self { engine })
+    }
+
+    #[getter]
+    fn address(&self) -> &str {
+        self.engine.address()
+    }
+
+    #[getter]
+    fn port(&self) -> u16 {
+        self.engine.port()
+    }
+
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.engine.warnings().to_vec()
+    }
+
+    fn register(
+        &self,
+        py: Python<'_>,
+        address: &Bound<'_, PyAny>,
+        bytes: &Bound<'_, PyAny>,
+        location: &str,
+    ) -> PyResult<()> {
+        let (address, bytes) = (numbers::one(&"address", address)?, numbers::one(&"length", bytes)?);
+        // SAFETY: callers of Python keep the memory until they unregister it, as documented.
+        blocking(py, |_| unsafe { self.engine.register(address, bytes, location) })
+    }
+
+    fn register_all(
+        &self,
+        py: Python<'_>,
+        addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        location: &str,
+    ) -> PyResult<()> {
+        let addresses = numbers::read("buffer_addresses", addresses)?;
+        let lengths = numbers::read("capacities", lengths)?;
+        if addresses.len() != lengths.len() {
+            return Err(PyValueError::new_err(format!(
+                "the lists have different lengths: {} addresses, {} capacities",
+                addresses.len(),
+                lengths.len()
+            )));
+        }
+        let places: Vec<_> = addresses.into_iter().zip(lengths).collect();
+        // SAFETY: as in `register`.
+        blocking(py, |_| unsafe { self.engine.register_all(&places, location) })
+    }
+
+    fn unregister(&self, py: Python<'_>, address: &Bound<'_, PyAny>) -> PyResult<()> {
+        let address = numbers::one(&"address", address)?;
+        blocking(py, |_| self.engine.unregister(address))
+    }
+
+    #[getter]
+    fn registered(&self) -> usize {
+        self.engine.registered()
+    }
+
+    #[pyo3(signature = (peer, is_write, local, remote, length, notification=None, timeout_s=None))]
+    #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
+    fn transfer_one(
+        &self,
+        py: Python<'_>,
+        peer: &str,
+        is_write: bool,
+        local: &Bound<'_, PyAny>,
+        remote: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        notification: Option<(String, String)>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<()> {
+        let request = Request {
+            direction: direction(is_write),
+            local: numbers::one(&"buffer", local)?,
+            remote: numbers::one(&"peer_buffer_address", remote)?,
+            bytes: numbers::one(&"length", length)?,
+        };
+        let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
+        blocking(py, |interrupt| {
+            self.engine.transfer(peer, &[request], notification.as_ref(), timeout, interrupt)
+        })
+    }
+
+    #[pyo3(signature = (peer, is_write, locals, remotes, lengths, notification=None, timeout_s=None))]
+    #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        peer: &str,
+        is_write: bool,
+        locals: &Bound<'_, PyAny>,
+        remotes: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        notification: Option<(String, String)>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<()> {
+        let requests = requests(is_write, locals, remotes, lengths)?;
+        let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
+        blocking(py, |interrupt| {
+            self.engine.transfer(peer, &requests, notification.as_ref(), timeout, interrupt)
+        })
+    }
+
+    #[pyo3(signature = (peer, is_write, locals, remotes, lengths, timeout_s=None))]
+    #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        peer: &str,
+        is_write: bool,
+        locals: &Bound<'_, PyAny>,
+        remotes: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<u64> {
+        let requests = requests(is_write, locals, remotes, lengths)?;
+        let timeout = timeout(timeout_s)?;
+        blocking(py, |interrupt| self.engine.submit(peer, &requests, timeout, interrupt))
+    }
+
+    /// `None` while the batch is under way, then the bytes moved and the exception, if it failed.
+    fn state(&self, py: Python<'_>, id: u64) -> PyResult<Option<(u64, Option<Py<PyAny>>)>> {
+        ended(py, self.engine.state(id).map_err(|failure| exception(py, &failure))?)
+    }
+
+    fn request_state(
+        &self,
+        py: Python<'_>,
+        id: u64,
+        request: usize,
+    ) -> PyResult<Option<(u64, Option<Py<PyAny>>)>> {
+        let state = self.engine.request_state(id, request);
+        ended(py, state.map_err(|failure| exception(py, &failure))?)
+    }
+
+    fn wait(&self, py: Python<'_>, id: u64) -> PyResult<(u64, Option<Py<PyAny>>)> {
+        let state = blocking(py, |interrupt| self.engine.wait(id, interrupt))?;
+        Ok(ended(py, state)?.expect("a batch that was waited for has ended"))
+    }
+
+    fn cancel(&self, py: Python<'_>, id: u64) -> PyResult<()> {
+        self.engine.cancel(id).map_err(|failure| exception(py, &failure))
+    }
+
+    fn free(&self, py: Python<'_>, id: u64) -> PyResult<()> {
+        self.engine.free(id).map_err(|failure| exception(py, &failure))
+    }
+
+    /// Adds 1 to an eventfd at the end of a batch.
+    fn signal_at_end(&self, py: Python<'_>, id: u64, eventfd: i32) -> PyResult<()> {
+        // SAFETY: duplicating a descriptor has no preconditions; an invalid one is an error.
+        let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 0) };
+        if own < 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        // SAFETY: the call above made the descriptor for this value alone.
+        let own = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(own) };
+        let signal = move || {
+            use std::io::Write as _;
+            // A closed loop has no more use for it.
+            let _ = (&own).write_all(&1_u64.to_ne_bytes());
+        };
+        self.engine.at_end(id, signal).map_err(|failure| exception(py, &failure))
+    }
+
+    fn open(&self, py: Python<'_>, peer: &str) -> PyResult<()> {
+        blocking(py, |interrupt| self.engine.open(peer, interrupt))
+    }
+
+    fn close_peer(&self, peer: &str) -> bool {
+        self.engine.close_peer(peer)
+    }
+
+    fn probe(&self, py: Python<'_>, peer: &str) -> PyResult<()> {
+        blocking(py, |interrupt| self.engine.probe(peer, interrupt))
+    }
+
+    fn fence(&self, py: Python<'_>, peer: &str) -> PyResult<()> {
+        blocking(py, |interrupt| self.engine.fence(peer, interrupt))
+    }
+
+    /// Name, address, length, whether readable, whether writable, of each segment.
+    fn segments(
+        &self,
+        py: Python<'_>,
+        peer: &str,
+    ) -> PyResult<Vec<(String, u64, u64, bool, bool)>> {
+        let segments = blocking(py, |interrupt| self.engine.segments(peer, interrupt))?;
+        let segment = |it: ServedSegment| (it.name, it.address, it.bytes, it.readable, it.writable);
+        Ok(segments.into_iter().map(segment).collect())
+    }
+
+    fn notify(&self, py: Python<'_>, peer: &str, name: String, message: String) -> PyResult<()> {
+        let notification = notify((name, message));
+        blocking(py, |interrupt| self.engine.notify(peer, &notification, interrupt))
+    }
+
+    fn take_notifications(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
+        let taken = self.engine.take_notifications().map_err(|failure| exception(py, &failure))?;
+        Ok(taken.into_iter().map(|it| (it.name, it.message)).collect())
+    }
+
+    fn allocate_managed(&self, py: Python<'_>, bytes: usize) -> PyResult<u64> {
+        blocking(py, |_| self.engine.allocate_managed(bytes))
+    }
+
+    fn free_managed(&self, py: Python<'_>, address: u64, bytes: usize) -> PyResult<()> {
+        blocking(py, |_| self.engine.free_managed(address, bytes))
+    }
+
+    fn copy_in(&self, py: Python<'_>, address: u64, bytes: &[u8]) -> PyResult<()> {
+        self.engine.copy_in(address, bytes).map_err(|failure| exception(py, &failure))
+    }
+
+    fn copy_out<'py>(
+        &self,
+        py: Python<'py>,
+        address: u64,
+        bytes: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let copied = self.engine.copy_out(address, bytes);
+        copied.map(|copy| PyBytes::new(py, &copy)).map_err(|failure| exception(py, &failure))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.engine.close());
+    }
+}
+
+fn notify((name, message): (String, String)) -> Notification {
+    Notification { name, message }
+}
+
+fn ended(py: Python<'_>, state: BatchState) -> PyResult<Option<(u64, Option<Py<PyAny>>)>> {
+    Ok(match state {
+        BatchState::Pending => None,
+        BatchState::Done { bytes } => Some((bytes, None)),
+        BatchState::Failed { bytes, failure } => {
+            Some((bytes, Some(instance(py, &failure)?.unbind())))
+        }
+    })
+}
+
+/// Closes every engine, so that calls of other threads end before the interpreter does.
+#[pyfunction]
+pub(crate) fn close_all(py: Python<'_>) {
+    py.detach(|| {
+        let engines = std::mem::take(&mut *ENGINES.lock().unwrap_or_else(PoisonError::into_inner));
+        let closing: Vec<_> = engines.iter().filter_map(Weak::upgrade).collect();
+        std::thread::scope(|scope| {
+            for engine in &closing {
+                scope.spawn(|| engine.close());
+            }
+        });
+    });
+}
+
+/// Devices near each memory of this machine, as JSON in Mooncake's form.
+#[pyfunction]
+pub(crate) fn local_topology(py: Python<'_>) -> PyResult<String> {
+    topology().map_err(|failure| exception(py, &failure))
+}

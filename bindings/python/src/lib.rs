@@ -1,0 +1,21 @@
+//! The extension module `handfast._handfast`: the compat core with Python's types. The packages
+//! `handfast` and `handfast.mooncake` are written in Python over it.
+
+mod engine;
+mod errors;
+mod numbers;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _handfast {
+    #[pymodule_export]
+    use super::engine::{Core, close_all, local_topology};
+
+    #[pymodule_init]
+    fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
+        use super::PyModuleMethods;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("VERBS", cfg!(feature = "verbs"))
+    }
+}
