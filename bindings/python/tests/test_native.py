@@ -1,0 +1,195 @@
+"""The package handfast."""
+
+import asyncio
+import copy
+import pickle
+import threading
+import unittest
+
+import handfast
+import numpy
+
+
+def pair():
+    return handfast.Engine(transport="tcp"), handfast.Engine(transport="tcp")
+
+
+class Native(unittest.TestCase):
+    def setUp(self):
+        self.owner, self.user = pair()
+        self.cache = numpy.zeros(1 << 20, dtype=numpy.uint8)
+        self.block = (numpy.arange(1 << 20) * 7 % 251).astype(numpy.uint8)
+        self.served = self.owner.register(self.cache)
+        self.local = self.user.register(self.block)
+        self.peer = self.user.peer(self.owner.address)
+
+    def tearDown(self):
+        self.user.close()
+        self.owner.close()
+
+    def test_write_and_read_move_the_bytes(self):
+        self.peer.write(self.block[100:5100], self.served.address + 7, notify=("kv", "done"))
+        self.assertTrue((self.cache[7:5007] == self.block[100:5100]).all())
+        self.cache[9000:9100] = 9
+        self.peer.read(self.block[:100], self.served.address + 9000)
+        self.assertEqual(self.block[:100].tolist(), [9] * 100)
+        self.assertEqual(self.owner.notifications(), [("kv", "done")])
+        self.assertEqual(self.owner.notifications(), [])
+
+    def test_served_memory_is_listed(self):
+        more = bytearray(100)
+        with self.owner.register(more) as second:
+            served = [(it.address, it.nbytes, it.writable) for it in self.peer.segments()]
+            first = (self.served.address, 1 << 20, True)
+            self.assertEqual(served, [first, (second.address, 100, True)])
+        self.assertEqual(len(self.peer.segments()), 1)
+
+    def test_registered_bytearray_keeps_its_place(self):
+        buffer = bytearray(b"sixteen tokens")
+        with self.user.register(buffer):
+            self.peer.write(buffer, self.served.address)
+            with self.assertRaises(BufferError):
+                buffer.extend(b"more")
+        buffer.extend(b"more")
+        self.assertEqual(bytes(self.cache[:14]), b"sixteen tokens")
+
+    def test_pieces_come_from_lists_and_arrays(self):
+        offsets = numpy.arange(1000, dtype=numpy.int64) * 1024
+        lengths = numpy.full(1000, 500, dtype=numpy.uint64)
+        kinds = [
+            (offsets, lengths),
+            (offsets.tolist(), lengths.tolist()),
+            (tuple(offsets), tuple(lengths)),
+            (numpy.repeat(offsets, 2)[::2], lengths[::-1]),
+            (offsets.astype(numpy.int32), lengths.astype(numpy.int16)),
+        ]
+        for offsets, lengths in kinds:
+            with self.subTest(kind=type(offsets)):
+                self.cache[:] = 0
+                # Sums of numpy's integers keep their kind.
+                here = [self.local.address + int(offset) for offset in offsets]
+                there = numpy.array([self.served.address + int(it) for it in offsets])
+                self.peer.write_many(here, there, lengths)
+                whole = self.cache[: 1000 * 1024].reshape(1000, 1024)
+                sent = self.block[: 1000 * 1024].reshape(1000, 1024)
+                self.assertTrue((whole[:, :500] == sent[:, :500]).all())
+                self.assertFalse(whole[:, 500:].any())
+
+    def test_tasks_wait_for_transfers(self):
+        offsets = numpy.arange(64, dtype=numpy.int64) * 4096
+
+        async def write(times):
+            lengths = numpy.full(64, 4096)
+            here, there = self.local.address + offsets, self.served.address + offsets
+            started = [self.peer.start_write(here, there, lengths) for _ in range(times)]
+            return await asyncio.gather(*started)
+
+        self.assertEqual(asyncio.run(write(20)), [64 * 4096] * 20)
+        self.assertEqual(asyncio.run(write(1)), [64 * 4096])
+        self.assertTrue((self.cache[: 64 * 4096] == self.block[: 64 * 4096]).all())
+
+    def test_failed_task_raises_and_tells_what_landed(self):
+        async def write():
+            here, there = self.local.address, self.served.address
+            transfer = self.peer.start_write([here], [there], [1 << 20], timeout=1e-9)
+            try:
+                await transfer
+            except handfast.TransferTimeout:
+                return transfer
+            self.fail("the deadline was in the past")
+
+        try:
+            transfer = asyncio.run(write())
+        except handfast.TransferTimeout:
+            return  # It passed before the start.
+        self.assertTrue(transfer.settled())
+        self.assertLessEqual(transfer.landed()[0], 1 << 20)
+
+    def test_errors_have_side_stage_cause_and_state(self):
+        here, there = self.local.address, self.served.address
+        cases = [
+            (handfast.NotRegistered, lambda: self.peer.write(bytearray(4), there)),
+            (handfast.NotServed, lambda: self.peer.write(self.block, there + 1)),
+            (handfast.NotServed, lambda: self.peer.write_many([here], [2**64 - 1], [4])),
+            (handfast.NotRegistered, lambda: self.peer.write_many([2**64 - 1], [there], [4])),
+            (handfast.NotRegistered, lambda: self.peer.write_many([here], [there], [2**64 - 1])),
+            (handfast.Overlap, lambda: self.user.register(self.block[5:6])),
+            (handfast.InvalidArgument, lambda: self.user.register_address(4096, 1 << 40)),
+            (handfast.InvalidArgument, lambda: self.user.register_address(here, 0)),
+            (handfast.InvalidArgument, lambda: self.user.register_address(2**64 - 1, 2)),
+            (handfast.InvalidArgument, lambda: handfast.Engine("127.0.0.1:99999")),
+            (handfast.InvalidArgument, lambda: handfast.Engine(metadata="x://y")),
+            (handfast.InvalidArgument, lambda: handfast.Engine(transport="nvlink")),
+            (handfast.PeerLost, lambda: self.user.peer("127.0.0.1:1").probe()),
+        ]
+        for kind, call in cases:
+            with self.assertRaises(kind) as caught:
+                call()
+            error = caught.exception
+            self.assertIn(error.side, ("local", "peer"))
+            self.assertTrue(error.stage and str(error))
+            self.assertEqual(error.remote, "untouched")
+            self.assertLess(error.code, 0)
+            self.assertEqual(str(pickle.loads(pickle.dumps(error))), str(error))
+            self.assertIs(type(copy.copy(error)), kind)
+
+    def test_wrong_types_are_refused_by_name(self):
+        here, there = self.local.address, self.served.address
+        for lists in [([1.5], [there], [4]), ([here], [-1], [4]), ([here], [there], ["4"])]:
+            with self.assertRaisesRegex(TypeError, r"\[0\]"):
+                self.peer.write_many(*lists)
+        with self.assertRaisesRegex(TypeError, r"\[1\] is negative"):
+            self.peer.write_many([here, here], numpy.array([there, -1]), [4, 4])
+        with self.assertRaisesRegex(ValueError, "different lengths"):
+            self.peer.write_many([here], [there, there], [4])
+        with self.assertRaisesRegex(ValueError, "read-only"):
+            self.user.register(b"constant")
+        with self.assertRaisesRegex(ValueError, "read-only"):
+            fixed = numpy.zeros(4)
+            fixed.flags.writeable = False
+            self.user.register(fixed)
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            self.user.register(numpy.zeros((4, 4))[:, 1])
+        with self.assertRaisesRegex(ValueError, "timeout"):
+            self.peer.write(self.block, there, timeout=-1)
+        for wrong in (None, 7, object()):
+            with self.assertRaises(TypeError):
+                self.user.register(wrong)
+
+    def test_threads_share_an_engine(self):
+        failures = []
+
+        def write(thread):
+            try:
+                for turn in range(4):
+                    first = thread * 16384 + turn * 4096
+                    part = self.block[first : first + 4096]
+                    self.peer.write(part, self.served.address + first)
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=write, args=(thread,)) for thread in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        self.assertTrue((self.cache == self.block).all())
+
+    def test_closed_registration_is_unknown_to_peers(self):
+        self.peer.write(self.block[:10], self.served.address)
+        self.served.close()
+        with self.assertRaises(handfast.HandfastError):
+            self.peer.write(self.block[:10], self.served.address)
+        with self.assertRaises(handfast.NotRegistered):
+            self.served.close()
+
+    def test_closed_engine_refuses_calls(self):
+        self.user.close()
+        with self.assertRaises(handfast.HandfastError):
+            self.peer.write(self.block[:10], self.served.address)
+        self.user.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

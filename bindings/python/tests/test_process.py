@@ -1,0 +1,124 @@
+"""Import, fork, signals and exit."""
+
+import os
+import signal
+import subprocess
+import sys
+import unittest
+
+from helpers import python
+
+
+def run(code, **options):
+    process = python(code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+class Process(unittest.TestCase):
+    def test_import_starts_no_thread(self):
+        code = "import handfast, handfast.mooncake, os; print(len(os.listdir('/proc/self/task')))"
+        self.assertEqual(run(code), (0, "1\n"))
+
+    def test_child_of_a_fork_makes_its_own_engine(self):
+        code = """
+import handfast, os
+engine = handfast.Engine(transport="tcp")
+block = bytearray(16)
+local = engine.register(block)
+child = os.fork()
+if child == 0:
+    try:
+        engine.peer(engine.address).write(block, local.address)
+    except handfast.Forked as error:
+        own = handfast.Engine(transport="tcp")
+        cache = bytearray(16)
+        mine = own.register(cache)
+        source = bytearray(b"from the child..")
+        with own.register(source):
+            own.peer(own.address).write(source, mine.address)
+        print("child:", bytes(cache).decode(), flush=True)
+    del engine
+    os._exit(0)
+os.waitpid(child, 0)
+engine.peer(engine.address).write(block, local.address)
+print("parent goes on")
+"""
+        self.assertEqual(run(code), (0, "child: from the child..\nparent goes on\n"))
+
+    def test_interpreter_ends_with_calls_in_flight(self):
+        """A daemon thread waits for a peer that never answers."""
+        code = """
+import handfast, socket, threading, time
+mute = socket.create_server(("127.0.0.1", 0))
+engine = handfast.Engine(transport="tcp")
+def call():
+    started.set()
+    engine.peer("127.0.0.1:%d" % mute.getsockname()[1]).probe()
+started = threading.Event()
+for _ in range(8):
+    threading.Thread(target=call, daemon=True).start()
+started.wait()
+mute.accept()
+print("end", flush=True)
+"""
+        code, output = run(code)
+        self.assertEqual(code, 0, output)
+        self.assertTrue(output.startswith("end\n"), output)
+
+    def test_control_c_ends_a_waiting_call(self):
+        code = """
+import handfast, socket, threading
+mute = socket.create_server(("127.0.0.1", 0))
+engine = handfast.Engine(transport="tcp")
+calls = []
+def accept():
+    calls.append(mute.accept())
+    print("waiting", flush=True)
+threading.Thread(target=accept).start()
+try:
+    engine.peer("127.0.0.1:%d" % mute.getsockname()[1]).probe()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+        process = python(code, stdout=subprocess.PIPE)
+        self.assertEqual(process.stdout.readline(), "waiting\n")
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+        self.assertEqual((process.returncode, output), (0, "interrupted\n"))
+
+    def test_engines_leave_nothing_behind(self):
+        code = """
+import handfast, os
+def count(what):
+    return len(os.listdir("/proc/self/" + what))
+def turn():
+    with handfast.Engine(transport="tcp") as one, handfast.Engine(transport="tcp") as other:
+        block = bytearray(64)
+        one.register(block)
+        one.peer(other.address).probe()
+for _ in range(20):
+    turn()
+before = count("fd"), count("task")
+for _ in range(200):
+    turn()
+after = count("fd"), count("task")
+assert after[0] <= before[0] + 4 and after[1] <= before[1] + 2, (before, after)
+"""
+        self.assertEqual(run(code), (0, ""))
+
+    def test_overlay_gives_mooncake_engine_and_is_undone(self):
+        shell = f"""
+set -e
+eval "$({sys.executable} -m handfast mooncake-env)"
+{sys.executable} -c 'from mooncake.engine import TransferEngine; print(TransferEngine.__module__)'
+eval "$({sys.executable} -m handfast mooncake-env --undo)"
+echo "[${{PYTHONPATH-unset}}]"
+"""
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        output = subprocess.check_output(["sh", "-c", shell], text=True, env=environment)
+        self.assertEqual(output, "handfast.mooncake\n[unset]\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
