@@ -52,6 +52,11 @@ impl Features {
         Self { options: vec!["--workspace"], verbs: None, variables: Vec::new() }
     }
 
+    /// Returns the options for a single package, without the choice of packages.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &'static str> {
+        self.options.iter().copied().filter(|option| *option != "--workspace")
+    }
+
     /// Adds a variable.
     pub(crate) fn set(&mut self, name: &'static str, value: impl Into<OsString>) {
         self.variables.push((name, value.into()));

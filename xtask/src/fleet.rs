@@ -82,6 +82,20 @@ pub(crate) fn check(project: &Project) -> Result<()> {
     })
 }
 
+/// A released node's interpreter, and the libraries that it needs.
+pub(crate) struct Released {
+    pub(crate) interpreter: PathBuf,
+    pub(crate) libraries: PathBuf,
+}
+
+/// Returns the newest release; an error skips the tests with it.
+pub(crate) fn python(project: &Project) -> Result<Released> {
+    check(project)?;
+    let interpreter = folder(project, RELEASES[0]).join("bin/python");
+    let libraries = PACKAGES.folder(project).join("usr/lib/x86_64-linux-gnu");
+    Ok(Released { interpreter, libraries })
+}
+
 /// Returns the variables for building the feature `etcd`, if that is possible.
 pub(crate) fn etcd_build(project: &Project) -> Option<[(&'static str, PathBuf); 3]> {
     PROTOC.is_present(project).then(|| {

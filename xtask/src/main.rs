@@ -11,6 +11,7 @@ mod fuzz;
 mod guest;
 mod mutation;
 mod project;
+mod python;
 mod release;
 mod report;
 mod setup;

@@ -10,7 +10,7 @@ use crate::checks::{circles, graph, links, program, texts};
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
-use crate::{api, dashboard, fleet, fuzz, guest, setup, variants};
+use crate::{api, dashboard, fleet, fuzz, guest, python, setup, variants};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -155,6 +155,12 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             "released Mooncake nodes as peers, a real etcd",
             80,
             fleet::steps(project, nightly),
+        ),
+        stage(
+            python::STAGE,
+            "the Python package, in an environment of its own",
+            120,
+            python::steps(project, nightly),
         ),
         // The machine is emulated.
         stage(

@@ -74,12 +74,13 @@ impl Part {
         }
     }
 
-    fn bytes(&self) -> u64 {
+    /// Bytes of each request that are at their destination for certain.
+    fn landed(&self) -> impl Iterator<Item = u64> {
         let bytes = |request| match self.state(request) {
             BatchState::Done { bytes } | BatchState::Failed { bytes, .. } => bytes,
             BatchState::Pending => 0,
         };
-        (0..self.requests.len()).map(bytes).sum()
+        (0..self.requests.len()).map(bytes)
     }
 }
 
@@ -149,7 +150,7 @@ impl Batch {
             progress.failure.get_or_insert_with(|| failure.clone());
         }
         progress.parts[part].ended = Some(Ended { statuses, outcome });
-        progress.bytes += progress.parts[part].bytes();
+        progress.bytes += progress.parts[part].landed().sum::<u64>();
         drop(progress);
         self.ended.notify_waiters();
     }
@@ -177,6 +178,11 @@ impl Batch {
                 state => return state,
             }
         }
+    }
+
+    /// Bytes of each request that are at their destination for certain.
+    pub(crate) fn landed(&self) -> Vec<u64> {
+        self.progress.lock().parts.iter().flat_map(Part::landed).collect()
     }
 
     /// State of one request, by its place.

@@ -151,12 +151,7 @@ impl TransferEngine {
     /// # Errors
     /// They are not writable memory of this process, overlap registered memory, or exceed a limit.
     #[allow(unsafe_code)]
-    pub unsafe fn register(
-        &self,
-        address: u64,
-        bytes: u64,
-        location: &str,
-    ) -> Result<(), Failure> {
+    pub unsafe fn register(&self, address: u64, bytes: u64, location: &str) -> Result<(), Failure> {
         // SAFETY: the caller's promise is passed on.
         unsafe { self.register_all(&[(address, bytes)], location) }
     }
@@ -203,7 +198,8 @@ impl TransferEngine {
         // Reserves the place; the lock is not held while pages are pinned.
         inner.regions.write().insert(LocalRegion { memory: memory.clone(), served: None })?;
         let mut register = inner.engine.register(&name).access(Access::READ_WRITE).mooncake();
-        if let Some(location) = Some(location).filter(|it| *it != "*").and_then(|it| it.parse().ok())
+        if let Some(location) =
+            Some(location).filter(|it| *it != "*").and_then(|it| it.parse().ok())
         {
             register = register.location(location);
         }
@@ -353,6 +349,16 @@ impl TransferEngine {
         self.inner.process.check()?;
         let batch = self.inner.batches.lock().get(id)?;
         batch.request_state(request)
+    }
+
+    /// Bytes of each request of a batch that are at their destination for certain.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`].
+    pub fn landed(&self, id: BatchId) -> Result<Vec<u64>, Failure> {
+        self.inner.process.check()?;
+        let batch = self.inner.batches.lock().get(id)?;
+        Ok(batch.landed())
     }
 
     /// Waits for the end of a batch. An interruption cancels it, and waits for that.

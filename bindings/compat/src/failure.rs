@@ -101,7 +101,8 @@ impl Failure {
 
     /// The side at fault: `local` or `peer`.
     pub fn side(&self) -> String {
-        self.engine_error().map_or("local".into(), |error| format!("{:?}", error.side()).to_lowercase())
+        self.engine_error()
+            .map_or("local".into(), |error| format!("{:?}", error.side()).to_lowercase())
     }
 
     /// The stage that failed, in words.
@@ -141,7 +142,9 @@ impl Failure {
                 handfast::Cause::Cancelled => "cancelled",
                 handfast::Cause::PeerRestarted => "peer-restarted",
                 handfast::Cause::PeerLost(_) | handfast::Cause::Refused => "peer-lost",
-                handfast::Cause::NoSuchAddress { .. } | handfast::Cause::Permission(_) => "not-served",
+                handfast::Cause::NoSuchAddress { .. } | handfast::Cause::Permission(_) => {
+                    "not-served"
+                }
                 handfast::Cause::Closed => "closed",
                 handfast::Cause::Limit { .. } => "limit",
                 _ => "engine",

@@ -157,9 +157,7 @@ fn choice(what: &str, transport: &str) -> Result<TransportChoice, Failure> {
         "tcp" => Ok(TransportChoice::Tcp),
         "rdma" => Ok(TransportChoice::Rdma),
         "auto" => Ok(TransportChoice::Auto),
-        _ => Err(Failure::argument(format!(
-            "{what} is '{transport}': expected tcp, rdma or auto"
-        ))),
+        _ => Err(Failure::argument(format!("{what} is '{transport}': expected tcp, rdma or auto"))),
     }
 }
 

@@ -93,8 +93,8 @@ fn batch_of_two_hundred_thousand_requests_is_one_batch() {
     let skipped = |place: usize| (place / 4) % 1_000 == 7;
     let (here, there) = (here.content(), there.content());
     let old = Buffer::new(REQUESTS * 4, 2).0;
-    let wrong = (0..REQUESTS * 4)
-        .find(|&it| there[it] != if skipped(it) { old[it] } else { here[it] });
+    let wrong =
+        (0..REQUESTS * 4).find(|&it| there[it] != if skipped(it) { old[it] } else { here[it] });
     assert_eq!(wrong, None);
 }
 

@@ -129,7 +129,8 @@ impl Core {
         bytes: &Bound<'_, PyAny>,
         location: &str,
     ) -> PyResult<()> {
-        let (address, bytes) = (numbers::one(&"address", address)?, numbers::one(&"length", bytes)?);
+        let (address, bytes) =
+            (numbers::one(&"address", address)?, numbers::one(&"length", bytes)?);
         // SAFETY: callers of Python keep the memory until they unregister it, as documented.
         blocking(py, |_| unsafe { self.engine.register(address, bytes, location) })
     }
@@ -232,14 +233,9 @@ impl Core {
         ended(py, self.engine.state(id).map_err(|failure| exception(py, &failure))?)
     }
 
-    fn request_state(
-        &self,
-        py: Python<'_>,
-        id: u64,
-        request: usize,
-    ) -> PyResult<Option<(u64, Option<Py<PyAny>>)>> {
-        let state = self.engine.request_state(id, request);
-        ended(py, state.map_err(|failure| exception(py, &failure))?)
+    /// Bytes of each request that are at their destination for certain.
+    fn landed(&self, py: Python<'_>, id: u64) -> PyResult<Vec<u64>> {
+        self.engine.landed(id).map_err(|failure| exception(py, &failure))
     }
 
     fn wait(&self, py: Python<'_>, id: u64) -> PyResult<(u64, Option<Py<PyAny>>)> {

@@ -15,10 +15,7 @@ pub(crate) fn exception(py: Python<'_>, failure: &Failure) -> PyErr {
 }
 
 /// Returns the exception's instance.
-pub(crate) fn instance<'py>(
-    py: Python<'py>,
-    failure: &Failure,
-) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn instance<'py>(py: Python<'py>, failure: &Failure) -> PyResult<Bound<'py, PyAny>> {
     let import = || py.import("handfast._errors")?.getattr("make").map(Bound::unbind);
     let make = MAKE.get_or_try_init(py, import)?.bind(py);
     let remote = match failure.remote() {

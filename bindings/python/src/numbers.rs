@@ -52,9 +52,7 @@ fn read_array(name: &str, interface: &Bound<'_, PyDict>) -> PyResult<Option<Vec<
     let read: Vec<u64> = (0..*count).map(element).collect();
     let negative = |number: &u64| kind == "<i8" && *number > i64::MAX as u64;
     match read.iter().position(negative) {
-        Some(place) => {
-            Err(PyTypeError::new_err(format!("{name}[{place}] is negative")))
-        }
+        Some(place) => Err(PyTypeError::new_err(format!("{name}[{place}] is negative"))),
         None => Ok(Some(read)),
     }
 }

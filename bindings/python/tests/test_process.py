@@ -54,7 +54,10 @@ mute = socket.create_server(("127.0.0.1", 0))
 engine = handfast.Engine(transport="tcp")
 def call():
     started.set()
-    engine.peer("127.0.0.1:%d" % mute.getsockname()[1]).probe()
+    try:
+        engine.peer("127.0.0.1:%d" % mute.getsockname()[1]).probe()
+    except handfast.HandfastError:
+        pass
 started = threading.Event()
 for _ in range(8):
     threading.Thread(target=call, daemon=True).start()
@@ -64,7 +67,7 @@ print("end", flush=True)
 """
         code, output = run(code)
         self.assertEqual(code, 0, output)
-        self.assertTrue(output.startswith("end\n"), output)
+        self.assertEqual(output, "end\n")
 
     def test_control_c_ends_a_waiting_call(self):
         code = """

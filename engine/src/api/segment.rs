@@ -372,7 +372,8 @@ impl Batch {
             },
             None => self.segment.resolve().await?,
         };
-        let resolved = self.check(resolved).await.map_err(|error| error.at(self.segment.address()))?;
+        let resolved =
+            self.check(resolved).await.map_err(|error| error.at(self.segment.address()))?;
         let Resolved { target, memory, outdated } = resolved;
         if memory.has_keys() {
             find_ends(engine, &mut self.requests, &memory).await?;

@@ -91,8 +91,7 @@ impl RemoteMemory {
         if is_by_address(descriptor) {
             return Self::Region(RemotePart::new(absolute()));
         }
-        let mut parts: Vec<_> =
-            descriptor.regions.iter().cloned().map(RemotePart::new).collect();
+        let mut parts: Vec<_> = descriptor.regions.iter().cloned().map(RemotePart::new).collect();
         parts.sort_by_key(|part| part.region.address);
         let end = |part: &RemotePart| part.region.address.saturating_add(part.region.bytes);
         let greatest = |most: &mut u64, part: &RemotePart| {
@@ -140,7 +139,8 @@ impl RemoteMemory {
             (Self::Whole { parts, ends }, Some(end)) => {
                 let after = parts.partition_point(|part| part.region.address <= offset);
                 let candidates = (0..after).rev().take_while(|place| ends[*place] >= end);
-                let found = candidates.map(|place| &parts[place]).find(|it| it.contains(offset, end));
+                let found =
+                    candidates.map(|place| &parts[place]).find(|it| it.contains(offset, end));
                 match found {
                     Some(part) => Ok((part, offset)),
                     None => failed(Cause::NoSuchAddress { address: offset, length }),

@@ -10,10 +10,16 @@ b'sixteen tokens'
 >>> owner.close(); user.close()
 """
 
+from __future__ import annotations as _annotations
+
 import atexit as _atexit
 import logging as _logging
 import threading as _threading
+from collections.abc import Generator as _Generator
+from collections.abc import Sequence as _Sequence
 from dataclasses import dataclass as _dataclass
+from typing import Any as _Any
+from typing import TypeAlias as _TypeAlias
 
 from . import _buffers, _handfast, _waiting
 from ._errors import (
@@ -58,11 +64,17 @@ __all__ = [
 
 _log = _logging.getLogger("handfast")
 
+#: A list of integers, or an array of numpy.
+_Numbers: _TypeAlias = "_Sequence[int] | _Any"
+#: A CPU tensor of torch, an array of numpy, or an object of the buffer protocol.
+_Buffer: _TypeAlias = _Any
+_Notify: _TypeAlias = "tuple[str, str] | None"
+
 # Calls of daemon threads return before the interpreter ends.
 _atexit.register(_handfast.close_all)
 
 
-def topology():
+def topology() -> str:
     """Return the RDMA devices near each memory of this machine, as JSON in Mooncake's form."""
     return _handfast.local_topology()
 
@@ -95,27 +107,34 @@ class Engine:
     """
 
     def __init__(
-        self, host="127.0.0.1", *, transport="auto", devices=(), metadata="P2PHANDSHAKE"
-    ):
+        self,
+        host: str = "127.0.0.1",
+        *,
+        transport: str = "auto",
+        devices: _Sequence[str] = (),
+        metadata: str = "P2PHANDSHAKE",
+    ) -> None:
         self._core = _handfast.Core(host, metadata, transport, ",".join(devices), True)
-        self._registrations = {}
+        self._registrations: dict[int, object] = {}
         self._lock = _threading.Lock()
         for warning in self._core.warnings:
             _log.warning(warning)
 
     @property
-    def address(self):
+    def address(self) -> str:
         """The address of this node, ``host:port``."""
         return self._core.address
 
-    def register(self, buffer, *, location="*"):
+    def register(self, buffer: _Buffer, *, location: str = "*") -> Registration:
         """Register a writable, contiguous buffer: a CPU tensor of torch, an array of numpy, or any
         object of the buffer protocol. Peers may read and write it. The buffer is kept alive until
         the registration is closed."""
         address, nbytes, owner = _buffers.locate(buffer)
         return self.register_address(address, nbytes, location=location, owner=owner)
 
-    def register_address(self, address, nbytes, *, location="*", owner=None):
+    def register_address(
+        self, address: int, nbytes: int, *, location: str = "*", owner: object = None
+    ) -> Registration:
         """Register memory by its address. It must stay valid until the registration is closed;
         ``owner`` is kept until then."""
         self._core.register(address, nbytes, location)
@@ -124,112 +143,163 @@ class Engine:
             self._registrations[address] = owner
         return registration
 
-    def peer(self, address):
+    def peer(self, address: str) -> Peer:
         """Return the peer at an address, ``host:port``, or of a name in the metadata store."""
         return Peer(self, address)
 
-    def notifications(self):
+    def notifications(self) -> list[tuple[str, str]]:
         """Return the notifications received since the last call, as pairs of name and message."""
         return self._core.take_notifications()
 
-    def close(self):
+    def close(self) -> None:
         """End every transfer, and wait until nothing touches memory any more."""
         self._core.close()
         with self._lock:
             self._registrations.clear()
 
-    def __enter__(self):
+    def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<handfast.Engine at {self.address}>"
 
 
 class Registration:
     """Registered memory. Closing it waits until no transfer uses the memory."""
 
-    def __init__(self, engine, address, nbytes):
+    def __init__(self, engine: Engine, address: int, nbytes: int) -> None:
         self._engine = engine
         #: Address of the first byte, for peers.
         self.address = address
         #: Length in bytes.
         self.nbytes = nbytes
 
-    def close(self):
+    def close(self) -> None:
         """End the registration. Raises InUse while transfers use the memory."""
         self._engine._core.unregister(self.address)
         with self._engine._lock:
             self._engine._registrations.pop(self.address, None)
 
-    def __enter__(self):
+    def __enter__(self) -> Registration:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<handfast.Registration of {self.nbytes} bytes at {self.address:#x}>"
 
 
 class Peer:
     """A peer's memory, by the peer's addresses. Local buffers lie in registered memory."""
 
-    def __init__(self, engine, address):
+    def __init__(self, engine: Engine, address: str) -> None:
         self._core = engine._core
         self.address = address
 
-    def segments(self):
+    def segments(self) -> list[Segment]:
         """Ask the peer for the memory that it serves, in the order of registration."""
         return [Segment(*segment) for segment in self._core.segments(self.address)]
 
-    def write(self, buffer, address, *, timeout=None, notify=None):
+    def write(
+        self,
+        buffer: _Buffer,
+        address: int,
+        *,
+        timeout: float | None = None,
+        notify: _Notify = None,
+    ) -> None:
         """Write a buffer to an address of the peer, and wait for the end. ``notify`` is a pair of
         name and message that the peer receives after the last byte. Seconds as ``timeout``."""
         local, nbytes, _ = _buffers.locate(buffer)
         self._core.transfer_one(self.address, True, local, address, nbytes, notify, timeout)
 
-    def read(self, buffer, address, *, timeout=None, notify=None):
+    def read(
+        self,
+        buffer: _Buffer,
+        address: int,
+        *,
+        timeout: float | None = None,
+        notify: _Notify = None,
+    ) -> None:
         """Read from an address of the peer into a buffer, and wait for the end."""
         local, nbytes, _ = _buffers.locate(buffer)
         self._core.transfer_one(self.address, False, local, address, nbytes, notify, timeout)
 
-    def write_many(self, locals, remotes, lengths, *, timeout=None, notify=None):
+    def write_many(
+        self,
+        locals: _Numbers,
+        remotes: _Numbers,
+        lengths: _Numbers,
+        *,
+        timeout: float | None = None,
+        notify: _Notify = None,
+    ) -> None:
         """Write many pieces, by lists or numpy arrays of local addresses, addresses of the peer, and
         lengths, and wait for the end of all."""
         self._core.transfer(self.address, True, locals, remotes, lengths, notify, timeout)
 
-    def read_many(self, locals, remotes, lengths, *, timeout=None, notify=None):
+    def read_many(
+        self,
+        locals: _Numbers,
+        remotes: _Numbers,
+        lengths: _Numbers,
+        *,
+        timeout: float | None = None,
+        notify: _Notify = None,
+    ) -> None:
         """Read many pieces, and wait for the end of all."""
         self._core.transfer(self.address, False, locals, remotes, lengths, notify, timeout)
 
-    def start_write(self, locals, remotes, lengths, *, timeout=None):
+    def start_write(
+        self,
+        locals: _Numbers,
+        remotes: _Numbers,
+        lengths: _Numbers,
+        *,
+        timeout: float | None = None,
+    ) -> Transfer:
         """Start to write many pieces. Waits only for the first answer of the peer."""
         return self._start(True, locals, remotes, lengths, timeout)
 
-    def start_read(self, locals, remotes, lengths, *, timeout=None):
+    def start_read(
+        self,
+        locals: _Numbers,
+        remotes: _Numbers,
+        lengths: _Numbers,
+        *,
+        timeout: float | None = None,
+    ) -> Transfer:
         """Start to read many pieces."""
         return self._start(False, locals, remotes, lengths, timeout)
 
-    def _start(self, is_write, locals, remotes, lengths, timeout):
+    def _start(
+        self,
+        is_write: bool,
+        locals: _Numbers,
+        remotes: _Numbers,
+        lengths: _Numbers,
+        timeout: float | None,
+    ) -> Transfer:
         batch = self._core.submit(self.address, is_write, locals, remotes, lengths, timeout)
         return Transfer(self._core, batch, len(lengths))
 
-    def notify(self, name, message):
+    def notify(self, name: str, message: str) -> None:
         """Send the peer a notification."""
         self._core.notify(self.address, name, message)
 
-    def probe(self):
+    def probe(self) -> None:
         """Raise unless the peer answers."""
         self._core.probe(self.address)
 
-    def fence(self):
+    def fence(self) -> None:
         """Wait until no earlier failed write to the peer can land any more."""
         self._core.fence(self.address)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<handfast.Peer {self.address}>"
 
 
@@ -237,63 +307,65 @@ class Transfer:
     """Pieces under way. Wait for it with ``wait()``, or await it. A transfer that is not waited for
     goes on."""
 
-    def __init__(self, core, batch, pieces):
+    def __init__(self, core: _handfast.Core, batch: int, pieces: int) -> None:
         self._core = core
         self._batch = batch
         self._pieces = pieces
-        self._ended = None
+        self._ended: tuple[int, HandfastError | None] | None = None
+        self._landed: list[int] = []
 
-    def settled(self):
+    def settled(self) -> bool:
         """Whether it has ended: nothing of the engine touches the local memory any more."""
         self._look()
         return self._ended is not None
 
-    def wait(self):
+    def wait(self) -> int:
         """Wait for the end. Return the bytes moved, or raise the failure."""
         if self._ended is None:
             self._core.wait(self._batch)
             self._look()
         return self._result()
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Ask for an early end. Wait for the transfer to learn how far it came."""
         if self._ended is None:
             self._core.cancel(self._batch)
 
-    def landed(self):
+    def landed(self) -> list[int]:
         """Return the bytes of each piece that are at their destination for certain, from its start.
         Raises InUse before the end."""
         if not self.settled():
-            raise InUse("the transfer has not ended", "local", "the transfer", None, "indeterminate", -4)
+            text = "the transfer has not ended: wait for it first"
+            raise InUse(text, "local", "the transfer", None, "indeterminate", -4)
         return self._landed
 
-    def __await__(self):
+    def __await__(self) -> _Generator[_Any, None, int]:
         return self._wait_async().__await__()
 
-    async def _wait_async(self):
+    async def _wait_async(self) -> int:
         if self._ended is None:
             await _waiting.wait(self._core, self._batch)
             self._look()
         return self._result()
 
-    def _look(self):
+    def _look(self) -> None:
         if self._ended is not None:
             return
         state = self._core.state(self._batch)
         if state is None:
             return
-        pieces = range(self._pieces)
-        self._landed = [self._core.request_state(self._batch, piece)[0] for piece in pieces] if state[1] else None
+        self._landed = self._core.landed(self._batch)
         self._ended = state
         self._core.free(self._batch)
 
-    def _result(self):
+    def _result(self) -> int:
+        assert self._ended is not None
         moved, failure = self._ended
         if failure is not None:
             raise failure
         return moved
 
-    def __del__(self):
+    def __del__(self) -> None:
         # The number is given back; an unfinished batch ends by itself, and keeps its number.
         try:
             self._look()

@@ -1,5 +1,7 @@
 """``python -m handfast``: shell variables for programs that import ``mooncake.engine``."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import pathlib
@@ -10,14 +12,14 @@ import handfast
 OVERLAY = str(pathlib.Path(handfast.__file__).parent / "_overlay")
 
 
-def paths(undo):
+def paths(undo: bool) -> list[str]:
     """Return PYTHONPATH with the overlay in front, or without it."""
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     others = [path for path in known if path != OVERLAY]
     return others if undo else [OVERLAY, *others]
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m handfast")
     commands = parser.add_subparsers(dest="command", required=True)
     environment = commands.add_parser(

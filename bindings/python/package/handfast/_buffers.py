@@ -1,9 +1,12 @@
 """The address of a buffer."""
 
+from __future__ import annotations
+
 import ctypes
+from typing import Any
 
 
-def locate(buffer):
+def locate(buffer: Any) -> tuple[int, int, object]:
     """Return address and length in bytes of a contiguous, writable buffer in host memory, and the
     object that keeps it alive.
 

@@ -1,5 +1,7 @@
 """Exceptions of handfast."""
 
+from __future__ import annotations
+
 
 class HandfastError(Exception):
     """A failed call.
@@ -9,9 +11,9 @@ class HandfastError(Exception):
     will any more; ``indeterminate``: bytes may still land, until ``Engine.fence`` returns.
     """
 
-    kind = "engine"
-
-    def __init__(self, text, side, stage, id, remote, code):
+    def __init__(
+        self, text: str, side: str, stage: str, id: str | None, remote: str, code: int
+    ) -> None:
         super().__init__(text)
         #: ``local`` or ``peer``: the side at fault.
         self.side = side
@@ -24,7 +26,7 @@ class HandfastError(Exception):
         #: The negative code of Mooncake's functions.
         self.code = code
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         arguments = (str(self), self.side, self.stage, self.id, self.remote, self.code)
         return type(self), arguments
 
@@ -95,6 +97,8 @@ _KINDS = {
 }
 
 
-def make(kind, text, side, stage, id, remote, code):
+def make(
+    kind: str, text: str, side: str, stage: str, id: str | None, remote: str, code: int
+) -> HandfastError:
     """Return the exception of a kind; called by the extension module."""
     return _KINDS.get(kind, HandfastError)(text, side, stage, id, remote, code)

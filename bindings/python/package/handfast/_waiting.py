@@ -1,22 +1,30 @@
 """Ends of batches in asyncio's loops."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import weakref
 
-_LOOPS = weakref.WeakKeyDictionary()
+from . import _handfast
+
+_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class _Waiting:
     """The batches that tasks of one loop wait for."""
 
-    def __init__(self, loop):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._signal = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._batches = {}
+        self._batches: dict[
+            tuple[int, int, int], tuple[_handfast.Core, asyncio.Future[None]]
+        ] = {}
         loop.add_reader(self._signal, self._on_signal)
         weakref.finalize(self, os.close, self._signal)
 
-    def _on_signal(self):
+    def _on_signal(self) -> None:
         try:
             os.eventfd_read(self._signal)
         except BlockingIOError:
@@ -27,8 +35,8 @@ class _Waiting:
                 if not future.done():
                     future.set_result(None)
 
-    async def wait(self, core, batch):
-        future = asyncio.get_running_loop().create_future()
+    async def wait(self, core: _handfast.Core, batch: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         key = (id(core), batch, id(future))
         self._batches[key] = (core, future)
         try:
@@ -38,7 +46,7 @@ class _Waiting:
             self._batches.pop(key, None)
 
 
-async def wait(core, batch):
+async def wait(core: _handfast.Core, batch: int) -> None:
     """Wait for the end of a batch."""
     if core.state(batch) is not None:
         return

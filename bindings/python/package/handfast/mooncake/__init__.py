@@ -5,9 +5,13 @@ leaves the local buffers alone: nothing reads or writes them any more. ``Transfe
 the reason, and what may be in the peer's memory.
 """
 
+from __future__ import annotations
+
 import enum
 import logging
 import threading
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from .. import _handfast
 from .._errors import HandfastError, InvalidArgument
@@ -36,6 +40,9 @@ SUPPORT_MUSA = False
 
 _log = logging.getLogger("handfast.mooncake")
 
+#: A list of integers, or an array of numpy.
+Numbers = Sequence[int] | Any
+
 
 class TransferOpcode(enum.IntEnum):
     """Direction of a transfer."""
@@ -51,18 +58,18 @@ Write = TransferOpcode.Write
 class TransferNotify:
     """A notification."""
 
-    def __init__(self, name="", msg=""):
+    def __init__(self, name: str = "", msg: str = "") -> None:
         self.name = name
         self.msg = msg
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"TransferNotify(name={self.name!r}, msg={self.msg!r})"
 
 
 class InnerTransferEngine:
     """The C++ object of Mooncake's engine, which handfast does not have."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("handfast has no C++ engine: mooncake.store makes its own")
 
 
@@ -71,23 +78,23 @@ class TransferEngine:
 
     TransferOpcode = TransferOpcode
 
-    def __init__(self):
-        self._core = None
+    def __init__(self) -> None:
+        self._core: _handfast.Core | None = None
         self._errors = threading.local()
 
     # Not of Mooncake's.
 
-    def last_error(self):
+    def last_error(self) -> Exception | None:
         """Return the exception of this thread's last failed call, or None. Its ``remote`` is
         ``untouched``, ``fenced`` or ``indeterminate``."""
         return getattr(self._errors, "last", None)
 
-    def _fail(self, error, code=-1):
+    def _fail(self, error: Exception, code: int = -1) -> int:
         self._errors.last = error
         _log.info("%s", error)
         return code
 
-    def _initialized(self):
+    def _initialized(self) -> _handfast.Core:
         if self._core is None:
             text = "the engine is not initialized: call initialize first"
             raise InvalidArgument(text, "local", "configuration", None, "untouched", -1)
@@ -95,7 +102,9 @@ class TransferEngine:
 
     # Start.
 
-    def initialize(self, local_hostname, metadata_server, protocol, device_name):
+    def initialize(
+        self, local_hostname: str, metadata_server: str, protocol: str, device_name: str | None
+    ) -> int:
         """Start the engine. ``rdma`` uses TCP where RDMA is not available, with a warning."""
         try:
             if self._core is not None:
@@ -111,37 +120,42 @@ class TransferEngine:
         return 0
 
     def initialize_ext(
-        self, local_hostname, metadata_server, protocol, device_name, metadata_type
-    ):
+        self,
+        local_hostname: str,
+        metadata_server: str,
+        protocol: str,
+        device_name: str | None,
+        metadata_type: str,
+    ) -> int:
         """Start the engine; ``metadata_type`` is the scheme of the metadata server."""
         server = metadata_server
         if "://" not in server and server != "P2PHANDSHAKE":
             server = f"{metadata_type}://{server}"
         return self.initialize(local_hostname, server, protocol, device_name)
 
-    def get_rpc_port(self):
+    def get_rpc_port(self) -> int:
         """Return the port of this engine; 0 before ``initialize``."""
         return 0 if self._core is None else self._core.port
 
-    def get_local_topology(self, device_name=None):
+    def get_local_topology(self, device_name: str | None = None) -> str:
         """Return the RDMA devices near each memory, as JSON."""
         return _handfast.local_topology()
 
-    def get_engine(self):
+    def get_engine(self) -> None:
         """Return None: ``mooncake.store`` makes its own engine then."""
         return None
 
-    def get_engine_ptr(self):
+    def get_engine_ptr(self) -> int:
         """Return 0: there is no C++ object."""
         return 0
 
-    def warmup_efa_segment(self, segment_name):
+    def warmup_efa_segment(self, segment_name: str) -> int:
         """Do nothing: EFA is not supported."""
         return 0
 
     # Memory.
 
-    def register_memory(self, buffer_addr, capacity, location="*"):
+    def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
         """Register memory. It stays the caller's, until ``unregister_memory`` has returned 0."""
         try:
             self._initialized().register(buffer_addr, capacity, location)
@@ -149,7 +163,7 @@ class TransferEngine:
             return self._fail(error, error.code)
         return 0
 
-    def unregister_memory(self, buffer_addr):
+    def unregister_memory(self, buffer_addr: int) -> int:
         """End the registration, after the transfers that use the memory."""
         try:
             self._initialized().unregister(buffer_addr)
@@ -157,7 +171,9 @@ class TransferEngine:
             return self._fail(error, error.code)
         return 0
 
-    def batch_register_memory(self, buffer_addresses, capacities, location="*"):
+    def batch_register_memory(
+        self, buffer_addresses: Numbers, capacities: Numbers, location: str = "*"
+    ) -> int:
         """Register memory at several places, or nowhere."""
         try:
             self._initialized().register_all(buffer_addresses, capacities, location)
@@ -167,21 +183,21 @@ class TransferEngine:
             return self._fail(error)
         return 0
 
-    def batch_unregister_memory(self, buffer_addresses):
+    def batch_unregister_memory(self, buffer_addresses: Numbers) -> int:
         """End registrations. The first failure is returned after all others were tried."""
         code = 0
         for address in buffer_addresses:
             code = self.unregister_memory(int(address)) or code
         return code
 
-    def allocate_managed_buffer(self, length):
+    def allocate_managed_buffer(self, length: int) -> int:
         """Allocate registered memory. Return its address, or 0."""
         try:
             return self._initialized().allocate_managed(length)
         except (HandfastError, OverflowError) as error:
             return self._fail(error, 0)
 
-    def free_managed_buffer(self, buffer_addr, length):
+    def free_managed_buffer(self, buffer_addr: int, length: int) -> int:
         """Free memory of ``allocate_managed_buffer``, of the same length."""
         try:
             self._initialized().free_managed(buffer_addr, length)
@@ -189,7 +205,7 @@ class TransferEngine:
             return self._fail(error)
         return 0
 
-    def write_bytes_to_buffer(self, dest_address, src_ptr, length):
+    def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
         """Copy bytes to registered memory."""
         try:
             self._initialized().copy_in(dest_address, bytes(src_ptr)[:length])
@@ -197,11 +213,11 @@ class TransferEngine:
             return self._fail(error)
         return 0
 
-    def read_bytes_from_buffer(self, source_address, length):
+    def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
         """Copy bytes from registered memory. Raises for other memory."""
         return self._initialized().copy_out(source_address, length)
 
-    def get_first_buffer_address(self, segment_name):
+    def get_first_buffer_address(self, segment_name: str) -> int:
         """Return the address of a peer's first registered memory, or 0."""
         try:
             segments = self._initialized().segments(segment_name)
@@ -212,54 +228,82 @@ class TransferEngine:
     # Transfers that block.
 
     def transfer_sync_write(
-        self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""
-    ):
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
+    ) -> int:
         return self._one(target_hostname, buffer, peer_buffer_address, length, True)
 
     def transfer_sync_read(
-        self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""
-    ):
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
+    ) -> int:
         return self._one(target_hostname, buffer, peer_buffer_address, length, False)
 
     def transfer_sync(
         self,
-        target_hostname,
-        buffer,
-        peer_buffer_address,
-        length,
-        opcode,
-        notify=None,
-        transport_hint="",
-    ):
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        opcode: int,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+    ) -> int:
         is_write = _is_write(opcode)
         return self._one(target_hostname, buffer, peer_buffer_address, length, is_write, notify)
 
     def batch_transfer_sync_write(
-        self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""
-    ):
+        self,
+        target_hostname: str,
+        buffers: Numbers,
+        peer_buffer_addresses: Numbers,
+        lengths: Numbers,
+        transport_hint: str = "",
+    ) -> int:
         return self._many(target_hostname, buffers, peer_buffer_addresses, lengths, True)
 
     def batch_transfer_sync_read(
-        self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""
-    ):
+        self,
+        target_hostname: str,
+        buffers: Numbers,
+        peer_buffer_addresses: Numbers,
+        lengths: Numbers,
+        transport_hint: str = "",
+    ) -> int:
         return self._many(target_hostname, buffers, peer_buffer_addresses, lengths, False)
 
     def batch_transfer_sync(
         self,
-        target_hostname,
-        buffers,
-        peer_buffer_addresses,
-        lengths,
-        opcode,
-        notify=None,
-        transport_hint="",
-    ):
+        target_hostname: str,
+        buffers: Numbers,
+        peer_buffer_addresses: Numbers,
+        lengths: Numbers,
+        opcode: int,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+    ) -> int:
         is_write = _is_write(opcode)
         return self._many(
             target_hostname, buffers, peer_buffer_addresses, lengths, is_write, notify
         )
 
-    def _one(self, peer, buffer, address, length, is_write, notify=None):
+    def _one(
+        self,
+        peer: str,
+        buffer: int,
+        address: int,
+        length: int,
+        is_write: bool,
+        notify: TransferNotify | None = None,
+    ) -> int:
         try:
             self._initialized().transfer_one(
                 peer, is_write, buffer, address, length, _pair(notify)
@@ -268,7 +312,15 @@ class TransferEngine:
             return self._fail(error)
         return 0
 
-    def _many(self, peer, buffers, addresses, lengths, is_write, notify=None):
+    def _many(
+        self,
+        peer: str,
+        buffers: Numbers,
+        addresses: Numbers,
+        lengths: Numbers,
+        is_write: bool,
+        notify: TransferNotify | None = None,
+    ) -> int:
         try:
             self._initialized().transfer(
                 peer, is_write, buffers, addresses, lengths, _pair(notify)
@@ -280,39 +332,56 @@ class TransferEngine:
     # Transfers by id.
 
     def batch_transfer_async_write(
-        self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""
-    ):
+        self,
+        target_hostname: str,
+        buffers: Numbers,
+        peer_buffer_addresses: Numbers,
+        lengths: Numbers,
+        transport_hint: str = "",
+    ) -> int:
         return self._start(target_hostname, buffers, peer_buffer_addresses, lengths, True)
 
     def batch_transfer_async_read(
-        self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""
-    ):
+        self,
+        target_hostname: str,
+        buffers: Numbers,
+        peer_buffer_addresses: Numbers,
+        lengths: Numbers,
+        transport_hint: str = "",
+    ) -> int:
         return self._start(target_hostname, buffers, peer_buffer_addresses, lengths, False)
 
     def batch_transfer_async(
         self,
-        target_hostname,
-        buffers,
-        peer_buffer_addresses,
-        lengths,
-        opcode,
-        transport_hint="",
-    ):
+        target_hostname: str,
+        buffers: Numbers,
+        peer_buffer_addresses: Numbers,
+        lengths: Numbers,
+        opcode: int,
+        transport_hint: str = "",
+    ) -> int:
         is_write = _is_write(opcode)
         return self._start(target_hostname, buffers, peer_buffer_addresses, lengths, is_write)
 
     def transfer_submit_write(
-        self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""
-    ):
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
+    ) -> int:
         return self._start(target_hostname, [buffer], [peer_buffer_address], [length], True)
 
-    def _start(self, peer, buffers, addresses, lengths, is_write):
+    def _start(
+        self, peer: str, buffers: Numbers, addresses: Numbers, lengths: Numbers, is_write: bool
+    ) -> int:
         try:
             return self._initialized().submit(peer, is_write, buffers, addresses, lengths)
         except (HandfastError, ValueError) as error:
             return self._fail(error, 0)
 
-    def transfer_check_status(self, batch_id):
+    def transfer_check_status(self, batch_id: int) -> int:
         """Return 1 for a batch that is done, 0 for one under way, -1 for a failed one and -2 after
         its deadline. An id is known until its end has been returned."""
         try:
@@ -328,10 +397,11 @@ class TransferEngine:
             return 1
         return self._fail(failure, -2 if isinstance(failure, TimeoutError) else -1)
 
-    def get_batch_transfer_status(self, batch_ids):
+    def get_batch_transfer_status(self, batch_ids: Sequence[int]) -> int:
         """Wait for batches. Return 0 if all are done, else -1: the first failure cancels the others,
         and all have ended when this returns."""
         code = 0
+        failure: Exception | None
         for batch in batch_ids:
             try:
                 core = self._initialized()
@@ -347,7 +417,7 @@ class TransferEngine:
 
     # Peers.
 
-    def get_notifies(self):
+    def get_notifies(self) -> list[TransferNotify]:
         """Return the notifications received since the last call."""
         try:
             taken = self._initialized().take_notifications()
@@ -356,7 +426,7 @@ class TransferEngine:
             return []
         return [TransferNotify(name, message) for name, message in taken]
 
-    def send_probe(self, peer_server_name):
+    def send_probe(self, peer_server_name: str) -> int:
         """Return 0 if the peer answers."""
         try:
             self._initialized().probe(peer_server_name)
@@ -365,15 +435,15 @@ class TransferEngine:
         return 0
 
 
-def _is_write(opcode):
+def _is_write(opcode: int) -> bool:
     return TransferOpcode(opcode) is TransferOpcode.Write
 
 
-def _pair(notify):
+def _pair(notify: TransferNotify | None) -> tuple[str, str] | None:
     return None if notify is None else (notify.name, notify.msg)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> NoReturn:
     raise AttributeError(
         f"handfast's mooncake.engine has no '{name}': RPC classes, shared segments and transfers on "
         "CUDA streams are in Mooncake's own package alone"

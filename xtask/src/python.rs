@@ -1,0 +1,149 @@
+//! The Python package: its wheel, and its tests in a fresh environment without RDMA libraries.
+
+use crate::features::Features;
+use crate::fleet;
+use crate::project::Project;
+use crate::report::{Outcome, Step, as_skipped, skipped};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// The stage.
+pub(crate) const STAGE: &str = "python";
+/// The builder of the wheel.
+const MATURIN: &[&str] = &["maturin==1.16.0"];
+/// What the tests need, and the checker of types and stubs.
+const TESTS: &[&str] = &["numpy>=1.26,<3", "mypy==2.4.1"];
+/// Maximum bytes of the wheel of a release.
+const WHEEL_BYTES_MAX: u64 = 15 << 20;
+/// Variable with the interpreter of a released Mooncake node, for the tests.
+const RELEASED: &str = "HANDFAST_RELEASED_PYTHON";
+/// Variable with the libraries that it needs.
+const RELEASED_LIBRARIES: &str = "HANDFAST_RELEASED_LIBRARIES";
+
+/// Builds the wheel, at night as it is released, and runs its tests.
+pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
+    vec![
+        Step::new("wheel", move |deadline| {
+            let tools = environment(project, "build", MATURIN, deadline)?;
+            let features = Features::available(project, deadline);
+            let wheel = build(project, &features, &tools, nightly, deadline)?;
+            let bytes = fs::metadata(&wheel)?.len();
+            if nightly && bytes > WHEEL_BYTES_MAX {
+                bail!("the wheel has {bytes} bytes, more than {WHEEL_BYTES_MAX}");
+            }
+            let fresh = environment(project, "use", TESTS, deadline)?;
+            let mut install = pip(&fresh);
+            install.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
+            project.run(install, "python-install", deadline)?;
+            Ok(format!("{} KiB", bytes >> 10))
+        }),
+        Step::new("python-tests", |deadline| {
+            unittest(project, Command::new(interpreter(project)?), "tests", &[], deadline)
+        }),
+        Step::new("python-types", |deadline| {
+            for (log, words) in [
+                ("types", ["-m", "mypy", "--strict", "-p", "handfast"].as_slice()),
+                ("stubs", &["-m", "mypy.stubtest", "handfast._handfast"]),
+            ] {
+                let mut mypy = Command::new(interpreter(project)?);
+                mypy.args(words).current_dir(project.scratch());
+                project.run(mypy, &format!("python-{log}"), deadline)?;
+            }
+            Ok(String::new())
+        }),
+        Step::new("python-released", |deadline| {
+            let mut tests = Command::new(interpreter(project)?);
+            let released = fleet::python(project)?;
+            tests.env(RELEASED, released.interpreter);
+            tests.env(RELEASED_LIBRARIES, released.libraries);
+            unittest(project, tests, "released", &["-p", "released_*.py"], deadline)
+        }),
+    ]
+}
+
+fn folder(project: &Project, name: &str) -> PathBuf {
+    project.scratch().join("python").join(name)
+}
+
+/// Returns the interpreter that has the package.
+fn interpreter(project: &Project) -> Result<PathBuf> {
+    let python = folder(project, "use").join("bin/python");
+    match python.exists() {
+        true => Ok(python),
+        false => Err(skipped("the wheel was not built")),
+    }
+}
+
+/// Makes an environment with some packages, unless it is there.
+fn environment(
+    project: &Project,
+    name: &str,
+    packages: &[&str],
+    deadline: Instant,
+) -> Result<PathBuf> {
+    let folder = folder(project, name);
+    let complete = folder.join(".complete");
+    if fs::read_to_string(&complete).is_ok_and(|known| known == packages.join(" ")) {
+        return Ok(folder);
+    }
+    let mut create = Command::new("python3");
+    create.args(["-m", "venv", "--clear"]).arg(&folder);
+    let mut install = pip(&folder);
+    install.args(packages);
+    for (step, command) in [("environment", create), ("packages", install)] {
+        let log = format!("python-{name}-{step}");
+        let made = project.run(command, &log, deadline).with_context(|| packages.join(" "));
+        made.map_err(as_skipped)?;
+    }
+    fs::write(complete, packages.join(" "))?;
+    Ok(folder)
+}
+
+fn pip(folder: &Path) -> Command {
+    let mut pip = Command::new(folder.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--quiet"]);
+    pip
+}
+
+fn build(
+    project: &Project,
+    features: &Features,
+    tools: &Path,
+    nightly: bool,
+    deadline: Instant,
+) -> Result<PathBuf> {
+    let wheels = folder(project, "wheels");
+    if wheels.exists() {
+        fs::remove_dir_all(&wheels)?;
+    }
+    let mut maturin = Command::new(tools.join("bin/maturin"));
+    maturin.current_dir(project.root().join("bindings/python"));
+    maturin.env("CARGO_INCREMENTAL", "0");
+    maturin.args(["build", "--quiet", "--out"]).arg(&wheels).args(features.words());
+    // Libraries of RDMA are loaded at run time, so there is nothing to bundle.
+    maturin.args(["--auditwheel", "skip"]);
+    if nightly {
+        maturin.arg("--release");
+    }
+    features.apply(&mut maturin);
+    project.run(maturin, "python-wheel", deadline)?;
+    let mut built = fs::read_dir(&wheels)?.map(|entry| entry.map(|it| it.path()));
+    built.next().context("maturin made no wheel")?.map_err(Into::into)
+}
+
+fn unittest(
+    project: &Project,
+    mut python: Command,
+    log: &str,
+    arguments: &[&str],
+    deadline: Instant,
+) -> Outcome {
+    python.current_dir(project.root().join("bindings/python/tests"));
+    python.args(["-B", "-m", "unittest", "discover"]).args(arguments);
+    let output = project.run(python, &format!("python-{log}"), deadline)?;
+    let count = output.lines().rfind(|line| line.starts_with("Ran "));
+    Ok(count.context("no test ran")?.to_owned())
+}
