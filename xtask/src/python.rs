@@ -14,7 +14,7 @@ use std::time::Instant;
 pub(crate) const STAGE: &str = "python";
 /// The builder of the wheel.
 const MATURIN: &[&str] = &["maturin==1.16.0"];
-/// What the tests need, and the checker of types and stubs.
+/// Packages of the tests, and the checker of types and stubs.
 const TESTS: &[&str] = &["numpy>=1.26,<3", "mypy==2.4.1"];
 /// Maximum bytes of the wheel of a release.
 const WHEEL_BYTES_MAX: u64 = 15 << 20;

@@ -123,8 +123,7 @@ impl TransferEngine {
         Ok(Self { inner: ManuallyDrop::new(Arc::new(inner)) })
     }
 
-    /// What the user should know about the engine's start: fallbacks to TCP, unusable devices, open
-    /// ports.
+    /// Warnings of the start: fallbacks to TCP, unusable devices, open ports.
     pub fn warnings(&self) -> &[String] {
         &self.inner.warnings
     }
@@ -248,8 +247,8 @@ impl TransferEngine {
     /// byte. Without a timeout the engine's holds, and one nanosecond more for each byte.
     ///
     /// # Errors
-    /// Nothing of the engine touches the local memory after an error; [`Failure::remote`] tells of
-    /// the peer's.
+    /// Nothing of the engine touches the local memory after an error; [`Failure::remote`] is the
+    /// state of the peer's.
     pub fn transfer(
         &self,
         peer: &str,
@@ -447,7 +446,7 @@ impl TransferEngine {
         })?
     }
 
-    /// Forgets a peer; the next use opens it anew. Tells whether it was open.
+    /// Forgets a peer; the next use opens it again. Returns whether it was open.
     pub fn close_peer(&self, peer: &str) -> bool {
         self.inner.peers.write().remove(peer).is_some()
     }

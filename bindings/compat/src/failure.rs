@@ -70,7 +70,7 @@ pub enum Cause {
         name: &'static str,
         /// Its value.
         max: usize,
-        /// What to do.
+        /// The remedy.
         cure: &'static str,
     },
     /// The engine was made before a fork, in another process.

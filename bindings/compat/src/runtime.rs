@@ -59,7 +59,7 @@ pub(crate) fn runtime() -> Result<&'static Handle, Failure> {
     let place = RUNTIMES.get(depth).ok_or(Cause::Limit {
         name: "FORKS_MAX",
         max: FORKS_MAX,
-        cure: "start the process anew instead of forking it",
+        cure: "start a new process instead of forking",
     })?;
     if let Some(runtime) = place.get() {
         return Ok(runtime.handle());

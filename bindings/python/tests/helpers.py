@@ -21,7 +21,7 @@ for line in sys.stdin:
 
 def python(code, *arguments, **options):
     """Start Python with some code."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, text=True, **options)
 
 
