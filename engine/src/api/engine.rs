@@ -248,7 +248,7 @@ impl Engine {
     /// The node cannot be reached.
     pub async fn segments(&self, node: &str) -> Result<Vec<ServedSegment>, Error> {
         let (descriptor, _) = self.find(node).await?;
-        Ok(descriptor.regions.into_iter().map(ServedSegment::from).collect())
+        Ok(descriptor.regions.into_iter().map(ServedSegment::of).collect())
     }
 
     /// Opens lanes to nodes, `host:port` each, ahead of the first transfer. Returns the failures;

@@ -29,8 +29,8 @@ pub struct ServedSegment {
     pub writable: bool,
 }
 
-impl From<RegionDescriptor> for ServedSegment {
-    fn from(region: RegionDescriptor) -> Self {
+impl ServedSegment {
+    pub(crate) fn of(region: RegionDescriptor) -> Self {
         let RegionDescriptor { name, address, bytes, readable, writable, .. } = region;
         Self { name, address, bytes, readable, writable }
     }
