@@ -10,6 +10,7 @@
 //! | `hold events DEVICE`, `release events DEVICE` | asynchronous events wait |
 //! | `hold call DEVICE CALL [after N]` | calls after the next N wait |
 //! | `release call DEVICE CALL [CODE]` | waiting calls go on, or return the error |
+//! | `release call DEVICE CALL CODE at N` | the same of the waiting call after N others; 0 is no error |
 //! | `fail call DEVICE CALL CODE [after N] [times N]` | the call returns the error |
 //! | `pass` | no call is held or fails any more |
 //! | `fail request DEVICE NUMBER STATUS` | the oldest unanswered request ends with a status |
@@ -33,7 +34,8 @@
 //! | `queues DEVICE` | the number of completion queues |
 //! | `laws` | a line for each broken law since the last time |
 use crate::convert::status;
-use crate::faults::{Effect, PLANTED_MAX, Planted, take_all};
+use crate::faults::{Effect, HELD_MAX, PLANTED_MAX, Planted, take_all};
+use crate::limit::LimitReached;
 use crate::queues::{Event, Subject};
 use crate::state::{State, changed, lock};
 use handfast_transport_sim::verbs::{Gid, GidKind, Rebirth, Status};
@@ -50,7 +52,7 @@ type Answer = Result<String, String>;
 
 const NOTHING: Answer = Ok(String::new());
 
-fn execute(state: &mut State, line: &str) -> Answer {
+pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
     let words: Vec<&str> = line.split_whitespace().collect();
     let result = match words.as_slice() {
         ["hold" | "release" | "lose", "packets", ..] => packets(state, &words),
@@ -165,7 +167,11 @@ fn completions(state: &mut State, words: &[&str]) -> Answer {
     };
     match verb {
         "hold" => {
-            state.faults.completions.insert((device, queue_pair));
+            let held = &mut state.faults.completions;
+            if held.len() >= HELD_MAX && !held.contains(&(device, queue_pair)) {
+                return Err(LimitReached::Held.to_string());
+            }
+            held.insert((device, queue_pair));
         }
         "release" => {
             state.faults.completions.remove(&(device, queue_pair));
@@ -200,11 +206,14 @@ fn calls(state: &mut State, words: &[&str]) -> Answer {
         "fail" => Effect::Fail { code: code()?, times },
         _ => {
             let code = if rest.is_empty() { 0 } else { code()? };
-            return release(state, nic, call, code);
+            return match option("at")? {
+                None => release(state, nic, call, code),
+                Some(place) => release_one(state, (nic, call), code, place),
+            };
         }
     };
-    if state.faults.planted.len() == PLANTED_MAX {
-        return Err(format!("{PLANTED_MAX} faults are planted already"));
+    if state.faults.planted.len() >= PLANTED_MAX {
+        return Err(LimitReached::Planted.to_string());
     }
     state.faults.planted.push(Planted { nic, call: (*call).to_owned(), after, effect });
     NOTHING
@@ -221,6 +230,17 @@ fn release(state: &mut State, nic: usize, call: &str, code: i32) -> Answer {
         held.nic == nic && (held.call == call || whole == call)
     });
     of_call.for_each(|held| held.released = Some(code));
+    NOTHING
+}
+
+fn release_one(state: &mut State, (nic, call): (usize, &str), code: i32, place: u64) -> Answer {
+    let waiting = state.faults.waiting.values_mut();
+    let mut of_call = waiting.filter(|held| {
+        let whole = held.call.split_once('(').map_or(held.call, |(name, _)| name);
+        held.nic == nic && held.released.is_none() && (held.call == call || whole == call)
+    });
+    let place = usize::try_from(place).unwrap_or(usize::MAX);
+    of_call.nth(place).ok_or("no such call waits")?.released = Some(code);
     NOTHING
 }
 
@@ -307,7 +327,8 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
         }
         ["event", device, kind] => {
             let (nic, kind) = (nic(state, device)?, number(kind)?);
-            state.raise(nic, Event { kind, subject: Subject::Port(1) });
+            let event = Event { kind, subject: Subject::Port(1) };
+            state.try_raise(nic, event).map_err(|limit| limit.to_string())?;
         }
         ["mtu", device, bytes] => {
             let (nic, bytes) = (nic(state, device)?, number(bytes)?);

@@ -2,12 +2,14 @@
 
 use crate::lies;
 use handfast_transport_sim::verbs::{GidKind, Numbers, PROFILES, Profile};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 
 /// The variable with the list.
 pub(crate) const VARIABLE: &str = "HANDFAST_FABRIC";
 /// Default maximum queue pairs and regions of a device.
-const QUEUE_PAIRS_MAX: u32 = 4_096;
-const REGIONS_MAX: u32 = 8_192;
+pub(crate) const QUEUE_PAIRS_MAX: u32 = 4_096;
+pub(crate) const REGIONS_MAX: u32 = 8_192;
 /// Time between two tries of a device with a fixed number of retries, in nanoseconds. No driver gives it;
 /// 25 tries take a good second.
 const FIXED_INTERVAL_NS: u64 = 50_000_000;
@@ -24,7 +26,10 @@ pub(crate) struct Listed {
     pub(crate) is_infiniband: bool,
 }
 
-/// Parses a list. What it names lives as long as the process.
+/// The devices of all lists by their entry: what they name lives as long as the process.
+static KNOWN: Mutex<BTreeMap<String, Listed>> = Mutex::new(BTreeMap::new());
+
+/// Parses a list.
 pub(crate) fn parse(text: &str) -> Result<Vec<Listed>, String> {
     let listed: Vec<Listed> =
         text.split(',').filter(|entry| !entry.is_empty()).map(entry).collect::<Result<_, _>>()?;
@@ -40,6 +45,16 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Listed>, String> {
 }
 
 fn entry(text: &str) -> Result<Listed, String> {
+    let mut known = KNOWN.lock();
+    if let Some(listed) = known.get(text) {
+        return Ok(*listed);
+    }
+    let listed = new_entry(text)?;
+    known.insert(text.to_owned(), listed);
+    Ok(listed)
+}
+
+fn new_entry(text: &str) -> Result<Listed, String> {
     let wrong = |why: String| format!("{VARIABLE}: '{text}': {why}");
     let (name, kind) =
         text.split_once('=').ok_or_else(|| wrong("not of the form NAME=PROFILE".to_owned()))?;
@@ -55,7 +70,7 @@ fn entry(text: &str) -> Result<Listed, String> {
     if profile.retry.count_fixed.is_some() {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
-    let mut is_infiniband = false;
+    let (mut is_infiniband, mut has_ipv6) = (false, false);
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().map_err(|_| wrong(format!("'{word}' needs a number")));
@@ -63,10 +78,7 @@ fn entry(text: &str) -> Result<Listed, String> {
             "numbers_from" => profile.numbers = from(profile.numbers, number()?),
             "queue_pairs" => profile.queue_pairs_max = number()?,
             "regions" => profile.regions_max = number()?,
-            "ipv6" => {
-                let gids = profile.gids.iter().copied().chain([(GidKind::Ipv6, ROCE_V2)]);
-                profile.gids = gids.collect::<Vec<_>>().leak();
-            }
+            "ipv6" => has_ipv6 = true,
             "lies" => profile = lies::lie(&profile, value).map_err(wrong)?,
             "infiniband" => {
                 is_infiniband = true;
@@ -77,6 +89,10 @@ fn entry(text: &str) -> Result<Listed, String> {
             }
             _ => return Err(wrong(format!("no option '{key}'"))),
         }
+    }
+    if has_ipv6 {
+        let gids = profile.gids.iter().copied().chain([(GidKind::Ipv6, ROCE_V2)]);
+        profile.gids = gids.collect::<Vec<_>>().leak();
     }
     let profile = Box::leak(Box::new(profile));
     Ok(Listed { name: name.to_owned().leak(), profile, is_infiniband })
@@ -127,6 +143,8 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(word) && error.contains(VARIABLE), "{error}");
         }
+        let many: Vec<String> = (0..64).map(|n| format!("d{n}=rxe")).collect();
+        assert_eq!(parse(&many.join(",")).unwrap().len(), DEVICES_MAX);
         let many: Vec<String> = (0..65).map(|n| format!("d{n}=rxe")).collect();
         assert!(parse(&many.join(",")).unwrap_err().contains("at most 64"));
     }

@@ -1,11 +1,14 @@
 //! Planted faults: what is held, what fails, and the counts of calls.
 
+use crate::limit::LimitReached;
 use crate::queues::Event;
 use handfast_transport_sim::verbs::{Packet, WorkCompletion};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Maximum packets, completions and events that wait for their release; more are lost.
-const PARKED_MAX: usize = 65_536;
+/// Maximum packets, and completions, that wait for their release; more are lost.
+pub(crate) const PARKED_MAX: usize = 65_536;
+/// Maximum queue pairs whose completions are held.
+pub(crate) const HELD_MAX: usize = 1_024;
 /// Maximum faults planted at a time.
 pub(crate) const PLANTED_MAX: usize = 64;
 
@@ -112,30 +115,38 @@ impl Faults {
     }
 
     /// Parks a packet of a held path, or returns it.
-    pub(crate) fn pass_packet(&mut self, packet: Packet) -> Option<Packet> {
+    ///
+    /// # Errors
+    /// Too many wait; this one is lost.
+    pub(crate) fn pass_packet(&mut self, packet: Packet) -> Result<Option<Packet>, LimitReached> {
         if !self.packets.contains(&(usize::from(packet.from), usize::from(packet.to))) {
-            return Some(packet);
+            return Ok(Some(packet));
         }
-        if self.parked_packets.len() < PARKED_MAX {
-            self.parked_packets.push_back(packet);
+        if self.parked_packets.len() >= PARKED_MAX {
+            return Err(LimitReached::ParkedPackets);
         }
-        None
+        self.parked_packets.push_back(packet);
+        Ok(None)
     }
 
     /// Parks a completion that is held, or returns it.
+    ///
+    /// # Errors
+    /// Too many wait; this one is lost.
     pub(crate) fn pass_completion(
         &mut self,
         nic: usize,
         completion: WorkCompletion,
-    ) -> Option<WorkCompletion> {
+    ) -> Result<Option<WorkCompletion>, LimitReached> {
         let held = [None, Some(completion.number)];
         if !held.iter().any(|number| self.completions.contains(&(nic, *number))) {
-            return Some(completion);
+            return Ok(Some(completion));
         }
-        if self.parked_completions.len() < PARKED_MAX {
-            self.parked_completions.push_back((nic, completion));
+        if self.parked_completions.len() >= PARKED_MAX {
+            return Err(LimitReached::ParkedCompletions);
         }
-        None
+        self.parked_completions.push_back((nic, completion));
+        Ok(None)
     }
 }
 

@@ -22,6 +22,7 @@ mod descriptor;
 mod devices;
 mod faults;
 mod lies;
+mod limit;
 mod listing;
 mod memory;
 pub mod protocol;
@@ -31,6 +32,7 @@ mod server;
 mod state;
 mod timers;
 
+pub use limit::{LimitReached, Refusal, Welcome};
 pub use listing::{Listing, listing};
 pub use serve::{command, serve};
 pub use server::{HERE, handle, offer};

@@ -38,6 +38,10 @@ pub mod access_flag {
     pub const REMOTE_READ: u32 = 1 << 2;
 }
 
+/// Maximum requests of a queue of a queue pair.
+pub const QUEUE_DEPTH_MAX: u32 = 16_384;
+/// Maximum entries of a completion queue.
+pub const COMPLETIONS_MAX: i32 = 32_767;
 /// Longest message, in bytes.
 const MESSAGE_BYTES_MAX: u32 = 1 << 22;
 
@@ -327,6 +331,12 @@ mod tests {
         send(&mut frame, &Request::Poll { queue: 7, room: 64 }).unwrap();
         let back: Request = receive(frame.as_slice()).unwrap();
         assert!(matches!(back, Request::Poll { queue: 7, room: 64 }));
+        // Of a command's message three bytes are its kind and the length of its line, in seven bits each.
+        let line = "x".repeat(MESSAGE_BYTES_MAX as usize - 5);
+        frame.clear();
+        send(&mut frame, &Request::Command { line }).unwrap();
+        assert_eq!(frame.len(), MESSAGE_BYTES_MAX as usize + 4, "the longest one");
+        assert!(receive::<Request>(frame.as_slice()).is_ok());
         let long = (MESSAGE_BYTES_MAX + 1).to_le_bytes();
         let error = receive::<Request>(long.as_slice()).unwrap_err();
         assert!(error.to_string().contains("too long"), "{error}");

@@ -1,5 +1,6 @@
 //! Devices for other processes, over a socket.
 
+use crate::limit::{LimitReached, Refusal, Welcome};
 use crate::protocol::{Hello, Request, receive, send};
 use crate::server;
 use crate::state::{State, changed, lock};
@@ -8,9 +9,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Maximum connections: a few for each thread of the programs.
-const CONNECTIONS_MAX: usize = 1_024;
+/// Maximum connections: one for each thread of the programs. A process has a thousand descriptors by
+/// default, and each device and channel needs one too.
+pub(crate) const CONNECTIONS_MAX: usize = 400;
+/// Pause after a connection that the kernel does not hand over, for lack of descriptors for example.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The process of each program that is connected.
 static PROGRAMS: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
@@ -33,24 +39,35 @@ pub fn serve(socket: &Path, devices: &str) -> io::Result<()> {
     }
     *lock() = state;
     let listener = UnixListener::bind(socket)?;
-    let accept = move || {
-        let connections = std::sync::Arc::new(());
-        for stream in listener.incoming().flatten() {
-            let connection = std::sync::Arc::clone(&connections);
-            if std::sync::Arc::strong_count(&connections) > CONNECTIONS_MAX {
+    spawn("fabric socket", move || accept(&listener))
+}
+
+fn accept(listener: &UnixListener) {
+    let connections = Arc::new(());
+    for stream in listener.incoming() {
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                eprintln!("handfast-fabric: a connection cannot be taken: {error}");
+                std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             }
-            let handle = move || {
-                let _connection = connection;
-                // The end of a connection is how a program ends.
-                let _ = converse(&stream);
-            };
-            if let Err(error) = spawn("fabric connection", handle) {
-                eprintln!("handfast-fabric: no thread for a connection: {error}");
-            }
+        };
+        if Arc::strong_count(&connections) > CONNECTIONS_MAX {
+            // The program may have ended meanwhile.
+            let _ = send(&stream, &Welcome::Err(LimitReached::Connections.into()));
+            continue;
         }
-    };
-    spawn("fabric socket", accept)
+        let connection = Arc::clone(&connections);
+        let handle = move || {
+            let _connection = connection;
+            // The end of a connection is how a program ends.
+            let _ = converse(&stream);
+        };
+        if let Err(error) = spawn("fabric connection", handle) {
+            eprintln!("handfast-fabric: no thread for a connection: {error}");
+        }
+    }
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -70,18 +87,30 @@ fn converse(stream: &UnixStream) -> io::Result<()> {
         Hello::Program { process } => {
             let program = lock().next_id();
             PROGRAMS.lock().insert(program, process);
-            let ended = send(stream, &program).and_then(|()| until_closed(stream));
+            let ended = welcome(stream, Ok(program)).and_then(|()| until_closed(stream));
             lock().end(program);
             PROGRAMS.lock().remove(&program);
+            server::withdraw_offers(program);
             changed();
             ended
         }
-        Hello::Events { program, name } => server::offer(program, name, stream.try_clone()?),
-        Hello::Calls { program } => loop {
-            let request: Request = receive(stream)?;
-            send(stream, &server::handle(program, request))?;
-        },
+        Hello::Events { program, name } => {
+            let offered = server::offer(program, name, stream.try_clone()?);
+            // The program names the descriptor in a call after this.
+            welcome(stream, offered.map(|()| program))
+        }
+        Hello::Calls { program } => {
+            welcome(stream, Ok(program))?;
+            loop {
+                let request: Request = receive(stream)?;
+                send(stream, &server::handle(program, request))?;
+            }
+        }
     }
+}
+
+fn welcome(stream: &UnixStream, answer: Result<u64, Refusal>) -> io::Result<()> {
+    send(stream, &answer)
 }
 
 /// Waits for the other end to close.

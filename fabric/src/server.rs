@@ -1,18 +1,18 @@
 //! The devices' side of every call.
 
-mod data;
+pub(crate) mod data;
 mod objects;
 mod pairs;
 
 use crate::commands;
 use crate::convert::{gid_bytes, gid_type, lid};
 use crate::descriptor::Signal;
+use crate::limit::{LimitReached, Refusal};
 use crate::protocol::{Answer, DeviceFacts, Element, GidCall, PortFacts, Reply, Request};
 use crate::queues::Subject;
 use crate::state::{State, changed, enter, lock};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::io;
 use std::os::unix::net::UnixStream;
 
 /// The program in which the devices are.
@@ -21,8 +21,8 @@ pub const HERE: u64 = 0;
 pub(crate) const DEAD: i32 = libc::EIO;
 /// Default outstanding reads of a device.
 const READS_MAX: u8 = 128;
-/// Maximum descriptors that are offered and not yet used.
-const OFFERED_MAX: usize = 1_024;
+/// Maximum descriptors that are offered and not yet used: one for each call that is under way.
+pub(crate) const OFFERED_MAX: usize = 256;
 
 /// Descriptors for events that programs offered, by program and name.
 static OFFERED: Mutex<BTreeMap<(u64, u64), Signal>> = Mutex::new(BTreeMap::new());
@@ -31,29 +31,26 @@ static OFFERED: Mutex<BTreeMap<(u64, u64), Signal>> = Mutex::new(BTreeMap::new()
 ///
 /// # Errors
 /// Too many are offered and not used, or the stream cannot be changed.
-pub fn offer(program: u64, name: u64, stream: UnixStream) -> io::Result<()> {
-    let signal = Signal::new(stream)?;
+pub fn offer(program: u64, name: u64, stream: UnixStream) -> Result<(), Refusal> {
+    let system = |error: std::io::Error| Refusal::System(error.raw_os_error().unwrap_or(0));
+    let signal = Signal::new(stream).map_err(system)?;
     let mut offered = OFFERED.lock();
     if offered.len() >= OFFERED_MAX {
-        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        return Err(LimitReached::Offered.into());
     }
     offered.insert((program, name), signal);
     Ok(())
 }
 
-/// Takes an offered descriptor. It was offered on another connection, so it may come a moment later.
+/// Takes an offered descriptor.
 fn offered(program: u64, name: u64) -> Result<Signal, i32> {
-    for _ in 0..OFFER_TRIES {
-        if let Some(signal) = OFFERED.lock().remove(&(program, name)) {
-            return Ok(signal);
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    Err(libc::EMFILE)
+    OFFERED.lock().remove(&(program, name)).ok_or(libc::EBADF)
 }
 
-/// Milliseconds to wait for an offered descriptor.
-const OFFER_TRIES: u32 = 5_000;
+/// Forgets the descriptors that a program offered and did not use.
+pub(crate) fn withdraw_offers(program: u64) {
+    OFFERED.lock().retain(|(of, _), _| *of != program);
+}
 
 /// Enters a call on an open device.
 ///
@@ -181,7 +178,10 @@ fn query_gids(context: u64, call: GidCall) -> Reply {
 
 fn take_queue_event(channel: u64) -> Option<u64> {
     let mut state = lock();
-    let event = state.channels.get_mut(&channel)?.events.pop_front()?;
+    let channel = state.channels.get_mut(&channel)?;
+    let event = channel.events.pop_front();
+    channel.signal.on_taken(channel.events.len());
+    let event = event?;
     let queue = state.queues.get_mut(&event)?;
     queue.unacknowledged += 1;
     Some(queue.object)
@@ -189,7 +189,10 @@ fn take_queue_event(channel: u64) -> Option<u64> {
 
 fn take_event(context: u64) -> Option<(u32, Element)> {
     let mut state = lock();
-    let event = state.contexts.get_mut(&context)?.events.pop_front()?;
+    let context = state.contexts.get_mut(&context)?;
+    let event = context.events.pop_front();
+    context.signal.on_taken(context.events.len());
+    let event = event?;
     let element = match event.subject {
         Subject::Queue(id) => {
             let queue = state.queues.get_mut(&id)?;

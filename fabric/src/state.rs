@@ -3,6 +3,7 @@
 use crate::convert::{event_kind, status_number};
 use crate::devices::{self, Listed};
 use crate::faults::{Faults, Verdict};
+use crate::limit::LimitReached;
 use crate::protocol::Completed;
 use crate::queues::{Channel, Context, Event, Pair, Queue, Subject};
 use crate::timers::Timers;
@@ -13,10 +14,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// Maximum events that an open device keeps; more are lost, as a kernel's are.
-const EVENTS_MAX: usize = 4_096;
+/// Maximum events that an open device, or a channel, keeps; more are lost.
+pub(crate) const EVENTS_MAX: usize = 4_096;
 /// Maximum broken laws kept for a report.
-const LAWS_MAX: usize = 256;
+pub(crate) const LAWS_MAX: usize = 256;
 /// `IBV_EVENT_DEVICE_FATAL`.
 const DEVICE_FATAL: u32 = 8;
 
@@ -48,6 +49,8 @@ pub(crate) struct State {
     /// Packets that came to each device.
     pub(crate) arrived: BTreeMap<usize, u64>,
     laws: Vec<String>,
+    /// Broken laws past the limit.
+    laws_dropped: u64,
     next_id: u64,
 }
 
@@ -124,6 +127,7 @@ impl State {
             timers: Timers::default(),
             arrived: BTreeMap::new(),
             laws: Vec::new(),
+            laws_dropped: 0,
             next_id: 1,
         }
     }
@@ -227,8 +231,11 @@ impl State {
                 break;
             }
             for packet in packets {
-                if let Some(packet) = self.faults.pass_packet(packet) {
-                    self.put(packet);
+                let nic = usize::from(packet.from);
+                match self.faults.pass_packet(packet) {
+                    Ok(Some(packet)) => self.put(packet),
+                    Ok(None) => {}
+                    Err(limit) => self.lose(nic, limit),
                 }
             }
         }
@@ -240,8 +247,10 @@ impl State {
     fn collect(&mut self, nic: usize) {
         while self.fabric.nic(nic).completions().next().is_some() {
             let Some(completion) = self.fabric.poll(nic) else { break };
-            if let Some(completion) = self.faults.pass_completion(nic, completion) {
-                self.complete(nic, completion);
+            match self.faults.pass_completion(nic, completion) {
+                Ok(Some(completion)) => self.complete(nic, completion),
+                Ok(None) => {}
+                Err(limit) => self.lose(nic, limit),
             }
         }
         while let Some(event) = self.fabric.next_event(nic) {
@@ -269,21 +278,51 @@ impl State {
 
     /// Raises an event at every program that has the device open.
     pub(crate) fn raise(&mut self, nic: usize, event: Event) {
+        if let Err(limit) = self.try_raise(nic, event) {
+            self.lose(nic, limit);
+        }
+    }
+
+    /// Like [`raise`](Self::raise).
+    ///
+    /// # Errors
+    /// It is lost at a program that has too many.
+    pub(crate) fn try_raise(&mut self, nic: usize, event: Event) -> Result<(), LimitReached> {
         let of_nic = |(id, context): (&u64, &Context)| (context.nic == nic).then_some(*id);
         let contexts: Vec<u64> = self.contexts.iter().filter_map(of_nic).collect();
-        contexts.into_iter().for_each(|context| self.raise_at(context, event));
+        contexts
+            .into_iter()
+            .map(|context| self.push_event(context, event))
+            .fold(Ok(()), Result::and)
     }
 
     /// Raises an event at an open device.
     pub(crate) fn raise_at(&mut self, id: u64, event: Event) {
-        let Some(context) = self.contexts.get_mut(&id) else { return };
-        if self.faults.events.contains(&context.nic) {
-            if self.faults.parked_events.len() < EVENTS_MAX {
-                self.faults.parked_events.push_back((id, event));
-            }
-        } else if context.events.len() < EVENTS_MAX && context.signal.raise() {
-            context.events.push_back(event);
+        let Some(nic) = self.contexts.get(&id).map(|context| context.nic) else { return };
+        if let Err(limit) = self.push_event(id, event) {
+            self.lose(nic, limit);
         }
+    }
+
+    fn push_event(&mut self, id: u64, event: Event) -> Result<(), LimitReached> {
+        let Some(context) = self.contexts.get_mut(&id) else { return Ok(()) };
+        if self.faults.events.contains(&context.nic) {
+            if self.faults.parked_events.len() >= EVENTS_MAX {
+                return Err(LimitReached::ParkedEvents);
+            }
+            self.faults.parked_events.push_back((id, event));
+        } else if context.events.len() >= EVENTS_MAX {
+            return Err(LimitReached::Events);
+        } else {
+            context.events.push_back(event);
+            context.signal.raise(context.events.len());
+        }
+        Ok(())
+    }
+
+    /// Reports that something of a device is lost past a limit.
+    fn lose(&mut self, nic: usize, limit: LimitReached) {
+        self.break_law(format!("{}: {limit}", self.listed[nic].name));
     }
 
     /// Hands a completion to its queue.
@@ -319,11 +358,16 @@ impl State {
         }
         queue.entries.push_back(entry);
         if std::mem::take(&mut queue.is_armed) {
-            let channel = queue.channel;
-            if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel))
-                && channel.signal.raise()
-            {
-                channel.events.push_back(id);
+            let (nic, channel) = (queue.nic, queue.channel);
+            match channel.and_then(|channel| self.channels.get_mut(&channel)) {
+                None => {}
+                Some(channel) if channel.events.len() >= EVENTS_MAX => {
+                    self.lose(nic, LimitReached::Events);
+                }
+                Some(channel) => {
+                    channel.events.push_back(id);
+                    channel.signal.raise(channel.events.len());
+                }
             }
         }
     }
@@ -365,7 +409,7 @@ impl State {
     pub(crate) fn close(&mut self, context: u64) {
         let is_alive = self.is_alive(context);
         // Nobody waits for the work that is dropped here.
-        let laws = self.take_broken_laws();
+        self.keep_broken_laws();
         let of = |(id, pair): (&u64, &Pair)| (pair.context == context).then_some(*id);
         let pairs: Vec<u64> = self.pairs.iter().filter_map(of).collect();
         for id in pairs {
@@ -390,21 +434,32 @@ impl State {
         }
         self.contexts.remove(&context);
         self.fabric.take_broken_laws();
-        self.laws = laws;
         self.settle();
     }
 
     pub(crate) fn break_law(&mut self, law: String) {
         if self.laws.len() < LAWS_MAX {
             self.laws.push(law);
+        } else {
+            self.laws_dropped += 1;
+        }
+    }
+
+    fn keep_broken_laws(&mut self) {
+        for law in self.fabric.take_broken_laws() {
+            let law = self.named(law);
+            self.break_law(law);
         }
     }
 
     /// Returns the laws broken since the last call.
     pub(crate) fn take_broken_laws(&mut self) -> Vec<String> {
+        self.keep_broken_laws();
         let mut laws = std::mem::take(&mut self.laws);
-        let broken = self.fabric.take_broken_laws();
-        laws.extend(broken.into_iter().map(|law| self.named(law)));
+        let dropped = std::mem::take(&mut self.laws_dropped);
+        if dropped > 0 {
+            laws.push(format!("{dropped} more laws are broken; {LAWS_MAX} are kept"));
+        }
         laws
     }
 

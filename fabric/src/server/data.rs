@@ -9,8 +9,8 @@ use handfast_transport_sim::verbs::{self, SendKind, WorkRequest};
 const SENT: u32 = 0;
 const WRITTEN: u32 = 1;
 const READ: u32 = 2;
-/// Maximum requests of a queue pair whose operation is kept.
-const POSTED_MAX: usize = 32_768;
+/// Maximum requests of a queue pair that are not completed, refused ones included.
+pub(crate) const POSTED_MAX: usize = 32_768;
 
 pub(super) fn post_send(id: u64, requests: &[Send]) -> Reply {
     let context = lock().pairs.get(&id).map(|pair| pair.context).ok_or(libc::EINVAL)?;
@@ -45,10 +45,11 @@ fn post_one(state: &mut State, (nic, number, id): (usize, u32, u64), request: &S
     };
     let Some(pair) = state.pairs.get_mut(&id) else { return libc::EINVAL };
     let signalled = request.signalled || pair.signals_all;
-    // Kept even if it is refused: some drivers execute such a request later.
-    if pair.posted.len() < POSTED_MAX {
-        pair.posted.push_back((wr_id, opcode, length));
+    if pair.posted.len() >= POSTED_MAX {
+        return libc::ENOMEM;
     }
+    // Kept even if it is refused: some drivers execute such a request later.
+    pair.posted.push_back((wr_id, opcode, length));
     let work = WorkRequest { wr_id, kind, lkey, local, length, signalled };
     state.fabric.post_send(nic, number, work).map_or_else(|error| error.code, |()| 0)
 }

@@ -4,7 +4,7 @@
 use super::{HERE, enter_of, enter_open, offered};
 use crate::convert::access;
 use crate::memory::memory;
-use crate::protocol::{Answer, Reply};
+use crate::protocol::{Answer, COMPLETIONS_MAX, Reply};
 use crate::queues::{Channel, Context, Queue};
 use crate::serve::process_of;
 use crate::state::{enter, lock, wait};
@@ -90,7 +90,7 @@ pub(super) fn destroy_channel(channel: u64) -> Reply {
 
 pub(super) fn create_queue(context: u64, entries: i32, channel: Option<u64>, object: u64) -> Reply {
     let (nic, mut state) = enter_open(context, "ibv_create_cq")?;
-    let entries_max = usize::try_from(entries).ok().filter(|entries| *entries > 0);
+    let entries_max = (1..=COMPLETIONS_MAX).contains(&entries).then_some(entries as usize);
     let entries_max = entries_max.ok_or(libc::EINVAL)?;
     let queue = Queue {
         nic,

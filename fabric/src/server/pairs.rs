@@ -2,7 +2,7 @@
 
 use super::{enter_of, enter_open};
 use crate::convert::attributes;
-use crate::protocol::{Answer, PairAttributes, Reply};
+use crate::protocol::{Answer, PairAttributes, QUEUE_DEPTH_MAX, Reply};
 use crate::queues::Pair;
 use crate::state::{State, lock, wait};
 use handfast_transport_sim::verbs::QpState;
@@ -24,6 +24,9 @@ pub(super) fn create(
 ) -> Reply {
     let (nic, mut state) = enter_open(context, "ibv_create_qp")?;
     if ![send_queue, receive_queue].iter().all(|queue| state.queues.contains_key(queue)) {
+        return Err(libc::EINVAL);
+    }
+    if depths.0.max(depths.1) > QUEUE_DEPTH_MAX {
         return Err(libc::EINVAL);
     }
     let created = state.fabric.create_queue_pair(nic, depths.0, depths.1);

@@ -1,7 +1,7 @@
 //! The way of a call to the devices: a function in this process, or a socket to another.
 
 use handfast_fabric::protocol::{Answer, Hello, Reply, Request, receive, send};
-use handfast_fabric::{HERE, handle, offer};
+use handfast_fabric::{HERE, Refusal, Welcome, handle, offer};
 use std::cell::RefCell;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -32,10 +32,23 @@ fn program() -> Result<Option<&'static Program>, i32> {
 }
 
 fn join(socket: String) -> io::Result<Program> {
-    let life = UnixStream::connect(&socket)?;
-    send(&life, &Hello::Program { process: std::process::id() })?;
-    let name = receive(&life)?;
+    let (life, name) = connect(&socket, &Hello::Program { process: std::process::id() })?;
     Ok(Program { socket, _life: life, name })
+}
+
+/// Opens a connection, and returns it with the program's name.
+fn connect(socket: &str, hello: &Hello) -> io::Result<(UnixStream, u64)> {
+    let stream = UnixStream::connect(socket)?;
+    let sent = send(&stream, hello);
+    // At their limit the devices answer before they read, and close.
+    let welcome: Welcome = receive(&stream).map_err(|error| sent.err().unwrap_or(error))?;
+    Ok((stream, welcome.map_err(refused)?))
+}
+
+/// Says why the devices refuse something, and returns the error for it.
+fn refused(why: Refusal) -> io::Error {
+    eprintln!("handfast-fabric: {why}");
+    io::Error::from_raw_os_error(libc::EMFILE)
 }
 
 thread_local! {
@@ -51,11 +64,7 @@ pub(crate) fn call(request: Request) -> Reply {
         let mut slot = slot.borrow_mut();
         let stream = match slot.take() {
             Some(stream) => stream,
-            None => {
-                let stream = UnixStream::connect(&program.socket)?;
-                send(&stream, &Hello::Calls { program: program.name })?;
-                stream
-            }
+            None => connect(&program.socket, &Hello::Calls { program: program.name })?.0,
         };
         send(&stream, &request)?;
         let reply = receive(&stream)?;
@@ -88,10 +97,9 @@ pub(crate) fn events() -> Result<(UnixStream, u64), i32> {
     let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EMFILE);
     let Some(program) = program()? else {
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        offer(HERE, name, theirs).map_err(failed)?;
+        offer(HERE, name, theirs).map_err(|why| failed(refused(why)))?;
         return Ok((ours, name));
     };
-    let stream = UnixStream::connect(&program.socket).map_err(failed)?;
-    send(&stream, &Hello::Events { program: program.name, name }).map_err(failed)?;
-    Ok((stream, name))
+    let hello = Hello::Events { program: program.name, name };
+    Ok((connect(&program.socket, &hello).map_err(failed)?.0, name))
 }

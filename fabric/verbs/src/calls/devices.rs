@@ -5,15 +5,13 @@ use crate::abi::{Context, ContextOps, Device, DeviceAttr, GidEntry, PortAttr};
 use crate::convert::{mtu_number, structured_gid};
 use crate::link::{call, created, done, events};
 use crate::objects::{ContextObject, DeviceObject, free, give, zeroed};
-use handfast_fabric::protocol::{Answer, GidCall, Request};
+use handfast_fabric::protocol::{Answer, COMPLETIONS_MAX, GidCall, QUEUE_DEPTH_MAX, Request};
 use libc::{c_char, c_int, size_t, ssize_t};
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
 
 /// Limits of every device that no profile has.
-const QUEUE_DEPTH_MAX: c_int = 16_384;
-const COMPLETIONS_MAX: c_int = 32_767;
 const PIECES_MAX: c_int = 1;
 /// The longest message, in bytes.
 const MESSAGE_MAX: u32 = 1 << 30;
@@ -180,7 +178,7 @@ unsafe extern "C" fn ibv_query_device(context: *mut Context, facts: *mut DeviceA
     filled.max_mr_size = u64::MAX;
     filled.page_size_cap = 0xffff_f000;
     filled.max_qp = limit(found.queue_pairs_max);
-    filled.max_qp_wr = QUEUE_DEPTH_MAX;
+    filled.max_qp_wr = limit(QUEUE_DEPTH_MAX);
     (filled.max_sge, filled.max_sge_rd) = (PIECES_MAX, PIECES_MAX);
     filled.max_cq = limit(found.queue_pairs_max);
     filled.max_cqe = COMPLETIONS_MAX;
