@@ -10,6 +10,7 @@ mod counters;
 mod events;
 mod handle;
 mod in_flight;
+mod kept;
 mod lane;
 mod lanes;
 mod nic;

@@ -90,9 +90,10 @@ macro_rules! library {
                     detail: error.to_string(),
                 };
                 // SAFETY: loading runs the library's constructors. libibverbs has none that need
-                // more than a running C library, and it is never unloaded: it is leaked below.
+                // more than a running C library, and it is never unloaded: a static keeps it.
                 let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(failed)?;
-                let library: &'static libloading::Library = Box::leak(Box::new(library));
+                static HANDLE: OnceLock<libloading::Library> = OnceLock::new();
+                let library = HANDLE.get_or_init(|| library);
                 Ok(Self {
                     $(
                         $(#[$when])?

@@ -155,9 +155,7 @@ impl Context {
         let lost = AtomicBool::new(false);
         let context = Self { verbs: list.verbs, device: name.to_owned(), raw, lost };
         if raw.is_null() {
-            let error = context.failed("ibv_open_device", code);
-            std::mem::forget(context);
-            return Err(error);
+            return Err(context.failed("ibv_open_device", code));
         }
         Ok(context)
     }
@@ -309,6 +307,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // SAFETY: it was opened by us, everything made with it held it and is gone, and this is the
         // only close.
         let returned = unsafe { (self.verbs.ibv_close_device)(self.raw) };

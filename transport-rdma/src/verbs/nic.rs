@@ -6,6 +6,7 @@ use super::config::NicConfig;
 use super::context::{Context, DeviceFacts};
 use super::counters::{Counts, NicLoad};
 use super::handle::Handle;
+use super::kept::keep;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain, Place, RegionLimits};
@@ -545,7 +546,7 @@ impl Drop for Nic {
             if !matches!(retired, Ok(true)) {
                 tracing::error!(?retired, lane = lane.lifecycle.0, "the lane is kept for ever");
                 // The device may still touch the memory of its slices.
-                std::mem::forget(lane);
+                keep(lane);
             }
         }
         drop(self.poller.take());

@@ -3,6 +3,7 @@
 
 use super::binding::{ibv_access_flags, ibv_mr};
 use super::context::{Context, errno};
+use super::kept::keep;
 use super::objects::{Counted, Domain, destroyed_by};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
@@ -33,8 +34,8 @@ struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         if !self.region.end() {
-            // A later owner of these bytes would see a peer change them. Leaked instead.
-            std::mem::forget((self.span.clone(), self.hidden.take()));
+            // A later owner of these bytes would see a peer change them.
+            keep((self.span.clone(), self.hidden.take()));
         }
     }
 }

@@ -110,7 +110,7 @@ impl Device {
         context.ops.poll_cq = Some(poll_cq);
         context.ops.post_send = Some(post_send);
         context.ops.req_notify_cq = Some(req_notify_cq);
-        Box::leak(Box::new(Self {
+        let device = new(Self {
             context,
             answers: Mutex::default(),
             event_count,
@@ -121,12 +121,15 @@ impl Device {
             destruction: Mutex::default(),
             queue_pairs: Mutex::default(),
             inside: Mutex::default(),
-        }))
+        });
+        // SAFETY: it was made above, and objects are never freed.
+        unsafe { &*device }
     }
 
     /// Opens its NIC.
     pub(crate) fn nic(&'static self, config: NicConfig, sink: Arc<dyn NicSink>) -> Nic {
-        let library = Box::leak(Box::new(library()));
+        // SAFETY: as above.
+        let library = unsafe { &*new(library()) };
         let raw = (&raw const self.context).cast_mut();
         Nic::over(Arc::new(Context::scripted(library, raw)), config, sink).unwrap()
     }
@@ -228,8 +231,13 @@ fn device<'a>(context: *mut ibv_context) -> &'a Device {
     unsafe { &*context.cast::<Device>() }
 }
 
+/// Addresses of all objects, which live as long as the process: a leak check finds them here.
+static OBJECTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
 fn new<T>(object: T) -> *mut T {
-    Box::into_raw(Box::new(object))
+    let object = Box::into_raw(Box::new(object));
+    OBJECTS.lock().push(object.expose_provenance());
+    object
 }
 
 extern "C" fn close_device(_: *mut ibv_context) -> c_int {

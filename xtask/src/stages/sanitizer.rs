@@ -37,8 +37,10 @@ pub(super) fn verbs_step(project: &Project) -> Step<'_> {
         command.args(["--package", VERBS, "--lib", "--test", "rdma", "--"]);
         command.args(["native::", "scripted::", "verbs::"]);
         features.apply(&mut command);
-        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
-        command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer"));
+        // The scripted library is loaded at run time, and uses the runtime of the program.
+        let flags = "-Zsanitizer=address -Clink-arg=-rdynamic";
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags);
+        command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer-of-lanes"));
         judged(&project.run(command, "addresses-of-lanes", deadline)?)
     })
 }

@@ -12,6 +12,7 @@ use super::super::binding::{
 use super::super::binding::{ibv_post_recv, ibv_recv_wr};
 use super::super::context::{PortFacts, mtu_number};
 use super::super::events::{acknowledge, next_event};
+use super::super::kept::keep;
 use super::super::poller::never_block;
 use super::super::work::WorkRequest;
 use super::*;
@@ -325,7 +326,7 @@ impl BareRegion {
         let returned = unsafe { (self.domain.context.verbs.ibv_dereg_mr)(raw) };
         if returned != 0 {
             // The device may still reach it.
-            std::mem::forget(self.span.clone());
+            keep(self.span.clone());
         }
         returned
     }
