@@ -129,6 +129,21 @@ impl Script {
         Ok(text)
     }
 
+    /// Plays it, and returns the initial world and what happened there.
+    ///
+    /// # Errors
+    /// As [`play`](Self::play), except that the end of the world is not examined.
+    pub fn schedule(&self, build: Build) -> Result<(World, Vec<Choice>), Fault> {
+        let mut player = Player { setup: setup(build), stage: None };
+        for (number, line) in (1..).zip(self.text.lines()) {
+            if !line.starts_with("    ") && !line.trim().is_empty() && !line.starts_with('#') {
+                player.line(line).map_err(|reason| self.fault((number, line), reason))?;
+            }
+        }
+        let start = World::new(player.setup.clone());
+        Ok((start, std::mem::take(&mut player.stage().schedule)))
+    }
+
     fn fault(&self, (line, words): (usize, &str), reason: Reason) -> Fault {
         Fault { file: self.file.clone(), line, words: words.into(), reason }
     }
@@ -142,6 +157,7 @@ struct Player {
 struct Stage {
     world: World,
     seen: Seen,
+    schedule: Vec<Choice>,
 }
 
 fn setup(build: Build) -> Setup {
@@ -171,7 +187,7 @@ impl Player {
         self.stage.get_or_insert_with(|| {
             let world = World::new(setup.clone());
             let seen = Seen::new(&world);
-            Stage { world, seen }
+            Stage { world, seen, schedule: Vec::new() }
         })
     }
 
@@ -251,6 +267,7 @@ impl Stage {
 
     fn apply(&mut self, choice: &Choice, mut step: Step) -> Result<Step, Reason> {
         let ignored = self.seen.ignored(&self.world);
+        self.schedule.push(choice.clone());
         self.world.apply(choice, &mut step);
         self.world.check(&mut step.violations);
         if let Some(violation) = step.violations.pop() {

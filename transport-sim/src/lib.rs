@@ -15,6 +15,7 @@ mod data_check;
 mod device;
 mod fabric;
 mod fingerprint;
+mod journal;
 mod old;
 mod operate;
 mod oracle;
@@ -32,6 +33,7 @@ pub use data::{Transfer, TransferSetup};
 pub use device::{Disturbance, Subject};
 pub use fabric::{QueuePair, Target};
 pub use fingerprint::Encoder;
+pub use journal::JournalEntry;
 pub use oracle::{Oracle, Violation};
 pub use setup::{
     Build, BuildTarget, Command, CommandKind, Devices, Faults, OldPeer, Operations, Setup,

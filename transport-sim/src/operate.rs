@@ -36,7 +36,7 @@ impl World {
 
     /// Returns the first sequence number of a lifecycle: a function of it if numbers are exchanged,
     /// and otherwise zero, which is the harder choice.
-    pub(crate) fn psn(&self, pair: Pair) -> u32 {
+    pub fn psn(&self, pair: Pair) -> u32 {
         if !self.setup.devices.random_psns {
             return 0;
         }

@@ -2,6 +2,7 @@
 
 use crate::data::Data;
 use crate::fabric::{Fabric, QueuePair, Target};
+use crate::journal::JournalEntry;
 use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
@@ -74,6 +75,8 @@ pub struct Step {
     pub timer: Option<TimerKind>,
     /// Description of every output; only with [`Step::traced`].
     pub notes: Option<Vec<String>>,
+    /// Operations that began or ended; only with [`Step::journaled`].
+    pub journal: Option<Vec<JournalEntry>>,
 }
 
 impl Step {
@@ -406,6 +409,8 @@ impl World {
         } else {
             self.fail(site, id)
         };
+        let performed = succeeds;
+        step.record(|| JournalEntry::Ended { site, id, performed, outcome: outcome.clone() });
         let before = step.refusals.len();
         self.tell(site, Input::OperationDone { id, outcome }, step);
         let gone = step.refusals[before..].contains(&RefusalReason::Gone);
@@ -536,6 +541,8 @@ impl World {
                         Operation::Drain { lifecycle } => self.lane_drains(site, *lifecycle, step),
                         _ => {}
                     }
+                    let asked = || JournalEntry::Asked { site, operation: operation.clone() };
+                    step.record(asked);
                     self.operations.push(Arc::new(Pending { site, operation }));
                 }
                 Output::Publish { local, remote, peer } => {

@@ -6,6 +6,8 @@ mod devices;
 mod guest;
 mod recorded;
 #[cfg(feature = "verbs")]
+mod replay;
+#[cfg(feature = "verbs")]
 mod scripted;
 #[cfg(feature = "verbs")]
 mod siw;
