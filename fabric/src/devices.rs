@@ -13,6 +13,7 @@ pub(crate) const REGIONS_MAX: u32 = 8_192;
 /// Time between two tries of a device with a fixed number of retries, in nanoseconds. No driver gives it;
 /// 25 tries take a good second.
 const FIXED_INTERVAL_NS: u64 = 50_000_000;
+const NANOSECONDS_PER_MS: u64 = 1_000_000;
 /// Version of the address that `ipv6` adds.
 const ROCE_V2: u8 = 2;
 /// Maximum devices.
@@ -78,6 +79,9 @@ fn new_entry(text: &str) -> Result<Listed, String> {
             "numbers_from" => profile.numbers = from(profile.numbers, number()?),
             "queue_pairs" => profile.queue_pairs_max = number()?,
             "regions" => profile.regions_max = number()?,
+            "retry_ms" => {
+                profile.retry.interval_floor_ns = u64::from(number()?) * NANOSECONDS_PER_MS;
+            }
             "ipv6" => has_ipv6 = true,
             "lies" => profile = lies::lie(&profile, value).map_err(wrong)?,
             "infiniband" => {
@@ -135,6 +139,7 @@ mod tests {
             ("rxe0", "NAME=PROFILE"),
             ("rxe0=rxx", "no profile 'rxx'"),
             ("rxe0=rxe:regions=x", "needs a number"),
+            ("rxe0=erdma-compat:retry_ms=-1", "needs a number"),
             ("rxe0=rxe:color=red", "no option 'color'"),
             ("rxe0=rxe:lies=colour", "no lie 'colour'; there are: connects, reset"),
             ("rxe0=rxe:lies=larger_mtu", "'rxe' does so without the lie 'larger_mtu'"),

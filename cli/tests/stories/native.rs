@@ -1,7 +1,7 @@
 //! Stories over RDMA on scripted devices: several processes in a network of their own share them.
 
 use crate::helpers::{Folder, PROGRAM, run, skipped};
-use handfast_fabric_control::Process;
+use handfast_fabric_control::{Process, passed};
 use std::process::Command;
 
 /// The devices, their addresses on the loopback of the network, and the tests.
@@ -26,14 +26,9 @@ fn stories_pass(profile: &str, except: &[&str], enough: usize) {
     let mut command = process.program("unshare".as_ref());
     command.args(["-rn", "sh", "-c", SCRIPT]).arg(std::env::current_exe().unwrap());
     command.args(["rdma::", "--test-threads=1"]);
-    command.args(KERNEL.iter().chain(except).flat_map(|name| ["--skip", *name]));
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{profile}:\n{text}\n{errors}");
-    let passed = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next());
-    let passed = passed.and_then(|count| count.parse::<usize>().ok());
-    assert!(passed.is_some_and(|passed| passed >= enough), "{profile}: {passed:?}\n{text}");
+    let passed = passed(&mut command, &[&KERNEL, except].concat());
+    let passed = passed.unwrap_or_else(|failed| panic!("{profile}:\n{failed}"));
+    assert!(passed >= enough, "{profile}: {passed}");
 }
 
 /// A command runs on scripted devices of a profile, and its exit code is that of the program.

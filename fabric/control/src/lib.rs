@@ -159,6 +159,20 @@ impl Process {
     }
 }
 
+/// Runs a test binary but for the named tests, and returns how many passed.
+///
+/// # Errors
+/// It cannot be started, or a test failed: what the binary printed.
+pub fn passed(tests: &mut Command, except: &[&str]) -> io::Result<usize> {
+    let output = tests.args(except.iter().flat_map(|name| ["--skip", *name])).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let count = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next());
+    let count = count.and_then(|count| count.parse().ok());
+    count.filter(|_| output.status.success()).ok_or_else(|| {
+        io::Error::other(format!("{text}\n{}", String::from_utf8_lossy(&output.stderr)))
+    })
+}
+
 /// Returns the scripted library: in the folder of this program, where cargo builds it, or in the one of an
 /// installation's libraries.
 ///

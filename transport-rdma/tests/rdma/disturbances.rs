@@ -1,9 +1,10 @@
 //! Links, addresses and queue pairs that fail and come back.
 
 use crate::links::Link;
-use crate::support::{BYTES, LANE, PATIENCE, Site, connect_lane, pattern, sites_at};
+use crate::support::{BYTES, LANE, PATIENCE, Site, connect_lane, exponent, pattern, sites_at};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
+use handfast_fabric_control::is_scripted;
 use handfast_transport::{CompletionStatus, Direction, Sent};
 use handfast_transport_rdma::{DeviceEvent, NicConfig};
 use std::sync::Barrier;
@@ -20,7 +21,7 @@ const RETRY_EXCEEDED: i32 = 12;
 
 /// Gives up after about a second: earlier, a busy machine could be late with an answer.
 fn impatient(config: NicConfig) -> NicConfig {
-    NicConfig { timeout_exponent: 15, ..config }
+    NicConfig { timeout_exponent: exponent(15, 12), ..config }
 }
 
 /// Moves everything from one to the other over a new lane in place of the old.
@@ -76,15 +77,17 @@ fn link_down_fails_posts_until_it_returns() {
 #[test]
 fn a_link_that_returns_within_the_retries_costs_nothing() {
     let wire = Link::new(2);
-    let (one, other) = sites_at(&wire, |config| NicConfig { timeout_exponent: 17, ..config });
+    let patient = |config| NicConfig { timeout_exponent: exponent(17, 15), ..config };
+    let (one, other) = sites_at(&wire, patient);
     connect_lane(&one, &other, LANE, 1);
     one.memory.copy_in(0, &pattern(2)).unwrap();
     // The far end: our own port stays able to send.
     wire.down(1);
     one.post_all(&other, Direction::Write, 16);
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(if is_scripted() { 50 } else { 300 }));
     wire.up();
-    assert!(one.told.ends(16).iter().all(|end| *end == CompletionStatus::Done));
+    let ends = one.told.ends(16);
+    assert!(ends.iter().all(|end| *end == CompletionStatus::Done), "{ends:?}");
     assert!(other.bytes() == pattern(2));
     assert_eq!(one.told.failures(), []);
 }

@@ -1,7 +1,9 @@
 //! Surprising behaviour of drivers, and the guards against it.
 
 use crate::links::Link;
-use crate::support::{LANE, PATIENCE, Site, config, connect_lane, connected, pattern, sites_at};
+use crate::support::{
+    LANE, PATIENCE, Site, config, connect_lane, connected, exponent, pattern, sites_at,
+};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
@@ -33,7 +35,7 @@ fn restarted(wire: &Link, other: &Site, peer: &Body, earlier: u32) -> Site {
 }
 
 fn quick(config: NicConfig) -> NicConfig {
-    NicConfig { timeout_exponent: 14, ..config }
+    NicConfig { timeout_exponent: exponent(14, 12), ..config }
 }
 
 fn place(site: &Site) -> RemoteSpan {
@@ -87,7 +89,7 @@ fn a_fresh_pairing_is_proven_and_then_used() {
 fn a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe() {
     let probed = NicConfig {
         idle_probe: Some(Duration::from_millis(100)),
-        timeout_exponent: 14,
+        timeout_exponent: exponent(14, 12),
         ..config("rxe0")
     };
     let (one, other) = connected(probed, config("rxe1"), 2);

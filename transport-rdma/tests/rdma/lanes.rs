@@ -10,13 +10,20 @@ use handfast_transport_rdma::{DeviceEvent, GidWanted, NicConfig, Polling, Regist
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+/// Names the first byte that differs.
+fn assert_equal(present: &[u8], wanted: &[u8]) {
+    let differing = (0..wanted.len()).filter(|at| present[*at] != wanted[*at]);
+    let first = differing.clone().next();
+    assert!(first.is_none(), "{} bytes differ, the first at {first:?}", differing.count());
+}
+
 #[test]
 fn what_is_written_is_there_and_what_is_read_comes_back() {
     let (one, other) = connected(config("rxe0"), config("rxe1"), 2);
     one.memory.copy_in(0, &pattern(1)).unwrap();
     one.post_all(&other, Direction::Write, 32);
     assert!(one.told.ends(32).iter().all(|end| *end == CompletionStatus::Done));
-    assert!(other.bytes() == pattern(1));
+    assert_equal(&other.bytes(), &pattern(1));
 
     other.memory.copy_in(0, &pattern(2)).unwrap();
     one.told.forget();

@@ -1,6 +1,6 @@
 //! The stories on scripted devices of every profile, each in a process of its own.
 
-use handfast_fabric_control::Process;
+use handfast_fabric_control::{Process, passed};
 
 /// Devices of a process: the two that stories share, and two for each link of a story.
 const LINKS: u32 = 12;
@@ -28,6 +28,9 @@ const OWN_PORT: [&str; 2] =
 /// The experiment of RESET, on drivers that take it for an error or do not come back from it.
 const RESET: &str = "reset_is_for_idle_connected_lanes_alone";
 
+/// On InfiniBand no neighbour is asked for an address before the connect.
+const RESOLVED: &str = "a_peer_whose_address_is_silent_delays_no_other_peers_wiring";
+
 /// Runs the stories on devices of a profile, except those named; at least `enough` pass.
 fn stories_pass(profile: &str, except: &[&str], enough: usize) {
     let device = |number: u32| {
@@ -37,15 +40,10 @@ fn stories_pass(profile: &str, except: &[&str], enough: usize) {
     };
     let devices: Vec<String> = (0..2 * LINKS).map(device).collect();
     let process = Process::new(&devices.join(",")).unwrap();
-    let skipped = KERNEL.iter().chain(except).flat_map(|name| ["--skip", *name]);
-    let output = process.again().unwrap().args(skipped).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{profile}:\n{text}\n{errors}");
-    let passed = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next());
-    let passed = passed.and_then(|count| count.parse::<usize>().ok());
-    assert!(passed.is_some_and(|passed| passed >= enough), "{profile}: {passed:?}\n{text}");
-    println!("{profile}: {} stories passed", passed.unwrap_or(0));
+    let passed = passed(&mut process.again().unwrap(), &[&KERNEL, except].concat());
+    let passed = passed.unwrap_or_else(|failed| panic!("{profile}:\n{failed}"));
+    assert!(passed >= enough, "{profile}: {passed}");
+    println!("{profile}: {passed} stories passed");
 }
 
 /// The specification's device.
@@ -58,6 +56,12 @@ fn stories_pass_on_strict() {
 #[test]
 fn stories_pass_on_rxe() {
     stories_pass("rxe", &[], 38);
+}
+
+/// InfiniBand: a peer is found by its LID and without a GRH, in the default partition.
+#[test]
+fn stories_pass_on_infiniband() {
+    stories_pass("mlx5:infiniband", &[&OWN_PORT[..], &[RESOLVED]].concat(), 35);
 }
 
 /// The reference NIC.
@@ -75,11 +79,11 @@ fn stories_pass_on_irdma() {
 /// eRDMA that ignores RESET and PSNs, and flushes no late post.
 #[test]
 fn stories_pass_on_erdma_compat() {
-    stories_pass("erdma-compat", &OWN_PORT, 36);
+    stories_pass("erdma-compat:retry_ms=10", &OWN_PORT, 36);
 }
 
 /// eRDMA whose RESET breaks the ring of the queue pair.
 #[test]
 fn stories_pass_on_erdma_rocev2() {
-    stories_pass("erdma-rocev2", &[&OWN_PORT[..], &[RESET]].concat(), 35);
+    stories_pass("erdma-rocev2:retry_ms=10", &[&OWN_PORT[..], &[RESET]].concat(), 35);
 }
