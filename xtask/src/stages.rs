@@ -31,6 +31,11 @@ pub(crate) struct Arguments {
     /// Run only the steps of that name
     #[arg(long = "step", value_name = "NAME")]
     step: Option<String>,
+    /// Run the stages so many times, at most 100, whatever fails, and count the runs in which nothing
+    /// did: `--stage guest --times 20`
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
+    times: u32,
     /// List the stages with their budgets without running any
     #[arg(long)]
     list: bool,
@@ -67,10 +72,31 @@ impl Depth {
     }
 }
 
-/// Runs the chosen stages and returns whether nothing failed.
+/// Runs the chosen stages, as often as asked for, and returns whether nothing failed.
 pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Result<bool> {
     let project = project.built_once();
-    let mut stages = all(&project, depth);
+    repeat(arguments.times, |number| {
+        if arguments.times > 1 {
+            anstream::println!("run {number} of {}", arguments.times);
+        }
+        run_once(&project, arguments, depth)
+    })
+}
+
+/// Counts the runs in which nothing failed, and returns whether those are all.
+fn repeat(times: u32, mut run: impl FnMut(u32) -> Result<bool>) -> Result<bool> {
+    let mut green = 0;
+    for number in 1..=times {
+        green += u32::from(run(number)?);
+        if times > 1 {
+            anstream::println!("{green} of {number} runs are green");
+        }
+    }
+    Ok(green == times)
+}
+
+fn run_once(project: &Project, arguments: &Arguments, depth: Depth) -> Result<bool> {
+    let mut stages = all(project, depth);
     if arguments.list {
         for stage in &stages {
             anstream::println!(
@@ -94,7 +120,7 @@ pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Resu
         keep_step(&mut stages, name)?;
     }
     let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
-    let setup = setup::stage_for(&project, &names);
+    let setup = setup::stage_for(project, &names);
     let is_parallel = |stage: &Stage<'_>| depth.is_crowded() && PARALLEL.contains(&stage.name);
     let (parallel, mut others): (Vec<_>, Vec<_>) = stages.into_iter().partition(is_parallel);
     others.insert(0, setup);
@@ -326,6 +352,19 @@ mod tests {
         let mut every = all(&project, Depth::EveryChange);
         let refused = keep_step(&mut every, "fleet-over-rdma").unwrap_err().to_string();
         assert!(refused.contains("no step") && refused.contains("soft-roce"), "{refused}");
+    }
+
+    /// Runs after one that fails happen too, and one that fails is enough.
+    #[test]
+    fn every_repeated_run_counts() {
+        let mut runs = Vec::new();
+        let all = repeat(3, |number| {
+            runs.push(number);
+            Ok(number != 2)
+        });
+        assert!(!all.unwrap());
+        assert_eq!(runs, [1, 2, 3]);
+        assert!(repeat(2, |_| Ok(true)).unwrap());
     }
 
     #[test]

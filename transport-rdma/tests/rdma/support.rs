@@ -9,6 +9,7 @@ use handfast_transport::{
 };
 use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, NicSink, Registration};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -177,14 +178,26 @@ pub(crate) fn connected(one: NicConfig, other: NicConfig, queue_pairs: usize) ->
 
 /// A wired lane of `queue_pairs` between two sites.
 pub(crate) fn connect_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pairs: usize) {
-    let psns = |first: u32| (0..queue_pairs as u32).map(|n| first + n).collect::<Vec<_>>();
-    let one_body = one.nic.create(lane, &psns(0x00a1_0000)).unwrap();
-    let other_body = other.nic.create(lane, &psns(0x0001_b000)).unwrap();
+    let one_body = one.nic.create(lane, &psns(queue_pairs)).unwrap();
+    let other_body = other.nic.create(lane, &psns(queue_pairs)).unwrap();
     let shared = one_body.queue_pairs.iter().any(|n| other_body.queue_pairs.contains(n));
     assert!(!shared, "equal numbers would hide a mix-up of mine and yours");
     other.nic.connect(lane, &one_body).unwrap();
     one.nic.connect(lane, &other_body).unwrap();
 }
+
+/// First sequence numbers, far from those of other lanes: a device that reuses numbers would take a
+/// packet of another story's lane that is sent again for one of this.
+fn psns(queue_pairs: usize) -> Vec<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(0x0001_b000);
+    let next = |_| NEXT.fetch_add(PSNS_APART, Ordering::Relaxed) & PSN_MASK;
+    (0..queue_pairs).map(next).collect()
+}
+
+/// More than the packets of a lane's queue pair in a story.
+const PSNS_APART: u32 = 0x2000;
+/// Sequence numbers have 24 bits.
+const PSN_MASK: u32 = 0x00ff_ffff;
 
 /// Bytes that differ from place to place and from seed to seed.
 pub(crate) fn pattern(seed: u8) -> Vec<u8> {
