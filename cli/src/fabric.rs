@@ -44,7 +44,7 @@ struct Run {
     #[arg(long, value_name = "PROFILE", default_value = "rxe")]
     profile: String,
     /// The devices instead, as NAME=PROFILE[:OPTION...],...; options are infiniband, ipv6,
-    /// numbers_from=N, queue_pairs=N, regions=N and lies=FIELD
+    /// grh, numbers_from=N, queue_pairs=N, regions=N, retry_ms=N and lies=FIELD
     #[arg(long, value_name = "LIST", conflicts_with = "profile")]
     devices: Option<String>,
     /// Script to play while the command runs; its lines up to the first `wait` or `pause` are played

@@ -25,6 +25,8 @@ pub(crate) struct Listed {
     pub(crate) name: &'static str,
     pub(crate) profile: &'static Profile,
     pub(crate) is_infiniband: bool,
+    /// Packets of its InfiniBand port must carry GIDs.
+    pub(crate) requires_gids: bool,
 }
 
 /// The devices of all lists by their entry: what they name lives as long as the process.
@@ -71,7 +73,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
     if profile.retry.count_fixed.is_some() {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
-    let (mut is_infiniband, mut has_ipv6) = (false, false);
+    let (mut is_infiniband, mut has_ipv6, mut requires_gids) = (false, false, false);
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().map_err(|_| wrong(format!("'{word}' needs a number")));
@@ -83,6 +85,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
                 profile.retry.interval_floor_ns = u64::from(number()?) * NANOSECONDS_PER_MS;
             }
             "ipv6" => has_ipv6 = true,
+            "grh" => requires_gids = true,
             "lies" => profile = lies::lie(&profile, value).map_err(wrong)?,
             "infiniband" => {
                 is_infiniband = true;
@@ -99,7 +102,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
         profile.gids = gids.collect::<Vec<_>>().leak();
     }
     let profile = Box::leak(Box::new(profile));
-    Ok(Listed { name: name.to_owned().leak(), profile, is_infiniband })
+    Ok(Listed { name: name.to_owned().leak(), profile, is_infiniband, requires_gids })
 }
 
 fn from(numbers: Numbers, first: u32) -> Numbers {

@@ -235,6 +235,7 @@ pub struct PortFacts {
     pub mtu: u32,
     pub places: u32,
     pub is_infiniband: bool,
+    pub requires_gids: bool,
     pub lid: u16,
 }
 

@@ -161,6 +161,7 @@ fn query_port(context: u64, port: u8) -> Reply {
         mtu: device.active_mtu(),
         places: device.gids().len() as u32,
         is_infiniband,
+        requires_gids: state.listed[nic].requires_gids,
         lid: lid(nic, is_infiniband),
     }))
 }

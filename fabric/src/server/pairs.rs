@@ -2,7 +2,7 @@
 
 use super::{enter_of, enter_open};
 use crate::convert::attributes;
-use crate::protocol::{Answer, PairAttributes, QUEUE_DEPTH_MAX, Reply};
+use crate::protocol::{Answer, PairAttributes, QUEUE_DEPTH_MAX, Reply, mask};
 use crate::queues::Pair;
 use crate::state::{State, lock, wait};
 use handfast_transport_sim::verbs::QpState;
@@ -61,15 +61,19 @@ fn step(state: QpState) -> &'static str {
     }
 }
 
-pub(super) fn modify(id: u64, given: &PairAttributes, mask: u32) -> Reply {
+pub(super) fn modify(id: u64, given: &PairAttributes, bits: u32) -> Reply {
     let ((context, nic, number), wanted) = {
         let state = lock();
         let place = place(&state, id)?;
         let (_, nic, number) = place;
         let present = state.fabric.queue_pair(nic, number).map_or(QpState::Reset, |qp| qp.state());
-        (place, attributes(state.fabric.nic(nic), present, given, mask))
+        (place, attributes(state.fabric.nic(nic), present, given, bits))
     };
     let (_, mut state) = enter_open(context, step(wanted.state))?;
+    let lacks_gid = bits & mask::AV != 0 && !given.is_global;
+    if lacks_gid && state.listed[nic].requires_gids {
+        return Err(libc::EINVAL);
+    }
     let result = state.fabric.modify(nic, number, &wanted);
     if result.is_ok() && wanted.state == QpState::Reset {
         state.on_reset(nic, number);

@@ -58,10 +58,12 @@ fn stories_pass_on_rxe() {
     stories_pass("rxe", &[], 38);
 }
 
-/// InfiniBand: a peer is found by its LID and without a GRH, in the default partition.
+/// InfiniBand: a peer is found by its LID, without a GRH or with one, in the default partition.
 #[test]
 fn stories_pass_on_infiniband() {
-    stories_pass("mlx5:infiniband", &[&OWN_PORT[..], &[RESOLVED]].concat(), 35);
+    for profile in ["mlx5:infiniband", "mlx5:infiniband:grh"] {
+        stories_pass(profile, &[&OWN_PORT[..], &[RESOLVED]].concat(), 35);
+    }
 }
 
 /// The reference NIC.

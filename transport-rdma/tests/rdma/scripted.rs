@@ -5,7 +5,7 @@ use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
 use handfast_transport::{CompletionStatus, Direction};
-use handfast_transport_rdma::{DeviceEvent, NicConfig};
+use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig};
 use std::time::{Duration, Instant};
 
 /// `errno` of a device that fails.
@@ -172,5 +172,24 @@ fn failed_creation_leaves_nothing() {
         assert_eq!((error.call, error.code), ("ibv_create_qp", 12), "{error}");
         assert_eq!((fabric.run("pairs rxe0"), one.nic.lanes()), (String::new(), 0));
         one.nic.create(LANE, &[1, 2, 3]).unwrap();
+    });
+}
+
+/// On InfiniBand a lane is in a partition of its port; another is refused with the keys that there are.
+#[test]
+fn partition_of_a_lane_is_one_of_its_port() {
+    on(&["mlx5:infiniband"], "partition_of_a_lane_is_one_of_its_port", |_| {
+        let of = |device, key: &str| {
+            let partition_key = key.parse().unwrap();
+            NicConfig { partition_key, ..config(device) }
+        };
+        let (one, other) = (Site::new(of("rxe0", "0xffff")), Site::new(of("rxe1", "0xffff")));
+        connect_lane(&one, &other, LANE, 1);
+        one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, 64)]);
+        assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
+        let told = one.told.clone();
+        let error = Nic::open(of("rxe0", "0x8001"), told).err().unwrap();
+        assert_eq!((error.side, error.call), (Side::Configuration, "ibv_query_pkey"));
+        assert!(error.detail.contains("0xffff") && error.detail.contains("0x8001"), "{error}");
     });
 }

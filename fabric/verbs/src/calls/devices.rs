@@ -26,6 +26,8 @@ const LINK_UP: u8 = 5;
 const POLLING: u8 = 2;
 const INFINIBAND: u8 = 1;
 const ETHERNET: u8 = 2;
+/// `IBV_QPF_GRH_REQUIRED`.
+const GRH_REQUIRED: u8 = 1;
 /// The default partition key, in network order as the library returns it.
 const PARTITION: u16 = 0xffff;
 /// `ibv_fork_status`: the kernel copies registered pages for a child.
@@ -219,6 +221,7 @@ unsafe extern "C" fn ibv_query_port(
     filled.lid = found.lid;
     filled.sm_lid = u16::from(found.is_infiniband);
     (filled.active_width, filled.active_speed) = (2, 32);
+    filled.flags = if found.requires_gids { GRH_REQUIRED } else { 0 };
     filled.link_layer = if found.is_infiniband { INFINIBAND } else { ETHERNET };
     // SAFETY: by the rules of the interface.
     unsafe { facts.write(filled) };
