@@ -1,5 +1,5 @@
-//! Schedules of the simulated fabric, replayed: the operations on queue pairs are performed by the
-//! backend on scripted devices, and end in the order of the schedule. After each event both have the
+//! Schedules of the simulated fabric, replayed: the backend performs the operations on queue pairs
+//! on scripted devices, and they end in the order of the schedule. After each event both have the
 //! same queue pairs in the same states, and writes end and land alike.
 
 mod stage;
@@ -306,8 +306,8 @@ impl Replay {
         }
     }
 
-    /// Compares the end of a last write. A late one is flushed, and its packets arrive after its queue
-    /// pair is gone.
+    /// Compares the end of a last write. A late one is flushed, and its packets arrive after the end
+    /// of its queue pair.
     fn compare_last(&mut self, before: &World, site: usize, last: Last) -> Result<(), Difference> {
         let Last { slice, number, peer, is_late } = last;
         let succeeds = self.stage.ended(site, slice);
@@ -557,8 +557,8 @@ fn difference(profile: &'static Profile, backend: Backend) -> Difference {
     panic!("{backend:?} on {} was taken for right", profile.name);
 }
 
-/// A simulated backend that takes queue pairs through RESET, in place of destroying them, is unlike the
-/// real one.
+/// A simulated backend that takes queue pairs through RESET, in place of destroying them, is unlike
+/// the real one.
 #[test]
 fn simulated_backend_that_resets_is_found() {
     let Some(profile) = on("simulated_backend_that_resets_is_found", &["strict"], "") else {

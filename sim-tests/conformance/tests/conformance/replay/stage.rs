@@ -1,5 +1,5 @@
-//! The backend on scripted devices, as the sites of a world. Operations begin when a node asks for them
-//! and wait in their first call of the device until the schedule ends them.
+//! The backend on scripted devices, as the sites of a world. Operations begin when a node asks for
+//! them, and wait in their first call of the device until the schedule ends them.
 
 use handfast_core::transport::{Operation, OperationId, OperationKind};
 use handfast_core::wire::Body;
