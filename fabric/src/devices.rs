@@ -67,7 +67,7 @@ fn entry(text: &str) -> Result<Listed, String> {
                 let gids = profile.gids.iter().copied().chain([(GidKind::Ipv6, ROCE_V2)]);
                 profile.gids = gids.collect::<Vec<_>>().leak();
             }
-            "lies" => profile = lies::lie(&profile, value).map_err(wrong)?,
+            "lies" => profile = lies::lies(&profile, value).map_err(wrong)?,
             "infiniband" => {
                 is_infiniband = true;
                 // No neighbour is asked for, and the only address is of no RoCE version.

@@ -174,3 +174,52 @@ fn failed_creation_leaves_nothing() {
         one.nic.create(LANE, &[1, 2, 3]).unwrap();
     });
 }
+
+/// Interval of idle checks in the story below.
+const IDLE_PROBE: Duration = Duration::from_millis(20);
+
+/// Devices that refuse an empty read cost one idle lane, and those that refuse a byte too another one;
+/// later lanes idle for as long as they like.
+#[test]
+fn refused_probes_cost_one_lane_each() {
+    let refusing = |lies: &str| EVERY.map(|profile| format!("{profile}:lies={lies}"));
+    let (once, twice) = (refusing("empty_read"), refusing("empty_read+byte_read"));
+    let all: Vec<&str> = once.iter().chain(&twice).map(String::as_str).collect();
+    on(&all, "refused_probes_cost_one_lane_each", |_| {
+        let idle_probe = Some(IDLE_PROBE);
+        let one = Site::new(NicConfig { idle_probe, ..config("rxe0") });
+        let other = Site::new(NicConfig { idle_probe: None, ..config("rxe1") });
+        let refuses_bytes = std::env::var("HANDFAST_FABRIC").unwrap().contains("byte_read");
+        let expected = ["refuse an empty read", "refuse a read of a byte too"];
+        let expected = &expected[..if refuses_bytes { 2 } else { 1 }];
+        for (lane, words) in (20..).map(Lifecycle).zip(expected) {
+            connect_lane(&one, &other, lane, 2);
+            one.told.wait("the failure of the lane", |told| !told.failures.is_empty());
+            let (failed, error) = one.told.failures().remove(0);
+            assert_eq!((failed, error.side), (lane, Side::Peer), "{error}");
+            assert!(error.detail.contains(words), "{error}");
+            one.nic.retire(lane).unwrap();
+            other.nic.retire(lane).unwrap();
+            one.told.forget();
+        }
+        connect_lane(&one, &other, LANE, 2);
+        let (probes, begun) = (one.nic.counters().probes, Instant::now());
+        if refuses_bytes {
+            assert!(!one.nic.can_probe(LANE));
+            let error = one.nic.probe(LANE, None, PATIENCE).unwrap_err();
+            assert_eq!(error.side, Side::Configuration, "{error}");
+            assert!(error.detail.ends_with("use TCP for this peer"), "{error}");
+            std::thread::sleep(5 * IDLE_PROBE);
+            assert_eq!(one.nic.counters().probes, probes, "no read is left");
+        } else {
+            while one.nic.counters().probes < probes + 6 {
+                assert!(begun.elapsed() < PATIENCE, "{:?}", one.nic.counters());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert_eq!(one.told.failures(), []);
+        assert_eq!(one.nic.counters().lanes_failed, expected.len() as u64);
+        one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, 64)]);
+        assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
+    });
+}
