@@ -40,6 +40,8 @@ mod rdma_loss;
 mod rdma_rails;
 #[cfg(feature = "verbs")]
 mod reborn;
+#[cfg(feature = "verbs")]
+mod reregistered;
 mod serving;
 mod sim;
 #[cfg(feature = "verbs")]
