@@ -22,6 +22,8 @@ pub(crate) struct Listed {
     pub(crate) name: &'static str,
     pub(crate) profile: &'static Profile,
     pub(crate) is_infiniband: bool,
+    /// The driver lets peers write to every registered region.
+    pub(crate) grants_remote_write: bool,
 }
 
 /// Parses a list. What it names lives as long as the process.
@@ -55,7 +57,7 @@ fn entry(text: &str) -> Result<Listed, String> {
     if profile.retry.count_fixed.is_some() {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
-    let mut is_infiniband = false;
+    let (mut is_infiniband, mut grants_remote_write) = (false, false);
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().map_err(|_| wrong(format!("'{word}' needs a number")));
@@ -67,6 +69,7 @@ fn entry(text: &str) -> Result<Listed, String> {
                 let gids = profile.gids.iter().copied().chain([(GidKind::Ipv6, ROCE_V2)]);
                 profile.gids = gids.collect::<Vec<_>>().leak();
             }
+            "grants_remote_write" => grants_remote_write = true,
             "lies" => profile = lies::lies(&profile, value).map_err(wrong)?,
             "infiniband" => {
                 is_infiniband = true;
@@ -79,7 +82,7 @@ fn entry(text: &str) -> Result<Listed, String> {
         }
     }
     let profile = Box::leak(Box::new(profile));
-    Ok(Listed { name: name.to_owned().leak(), profile, is_infiniband })
+    Ok(Listed { name: name.to_owned().leak(), profile, is_infiniband, grants_remote_write })
 }
 
 fn from(numbers: Numbers, first: u32) -> Numbers {

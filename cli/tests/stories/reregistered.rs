@@ -11,16 +11,15 @@ use handfast_fabric_control::{Fabric, Process, is_scripted};
 
 const BYTES: usize = 1 << 20;
 
-/// Runs a story in a process with two devices of a profile.
-fn on(profile: &str, name: &str, story: impl AsyncFnOnce(Fabric)) {
+/// Runs a story, by its path, in a process with two devices of a profile.
+pub(crate) fn on(profile: &str, test: &str, story: impl AsyncFnOnce(Fabric)) {
     if is_scripted() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         return runtime.block_on(story(Fabric::find().unwrap()));
     }
     let devices = format!("rxe0={profile},rxe1={profile}:numbers_from=500");
     let process = Process::new(&devices).unwrap();
-    let test = format!("reregistered::{name}");
-    let output = process.again().unwrap().args([&*test, "--exact"]).output().unwrap();
+    let output = process.again().unwrap().args([test, "--exact"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{profile}: {text}");
 }
@@ -92,11 +91,13 @@ async fn batch_follows_its_segment(fabric: Fabric) {
 /// On a device with a status for refused keys.
 #[test]
 fn batch_follows_its_segment_to_other_memory() {
-    on("mlx5", "batch_follows_its_segment_to_other_memory", batch_follows_its_segment);
+    let test = "reregistered::batch_follows_its_segment_to_other_memory";
+    on("mlx5", test, batch_follows_its_segment);
 }
 
 /// On eRDMA, where a refused key is a general error.
 #[test]
 fn batch_follows_its_segment_on_erdma_compat() {
-    on("erdma-compat", "batch_follows_its_segment_on_erdma_compat", batch_follows_its_segment);
+    let test = "reregistered::batch_follows_its_segment_on_erdma_compat";
+    on("erdma-compat", test, batch_follows_its_segment);
 }

@@ -4,7 +4,7 @@ use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
-use handfast_transport::{CompletionStatus, Direction};
+use handfast_transport::{Access, CompletionStatus, Direction, Memory};
 use handfast_transport_rdma::{DeviceEvent, NicConfig};
 use std::time::{Duration, Instant};
 
@@ -172,6 +172,50 @@ fn failed_creation_leaves_nothing() {
         assert_eq!((error.call, error.code), ("ibv_create_qp", 12), "{error}");
         assert_eq!((fabric.run("pairs rxe0"), one.nic.lanes()), (String::new(), 0));
         one.nic.create(LANE, &[1, 2, 3]).unwrap();
+    });
+}
+
+/// A peer that guesses the key of local memory writes to it where the driver grants that to everyone, for as
+/// long as it is registered; elsewhere its write is refused.
+#[test]
+fn guessed_key_reaches_memory_while_it_is_registered() {
+    const GRANTING: &str = "erdma-compat:grants_remote_write";
+    on(&[GRANTING, "mlx5"], "guessed_key_reaches_memory_while_it_is_registered", |_| {
+        let (one, other) = sites();
+        let grants = other.nic.recognised().profile.grants_remote_write;
+        let local = Memory::zeroed(4_096).unwrap();
+        let nobody = Access { remote_read: false, remote_write: false };
+        let registration = other.nic.register(local.whole(), nobody).unwrap();
+        let secret = registration.remote_span();
+        if grants {
+            let announced = other.registration.remote_span().key;
+            assert_eq!(secret.key, announced + 256, "the next index, and a byte of zero");
+        }
+        one.memory.copy_in(0, &pattern(1)).unwrap();
+        let write = |lane: Lifecycle, slice| {
+            connect_lane(&one, &other, lane, 1);
+            let mut write = one.posting(&other, slice, Direction::Write, 0, 4_096);
+            write.remote = secret;
+            one.nic.post(lane, &mut vec![write]);
+            let ended = one.told.ends(1).remove(0);
+            one.told.forget();
+            ended
+        };
+        let mut bytes = [0; 4_096];
+        let guessed = write(Lifecycle(8), 1);
+        local.copy_out(0, &mut bytes).unwrap();
+        if grants {
+            assert_eq!((guessed, bytes == pattern(1)[..4_096]), (CompletionStatus::Done, true));
+        } else {
+            assert!(matches!(guessed, CompletionStatus::Refused(_)), "{guessed:?}");
+            assert_eq!(bytes, [0; 4_096]);
+        }
+        assert!(registration.end());
+        local.copy_in(0, &[7; 4_096]).unwrap();
+        let late = write(Lifecycle(9), 2);
+        assert!(matches!(late, CompletionStatus::Refused(_)), "{late:?}");
+        local.copy_out(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 4_096]);
     });
 }
 
