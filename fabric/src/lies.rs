@@ -1,4 +1,5 @@
-//! Devices that differ from their profile in single fields: what a measurement of a device must find.
+//! Devices that differ from their profile in single fields: what a measurement of a device must
+//! find.
 
 use handfast_transport_sim::verbs::{
     DuplicateRead, ERDMA_STANDARD, IRDMA, LatePost, Numbers, Profile, PsnSource, Status,

@@ -17,7 +17,8 @@ async fn start(device: &str, accepts_exposed_memory: bool) -> Engine {
     builder.listen("127.0.0.1:0").start().await.unwrap()
 }
 
-/// Read-only memory is not served, and nothing stays registered after its transfer, unless that is accepted.
+/// Read-only memory is not served, and nothing stays registered after its transfer, unless that is
+/// accepted.
 #[test]
 fn exposing_driver_keeps_and_serves_nothing_read_only() {
     let test = "exposed::exposing_driver_keeps_and_serves_nothing_read_only";

@@ -464,8 +464,8 @@ pub(crate) struct Submitted {
 
 impl Submitted {
     /// Submits a refused batch once more, after its segment's descriptor was fetched again, if the
-    /// segment has other keys now or the refusal was only a guess. Waits before until nothing of the
-    /// first attempt can land any more.
+    /// segment has other keys now or the refusal was only a guess. Waits before until nothing of
+    /// the first attempt can land any more.
     pub(crate) async fn again(
         self,
         refusal: Error,

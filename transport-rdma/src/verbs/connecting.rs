@@ -104,7 +104,7 @@ impl Nic {
             call_bytes_max: self.shared.profile.call_bytes_max,
             place: self.place,
             hidden_refusals: self.shared.profile.hidden_refusals,
-            probing: Arc::clone(&self.probing),
+            probing: Arc::clone(&self.shared.probing),
         };
         let entries = u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(self.config.depth);
         let made = self.shared.queues.reserve(entries);

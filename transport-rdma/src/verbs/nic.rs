@@ -54,6 +54,7 @@ pub(super) struct Shared {
     pub(super) scratch: Registration,
     /// The failure after which the NIC takes no lanes.
     pub(super) lost: OnceLock<VerbsError>,
+    pub(super) probing: Arc<Mutex<Probing>>,
 }
 
 impl Shared {
@@ -124,7 +125,6 @@ pub struct Nic {
     pub(super) recognised: Recognised,
     pub(super) rd_atomic: u8,
     pub(super) book: Mutex<AddressBook>,
-    pub(super) probing: Arc<Mutex<Probing>>,
 }
 
 impl DataPath for Nic {
@@ -206,6 +206,7 @@ impl Nic {
             scratch: scratch(&domain, profile)?,
             lost_since: OnceLock::new(),
             lost: OnceLock::new(),
+            probing: Arc::default(),
             context,
         });
         let near = config
@@ -214,19 +215,9 @@ impl Nic {
         let near = near.flatten().unwrap_or_default();
         let NicConfig { polling, idle_probe, .. } = config;
         let poller = Poller::start(Arc::clone(&shared), woken, polling, idle_probe, near)?;
-        Ok(Self {
-            poller: Some(poller),
-            shared,
-            domain,
-            config,
-            place,
-            lid: port.lid,
-            gid,
-            recognised,
-            rd_atomic,
-            book: Mutex::default(),
-            probing: Arc::default(),
-        })
+        let (poller, book) = (Some(poller), Mutex::default());
+        let lid = port.lid;
+        Ok(Self { poller, shared, domain, config, place, lid, gid, recognised, rd_atomic, book })
     }
 
     /// The device, by name.
@@ -386,8 +377,8 @@ impl Nic {
         lane.probe(probe, &self.shared.scratch, Instant::now() + patience)
     }
 
-    /// Returns whether there is a read by which the lane can be probed: its devices refused neither an
-    /// empty one nor one of a byte that the peer announced. True if there is no such lane.
+    /// Returns whether there is a read by which the lane can be probed: its devices refused neither
+    /// an empty one nor one of a byte that the peer announced. True if there is no such lane.
     pub fn can_probe(&self, lifecycle: Lifecycle) -> bool {
         self.shared.lane(lifecycle).is_none_or(|lane| lane.can_probe())
     }

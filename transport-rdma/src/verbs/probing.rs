@@ -25,8 +25,8 @@ struct Known {
     /// The peer's device refused an empty read, and perhaps one of a byte.
     refuses_empty: bool,
     refuses_byte: bool,
-    /// It answered one of the present kind, which then is never given up: the refusal of a later one
-    /// has another cause.
+    /// It answered one of the present kind, which then is never given up: the refusal of a later
+    /// one has another cause.
     is_proven: bool,
 }
 
@@ -59,8 +59,8 @@ impl Probing {
         }
     }
 
-    /// Handles the first error of a queue pair, which a probe had. Returns whether the pair of devices
-    /// refuses reads of this kind: from now on another one is used.
+    /// Handles the first error of a queue pair, which a probe had. Returns whether the pair of
+    /// devices refuses reads of this kind: from now on another one is used.
     pub(super) fn on_failed(&mut self, peer: Ipv6Addr, kind: ProbeKind, status: u32) -> bool {
         if status == FLUSHED || NO_ANSWER.contains(&status) {
             return false;
@@ -95,7 +95,8 @@ mod tests {
         number.into()
     }
 
-    /// Each refusal, whichever its status, leads to the next kind; another peer's device has its own.
+    /// Each refusal, whichever its status, leads to the next kind; another peer's device has its
+    /// own.
     #[test]
     fn refused_reads_lead_to_the_next_kind() {
         let mut probing = Probing::default();

@@ -30,12 +30,13 @@ struct Registered {
 }
 
 impl Registered {
-    /// Deregisters; returns false if the call failed. A device may still reach memory that the kernel
-    /// keeps.
+    /// Deregisters; returns false if the call failed. A device may still reach memory that the
+    /// kernel keeps.
     fn end(&mut self) -> bool {
         let ended = self.region.end();
         if !ended {
-            // A later owner of these bytes would see a peer change them. Leaked instead, and counted.
+            // A later owner of these bytes would see a peer change them. Leaked instead, and
+            // counted.
             let counted = self.region.counted.take();
             std::mem::forget((self.span.clone(), self.hidden.take(), counted));
         }
@@ -283,8 +284,8 @@ impl Registration {
         (!raw.is_null()).then_some(raw)
     }
 
-    /// Drops this holder. If it is the last one the memory is deregistered; returns false if that call
-    /// failed, after which the device has the memory for ever.
+    /// Drops this holder. If it is the last one the memory is deregistered; returns false if that
+    /// call failed, after which the device has the memory for ever.
     pub fn end(self) -> bool {
         let Self { inner, memory } = self;
         // It holds the registration too.

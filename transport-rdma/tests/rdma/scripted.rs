@@ -175,8 +175,8 @@ fn failed_creation_leaves_nothing() {
     });
 }
 
-/// A peer that guesses the key of local memory writes to it where the driver grants that to everyone, for as
-/// long as it is registered; elsewhere its write is refused.
+/// A peer that guesses the key of local memory writes to it where the driver grants that to
+/// everyone, for as long as it is registered; elsewhere its write is refused.
 #[test]
 fn guessed_key_reaches_memory_while_it_is_registered() {
     const GRANTING: &str = "erdma-compat:grants_remote_write";
@@ -222,8 +222,8 @@ fn guessed_key_reaches_memory_while_it_is_registered() {
 /// Interval of idle checks in the story below.
 const IDLE_PROBE: Duration = Duration::from_millis(20);
 
-/// Devices that refuse an empty read cost one idle lane, and those that refuse a byte too another one;
-/// later lanes idle for as long as they like.
+/// Devices that refuse an empty read cost one idle lane, and those that refuse a byte too another
+/// one; later lanes idle for as long as they like.
 #[test]
 fn refused_probes_cost_one_lane_each() {
     let refusing = |lies: &str| EVERY.map(|profile| format!("{profile}:lies={lies}"));

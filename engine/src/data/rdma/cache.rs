@@ -148,8 +148,8 @@ impl<R: Registered> Cache<R> {
         self.blocks.entry(block).or_default().push(entry);
     }
 
-    /// Registers a block by the bytes that are asked for, since a device refused more. Until the end of
-    /// a registration, which may make room.
+    /// Registers a block by the bytes that are asked for, since a device refused more. Until the
+    /// end of a registration, which may make room.
     pub(super) fn on_whole_refused(&mut self, block: BlockId) {
         if self.refused.len() >= self.limits.entries_max {
             self.refused.pop_first();

@@ -111,8 +111,8 @@ impl<N: Net> Lanes<N> {
     }
 }
 
-/// The first device on which peers can write to all registered memory; `None` if that is accepted, with a
-/// warning.
+/// The first device on which peers can write to all registered memory; `None` if that is accepted,
+/// with a warning.
 fn exposing(rdma: &RdmaTransport, is_accepted: bool) -> Option<String> {
     let nic = rdma.nics().find(|nic| nic.recognised().profile.grants_remote_write)?;
     let (device, profile) = (nic.device().to_owned(), nic.recognised().profile.name);
@@ -120,7 +120,7 @@ fn exposing(rdma: &RdmaTransport, is_accepted: bool) -> Option<String> {
         device,
         profile,
         is_accepted,
-        "the driver lets every peer with a lane write to all registered memory, local and read-only too"
+        "the driver lets every peer with a lane write to all registered memory, read-only too"
     );
     (!is_accepted).then_some(device)
 }
@@ -128,8 +128,8 @@ fn exposing(rdma: &RdmaTransport, is_accepted: bool) -> Option<String> {
 /// The error of serving memory that peers may not write, where they can.
 fn exposed(device: &str) -> Error {
     let detail = format!(
-        "{device}: this device's driver lets peers write to every registration, so read-only memory \
-         cannot be served over it; let peers write to the segment, use TCP, or accept it with \
+        "{device}: this device's driver lets peers write to every registration, so read-only \
+         memory cannot be served over it; let peers write to the segment, use TCP, or accept it with \
          RdmaOptions::accepts_exposed_memory, `--accept-exposed-memory`"
     );
     let error = TransportError::new(Side::Configuration, "serve", detail);

@@ -78,7 +78,8 @@ impl<H: Held> Drop for Registrations<H> {
     }
 }
 
-/// Ends registrations when it is dropped, and gives their bytes back to the budget that they count in.
+/// Ends registrations when it is dropped, and gives their bytes back to the budget that they count
+/// in.
 struct Ending<H: Held> {
     all: Vec<H>,
     counted: Option<(Weak<Shared<H>>, u64)>,

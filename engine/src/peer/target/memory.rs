@@ -2,7 +2,8 @@
 
 use super::RequestSpan;
 
-/// Requests, each held until its batch is finished, in numbered slots. The slots of a batch are a chain, so that a batch needs no list.
+/// Requests, each held until its batch is finished, in numbered slots. The slots of a batch are a
+/// chain, so that a batch needs no list.
 #[derive(Default)]
 pub(super) struct HeldMemory {
     slots: Vec<Slot>,

@@ -156,8 +156,8 @@ proptest! {
     }
 }
 
-/// A block that a device refuses as a whole is registered by its parts, until something ends. The refusals
-/// remembered are bounded.
+/// A block that a device refuses as a whole is registered by its parts, until something ends. The
+/// refusals remembered are bounded.
 #[test]
 fn refused_block_is_registered_by_parts() {
     let mut cache = Cache::<Fake>::new(LIMITS);
