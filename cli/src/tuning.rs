@@ -35,6 +35,10 @@ pub(crate) struct Tuning {
     /// Let the threads of RDMA devices run on any processor, not on their NUMA nodes alone
     #[arg(long)]
     no_thread_placement: bool,
+    /// Serve read-only memory, and keep memory registered, also over RDMA devices whose driver lets
+    /// every peer write to all of it: eRDMA in compat mode
+    #[arg(long)]
+    accept_exposed_memory: bool,
 }
 
 impl Tuning {
@@ -47,6 +51,7 @@ impl Tuning {
             it.queue_pairs = self.queue_pairs.map(usize::from).or(it.queue_pairs);
             it.partition_key = self.partition_key.unwrap_or(it.partition_key);
             it.places_threads &= !self.no_thread_placement;
+            it.accepts_exposed_memory |= self.accept_exposed_memory;
         })
     }
 
@@ -60,8 +65,12 @@ impl Tuning {
             ("--partition-key", self.partition_key.map(|key| key.to_string())),
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
-        let placement = self.no_thread_placement.then(|| "--no-thread-placement".to_owned());
-        given.flatten().chain(placement)
+        let switches = [
+            ("--no-thread-placement", self.no_thread_placement),
+            ("--accept-exposed-memory", self.accept_exposed_memory),
+        ];
+        let switches = switches.into_iter().filter(|(_, is_on)| *is_on);
+        given.flatten().chain(switches.map(|(name, _)| name.to_owned()))
     }
 }
 
@@ -82,7 +91,7 @@ mod tests {
         program.map(|program| program.tuning).map_err(|error| error.to_string())
     }
 
-    const ALL: [&str; 11] = [
+    const ALL: [&str; 12] = [
         "--ack-timeout",
         "20",
         "--retry-count",
@@ -94,6 +103,7 @@ mod tests {
         "--partition-key",
         "0x8001",
         "--no-thread-placement",
+        "--accept-exposed-memory",
     ];
 
     /// Options of the line replace those of the environment; what is not given stays.
@@ -107,6 +117,7 @@ mod tests {
         let spin = Duration::from_micros(50);
         assert_eq!(set.polling, Some(Polling::Adaptive { spin }));
         assert_eq!((set.partition_key, set.places_threads), (PartitionKey::Value(0x8001), false));
+        assert!(set.accepts_exposed_memory);
         assert_eq!(parsed(&[]).unwrap().apply(set.clone()), set);
     }
 

@@ -12,8 +12,8 @@ pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
 pub use frame::{Frame, FrameError, FrameKind, decode_frame, encode_frame, frame_length};
 pub(crate) use message::from_object;
 pub use message::{
-    Body, Descriptor, Message, MessageError, Op, QUEUE_PAIRS_MAX, Refusal, RefusalReason,
-    WIRE_VERSION,
+    Body, Descriptor, Message, MessageError, Op, ProbeByte, QUEUE_PAIRS_MAX, Refusal,
+    RefusalReason, WIRE_VERSION,
 };
 pub use plain::PlainMessage;
 pub use segment::{

@@ -27,6 +27,8 @@ pub(crate) struct Listed {
     pub(crate) is_infiniband: bool,
     /// Packets of its InfiniBand port must carry GIDs.
     pub(crate) requires_gids: bool,
+    /// The driver lets peers write to every registered region.
+    pub(crate) grants_remote_write: bool,
 }
 
 /// The devices of all lists by their entry: what they name lives as long as the process.
@@ -74,6 +76,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
     let (mut is_infiniband, mut has_ipv6, mut requires_gids) = (false, false, false);
+    let mut grants_remote_write = false;
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().map_err(|_| wrong(format!("'{word}' needs a number")));
@@ -86,7 +89,8 @@ fn new_entry(text: &str) -> Result<Listed, String> {
             }
             "ipv6" => has_ipv6 = true,
             "grh" => requires_gids = true,
-            "lies" => profile = lies::lie(&profile, value).map_err(wrong)?,
+            "grants_remote_write" => grants_remote_write = true,
+            "lies" => profile = lies::lies(&profile, value).map_err(wrong)?,
             "infiniband" => {
                 is_infiniband = true;
                 // No neighbour is asked for, and the only address is of no RoCE version.
@@ -102,7 +106,8 @@ fn new_entry(text: &str) -> Result<Listed, String> {
         profile.gids = gids.collect::<Vec<_>>().leak();
     }
     let profile = Box::leak(Box::new(profile));
-    Ok(Listed { name: name.to_owned().leak(), profile, is_infiniband, requires_gids })
+    let name = name.to_owned().leak();
+    Ok(Listed { name, profile, is_infiniband, requires_gids, grants_remote_write })
 }
 
 fn from(numbers: Numbers, first: u32) -> Numbers {

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Each device has a name, the name of a profile, and options: `numbers_from=N`, the first queue-pair
-//! number; `queue_pairs=N` and `regions=N`, the limits of the tables; `retry_ms=N`, the shortest interval
-//! of retries; `infiniband`, the link layer; `grh`, packets with
-//! GIDs on it;
-//! `ipv6`, one more address; `lies=FIELD`, for a device unlike its profile in that field (`lies`).
+//! number; `queue_pairs=N` and `regions=N`, the limits of the tables; `retry_ms=N`, the shortest
+//! interval of retries; `infiniband`, the link layer; `grh`, packets with GIDs on it; `ipv6`, one more
+//! address; `grants_remote_write`, for a driver that lets peers write to every region, as eRDMA's in
+//! compat mode; `lies=FIELD`, for a device unlike its profile in that field (`lies`), or several
+//! fields joined by `+`.
 //!
 //! Packets arrive as soon as they are sent, unless a command holds them. A lost packet is sent again
 //! when the queue pair's timer expires, in real time. Commands ([`command`]) hold, fail and release

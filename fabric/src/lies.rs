@@ -1,4 +1,5 @@
-//! Devices that differ from their profile in one field: what a measurement of a device must find.
+//! Devices that differ from their profile in single fields: what a measurement of a device must
+//! find.
 
 use handfast_transport_sim::verbs::{
     DuplicateRead, ERDMA_STANDARD, IRDMA, LatePost, Numbers, Profile, PsnSource, Status,
@@ -18,8 +19,8 @@ const LIES: [Lie; 17] = [
     ("connects", |it| it.transitions = ERDMA_STANDARD.transitions),
     ("reset", |it| it.transitions = IRDMA.transitions),
     ("read_sink", |it| it.sink_needs_remote_write = true),
-    ("empty_read", |it| it.refused_read = Some(0)),
-    ("byte_read", |it| it.refused_read = Some(1)),
+    ("empty_read", |it| it.refuses_empty_read = true),
+    ("byte_read", |it| it.refuses_byte_read = true),
     ("late_post", |it| it.late_post = LatePost::Lost),
     ("wrong_key", |it| it.statuses.remote_access = Status::General),
     ("local_key", |it| it.statuses.local_key = Status::General),
@@ -34,8 +35,12 @@ const LIES: [Lie; 17] = [
     ("numbers", |it| it.numbers = Numbers::SmallestFree { first: NUMBER }),
 ];
 
-/// Returns the profile with a lie.
-pub(crate) fn lie(profile: &Profile, word: &str) -> Result<Profile, String> {
+/// Returns the profile with lies, whose names are joined by `+`.
+pub(crate) fn lies(profile: &Profile, words: &str) -> Result<Profile, String> {
+    words.split('+').try_fold(*profile, |lying, word| lie(&lying, word))
+}
+
+fn lie(profile: &Profile, word: &str) -> Result<Profile, String> {
     let Some((_, tell)) = LIES.iter().find(|(name, _)| *name == word) else {
         let names: Vec<&str> = LIES.iter().map(|(name, _)| *name).collect();
         return Err(format!("no lie '{word}'; there are: {}", names.join(", ")));

@@ -96,6 +96,8 @@ pub struct DeviceProfile {
     pub drain: Duration,
     /// Whether the local memory of a read needs the right of remote writes.
     pub read_sink_needs_remote_write: bool,
+    /// Whether the driver lets peers write to every registration, whichever rights were asked for.
+    pub grants_remote_write: bool,
     /// Statuses of completions that may mean a refused key, where the device has none for it alone.
     pub hidden_refusals: &'static [u32],
 }
@@ -159,6 +161,7 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     drain: Duration::from_secs(2),
     // InfiniBand and RoCE: the answer to a read is no access of a peer's.
     read_sink_needs_remote_write: false,
+    grants_remote_write: false,
     hidden_refusals: &[],
 };
 
@@ -225,6 +228,8 @@ pub(crate) static ERDMA_COMPAT: DeviceProfile = DeviceProfile {
     drain: Duration::from_millis(500),
     // Not measured: devices of the iWARP family write the answer to a read as a peer does.
     read_sink_needs_remote_write: true,
+    // OpenAnolis' erdma, reg_user_mr: the right is added to every user's region.
+    grants_remote_write: true,
     // erdma, completion table: a key that the peer refuses is a general error, and one that this
     // side's part of the device refuses a local access error.
     hidden_refusals: &[8, 21],
@@ -238,6 +243,8 @@ pub(crate) static ERDMA_ROCEV2: DeviceProfile = DeviceProfile {
     honours_psns: true,
     takes_link_local: true,
     takes_ipv6: true,
+    // erdma of mainline, reg_user_mr: the rights that are asked for.
+    grants_remote_write: false,
     ..ERDMA_COMPAT
 };
 

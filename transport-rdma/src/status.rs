@@ -6,6 +6,10 @@ use handfast_core::transport::Side;
 #[cfg(feature = "verbs")]
 pub(crate) const FLUSHED: u32 = 5;
 
+/// The statuses of a request that nobody answered, or that the device lost with everything else.
+#[cfg(feature = "verbs")]
+pub(crate) const NO_ANSWER: [u32; 4] = [12, 13, 19, 20];
+
 /// Names and sides by number, as `enum ibv_wc_status` of rdma-core counts them.
 const STATUSES: [(&str, Side); 24] = [
     ("success", Side::Local),

@@ -197,8 +197,13 @@ impl DataPath for RdmaTransport {
         }
     }
 
-    /// Probes the peer over each queue pair of the lane, for [`RAIL_PROBE_MAX`] at most.
+    /// Probes the peer over each queue pair of the lane, for [`RAIL_PROBE_MAX`] at most. A rail
+    /// whose devices answer no probe is used without.
     fn probe_rail(&self, lane: Lifecycle) -> Step<()> {
+        let nic = self.inner.endpoints.read().get(&lane).map(|endpoint| endpoint.nic.clone());
+        if nic.is_some_and(|nic| !nic.can_probe(lane)) {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(self.inner.clone().probe(lane, "probe", RAIL_PROBE_MAX))
     }
 }

@@ -16,6 +16,7 @@ mod lanes;
 mod nic;
 mod objects;
 mod poller;
+mod probing;
 mod prove;
 mod registration;
 mod reset;

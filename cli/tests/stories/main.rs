@@ -6,6 +6,8 @@ mod bench;
 mod crossing;
 mod doctor;
 mod explain;
+#[cfg(feature = "verbs")]
+mod exposed;
 #[path = "../../../engine/tests/stories/far.rs"]
 mod far;
 mod files;
@@ -40,6 +42,8 @@ mod rdma_loss;
 mod rdma_rails;
 #[cfg(feature = "verbs")]
 mod reborn;
+#[cfg(feature = "verbs")]
+mod reregistered;
 mod serving;
 mod sim;
 #[cfg(feature = "verbs")]

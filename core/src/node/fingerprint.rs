@@ -118,4 +118,7 @@ fn hash_body(body: &Body, mut hasher: &mut dyn Hasher) {
     let numbers = body.queue_pairs.iter().chain(&body.psns);
     numbers.chain([&body.lid, &body.mtu, &body.rd_atomic]).for_each(|n| n.hash(&mut hasher));
     (&body.gid, &body.token, &body.address).hash(&mut hasher);
+    if let Some(probe) = body.probe {
+        probe.hash(&mut hasher);
+    }
 }

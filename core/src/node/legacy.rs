@@ -284,7 +284,7 @@ impl Node {
                 let reply = PlainMessage {
                     from: Some(self.config.path.clone()),
                     to: Some(lane.peer.clone()),
-                    body: Body { psns: Vec::new(), ..lane.body.clone() },
+                    body: Body { psns: Vec::new(), probe: None, ..lane.body.clone() },
                     ready: Some(false),
                     rejected: None,
                 };

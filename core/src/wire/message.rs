@@ -63,6 +63,8 @@ pub struct Key {
     #[serde(default)]
     mtu: u32,
     op: Op,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    probe: Option<ProbeByte>,
     #[serde(default)]
     psn: Vec<u32>,
     #[serde(default)]
@@ -161,6 +163,18 @@ pub struct Body {
     /// `host:port` at which the side accepts control calls and TCP lanes; empty if it accepts none.
     /// At most as long as a node's name.
     pub address: String,
+    /// A byte that the peer may read to learn whether this side answers; `None` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeByte>,
+}
+
+/// A byte without user data in a side's registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProbeByte {
+    /// Its address.
+    pub address: u64,
+    /// The device's key of its registration.
+    pub key: u32,
 }
 
 /// A message between two handfast nodes.
@@ -269,6 +283,7 @@ impl Message {
                 rd_atomic: key.rd_atomic,
                 token: key.token.unwrap_or_default(),
                 address: key.address.unwrap_or_default(),
+                probe: key.probe,
             },
             refusal,
         })
@@ -290,6 +305,7 @@ impl Message {
                 lifecycle: self.sender.lifecycle.0,
                 mtu: self.body.mtu,
                 op: self.op,
+                probe: self.body.probe,
                 psn: self.body.psns.clone(),
                 rd_atomic: self.body.rd_atomic,
                 refusal: self.refusal.as_ref().map(|refusal| KeyRefusal {

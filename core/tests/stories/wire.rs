@@ -378,6 +378,7 @@ fn message(op: Op) -> Message {
             psns: vec![1, 0xff_ffff],
             token: "00112233aabbccdd".into(),
             address: "10.0.0.1:7000".into(),
+            probe: Some(ProbeByte { address: u64::MAX, key: u32::MAX }),
             ..Body::default()
         },
         refusal: (op == Op::Refuse)

@@ -8,11 +8,11 @@ use crate::data::transport::RegionPair;
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::ABSOLUTE;
 use crate::peer::opening::LaneOpening;
-use crate::peer::target::{RequestSpan, Target};
-use handfast_core::Incarnation;
-use handfast_core::transfer::BatchReport;
-use handfast_core::transport::TransportError;
+use crate::peer::target::{Ended, RequestSpan, Target};
+use handfast_core::transfer::{BatchId, BatchReport, Remote};
+use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Checksum;
+use handfast_core::{Incarnation, Instant};
 use handfast_transport::{Direction, Memory, RemoteSpan, Span, TransportKind};
 use parking_lot::Mutex;
 use std::fmt;
@@ -21,6 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Bytes read at a time for the checksum of a node that computes none.
 const READ_BACK_BYTES: usize = 4 << 20;
@@ -362,37 +363,39 @@ impl Batch {
     pub async fn submit(mut self) -> Result<Transfer, Error> {
         let engine = &self.segment.inner.engine;
         let deadline = self.timeout.map(|timeout| engine.deadline(timeout));
-        let resolved = match deadline {
-            Some(at) => tokio::select! {
-                resolved = self.segment.resolve() => resolved?,
-                () = engine.sleep_until(at) => {
-                    let error = Error::peer(Stage::Metadata, Cause::DeadlinePassed);
-                    return Err(error.at(self.segment.address()));
-                }
-            },
-            None => self.segment.resolve().await?,
-        };
-        let resolved =
-            self.check(resolved).await.map_err(|error| error.at(self.segment.address()))?;
-        let Resolved { target, memory, outdated } = resolved;
+        let resolved = by(engine, deadline, Stage::Metadata, self.check()).await;
+        let resolved = resolved.map_err(|error| error.at(self.segment.address()))?;
+        let (target, batch, report) = self.submit_to(&resolved, deadline).await?;
+        let submitted = Submitted { segment: self.segment, resolved, deadline };
+        Ok(Transfer::new(target, batch, report, Some(submitted)))
+    }
+
+    /// Submits checked requests.
+    async fn submit_to(
+        &mut self,
+        resolved: &Resolved,
+        deadline: Option<Instant>,
+    ) -> Result<(Arc<Target>, BatchId, oneshot::Receiver<Ended>), Error> {
+        let engine = &self.segment.inner.engine;
+        let Resolved { target, memory, .. } = resolved;
         if memory.has_keys() {
-            find_ends(engine, &mut self.requests, &memory).await?;
+            find_ends(engine, &mut self.requests, memory).await?;
         }
         engine.check_open()?;
         for RequestSpan { span, remote, .. } in &mut self.requests {
-            // `check` has found it before.
             let (part, address) = memory.place(remote.address, span.len() as u64)?;
             *remote = RemoteSpan { key: part.region.key, address };
         }
-        let submitted = target.submit(self.requests, deadline);
+        let submitted = target.submit(std::mem::take(&mut self.requests), deadline);
         let (batch, report) =
             submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
-        Ok(Transfer::new(target, batch, report, outdated))
+        Ok((target.clone(), batch, report))
     }
 
-    /// Checks the requests. A node may have registered memory since its descriptor was fetched, so
-    /// an unknown address fetches it once more.
-    async fn check(&self, resolved: Resolved) -> Result<Resolved, Error> {
+    /// Resolves the segment and checks the requests. A node may have registered memory since its
+    /// descriptor was fetched, so an unknown address fetches it once more.
+    async fn check(&self) -> Result<Resolved, Error> {
+        let resolved = self.segment.resolve().await?;
         match self.check_in(&resolved.memory) {
             Ok(()) => Ok(resolved),
             Err(error) if matches!(error.cause(), Cause::NoSuchAddress { .. }) => {
@@ -420,6 +423,73 @@ impl Batch {
             }
         }
         Ok(())
+    }
+}
+
+/// What a batch was submitted to.
+pub(crate) struct Submitted {
+    segment: Segment,
+    resolved: Resolved,
+    deadline: Option<Instant>,
+}
+
+impl Submitted {
+    /// Submits a refused batch once more, after its segment's descriptor was fetched again, if the
+    /// segment has other keys now or the refusal was only a guess. Waits before until nothing of
+    /// the first attempt can land any more.
+    pub(crate) async fn again(
+        self,
+        refusal: Error,
+        requests: Vec<RequestSpan>,
+    ) -> Result<Transfer, Error> {
+        let Self { segment, resolved, deadline } = self;
+        resolved.outdated.store(true, Ordering::Release);
+        let report = refusal.report().cloned();
+        let with_report = |error: Error| match report.clone() {
+            Some(report) => error.at(segment.address()).with_report(report),
+            None => error.at(segment.address()),
+        };
+        let engine = &segment.inner.engine;
+        let fresh = by(engine, deadline, Stage::Metadata, segment.resolve()).await;
+        let fresh = fresh.map_err(with_report)?;
+        let requests = resolved.memory.unplaced(requests);
+        let is_same = fresh.memory.is_same_for(&resolved.memory, &requests)
+            && fresh.target.incarnation() == resolved.target.incarnation();
+        if is_same && refusal.side() == Side::Protection {
+            return Err(refusal);
+        }
+        if refusal.remote() == Some(Remote::Indeterminate) {
+            if resolved.target.incarnation() == Incarnation::UNKNOWN {
+                return Err(refusal);
+            }
+            let fenced = async {
+                let fenced = resolved.target.fence(&fresh.target).await;
+                fenced.map_err(|error| {
+                    Error::new(error.side, Stage::Handshake, Cause::PeerLost(error))
+                })
+            };
+            by(engine, deadline, Stage::Handshake, fenced).await.map_err(with_report)?;
+        }
+        tracing::debug!(segment = segment.name(), %refusal, "a batch is submitted again");
+        let mut batch = Batch { segment: segment.clone(), requests, timeout: None };
+        batch.check_in(&fresh.memory).map_err(with_report)?;
+        let (target, batch, report) =
+            batch.submit_to(&fresh, deadline).await.map_err(with_report)?;
+        Ok(Transfer::new(target, batch, report, None))
+    }
+}
+
+/// Waits for a step of a submission until its deadline.
+async fn by<T>(
+    engine: &Engine,
+    deadline: Option<Instant>,
+    stage: Stage,
+    step: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let Some(deadline) = deadline else { return step.await };
+    tokio::select! {
+        ended = step => ended,
+        () = engine.sleep_until(deadline) => Err(Error::peer(stage, Cause::DeadlinePassed)),
     }
 }
 

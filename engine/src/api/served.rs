@@ -3,8 +3,10 @@
 use crate::data::transport::RemoteRegion;
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{ABSOLUTE, absolute};
+use crate::peer::target::RequestSpan;
 use handfast_core::Incarnation;
 use handfast_core::wire::{NodeDescriptor, RegionDescriptor};
+use handfast_transport::RemoteSpan;
 use std::sync::Arc;
 
 /// Maximum edit distance of a suggested name.
@@ -124,6 +126,30 @@ impl RemoteMemory {
             Self::Region(part) => has(part),
             Self::Whole { parts, .. } => parts.iter().any(has),
         }
+    }
+
+    /// Turns placed requests into requests by offset, without registrations.
+    pub(crate) fn unplaced(&self, placed: Vec<RequestSpan>) -> Vec<RequestSpan> {
+        let first = match self {
+            Self::Region(part) => part.region.address,
+            Self::Whole { .. } => 0,
+        };
+        let unplaced = |request: RequestSpan| {
+            let remote = RemoteSpan { key: 0, address: request.remote.address - first };
+            RequestSpan { remote, ends: None, ..request }
+        };
+        placed.into_iter().map(unplaced).collect()
+    }
+
+    /// Whether requests by offset have the same regions in both.
+    pub(crate) fn is_same_for(&self, other: &Self, requests: &[RequestSpan]) -> bool {
+        requests.iter().all(|RequestSpan { span, remote, .. }| {
+            let region = |memory: &Self| {
+                let placed = memory.place(remote.address, span.len() as u64);
+                placed.ok().map(|(part, _)| part.region.clone())
+            };
+            region(self) == region(other)
+        })
     }
 
     /// Returns the part with `length` bytes at `offset`, and the owner's address of the first.

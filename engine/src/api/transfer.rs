@@ -1,7 +1,8 @@
 //! Transfers as their submitter sees them.
 
+use crate::api::segment::Submitted;
 use crate::error::{Cause, Error, Stage};
-use crate::peer::target::Target;
+use crate::peer::target::{Ended, Target};
 use handfast_core::transfer::{
     BatchId, BatchOutcome, BatchReport, Cause as BatchCause, SubmitError,
 };
@@ -18,15 +19,28 @@ use tokio::sync::oneshot::error::TryRecvError;
 /// A submitted batch. Awaiting it yields the outcome. Dropping it cancels the batch; its memory
 /// stays held until no transport touches it, possibly a moment after the drop. To learn when, call
 /// [`Transfer::cancel`] and await the transfer.
+///
+/// If the peer refuses an access, the owner's descriptor is fetched again while the transfer is
+/// awaited. If the segment has other keys by now, the whole batch is submitted once more: its
+/// first attempt may have written to memory that is no longer the segment's.
 #[must_use = "a dropped transfer is cancelled"]
 pub struct Transfer {
     target: Arc<Target>,
     batch: BatchId,
-    report: oneshot::Receiver<BatchReport>,
-    /// Set when the peer refuses, since its descriptor may have changed.
-    outdated: Arc<AtomicBool>,
+    report: oneshot::Receiver<Ended>,
+    /// What the batch was submitted to; `None` for one that is not submitted again.
+    submitted: Option<Submitted>,
+    again: Option<Again>,
+    cancelled: AtomicBool,
     ended: bool,
     waiting: Waiting,
+}
+
+/// A second submission of a refused batch.
+struct Again {
+    transfer: Pin<Box<dyn Future<Output = Result<Transfer, Error>> + Send>>,
+    /// The report of the first.
+    report: BatchReport,
 }
 
 /// The sender of the outcome is gone.
@@ -47,16 +61,25 @@ impl Transfer {
     pub(crate) fn new(
         target: Arc<Target>,
         batch: BatchId,
-        report: oneshot::Receiver<BatchReport>,
-        outdated: Arc<AtomicBool>,
+        report: oneshot::Receiver<Ended>,
+        submitted: Option<Submitted>,
     ) -> Self {
-        Self { target, batch, report, outdated, ended: false, waiting: Waiting::No }
+        Self {
+            target,
+            batch,
+            report,
+            submitted,
+            again: None,
+            cancelled: AtomicBool::new(false),
+            ended: false,
+            waiting: Waiting::No,
+        }
     }
 
     /// Busy-polls for a while if a thread waits outside the runtime's tasks: parking and being
     /// woken by a task costs more than most waits. Yields once before that, so that its other
     /// futures make progress. `None`: waits as usual.
-    fn busy_poll(&mut self, context: &Context<'_>) -> Option<Poll<Result<BatchReport, Gone>>> {
+    fn busy_poll(&mut self, context: &Context<'_>) -> Option<Poll<Result<Ended, Gone>>> {
         if tokio::task::try_id().is_some() {
             return None;
         }
@@ -84,7 +107,7 @@ impl Transfer {
     }
 
     /// Returns the outcome, if reported.
-    fn found(&mut self) -> Option<Result<BatchReport, Gone>> {
+    fn found(&mut self) -> Option<Result<Ended, Gone>> {
         match self.report.try_recv() {
             Ok(report) => Some(Ok(report)),
             Err(TryRecvError::Closed) => Some(Err(Gone)),
@@ -94,7 +117,38 @@ impl Transfer {
 
     /// Requests cancellation. Await the transfer to learn how far it got.
     pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
         self.target.cancel(self.batch);
+    }
+
+    /// Waits for the end of the batch.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+        let ended = match self.busy_poll(context) {
+            Some(attended) => attended,
+            None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
+        };
+        if ended.is_pending() && self.waiting == Waiting::No {
+            // Not earlier: other tasks must not receive until this one yields.
+            self.waiting = Waiting::Asleep;
+            self.target.request_poll(self.batch);
+        }
+        let ended = std::task::ready!(ended);
+        self.ended = true;
+        Poll::Ready(ended.map_err(|Gone| Error::local(Stage::Transfer, Cause::Closed)))
+    }
+
+    /// Waits for the second submission of a refused batch, and takes its place.
+    fn poll_again(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let Some(again) = &mut self.again else { return Poll::Ready(Ok(())) };
+        if self.cancelled.load(Ordering::Acquire) {
+            let error = Error::local(Stage::Transfer, Cause::Cancelled);
+            return Poll::Ready(Err(error.with_report(again.report.clone())));
+        }
+        let mut transfer = std::task::ready!(again.transfer.as_mut().poll(context));
+        if let Ok(transfer) = &mut transfer {
+            std::mem::swap(self, transfer);
+        }
+        Poll::Ready(transfer.map(drop))
     }
 }
 
@@ -112,22 +166,21 @@ impl Future for Transfer {
     type Output = Result<BatchReport, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let report = match self.busy_poll(context) {
-            Some(attended) => attended,
-            None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
-        };
-        if report.is_pending() && self.waiting == Waiting::No {
-            // Not earlier: other tasks must not receive until this one yields.
-            self.waiting = Waiting::Asleep;
-            self.target.request_poll(self.batch);
+        loop {
+            std::task::ready!(self.poll_again(context))
+                .map_err(|error| error.at(&self.target.address()))?;
+            let Ended { report, refused } = std::task::ready!(self.poll_end(context))?;
+            let error = match result(&self.target, report) {
+                Ok(report) => return Poll::Ready(Ok(report)),
+                Err(error) => error.at(&self.target.address()),
+            };
+            let report = error.report().filter(|_| !refused.is_empty()).cloned();
+            let (Some(report), Some(submitted)) = (report, self.submitted.take()) else {
+                return Poll::Ready(Err(error));
+            };
+            let transfer = Box::pin(submitted.again(error, refused));
+            self.again = Some(Again { transfer, report });
         }
-        let report = std::task::ready!(report);
-        self.ended = true;
-        let report = report.map_err(|Gone| Error::local(Stage::Transfer, Cause::Closed))?;
-        if let BatchOutcome::Failed(BatchCause::Refused(_)) = report.outcome {
-            self.outdated.store(true, Ordering::Release);
-        }
-        Poll::Ready(result(&self.target, report).map_err(|e| e.at(&self.target.address())))
     }
 }
 

@@ -95,6 +95,11 @@ pub struct RdmaOptions {
     /// Whether the thread of each device runs on the processors of the device's NUMA node alone, as
     /// far as the process may use them. Default: true.
     pub places_threads: bool,
+    /// Accepts that every peer with a lane can write to all registered memory, on a device whose
+    /// driver gives that right whatever is asked for: eRDMA in compat mode. Without it such a
+    /// device serves no read-only memory, and local memory is registered for the time of its
+    /// transfer alone, which costs a registration each. No effect on other devices. Default: false.
+    pub accepts_exposed_memory: bool,
 }
 
 impl RdmaOptions {
@@ -149,6 +154,7 @@ impl Default for RdmaOptions {
             polling: None,
             queue_pairs: None,
             places_threads: true,
+            accepts_exposed_memory: false,
         }
     }
 }

@@ -170,7 +170,7 @@ impl SliceLoop {
                 self.lanes.reports.lock().free.push(report);
             }
         }
-        let report = outcome.try_recv().expect("every slice has completed");
+        let report = outcome.try_recv().expect("every slice has completed").report;
         assert_eq!(report.outcome, BatchOutcome::Success);
         report
     }

@@ -22,7 +22,8 @@ use handfast_core::mooncake::RpcMeta;
 use handfast_core::policy::LaneUsage;
 use handfast_core::target::{self, TargetConfig, TargetOutput};
 use handfast_core::transfer::{
-    Affinity, BatchId, BatchReport, LocalSpan, Request, SubmitError, TransferLimits, Work,
+    Affinity, BatchId, BatchOutcome, BatchReport, Cause as BatchCause, LocalSpan, Request,
+    SubmitError, TransferLimits, Work,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
@@ -31,7 +32,7 @@ use handfast_transport::{
     Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span, TransportKind,
 };
 use handfast_transport_rdma::LimitReached;
-use memory::{Held, HeldMemory};
+use memory::HeldMemory;
 use outbox::Outbox;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -93,10 +94,17 @@ pub(crate) struct Target {
     stale: AtomicBool,
 }
 
+/// The end of a batch.
+pub(crate) struct Ended {
+    pub(crate) report: BatchReport,
+    /// Its requests, if the peer refused one; else empty.
+    pub(crate) refused: Vec<RequestSpan>,
+}
+
 struct Batch {
     /// First of its requests' slots.
     memory: u32,
-    report: oneshot::Sender<BatchReport>,
+    report: oneshot::Sender<Ended>,
     /// Direction of the first request.
     direction: Direction,
     /// Bytes of all requests.
@@ -273,17 +281,18 @@ impl Target {
         &self,
         pieces: Vec<RequestSpan>,
         deadline: Option<Instant>,
-    ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
+    ) -> Result<(BatchId, oneshot::Receiver<Ended>), SubmitError> {
         let now = self.parts.clock.now();
         let mut state = self.lock();
         let mut requests = std::mem::take(&mut state.requests);
         let affinities = state.affinities_of(&pieces);
         let (mut memory, mut bytes) = (HeldMemory::END, 0_u64);
         // From the last to the first, since each slot names the next.
-        for RequestSpan { direction, span, remote, ends } in pieces.into_iter().rev() {
-            let length = span.len() as u64;
+        for piece in pieces.into_iter().rev() {
+            let (direction, remote) = (piece.direction, piece.remote);
+            let length = piece.span.len() as u64;
             bytes = bytes.saturating_add(length);
-            memory = state.memory.hold(span, ends, memory);
+            memory = state.memory.hold(piece, memory);
             requests.push(Request {
                 direction,
                 local: LocalSpan { region: memory, offset: 0 },
@@ -503,9 +512,14 @@ impl Target {
                     (None, Some(meters)) => meters.count(|it| &mut it.batches_without_lane),
                     (None, None) => {}
                 }
-                state.memory.release(entry.memory);
+                let mut refused = Vec::new();
+                if let BatchOutcome::Failed(BatchCause::Refused(_)) = report.outcome {
+                    refused.extend(state.memory.take(entry.memory));
+                } else {
+                    state.memory.release(entry.memory);
+                }
                 // The receiver may be gone: a dropped transfer was cancelled.
-                let _ = entry.report.send(report);
+                let _ = entry.report.send(Ended { report, refused });
             }
             // If the driver has exited, sending ends the waiters as well.
             TargetOutput::Open(path) => self.open(path),
@@ -566,7 +580,7 @@ impl Drop for Target {
 impl State {
     /// Returns the posting of a slice on a lane; `None` if no memory is held for it.
     fn posting(&self, lane: Option<&lanes::Lane>, slice: SliceId, work: &Work) -> Option<Posting> {
-        let Held { span, ends } = self.memory.get(work.local.region)?;
+        let RequestSpan { span, ends, .. } = self.memory.get(work.local.region)?;
         let span = span.slice(work.local.offset as usize, work.length as usize).ok()?;
         let Work { direction, mut remote, .. } = *work;
         let mut memory = None;

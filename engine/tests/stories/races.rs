@@ -1,9 +1,10 @@
 //! Ends that meet beginnings: closing, restarting and re-registering under way.
 
 use crate::helpers::{
-    Owner, PATIENCE, Relay, content, counted, pattern, until, user, write_and_check,
+    Owner, PATIENCE, Relay, content, counted, pattern, port_of, port_that, until, user,
+    write_and_check,
 };
-use handfast::{Access, BatchOutcome, Cause, Engine, Memory};
+use handfast::{Access, BatchOutcome, Cause, Engine, Memory, Remote};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -177,16 +178,39 @@ async fn a_segment_registered_anew_under_its_name_is_found_again() {
 
     drop(served);
     let error = segment.write(&block, 0).await.unwrap_err();
-    assert!(matches!(error.cause(), Cause::Transport(_)), "{error}");
-    let error = segment.write(&block, 0).await.unwrap_err();
     assert!(matches!(error.cause(), Cause::NoSuchSegment { .. }), "{error}");
+    assert_eq!(error.remote(), Some(Remote::Fenced), "the refused write is reported");
 
-    let memory = Memory::zeroed(8192).unwrap();
-    let _served =
-        engine.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
-    segment.write(&block, 5_000).await.unwrap();
-    assert_eq!(content(&memory, 5_000, 1_000), content(block.memory(), 0, 1_000));
-    assert_eq!(segment.bytes(), 8192);
+    let serve = |memory: &Memory| {
+        engine.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap()
+    };
+    let memories = [8192, 16384].map(|bytes| Memory::zeroed(bytes).unwrap());
+    for memory in &memories {
+        let _served = serve(memory);
+        segment.write(&block, 5_000).await.unwrap();
+        assert_eq!(content(memory, 5_000, 1_000), content(block.memory(), 0, 1_000));
+        assert_eq!(segment.bytes(), memory.len() as u64);
+    }
+}
+
+/// The deadline of a refused batch holds while the keys are fetched again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_batch_ends_at_its_deadline() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, 4096).await;
+    let user = user().await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    let block = pattern(1_000, 1).whole();
+    segment.write(&block, 0).await.unwrap();
+    drop(owner.served);
+    let silent = port_that(async |stream| {
+        std::future::pending::<()>().await;
+        drop(stream);
+    });
+    relay.lead_to(port_of(&silent.await));
+    let late = segment.write(&block, 0).timeout(Duration::from_millis(200)).await.unwrap_err();
+    assert_eq!(late.cause(), &Cause::DeadlinePassed);
+    assert!(late.report().is_some_and(|report| report.first_error.is_some()), "{late}");
 }
 
 /// A checksum request that meets a new incarnation reports it, and the next succeeds.

@@ -50,7 +50,10 @@ pub(super) fn register(
     let (address, bytes) = place.ok_or(libc::EINVAL)?;
     // SAFETY: the memory stays mapped while it is registered, by the rules of the interface.
     let memory = Bytes::Mapped(unsafe { memory(process, address, bytes) });
-    let keys = state.fabric.register(nic, peers_address, memory, access(flags));
+    let mut access = access(flags);
+    // Of memory that the device may write; a program's read-only pages are out of its reach here.
+    access.remote_write |= state.listed[nic].grants_remote_write && access.local_write;
+    let keys = state.fabric.register(nic, peers_address, memory, access);
     let keys = keys.map_err(|error| error.code)?;
     state.regions.insert((nic, keys.rkey), (context, keys));
     Ok(Answer::Keys { lkey: keys.lkey, rkey: keys.rkey })

@@ -11,9 +11,9 @@ use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, gid_text, parse_gid, rank, table, usable_gids};
 use crate::pairing::{KernelRoutes, is_one_family, moves_first};
 use handfast_core::transport::Side;
-use handfast_core::wire::Body;
+use handfast_core::wire::{Body, ProbeByte};
 use handfast_core::{Lifecycle, NicPath, Pair};
-use handfast_transport::{LimitReached, NicLimit};
+use handfast_transport::{LimitReached, NicLimit, RemoteSpan};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -104,6 +104,7 @@ impl Nic {
             call_bytes_max: self.shared.profile.call_bytes_max,
             place: self.place,
             hidden_refusals: self.shared.profile.hidden_refusals,
+            probing: Arc::clone(&self.shared.probing),
         };
         let entries = u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(self.config.depth);
         let made = self.shared.queues.reserve(entries);
@@ -120,6 +121,7 @@ impl Nic {
             lid: u32::from(port.lid),
             mtu: port.mtu.min(self.config.mtu_max),
             rd_atomic: u32::from(self.rd_atomic),
+            probe: Some(self.probe_byte()),
             ..Body::default()
         };
         self.insert(lane)?;
@@ -144,6 +146,12 @@ impl Nic {
             self.shared.queues.wake();
         }
         Ok(())
+    }
+
+    /// The byte that peers may read, of the memory of probes.
+    fn probe_byte(&self) -> ProbeByte {
+        let scratch = &self.shared.scratch;
+        ProbeByte { address: scratch.span().address(), key: scratch.key().remote }
     }
 
     /// Creates a queue pair without a lane.
@@ -194,7 +202,9 @@ impl Nic {
         let lane = self.known(lifecycle, "wire")?;
         let (route, numbers, patience) = self.route_to(&lane, peer)?;
         let place = || self.place(&lane.setup.announced.gid);
-        let connected = lane.connect(&route, &numbers, patience, place);
+        let byte =
+            peer.probe.map(|byte| RemoteSpan { key: byte.key.into(), address: byte.address });
+        let connected = lane.connect(&route, (&numbers, byte), patience, place);
         self.learn(&lane.setup.announced, route.peer_gid, connected)
     }
 

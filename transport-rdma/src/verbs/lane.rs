@@ -2,7 +2,7 @@
 
 mod probe;
 
-pub(super) use probe::{Probe, SCRATCH_BYTES};
+pub(super) use probe::{Probe, Probed, SCRATCH_BYTES};
 
 use super::binding::{ibv_sge, rdma_t};
 use super::completions::{Reservation, Shard};
@@ -10,6 +10,7 @@ use super::context::Context;
 use super::counters::Counts;
 use super::in_flight::InFlight;
 use super::objects::{Domain, Numbers, Owner, Patience, Place, QueuePair, Route, Undestroyed};
+use super::probing::{ProbeKind, Probing};
 use super::registration::Registration;
 use super::sink::NicSink;
 use super::work::{WorkRequest, calls};
@@ -40,8 +41,8 @@ struct Objects {
 enum Purpose {
     /// A slice, which holds its memory.
     Slice(Posting),
-    /// A probe of the peer, without user data.
-    Probe,
+    /// A probe of the peer, without user data, which may find out what the devices answer.
+    Probe(Option<ProbeKind>),
 }
 
 struct Held {
@@ -59,6 +60,8 @@ pub(super) struct Scratch {
 struct State {
     /// A queue pair is connected at most once.
     connected: bool,
+    /// The peer, once the lane is connected.
+    peer: Option<Probed>,
     /// The lane's failure was reported, or the lane is being retired and reports none.
     over: bool,
     in_flight: InFlight<Held>,
@@ -138,6 +141,7 @@ pub(super) struct LaneSetup {
     pub(super) call_bytes_max: Option<u32>,
     pub(super) place: Place,
     pub(super) hidden_refusals: &'static [u32],
+    pub(super) probing: Arc<Mutex<Probing>>,
 }
 
 /// The ending of the slice that broke its queue pair. The lane fails with the error; a slice whose
@@ -150,11 +154,18 @@ fn ending(error: TransportError, may_be_refusal: bool) -> CompletionStatus {
         return CompletionStatus::Failed(error);
     }
     let detail = format!(
-        "{}; on this device it may be a refused key: the segment is looked up again before the next \
-         transfer",
+        "{}; on this device it may be a refused key: the segment is looked up again before another \
+         attempt",
         error.detail
     );
     CompletionStatus::Refused(TransportError { detail, ..error })
+}
+
+/// The error of a probe, with what it shows of the devices: then it is none of the peer's rights.
+fn learning(error: VerbsError, learned: Option<&str>) -> VerbsError {
+    let Some(learned) = learned else { return error };
+    let detail = format!("{}; {learned}", error.detail);
+    VerbsError { side: Side::Peer, call: "probe", detail, ..error }
 }
 
 impl Lane {
@@ -172,6 +183,7 @@ impl Lane {
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
         let state = State {
             connected: false,
+            peer: None,
             over: false,
             in_flight: InFlight::new(*serial),
             outstanding: vec![0; psns.len()],
@@ -216,7 +228,7 @@ impl Lane {
     pub(super) fn connect(
         &self,
         route: &Route,
-        peers: &[Numbers],
+        (peers, probe_byte): (&[Numbers], Option<RemoteSpan>),
         patience: Patience,
         place: impl Fn() -> Result<u8, VerbsError>,
     ) -> Result<(), VerbsError> {
@@ -239,6 +251,7 @@ impl Lane {
         // Queue pairs without a counterpart accept no work.
         let mut state = self.state.lock();
         state.outstanding.truncate(peers.len());
+        state.peer = Some(Probed { device: route.peer_gid, byte: probe_byte });
         if state.over || self.gate.open().is_none() {
             return Err(refused("the lane is retired"));
         }
@@ -405,15 +418,21 @@ impl Lane {
                 *outstanding -= 1;
             }
             let ending = CompletionKind::of(told.status, &mut state.broken[pair]);
+            let learned = match held.purpose {
+                Purpose::Probe(kind) if ending != CompletionKind::Consequence => {
+                    self.learn(state.peer, kind, told.status)
+                }
+                _ => None,
+            };
             if matches!(ending, CompletionKind::FirstError | CompletionKind::FirstFlush)
                 && !state.over
             {
-                failure.get_or_insert_with(|| self.completion_error(told));
+                failure.get_or_insert_with(|| learning(self.completion_error(told), learned));
             }
             let Purpose::Slice(posting) = &held.purpose else {
                 state.probes -= 1;
                 if ending != CompletionKind::Done {
-                    let error = || self.completion_error(told);
+                    let error = || learning(self.completion_error(told), learned);
                     state.probe_failed.get_or_insert_with(error);
                 }
                 continue;
@@ -565,7 +584,7 @@ impl Lane {
         self.idle.notify_all();
         drop(state);
         let abandon = |held: &Held| match &held.purpose {
-            Purpose::Probe => None,
+            Purpose::Probe(_) => None,
             Purpose::Slice(posting) => {
                 self.setup.counts.lock().slices_abandoned += 1;
                 Some(Completion { slice: posting.slice, status: CompletionStatus::Flushed })

@@ -11,6 +11,7 @@ use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain, Place, RegionLimits};
 use super::poller::{Poller, waker};
+use super::probing::Probing;
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::{DeviceEvent, NicSink};
 use crate::counters::NicCounters;
@@ -50,10 +51,11 @@ pub(super) struct Shared {
     pub(super) patience: Duration,
     /// Time of the device's loss.
     pub(super) lost_since: OnceLock<Instant>,
-    /// Local memory of probes.
+    /// Memory of probes, ours and those of peers; it has no content.
     pub(super) scratch: Registration,
     /// The failure after which the NIC takes no lanes.
     pub(super) lost: OnceLock<VerbsError>,
+    pub(super) probing: Arc<Mutex<Probing>>,
 }
 
 impl Shared {
@@ -205,6 +207,7 @@ impl Nic {
             scratch: scratch(&domain, profile)?,
             lost_since: OnceLock::new(),
             lost: OnceLock::new(),
+            probing: Arc::default(),
             context,
         });
         let near = config
@@ -354,7 +357,8 @@ impl Nic {
     }
 
     /// Reads over each queue pair of a connected lane, and waits until all have answered: a byte of
-    /// `remote`, or nothing at all, which needs no key. The peer may still be connecting; the device
+    /// `remote`, or nothing at all, which needs no key; or the byte that the peer announced, if the
+    /// devices refused an empty read before. The peer may still be connecting; the device
     /// tries for as long as [`NicConfig::retries`] says. Blocks for `patience` at most.
     ///
     /// Some devices also answer for an earlier pairing, see
@@ -362,7 +366,7 @@ impl Nic {
     ///
     /// # Errors
     /// An error of a queue pair, which breaks the lane, or a timeout; the
-    /// lane is not connected, full, or being probed already.
+    /// lane is not connected, full, or being probed already, or [`Nic::can_probe`] is false.
     pub fn probe(
         &self,
         lifecycle: Lifecycle,
@@ -370,8 +374,14 @@ impl Nic {
         patience: Duration,
     ) -> Result<(), VerbsError> {
         let lane = self.known(lifecycle, "prove")?;
-        let probe = remote.map_or(Probe::Nothing, Probe::Byte);
+        let probe = remote.map_or(Probe::Announced, Probe::Byte);
         lane.probe(probe, &self.shared.scratch, Instant::now() + patience)
+    }
+
+    /// Returns whether there is a read by which the lane can be probed: its devices refused neither
+    /// an empty one nor one of a byte that the peer announced. True if there is no such lane.
+    pub fn can_probe(&self, lifecycle: Lifecycle) -> bool {
+        self.shared.lane(lifecycle).is_none_or(|lane| lane.can_probe())
     }
 
     /// Closes the lane to further posts; work in flight goes on, and so does the peer's.
@@ -514,7 +524,8 @@ fn scratch(domain: &Arc<Domain>, profile: &DeviceProfile) -> Result<Registration
     let nobody = Access { remote_read: false, remote_write: false };
     let options = RegisterOptions::default();
     let span = memory.whole();
-    let granted = granted(nobody, &span, profile);
+    // The sink of our probes, and the source of the peers' where they read a byte.
+    let granted = Access { remote_read: true, ..granted(nobody, &span, profile) };
     Registration::new(Arc::clone(domain), span, nobody, granted, options)
 }
 

@@ -30,13 +30,22 @@ struct Registered {
     hidden: Option<HiddenFromChildren>,
 }
 
-/// A device may still reach memory that the kernel keeps.
+impl Registered {
+    /// Deregisters; returns false if the call failed. A device may still reach memory that the
+    /// kernel keeps.
+    fn end(&mut self) -> bool {
+        let ended = self.region.end();
+        if !ended {
+            // A later owner of these bytes would see a peer change them. Kept instead, and counted.
+            keep((self.span.clone(), self.hidden.take(), self.region.counted.take()));
+        }
+        ended
+    }
+}
+
 impl Drop for Registered {
     fn drop(&mut self) {
-        if !self.region.end() {
-            // A later owner of these bytes would see a peer change them.
-            keep((self.span.clone(), self.hidden.take()));
-        }
+        self.end();
     }
 }
 
@@ -44,7 +53,7 @@ impl Drop for Registered {
 struct Region {
     domain: Arc<Domain>,
     raw: *mut ibv_mr,
-    _counted: Counted,
+    counted: Option<Counted>,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, and the region is given back once.
@@ -54,9 +63,12 @@ unsafe impl Sync for Region {}
 destroyed_by!(Region, ibv_dereg_mr, domain.context);
 
 impl Region {
-    /// Deregisters before the drop; returns false if the call failed.
+    /// Deregisters before the drop, once; returns false if the call failed.
     fn end(&mut self) -> bool {
         let raw = std::mem::replace(&mut self.raw, std::ptr::null_mut());
+        if raw.is_null() {
+            return true;
+        }
         let context = &self.domain.context;
         // SAFETY: made by the matching call, and with the pointer taken out this is the only end.
         let returned = unsafe { (context.verbs.ibv_dereg_mr)(raw) };
@@ -123,7 +135,7 @@ impl DeviceRegistration {
         let flags = access_flags(true, access);
         let raw = Self::call(&domain, dmabuf.as_raw_fd(), offset, bytes, address, flags)?;
         let counted = domain.on_registered(bytes);
-        let region = Arc::new(Region { domain, raw, _counted: counted });
+        let region = Arc::new(Region { domain, raw, counted: Some(counted) });
         Ok(Self { region, address, bytes })
     }
 
@@ -235,7 +247,7 @@ impl Registration {
             None => Self::call(&domain, &span, flags)?,
         };
         let counted = domain.on_registered(span.len() as u64);
-        let region = Region { domain, raw, _counted: counted };
+        let region = Region { domain, raw, counted: Some(counted) };
         let key = DeviceKey {
             device: region.domain.id,
             local: region.local_key(),
@@ -269,6 +281,15 @@ impl Registration {
         // for peers.
         let raw = unsafe { register(domain.raw(), address, span.len(), span.address(), flags) };
         (!raw.is_null()).then_some(raw)
+    }
+
+    /// Drops this holder. If it is the last one the memory is deregistered; returns false if that
+    /// call failed, after which the device has the memory for ever.
+    pub fn end(self) -> bool {
+        let Self { inner, memory } = self;
+        // It holds the registration too.
+        drop(memory);
+        Arc::into_inner(inner).is_none_or(|mut registered| registered.end())
     }
 
     /// The bytes.

@@ -331,6 +331,21 @@ impl NicSink for Recorder {
     }
 }
 
+/// A registration that the device keeps counts in its limits, as one that is in use does.
+#[test]
+fn failed_deregistration_stays_in_the_count() {
+    let site = Site::new(|_| {});
+    let regions = || site.nic.load().regions;
+    let register = || site.nic.register(site.memory.whole(), Access::READ).unwrap();
+    let (before, holders) = (regions(), site.memory.holders());
+    assert!(register().end());
+    assert_eq!((regions(), site.memory.holders()), (before, holders));
+    site.device.answer("ibv_dereg_mr", &[libc::EBUSY]);
+    assert!(!register().end());
+    assert_eq!(regions(), before + 1);
+    assert!(site.memory.holders() > holders, "its memory is never freed");
+}
+
 /// A NIC over a device, with registered memory.
 struct Site {
     device: &'static Device,

@@ -4,7 +4,7 @@ use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
-use handfast_transport::{CompletionStatus, Direction};
+use handfast_transport::{Access, CompletionStatus, Direction, Memory};
 use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig};
 use std::time::{Duration, Instant};
 
@@ -191,5 +191,98 @@ fn partition_of_a_lane_is_one_of_its_port() {
         let error = Nic::open(of("rxe0", "0x8001"), told).err().unwrap();
         assert_eq!((error.side, error.call), (Side::Configuration, "ibv_query_pkey"));
         assert!(error.detail.contains("0xffff") && error.detail.contains("0x8001"), "{error}");
+    });
+}
+
+/// A peer that guesses the key of local memory writes to it where the driver grants that to
+/// everyone, for as long as it is registered; elsewhere its write is refused.
+#[test]
+fn guessed_key_reaches_memory_while_it_is_registered() {
+    const GRANTING: &str = "erdma-compat:grants_remote_write";
+    on(&[GRANTING, "mlx5"], "guessed_key_reaches_memory_while_it_is_registered", |_| {
+        let (one, other) = sites();
+        let grants = other.nic.recognised().profile.grants_remote_write;
+        let local = Memory::zeroed(4_096).unwrap();
+        let nobody = Access { remote_read: false, remote_write: false };
+        let registration = other.nic.register(local.whole(), nobody).unwrap();
+        let secret = registration.remote_span();
+        if grants {
+            let announced = other.registration.remote_span().key;
+            assert_eq!(secret.key, announced + 256, "the next index, and a byte of zero");
+        }
+        one.memory.copy_in(0, &pattern(1)).unwrap();
+        let write = |lane: Lifecycle, slice| {
+            connect_lane(&one, &other, lane, 1);
+            let mut write = one.posting(&other, slice, Direction::Write, 0, 4_096);
+            write.remote = secret;
+            one.nic.post(lane, &mut vec![write]);
+            let ended = one.told.ends(1).remove(0);
+            one.told.forget();
+            ended
+        };
+        let mut bytes = [0; 4_096];
+        let guessed = write(Lifecycle(8), 1);
+        local.copy_out(0, &mut bytes).unwrap();
+        if grants {
+            assert_eq!((guessed, bytes == pattern(1)[..4_096]), (CompletionStatus::Done, true));
+        } else {
+            assert!(matches!(guessed, CompletionStatus::Refused(_)), "{guessed:?}");
+            assert_eq!(bytes, [0; 4_096]);
+        }
+        assert!(registration.end());
+        local.copy_in(0, &[7; 4_096]).unwrap();
+        let late = write(Lifecycle(9), 2);
+        assert!(matches!(late, CompletionStatus::Refused(_)), "{late:?}");
+        local.copy_out(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 4_096]);
+    });
+}
+
+/// Interval of idle checks in the story below.
+const IDLE_PROBE: Duration = Duration::from_millis(20);
+
+/// Devices that refuse an empty read cost one idle lane, and those that refuse a byte too another
+/// one; later lanes idle for as long as they like.
+#[test]
+fn refused_probes_cost_one_lane_each() {
+    let refusing = |lies: &str| EVERY.map(|profile| format!("{profile}:lies={lies}"));
+    let (once, twice) = (refusing("empty_read"), refusing("empty_read+byte_read"));
+    let all: Vec<&str> = once.iter().chain(&twice).map(String::as_str).collect();
+    on(&all, "refused_probes_cost_one_lane_each", |_| {
+        let idle_probe = Some(IDLE_PROBE);
+        let one = Site::new(NicConfig { idle_probe, ..config("rxe0") });
+        let other = Site::new(NicConfig { idle_probe: None, ..config("rxe1") });
+        let refuses_bytes = std::env::var("HANDFAST_FABRIC").unwrap().contains("byte_read");
+        let expected = ["refuse an empty read", "refuse a read of a byte too"];
+        let expected = &expected[..if refuses_bytes { 2 } else { 1 }];
+        for (lane, words) in (20..).map(Lifecycle).zip(expected) {
+            connect_lane(&one, &other, lane, 2);
+            one.told.wait("the failure of the lane", |told| !told.failures.is_empty());
+            let (failed, error) = one.told.failures().remove(0);
+            assert_eq!((failed, error.side), (lane, Side::Peer), "{error}");
+            assert!(error.detail.contains(words), "{error}");
+            one.nic.retire(lane).unwrap();
+            other.nic.retire(lane).unwrap();
+            one.told.forget();
+        }
+        connect_lane(&one, &other, LANE, 2);
+        let (probes, begun) = (one.nic.counters().probes, Instant::now());
+        if refuses_bytes {
+            assert!(!one.nic.can_probe(LANE));
+            let error = one.nic.probe(LANE, None, PATIENCE).unwrap_err();
+            assert_eq!(error.side, Side::Configuration, "{error}");
+            assert!(error.detail.ends_with("use TCP for this peer"), "{error}");
+            std::thread::sleep(5 * IDLE_PROBE);
+            assert_eq!(one.nic.counters().probes, probes, "no read is left");
+        } else {
+            while one.nic.counters().probes < probes + 6 {
+                assert!(begun.elapsed() < PATIENCE, "{:?}", one.nic.counters());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert_eq!(one.told.failures(), []);
+        assert_eq!(one.nic.counters().lanes_failed, expected.len() as u64);
+        one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, 64)]);
+        assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
     });
 }

@@ -220,8 +220,10 @@ pub struct Profile {
     /// A read's local memory needs the permission of remote writes too, as the bytes of a response
     /// are a write of the peer on iWARP.
     pub sink_needs_remote_write: bool,
-    /// Length of reads that the responder refuses, in bytes; `None` for none.
-    pub refused_read: Option<u32>,
+    /// The responder refuses empty reads.
+    pub refuses_empty_read: bool,
+    /// The responder refuses reads of one byte.
+    pub refuses_byte_read: bool,
     /// Maximum own outstanding reads accepted at RTS.
     pub reads_max: Option<u8>,
     /// Completions at RESET.

@@ -42,7 +42,8 @@ pub static STRICT: Profile = Profile {
     drains_first: false,
     // Specification: the local write permission is enough, and any length is a read.
     sink_needs_remote_write: false,
-    refused_read: None,
+    refuses_empty_read: false,
+    refuses_byte_read: false,
     // Unknown: it differs between devices.
     reads_max: None,
     // Specification: completions stay in the queue when their queue pair is destroyed.

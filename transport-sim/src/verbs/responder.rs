@@ -162,7 +162,10 @@ impl Fabric {
     ) -> Result<Vec<u8>, Refusal> {
         let qp = self.queue_pair(nic, number).ok_or(Refusal::Invalid)?;
         check_right(qp, 0, |qp| qp.access.remote_read && qp.max_dest_rd_atomic > 0)?;
-        if self.nic(nic).profile.refused_read == Some(length) {
+        let profile = self.nic(nic).profile;
+        if [(0, profile.refuses_empty_read), (1, profile.refuses_byte_read)]
+            .contains(&(length, true))
+        {
             return Err(Refusal::Access);
         }
         if length == 0 {

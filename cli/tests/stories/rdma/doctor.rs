@@ -1,7 +1,7 @@
 //! Faults that are planted on a real driver, found by `handfast doctor`, and cured by the command
 //! that it shows.
 
-use crate::helpers::Server;
+use crate::helpers::{Server, run};
 use crate::planted::{command, cured, done, found, shell};
 use crate::rdma_engine::guest;
 use serde_json::Value;
@@ -17,6 +17,23 @@ const DOCTOR: [&str; 6] = ["doctor", "--json", "--once", "--transport", "rdma", 
 
 fn line(more: &str) -> String {
     format!("handfast {} {DEVICE} {more}", DOCTOR.join(" "))
+}
+
+/// Soft-RoCE of the running kernel is as its profile says, in everything that a profile assumes.
+#[test]
+fn soft_roce_proves_its_profile() {
+    let Some(()) = guest() else { return };
+    let ended = run(&["doctor", "--prove", "--device", "rxe0,rxe1", "--json"]);
+    let report: Value = serde_json::from_str(&ended.output).unwrap_or_else(|_| panic!("{ended:?}"));
+    let of = |verdict: &str| -> Vec<&str> {
+        let measured = report["assumptions"].as_array().unwrap().iter();
+        let measured = measured.filter(|measured| measured["verdict"] == verdict);
+        measured.map(|measured| measured["key"].as_str().unwrap()).collect()
+    };
+    assert_eq!(report["devices"]["requester"]["profile"], "rxe");
+    assert_eq!(of("differs"), [""; 0], "{report:#}");
+    assert!(of("agrees").len() >= 12, "{report:#}");
+    assert_eq!(ended.code, Some(0), "{report:#}");
 }
 
 #[test]

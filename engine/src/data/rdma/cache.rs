@@ -37,9 +37,12 @@ pub(super) struct Cache<R> {
     blocks: BTreeMap<BlockId, Vec<Entry<R>>>,
     /// Blocks of which bytes are being registered.
     registering: BTreeSet<BlockId>,
-    /// Bytes of all entries, and of what is being registered.
+    /// Blocks that no device took as a whole, since the last end of a registration.
+    refused: BTreeSet<BlockId>,
+    /// Bytes of all entries, of what is being registered, and of what was an entry until its
+    /// registration has ended.
     bytes: u64,
-    /// Number of entries, and of registrations being made.
+    /// Number of them.
     entries: usize,
     /// Counts uses, to find the least recent.
     uses: u64,
@@ -61,7 +64,7 @@ pub(super) enum Decision<R> {
     Found,
     /// Bytes of the block are being registered: decide again after [`Cache::finish`].
     Wait,
-    /// Register these bytes of the block once the evicted are gone, and tell [`Cache::finish`].
+    /// Register these bytes of the block once the evicted have ended, and tell [`Cache::finish`].
     Keep { range: Range<u64>, evicted: Vec<R> },
     /// Register the bytes for their user alone: the budget has no room.
     Pass,
@@ -82,6 +85,7 @@ impl<R: Registered> Cache<R> {
             limits,
             blocks: BTreeMap::new(),
             registering: BTreeSet::new(),
+            refused: BTreeSet::new(),
             bytes: 0,
             entries: 0,
             uses: 0,
@@ -89,7 +93,7 @@ impl<R: Registered> Cache<R> {
         }
     }
 
-    /// Bytes of all registrations, those being made included.
+    /// Bytes of all registrations, those being made or ended included.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -118,7 +122,8 @@ impl<R: Registered> Cache<R> {
             return Decision::Wait;
         }
         let whole = self.rounded(asked, bytes);
-        let (range, evicted) = if cover == Cover::Whole && self.has_room(length(&whole)) {
+        let as_whole = cover == Cover::Whole && !self.refused.contains(&id);
+        let (range, evicted) = if as_whole && self.has_room(length(&whole)) {
             (whole, Vec::new())
         } else {
             let Some(evicted) = self.make_room(length(asked)) else { return Decision::Pass };
@@ -143,15 +148,31 @@ impl<R: Registered> Cache<R> {
         self.blocks.entry(block).or_default().push(entry);
     }
 
-    /// Forgets a block that was freed.
+    /// Registers a block by the bytes that are asked for, since a device refused more. Until the
+    /// end of a registration, which may make room.
+    pub(super) fn on_whole_refused(&mut self, block: BlockId) {
+        if self.refused.len() >= self.limits.entries_max {
+            self.refused.pop_first();
+        }
+        self.refused.insert(block);
+    }
+
+    /// Gives back the bytes of an entry that was evicted or forgotten, once no device has them.
+    pub(super) fn on_ended(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        self.entries -= 1;
+        self.refused.clear();
+    }
+
+    /// Forgets a block that was freed. Each entry counts until [`Cache::on_ended`].
     pub(super) fn forget(&mut self, block: BlockId) -> Vec<R> {
+        self.refused.remove(&block);
         let entries = self.blocks.remove(&block).unwrap_or_default();
-        self.entries -= entries.len();
-        self.bytes -= entries.iter().map(|entry| length(&entry.range)).sum::<u64>();
         entries.into_iter().map(|entry| entry.registered).collect()
     }
 
-    /// Evicts all that are not in use, for a device that has no room.
+    /// Evicts all that are not in use, for a device that has no room. Each counts until
+    /// [`Cache::on_ended`].
     pub(super) fn evict_unused(&mut self) -> Vec<R> {
         self.evict(|_| true)
     }
@@ -200,8 +221,6 @@ impl<R: Registered> Cache<R> {
             evicted.extend(entries.extract_if(.., |it| !it.registered.is_used() && is_chosen(it)));
             !entries.is_empty()
         });
-        self.bytes -= evicted.iter().map(|entry| length(&entry.range)).sum::<u64>();
-        self.entries -= evicted.len();
         self.evictions += evicted.len() as u64;
         evicted.into_iter().map(|entry| entry.registered).collect()
     }

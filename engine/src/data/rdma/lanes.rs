@@ -33,6 +33,8 @@ pub(super) struct Lanes<N: Net> {
     choice: Choice<N>,
     regions: LocalRegions<Registration>,
     register: RegisterOptions,
+    /// The first device on which peers can write to all registered memory, unless that is accepted.
+    exposing: Option<String>,
     offer: Offer,
 }
 
@@ -87,9 +89,12 @@ impl<N: Net> Lanes<N> {
         let offer =
             Offer { transports, devices, matrix, unusable, slice_bytes_max, queue_pairs_max };
         let policy = Arc::new(Policy { watch, fallbacks, clock, entropy, address });
+        let exposing = exposing(&rdma, options.accepts_exposed_memory);
+        let kept_bytes_max = if exposing.is_some() { 0 } else { options.kept_bytes_max };
         Self {
             choice: Choice { rdma, tcp, policy },
-            regions: LocalRegions::new(options.kept_bytes_max),
+            regions: LocalRegions::new(kept_bytes_max),
+            exposing,
             register: RegisterOptions { relaxed_ordering: options.relaxed_ordering },
             offer,
         }
@@ -104,6 +109,31 @@ impl<N: Net> Lanes<N> {
     fn nics(&self) -> Nics<'_> {
         Nics { nics: self.choice.rdma.nics().collect(), options: self.register }
     }
+}
+
+/// The first device on which peers can write to all registered memory; `None` if that is accepted,
+/// with a warning.
+fn exposing(rdma: &RdmaTransport, is_accepted: bool) -> Option<String> {
+    let nic = rdma.nics().find(|nic| nic.recognised().profile.grants_remote_write)?;
+    let (device, profile) = (nic.device().to_owned(), nic.recognised().profile.name);
+    tracing::warn!(
+        device,
+        profile,
+        is_accepted,
+        "the driver lets every peer with a lane write to all registered memory, read-only too"
+    );
+    (!is_accepted).then_some(device)
+}
+
+/// The error of serving memory that peers may not write, where they can.
+fn exposed(device: &str) -> Error {
+    let detail = format!(
+        "{device}: this device's driver lets peers write to every registration, so read-only \
+         memory cannot be served over it; let peers write to the segment, use TCP, or accept it with \
+         RdmaOptions::accepts_exposed_memory, `--accept-exposed-memory`"
+    );
+    let error = TransportError::new(Side::Configuration, "serve", detail);
+    Error::new(error.side, Stage::Registration, Cause::Transport(error))
 }
 
 fn registered(result: Result<Arc<LocalRegion>, TransportError>) -> Registered {
@@ -328,6 +358,9 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
+        if let Some(device) = self.exposing.as_ref().filter(|_| !access.remote_write) {
+            return Err(exposed(device));
+        }
         registered(self.regions.serve(&self.nics(), span, access, location))
     }
 

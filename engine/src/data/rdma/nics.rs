@@ -1,6 +1,6 @@
 //! Registration with all NICs of an engine at once.
 
-use super::regions::{Devices, OnDevices};
+use super::regions::{Devices, Held, OnDevices};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::PIECES_MAX;
 use handfast_transport::{Access, Cut, DeviceId, DeviceKey, Span};
@@ -14,6 +14,12 @@ const OVERLAP_BYTES: u64 = crate::EngineLimits::SLICE_BYTES_MAX as u64;
 pub(super) struct Nics<'a> {
     pub(super) nics: Vec<&'a Nic>,
     pub(super) options: RegisterOptions,
+}
+
+impl Held for Registration {
+    fn end(self) -> bool {
+        Self::end(self)
+    }
 }
 
 impl Devices for Nics<'_> {

@@ -36,8 +36,8 @@ const NOBODY: Access = Access { remote_read: false, remote_write: false };
 
 /// The devices, as registration needs them.
 pub(super) trait Devices {
-    /// A registration with one device, which holds its span. Dropping it ends it.
-    type Held: Send + Sync + 'static;
+    /// A registration with one device, which holds its span.
+    type Held: Held;
 
     /// Registers bytes with every device. Blocks while their pages are pinned.
     fn register(
@@ -45,6 +45,12 @@ pub(super) trait Devices {
         span: &Span,
         access: Access,
     ) -> Result<OnDevices<Self::Held>, TransportError>;
+}
+
+/// A registration with one device. Dropping it ends it.
+pub(super) trait Held: Send + Sync + 'static {
+    /// Ends it. False if the device still has the memory, and will for ever.
+    fn end(self) -> bool;
 }
 
 /// The registrations of a span with all devices.
@@ -56,36 +62,56 @@ pub(super) struct OnDevices<H> {
 }
 
 /// The registrations of a region, one for each device and piece.
-struct Registrations<H: Send + Sync + 'static> {
-    all: Vec<H>,
+struct Registrations<H: Held> {
+    ending: Option<Ending<H>>,
     /// Runtime for releasing pages in the background: the last holder may be the device's own
     /// thread.
     background: Option<Handle>,
 }
 
-impl<H: Send + Sync + 'static> Drop for Registrations<H> {
+impl<H: Held> Drop for Registrations<H> {
     fn drop(&mut self) {
+        let ending = self.ending.take();
         if let Some(background) = self.background.take() {
-            let all = std::mem::take(&mut self.all);
-            background.spawn_blocking(move || drop(all));
+            background.spawn_blocking(move || drop(ending));
+        }
+    }
+}
+
+/// Ends registrations when it is dropped, and gives their bytes back to the budget that they count
+/// in.
+struct Ending<H: Held> {
+    all: Vec<H>,
+    counted: Option<(Weak<Shared<H>>, u64)>,
+}
+
+impl<H: Held> Drop for Ending<H> {
+    fn drop(&mut self) {
+        let kept = self.all.drain(..).filter_map(|held| (!held.end()).then_some(())).count();
+        // What a device keeps counts for ever.
+        if kept == 0
+            && let Some((shared, bytes)) = self.counted.take()
+            && let Some(shared) = shared.upgrade()
+        {
+            shared.state.lock().kept.on_ended(bytes);
         }
     }
 }
 
 /// A registration that stays with its block.
-struct Kept<H: Send + Sync + 'static> {
+struct Kept<H: Held> {
     region: Arc<LocalRegion>,
     registrations: Arc<Registrations<H>>,
 }
 
-impl<H: Send + Sync + 'static> Registered for Kept<H> {
+impl<H: Held> Registered for Kept<H> {
     /// Neither a request has it nor a slice in flight.
     fn is_used(&self) -> bool {
         Arc::strong_count(&self.region) > 1 || Arc::strong_count(self.region.memory()) > 1
     }
 }
 
-impl<H: Send + Sync + 'static> Kept<H> {
+impl<H: Held> Kept<H> {
     /// Ends it before returning, unless it is in use again. Blocks.
     fn end(self) {
         drop(self.region);
@@ -96,9 +122,9 @@ impl<H: Send + Sync + 'static> Kept<H> {
 }
 
 /// The registrations for local use, and how more are made.
-pub(super) struct LocalRegions<H: Send + Sync + 'static>(Arc<Shared<H>>);
+pub(super) struct LocalRegions<H: Held>(Arc<Shared<H>>);
 
-struct Shared<H: Send + Sync + 'static> {
+struct Shared<H: Held> {
     state: Mutex<State<H>>,
     /// Notified when a registration ends or fails.
     finished: Condvar,
@@ -106,7 +132,7 @@ struct Shared<H: Send + Sync + 'static> {
     made: AtomicU64,
 }
 
-struct State<H: Send + Sync + 'static> {
+struct State<H: Held> {
     kept: Cache<Kept<H>>,
     passing: Passing,
     /// Blocks that tell their end.
@@ -114,12 +140,12 @@ struct State<H: Send + Sync + 'static> {
 }
 
 /// Reports the end of a block, which holds it.
-struct Farewell<H: Send + Sync + 'static> {
+struct Farewell<H: Held> {
     shared: Weak<Shared<H>>,
     block: BlockId,
 }
 
-impl<H: Send + Sync + 'static> Drop for Farewell<H> {
+impl<H: Held> Drop for Farewell<H> {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut state = shared.state.lock();
@@ -140,14 +166,14 @@ struct Passing {
 }
 
 /// Ends a registration that the cache waits for, with what came of it.
-struct Making<'a, H: Send + Sync + 'static> {
+struct Making<'a, H: Held> {
     shared: &'a Shared<H>,
     block: BlockId,
     range: Range<u64>,
     result: Option<Kept<H>>,
 }
 
-impl<H: Send + Sync + 'static> Drop for Making<'_, H> {
+impl<H: Held> Drop for Making<'_, H> {
     fn drop(&mut self) {
         let (range, result) = (self.range.clone(), self.result.take());
         self.shared.state.lock().kept.finish(self.block, range, result);
@@ -155,7 +181,7 @@ impl<H: Send + Sync + 'static> Drop for Making<'_, H> {
     }
 }
 
-impl<H: Send + Sync + 'static> LocalRegions<H> {
+impl<H: Held> LocalRegions<H> {
     /// Keeps registrations of at most `kept_bytes_max` bytes with their memory.
     pub(super) fn new(kept_bytes_max: u64) -> Self {
         let limits = CacheLimits {
@@ -198,7 +224,7 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
         let made = self.register_with_room(devices, span, access)?;
         let location = location.unwrap_or_else(|| node_of(span));
         // A dropped segment must lock peers out at once.
-        Ok(region(span, made, location, None).region)
+        Ok(region(span, made, location, None, None).region)
     }
 
     /// Registers memory for transfers of this node, or finds it registered. It stays registered with
@@ -254,12 +280,14 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
             Ok(made) => made,
             Err(error) if is_exact => return Err(error),
             Err(_) => {
+                self.0.state.lock().kept.on_whole_refused(memory.id());
                 drop(making);
                 // The device may have room for the bytes alone.
                 return self.keep(devices, span, Cover::Exact);
             }
         };
-        let kept = region(&part, made, places_of(&part), Handle::try_current().ok());
+        let counted = Some((Arc::downgrade(&self.0), bytes as u64));
+        let kept = region(&part, made, places_of(&part), counted, Handle::try_current().ok());
         let region = Arc::clone(&kept.region);
         making.result = Some(kept);
         Ok(region)
@@ -293,7 +321,7 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
     ) -> Result<Arc<LocalRegion>, TransportError> {
         let made = self.register_with_room(devices, span, NOBODY)?;
         let location = location.unwrap_or_else(|| node_of(span));
-        let region = region(span, made, location, Handle::try_current().ok()).region;
+        let region = region(span, made, location, None, Handle::try_current().ok()).region;
         self.0.state.lock().passing.insert(span.memory().id(), &region)?;
         Ok(region)
     }
@@ -374,14 +402,16 @@ impl Passing {
     }
 }
 
-fn region<H: Send + Sync + 'static>(
+fn region<H: Held>(
     span: &Span,
     made: OnDevices<H>,
     location: Location,
+    counted: Option<(Weak<Shared<H>>, u64)>,
     background: Option<Handle>,
 ) -> Kept<H> {
     let OnDevices { keys, cut, held } = made;
-    let registrations = Arc::new(Registrations { all: held, background });
+    let ending = Some(Ending { all: held, counted });
+    let registrations = Arc::new(Registrations { ending, background });
     let memory = DeviceMemory::in_pieces(span, cut, keys, Arc::clone(&registrations));
     Kept { region: Arc::new(LocalRegion::new(memory, location)), registrations }
 }

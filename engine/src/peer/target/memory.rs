@@ -1,15 +1,9 @@
-//! Memory of the requests of unfinished batches.
+//! The requests of unfinished batches, with their memory.
 
-use crate::data::transport::RegionPair;
-use handfast_transport::Span;
+use super::RequestSpan;
 
-/// Memory held until its batch is finished.
-pub(super) struct Held {
-    pub(super) span: Span,
-    pub(super) ends: Option<RegionPair>,
-}
-
-/// Held memory in numbered slots. The slots of a batch are a chain, so that a batch needs no list.
+/// Requests, each held until its batch is finished, in numbered slots. The slots of a batch are a
+/// chain, so that a batch needs no list.
 #[derive(Default)]
 pub(super) struct HeldMemory {
     slots: Vec<Slot>,
@@ -17,7 +11,7 @@ pub(super) struct HeldMemory {
 }
 
 struct Slot {
-    held: Option<Held>,
+    held: Option<RequestSpan>,
     /// The slot of the batch's next request.
     next: u32,
 }
@@ -26,9 +20,9 @@ impl HeldMemory {
     /// The end of a chain.
     pub(super) const END: u32 = u32::MAX;
 
-    /// Holds memory in a slot in front of the chain that begins at `next`.
-    pub(super) fn hold(&mut self, span: Span, ends: Option<RegionPair>, next: u32) -> u32 {
-        let slot = Slot { held: Some(Held { span, ends }), next };
+    /// Holds a request in a slot in front of the chain that begins at `next`.
+    pub(super) fn hold(&mut self, request: RequestSpan, next: u32) -> u32 {
+        let slot = Slot { held: Some(request), next };
         match self.free.pop() {
             Some(free) => {
                 self.slots[free as usize] = slot;
@@ -41,18 +35,25 @@ impl HeldMemory {
         }
     }
 
-    /// Returns the memory in a slot, if it is held.
-    pub(super) fn get(&self, slot: u32) -> Option<&Held> {
+    /// Returns the request in a slot, if it is held.
+    pub(super) fn get(&self, slot: u32) -> Option<&RequestSpan> {
         self.slots.get(slot as usize)?.held.as_ref()
     }
 
     /// Releases a chain.
-    pub(super) fn release(&mut self, mut first: u32) {
-        while let Some(slot) = self.slots.get_mut(first as usize) {
-            slot.held = None;
+    pub(super) fn release(&mut self, first: u32) {
+        self.take(first).for_each(drop);
+    }
+
+    /// Releases a chain, and returns its requests in order.
+    pub(super) fn take(&mut self, mut first: u32) -> impl Iterator<Item = RequestSpan> {
+        std::iter::from_fn(move || {
+            let slot = self.slots.get_mut(first as usize)?;
             self.free.push(first);
             first = slot.next;
-        }
+            Some(slot.held.take())
+        })
+        .flatten()
     }
 
     /// Releases everything. The slots stay occupied, since posted slices still refer to them.

@@ -143,7 +143,7 @@ impl Story {
         let remote = RemoteSpan { key: 1, address: 4_096 };
         let piece = RequestSpan { direction: Direction::Write, span, remote, ends: None };
         let (batch, report) = self.target.submit(vec![piece], None).unwrap();
-        Transfer::new(self.target.clone(), batch, report, Arc::default())
+        Transfer::new(self.target.clone(), batch, report, None)
     }
 
     fn done(&self, posted: impl IntoIterator<Item = (Lifecycle, SliceId)>) {

@@ -3,29 +3,47 @@
 use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, remote_of};
 use crate::error::VerbsError;
 use crate::verbs::binding::{ibv_sge, rdma_t};
+use crate::verbs::probing::ProbeKind;
 use crate::verbs::work::POST;
 use handfast_core::transport::Side;
 use handfast_transport::Direction;
+use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
-/// Local memory for probes, in bytes; each reads at most the first.
+/// Memory for probes, in bytes. Each reads at most the first of the peer's into the first of ours.
 pub(in crate::verbs) const SCRATCH_BYTES: usize = 4096;
 
 /// Target of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) enum Probe {
-    /// No byte: the peer's NIC answers for the queue pair, whatever the key.
-    Nothing,
+    /// What the peer's device answers: no byte, whatever the key, or the byte that it announced.
+    Announced,
     /// One byte of the peer's memory.
     Byte(RemoteSpan),
 }
 
-impl Probe {
+/// The peer of a connected lane, as its probes need it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::verbs) struct Probed {
+    pub(in crate::verbs) device: Ipv6Addr,
+    /// The byte that it announced.
+    pub(in crate::verbs) byte: Option<RemoteSpan>,
+}
+
+/// The read of a probe.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    /// None of a probe with a byte of the caller's, which finds nothing out.
+    kind: Option<ProbeKind>,
+    byte: Option<RemoteSpan>,
+}
+
+impl Read {
     /// The read request; `None` if the key does not fit a device key.
     fn request(self, scratch: &Registration) -> Option<WorkRequest> {
-        let (length, remote) = match self {
-            Self::Nothing => (0, rdma_t { remote_addr: 0, rkey: 0 }),
-            Self::Byte(remote) => (1, remote_of(remote)?),
+        let (length, remote) = match self.byte {
+            None => (0, rdma_t { remote_addr: 0, rkey: 0 }),
+            Some(remote) => (1, remote_of(remote)?),
         };
         let (addr, lkey) = (scratch.span().address(), scratch.key().local);
         Some(WorkRequest::new(Direction::Read, ibv_sge { addr, length, lkey }, remote, 0))
@@ -48,8 +66,18 @@ impl Lane {
             }
             state.probe_failed = None;
         }
+        let read = match probe {
+            Probe::Byte(remote) => Some(Read { kind: None, byte: Some(remote) }),
+            Probe::Announced => self.read(),
+        };
+        let Some(read) = read else {
+            let words = "the devices answer no read that could show whether the peer is connected: \
+                         they refused an empty one, and refuse one of a byte or the peer announces \
+                         none; use TCP for this peer";
+            return Err(self.context().error(Side::Configuration, "prove", 0, words));
+        };
         // A queue pair that refused a request settles it in ERR alone.
-        let posted = self.post_probes(probe, scratch).inspect_err(|error| {
+        let posted = self.post_probes(read, scratch).inspect_err(|error| {
             if error.call == POST {
                 self.fail(error.clone());
             }
@@ -83,9 +111,30 @@ impl Lane {
                 return;
             }
         }
-        if let Err(error) = self.post_probes(Probe::Nothing, scratch) {
+        if let Some(read) = self.read()
+            && let Err(error) = self.post_probes(read, scratch)
+        {
             self.fail(error);
         }
+    }
+
+    /// Returns whether there is a read that the devices answer, as far as is known.
+    pub(in crate::verbs) fn can_probe(&self) -> bool {
+        self.read().is_some()
+    }
+
+    /// The read to probe the peer with, by what is known of its device; `None` if there is none.
+    fn read(&self) -> Option<Read> {
+        let Some(peer) = self.state.lock().peer else {
+            // It is posted nowhere.
+            return Some(Read { kind: None, byte: None });
+        };
+        let kind = self.setup.probing.lock().kind(peer.device)?;
+        let byte = match kind {
+            ProbeKind::Empty => None,
+            ProbeKind::Byte => Some(peer.byte?),
+        };
+        Some(Read { kind: Some(kind), byte })
     }
 
     /// Number of queue pairs in use, which is the smaller one of both sides.
@@ -94,10 +143,10 @@ impl Lane {
     }
 
     /// Posts a probe on each queue pair with free capacity, and returns their number.
-    fn post_probes(&self, probe: Probe, scratch: &Registration) -> Result<usize, VerbsError> {
+    fn post_probes(&self, read: Read, scratch: &Registration) -> Result<usize, VerbsError> {
         let Some(_ticket) = self.gate.enter() else { return Ok(0) };
         let Some(queue_pairs) = self.queue_pairs() else { return Ok(0) };
-        let Some(request) = probe.request(scratch) else {
+        let Some(request) = read.request(scratch) else {
             let words = "the peer's key is none of a device";
             return Err(self.context().error(Side::Local, "probe", 0, words));
         };
@@ -108,9 +157,8 @@ impl Lane {
             if state.outstanding[pair] >= self.setup.depth {
                 continue;
             }
-            let Ok(name) = state.in_flight.insert(Held { purpose: Purpose::Probe, pair }) else {
-                continue;
-            };
+            let held = Held { purpose: Purpose::Probe(read.kind), pair };
+            let Ok(name) = state.in_flight.insert(held) else { continue };
             state.outstanding[pair] += 1;
             state.probes += 1;
             state.probed = Some(Instant::now());
@@ -122,5 +170,28 @@ impl Lane {
             posted += 1;
         }
         Ok(posted)
+    }
+
+    /// Learns from the end of a probe. Returns what it shows of the devices, if that changes the
+    /// probes of further lanes.
+    pub(super) fn learn(
+        &self,
+        peer: Option<Probed>,
+        kind: Option<ProbeKind>,
+        status: u32,
+    ) -> Option<&'static str> {
+        let (peer, kind) = peer.zip(kind)?;
+        let mut probing = self.setup.probing.lock();
+        if status == 0 {
+            probing.on_answered(peer.device, kind);
+            return None;
+        }
+        let is_refused = probing.on_failed(peer.device, kind, status);
+        is_refused.then_some(match kind {
+            ProbeKind::Empty => {
+                "the devices refuse an empty read: idle lanes are probed with one of a byte"
+            }
+            ProbeKind::Byte => "the devices refuse a read of a byte too: idle lanes are not probed",
+        })
     }
 }

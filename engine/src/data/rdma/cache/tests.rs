@@ -10,7 +10,7 @@ const LIMITS: CacheLimits = CacheLimits { bytes_max: 100, entries_max: 8, whole_
 /// Used while somebody has a clone.
 type Fake = Rc<&'static str>;
 
-impl Registered for Fake {
+impl<T> Registered for Rc<T> {
     fn is_used(&self) -> bool {
         Rc::strong_count(self) > 1
     }
@@ -75,6 +75,8 @@ fn least_recently_used_goes_first_and_used_ones_stay() {
         panic!("there is room")
     };
     assert_eq!((range, evicted), (0..11, vec![Rc::new("second")]), "the bytes alone, past it");
+    assert_eq!(cache.bytes(), 101, "the evicted counts until it has ended");
+    cache.on_ended(30);
     cache.finish(fourth.id, 0..11, Some(Rc::new("fourth")));
     assert_eq!((cache.bytes(), cache.evictions()), (71, 1));
     let evicted = cache.evict_unused();
@@ -109,7 +111,11 @@ fn freed_block_gives_back_its_bytes() {
     let _ = cache.decide(block, &(0..1), Cover::Whole);
     cache.finish(block.id, 0..40, Some(all.clone()));
     assert_eq!(cache.forget(block.id), vec![all]);
+    let next = self::block(61);
+    assert_eq!(cache.decide(next, &(0..61), Cover::Exact), Decision::Pass, "40 are not ended yet");
+    cache.on_ended(40);
     assert_eq!((cache.bytes(), cache.evictions()), (0, 0));
+    assert_eq!(cache.decide(next, &(0..61), Cover::Exact), keep(0..61));
     assert!(cache.forget(block.id).is_empty());
 }
 
@@ -121,7 +127,7 @@ proptest! {
     ) {
         let mut cache = Cache::new(LIMITS);
         let blocks = [20, 40, 60, 120].map(block);
-        let mut held: Vec<(BlockId, Range<u64>, Fake)> = Vec::new();
+        let mut held: Vec<(BlockId, Range<u64>, Rc<u64>)> = Vec::new();
         for (place, start, length, holds) in asks {
             let block = blocks[place];
             let start = start.min(block.bytes - 1);
@@ -129,8 +135,10 @@ proptest! {
             if let Decision::Keep { range, evicted } = cache.decide(block, &asked, Cover::Whole) {
                 prop_assert!(range.start <= asked.start && asked.end <= range.end);
                 prop_assert!(range.end <= block.bytes);
-                prop_assert!(evicted.iter().all(|gone: &Fake| !gone.is_used()));
-                cache.finish(block.id, range, Some(Rc::new("made")));
+                prop_assert!(evicted.iter().all(|gone: &Rc<u64>| !gone.is_used()));
+                evicted.iter().for_each(|gone| cache.on_ended(**gone));
+                let bytes = super::length(&range);
+                cache.finish(block.id, range, Some(Rc::new(bytes)));
                 prop_assert!(cache.find(block.id, &asked).is_some());
             }
             prop_assert!(cache.bytes() <= LIMITS.bytes_max);
@@ -143,9 +151,33 @@ proptest! {
             }
         }
         drop(held);
-        cache.evict_unused();
-        prop_assert_eq!(cache.bytes(), 0);
+        cache.evict_unused().iter().for_each(|gone| cache.on_ended(**gone));
+        prop_assert_eq!((cache.bytes(), cache.entries), (0, 0));
     }
+}
+
+/// A block that a device refuses as a whole is registered by its parts, until something ends. The
+/// refusals remembered are bounded.
+#[test]
+fn refused_block_is_registered_by_parts() {
+    let mut cache = Cache::<Fake>::new(LIMITS);
+    let blocks: Vec<Block> = (0..=LIMITS.entries_max).map(|_| block(10)).collect();
+    for block in &blocks {
+        assert_eq!(cache.decide(*block, &(0..1), Cover::Whole), keep(0..10));
+        cache.finish(block.id, 0..10, None);
+        cache.on_whole_refused(block.id);
+    }
+    let mut decided = |block: Block| {
+        let decided = cache.decide(block, &(0..1), Cover::Whole);
+        let Decision::Keep { range, .. } = decided else { panic!("{decided:?}") };
+        cache.finish(block.id, range.clone(), None);
+        range
+    };
+    let as_whole = blocks.iter().filter(|block| decided(**block) == (0..10)).count();
+    assert_eq!(as_whole, 1, "one is forgotten past the limit");
+    cache.entries += 1;
+    cache.on_ended(0);
+    assert_eq!(cache.decide(blocks[1], &(0..1), Cover::Whole), keep(0..10), "there may be room");
 }
 
 fn block(bytes: u64) -> Block {

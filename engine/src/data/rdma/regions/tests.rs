@@ -16,6 +16,10 @@ struct Counting {
     room: u64,
     calls: AtomicU32,
     live: Arc<Mutex<Live>>,
+    /// Deregistrations fail.
+    is_sticky: bool,
+    /// Held by a test, deregistrations wait.
+    gate: Arc<Mutex<()>>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -30,6 +34,19 @@ struct Entry {
     live: Arc<Mutex<Live>>,
     span: Span,
     access: Access,
+    is_sticky: bool,
+    gate: Arc<Mutex<()>>,
+}
+
+impl Held for Entry {
+    fn end(self) -> bool {
+        drop(self.gate.lock());
+        if self.is_sticky {
+            std::mem::forget(self);
+            return false;
+        }
+        true
+    }
 }
 
 impl Drop for Entry {
@@ -62,7 +79,8 @@ impl Devices for Counting {
         *live.of(access) += 1;
         let cut = Cut::new(bytes, bytes, 0).unwrap();
         let keys = vec![DeviceKey { device: self.device, local: number, remote: number }];
-        let held = Entry { live: Arc::clone(&self.live), span: span.clone(), access };
+        let (live, gate) = (Arc::clone(&self.live), Arc::clone(&self.gate));
+        let held = Entry { live, span: span.clone(), access, is_sticky: self.is_sticky, gate };
         Ok(OnDevices { keys, cut, held: vec![held] })
     }
 }
@@ -212,6 +230,58 @@ fn passing_registrations_are_bounded() {
     assert_eq!(passing.entries, 1);
 }
 
+/// A device that has no room for a block is not asked for it again with each range.
+#[test]
+fn refused_block_is_not_tried_with_each_range() {
+    let (regions, devices, memory) = (LocalRegions::new(KEPT_MAX), devices(KIB_64 - 1), block());
+    for place in 0..3 {
+        let span = memory.span(place * 100, 10).unwrap();
+        let region = regions.prepare(&devices, &span, None).unwrap();
+        assert_eq!(region.memory().bytes(), 10);
+    }
+    assert_eq!(devices.calls.load(Ordering::Relaxed), 4, "the whole once, and each range");
+}
+
+/// A freed block counts in the budget until the device has let it go.
+#[test]
+fn block_counts_until_its_deregistration_ends() {
+    let (regions, devices, memory) = (LocalRegions::new(KIB_64), devices(ENDLESS), block());
+    drop(regions.prepare(&devices, &memory.whole(), None).unwrap());
+    let next = block();
+    let held = devices.gate.lock();
+    std::thread::scope(|scope| {
+        let freed = scope.spawn(|| drop(memory));
+        while !regions.0.state.lock().watched.is_empty() {
+            std::thread::yield_now();
+        }
+        assert_eq!(regions.counters().kept_bytes, KIB_64, "it is not deregistered yet");
+        let found = regions.0.state.lock().kept.decide(
+            Block { id: next.id(), bytes: KIB_64 },
+            &(0..KIB_64),
+            Cover::Exact,
+        );
+        assert!(matches!(found, Decision::Pass), "nothing has room beside it");
+        drop(held);
+        freed.join().unwrap();
+    });
+    assert_eq!(regions.counters().kept_bytes, 0);
+    drop(regions.prepare(&devices, &next.whole(), None).unwrap());
+    assert!(regions.find(&next.whole()).is_some(), "it has room now");
+}
+
+/// A registration that the device does not end counts in the budget for ever.
+#[test]
+fn failed_deregistration_counts_for_ever() {
+    let sticky = Counting { is_sticky: true, ..devices(ENDLESS) };
+    let (regions, memory) = (LocalRegions::new(KIB_64), block());
+    drop(regions.prepare(&sticky, &memory.whole(), None).unwrap());
+    drop(memory);
+    assert_eq!((sticky.live(), regions.counters().kept_bytes), ((0, 1), KIB_64));
+    let next = block();
+    drop(regions.prepare(&devices(ENDLESS), &next.whole(), None).unwrap());
+    assert!(regions.find(&next.whole()).is_none(), "no other is kept beside it");
+}
+
 const KIB_64: u64 = BYTES as u64;
 
 fn block() -> Memory {
@@ -219,8 +289,14 @@ fn block() -> Memory {
 }
 
 fn devices(room: u64) -> Counting {
-    let live = Arc::default();
-    Counting { device: DeviceId::next(), room, calls: AtomicU32::new(0), live }
+    Counting {
+        device: DeviceId::next(),
+        room,
+        calls: AtomicU32::new(0),
+        live: Arc::default(),
+        is_sticky: false,
+        gate: Arc::default(),
+    }
 }
 
 impl Counting {

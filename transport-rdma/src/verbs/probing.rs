@@ -1,0 +1,137 @@
+//! The reads by which a NIC probes its peers: what each pair of devices answers, found out by the
+//! first probes.
+//!
+//! A refused read breaks its queue pair, so each pair of devices loses a lane for each kind of read
+//! that it refuses, and no further one.
+
+use crate::status::{FLUSHED, NO_ANSWER};
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+
+/// Maximum peers' devices of which something is known. One that is forgotten is found out again.
+const PEERS_KNOWN_MAX: usize = 1_024;
+
+/// A read that probes a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProbeKind {
+    /// An empty one.
+    Empty,
+    /// One of a byte that the peer announced.
+    Byte,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// The peer's device refused an empty read, and perhaps one of a byte.
+    refuses_empty: bool,
+    refuses_byte: bool,
+    /// It answered one of the present kind, which then is never given up: the refusal of a later
+    /// one has another cause.
+    is_proven: bool,
+}
+
+impl Known {
+    fn kind(self) -> Option<ProbeKind> {
+        match self {
+            Self { refuses_empty: false, .. } => Some(ProbeKind::Empty),
+            Self { refuses_byte: false, .. } => Some(ProbeKind::Byte),
+            _ => None,
+        }
+    }
+}
+
+/// What the devices of a NIC's peers answer, by their addresses.
+#[derive(Default)]
+pub(super) struct Probing {
+    peers: BTreeMap<Ipv6Addr, Known>,
+}
+
+impl Probing {
+    /// The read to probe a peer with; `None` if its device refused all.
+    pub(super) fn kind(&self, peer: Ipv6Addr) -> Option<ProbeKind> {
+        self.peers.get(&peer).copied().unwrap_or_default().kind()
+    }
+
+    /// Handles an answer.
+    pub(super) fn on_answered(&mut self, peer: Ipv6Addr, kind: ProbeKind) {
+        if let Some(known) = self.present(peer, kind) {
+            known.is_proven = true;
+        }
+    }
+
+    /// Handles the first error of a queue pair, which a probe had. Returns whether the pair of
+    /// devices refuses reads of this kind: from now on another one is used.
+    pub(super) fn on_failed(&mut self, peer: Ipv6Addr, kind: ProbeKind, status: u32) -> bool {
+        if status == FLUSHED || NO_ANSWER.contains(&status) {
+            return false;
+        }
+        if let Some(known) = self.present(peer, kind).filter(|known| !known.is_proven) {
+            match kind {
+                ProbeKind::Empty => known.refuses_empty = true,
+                ProbeKind::Byte => known.refuses_byte = true,
+            }
+        }
+        self.kind(peer) != Some(kind)
+    }
+
+    /// The entry of a peer for which this kind is in use.
+    fn present(&mut self, peer: Ipv6Addr, kind: ProbeKind) -> Option<&mut Known> {
+        if self.peers.len() >= PEERS_KNOWN_MAX && !self.peers.contains_key(&peer) {
+            self.peers.pop_first();
+        }
+        let known = self.peers.entry(peer).or_default();
+        (known.kind() == Some(kind)).then_some(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFUSED: u32 = 10;
+    const SILENT: u32 = 12;
+
+    fn peer(number: u128) -> Ipv6Addr {
+        number.into()
+    }
+
+    /// Each refusal, whichever its status, leads to the next kind; another peer's device has its
+    /// own.
+    #[test]
+    fn refused_reads_lead_to_the_next_kind() {
+        let mut probing = Probing::default();
+        assert!(probing.on_failed(peer(1), ProbeKind::Empty, 2));
+        assert!(probing.on_failed(peer(1), ProbeKind::Empty, REFUSED), "of a second queue pair");
+        assert_eq!(probing.kind(peer(1)), Some(ProbeKind::Byte));
+        assert!(probing.on_failed(peer(1), ProbeKind::Byte, 21));
+        assert_eq!(probing.kind(peer(1)), None);
+        assert_eq!(probing.kind(peer(2)), Some(ProbeKind::Empty));
+    }
+
+    /// A peer that does not answer, or answered before, refuses nothing.
+    #[test]
+    fn silence_and_answers_before_keep_the_kind() {
+        let mut probing = Probing::default();
+        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, SILENT));
+        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, FLUSHED));
+        probing.on_answered(peer(1), ProbeKind::Empty);
+        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, REFUSED));
+        assert_eq!(probing.kind(peer(1)), Some(ProbeKind::Empty));
+        assert!(probing.on_failed(peer(2), ProbeKind::Empty, REFUSED));
+        probing.on_answered(peer(2), ProbeKind::Byte);
+        assert!(!probing.on_failed(peer(2), ProbeKind::Byte, REFUSED));
+        assert_eq!(probing.kind(peer(2)), Some(ProbeKind::Byte));
+    }
+
+    /// At the limit one peer is forgotten for each new one.
+    #[test]
+    fn known_peers_are_bounded() {
+        let mut probing = Probing::default();
+        for number in 0..=PEERS_KNOWN_MAX as u128 {
+            probing.on_failed(peer(number), ProbeKind::Empty, REFUSED);
+        }
+        assert_eq!(probing.peers.len(), PEERS_KNOWN_MAX);
+        assert_eq!(probing.kind(peer(0)), Some(ProbeKind::Empty), "it is found out again");
+        assert_eq!(probing.kind(peer(PEERS_KNOWN_MAX as u128)), Some(ProbeKind::Byte));
+    }
+}
