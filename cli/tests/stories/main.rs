@@ -6,6 +6,8 @@ mod bench;
 mod crossing;
 mod doctor;
 mod explain;
+#[cfg(feature = "verbs")]
+mod failures;
 #[path = "../../../engine/tests/stories/far.rs"]
 mod far;
 mod files;

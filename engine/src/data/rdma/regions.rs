@@ -3,6 +3,7 @@
 //! Memory that peers may reach has registrations of its own, which transfers of this node never use:
 //! they would keep the peers' key after the end of a segment.
 
+mod renewal;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,7 @@ use crate::data::local::LocalRegion;
 use crate::observe::counters::MemoryCounters;
 use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Access, BlockId, Cut, DeviceKey, DeviceMemory, Memory, Span};
+use handfast_transport::{Access, BlockId, Cut, DeviceId, DeviceKey, DeviceMemory, Memory, Span};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -31,6 +32,8 @@ const PARTS_LOCATED: usize = 16;
 const LOCATED_PAGE_BYTES: u64 = 4 << 10;
 /// Errors of a device, or of a limit of the process, that has no room for another registration.
 const EXHAUSTED: [i32; 3] = [libc::ENOMEM, libc::ENOSPC, libc::EAGAIN];
+/// Length of the list of regions at which those that have ended are first removed.
+const LIVE_MIN: usize = 64;
 /// For transfers of this node alone.
 const NOBODY: Access = Access { remote_read: false, remote_write: false };
 
@@ -39,12 +42,24 @@ pub(super) trait Devices {
     /// A registration with one device, which holds its span. Dropping it ends it.
     type Held: Send + Sync + 'static;
 
+    /// The device at each place of the keys; `None` for one that is lost.
+    fn present(&self) -> Vec<Option<DeviceId>>;
+
     /// Registers bytes with every device. Blocks while their pages are pinned.
     fn register(
         &self,
         span: &Span,
         access: Access,
     ) -> Result<OnDevices<Self::Held>, TransportError>;
+
+    /// Registers bytes with the device at a place, in the pieces of a cut. Blocks as above.
+    fn register_at(
+        &self,
+        place: usize,
+        span: &Span,
+        access: Access,
+        cut: Cut,
+    ) -> Result<(Vec<DeviceKey>, Vec<Self::Held>), TransportError>;
 }
 
 /// The registrations of a span with all devices.
@@ -52,12 +67,16 @@ pub(super) struct OnDevices<H> {
     /// As [`DeviceMemory::in_pieces`] takes them.
     pub(super) keys: Vec<DeviceKey>,
     pub(super) cut: Cut,
-    pub(super) held: Vec<H>,
+    /// The registrations of the pieces with each device; none with one that is lost.
+    pub(super) held: Vec<Vec<H>>,
 }
 
-/// The registrations of a region, one for each device and piece.
+/// The registrations of a region.
 struct Registrations<H: Send + Sync + 'static> {
-    all: Vec<H>,
+    /// Those of the pieces with each device.
+    held: Mutex<Vec<Vec<H>>>,
+    span: Span,
+    access: Access,
     /// Runtime for releasing pages in the background: the last holder may be the device's own
     /// thread.
     background: Option<Handle>,
@@ -66,8 +85,8 @@ struct Registrations<H: Send + Sync + 'static> {
 impl<H: Send + Sync + 'static> Drop for Registrations<H> {
     fn drop(&mut self) {
         if let Some(background) = self.background.take() {
-            let all = std::mem::take(&mut self.all);
-            background.spawn_blocking(move || drop(all));
+            let held = std::mem::take(self.held.get_mut());
+            background.spawn_blocking(move || drop(held));
         }
     }
 }
@@ -104,6 +123,25 @@ struct Shared<H: Send + Sync + 'static> {
     finished: Condvar,
     /// Registrations made with a device.
     made: AtomicU64,
+    live: Mutex<Live<H>>,
+}
+
+/// All regions, for devices that are lost or opened again.
+struct Live<H: Send + Sync + 'static> {
+    regions: Vec<Region<H>>,
+    /// Length of the list at which those that have ended are removed.
+    prune_at: usize,
+}
+
+struct Region<H: Send + Sync + 'static> {
+    memory: Weak<DeviceMemory>,
+    registrations: Weak<Registrations<H>>,
+}
+
+impl<H: Send + Sync + 'static> Clone for Region<H> {
+    fn clone(&self) -> Self {
+        Self { memory: self.memory.clone(), registrations: self.registrations.clone() }
+    }
 }
 
 struct State<H: Send + Sync + 'static> {
@@ -172,6 +210,7 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
             state: Mutex::new(state),
             finished: Condvar::new(),
             made: AtomicU64::new(0),
+            live: Mutex::new(Live { regions: Vec::new(), prune_at: LIVE_MIN }),
         }))
     }
 
@@ -198,7 +237,7 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
         let made = self.register_with_room(devices, span, access)?;
         let location = location.unwrap_or_else(|| node_of(span));
         // A dropped segment must lock peers out at once.
-        Ok(region(span, made, location, None).region)
+        Ok(self.region(devices, span, access, made, location, None)?.region)
     }
 
     /// Registers memory for transfers of this node, or finds it registered. It stays registered with
@@ -259,7 +298,8 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
                 return self.keep(devices, span, Cover::Exact);
             }
         };
-        let kept = region(&part, made, places_of(&part), Handle::try_current().ok());
+        let background = Handle::try_current().ok();
+        let kept = self.region(devices, &part, NOBODY, made, places_of(&part), background)?;
         let region = Arc::clone(&kept.region);
         making.result = Some(kept);
         Ok(region)
@@ -293,7 +333,8 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
     ) -> Result<Arc<LocalRegion>, TransportError> {
         let made = self.register_with_room(devices, span, NOBODY)?;
         let location = location.unwrap_or_else(|| node_of(span));
-        let region = region(span, made, location, Handle::try_current().ok()).region;
+        let background = Handle::try_current().ok();
+        let region = self.region(devices, span, NOBODY, made, location, background)?.region;
         self.0.state.lock().passing.insert(span.memory().id(), &region)?;
         Ok(region)
     }
@@ -326,8 +367,12 @@ impl<H: Send + Sync + 'static> LocalRegions<H> {
         access: Access,
     ) -> Result<OnDevices<H>, TransportError> {
         let made = devices.register(span, access)?;
-        self.0.made.fetch_add(made.held.len() as u64, Ordering::Relaxed);
+        self.count(made.held.iter().map(Vec::len).sum());
         Ok(made)
+    }
+
+    fn count(&self, registrations: usize) {
+        self.0.made.fetch_add(registrations as u64, Ordering::Relaxed);
     }
 
     /// Lets the block tell its end.
@@ -372,18 +417,6 @@ impl Passing {
         });
         self.entries = self.blocks.values().map(Vec::len).sum();
     }
-}
-
-fn region<H: Send + Sync + 'static>(
-    span: &Span,
-    made: OnDevices<H>,
-    location: Location,
-    background: Option<Handle>,
-) -> Kept<H> {
-    let OnDevices { keys, cut, held } = made;
-    let registrations = Arc::new(Registrations { all: held, background });
-    let memory = DeviceMemory::in_pieces(span, cut, keys, Arc::clone(&registrations));
-    Kept { region: Arc::new(LocalRegion::new(memory, location)), registrations }
 }
 
 fn range_of(span: &Span) -> Range<u64> {
