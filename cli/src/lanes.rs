@@ -179,7 +179,8 @@ impl Warnings {
             format!("{} [{}]", cure::fallback_text(fallback), fallback.diagnosis_id())
         };
         let fallbacks = engine.fallbacks();
-        let unusable = engine.unusable_devices().iter().map(device_text);
+        let unusable = engine.unusable_devices();
+        let unusable = unusable.iter().map(device_text);
         let texts: BTreeSet<_> = fallbacks.iter().map(words).chain(unusable).collect();
         for text in texts.difference(&self.0) {
             output::note(format_args!("warning: {text}"));

@@ -21,6 +21,9 @@ pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
     if detail.contains("our own port is down") {
         return Some(ids::PORT_DOWN);
     }
+    if ["the device is lost", "the device was lost"].iter().any(|words| detail.contains(words)) {
+        return Some(ids::DEV_FATAL);
+    }
     let by_number = match call {
         "ibv_modify_qp(INIT)" => Some(ids::QP_INIT),
         "ibv_modify_qp(RESET)" => Some(ids::QP_RESET),
@@ -131,6 +134,11 @@ mod tests {
         let words = "there is no such device; there are: rxe0, rxe1";
         assert_eq!(of_call("ibv_get_device_list", 0, words), Some(ids::DEV_NAME));
         assert_eq!(of_call("open", 0, "port 1 is not active"), Some(ids::PORT_DOWN));
+        let words = "nic0: the device was lost, and cannot be opened again yet: no such device";
+        for (call, code) in [("asynchronous event", 8), ("ibv_open_device", 2)] {
+            assert_eq!(of_call(call, code, words), Some(ids::DEV_FATAL));
+        }
+        assert_eq!(of_call("bring_up", 8, "nic0: the device is lost"), Some(ids::DEV_FATAL));
         let words = "Connection timed out; our own port is down";
         assert_eq!(of_call("ibv_modify_qp(RTR)", 110, words), Some(ids::PORT_DOWN));
         assert_eq!(

@@ -3,6 +3,7 @@
 //! Posting runs on the submitting thread, completions on a lane's task (TCP) or on the NIC's poller
 //! thread (RDMA), queue-pair steps on the step pool. Nothing here touches the life cycle.
 
+pub(crate) mod devices;
 pub(crate) mod fallback;
 pub(crate) mod local;
 pub(crate) mod local_path;

@@ -1,6 +1,6 @@
 //! Counters of a NIC.
 
-/// Counters of a NIC since it was opened.
+/// Counters of a NIC. One that is opened again goes on counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicCounters {
     /// Lanes that reported a failure.
@@ -17,6 +17,12 @@ pub struct NicCounters {
     pub events: u64,
     /// Reads posted as probes of a peer.
     pub probes: u64,
+    /// Times that a port went down.
+    pub ports_down: u64,
+    /// Times that the device was lost.
+    pub devices_lost: u64,
+    /// Times that the device was opened again after a loss.
+    pub devices_reopened: u64,
 }
 
 impl std::iter::Sum for NicCounters {
@@ -29,6 +35,9 @@ impl std::iter::Sum for NicCounters {
             completions_stale: sum.completions_stale + next.completions_stale,
             events: sum.events + next.events,
             probes: sum.probes + next.probes,
+            ports_down: sum.ports_down + next.ports_down,
+            devices_lost: sum.devices_lost + next.devices_lost,
+            devices_reopened: sum.devices_reopened + next.devices_reopened,
         })
     }
 }

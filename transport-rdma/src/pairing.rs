@@ -79,6 +79,8 @@ struct Known {
     peer: Option<Ipv6Addr>,
     /// The peer's last request that announced it.
     request: Option<Pair>,
+    /// Both addresses were connected since either changed.
+    is_connected: bool,
     failed: Vec<Failed>,
 }
 
@@ -140,13 +142,17 @@ impl AddressBook {
         Some(chosen)
     }
 
-    /// Records a peer's announced address before any connect; the next announcement to it fits that. A
-    /// peer that answers our announcement with a new `request` from the other family has no fitting
-    /// address or sees no failure itself, which counts as a failure of the pair. A repeated
-    /// request, or an address from another source, says nothing new.
+    /// Records a peer's announced address before any connect; the next announcement to it fits
+    /// that. A peer that answers our announcement with a new `request` from the other family has no
+    /// fitting address or sees no failure itself, which counts as a failure of the pair. A repeated
+    /// request, or an address from another source, says nothing new. A peer that leaves an address
+    /// that was connected for one of another family has lost it, and is followed at once.
     pub fn on_seen(&mut self, peer: &str, theirs: Ipv6Addr, request: Option<Pair>) {
         let known = self.known(peer);
         let same = known.peer.replace(theirs) == Some(theirs);
+        if !same && std::mem::take(&mut known.is_connected) {
+            known.own = known.own.filter(|own| is_one_family(*own, theirs));
+        }
         let last = known.request;
         known.request = request.or(last);
         let again = same && last.is_some() && known.request != last;
@@ -174,7 +180,7 @@ impl AddressBook {
     /// Records a connected pair, which clears its earlier failures.
     pub fn on_connected(&mut self, peer: &str, own: Ipv6Addr, theirs: Ipv6Addr) {
         let known = self.known(peer);
-        (known.own, known.peer) = (Some(own), Some(theirs));
+        (known.own, known.peer, known.is_connected) = (Some(own), Some(theirs), true);
         known.failed.retain(|failed| (failed.own, failed.peer) != (own, theirs));
     }
 

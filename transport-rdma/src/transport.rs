@@ -1,5 +1,6 @@
 //! The transport: the NICs of a node, the threads of their steps, and the table of endpoints.
 
+mod slots;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -7,7 +8,7 @@ mod tests;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::settings::LANE_QUEUE_PAIRS_DEFAULT;
-use crate::verbs::Nic;
+use crate::verbs::{Nic, NicCounts};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -16,6 +17,7 @@ use handfast_transport::{
     NicLimit, NotCreated, Posting, Sent, SliceId, Step, TransportKind,
 };
 use parking_lot::RwLock;
+use slots::Slots;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -60,7 +62,7 @@ pub struct RdmaTransport {
 }
 
 struct Inner {
-    nics: Vec<Arc<Nic>>,
+    slots: Slots,
     local_nic: LocalNic,
     steps: Steps,
     sink: Arc<dyn LaneSink>,
@@ -81,20 +83,50 @@ impl RdmaTransport {
     /// Outside of a tokio runtime.
     pub fn new(nics: Vec<Nic>, local_nic: LocalNic, sink: Arc<dyn LaneSink>) -> io::Result<Self> {
         let steps = Steps::start(nics.first().map_or("", Nic::device))?;
-        let nics = nics.into_iter().map(Arc::new).collect();
-        let (runtime, endpoints) = (Handle::current(), RwLock::default());
-        let inner = Inner { nics, local_nic, steps, sink, runtime, endpoints };
+        let (slots, runtime, endpoints) = (Slots::new(nics), Handle::current(), RwLock::default());
+        let inner = Inner { slots, local_nic, steps, sink, runtime, endpoints };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The NICs, in the order of the construction.
-    pub fn nics(&self) -> impl Iterator<Item = &Nic> {
-        self.inner.nics.iter().map(|nic| &**nic)
+    /// The devices of the NICs, by name, in the order of the construction.
+    pub fn devices(&self) -> Vec<String> {
+        self.inner.slots.devices()
     }
 
-    /// Counters of all NICs together.
+    /// The NICs, in the same order, or the failure by which one was lost and taken out.
+    pub fn nics(&self) -> Vec<Result<Arc<Nic>, VerbsError>> {
+        self.inner.slots.nics()
+    }
+
+    /// Counters of all NICs together, lost ones included.
     pub fn counters(&self) -> NicCounters {
-        self.nics().map(Nic::counters).sum()
+        self.inner.slots.counters()
+    }
+
+    /// The counters of a device, for [`Nic::open_again`].
+    pub fn counts(&self, device: &str) -> NicCounts {
+        self.inner.slots.counts(device)
+    }
+
+    /// Takes a lost NIC out, and returns it. New lanes over its device fail with `lost`; those that
+    /// there are hold the NIC until they are retired. Its drop blocks.
+    pub fn remove_nic(&self, device: &str, lost: VerbsError) -> Option<Arc<Nic>> {
+        self.inner.slots.remove(device, lost)
+    }
+
+    /// Puts the NIC of a device that was opened again in its place. It takes no lanes yet.
+    pub fn put_nic(&self, nic: Arc<Nic>) {
+        self.inner.slots.put(nic);
+    }
+
+    /// The device of a path, if its NIC takes no lanes.
+    pub fn lost_device(&self, peer: &NicPath) -> Option<String> {
+        self.inner.slots.lost_device((self.inner.local_nic)(peer))
+    }
+
+    /// Lets a NIC of [`RdmaTransport::put_nic`] take lanes.
+    pub fn admit_lanes(&self, device: &str) {
+        self.inner.slots.admit_lanes(device);
     }
 
     /// Records a peer's announced GID with the NIC of its path, see [`Nic::note_address`]. Ignored
@@ -252,15 +284,16 @@ impl Endpoints for RdmaTransport {
 
 impl Inner {
     /// The local NIC of the path to `peer`.
-    fn nic(&self, peer: &NicPath) -> Result<&Arc<Nic>, TransportError> {
-        let Some(name) = (self.local_nic)(peer) else {
-            let none = || TransportError::new(Side::Local, "bring_up", "no NIC is open");
-            return self.nics.first().ok_or_else(none);
-        };
-        self.nics.iter().find(|nic| nic.device() == name).ok_or_else(|| {
-            let detail = format!("this node does not use a NIC '{name}'");
-            TransportError::new(Side::Configuration, "bring_up", detail)
-        })
+    fn nic(&self, peer: &NicPath) -> Result<Arc<Nic>, TransportError> {
+        self.slots.for_lane((self.local_nic)(peer))
+    }
+
+    /// Forgets an endpoint, which may be the last to hold its NIC: the end of one blocks.
+    fn forget(&self, lifecycle: Lifecycle) {
+        let endpoint = self.endpoints.write().remove(&lifecycle);
+        if endpoint.as_ref().is_some_and(|endpoint| endpoint.nic.lost().is_some()) {
+            self.runtime.spawn_blocking(move || drop(endpoint));
+        }
     }
 
     fn endpoint(
@@ -285,13 +318,13 @@ impl Inner {
         peer: NicPath,
         create: impl FnOnce(&Nic) -> Result<Body, VerbsError> + Send + 'static,
     ) -> Result<Body, NotCreated> {
-        let nic = self.nic(&peer)?.clone();
+        let nic = self.nic(&peer)?;
         // Before the step, which may go on after this future is dropped: a retire follows it.
         let endpoint = Endpoint { peer: peer.clone(), nic: nic.clone(), lane: None };
         self.insert(lifecycle, endpoint)?;
         let created = self.steps.run(&peer, move || create(&nic)).await;
         created.map_err(|error| {
-            self.endpoints.write().remove(&lifecycle);
+            self.forget(lifecycle);
             not_created(error)
         })
     }
@@ -324,7 +357,7 @@ impl Inner {
             return Ok(());
         };
         self.steps.run_at(Place::Owed, &peer, move || nic.retire(lifecycle)).await?;
-        self.endpoints.write().remove(&lifecycle);
+        self.forget(lifecycle);
         Ok(())
     }
 
@@ -343,7 +376,7 @@ impl Inner {
         peer: NicPath,
         count: u32,
     ) -> Result<(), TransportError> {
-        let nic = self.nic(&peer)?.clone();
+        let nic = self.nic(&peer)?;
         Ok(self.steps.run(&peer, move || nic.skip_numbers(count)).await?)
     }
 }

@@ -8,6 +8,7 @@ mod connecting;
 mod context;
 mod counters;
 mod events;
+mod failures;
 mod handle;
 mod in_flight;
 mod kept;
@@ -30,11 +31,11 @@ mod work;
 
 pub use completions::COMPLETION_QUEUES_MAX;
 pub use config::{
-    DEPTH_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, NicConfig, PATIENCE_MAX,
-    QUEUE_PAIRS_PER_LANE_MAX,
+    DEPTH_MAX, DRAIN_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MAX, IDLE_PROBE_MIN, NicConfig,
+    PATIENCE_MAX, QUEUE_PAIRS_PER_LANE_MAX,
 };
 pub(crate) use context::devices;
-pub use counters::NicLoad;
+pub use counters::{NicCounts, NicLoad};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{

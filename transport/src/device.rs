@@ -2,6 +2,8 @@
 
 use crate::block::Span;
 use handfast_core::wire::Cut;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,6 +37,8 @@ pub struct DeviceMemory {
     cut: Cut,
     /// The keys of the first piece, one for each device, then those of the next.
     keys: Vec<DeviceKey>,
+    /// The keys of devices that were opened again since, one for each piece, by the device's place.
+    renewed: RwLock<BTreeMap<usize, Vec<DeviceKey>>>,
     _registrations: Box<dyn Send + Sync>,
 }
 
@@ -60,7 +64,8 @@ impl DeviceMemory {
         registrations: impl Send + Sync + 'static,
     ) -> Self {
         let (address, bytes) = (span.address(), span.len() as u64);
-        Self { address, bytes, cut, keys, _registrations: Box::new(registrations) }
+        let (renewed, registrations) = (RwLock::default(), Box::new(registrations));
+        Self { address, bytes, cut, keys, renewed, _registrations: registrations }
     }
 
     /// Address of the first byte.
@@ -78,9 +83,40 @@ impl DeviceMemory {
         self.cut
     }
 
-    /// The keys, one for each device; for memory in pieces those of one piece after the other.
+    /// The keys at the registration, one for each device; for memory in pieces those of one piece
+    /// after the other.
     pub fn keys(&self) -> &[DeviceKey] {
         &self.keys
+    }
+
+    /// The present keys in requests of peers, one for each device; for memory in pieces those of
+    /// one piece after the other.
+    pub fn remote_keys(&self) -> Vec<u32> {
+        let (devices, renewed) = (self.devices(), self.renewed.read());
+        let key = |(at, key): (usize, &DeviceKey)| {
+            let later = renewed.get(&(at % devices)).and_then(|keys| keys.get(at / devices));
+            later.unwrap_or(key).remote
+        };
+        self.keys.iter().enumerate().map(key).collect()
+    }
+
+    /// Number of devices.
+    pub fn devices(&self) -> usize {
+        let pieces = usize::try_from(self.cut.count()).unwrap_or(usize::MAX).max(1);
+        self.keys.len() / pieces
+    }
+
+    /// The device whose keys are at a place among the keys of a piece.
+    pub fn device(&self, place: usize) -> Option<DeviceId> {
+        let renewed = self.renewed.read();
+        let later = renewed.get(&place).and_then(|keys| keys.first());
+        later.or_else(|| self.keys.get(place)).map(|key| key.device)
+    }
+
+    /// Replaces the keys at a place by those of a device that was opened again: `keys` has one for
+    /// each piece. The holder of the registrations holds those of `keys` too.
+    pub fn renew(&self, place: usize, keys: Vec<DeviceKey>) {
+        self.renewed.write().insert(place, keys);
     }
 
     /// Returns the key of `span` in requests of this node to a device; `None` if the memory is not
@@ -89,7 +125,15 @@ impl DeviceMemory {
         let offset = span.address().checked_sub(self.address)?;
         let place = usize::try_from(self.cut.piece_of(offset, span.len() as u64)?).ok()?;
         let mut of_device = self.keys.iter().filter(|key| key.device == device);
-        of_device.nth(place).map(|key| key.local)
+        let key = of_device.nth(place).copied().or_else(|| self.renewed_key(device, place))?;
+        Some(key.local)
+    }
+
+    /// Locks, but for memory that is older than the opening of its device alone.
+    fn renewed_key(&self, device: DeviceId, piece: usize) -> Option<DeviceKey> {
+        let renewed = self.renewed.read();
+        let mut keys = renewed.values().filter_map(|keys| keys.get(piece));
+        keys.find(|key| key.device == device).copied()
     }
 
     /// Whether all bytes of `span` are in this memory.
@@ -148,5 +192,25 @@ mod tests {
         assert_eq!(memory.local_key(second, &at(28, 4)), Some(4));
         assert_eq!(memory.local_key(first, &at(10, 11)), None, "over a boundary");
         assert_eq!(memory.local_key(first, &block.span(0, 4).unwrap()), None);
+    }
+
+    /// A device that is opened again has other keys in its place, and the keys of others stay.
+    #[test]
+    fn renewed_keys_replace_those_of_their_place() {
+        let block = Memory::zeroed(64).unwrap();
+        let [first, second, later] = std::array::from_fn(|_| DeviceId::next());
+        let key = |device, local| DeviceKey { device, local, remote: 10 * local };
+        let keys = vec![key(first, 1), key(second, 2), key(first, 3), key(second, 4)];
+        let span = block.span(8, 32).unwrap();
+        let memory = DeviceMemory::in_pieces(&span, Cut::new(32, 20, 4).unwrap(), keys, ());
+        let at = |offset: usize, length| block.span(8 + offset, length).unwrap();
+        assert_eq!(memory.remote_keys(), [10, 20, 30, 40]);
+        assert_eq!(memory.local_key(later, &at(0, 20)), None);
+        memory.renew(1, vec![key(later, 5), key(later, 6)]);
+        assert_eq!(memory.remote_keys(), [10, 50, 30, 60]);
+        assert_eq!((memory.device(0), memory.device(1)), (Some(first), Some(later)));
+        assert_eq!(memory.local_key(later, &at(0, 20)), Some(5));
+        assert_eq!(memory.local_key(later, &at(28, 4)), Some(6));
+        assert_eq!(memory.local_key(first, &at(28, 4)), Some(3));
     }
 }

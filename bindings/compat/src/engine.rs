@@ -663,7 +663,7 @@ fn is_etcd(store: &Source) -> bool {
 fn warnings(engine: &Engine) -> Vec<String> {
     let fallbacks = engine.fallbacks();
     let fallbacks = fallbacks.iter().map(|it| format!("lanes run over TCP: {}", it.reason()));
-    let devices = engine.unusable_devices().iter();
+    let devices = engine.unusable_devices().into_iter();
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
     let exposure = engine.exposure().map(|it| it.to_string());
     fallbacks.chain(devices).chain(exposure).collect()

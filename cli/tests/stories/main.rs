@@ -8,6 +8,8 @@ mod doctor;
 mod explain;
 #[cfg(feature = "verbs")]
 mod exposed;
+#[cfg(feature = "verbs")]
+mod failures;
 #[path = "../../../engine/tests/stories/far.rs"]
 mod far;
 mod files;

@@ -160,13 +160,14 @@ impl Engine {
 
     /// Returns the names of the RDMA devices in use. Lanes without rails use the first.
     pub fn devices(&self) -> impl Iterator<Item = &str> {
-        self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
+        self.shared.answers.offer.devices.names().iter().map(String::as_str)
     }
 
     /// Returns the errors of the RDMA devices that cannot be used although others can: the named
     /// ones, or without names those like the ones in use.
-    pub fn unusable_devices(&self) -> &[Error] {
-        &self.shared.answers.offer.unusable
+    /// Those that are lost, or whose port is down, are among them until they work again.
+    pub fn unusable_devices(&self) -> Vec<Error> {
+        self.shared.answers.offer.devices.unusable()
     }
 
     /// Returns the transports of this engine's lanes, the preferred one first.

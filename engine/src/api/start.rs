@@ -101,9 +101,8 @@ async fn start<N: Net>(
     entropy: Arc<dyn Entropy>,
 ) -> Result<Engine, Error> {
     let (listener, address, listens_at) = bind(&builder, &net).await?;
-    let trace = trace(&builder)?;
+    let (trace, incarnation) = (trace(&builder)?, draw_incarnation(&*entropy));
     let (data, metrics) = bind_others(&builder, &net, &address).await?;
-    let incarnation = draw_incarnation(&*entropy);
     let name = node_name(&builder, &address, incarnation)?;
     let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
     let (commands, receiver) = Commands::channel();
@@ -122,6 +121,7 @@ async fn start<N: Net>(
         fallbacks: Fallbacks::new(),
         clock: clock.clone(),
         entropy: entropy.clone(),
+        changed: regions.changed.clone(),
     };
     let fallbacks = rdma.fallbacks.clone();
     let transport = open(builder.transport, &tcp, rdma).await?;

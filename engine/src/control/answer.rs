@@ -54,7 +54,7 @@ impl Answers {
             incarnation: self.incarnation,
             address: self.address.clone(),
             transports: self.offer.transports,
-            devices: self.offer.devices.clone(),
+            devices: self.offer.devices.descriptors(),
             matrix: self.offer.matrix.as_deref().cloned(),
             regions,
             checksum: None,
@@ -101,8 +101,8 @@ impl Answers {
 
     /// Answers the RDMA handshake of a Mooncake node.
     async fn legacy_connection(&self, text: &str) -> Option<String> {
-        let (message, addressed) = match received(text, &nic_path(&self.name), &self.offer.devices)
-        {
+        let devices = self.offer.devices.descriptors();
+        let (message, addressed) = match received(text, &nic_path(&self.name), &devices) {
             Ok(received) => received,
             Err(reason) => {
                 self.counts.update(|it| it.messages_refused += 1);

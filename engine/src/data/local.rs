@@ -30,7 +30,7 @@ impl LocalRegion {
 
     /// Keys for a peer, one per device, of each piece in turn.
     pub(crate) fn remote_keys(&self) -> Vec<u32> {
-        self.memory.keys().iter().map(|key| key.remote).collect()
+        self.memory.remote_keys()
     }
 
     /// Location.

@@ -2,10 +2,13 @@
 
 mod cache;
 mod device;
+mod keeper;
 mod lanes;
 mod legacy;
 mod nics;
+mod notices;
 mod regions;
+mod reopening;
 mod watch;
 
 use crate::data::transport::{RdmaParts, Transport};
@@ -35,8 +38,8 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
     let opened = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
     let rdma = RdmaTransport::new(opened.nics, local_nic, watch.clone());
     let rdma = rdma.map_err(|error| device::failed(error.to_string()))?;
-    let lanes = Lanes::new(rdma, opened.matrix.map(Arc::new), watch, parts);
-    Ok(Arc::new(lanes.without(opened.unusable)))
+    let opened = (opened.matrix.map(Arc::new), opened.unusable);
+    Ok(Arc::new(Lanes::new(rdma, opened, watch, parts).kept()))
 }
 
 /// Returns the local NIC that a path names: the one of a rail, or of a Mooncake node's path.

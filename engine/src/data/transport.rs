@@ -1,5 +1,6 @@
 //! Transports of the engine: choice, options and announcement.
 
+use crate::data::devices::Devices;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::error::Error;
@@ -16,7 +17,8 @@ use handfast_transport_rdma::{
 };
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use tokio::sync::Notify;
 
 /// Transport of an engine's lanes. The control channel always uses TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,11 +168,9 @@ const KEPT_BYTES_MAX: u64 = 16 << 30;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offer {
     pub(crate) transports: Transports,
-    pub(crate) devices: Vec<DeviceDescriptor>,
+    pub(crate) devices: Arc<Devices>,
     /// The NIC priority matrix, if there are several devices.
     pub(crate) matrix: Option<Arc<PriorityMatrix>>,
-    /// Errors of the devices that cannot be used with the others.
-    pub(crate) unusable: Vec<Error>,
     /// Maximum bytes of a slice on these devices.
     pub(crate) slice_bytes_max: Option<u32>,
     /// Queue pairs of a lane, each with the configured depth.
@@ -242,6 +242,8 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) fallbacks: Fallbacks,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
+    /// Notified when the announcement changes.
+    pub(crate) changed: Arc<Notify>,
 }
 
 /// Registered memory, if there is a device.
@@ -288,15 +290,11 @@ pub(crate) trait Transport: Endpoints {
 
 impl<N: Net> Transport for TcpTransport<N> {
     fn offer(&self) -> &Offer {
-        const TCP_ALONE: &Offer = &Offer {
+        static TCP_ALONE: LazyLock<Offer> = LazyLock::new(|| Offer {
             transports: Transports { tcp: true, rdma: false },
-            devices: Vec::new(),
-            matrix: None,
-            unusable: Vec::new(),
-            slice_bytes_max: None,
-            queue_pairs_max: None,
-        };
-        TCP_ALONE
+            ..Offer::default()
+        });
+        &TCP_ALONE
     }
 
     fn registered(&self, _span: &Span) -> Option<Arc<LocalRegion>> {

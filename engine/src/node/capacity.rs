@@ -122,15 +122,11 @@ mod tests {
 
     impl Transport for Full {
         fn offer(&self) -> &Offer {
-            const NOTHING: &Offer = &Offer {
+            static NOTHING: std::sync::LazyLock<Offer> = std::sync::LazyLock::new(|| Offer {
                 transports: handfast_core::wire::Transports { tcp: false, rdma: false },
-                devices: Vec::new(),
-                matrix: None,
-                unusable: Vec::new(),
-                slice_bytes_max: None,
-                queue_pairs_max: None,
-            };
-            NOTHING
+                ..Offer::default()
+            });
+            &NOTHING
         }
         fn registered(&self, _: &Span) -> Option<Arc<LocalRegion>> {
             None

@@ -191,6 +191,13 @@ impl Counters {
             ("rdma_completions_stale", "Completions without a slice", rdma.completions_stale),
             ("rdma_events", "Asynchronous events of the RDMA devices", rdma.events),
             ("rdma_probes", "Reads posted as probes of a peer", rdma.probes),
+            ("rdma_ports_down", "Times that a port of an RDMA device went down", rdma.ports_down),
+            ("rdma_devices_lost", "Times that an RDMA device was lost", rdma.devices_lost),
+            (
+                "rdma_devices_reopened",
+                "Times that an RDMA device was in use again after a loss",
+                rdma.devices_reopened,
+            ),
             (
                 "rdma_registrations",
                 "Registrations of memory with an RDMA device",

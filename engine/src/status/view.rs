@@ -50,7 +50,7 @@ impl View {
         let (peers, other) = answers.counts.meters.all();
         let counters = self.counters();
         let named = counters.named();
-        let devices = answers.offer.devices.iter().map(|device| device.name.clone());
+        let devices = answers.offer.devices.names().iter().cloned();
         EngineState {
             schema: STATE_SCHEMA,
             node: NodeState {

@@ -161,6 +161,24 @@ fn known_peer_address_is_matched_at_once() {
     assert!(seen.is_some(), "the peer cannot move and sees no failure of ours");
 }
 
+/// A connected peer that announces an address of another family has lost its own: the next
+/// announcement fits it, without a failed lane in between.
+#[test]
+fn peer_that_lost_its_address_is_followed_at_once() {
+    let both = side(&["10.0.0.1", "fd00:1::1"]);
+    let routes = Subnets(both.clone());
+    let mut book = AddressBook::default();
+    let announced =
+        |book: &mut AddressBook| book.announce("peer", &both, &routes).unwrap().entry.address;
+    book.on_seen("peer", address("10.0.0.9"), request(1));
+    assert_eq!(announced(&mut book), address("10.0.0.1"));
+    book.on_connected("peer", address("10.0.0.1"), address("10.0.0.9"));
+    book.on_seen("peer", address("fd00:1::9"), request(2));
+    assert_eq!(announced(&mut book), address("fd00:1::1"));
+    book.on_seen("peer", address("10.0.0.9"), request(3));
+    assert_eq!(announced(&mut book), address("fd00:1::1"), "that pair was never connected");
+}
+
 fn request(lifecycle: u64) -> Option<Pair> {
     Some(Pair { incarnation: Incarnation(1), lifecycle: Lifecycle(lifecycle) })
 }

@@ -122,7 +122,7 @@ async fn unknown_nic_leaves_no_endpoint() {
     assert!(!transport.has_endpoint(GONE));
     assert_eq!(transport.skip_numbers(&rail, 1).await.unwrap_err().side, Side::Configuration);
     transport.note_address(&rail, "fe:01", None);
-    assert_eq!((transport.nics().count(), transport.counters()), (0, NicCounters::default()));
+    assert_eq!((transport.nics().len(), transport.counters()), (0, NicCounters::default()));
 }
 
 /// A lane whose queue pair the device keeps is not retired, however often that is asked: its endpoint
@@ -150,7 +150,7 @@ async fn retire_fails_until_the_device_lets_go() {
 async fn silent_device_fails_the_lane_of_a_withdrawn_slice() {
     let config = NicConfig { timeout_exponent: 11, retries: 2, ..NicConfig::new("scripted") };
     let (_, transport, sink, registration) = over_device(config).await;
-    let patience = transport.nics().next().unwrap().patience();
+    let patience = transport.nics()[0].as_ref().unwrap().patience();
     assert_eq!(patience, Duration::from_nanos(4 * 3 * (4_096 << 11)));
     transport.post(GONE, &mut vec![posting(&registration)]);
     transport.withdraw(GONE, SliceId::from_bits(0));

@@ -11,8 +11,8 @@ use handfast_transport::{LimitReached, NicLimit};
 use parking_lot::{Condvar, Mutex};
 use std::fs::File;
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Maximum completion queues of one NIC. One suffices unless the device's queues are small.
@@ -26,18 +26,22 @@ pub(super) struct Shard {
     entries: u32,
     /// Its name in events.
     pub(super) number: usize,
-    /// It failed: it has lost completions, and takes no more lanes.
-    failed: AtomicBool,
+    /// Time of its failure: it has lost completions, and takes no more lanes.
+    failed_since: OnceLock<Instant>,
 }
 
 impl Shard {
     /// Notes its failure; returns whether it is the first.
     pub(super) fn on_failed(&self) -> bool {
-        !self.failed.swap(true, Ordering::AcqRel)
+        self.failed_since.set(Instant::now()).is_ok()
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+        self.failed_since.get().is_some()
+    }
+
+    pub(super) fn failed_since(&self) -> Option<Instant> {
+        self.failed_since.get().copied()
     }
 }
 
@@ -133,8 +137,8 @@ impl CompletionQueues {
         let (number, entries) = (shards.len(), entries.max(self.limits.entries));
         let name = u64::try_from(number).unwrap_or(u64::MAX);
         let queue = CompletionQueue::new(Arc::clone(&self.channel), entries, name)?;
-        let (queue, failed) = (Arc::new(queue), AtomicBool::new(false));
-        shards.push(Arc::new(Shard { queue, entries, number, failed }));
+        let (queue, failed_since) = (Arc::new(queue), OnceLock::new());
+        shards.push(Arc::new(Shard { queue, entries, number, failed_since }));
         books.push(Books::default());
         self.made.store(shards.len(), Ordering::Release);
         self.wake();

@@ -49,7 +49,7 @@ pub struct NicConfig {
     pub timeout_exponent: u8,
     /// Number of retries after that timeout; at most [`RETRY_COUNT_MAX`].
     pub retries: u8,
-    /// Time limit of `retire`.
+    /// Time limit of `retire`; at most [`DRAIN_MAX`].
     pub drain: Duration,
     /// Method of waiting for completions.
     pub polling: Polling,
@@ -59,7 +59,8 @@ pub struct NicConfig {
     /// Queue pairs that exist at once, in all lanes; at most the device's own number.
     pub queue_pairs_max: u32,
     /// Interval of idle checks. A lane without postings and completions for one to two of them is probed with
-    /// an empty read, since a queue pair without traffic never notices that its peer is gone.
+    /// an empty read, since a queue pair without traffic never notices that its peer is gone. From
+    /// [`IDLE_PROBE_MIN`] to [`IDLE_PROBE_MAX`].
     pub idle_probe: Option<Duration>,
     /// Whether the NIC's thread runs on the processors of the NIC's NUMA node alone, as far as the
     /// process may use them.
@@ -74,6 +75,10 @@ pub const PATIENCE_MAX: Duration = Duration::from_secs(60);
 const STRETCH_MAX: u32 = 4;
 /// Shortest interval between checks for idle lanes.
 pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
+/// Longest interval between checks for idle lanes; `None` turns them off.
+pub const IDLE_PROBE_MAX: Duration = Duration::from_secs(3_600);
+/// Longest time limit of `retire`.
+pub const DRAIN_MAX: Duration = Duration::from_secs(600);
 /// Default size of a completion queue: 256 queue pairs of the default depth of 64.
 const COMPLETION_ENTRIES_DEFAULT: u32 = 16_384;
 
@@ -137,6 +142,7 @@ impl NicConfig {
 
     pub(super) fn check(&self) -> Result<(), String> {
         let lane_pairs = 1..=LANE_QUEUE_PAIRS_MAX;
+        let idle_probes = IDLE_PROBE_MIN..=IDLE_PROBE_MAX;
         let checks = [
             (lane_pairs.contains(&self.queue_pairs_per_lane), "queue_pairs_per_lane"),
             (self.depth >= 1 && self.depth <= DEPTH_MAX, "depth"),
@@ -146,7 +152,8 @@ impl NicConfig {
             ((1..=TIMEOUT_EXPONENT_MAX).contains(&self.timeout_exponent), "timeout_exponent"),
             (self.retries <= RETRY_COUNT_MAX, "retries"),
             (self.completion_entries >= 1, "completion_entries"),
-            (self.idle_probe.is_none_or(|interval| interval >= IDLE_PROBE_MIN), "idle_probe"),
+            (self.idle_probe.is_none_or(|interval| idle_probes.contains(&interval)), "idle_probe"),
+            (self.drain <= DRAIN_MAX, "drain"),
             (self.polling.is_valid(), "polling"),
         ];
         let wrong = checks.iter().find(|(good, _)| !good);
@@ -214,6 +221,9 @@ mod tests {
         assert!(with(|c| c.completion_entries = 0).is_err());
         assert_eq!(with(|c| c.idle_probe = None), Ok(()));
         assert!(with(|c| c.idle_probe = Some(IDLE_PROBE_MIN / 2)).is_err());
+        let longer = Duration::from_nanos(1);
+        let idle_probe = |interval| move |c: &mut NicConfig| c.idle_probe = Some(interval);
+        let drain = |limit| move |c: &mut NicConfig| c.drain = limit;
         let spin = |spin| move |c: &mut NicConfig| c.polling = Polling::Adaptive { spin };
         let check = |change: &dyn Fn(&mut NicConfig)| {
             let mut config = NicConfig::new("any");
@@ -222,5 +232,11 @@ mod tests {
         };
         assert_eq!(check(&spin(SPIN_MAX)), Ok(()));
         assert!(check(&spin(SPIN_MAX * 2)).is_err());
+        assert_eq!(check(&idle_probe(IDLE_PROBE_MAX)), Ok(()));
+        assert!(check(&idle_probe(IDLE_PROBE_MAX + longer)).is_err());
+        assert!(check(&idle_probe(Duration::MAX)).is_err());
+        assert_eq!(check(&drain(DRAIN_MAX)), Ok(()));
+        assert!(check(&drain(DRAIN_MAX + longer)).is_err());
+        assert!(check(&drain(Duration::MAX)).is_err());
     }
 }

@@ -37,7 +37,8 @@ impl Nic {
     /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it), the NIC is lost
     /// ([`Nic::lost`]) or a call failed; nothing is left of the lane.
     pub fn create(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
-        self.make(lifecycle, psns, None)
+        let made = self.make(lifecycle, psns, None);
+        made.inspect_err(|error| self.shared.suspect(error))
     }
 
     /// Like [`Nic::create`], but announces the local address that fits the peer's known addresses best.
@@ -52,7 +53,8 @@ impl Nic {
         lifecycle: Lifecycle,
         psns: &[u32],
     ) -> Result<Body, VerbsError> {
-        self.make(lifecycle, psns, Some(peer.to_string()))
+        let made = self.make(lifecycle, psns, Some(peer.to_string()));
+        made.inspect_err(|error| self.shared.suspect(error))
     }
 
     /// Records a peer's address from its messages and descriptors, so that [`Nic::create_for`]
@@ -166,7 +168,7 @@ impl Nic {
     }
 
     /// The address to announce, chosen from the port's current ones.
-    fn announce(&self, peer: Option<&str>) -> Result<ChosenGid, VerbsError> {
+    pub(super) fn announce(&self, peer: Option<&str>) -> Result<ChosenGid, VerbsError> {
         let context = &self.shared.context;
         let entries = context.gids(self.config.port)?;
         let none = |error: String| context.error(Side::Local, "bring_up", 0, error);

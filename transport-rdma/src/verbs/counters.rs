@@ -2,6 +2,7 @@
 
 use crate::counters::NicCounters;
 use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Use of each limit by a NIC of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,3 +28,14 @@ pub struct NicLoad {
 
 /// The counters of a NIC. Nothing counts per slice that succeeds.
 pub(super) type Counts = Mutex<NicCounters>;
+
+/// The counters of a device, which go on with the NIC that is opened after a loss.
+#[derive(Clone, Default)]
+pub struct NicCounts(pub(super) Arc<Counts>);
+
+impl NicCounts {
+    /// Their present values.
+    pub fn read(&self) -> NicCounters {
+        *self.0.lock()
+    }
+}

@@ -138,9 +138,14 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
                 lane.fail(error(side, kind, words));
             }
         }
+        // A NIC is one port of its device.
+        Heard::Port { port, .. } if port != u32::from(shared.port) => {}
         Heard::Port { kind, port } => tell(match kind {
             PORT_ACTIVE => DeviceEvent::PortActive { port },
-            PORT_ERROR => DeviceEvent::PortDown { port },
+            PORT_ERROR => {
+                shared.counts.lock().ports_down += 1;
+                DeviceEvent::PortDown { port }
+            }
             _ => DeviceEvent::AddressesChanged { port },
         }),
         Heard::Device => {

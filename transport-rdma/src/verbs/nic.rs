@@ -13,7 +13,7 @@ use super::objects::{Channel, Domain, Place, RegionLimits};
 use super::poller::{Poller, waker};
 use super::probing::Probing;
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
-use super::sink::{DeviceEvent, NicSink};
+use super::sink::NicSink;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
@@ -23,7 +23,7 @@ use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
 use handfast_transport::{
-    Access, Completion, DataPath, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
+    Access, Completion, DataPath, DeviceId, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
 };
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
@@ -34,6 +34,8 @@ use std::time::{Duration, Instant};
 /// Maximum queue pairs created and destroyed by one [`Nic::skip_numbers`].
 pub const NUMBERS_SKIPPED_MAX: u32 = 4_096;
 
+/// Longest wait of a caller for a probe or a drain.
+const WAIT_MAX: Duration = Duration::from_secs(86_400);
 /// Shortest wait for the flush of a lane's outstanding work.
 const DRAIN_MIN: Duration = Duration::from_millis(10);
 
@@ -42,6 +44,8 @@ pub(super) struct Shared {
     pub(super) context: Arc<Context>,
     pub(super) queues: Arc<CompletionQueues>,
     pub(super) lanes: Mutex<Lanes>,
+    /// The number of the port.
+    pub(super) port: u8,
     /// At least one lane exists.
     pub(super) has_lanes: AtomicBool,
     pub(super) stopped: AtomicBool,
@@ -59,15 +63,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Fails all lanes, and takes no more, since the device or its descriptors are lost.
-    pub(super) fn lose(&self, error: VerbsError) {
-        // First: a lane that is being created sees it, or is failed here.
-        if self.lost.set(error.clone()).is_ok() {
-            self.all_lanes().iter().for_each(|lane| lane.fail(error.clone()));
-            self.sink.on_device_event(&self.context.device, DeviceEvent::DeviceLost);
-        }
-    }
-
     /// Fails the lanes of a completion queue, which takes no more.
     pub(super) fn fail_queue(&self, queue: &Shard, error: &VerbsError) {
         // First, as above.
@@ -145,14 +140,16 @@ impl Nic {
     /// No library, no such device, one that cannot have lanes, a port that is not active or has no
     /// usable address, a setting out of range, or a failed call.
     pub fn open(config: NicConfig, sink: Arc<dyn NicSink>) -> Result<Self, VerbsError> {
-        Self::over(Arc::new(Context::open(&config.device)?), config, sink)
+        let context = Arc::new(Context::open(&config.device)?);
+        Self::counting(context, config, sink, Arc::default())
     }
 
-    /// Like [`Nic::open`], with an open device.
-    pub(super) fn over(
+    /// Like [`Nic::open`], with an open device and its counters.
+    pub(super) fn counting(
         context: Arc<Context>,
         config: NicConfig,
         sink: Arc<dyn NicSink>,
+        counts: Arc<Counts>,
     ) -> Result<Self, VerbsError> {
         let wrong = |detail: String| context.error(Side::Configuration, "open", 0, detail);
         config.check().map_err(wrong)?;
@@ -198,10 +195,11 @@ impl Nic {
         let shared = Arc::new(Shared {
             queues: Arc::new(CompletionQueues::new(channel, limits, wake)),
             lanes: Mutex::new(Lanes::new(config.lanes_max, queue_pairs_max)),
+            port: config.port,
             has_lanes: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             sink,
-            counts: Arc::default(),
+            counts,
             profile,
             patience: config.patience(profile),
             scratch: scratch(&domain, profile)?,
@@ -224,6 +222,11 @@ impl Nic {
     /// The device, by name.
     pub fn device(&self) -> &str {
         &self.config.device
+    }
+
+    /// The device among the keys of memory.
+    pub fn id(&self) -> DeviceId {
+        self.domain.id
     }
 
     /// The device's profile, and the reason for its recognition.
@@ -289,7 +292,8 @@ impl Nic {
             return Err(self.shared.context.error(Side::Configuration, "ibv_reg_mr", 0, detail));
         }
         let granted = granted(access, &span, self.shared.profile);
-        Registration::new(Arc::clone(&self.domain), span, access, granted, options)
+        let made = Registration::new(Arc::clone(&self.domain), span, access, granted, options);
+        made.inspect_err(|error| self.shared.suspect(error))
     }
 
     /// Maximum bytes of one registration: the device's limit, or that of its profile.
@@ -375,7 +379,7 @@ impl Nic {
     ) -> Result<(), VerbsError> {
         let lane = self.known(lifecycle, "prove")?;
         let probe = remote.map_or(Probe::Announced, Probe::Byte);
-        lane.probe(probe, &self.shared.scratch, Instant::now() + patience)
+        lane.probe(probe, &self.shared.scratch, after(patience))
     }
 
     /// Returns whether there is a read by which the lane can be probed: its devices refused neither
@@ -396,7 +400,7 @@ impl Nic {
     /// from a [`NicSink`].
     pub fn drain(&self, lifecycle: Lifecycle, patience: Duration) -> bool {
         let lane = self.shared.lane(lifecycle);
-        lane.is_none_or(|lane| lane.drain(Instant::now() + patience))
+        lane.is_none_or(|lane| lane.drain(after(patience)))
     }
 
     /// Cuts the lane off from its peer at once: no further posts, and its queue pairs go to ERR,
@@ -421,6 +425,7 @@ impl Nic {
     pub fn retire(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
         let lost = self.shared.lost_since.get().copied();
+        let lost = lost.into_iter().chain(lane.shard.failed_since()).min();
         if !lane.retire(retirement(Instant::now(), self.config.drain, lost))? {
             let detail = "the lane is in use; retire it again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
@@ -537,8 +542,13 @@ fn granted(access: Access, span: &Span, profile: &DeviceProfile) -> Access {
     Access { remote_write: access.remote_write || is_sink, ..access }
 }
 
-/// The time by which a lane is retired: `drain` from now, or from the loss of the device, so that
-/// all its lanes together take no longer than one.
+/// The time after a wait of the caller's; longer ones than [`WAIT_MAX`] are as long as that.
+fn after(patience: Duration) -> Instant {
+    Instant::now() + patience.min(WAIT_MAX)
+}
+
+/// The time by which a lane is retired: `drain` from now, or from the loss of the device or the
+/// failure of the completion queue, so that all lanes of it together take no longer than one.
 fn retirement(now: Instant, drain: Duration, lost: Option<Instant>) -> Instant {
     match lost {
         Some(lost) => (lost + drain).max(now + DRAIN_MIN),
@@ -590,6 +600,13 @@ mod tests {
             assert_eq!(granted(read, &span, profile), read, "peers get what was permitted");
             assert_eq!(granted(Access::READ_WRITE, &span, profile), Access::READ_WRITE);
         }
+    }
+
+    /// A wait without an end is one of a day.
+    #[test]
+    fn endless_wait_is_a_long_one() {
+        let earliest = Instant::now() + WAIT_MAX;
+        assert!(after(Duration::MAX) >= earliest && after(Duration::ZERO) < earliest);
     }
 
     /// A thousand lanes of a lost device do not wait one after the other.

@@ -131,7 +131,8 @@ impl Device {
         // SAFETY: as above.
         let library = unsafe { &*new(library()) };
         let raw = (&raw const self.context).cast_mut();
-        Nic::over(Arc::new(Context::scripted(library, raw)), config, sink).unwrap()
+        let context = Arc::new(Context::scripted(library, raw));
+        Nic::counting(context, config, sink, Arc::default()).unwrap()
     }
 
     /// The next calls of this name answer so, in turn.
@@ -244,19 +245,19 @@ extern "C" fn close_device(_: *mut ibv_context) -> c_int {
     0
 }
 
-extern "C" fn query_device(_: *mut ibv_context, facts: *mut ibv_device_attr) -> c_int {
+extern "C" fn query_device(context: *mut ibv_context, facts: *mut ibv_device_attr) -> c_int {
     let facts = unsafe { &mut *facts };
     (facts.max_qp, facts.max_qp_wr, facts.max_cqe, facts.max_mr) = (4096, 4096, 65_536, 4096);
     (facts.max_qp_rd_atom, facts.max_qp_init_rd_atom) = (16, 16);
-    0
+    device(context).next("ibv_query_device")
 }
 
-extern "C" fn query_port(_: *mut ibv_context, _: u8, facts: *mut ibv_port_attr) -> c_int {
+extern "C" fn query_port(context: *mut ibv_context, _: u8, facts: *mut ibv_port_attr) -> c_int {
     let facts = unsafe { &mut *facts };
     (facts.state, facts.active_mtu, facts.max_msg_sz) =
         (ibv_port_state::IBV_PORT_ACTIVE, 5, 1 << 30);
     facts.link_layer = 2;
-    0
+    device(context).next("ibv_query_port")
 }
 
 extern "C" fn query_gid_table(

@@ -23,6 +23,7 @@ const DRAIN: Duration = Duration::from_millis(20);
 const COMPLETION_QUEUE_ERROR: u32 = 0;
 const QUEUE_PAIR_FATAL: u32 = 1;
 const DEVICE_FATAL: u32 = 8;
+const PORT_ERROR: u32 = 10;
 const LID_CHANGE: u32 = 11;
 const RETRY_EXCEEDED: u32 = 12;
 
@@ -173,6 +174,58 @@ fn failed_completion_queue_takes_no_lanes() {
     let failures = site.told().failures.clone();
     let [(LANE, error)] = &failures[..] else { panic!("{failures:?}") };
     assert_eq!((error.side, &*error.call), (Side::Local, "asynchronous event"), "{error}");
+}
+
+/// The lanes of a failed completion queue wait for their flush until the same time: that of one
+/// drain.
+#[test]
+fn lanes_of_a_failed_queue_share_a_deadline() {
+    const LANES: u64 = 4;
+    const DRAIN: Duration = Duration::from_secs(1);
+    let site = Site::new(|config| config.drain = DRAIN);
+    site.device.holds.store(true, Ordering::Relaxed);
+    for lane in 0..LANES {
+        site.connect(Lifecycle(lane), 1);
+        site.post(Lifecycle(lane), 1);
+    }
+    let queue = Device::queue(site.device.queue_pairs()[0]);
+    let began = Instant::now();
+    site.device.raise(COMPLETION_QUEUE_ERROR, queue.cast());
+    site.wait("the failures", |told| told.failures.len() == LANES as usize);
+    (0..LANES).for_each(|lane| site.nic.retire(Lifecycle(lane)).unwrap());
+    let took = began.elapsed();
+    assert!(took >= DRAIN && took < 2 * DRAIN, "{took:?} for {LANES} lanes");
+    assert_eq!(site.told().ends.len(), LANES as usize);
+}
+
+/// A device whose calls all fail as those of one that is gone is lost without an event; one that
+/// still answers is not.
+#[test]
+fn device_whose_calls_fail_is_lost_without_an_event() {
+    let site = Site::new(|_| {});
+    site.connect(LANE, 1);
+    site.device.answer("ibv_query_port", &[libc::ENODEV]);
+    assert_eq!(site.nic.create(NEXT, &[1]).unwrap_err().code, libc::ENODEV);
+    assert_eq!(site.nic.lost(), None, "it answers another call");
+    site.device.answer("ibv_query_port", &[libc::ENODEV]);
+    site.device.answer("ibv_query_device", &[libc::EIO]);
+    assert_eq!(site.nic.create(NEXT, &[1]).unwrap_err().code, libc::ENODEV);
+    site.wait("the loss", |told| told.events.contains(&DeviceEvent::DeviceLost));
+    assert_eq!(site.told().failures.len(), 1);
+    assert_eq!(site.nic.lost().map(|lost| lost.code), Some(libc::ENODEV));
+    assert_eq!(site.nic.counters().devices_lost, 1);
+}
+
+/// An event of another port of the device is none of this NIC's.
+#[test]
+fn event_of_another_port_is_ignored() {
+    let site = Site::new(|_| {});
+    for port in [2, 1] {
+        site.device.raise(PORT_ERROR, std::ptr::without_provenance_mut(port));
+    }
+    site.wait("the event of the port", |told| !told.events.is_empty());
+    assert_eq!(site.told().events, [DeviceEvent::PortDown { port: 1 }]);
+    assert_eq!(site.nic.counters().ports_down, 1);
 }
 
 /// A queue that cannot be polled fails like one that ran over, and the NIC goes on with another.

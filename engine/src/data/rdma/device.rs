@@ -8,8 +8,8 @@ use handfast_core::policy::RAILS_MAX;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
 use handfast_transport_rdma::{
-    Connecting, Device, DeviceProfile, GidWanted, Identity, Nic, NicConfig, Port, VerbsError,
-    availability, discover, gid_text, parse_gid, recognise, root,
+    Connecting, Device, DeviceProfile, GidWanted, Identity, Nic, NicConfig, NicCounts, Port,
+    VerbsError, availability, discover, gid_text, parse_gid, recognise, root,
 };
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) fn open(
         open_first(&ranked(known, &listed, options.port, Some(mapped(address))), open)
     } else {
         let ranked = ranked(known, &listed, options.port, listens_at.map(mapped));
-        open_best(&groups(ranked, &listed), open)
+        open_best(&groups(ranked, &listed, options.port), open)
     };
     if nics.is_empty() {
         return Err(none_works(failures));
@@ -59,6 +59,19 @@ pub(super) fn open(
     let names: Vec<String> = nics.iter().map(|nic| nic.device().to_owned()).collect();
     let matrix = (nics.len() > 1).then(|| matrix(options, &names));
     Ok(Opened { nics, matrix, unusable })
+}
+
+/// Opens a lost device again, as it is found now.
+pub(super) fn reopen(
+    device: &str,
+    options: &RdmaOptions,
+    limits: (usize, u32),
+    sink: &Arc<Watch>,
+    counts: &NicCounts,
+) -> Result<Nic, VerbsError> {
+    let listed = discover(&root()).unwrap_or_default();
+    let config = config(device, profile(&listed, device), options, limits);
+    Nic::open_again(config, sink.clone(), counts)
 }
 
 /// Opens each device.
@@ -269,10 +282,10 @@ fn ranked(
 /// Groups ranked devices that can be used together, at most [`RAILS_MAX`] of each kind: bytes are
 /// striped over all of a group, so hardware does not wait for software, nor InfiniBand for
 /// Ethernet.
-fn groups(ranked: Vec<String>, listed: &[Device]) -> Vec<Vec<String>> {
+fn groups(ranked: Vec<String>, listed: &[Device], port: u8) -> Vec<Vec<String>> {
     let kind = |name: &String| {
         let device = listed.iter().find(|device| device.name == *name)?;
-        let link_layer = device.ports.first().map(|port| port.link_layer.clone());
+        let link_layer = used_port(device, port).map(|port| port.link_layer.clone());
         Some((is_refused(device), is_software(device), link_layer))
     };
     let mut groups: Vec<Vec<String>> = Vec::new();

@@ -3,9 +3,10 @@
 #[cfg(test)]
 mod tests;
 
-use super::nics::Nics;
+use super::keeper::{Keeper, Site};
 use super::regions::LocalRegions;
 use super::watch::Watch;
+use crate::data::devices::Devices;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::data::transport::{Offer, RdmaParts, Registered, Transport};
@@ -22,20 +23,19 @@ use handfast_transport::{
     Access, Attempt, Created, DataPath, Endpoints, LaneHandle, NotCreated, Posting, SliceId, Span,
     Step, TransportKind,
 };
-use handfast_transport_rdma::{
-    Nic, NicCounters, RdmaTransport, RegisterOptions, Registration, gid_text,
-};
+use handfast_transport_rdma::{Nic, NicCounters, RdmaTransport, RegisterOptions, gid_text};
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::sync::Arc;
 
 /// Lanes over RDMA, or over TCP if that is allowed and RDMA is unavailable.
 pub(super) struct Lanes<N: Net> {
     choice: Choice<N>,
-    regions: LocalRegions<Registration>,
-    register: RegisterOptions,
+    site: Arc<Site>,
     /// The first device on which peers can write to all registered memory, unless that is accepted.
     exposing: Option<String>,
     offer: Offer,
+    /// The task that opens lost devices again.
+    keeper: Option<Keeper>,
 }
 
 /// The transports, and the choice between them.
@@ -63,58 +63,63 @@ pub(super) struct Policy {
 }
 
 impl<N: Net> Lanes<N> {
-    /// Lanes over the NICs of `rdma`, at least one; with several, `matrix` has their distances to
-    /// memory.
+    /// Lanes over the NICs of `rdma`; with several, `matrix` has their distances to memory.
+    /// `refused` are the errors of the devices that could not be opened.
     pub(super) fn new(
         rdma: RdmaTransport,
-        matrix: Option<Arc<PriorityMatrix>>,
+        (matrix, refused): (Option<Arc<PriorityMatrix>>, Vec<Error>),
         watch: Arc<Watch>,
         parts: RdmaParts<N>,
     ) -> Self {
-        let devices = rdma.nics().map(|nic| {
+        let nics: Vec<_> = rdma.nics().into_iter().flatten().collect();
+        let of_opening = |nic: &Arc<Nic>| {
             let gid = gid_text(nic.gid().entry.address);
             DeviceDescriptor { gid, lid: nic.lid().into(), name: nic.device().to_owned() }
-        });
-        let profiles = || rdma.nics().map(|nic| nic.recognised().profile);
-        let filled = rdma.nics().map(|nic| match nic.recognised().profile.fills_queue_pairs {
+        };
+        let devices = Arc::new(Devices::new(nics.iter().map(of_opening).collect(), refused));
+        let slice_bytes_max = nics.iter().map(|nic| nic.recognised().profile.slice_bytes_max).min();
+        let filled = nics.iter().map(|nic| match nic.recognised().profile.fills_queue_pairs {
             true => u32::try_from(nic.queue_pairs_per_lane()).unwrap_or(u32::MAX),
             false => 1,
         });
-        let (slice_bytes_max, queue_pairs_max) =
-            (profiles().map(|profile| profile.slice_bytes_max).min(), filled.max());
-        let devices = devices.collect();
-        let RdmaParts { options, tcp, fallbacks, clock, entropy, address, .. } = parts;
+        let queue_pairs_max = filled.max();
+        let limits = (parts.lanes_max, parts.lane_depth);
+        let RdmaParts { options, tcp, fallbacks, clock, entropy, address, changed, .. } = parts;
         let transports = Transports { tcp: tcp.is_some(), rdma: true };
-        let unusable = Vec::new();
-        let offer =
-            Offer { transports, devices, matrix, unusable, slice_bytes_max, queue_pairs_max };
-        let policy = Arc::new(Policy { watch, fallbacks, clock, entropy, address });
-        let exposing = exposing(&rdma, options.accepts_exposed_memory);
+        let offer = Offer { transports, devices, matrix, slice_bytes_max, queue_pairs_max };
+        let exposing = exposing(&nics, options.accepts_exposed_memory);
         let kept_bytes_max = if exposing.is_some() { 0 } else { options.kept_bytes_max };
-        Self {
-            choice: Choice { rdma, tcp, policy },
+        let site = Arc::new(Site {
+            rdma: rdma.clone(),
+            region_bytes_max: nics
+                .iter()
+                .map(|nic| nic.region_bytes_max())
+                .min()
+                .unwrap_or(u64::MAX),
             regions: LocalRegions::new(kept_bytes_max),
-            exposing,
             register: RegisterOptions { relaxed_ordering: options.relaxed_ordering },
-            offer,
-        }
+            devices: offer.devices.clone(),
+            watch: watch.clone(),
+            options,
+            limits,
+            changed,
+        });
+        let policy = Arc::new(Policy { watch, fallbacks, clock, entropy, address });
+        Self { choice: Choice { rdma, tcp, policy }, site, exposing, offer, keeper: None }
     }
 
-    /// Records the devices that cannot be used.
-    pub(super) fn without(mut self, unusable: Vec<Error>) -> Self {
-        self.offer.unusable = unusable;
+    /// Starts to open lost devices again. Must be called within a runtime.
+    pub(super) fn kept(mut self) -> Self {
+        let clock = self.choice.policy.clock.clone();
+        self.keeper = Some(Keeper::start(&self.site, clock));
         self
-    }
-
-    fn nics(&self) -> Nics<'_> {
-        Nics { nics: self.choice.rdma.nics().collect(), options: self.register }
     }
 }
 
 /// The first device on which peers can write to all registered memory; `None` if that is accepted,
 /// with a warning.
-fn exposing(rdma: &RdmaTransport, is_accepted: bool) -> Option<String> {
-    let nic = rdma.nics().find(|nic| nic.recognised().profile.grants_remote_write)?;
+fn exposing(nics: &[Arc<Nic>], is_accepted: bool) -> Option<String> {
+    let nic = nics.iter().find(|nic| nic.recognised().profile.grants_remote_write)?;
     let (device, profile) = (nic.device().to_owned(), nic.recognised().profile.name);
     tracing::warn!(
         device,
@@ -178,6 +183,9 @@ impl<N: Net> Choice<N> {
         if limit.is_some() && attempt == Attempt::First {
             self.forget(lifecycle).await?;
         } else if tcp.is_some() {
+            if let Some(device) = self.rdma.lost_device(&peer) {
+                watch.on_device_missed(lifecycle, device);
+            }
             let reason = Error::new(error.side, Stage::Handshake, error);
             fallbacks.tell(reason.at(peer.node.as_str()));
             return Ok(plain);
@@ -354,22 +362,22 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>> {
-        self.regions.find(span)
+        self.site.regions.find(span)
     }
 
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
         if let Some(device) = self.exposing.as_ref().filter(|_| !access.remote_write) {
             return Err(exposed(device));
         }
-        registered(self.regions.serve(&self.nics(), span, access, location))
+        registered(self.site.regions.serve(&self.site.nics(), span, access, location))
     }
 
     fn prepare(&self, span: &Span, location: Option<Location>) -> Registered {
-        registered(self.regions.prepare(&self.nics(), span, location))
+        registered(self.site.regions.prepare(&self.site.nics(), span, location))
     }
 
     fn memory_counters(&self) -> MemoryCounters {
-        self.regions.counters()
+        self.site.regions.counters()
     }
 
     fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
@@ -377,7 +385,7 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn rails(&self, node: &NodeName, devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
-        let ours: Vec<&str> = self.choice.rdma.nics().map(Nic::device).collect();
+        let ours: Vec<&str> = self.offer.devices.names().iter().map(String::as_str).collect();
         let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
         plan_rails(node, &ours, &theirs)
     }

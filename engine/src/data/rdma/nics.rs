@@ -4,7 +4,8 @@ use super::regions::{Devices, Held, OnDevices};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::PIECES_MAX;
 use handfast_transport::{Access, Cut, DeviceId, DeviceKey, Span};
-use handfast_transport_rdma::{Nic, RegisterOptions, Registration};
+use handfast_transport_rdma::{Nic, RdmaTransport, RegisterOptions, Registration, VerbsError};
+use std::sync::Arc;
 use std::thread;
 
 /// Maximum bytes of a slice. Pieces of a registration share as many, so that each slice lies in one.
@@ -12,8 +13,33 @@ const OVERLAP_BYTES: u64 = crate::EngineLimits::SLICE_BYTES_MAX as u64;
 
 /// The NICs, and how memory is registered with them.
 pub(super) struct Nics<'a> {
-    pub(super) nics: Vec<&'a Nic>,
+    pub(super) rdma: &'a RdmaTransport,
     pub(super) options: RegisterOptions,
+    /// Maximum bytes of one registration with each NIC, lost ones included.
+    pub(super) region_bytes_max: u64,
+}
+
+/// A NIC, or the failure by which it was lost.
+type Present = Result<Arc<Nic>, VerbsError>;
+
+impl Nics<'_> {
+    /// The NICs now, in the order of the keys.
+    fn nics(&self) -> Vec<Present> {
+        let of = |nic: Present| nic.and_then(|nic| nic.lost().cloned().map_or(Ok(nic), Err));
+        self.rdma.nics().into_iter().map(of).collect()
+    }
+
+    fn register_pieces(
+        &self,
+        nic: &Nic,
+        span: &Span,
+        access: Access,
+        cut: Cut,
+    ) -> Result<Vec<Registration>, TransportError> {
+        let register = |piece: Span| nic.register_with(piece, access, self.options);
+        let pieces = pieces(span, cut)?.into_iter();
+        pieces.map(register).collect::<Result<_, _>>().map_err(TransportError::from)
+    }
 }
 
 impl Held for Registration {
@@ -25,36 +51,44 @@ impl Held for Registration {
 impl Devices for Nics<'_> {
     type Held = Registration;
 
+    fn present(&self) -> Vec<Option<DeviceId>> {
+        self.nics().into_iter().map(|nic| nic.ok().map(|nic| nic.id())).collect()
+    }
+
     fn register(
         &self,
         span: &Span,
         access: Access,
     ) -> Result<OnDevices<Registration>, TransportError> {
-        let bytes = span.len() as u64;
-        let limits = self.nics.iter().map(|nic| nic.region_bytes_max());
-        let cut = cut(bytes, limits.min().unwrap_or(bytes))?;
-        let pieces = pieces(span, cut)?;
-        // A lost device keeps its place among the keys, with those of no device.
-        let of_nics = on_all(&self.nics, |nic| {
-            let register = |piece: &Span| nic.register_with(piece.clone(), access, self.options);
-            match nic.lost() {
-                Some(_) => Ok(None),
-                None => pieces.iter().map(register).collect::<Result<Vec<_>, _>>().map(Some),
-            }
+        let (bytes, nics) = (span.len() as u64, self.nics());
+        let cut = cut(bytes, self.region_bytes_max.min(bytes))?;
+        // A lost device keeps its place among the keys, with those of no device until it is open
+        // again.
+        let held = on_all(&nics, |nic| match nic {
+            Ok(nic) => self.register_pieces(nic, span, access, cut),
+            Err(_) => Ok(Vec::new()),
         });
-        let of_nics = of_nics.into_iter().collect::<Result<Vec<_>, _>>()?;
-        if let Some(lost) = self.nics.iter().find_map(|nic| nic.lost())
-            && of_nics.iter().all(Option::is_none)
-        {
-            return Err(lost.clone().into());
-        }
+        let held = held.into_iter().collect::<Result<Vec<_>, _>>()?;
         let none = || DeviceKey { device: DeviceId::next(), local: 0, remote: 0 };
-        let key = |of_nic: &Option<Vec<Registration>>, place: usize| {
-            of_nic.as_ref().map_or_else(none, |pieces| pieces[place].key())
+        let key = |of_nic: &Vec<Registration>, place: usize| {
+            of_nic.get(place).map_or_else(none, Registration::key)
         };
-        let by_piece = |place: usize| of_nics.iter().map(move |of_nic| key(of_nic, place));
-        let keys = (0..pieces.len()).flat_map(by_piece).collect();
-        Ok(OnDevices { keys, cut, held: of_nics.into_iter().flatten().flatten().collect() })
+        let by_piece = |place: usize| held.iter().map(move |of_nic| key(of_nic, place));
+        let keys = (0..cut.count() as usize).flat_map(by_piece).collect();
+        Ok(OnDevices { keys, cut, held })
+    }
+
+    fn register_at(
+        &self,
+        place: usize,
+        span: &Span,
+        access: Access,
+        cut: Cut,
+    ) -> Result<(Vec<DeviceKey>, Vec<Registration>), TransportError> {
+        let none = || TransportError::new(Side::Local, "register", "there is no such NIC");
+        let nic = self.nics().into_iter().nth(place).ok_or_else(none)??;
+        let held = self.register_pieces(&nic, span, access, cut)?;
+        Ok((held.iter().map(Registration::key).collect(), held))
     }
 }
 

@@ -3,6 +3,7 @@
 //! Memory that peers may reach has registrations of its own, which transfers of this node never use:
 //! they would keep the peers' key after the end of a segment.
 
+mod renewal;
 #[cfg(test)]
 mod tests;
 
@@ -11,12 +12,12 @@ use crate::data::local::LocalRegion;
 use crate::observe::counters::MemoryCounters;
 use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Access, BlockId, Cut, DeviceKey, DeviceMemory, Memory, Span};
+use handfast_transport::{Access, BlockId, Cut, DeviceId, DeviceKey, DeviceMemory, Memory, Span};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 
 /// Maximum registrations for single transfers, and of those that are kept with their memory. Devices
@@ -31,6 +32,8 @@ const PARTS_LOCATED: usize = 16;
 const LOCATED_PAGE_BYTES: u64 = 4 << 10;
 /// Errors of a device, or of a limit of the process, that has no room for another registration.
 const EXHAUSTED: [i32; 3] = [libc::ENOMEM, libc::ENOSPC, libc::EAGAIN];
+/// Length of the list of regions at which those that have ended are first removed.
+const LIVE_MIN: usize = 64;
 /// For transfers of this node alone.
 const NOBODY: Access = Access { remote_read: false, remote_write: false };
 
@@ -39,12 +42,24 @@ pub(super) trait Devices {
     /// A registration with one device, which holds its span.
     type Held: Held;
 
+    /// The device at each place of the keys; `None` for one that is lost.
+    fn present(&self) -> Vec<Option<DeviceId>>;
+
     /// Registers bytes with every device. Blocks while their pages are pinned.
     fn register(
         &self,
         span: &Span,
         access: Access,
     ) -> Result<OnDevices<Self::Held>, TransportError>;
+
+    /// Registers bytes with the device at a place, in the pieces of a cut. Blocks as above.
+    fn register_at(
+        &self,
+        place: usize,
+        span: &Span,
+        access: Access,
+        cut: Cut,
+    ) -> Result<(Vec<DeviceKey>, Vec<Self::Held>), TransportError>;
 }
 
 /// A registration with one device. Dropping it ends it.
@@ -58,12 +73,18 @@ pub(super) struct OnDevices<H> {
     /// As [`DeviceMemory::in_pieces`] takes them.
     pub(super) keys: Vec<DeviceKey>,
     pub(super) cut: Cut,
-    pub(super) held: Vec<H>,
+    /// The registrations of the pieces with each device; none with one that is lost.
+    pub(super) held: Vec<Vec<H>>,
 }
 
-/// The registrations of a region, one for each device and piece.
+/// The registrations of a region.
 struct Registrations<H: Held> {
-    ending: Option<Ending<H>>,
+    /// Those of the pieces with each device.
+    held: Mutex<Vec<Vec<H>>>,
+    /// The budget that they count in, once they are kept.
+    counted: OnceLock<Counted<H>>,
+    span: Span,
+    access: Access,
     /// Runtime for releasing pages in the background: the last holder may be the device's own
     /// thread.
     background: Option<Handle>,
@@ -71,23 +92,28 @@ struct Registrations<H: Held> {
 
 impl<H: Held> Drop for Registrations<H> {
     fn drop(&mut self) {
-        let ending = self.ending.take();
+        let all = std::mem::take(self.held.get_mut());
+        let ending = Ending { all, counted: self.counted.take() };
         if let Some(background) = self.background.take() {
             background.spawn_blocking(move || drop(ending));
         }
     }
 }
 
+/// A budget, and the bytes that count in it.
+type Counted<H> = (Weak<Shared<H>>, u64);
+
 /// Ends registrations when it is dropped, and gives their bytes back to the budget that they count
 /// in.
 struct Ending<H: Held> {
-    all: Vec<H>,
-    counted: Option<(Weak<Shared<H>>, u64)>,
+    all: Vec<Vec<H>>,
+    counted: Option<Counted<H>>,
 }
 
 impl<H: Held> Drop for Ending<H> {
     fn drop(&mut self) {
-        let kept = self.all.drain(..).filter_map(|held| (!held.end()).then_some(())).count();
+        let held = self.all.drain(..).flatten();
+        let kept = held.filter_map(|held| (!held.end()).then_some(())).count();
         // What a device keeps counts for ever.
         if kept == 0
             && let Some((shared, bytes)) = self.counted.take()
@@ -130,6 +156,25 @@ struct Shared<H: Held> {
     finished: Condvar,
     /// Registrations made with a device.
     made: AtomicU64,
+    live: Mutex<Live<H>>,
+}
+
+/// All regions, for devices that are lost or opened again.
+struct Live<H: Held> {
+    regions: Vec<Region<H>>,
+    /// Length of the list at which those that have ended are removed.
+    prune_at: usize,
+}
+
+struct Region<H: Held> {
+    memory: Weak<DeviceMemory>,
+    registrations: Weak<Registrations<H>>,
+}
+
+impl<H: Held> Clone for Region<H> {
+    fn clone(&self) -> Self {
+        Self { memory: self.memory.clone(), registrations: self.registrations.clone() }
+    }
 }
 
 struct State<H: Held> {
@@ -198,6 +243,7 @@ impl<H: Held> LocalRegions<H> {
             state: Mutex::new(state),
             finished: Condvar::new(),
             made: AtomicU64::new(0),
+            live: Mutex::new(Live { regions: Vec::new(), prune_at: LIVE_MIN }),
         }))
     }
 
@@ -224,7 +270,7 @@ impl<H: Held> LocalRegions<H> {
         let made = self.register_with_room(devices, span, access)?;
         let location = location.unwrap_or_else(|| node_of(span));
         // A dropped segment must lock peers out at once.
-        Ok(region(span, made, location, None, None).region)
+        Ok(self.region(devices, span, access, made, location, None)?.region)
     }
 
     /// Registers memory for transfers of this node, or finds it registered. It stays registered with
@@ -286,8 +332,10 @@ impl<H: Held> LocalRegions<H> {
                 return self.keep(devices, span, Cover::Exact);
             }
         };
-        let counted = Some((Arc::downgrade(&self.0), bytes as u64));
-        let kept = region(&part, made, places_of(&part), counted, Handle::try_current().ok());
+        let background = Handle::try_current().ok();
+        let kept = self.region(devices, &part, NOBODY, made, places_of(&part), background)?;
+        // Not before: `making` gives the bytes of a failure back.
+        let _ = kept.registrations.counted.set((Arc::downgrade(&self.0), bytes as u64));
         let region = Arc::clone(&kept.region);
         making.result = Some(kept);
         Ok(region)
@@ -321,7 +369,8 @@ impl<H: Held> LocalRegions<H> {
     ) -> Result<Arc<LocalRegion>, TransportError> {
         let made = self.register_with_room(devices, span, NOBODY)?;
         let location = location.unwrap_or_else(|| node_of(span));
-        let region = region(span, made, location, None, Handle::try_current().ok()).region;
+        let background = Handle::try_current().ok();
+        let region = self.region(devices, span, NOBODY, made, location, background)?.region;
         self.0.state.lock().passing.insert(span.memory().id(), &region)?;
         Ok(region)
     }
@@ -354,8 +403,12 @@ impl<H: Held> LocalRegions<H> {
         access: Access,
     ) -> Result<OnDevices<H>, TransportError> {
         let made = devices.register(span, access)?;
-        self.0.made.fetch_add(made.held.len() as u64, Ordering::Relaxed);
+        self.count(made.held.iter().map(Vec::len).sum());
         Ok(made)
+    }
+
+    fn count(&self, registrations: usize) {
+        self.0.made.fetch_add(registrations as u64, Ordering::Relaxed);
     }
 
     /// Lets the block tell its end.
@@ -400,20 +453,6 @@ impl Passing {
         });
         self.entries = self.blocks.values().map(Vec::len).sum();
     }
-}
-
-fn region<H: Held>(
-    span: &Span,
-    made: OnDevices<H>,
-    location: Location,
-    counted: Option<(Weak<Shared<H>>, u64)>,
-    background: Option<Handle>,
-) -> Kept<H> {
-    let OnDevices { keys, cut, held } = made;
-    let ending = Some(Ending { all: held, counted });
-    let registrations = Arc::new(Registrations { ending, background });
-    let memory = DeviceMemory::in_pieces(span, cut, keys, Arc::clone(&registrations));
-    Kept { region: Arc::new(LocalRegion::new(memory, location)), registrations }
 }
 
 fn range_of(span: &Span) -> Range<u64> {

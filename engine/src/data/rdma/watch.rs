@@ -1,5 +1,7 @@
 //! Reports of the device's poller thread, in the engine's terms.
 
+use super::keeper::moved;
+use super::notices::Notices;
 use crate::data::fallback::Fallbacks;
 use crate::error::{Cause, Error, Stage};
 use crate::path::is_legacy;
@@ -18,6 +20,8 @@ use tracing::{debug, warn};
 /// A lane, from its creation to its end.
 struct Lane {
     peer: NicPath,
+    /// The device without which the lane runs over TCP, since it was lost.
+    missed: Option<String>,
     /// The first answer was passed to the decision, whose lock stays off the data path after that.
     answered: AtomicBool,
 }
@@ -29,6 +33,7 @@ pub(super) struct Watch {
     clock: Arc<dyn Clock>,
     known: RwLock<BTreeMap<Lifecycle, Lane>>,
     fallback: Mutex<RdmaFallback>,
+    notices: Arc<Notices>,
 }
 
 impl Watch {
@@ -37,8 +42,13 @@ impl Watch {
         fallbacks: Option<Fallbacks>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (known, fallback) = (RwLock::default(), Mutex::default());
-        Self { lanes, fallbacks, clock, known, fallback }
+        let (known, fallback, notices) = (RwLock::default(), Mutex::default(), Arc::default());
+        Self { lanes, fallbacks, clock, known, fallback, notices }
+    }
+
+    /// What the devices report, for the keeper.
+    pub(super) fn notices(&self) -> &Arc<Notices> {
+        &self.notices
     }
 
     /// The decision between RDMA and TCP, locked for one call.
@@ -54,12 +64,36 @@ impl Watch {
             self.fallback().handle_lane_created(lane, peer.clone(), has_alternative);
         }
         let answered = AtomicBool::new(false);
-        self.known.write().insert(lane, Lane { peer, answered });
+        self.known.write().insert(lane, Lane { peer, missed: None, answered });
     }
 
     pub(super) fn remove(&self, lane: Lifecycle) {
         self.known.write().remove(&lane);
         self.fallback().handle_lane_retired(lane);
+    }
+
+    /// A lane runs over TCP, since its device is lost.
+    pub(super) fn on_device_missed(&self, lane: Lifecycle, device: String) {
+        if let Some(lane) = self.known.write().get_mut(&lane) {
+            lane.missed = Some(device);
+        }
+    }
+
+    /// A device is in use again. The lanes that run over TCP in its absence end, and the next use
+    /// it.
+    pub(super) fn on_reopened(&self, device: &str) {
+        let mut known = self.known.write();
+        let missed = known.iter_mut().filter(|(_, lane)| lane.missed.as_deref() == Some(device));
+        let lanes: Vec<Lifecycle> = missed
+            .map(|(lifecycle, lane)| {
+                lane.missed = None;
+                *lifecycle
+            })
+            .collect();
+        drop(known);
+        for lane in lanes {
+            self.on_lane_failed(lane, moved(device));
+        }
     }
 
     /// The peer of a lane, from its creation to its end.
@@ -128,7 +162,10 @@ impl LaneSink for Watch {
 impl NicSink for Watch {
     fn on_device_event(&self, device: &str, event: DeviceEvent) {
         match event {
-            DeviceEvent::DeviceLost => warn!(device, "the RDMA device is lost"),
+            DeviceEvent::DeviceLost => {
+                warn!(device, "the RDMA device is lost");
+                self.notices.on_lost(device);
+            }
             DeviceEvent::PortDown { port } => {
                 warn!(device, port, "the port of the RDMA device went down");
                 // Slices go over other NICs at once. With none the device's retries are the best hope.
@@ -137,8 +174,13 @@ impl NicSink for Watch {
                     let error = TransportError::new(Side::Local, "asynchronous event", detail);
                     self.on_lane_failed(lane, error);
                 }
+                self.notices.on_changed(device);
             }
-            _ => debug!(device, ?event, "an event of the RDMA device"),
+            DeviceEvent::PortActive { .. } | DeviceEvent::AddressesChanged { .. } => {
+                debug!(device, ?event, "an event of the RDMA device");
+                self.notices.on_changed(device);
+            }
+            DeviceEvent::Other(_) => debug!(device, ?event, "an event of the RDMA device"),
         }
     }
 }

@@ -27,7 +27,7 @@ fn names(devices: &[Device]) -> Vec<String> {
 
 fn chosen(devices: &[Device], address: Option<&str>) -> Vec<Vec<String>> {
     let address = address.map(|text| mapped(text.parse().unwrap()));
-    groups(ranked(names(devices), devices, 1, address), devices)
+    groups(ranked(names(devices), devices, 1, address), devices, 1)
 }
 
 fn error(device: &str, detail: &str) -> VerbsError {
@@ -83,11 +83,25 @@ fn device_with_the_listening_address_is_first() {
     assert_eq!(chosen(&devices, None), [["rxe0", "rxe1"]]);
 }
 
+/// The kind of a device is that of the port in use.
+#[test]
+fn link_layer_is_that_of_the_port_in_use() {
+    let two_ports = |name, second| {
+        let first = device(name, "mlx5_core", port("ACTIVE", "Ethernet", "fe80::1"));
+        let second = Port { number: 2, ..port("ACTIVE", second, "fe80::2") };
+        Device { ports: [first.ports, vec![second]].concat(), ..first }
+    };
+    let devices = [two_ports("mlx5_0", "InfiniBand"), two_ports("mlx5_1", "Ethernet")];
+    let of_port = |port| groups(ranked(names(&devices), &devices, port, None), &devices, port);
+    assert_eq!(of_port(1), [["mlx5_0", "mlx5_1"]]);
+    assert_eq!(of_port(2), [["mlx5_0"], ["mlx5_1"]]);
+}
+
 /// A device that the kernel does not list is tried, and never more than there may be rails.
 #[test]
 fn unlisted_devices_are_used_up_to_the_limit() {
     let names: Vec<String> = (0..RAILS_MAX + 1).map(|number| format!("new{number}")).collect();
-    let groups = groups(ranked(names.clone(), &[], 1, None), &[]);
+    let groups = groups(ranked(names.clone(), &[], 1, None), &[], 1);
     assert_eq!(groups, [&names[..RAILS_MAX]]);
 }
 

@@ -14,6 +14,9 @@ const ENDLESS: u64 = u64::MAX;
 struct Counting {
     device: DeviceId,
     room: u64,
+    is_lost: bool,
+    /// The device that came in its place while the first registration was made.
+    replaced_by: Option<DeviceId>,
     calls: AtomicU32,
     live: Arc<Mutex<Live>>,
     /// Deregistrations fail.
@@ -81,7 +84,23 @@ impl Devices for Counting {
         let keys = vec![DeviceKey { device: self.device, local: number, remote: number }];
         let (live, gate) = (Arc::clone(&self.live), Arc::clone(&self.gate));
         let held = Entry { live, span: span.clone(), access, is_sticky: self.is_sticky, gate };
-        Ok(OnDevices { keys, cut, held: vec![held] })
+        Ok(OnDevices { keys, cut, held: vec![vec![held]] })
+    }
+
+    fn register_at(
+        &self,
+        place: usize,
+        span: &Span,
+        access: Access,
+        _: Cut,
+    ) -> Result<(Vec<DeviceKey>, Vec<Entry>), TransportError> {
+        let OnDevices { mut keys, mut held, .. } = self.register(span, access)?;
+        keys[0].device = self.replaced_by.unwrap_or(self.device);
+        Ok((keys, held.swap_remove(place)))
+    }
+
+    fn present(&self) -> Vec<Option<DeviceId>> {
+        vec![(!self.is_lost).then_some(self.replaced_by.unwrap_or(self.device))]
     }
 }
 
@@ -284,6 +303,43 @@ fn failed_deregistration_counts_for_ever() {
 
 const KIB_64: u64 = BYTES as u64;
 
+/// Memory keeps its registrations with the devices that work. Those with a lost one end, and the
+/// one that is opened again gets all regions, in use or kept, also those that were made in its
+/// absence.
+#[test]
+fn regions_follow_a_device_that_is_opened_again() {
+    let (regions, mut devices) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS));
+    let (memory, later) = (block(), block());
+    let served = regions.serve(&devices, &memory.whole(), Access::READ_WRITE, None).unwrap();
+    let used = regions.prepare(&devices, &memory.whole(), None).unwrap();
+    drop(regions.prepare(&devices, &later.whole(), None).unwrap());
+    let before = served.remote_keys();
+    devices.is_lost = true;
+    regions.renew(&devices).unwrap();
+    assert_eq!(devices.live(), (0, 0), "none with the lost device");
+    assert!(regions.find(&later.whole()).is_some(), "the memory is known");
+    (devices.is_lost, devices.device) = (false, DeviceId::next());
+    regions.renew(&devices).unwrap();
+    assert_eq!(devices.live(), (1, 2));
+    assert_ne!(served.remote_keys(), before);
+    assert!(used.memory().local_key(devices.device, &memory.whole()).is_some());
+    regions.renew(&devices).unwrap();
+    assert_eq!((devices.live(), regions.counters().registrations), ((1, 2), 6), "nothing to do");
+    drop(served);
+    assert_eq!(devices.live(), (0, 2), "peers lose the new key at once");
+}
+
+/// A region that was registered while its device was opened again has the key of the new one.
+#[test]
+fn region_made_during_a_reopening_has_the_new_key() {
+    let (regions, mut devices) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS));
+    let old = devices.device;
+    devices.replaced_by = Some(DeviceId::next());
+    let region = regions.prepare(&devices, &block().whole(), None).unwrap();
+    assert_ne!(region.memory().device(0), Some(old));
+    assert_eq!(devices.live(), (0, 1), "that with the old one has ended");
+}
+
 fn block() -> Memory {
     Memory::zeroed(BYTES).unwrap()
 }
@@ -292,6 +348,8 @@ fn devices(room: u64) -> Counting {
     Counting {
         device: DeviceId::next(),
         room,
+        is_lost: false,
+        replaced_by: None,
         calls: AtomicU32::new(0),
         live: Arc::default(),
         is_sticky: false,
