@@ -23,11 +23,13 @@ mod devices;
 mod faults;
 mod lies;
 mod listing;
+mod local;
 mod memory;
 pub mod protocol;
 mod queues;
 mod serve;
 mod server;
+mod sizes;
 mod state;
 mod timers;
 

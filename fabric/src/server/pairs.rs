@@ -4,6 +4,7 @@ use super::{enter_of, enter_open};
 use crate::convert::attributes;
 use crate::protocol::{Answer, PairAttributes, Reply};
 use crate::queues::Pair;
+use crate::sizes::sizes;
 use crate::state::{State, lock, wait};
 use handfast_transport_sim::verbs::QpState;
 use std::collections::VecDeque;
@@ -19,11 +20,15 @@ pub(super) fn create(
     context: u64,
     (send_queue, receive_queue): (u64, u64),
     depths: (u32, u32),
+    (pieces, inline_bytes): ((u32, u32), u32),
     signals_all: bool,
     object: u64,
 ) -> Reply {
     let (nic, mut state) = enter_open(context, "ibv_create_qp")?;
     if ![send_queue, receive_queue].iter().all(|queue| state.queues.contains_key(queue)) {
+        return Err(libc::EINVAL);
+    }
+    if !sizes(state.listed[nic].profile).admit(pieces, inline_bytes) {
         return Err(libc::EINVAL);
     }
     let created = state.fabric.create_queue_pair(nic, depths.0, depths.1);
