@@ -11,11 +11,11 @@ pub(crate) struct Sizes {
     pub(crate) inline_bytes: u32,
 }
 
-/// Returns the sizes of a profile. The specification promises one piece and no inline data.
+/// Returns the sizes of a profile.
 pub(crate) fn sizes(profile: &Profile) -> Sizes {
     let (send_pieces, receive_pieces, read_pieces, inline_bytes) = match profile.name {
-        // RXE_MAX_SGE, and as many bytes as their entries take.
-        "rxe" => (32, 32, 32, 512),
+        // RXE_MAX_SGE, and as many bytes as their entries take. The specification sets no sizes.
+        "rxe" | "strict" => (32, 32, 32, 512),
         // The segments of a work queue entry of 512 bytes; libmlx5's limit for inline data.
         "mlx5" => (30, 32, 30, 828),
         // ICRDMA_MAX_WQ_FRAGMENT_COUNT, ICRDMA_MAX_INLINE_DATA_SIZE.
