@@ -13,7 +13,8 @@ use handfast::rdma::RdmaOptions;
 use handfast::{Access, Engine, Error, Memory, Segment, TransportChoice};
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 const BYTES: usize = 60_000;
 const PLACES: usize = 256;

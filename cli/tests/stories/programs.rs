@@ -38,7 +38,7 @@ const SHORT: [Race; 3] = [
 /// For the night.
 const LONG: [Race; 3] = [
     ("batch-1", "rxe", 12.0, 12.0, |seen| seen.iter().any(|it| it.is(ARRIVED))),
-    ("fo-11", "rxe", 40.0, 8.0, |seen| outage(seen) > 25.0),
+    ("fo-11", "rxe", 40.0, 8.0, |seen| outage(seen) > Duration::from_secs(25)),
     ("fo-20", "rxe", 14.0, 18.0, ends_failing),
 ];
 
@@ -48,7 +48,7 @@ fn races() -> impl Iterator<Item = Race> {
 
 /// A change of the outcome.
 struct Seen {
-    at: f64,
+    at: Duration,
     text: String,
 }
 
@@ -67,10 +67,11 @@ fn ends_failing(seen: &[Seen]) -> bool {
     last.is_some_and(|it| it.is("the read fails"))
 }
 
-/// Seconds from the first failure to the end of the last.
-fn outage(seen: &[Seen]) -> f64 {
-    let first = seen.iter().find(|it| !it.is(READ)).map_or(0.0, |it| it.at);
-    seen.iter().rfind(|it| it.is(READ)).map_or(f64::MAX, |it| it.at - first)
+/// The time from the first failure to the end of the last.
+fn outage(seen: &[Seen]) -> Duration {
+    let first = seen.iter().find(|it| !it.is(READ)).map_or(Duration::ZERO, |it| it.at);
+    let last = seen.iter().rfind(|it| it.is(READ)).map_or(Duration::MAX, |it| it.at);
+    last.saturating_sub(first)
 }
 
 /// The changes that two nodes told, while a script was played.
@@ -85,7 +86,8 @@ fn played(script: &str, profile: &str, program: &Command) -> Vec<Seen> {
     assert!(output.status.success(), "{script}: {text}\n{errors}");
     let seen = |line: &str| {
         let (at, text) = line.split_once(" s  ")?;
-        Some(Seen { at: at.trim().parse().ok()?, text: text.to_owned() })
+        let at = Duration::try_from_secs_f64(at.trim().parse().ok()?).ok()?;
+        Some(Seen { at, text: text.to_owned() })
     };
     let seen: Vec<Seen> = text.lines().filter_map(seen).collect();
     assert!(!seen.is_empty(), "{script}: {text}\n{errors}");

@@ -212,7 +212,8 @@ fn pieces_and_inline_data_move_their_bytes() {
     assert_eq!(to[6..12], [1, 2, 3, 4, 200, 201]);
 
     // A read and a receive scatter.
-    let mut sinks = [piece(&sink, 20, 4), piece(&sink, 30, 4)];
+    let empty = Sge { addr: 0, length: 0, lkey: 0 };
+    let mut sinks = [piece(&sink, 20, 4), empty, piece(&sink, 30, 4)];
     assert_eq!(it.send(&mut [request(4, READ, &mut sinks, &source, 60)]), (0, 1));
     assert_eq!((&to[20..24], &to[30..34]), (&[60, 61, 62, 63][..], &[64, 65, 66, 67][..]));
     let mut sinks = [piece(&sink, 40, 1), piece(&sink, 50, 9)];
@@ -220,27 +221,33 @@ fn pieces_and_inline_data_move_their_bytes() {
     assert_eq!(it.send(&mut [request(5, SEND, &mut three(), &sink, 0)]), (0, 1));
     assert_eq!((to[40], &to[50..55]), (gathered[0], &gathered[1..]));
     assert_eq!(it.completions(), [(4, 0, 8), (7, 0, 0), (5, 0, 6)]);
+    are_limited(&it, &source, &sink);
+}
 
-    // At the limits and past them.
+/// At the limits of the queue pair and past them.
+fn are_limited(it: &Loop, source: &Mr, sink: &Mr) {
+    let mut word = [0_u8; 17];
+    let address = word.as_mut_ptr().expose_provenance() as u64;
+    let mut inline = [Sge { addr: address, length: 4, lkey: 0 }];
     let mut long = [Sge { length: 17, ..inline[0] }];
-    let mut past = request(6, WRITE, &mut long, &sink, 0);
+    let mut past = request(6, WRITE, &mut long, sink, 0);
     past.send_flags |= SEND_INLINE;
-    let mut one_again = [piece(&source, 0, 1)];
-    let fine = request(6, WRITE, &mut one_again, &sink, 0);
+    let mut one_again = [piece(source, 0, 1)];
+    let fine = request(6, WRITE, &mut one_again, sink, 0);
     assert_eq!(it.send(&mut [fine, past]), (INVALID, 1));
-    let mut four = [piece(&source, 0, 1); 4];
-    assert_eq!(it.send(&mut [request(6, WRITE, &mut four, &sink, 0)]), (INVALID, 0));
-    assert_eq!(it.receive(&mut [piece(&sink, 0, 1); 3]), INVALID);
+    let mut four = [piece(source, 0, 1); 4];
+    assert_eq!(it.send(&mut [request(6, WRITE, &mut four, sink, 0)]), (INVALID, 0));
+    assert_eq!(it.receive(&mut [piece(sink, 0, 1); 3]), INVALID);
     assert_eq!(it.completions(), [(6, 0, 1)]);
 
     // Memory of requests that have ended is removed, reported or not: there are fewer keys for it.
-    let mut quiet = request(0, WRITE, &mut inline, &sink, 0);
+    let mut quiet = request(0, WRITE, &mut inline, sink, 0);
     quiet.send_flags = SEND_INLINE;
     let mut quiet = [quiet];
     assert!((0..70_000).all(|_| it.send(&mut quiet) == (0, 1)));
 
     // The device fails on a piece that is not registered.
-    let mut wrong = [piece(&source, 0, 1), piece(&source, 255, 2)];
-    assert_eq!(it.send(&mut [request(8, WRITE, &mut wrong, &sink, 0)]), (0, 1));
+    let mut wrong = [piece(source, 0, 1), piece(source, 255, 2)];
+    assert_eq!(it.send(&mut [request(8, WRITE, &mut wrong, sink, 0)]), (0, 1));
     assert_eq!(it.completions()[0].1, LOCAL_PROTECTION);
 }

@@ -91,7 +91,9 @@ fn gathered(pieces: &[Sge]) -> Result<(Sge, Option<LocalMemory>), c_int> {
     let length = pieces.iter().try_fold(0_u32, |sum, piece| sum.checked_add(piece.length));
     let length = length.filter(|length| *length <= MESSAGE_MAX).ok_or(libc::EINVAL)?;
     let piece = |it: &Sge| Piece { address: it.addr, length: it.length, lkey: it.lkey };
-    let memory = LocalMemory::Pieces(pieces.iter().map(piece).collect());
+    // Devices ask for no key of a piece without bytes.
+    let pieces = pieces.iter().filter(|piece| piece.length > 0);
+    let memory = LocalMemory::Pieces(pieces.map(piece).collect());
     Ok((Sge { length, ..NOTHING }, Some(memory)))
 }
 
