@@ -21,7 +21,7 @@
 //! | `renew` | everything is as at the start of the process; no program has a device open |
 //! | `cut FROM TO`, `mend FROM TO` | a path loses its packets |
 //! | `port DEVICE up`, `port DEVICE down` | the port's state |
-//! | `event DEVICE KIND` | every program that has the device open gets an event of its port |
+//! | `event DEVICE KIND [PORT]` | every program that has the device open gets an event of its port, or of another |
 //! | `mtu DEVICE BYTES` | the maximum packet length of the link |
 //! | `gid DEVICE remove INDEX`, `gid DEVICE add [INDEX]` | an address leaves, or the IPv4 address returns |
 //! | `overrun DEVICE` | every completion queue of the device runs over |
@@ -325,9 +325,10 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
             let nic = nic(state, device)?;
             state.fabric.set_port(nic, *word == "up");
         }
-        ["event", device, kind] => {
+        ["event", device, kind, port @ ..] => {
             let (nic, kind) = (nic(state, device)?, number(kind)?);
-            let event = Event { kind, subject: Subject::Port(1) };
+            let port = port.first().map_or(Ok(1), |port| number(port))?;
+            let event = Event { kind, subject: Subject::Port(port) };
             state.try_raise(nic, event).map_err(|limit| limit.to_string())?;
         }
         ["mtu", device, bytes] => {

@@ -27,11 +27,13 @@ mod faults;
 mod lies;
 mod limit;
 mod listing;
+mod local;
 mod memory;
 pub mod protocol;
 mod queues;
 mod serve;
 mod server;
+mod sizes;
 mod state;
 mod timers;
 

@@ -129,6 +129,8 @@ pub enum Request {
         send_queue: u64,
         receive_queue: u64,
         depths: (u32, u32),
+        pieces: (u32, u32),
+        inline_bytes: u32,
         all: bool,
         object: u64,
     },
@@ -151,6 +153,17 @@ pub enum Request {
         pair: u64,
         requests: Vec<Receive>,
     },
+    /// A send with memory of its own, whose local address and key are unused.
+    PostSendOf {
+        pair: u64,
+        request: Send,
+        memory: LocalMemory,
+    },
+    PostReceiveOf {
+        pair: u64,
+        request: Receive,
+        memory: LocalMemory,
+    },
     Poll {
         queue: u64,
         room: u32,
@@ -167,6 +180,7 @@ pub enum Request {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub enum GidCall {
     Gid,
+    Entry,
     Table,
     Partition,
 }
@@ -227,6 +241,8 @@ pub struct DeviceFacts {
     pub queue_pairs_max: u32,
     pub regions_max: u32,
     pub reads_max: u8,
+    pub pieces_max: u32,
+    pub read_pieces_max: u32,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -281,6 +297,23 @@ pub struct Send {
 pub struct Receive {
     pub wr_id: u64,
     pub local: u64,
+    pub length: u32,
+    pub lkey: u32,
+}
+
+/// The memory of a request that is not one registered range.
+#[derive(Debug, Deserialize, Serialize)]
+pub enum LocalMemory {
+    /// Bytes that were copied when the request was posted.
+    Inline(Vec<u8>),
+    /// Registered ranges.
+    Pieces(Vec<Piece>),
+}
+
+/// A registered range.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Piece {
+    pub address: u64,
     pub length: u32,
     pub lkey: u32,
 }

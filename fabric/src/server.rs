@@ -1,6 +1,7 @@
 //! The devices' side of every call.
 
 pub(crate) mod data;
+mod local;
 mod objects;
 mod pairs;
 
@@ -10,6 +11,7 @@ use crate::descriptor::Signal;
 use crate::limit::{LimitReached, Refusal};
 use crate::protocol::{Answer, DeviceFacts, Element, GidCall, PortFacts, Reply, Request};
 use crate::queues::Subject;
+use crate::sizes::sizes;
 use crate::state::{State, changed, enter, lock};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -109,14 +111,28 @@ pub fn handle(program: u64, request: Request) -> Reply {
             acknowledge(program, object);
             Ok(Answer::Nothing)
         }
-        Request::CreatePair { context, send_queue, receive_queue, depths, all, object } => {
-            pairs::create(context, (send_queue, receive_queue), depths, all, object)
+        Request::CreatePair {
+            context,
+            send_queue,
+            receive_queue,
+            depths,
+            pieces,
+            inline_bytes,
+            all,
+            object,
+        } => {
+            let queues = (send_queue, receive_queue);
+            pairs::create(context, queues, depths, (pieces, inline_bytes), all, object)
         }
         Request::Modify { pair, attributes, mask } => pairs::modify(pair, &attributes, mask),
         Request::QueryPair { pair } => pairs::query(pair),
         Request::DestroyPair { pair } => pairs::destroy(pair),
         Request::PostSend { pair, requests } => data::post_send(pair, &requests),
         Request::PostReceive { pair, requests } => data::post_receive(pair, &requests),
+        Request::PostSendOf { pair, request, memory } => local::post_send(pair, request, memory),
+        Request::PostReceiveOf { pair, request, memory } => {
+            local::post_receive(pair, request, memory)
+        }
         Request::Poll { queue, room } => data::poll(queue, room),
         Request::Arm { queue } => data::arm(queue),
         Request::Command { line } => Ok(Answer::Text(commands::run(&line))),
@@ -146,6 +162,8 @@ fn query_device(context: u64) -> Reply {
         queue_pairs_max: profile.queue_pairs_max,
         regions_max: profile.regions_max,
         reads_max: profile.reads_max.unwrap_or(READS_MAX),
+        pieces_max: sizes(profile).pieces(),
+        read_pieces_max: sizes(profile).read_pieces,
     }))
 }
 
@@ -169,6 +187,7 @@ fn query_port(context: u64, port: u8) -> Reply {
 fn query_gids(context: u64, call: GidCall) -> Reply {
     let call = match call {
         GidCall::Gid => "ibv_query_gid",
+        GidCall::Entry => "ibv_query_gid_ex",
         GidCall::Table => "ibv_query_gid_table",
         GidCall::Partition => "ibv_query_pkey",
     };

@@ -4,6 +4,7 @@ use crate::convert::{event_kind, status_number};
 use crate::devices::{self, Listed};
 use crate::faults::{Faults, Verdict};
 use crate::limit::LimitReached;
+use crate::local::Local;
 use crate::protocol::Completed;
 use crate::queues::{Channel, Context, Event, Pair, Queue, Subject};
 use crate::timers::Timers;
@@ -43,6 +44,7 @@ pub(crate) struct State {
     by_number: BTreeMap<(usize, u32), u64>,
     /// Queues of destroyed queue pairs, whose completions may still come.
     former: BTreeMap<(usize, u32), (u64, u64)>,
+    pub(crate) local: Local,
     pub(crate) dead: BTreeSet<usize>,
     pub(crate) faults: Faults,
     pub(crate) timers: Timers,
@@ -122,6 +124,7 @@ impl State {
             regions: BTreeMap::new(),
             by_number: BTreeMap::new(),
             former: BTreeMap::new(),
+            local: Local::new(),
             dead: BTreeSet::new(),
             faults: Faults::default(),
             timers: Timers::default(),
@@ -174,6 +177,7 @@ impl State {
         self.faults.parked_events.retain(|(_, event)| event.subject != Subject::Pair(id));
         if self.by_number.get(&name) == Some(&id) {
             self.by_number.remove(&name);
+            self.trim_local(name);
             self.former.insert(name, (pair.send_queue, pair.receive_queue));
             self.timers.forget(name);
             if removes {
@@ -396,6 +400,7 @@ impl State {
         });
         self.fabric.crash(nic, handfast_transport_sim::verbs::Rebirth::Anew);
         self.timers.forget_nic(nic);
+        self.local.retain(|(of, _), _| *of != nic);
     }
 
     /// Ends a program's objects, as the kernel does when a process ends.

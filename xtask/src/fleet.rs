@@ -27,6 +27,9 @@ const COMPLETE: &str = ".complete";
 pub(crate) static PACKAGES: Packages =
     Packages::of_system("fleet", &["libibverbs1", "etcd-server"]);
 
+/// A program of the distribution that runs on scripted devices.
+pub(crate) static PERFTEST: Packages = Packages::of_system("perftest", &["perftest"]);
+
 /// Build dependencies of the feature `etcd`.
 pub(crate) const PROTOC: Packages =
     Packages::of_system("protoc", &["protobuf-compiler", "libprotobuf-dev"]);
@@ -66,6 +69,13 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         Step::new("released-nodes", move |deadline| {
             check(project)?;
             tests("released-nodes", "cli/program", &["mooncake::"], deadline)
+        }),
+        Step::new("programs", move |deadline| {
+            check(project)?;
+            if !PERFTEST.is_present(project) {
+                return Err(skipped(PERFTEST.missing()));
+            }
+            tests("programs", "cli/program", &["programs::"], deadline)
         }),
     ]
 }

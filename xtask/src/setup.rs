@@ -100,6 +100,7 @@ pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> 
     steps.extend(guest::packages(stages).iter().copied().map(unpack));
     if stages.contains(&fleet::STAGE) {
         steps.push(unpack(&fleet::PACKAGES));
+        steps.push(unpack(&fleet::PERFTEST));
         steps.extend(fleet::installs(project));
     }
     let budget = if stages.contains(&"release") { BUDGET } else { BUDGET_OF_A_CHANGE };

@@ -31,6 +31,8 @@ mod output;
 #[cfg(feature = "verbs")]
 mod planted;
 #[cfg(feature = "verbs")]
+mod programs;
+#[cfg(feature = "verbs")]
 mod prove;
 #[cfg(feature = "verbs")]
 mod rdma;

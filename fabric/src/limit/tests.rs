@@ -154,6 +154,8 @@ fn queue_past_the_announced_depth_is_refused() {
         send_queue: queues,
         receive_queue: queues,
         depths,
+        pieces: (1, 1),
+        inline_bytes: 0,
         all: false,
         object: 2,
     };
@@ -176,6 +178,8 @@ fn refused_post_past_the_limit_is_out_of_memory() {
         send_queue: queue,
         receive_queue: queue,
         depths: (1, 1),
+        pieces: (1, 1),
+        inline_bytes: 0,
         all: false,
         object: 2,
     });

@@ -36,7 +36,11 @@ pub(super) fn post_send(id: u64, requests: &[Send]) -> Reply {
     Ok(Answer::Posted { count, code })
 }
 
-fn post_one(state: &mut State, (nic, number, id): (usize, u32, u64), request: &Send) -> i32 {
+pub(super) fn post_one(
+    state: &mut State,
+    (nic, number, id): (usize, u32, u64),
+    request: &Send,
+) -> i32 {
     let Send { wr_id, lkey, local, length, rkey, remote: address, .. } = *request;
     let (kind, opcode) = match request.opcode {
         protocol::WRITE => (SendKind::Write { rkey, address }, WRITTEN),

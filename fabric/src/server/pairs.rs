@@ -4,6 +4,7 @@ use super::{enter_of, enter_open};
 use crate::convert::attributes;
 use crate::protocol::{Answer, PairAttributes, QUEUE_DEPTH_MAX, Reply, mask};
 use crate::queues::Pair;
+use crate::sizes::sizes;
 use crate::state::{State, lock, wait};
 use handfast_transport_sim::verbs::QpState;
 use std::collections::VecDeque;
@@ -19,6 +20,7 @@ pub(super) fn create(
     context: u64,
     (send_queue, receive_queue): (u64, u64),
     depths: (u32, u32),
+    (pieces, inline_bytes): ((u32, u32), u32),
     signals_all: bool,
     object: u64,
 ) -> Reply {
@@ -26,7 +28,8 @@ pub(super) fn create(
     if ![send_queue, receive_queue].iter().all(|queue| state.queues.contains_key(queue)) {
         return Err(libc::EINVAL);
     }
-    if depths.0.max(depths.1) > QUEUE_DEPTH_MAX {
+    let is_admitted = sizes(state.listed[nic].profile).admit(pieces, inline_bytes);
+    if !is_admitted || depths.0.max(depths.1) > QUEUE_DEPTH_MAX {
         return Err(libc::EINVAL);
     }
     let created = state.fabric.create_queue_pair(nic, depths.0, depths.1);

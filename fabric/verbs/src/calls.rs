@@ -6,6 +6,8 @@
 //! call of this library and is not destroyed, and structures are of the declared type and large enough.
 #![allow(unsafe_code, clippy::missing_safety_doc)]
 
+mod absent;
+mod chain;
 mod command;
 mod data;
 mod devices;

@@ -12,3 +12,5 @@ mod convert;
 mod descriptor;
 mod link;
 mod objects;
+#[cfg(test)]
+mod tests;

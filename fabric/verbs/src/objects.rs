@@ -42,6 +42,8 @@ pub(crate) struct QueueObject {
 pub(crate) struct PairObject {
     pub(crate) raw: abi::Qp,
     pub(crate) id: u64,
+    /// The limits that it was created with.
+    pub(crate) cap: abi::QpCap,
 }
 
 /// Allocates an object for a program.

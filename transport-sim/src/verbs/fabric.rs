@@ -25,6 +25,8 @@ const MTU_BYTES: u32 = 1_024;
 const EVENTS_MAX: usize = 256;
 /// Maximum broken laws kept for [`Fabric::take_broken_laws`].
 const LAWS_MAX: usize = 64;
+/// The first key of memory that a device reaches for one request alone. No registration comes so far.
+const LOCAL_KEYS_FROM: u32 = 0xffff_0000;
 
 /// Effect of a restart on the numbers and keys of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -282,13 +284,30 @@ impl Fabric {
             return Err(VerbsError::new(call, Errno::Einval));
         }
         let nic = self.nic_mut(nic);
-        if nic.regions.len() as u32 >= nic.profile.regions_max {
+        let registered = nic.regions.range(..LOCAL_KEYS_FROM).count();
+        if registered as u32 >= nic.profile.regions_max {
             return Err(VerbsError::new(call, nic.profile.regions_full));
         }
         let keys = nic.take_keys();
         let bytes = bytes.into();
         nic.regions.insert(keys.rkey, Region { keys, address, bytes, access });
         Ok(keys)
+    }
+
+    /// Adds memory at address 0 for one request: inline data, or the pieces of a list. It is no
+    /// registration, and peers do not know the key. Returns `None` if every such key is in use.
+    pub fn add_local(&mut self, nic: usize, bytes: Bytes, access: Access) -> Option<Keys> {
+        let nic = self.nic_mut(nic);
+        let is_free = |key: &u32| !nic.regions.contains_key(key);
+        let key = (LOCAL_KEYS_FROM..=u32::MAX).rev().find(is_free)?;
+        let keys = Keys { lkey: key, rkey: key };
+        nic.regions.insert(key, Region { keys, address: 0, bytes, access });
+        Some(keys)
+    }
+
+    /// Removes memory of one request.
+    pub fn remove_local(&mut self, nic: usize, keys: Keys) {
+        self.nic_mut(nic).regions.remove(&keys.rkey);
     }
 
     /// Makes the memory registered at `owner` accessible through `nic` too, with the same keys: two

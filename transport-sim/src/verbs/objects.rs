@@ -343,6 +343,11 @@ impl QueuePair {
         self.sent.len()
     }
 
+    /// Returns the requests that the device has not executed to their end: sends, and receives.
+    pub fn queued(&self) -> [usize; 2] {
+        [self.sent.len() + self.held.len() + self.early.len(), self.receives.len()]
+    }
+
     /// Returns the number of accepted work requests whose completion is not polled yet.
     pub fn unsettled(&self) -> u32 {
         self.unsettled

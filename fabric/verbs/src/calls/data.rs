@@ -1,13 +1,18 @@
 //! The calls of the data path.
 
-use super::pairs::pair_id;
+use super::chain::{self, Batch, Linked};
+use super::devices::MESSAGE_MAX;
+use super::pairs::{pair_cap, pair_id};
 use super::queues::queue_id;
 use super::unsupported;
-use crate::abi::{Cq, Qp, ReceiveWr, SEND_INLINE, SEND_SIGNALED, SendWr, Sge, Wc};
+use crate::abi::{Cq, Qp, QpCap, ReceiveWr, SEND_INLINE, SEND_SIGNALED, SendWr, Sge, Wc};
 use crate::link::{call, done};
 use crate::objects::zeroed;
-use handfast_fabric::protocol::{Answer, Completed, READ, Receive, Request, SEND, Send, WRITE};
+use handfast_fabric::protocol::{
+    Answer, Completed, LocalMemory, Piece, READ, Receive, Request, SEND, Send, WRITE,
+};
 use libc::c_int;
+use std::{ptr, slice};
 
 /// Posts a chain of requests. Those before one that is not supported are posted.
 ///
@@ -18,78 +23,96 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut SendWr,
     refused: *mut *mut SendWr,
 ) -> c_int {
-    let mut requests = Vec::new();
-    let (mut next, mut beyond) = (first, 0);
-    // SAFETY: the chain and its pieces are the caller's through the call.
-    while let Some(request) = unsafe { next.as_ref() } {
-        // SAFETY: as above.
-        match unsafe { converted(request) } {
-            Ok(converted) => requests.push(converted),
-            Err(code) => {
-                beyond = code;
-                break;
-            }
-        }
-        next = request.next;
-    }
-    // SAFETY: by the rules of the interface.
-    let answer = call(Request::PostSend { pair: unsafe { pair_id(pair) }, requests });
-    let (count, code) = posted(answer);
-    let code = if code == 0 { beyond } else { code };
-    if code != 0 {
-        let mut at = first;
-        for _ in 0..count {
-            // SAFETY: as many requests of the chain were taken.
-            at = unsafe { (*at).next };
-        }
-        // SAFETY: by the rules of the interface.
-        unsafe { *refused = at };
-    }
-    code
-}
-
-/// Requests taken, and the error.
-fn posted(answer: Result<Answer, c_int>) -> (u32, c_int) {
-    match answer {
-        Ok(Answer::Posted { count, code }) => (count, code),
-        Ok(_) => (0, libc::EPROTO),
-        Err(code) => (0, code),
+    // SAFETY: by the rules of the interface; the chain and its pieces are the caller's through the
+    // call.
+    unsafe {
+        let (id, cap) = (pair_id(pair), pair_cap(pair));
+        let post = |batch| {
+            call(match batch {
+                Batch::Plain(requests) => Request::PostSend { pair: id, requests },
+                Batch::Of(request, memory) => Request::PostSendOf { pair: id, request, memory },
+            })
+        };
+        chain::post(first, refused, |request| converted(request, &cap), post)
     }
 }
 
 /// # Safety
 /// The request's pieces live.
-unsafe fn converted(request: &SendWr) -> Result<Send, c_int> {
+unsafe fn converted(request: &SendWr, cap: &QpCap) -> Result<Linked<Send>, c_int> {
     // SAFETY: by the function's own condition.
-    let piece = unsafe { piece(request.sg_list, request.num_sge) }?;
-    if request.send_flags & SEND_INLINE != 0 {
-        return Err(unsupported("inline data"));
-    }
+    let pieces = unsafe { pieces(request.sg_list, request.num_sge, cap.max_send_sge) }?;
     if ![WRITE, READ, SEND].contains(&request.opcode) {
         return Err(unsupported(&format!("a request of operation {}", request.opcode)));
     }
-    Ok(Send {
+    let (place, memory) = if request.send_flags & SEND_INLINE == 0 {
+        gathered(pieces)?
+    } else if request.opcode == READ {
+        return Err(libc::EINVAL);
+    } else {
+        // SAFETY: as above.
+        unsafe { inlined(pieces, cap.max_inline_data) }?
+    };
+    let request = Send {
         wr_id: request.wr_id,
         opcode: request.opcode,
         signalled: request.send_flags & SEND_SIGNALED != 0,
-        local: piece.addr,
-        length: piece.length,
-        lkey: piece.lkey,
+        local: place.addr,
+        length: place.length,
+        lkey: place.lkey,
         remote: request.remote_addr,
         rkey: request.rkey,
-    })
+    };
+    Ok((request, memory))
 }
 
+/// The pieces of a request.
+///
 /// # Safety
-/// The pieces live.
-unsafe fn piece(list: *mut Sge, count: c_int) -> Result<Sge, c_int> {
-    match count {
-        0 => Ok(Sge { addr: 0, length: 0, lkey: 0 }),
-        // SAFETY: by the function's own condition.
-        1 => Ok(unsafe { *list }),
-        // More than `max_send_sge` of the device.
+/// They live.
+unsafe fn pieces<'a>(list: *mut Sge, count: c_int, count_max: u32) -> Result<&'a [Sge], c_int> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        // Drivers give a queue pair room for one at least.
+        Ok(count) if count <= count_max.max(1) as usize => {
+            // SAFETY: by the function's own condition.
+            Ok(unsafe { slice::from_raw_parts(list, count) })
+        }
         _ => Err(libc::EINVAL),
     }
+}
+
+/// The place of one piece, or several pieces with the length of all.
+fn gathered(pieces: &[Sge]) -> Result<(Sge, Option<LocalMemory>), c_int> {
+    const NOTHING: Sge = Sge { addr: 0, length: 0, lkey: 0 };
+    if let [] | [_] = pieces {
+        return Ok((pieces.first().copied().unwrap_or(NOTHING), None));
+    }
+    let length = pieces.iter().try_fold(0_u32, |sum, piece| sum.checked_add(piece.length));
+    let length = length.filter(|length| *length <= MESSAGE_MAX).ok_or(libc::EINVAL)?;
+    let piece = |it: &Sge| Piece { address: it.addr, length: it.length, lkey: it.lkey };
+    // Devices ask for no key of a piece without bytes.
+    let pieces = pieces.iter().filter(|piece| piece.length > 0);
+    let memory = LocalMemory::Pieces(pieces.map(piece).collect());
+    Ok((Sge { length, ..NOTHING }, Some(memory)))
+}
+
+/// A copy of the bytes of inline data, which need no key.
+///
+/// # Safety
+/// They live.
+unsafe fn inlined(pieces: &[Sge], bytes_max: u32) -> Result<(Sge, Option<LocalMemory>), c_int> {
+    let mut bytes = Vec::new();
+    for piece in pieces {
+        if bytes.len() + piece.length as usize > bytes_max as usize {
+            return Err(libc::EINVAL);
+        }
+        let from = ptr::with_exposed_provenance(piece.addr as usize);
+        // SAFETY: by the function's own condition.
+        bytes.extend_from_slice(unsafe { slice::from_raw_parts(from, piece.length as usize) });
+    }
+    let place = Sge { addr: 0, length: bytes.len() as u32, lkey: 0 };
+    Ok((place, Some(LocalMemory::Inline(bytes))))
 }
 
 /// Posts a chain of receives.
@@ -101,39 +124,23 @@ pub(super) unsafe extern "C" fn post_receive(
     first: *mut ReceiveWr,
     refused: *mut *mut ReceiveWr,
 ) -> c_int {
-    let mut requests = Vec::new();
-    let (mut next, mut beyond) = (first, 0);
-    // SAFETY: the chain and its pieces are the caller's through the call.
-    while let Some(request) = unsafe { next.as_ref() } {
-        // SAFETY: as above.
-        match unsafe { piece(request.sg_list, request.num_sge) } {
-            Ok(piece) => requests.push(Receive {
-                wr_id: request.wr_id,
-                local: piece.addr,
-                length: piece.length,
-                lkey: piece.lkey,
-            }),
-            Err(code) => {
-                beyond = code;
-                break;
-            }
-        }
-        next = request.next;
+    // SAFETY: by the rules of the interface; the chain and its pieces are the caller's through the
+    // call.
+    unsafe {
+        let (id, cap) = (pair_id(pair), pair_cap(pair));
+        let convert = |request: &ReceiveWr| {
+            let pieces = pieces(request.sg_list, request.num_sge, cap.max_recv_sge)?;
+            let (Sge { addr: local, length, lkey }, memory) = gathered(pieces)?;
+            Ok((Receive { wr_id: request.wr_id, local, length, lkey }, memory))
+        };
+        let post = |batch| {
+            call(match batch {
+                Batch::Plain(requests) => Request::PostReceive { pair: id, requests },
+                Batch::Of(request, memory) => Request::PostReceiveOf { pair: id, request, memory },
+            })
+        };
+        chain::post(first, refused, convert, post)
     }
-    // SAFETY: by the rules of the interface.
-    let answer = call(Request::PostReceive { pair: unsafe { pair_id(pair) }, requests });
-    let (count, code) = posted(answer);
-    let code = if code == 0 { beyond } else { code };
-    if code != 0 {
-        let mut at = first;
-        for _ in 0..count {
-            // SAFETY: as many requests of the chain were taken.
-            at = unsafe { (*at).next };
-        }
-        // SAFETY: by the rules of the interface.
-        unsafe { *refused = at };
-    }
-    code
 }
 
 /// Takes completions.

@@ -11,10 +11,8 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
 
-/// Limits of every device that no profile has.
-const PIECES_MAX: c_int = 1;
 /// The longest message, in bytes.
-const MESSAGE_MAX: u32 = 1 << 30;
+pub(super) const MESSAGE_MAX: u32 = 1 << 30;
 /// The network interface of every RoCE address: the loopback, which always exists.
 const INTERFACE: u32 = 1;
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`.
@@ -181,7 +179,7 @@ unsafe extern "C" fn ibv_query_device(context: *mut Context, facts: *mut DeviceA
     filled.page_size_cap = 0xffff_f000;
     filled.max_qp = limit(found.queue_pairs_max);
     filled.max_qp_wr = limit(QUEUE_DEPTH_MAX);
-    (filled.max_sge, filled.max_sge_rd) = (PIECES_MAX, PIECES_MAX);
+    (filled.max_sge, filled.max_sge_rd) = (limit(found.pieces_max), limit(found.read_pieces_max));
     filled.max_cq = limit(found.queue_pairs_max);
     filled.max_cqe = COMPLETIONS_MAX;
     filled.max_mr = limit(found.regions_max);
@@ -296,22 +294,51 @@ unsafe extern "C" fn _ibv_query_gid_table(
     }
     let mut count = 0;
     for (index, gid) in gids.into_iter().enumerate() {
-        let Some((bytes, gid_type)) = gid else { continue };
+        let Some(gid) = gid else { continue };
         if count == room {
             return -(libc::EINVAL as ssize_t);
         }
-        let entry = GidEntry {
-            gid: structured_gid(bytes),
-            gid_index: index as u32,
-            port_num: 1,
-            gid_type,
-            ndev_ifindex: if gid_type == 0 { 0 } else { INTERFACE },
-        };
         // SAFETY: `count` is below the room that the caller has, by the rules of the interface.
-        unsafe { entries.add(count).write(entry) };
+        unsafe { entries.add(count).write(gid_entry(index as u32, gid)) };
         count += 1;
     }
     count as ssize_t
+}
+
+fn gid_entry(index: u32, (bytes, gid_type): ([u8; 16], u32)) -> GidEntry {
+    GidEntry {
+        gid: structured_gid(bytes),
+        gid_index: index,
+        port_num: 1,
+        gid_type,
+        ndev_ifindex: if gid_type == 0 { 0 } else { INTERFACE },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut Context,
+    port: u32,
+    index: u32,
+    entry: *mut GidEntry,
+    flags: u32,
+    entry_bytes: size_t,
+) -> c_int {
+    // SAFETY: by the rules of the interface.
+    let gids = match gids(unsafe { context_id(context) }, GidCall::Entry) {
+        Ok(gids) => gids,
+        Err(code) => return failed(code),
+    };
+    if flags != 0 || entry_bytes != size_of::<GidEntry>() {
+        return failed(unsupported("a GID entry of another form"));
+    }
+    let Some(place) = gids.get(index as usize).filter(|_| port == 1) else {
+        return failed(libc::EINVAL);
+    };
+    let Some(gid) = *place else { return failed(libc::ENODATA) };
+    // SAFETY: by the rules of the interface.
+    unsafe { entry.write(gid_entry(index, gid)) };
+    0
 }
 
 #[unsafe(no_mangle)]

@@ -2,7 +2,7 @@
 
 use super::queues::queue_id;
 use super::{context_id, failed, null, unsupported};
-use crate::abi::{Pd, Qp, QpAttr, QpInitAttr, RELIABLE_CONNECTED};
+use crate::abi::{Pd, Qp, QpAttr, QpCap, QpInitAttr, RELIABLE_CONNECTED};
 use crate::convert::{KNOWN_ATTRIBUTES, mtu_number, pair_attributes};
 use crate::link::{call, done};
 use crate::objects::{PairObject, free, give, zeroed};
@@ -16,10 +16,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> 
     if let Some(what) = beyond(wanted) {
         return null(unsupported(what));
     }
-    let cap = &wanted.cap;
-    if cap.max_send_sge > 1 || cap.max_recv_sge > 1 || cap.max_inline_data > 0 {
-        return null(libc::EINVAL);
-    }
+    let cap = wanted.cap;
     // SAFETY: the structure is made of pointers, numbers and locks of the C library, whose initial
     // value is zero.
     let mut raw: Qp = unsafe { zeroed() };
@@ -28,7 +25,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> 
     raw.pd = domain;
     (raw.send_cq, raw.recv_cq) = (wanted.send_cq, wanted.recv_cq);
     raw.qp_type = wanted.qp_type;
-    let object = give(PairObject { raw, id: 0 });
+    let object = give(PairObject { raw, id: 0, cap });
     // SAFETY: by the rules of the interface, the device is open and both queues exist.
     let (context, send_queue, receive_queue) =
         unsafe { (context_id(context), queue_id(wanted.send_cq), queue_id(wanted.recv_cq)) };
@@ -37,6 +34,8 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> 
         send_queue,
         receive_queue,
         depths: (cap.max_send_wr, cap.max_recv_wr),
+        pieces: (cap.max_send_sge, cap.max_recv_sge),
+        inline_bytes: cap.max_inline_data,
         all: wanted.sq_sig_all != 0,
         object: object.expose_provenance() as u64,
     };
@@ -67,6 +66,15 @@ fn beyond(wanted: &QpInitAttr) -> Option<&'static str> {
     }
     (wanted.send_cq.is_null() || wanted.recv_cq.is_null())
         .then_some("a queue pair without completion queues")
+}
+
+/// The limits of a queue pair.
+///
+/// # Safety
+/// It exists.
+pub(super) unsafe fn pair_cap(pair: *mut Qp) -> QpCap {
+    // SAFETY: by the function's own condition.
+    unsafe { (*pair.cast::<PairObject>()).cap }
 }
 
 /// The name of a queue pair.
@@ -123,12 +131,15 @@ unsafe extern "C" fn ibv_query_qp(
     facts.qp_access_flags =
         access_flag::LOCAL_WRITE | access_flag::REMOTE_WRITE | access_flag::REMOTE_READ;
     facts.port_num = 1;
+    // SAFETY: by the rules of the interface.
+    facts.cap = unsafe { pair_cap(pair) };
     // SAFETY: by the rules of the interface; both structures are the caller's.
     unsafe {
         filled.write(facts);
         (*created).qp_context = (*pair).qp_context;
         ((*created).send_cq, (*created).recv_cq) = ((*pair).send_cq, (*pair).recv_cq);
         (*created).qp_type = (*pair).qp_type;
+        (*created).cap = pair_cap(pair);
     }
     0
 }
