@@ -14,7 +14,7 @@ const FIXED_INTERVAL_NS: u64 = 50_000_000;
 /// Version of the address that `ipv6` adds.
 const ROCE_V2: u8 = 2;
 /// Maximum devices.
-const DEVICES_MAX: usize = 64;
+pub(crate) const DEVICES_MAX: usize = 64;
 
 /// A device of the list.
 #[derive(Clone, Copy, Debug)]

@@ -32,6 +32,7 @@ pub fn serve(socket: &Path, devices: &str) -> io::Result<()> {
         return Err(io::Error::other(why.clone()));
     }
     *lock() = state;
+    crate::instant::on_shared();
     let listener = UnixListener::bind(socket)?;
     let accept = move || {
         let connections = std::sync::Arc::new(());

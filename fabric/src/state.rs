@@ -3,6 +3,7 @@
 use crate::convert::{event_kind, status_number};
 use crate::devices::{self, Listed};
 use crate::faults::{Faults, Verdict};
+use crate::instant;
 use crate::protocol::Completed;
 use crate::queues::{Channel, Context, Event, Pair, Queue, Subject};
 use crate::timers::Timers;
@@ -36,8 +37,8 @@ pub(crate) struct State {
     pub(crate) channels: BTreeMap<u64, Channel>,
     pub(crate) queues: BTreeMap<u64, Queue>,
     pub(crate) pairs: BTreeMap<u64, Pair>,
-    /// The open device of each region, by device and key.
-    pub(crate) regions: BTreeMap<(usize, u32), (u64, Keys)>,
+    /// The regions by device and remote key.
+    pub(crate) regions: BTreeMap<(usize, u32), Registered>,
     /// The present queue pair of a number.
     by_number: BTreeMap<(usize, u32), u64>,
     /// Queues of destroyed queue pairs, whose completions may still come.
@@ -49,6 +50,16 @@ pub(crate) struct State {
     pub(crate) arrived: BTreeMap<usize, u64>,
     laws: Vec<String>,
     next_id: u64,
+}
+
+/// A region of a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registered {
+    /// The open device.
+    pub(crate) context: u64,
+    pub(crate) keys: Keys,
+    /// Its first address in the program.
+    pub(crate) place: usize,
 }
 
 /// Locks the state.
@@ -318,6 +329,13 @@ impl State {
             return self.lose_completion(id);
         }
         queue.entries.push_back(entry);
+        instant::on_added(queue.nic);
+        self.signal(id);
+    }
+
+    /// Raises the event of a queue that is armed.
+    pub(crate) fn signal(&mut self, id: u64) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
         if std::mem::take(&mut queue.is_armed) {
             let channel = queue.channel;
             if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel))
@@ -380,8 +398,8 @@ impl State {
         let queues: Vec<u64> = self.queues.iter().filter_map(of).collect();
         queues.into_iter().for_each(|queue| self.remove_queue(queue));
         self.channels.retain(|_, channel| channel.context != context);
-        let of = |region: &(&(usize, u32), &(u64, Keys))| region.1.0 == context;
-        let regions: Vec<_> = self.regions.iter().filter(of).map(|(at, it)| (*at, it.1)).collect();
+        let of = |region: &(&(usize, u32), &Registered)| region.1.context == context;
+        let regions: Vec<_> = self.regions.iter().filter(of).map(|(at, it)| (*at, it.keys)).collect();
         for ((nic, rkey), keys) in regions {
             if is_alive {
                 let _ = self.fabric.deregister(nic, keys);

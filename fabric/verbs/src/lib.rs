@@ -10,5 +10,6 @@ mod abi;
 mod calls;
 mod convert;
 mod descriptor;
+mod instant;
 mod link;
 mod objects;
