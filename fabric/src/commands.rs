@@ -31,7 +31,7 @@
 //! | `pairs DEVICE` | a line for each queue pair: number, state, peer's number, outstanding work |
 //! | `packets DEVICE` | packets that came to the device |
 //! | `queues DEVICE` | the number of completion queues |
-//! | `instant DEVICE [copying] [every NANOS]` | it answers posts at once, or one in as many nanoseconds; it copies bytes or not |
+//! | `instant DEVICE [copying] [every NANOS]` | it answers posts at once, or at this rate |
 //! | `instant DEVICE off` | it answers as the tables do |
 //! | `laws` | a line for each broken law since the last time |
 use crate::convert::status;

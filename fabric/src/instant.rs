@@ -1,9 +1,10 @@
 //! Devices that answer a post at once, to measure the programs on them.
 //!
-//! While a device is instant, the library carries out its writes and reads within the call that posts
-//! them, without the lock and the tables of the devices. A request that the tables would not complete
-//! at once goes to them: its queue pair or its peer's is not connected, a key or a range is wrong, a
-//! path is cut, or a test holds or fails something. The depth of a queue pair is not checked.
+//! While a device is instant, the library carries out its writes and reads within the call that
+//! posts them, without the lock and the tables of the devices. A request that the tables would not
+//! complete at once goes to them: its queue pair or its peer's is not connected, a key or a range
+//! is wrong, a path is cut, or a test holds or fails something. The depth of a queue pair is not
+//! checked.
 
 use crate::devices::DEVICES_MAX;
 use crate::state::{State, lock};
@@ -87,8 +88,8 @@ pub enum Use {
 }
 
 impl Region {
-    /// The place of a range in this process; `None` if the region does not have the range or does not
-    /// permit the use.
+    /// The place of a range in this process; `None` if the region does not have the range or does
+    /// not permit the use.
     pub fn place(&self, address: u64, length: u32, purpose: Use) -> Option<usize> {
         let permitted = match purpose {
             Use::Source => true,

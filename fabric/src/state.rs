@@ -399,7 +399,8 @@ impl State {
         queues.into_iter().for_each(|queue| self.remove_queue(queue));
         self.channels.retain(|_, channel| channel.context != context);
         let of = |region: &(&(usize, u32), &Registered)| region.1.context == context;
-        let regions: Vec<_> = self.regions.iter().filter(of).map(|(at, it)| (*at, it.keys)).collect();
+        let regions: Vec<_> =
+            self.regions.iter().filter(of).map(|(at, it)| (*at, it.keys)).collect();
         for ((nic, rkey), keys) in regions {
             if is_alive {
                 let _ = self.fabric.deregister(nic, keys);

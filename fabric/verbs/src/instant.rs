@@ -66,8 +66,8 @@ fn now_ns() -> u64 {
     BEGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Carries out the requests of a chain that complete at once; returns the first of the others, which
-/// may be null.
+/// Carries out the requests of a chain that complete at once; returns the first of the others,
+/// which may be null.
 ///
 /// # Safety
 /// As for `ibv_post_send`.

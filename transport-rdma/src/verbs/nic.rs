@@ -12,6 +12,7 @@ use super::objects::{Channel, Domain, Place, RegionLimits};
 use super::poller::{Poller, waker};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::{DeviceEvent, NicSink};
+use super::sweeper::Sweeper;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
@@ -45,6 +46,7 @@ pub(super) struct Shared {
     pub(super) stopped: AtomicBool,
     pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
+    pub(super) sweeper: Sweeper,
     pub(super) profile: &'static DeviceProfile,
     pub(super) patience: Duration,
     /// Time of the device's loss.
@@ -199,6 +201,7 @@ impl Nic {
             stopped: AtomicBool::new(false),
             sink,
             counts: Arc::default(),
+            sweeper: Sweeper::default(),
             profile,
             patience: config.patience(profile),
             scratch: scratch(&domain, profile)?,

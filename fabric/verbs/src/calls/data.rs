@@ -3,8 +3,8 @@
 use super::pairs::pair_id;
 use super::unsupported;
 use crate::abi::{Cq, Qp, ReceiveWr, SEND_INLINE, SEND_SIGNALED, SendWr, Sge, Wc};
-use crate::link::{call, done};
 use crate::instant::{self, nic_of};
+use crate::link::{call, done};
 use crate::objects::{QueueObject, zeroed};
 use handfast_fabric::instant::added;
 use handfast_fabric::protocol::{Answer, Completed, READ, Receive, Request, SEND, Send, WRITE};
