@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Names the folder in which parent and program meet.
@@ -17,6 +18,8 @@ const FOLDER: &str = "HANDFAST_COST";
 const INSTRUCTIONS_MAX: u64 = 10_000_000;
 /// Longest wait for the program to be ready.
 const READY_MAX: Duration = Duration::from_secs(60);
+/// Longest time of all sections; the program is killed then.
+const COUNTED_MAX: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Cost of a section.
@@ -65,6 +68,15 @@ fn wait_until(is_so: impl Fn() -> bool) -> io::Result<()> {
 pub fn costs(mut command: Command, sections: usize) -> io::Result<Vec<Cost>> {
     let folder = tempfile::tempdir()?;
     let mut child = command.env(FOLDER, folder.path()).spawn()?;
+    let process = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
+    let (_over, is_over) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        // A thread that waits for one that stands still never goes on.
+        if is_over.recv_timeout(COUNTED_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // SAFETY: the call takes two numbers; the child is not reaped before the channel ends.
+            unsafe { libc::kill(process, libc::SIGKILL) };
+        }
+    });
     let mut threads = Vec::new();
     let counted = counted(&child, folder.path().to_owned(), sections, &mut threads);
     child.kill()?;
