@@ -25,8 +25,6 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Most instructions of a slice, as tests are built: without optimisation of the engine and the
 /// backend.
 const INSTRUCTIONS_PER_SLICE: u64 = 8_000;
-/// System calls of a batch.
-const SYSTEM_CALLS_PER_BATCH: u64 = 0;
 /// Allocations of a batch: the list of its requests, which doubles from 16 to 32, its report with
 /// the channel that brings it, and the caller's future.
 const ALLOCATIONS: [u64; 2] = [5, 6];
@@ -113,7 +111,7 @@ fn slice_makes_no_system_call_and_few_instructions() {
         Err(error) => panic!("{error}"),
     };
     println!("{costs:?}");
-    assert!(costs.iter().all(|it| it.system_calls <= SYSTEM_CALLS_PER_BATCH), "{costs:?}");
+    assert!(costs.iter().all(|it| it.system_calls == 0), "{costs:?}");
     let instructions = costs[1].instructions.saturating_sub(costs[0].instructions);
     let of_slice = instructions / (STEPPED[1] - STEPPED[0]) as u64;
     println!("a slice takes {of_slice} instructions");

@@ -81,7 +81,8 @@ impl Rounds {
             (0..batches).for_each(|_| side());
             (nanos() - began) / (batches * requests) as f64
         };
-        (took(&mut one), took(&mut other));
+        took(&mut one);
+        took(&mut other);
         Self((0..ROUNDS).map(|_| (took(&mut one), took(&mut other))).collect())
     }
 
