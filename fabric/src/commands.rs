@@ -32,9 +32,12 @@
 //! | `pairs DEVICE` | a line for each queue pair: number, state, peer's number, outstanding work |
 //! | `packets DEVICE` | packets that came to the device |
 //! | `queues DEVICE` | the number of completion queues |
+//! | `instant DEVICE [copying] [every NANOS]` | it answers posts at once, or at this rate |
+//! | `instant DEVICE off` | it answers as the tables do |
 //! | `laws` | a line for each broken law since the last time |
 use crate::convert::status;
 use crate::faults::{Effect, HELD_MAX, PLANTED_MAX, Planted, take_all};
+use crate::instant;
 use crate::limit::LimitReached;
 use crate::queues::{Event, Subject};
 use crate::state::{State, changed, lock};
@@ -43,7 +46,10 @@ use std::fmt::Write;
 
 /// Runs a command.
 pub(crate) fn run(line: &str) -> Result<String, String> {
-    let result = execute(&mut lock(), line);
+    let mut state = lock();
+    let result = execute(&mut state, line);
+    instant::on_command(&state);
+    drop(state);
     changed();
     result
 }
@@ -95,6 +101,11 @@ pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
                 return Err("a device is open, or a call is held".to_owned());
             }
             *state = State::new(&state.list.clone());
+            instant::reset();
+            NOTHING
+        }
+        ["instant", device, how @ ..] => {
+            instant::set(nic(state, device)?, how)?;
             NOTHING
         }
         ["laws"] => Ok(state.take_broken_laws().join("\n")),
@@ -281,7 +292,11 @@ fn queue_pairs(state: &mut State, words: &[&str]) -> Answer {
 
 fn questions(state: &State, words: &[&str]) -> Answer {
     match words {
-        ["count", device, call] => Ok(state.faults.count(nic(state, device)?, call).to_string()),
+        ["count", device, call] => {
+            let nic = nic(state, device)?;
+            let instant = if *call == "ibv_post_send" { instant::posts(nic) } else { 0 };
+            Ok((state.faults.count(nic, call) + instant).to_string())
+        }
         ["waiting", device, call] => {
             let nic = nic(state, device)?;
             let waits = state.faults.waiting.values().filter(|held| {

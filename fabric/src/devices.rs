@@ -17,7 +17,7 @@ const NANOSECONDS_PER_MS: u64 = 1_000_000;
 /// Version of the address that `ipv6` adds.
 const ROCE_V2: u8 = 2;
 /// Maximum devices.
-const DEVICES_MAX: usize = 64;
+pub(crate) const DEVICES_MAX: usize = 64;
 
 /// A device of the list.
 #[derive(Clone, Copy, Debug)]

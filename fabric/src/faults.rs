@@ -105,6 +105,16 @@ impl Faults {
         }
     }
 
+    /// Whether anything is held, or fails.
+    pub(crate) fn has_any(&self) -> bool {
+        !(self.planted.is_empty()
+            && self.waiting.is_empty()
+            && self.packets.is_empty()
+            && self.parked_packets.is_empty()
+            && self.completions.is_empty()
+            && self.parked_completions.is_empty())
+    }
+
     /// Returns the calls so far.
     pub(crate) fn count(&self, nic: usize, call: &str) -> u64 {
         let of = |((of, name), count): (&(usize, &'static str), &u64)| {

@@ -16,7 +16,8 @@
 //!
 //! Packets arrive as soon as they are sent, unless a command holds them. A lost packet is sent again
 //! when the queue pair's timer expires, in real time. Commands ([`command`]) hold, fail and release
-//! calls, packets, completions and events, and change ports, paths and devices.
+//! calls, packets, completions and events, and change ports, paths and devices. [`instant`] devices
+//! answer without any of it.
 #![cfg(target_os = "linux")]
 
 mod commands;
@@ -24,6 +25,7 @@ mod convert;
 mod descriptor;
 mod devices;
 mod faults;
+pub mod instant;
 mod lies;
 mod limit;
 mod listing;

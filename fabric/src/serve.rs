@@ -38,6 +38,7 @@ pub fn serve(socket: &Path, devices: &str) -> io::Result<()> {
         return Err(io::Error::other(why.clone()));
     }
     *lock() = state;
+    crate::instant::on_shared();
     let listener = UnixListener::bind(socket)?;
     spawn("fabric socket", move || accept(&listener))
 }

@@ -8,6 +8,7 @@ mod pairs;
 use crate::commands;
 use crate::convert::{gid_bytes, gid_type, lid};
 use crate::descriptor::Signal;
+use crate::instant;
 use crate::limit::{LimitReached, Refusal};
 use crate::protocol::{Answer, DeviceFacts, Element, GidCall, PortFacts, Reply, Request};
 use crate::queues::Subject;
@@ -72,6 +73,21 @@ fn enter_open(
 /// # Errors
 /// The error number of the call.
 pub fn handle(program: u64, request: Request) -> Reply {
+    let is_frequent = matches!(
+        request,
+        Request::Poll { .. }
+            | Request::Arm { .. }
+            | Request::TakeQueueEvent { .. }
+            | Request::AcknowledgeQueue { .. }
+    );
+    let reply = carry_out(program, request);
+    if !is_frequent {
+        instant::on_change();
+    }
+    reply
+}
+
+fn carry_out(program: u64, request: Request) -> Reply {
     match request {
         Request::Devices => Ok(devices()),
         Request::OpenDevice { nic, events } => objects::open_device(program, nic, events),

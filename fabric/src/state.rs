@@ -3,6 +3,7 @@
 use crate::convert::{event_kind, status_number};
 use crate::devices::{self, Listed};
 use crate::faults::{Faults, Verdict};
+use crate::instant;
 use crate::limit::LimitReached;
 use crate::local::Local;
 use crate::protocol::Completed;
@@ -38,8 +39,8 @@ pub(crate) struct State {
     pub(crate) channels: BTreeMap<u64, Channel>,
     pub(crate) queues: BTreeMap<u64, Queue>,
     pub(crate) pairs: BTreeMap<u64, Pair>,
-    /// The open device of each region, by device and key.
-    pub(crate) regions: BTreeMap<(usize, u32), (u64, Keys)>,
+    /// The regions by device and remote key.
+    pub(crate) regions: BTreeMap<(usize, u32), Registered>,
     /// The present queue pair of a number.
     by_number: BTreeMap<(usize, u32), u64>,
     /// Queues of destroyed queue pairs, whose completions may still come.
@@ -54,6 +55,16 @@ pub(crate) struct State {
     /// Broken laws past the limit.
     laws_dropped: u64,
     next_id: u64,
+}
+
+/// A region of a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registered {
+    /// The open device.
+    pub(crate) context: u64,
+    pub(crate) keys: Keys,
+    /// Its first address in the program.
+    pub(crate) place: usize,
 }
 
 /// Locks the state.
@@ -361,6 +372,13 @@ impl State {
             return self.lose_completion(id);
         }
         queue.entries.push_back(entry);
+        instant::on_added(queue.nic);
+        self.signal(id);
+    }
+
+    /// Raises the event of a queue that is armed.
+    pub(crate) fn signal(&mut self, id: u64) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
         if std::mem::take(&mut queue.is_armed) {
             let (nic, channel) = (queue.nic, queue.channel);
             match channel.and_then(|channel| self.channels.get_mut(&channel)) {
@@ -429,8 +447,9 @@ impl State {
         let queues: Vec<u64> = self.queues.iter().filter_map(of).collect();
         queues.into_iter().for_each(|queue| self.remove_queue(queue));
         self.channels.retain(|_, channel| channel.context != context);
-        let of = |region: &(&(usize, u32), &(u64, Keys))| region.1.0 == context;
-        let regions: Vec<_> = self.regions.iter().filter(of).map(|(at, it)| (*at, it.1)).collect();
+        let of = |region: &(&(usize, u32), &Registered)| region.1.context == context;
+        let regions: Vec<_> =
+            self.regions.iter().filter(of).map(|(at, it)| (*at, it.keys)).collect();
         for ((nic, rkey), keys) in regions {
             if is_alive {
                 let _ = self.fabric.deregister(nic, keys);

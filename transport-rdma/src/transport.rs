@@ -21,7 +21,7 @@ use slots::Slots;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use steps::{Place, Steps};
 use tokio::runtime::Handle;
 
@@ -33,8 +33,6 @@ pub const RAIL_PROBE_MAX: Duration = Duration::from_secs(5);
 pub const PEER_PROBE_MAX: Duration = Duration::from_secs(4);
 /// Longest time that a waiting thread looks for a completion before it sleeps.
 pub const CALLER_SPIN_MAX: Duration = Duration::from_micros(200);
-/// Looks of a waiting thread per reading of the clock.
-const LOOKS_PER_CLOCK_READING: u32 = 64;
 /// Bits of a packet sequence number.
 const PSN_BITS: u32 = 24;
 const PSN_MASK: u32 = (1 << PSN_BITS) - 1;
@@ -221,11 +219,11 @@ impl DataPath for RdmaTransport {
         self.try_withdraw(lane, slice);
     }
 
-    /// Looks for the report of a completion while the NIC's own thread polls, and no longer than
+    /// Takes the completions of the lane's NIC while its own thread polls, and no longer than
     /// [`CALLER_SPIN_MAX`]. With [`Polling::Event`](crate::Polling::Event) it returns at once.
     fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
         if let Some(nic) = self.inner.connected(lane) {
-            spin(nic.spin().min(CALLER_SPIN_MAX), is_done);
+            nic.attend(nic.spin().min(CALLER_SPIN_MAX), is_done);
         }
     }
 
@@ -378,22 +376,6 @@ impl Inner {
     ) -> Result<(), TransportError> {
         let nic = self.nic(&peer)?;
         Ok(self.steps.run(&peer, move || nic.skip_numbers(count)).await?)
-    }
-}
-
-/// Looks until something is done or the time is over.
-fn spin(limit: Duration, is_done: &mut dyn FnMut() -> bool) {
-    if limit.is_zero() {
-        return;
-    }
-    let begun = Instant::now();
-    while begun.elapsed() < limit {
-        for _ in 0..LOOKS_PER_CLOCK_READING {
-            if is_done() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
     }
 }
 

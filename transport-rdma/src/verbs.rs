@@ -25,6 +25,7 @@ mod rounds;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sink;
+mod sweeper;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -39,8 +40,8 @@ pub use counters::{NicCounts, NicLoad};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{
-    BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
-    BareRegion, BareRequest, BareRights,
+    BareAddress, BareAttributes, BareChain, BareCompletion, BareKind, BareNic, BareQueuePair,
+    BareReceive, BareRegion, BareRequest, BareRights,
 };
 pub use prove::{
     Assumption, Behaviour, Expected, Measured, Observed, Proof, ProvenDevice, Verdict, prove,

@@ -8,6 +8,7 @@ mod page;
 mod targets;
 
 use crate::project::Project;
+use crate::verbs::VerbsBuild;
 use anyhow::{Context, Result, ensure};
 use figures::Figures;
 use std::fs;
@@ -27,7 +28,7 @@ const PEERS: &str = "1000";
 /// thousand peers. Each round also measures one TCP socket between two processes. Ratios are
 /// medians of the rounds' ratios, so they roughly hold on a busy machine too. One process runs on
 /// the first processor, the other on the last. Slices are also measured in the engine alone, without a
-/// network or device.
+/// network or device, and over verbs on scripted devices.
 ///
 /// Writes `bench.json` and `README.md`. Takes about six minutes after the build, with
 /// --quick less than one.
@@ -58,6 +59,9 @@ struct Part {
 
 /// The engine's benchmark of slices.
 const SLICES: [&str; 6] = ["bench", "--quiet", "-p", "handfast", "--bench", "slices"];
+/// The engine's benchmark of slices over verbs.
+const VERBS: [&str; 8] =
+    ["bench", "--quiet", "-p", "handfast", "--features", "bare", "--bench", "verbs"];
 /// Timeout after which a run is killed.
 const LIMIT: Duration = Duration::from_secs(300);
 const PARTS: [Part; 2] = [
@@ -106,6 +110,10 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let slices = project.cargo(&SLICES);
     let output = project.run(slices, "bench-slices", Instant::now() + LIMIT)?;
     figures.add(output.lines().find(|line| line.starts_with('{')).unwrap_or_default())?;
+    match VerbsBuild::prepare(&project, Instant::now() + LIMIT) {
+        Ok(verbs) => figures.add(&over_verbs(&project, &verbs)?)?,
+        Err(error) => println!("not measured: slices over verbs: {error:#}"),
+    }
     figures.took(began.elapsed());
     let targets = targets::judge(&figures);
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
@@ -123,6 +131,21 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         targets.len()
     );
     Ok(!arguments.check || missed == 0)
+}
+
+/// Measures slices over verbs, and returns the line of the result.
+fn over_verbs(project: &Project, verbs: &VerbsBuild) -> Result<String> {
+    println!("measuring slices over verbs, on scripted devices");
+    let command = || {
+        let mut command = project.cargo(&VERBS);
+        verbs.apply(&mut command);
+        command
+    };
+    // A build here has no limit.
+    let built = command().arg("--no-run").status().context("cargo bench")?;
+    ensure!(built.success(), "the benchmark of verbs does not build: {built}");
+    let output = project.run(command(), "bench-verbs", Instant::now() + LIMIT)?;
+    Ok(output.lines().find(|line| line.starts_with('{')).unwrap_or_default().to_owned())
 }
 
 /// Returns the first processor that this process may use, for one side, and the last, for the

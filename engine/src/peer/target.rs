@@ -19,7 +19,7 @@ use crate::peer::near::Near;
 use crate::peer::opening::LaneOpening;
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
-use handfast_core::policy::LaneUsage;
+use handfast_core::policy::{LaneUsage, RAILS_MAX};
 use handfast_core::target::{self, TargetConfig, TargetOutput};
 use handfast_core::transfer::{
     Affinity, BatchId, BatchOutcome, BatchReport, Cause as BatchCause, LocalSpan, Request,
@@ -64,6 +64,10 @@ pub(crate) struct LaneStatus {
 /// Maximum bytes of a batch worth polling for. Larger ones take longer than a waiter polls (80
 /// microseconds at 3 GiB/s), and far longer than a wake-up.
 const POLLED_BYTES_MAX: u64 = 256 << 10;
+/// Polls of several lanes in turns per look at the time.
+const POLLS_PER_TIME: u32 = 64;
+/// Longest time of polling several lanes in turns.
+const POLLED_IN_TURNS_MAX: Duration = Duration(100_000);
 
 /// Parts of a target.
 pub(crate) struct TargetParts {
@@ -325,27 +329,43 @@ impl Target {
 
     /// Polls for the completion of a batch for a while, on a thread that would sleep otherwise.
     pub(crate) fn busy_poll(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
-        if let Some(lane) = self.soon_ending(batch) {
-            self.parts.data_path.busy_poll(lane, is_done);
+        let lanes = self.soon_ending(batch);
+        let mut known = lanes.iter().flatten();
+        let Some(first) = known.next() else { return };
+        if known.next().is_none() {
+            return self.parts.data_path.busy_poll(*first, is_done);
+        }
+        let until = self.parts.clock.now() + POLLED_IN_TURNS_MAX;
+        for (polls, lane) in (0_u32..).zip(lanes.iter().flatten().cycle()) {
+            let (mut has_polled, mut is_over) = (false, false);
+            self.parts.data_path.busy_poll(*lane, &mut || {
+                (has_polled, is_over) = (true, is_done());
+                true
+            });
+            let is_late = polls.is_multiple_of(POLLS_PER_TIME) && self.parts.clock.now() >= until;
+            if is_over || !has_polled || is_late {
+                return;
+            }
         }
     }
 
     /// Requests a poll for the completion of a batch, on behalf of a waiting task.
     pub(crate) fn request_poll(&self, batch: BatchId) {
-        if let Some(lane) = self.soon_ending(batch) {
+        if let [Some(lane), None, ..] = self.soon_ending(batch) {
             self.parts.data_path.request_poll(lane);
         }
     }
 
-    /// Returns the lane over which a batch will probably complete soon; `None` with several lanes.
-    fn soon_ending(&self, batch: BatchId) -> Option<Lifecycle> {
+    /// Returns the lanes over which a batch will probably complete soon; none if there are many.
+    fn soon_ending(&self, batch: BatchId) -> [Option<Lifecycle>; RAILS_MAX] {
         let state = self.lock();
-        match state.lanes.as_slice() {
-            [lane] if state.batches.get(&batch).is_some_and(Batch::ends_soon) => {
-                Some(lane.lifecycle)
-            }
-            _ => None,
+        let mut lanes = [None; RAILS_MAX];
+        if state.lanes.len() <= RAILS_MAX && state.batches.get(&batch).is_some_and(Batch::ends_soon)
+        {
+            let known = lanes.iter_mut().zip(&state.lanes);
+            known.for_each(|(place, lane)| *place = Some(lane.lifecycle));
         }
+        lanes
     }
 
     pub(crate) fn cancel(&self, batch: BatchId) {

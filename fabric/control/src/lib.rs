@@ -6,6 +6,8 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+pub mod cost;
 mod sysfs;
 
 pub use handfast_fabric::command;

@@ -7,7 +7,7 @@ use crate::memory::memory;
 use crate::protocol::{Answer, COMPLETIONS_MAX, Reply};
 use crate::queues::{Channel, Context, Queue};
 use crate::serve::process_of;
-use crate::state::{enter, lock, wait};
+use crate::state::{Registered, enter, lock, wait};
 use handfast_transport_sim::verbs::Bytes;
 use std::collections::VecDeque;
 
@@ -55,7 +55,7 @@ pub(super) fn register(
     access.remote_write |= state.listed[nic].grants_remote_write && access.local_write;
     let keys = state.fabric.register(nic, peers_address, memory, access);
     let keys = keys.map_err(|error| error.code)?;
-    state.regions.insert((nic, keys.rkey), (context, keys));
+    state.regions.insert((nic, keys.rkey), Registered { context, keys, place: address });
     Ok(Answer::Keys { lkey: keys.lkey, rkey: keys.rkey })
 }
 
@@ -63,11 +63,11 @@ pub(super) fn deregister(context: u64, rkey: u32) -> Reply {
     let (nic, mut state) = enter_of(context, "ibv_dereg_mr")?;
     // Of a dead device the kernel has ended it already.
     if state.is_alive(context) {
-        let (_, keys) = *state.regions.get(&(nic, rkey)).ok_or(libc::EINVAL)?;
+        let Registered { keys, .. } = *state.regions.get(&(nic, rkey)).ok_or(libc::EINVAL)?;
         state.fabric.deregister(nic, keys).map_err(|error| error.code)?;
     }
     // The key of a dead device may be another's.
-    if state.regions.get(&(nic, rkey)).is_some_and(|(owner, _)| *owner == context) {
+    if state.regions.get(&(nic, rkey)).is_some_and(|it| it.context == context) {
         state.regions.remove(&(nic, rkey));
     }
     Ok(Answer::Nothing)

@@ -10,6 +10,7 @@ mod abi;
 mod calls;
 mod convert;
 mod descriptor;
+mod instant;
 mod link;
 mod objects;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! fields. They are made and freed by the matching calls; a program may use them in between.
 #![allow(unsafe_code)]
 
-use crate::abi;
+use crate::{abi, instant};
 use std::os::unix::net::UnixStream;
 
 /// A device of the list.
@@ -35,6 +35,7 @@ pub(crate) struct ChannelObject {
 pub(crate) struct QueueObject {
     pub(crate) raw: abi::Cq,
     pub(crate) id: u64,
+    pub(crate) instant: instant::Queue,
 }
 
 /// A queue pair.
@@ -44,6 +45,7 @@ pub(crate) struct PairObject {
     pub(crate) id: u64,
     /// The limits that it was created with.
     pub(crate) cap: abi::QpCap,
+    pub(crate) instant: instant::Pair,
 }
 
 /// Allocates an object for a program.

@@ -217,21 +217,3 @@ fn limits_of_lanes_permit_a_second_attempt() {
         assert!(refused.error.detail.contains("1 of 1 are in use"), "{}", refused.error);
     }
 }
-
-/// A waiting thread looks until something is done, for a bounded time, and not at all with events.
-#[test]
-fn waiting_thread_looks_for_a_bounded_time() {
-    let looks = |limit, until: u32| {
-        let mut looks = 0;
-        spin(limit, &mut || {
-            looks += 1;
-            looks == until
-        });
-        looks
-    };
-    assert_eq!(looks(Duration::ZERO, 1), 0);
-    assert_eq!(looks(Duration::MAX, 1_000), 1_000);
-    let begun = Instant::now();
-    assert!(looks(CALLER_SPIN_MAX, u32::MAX) >= LOOKS_PER_CLOCK_READING);
-    assert!(begun.elapsed() >= CALLER_SPIN_MAX);
-}

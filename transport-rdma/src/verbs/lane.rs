@@ -31,6 +31,10 @@ use std::time::{Duration, Instant};
 /// Interval between checks for remaining users of a retiring lane.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
+/// Bytes of slices of one posting that follow each other on one queue pair: each queue pair that
+/// has some rings a doorbell.
+const RUN_BYTES: u32 = 64 << 10;
+
 /// Queue pairs, and their entries in a completion queue: they are destroyed in this order.
 struct Objects {
     queue_pairs: Vec<QueuePair>,
@@ -323,6 +327,7 @@ impl Lane {
         let state = &mut *state;
         state.active = true;
         requests.resize_with(state.outstanding.len(), Vec::new);
+        let (mut run, mut run_bytes) = (None, 0);
         for posting in postings.drain(..) {
             let slice = posting.slice;
             let direction = posting.direction;
@@ -333,12 +338,18 @@ impl Lane {
                     continue;
                 }
             };
-            let least = (0..state.outstanding.len()).min_by_key(|pair| state.outstanding[*pair]);
-            let Some(pair) = least.filter(|pair| state.outstanding[*pair] < self.setup.depth)
-            else {
+            let has_room = |pair: &usize| state.outstanding[*pair] < self.setup.depth;
+            let pairs = 0..state.outstanding.len();
+            let least = || pairs.min_by_key(|pair| state.outstanding[*pair]);
+            let Some(pair) = run.filter(has_room).or_else(least).filter(has_room) else {
                 ended.push(Completion::released(slice, Sent::None));
                 continue;
             };
+            run_bytes = piece.length.saturating_add(run_bytes);
+            run = Some(pair).filter(|_| run_bytes < RUN_BYTES);
+            if run.is_none() {
+                run_bytes = 0;
+            }
             match state.in_flight.insert(Held { purpose: Purpose::Slice(posting), pair }) {
                 Ok(name) => {
                     state.outstanding[pair] += 1;

@@ -14,6 +14,7 @@ use super::poller::{Poller, waker};
 use super::probing::Probing;
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::NicSink;
+use super::sweeper::Sweeper;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
@@ -51,6 +52,7 @@ pub(super) struct Shared {
     pub(super) stopped: AtomicBool,
     pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
+    pub(super) sweeper: Sweeper,
     pub(super) profile: &'static DeviceProfile,
     pub(super) patience: Duration,
     /// Time of the device's loss.
@@ -200,6 +202,7 @@ impl Nic {
             stopped: AtomicBool::new(false),
             sink,
             counts,
+            sweeper: Sweeper::default(),
             profile,
             patience: config.patience(profile),
             scratch: scratch(&domain, profile)?,

@@ -5,10 +5,9 @@ use super::affinity::move_near;
 use super::completions::Shard;
 use super::context::errno;
 use super::events::{EVENTS_PER_LOOK, Heard, on_event, take_event, take_some};
-use super::in_flight::lane_of;
-use super::lane::{Lane, Scratch, WorkCompletion};
 use super::nic::Shared;
 use super::rounds::{LANES_PER_CHECK, Rounds};
+use super::sweeper::Others;
 use crate::error::VerbsError;
 use crate::settings::Polling;
 use std::fs::File;
@@ -20,10 +19,6 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Maximum completions per poll.
-const COMPLETIONS_PER_POLL: usize = 32;
-/// Maximum completions of one queue before other queues and events are served.
-const COMPLETIONS_PER_TURN: usize = 1_024;
 /// Polls of the queues per check for events, while spinning.
 const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
 /// Interval of polls where the device cannot signal completions any more.
@@ -150,9 +145,6 @@ struct Turn {
     rounds: Option<Rounds>,
     /// Queues armed to report their next completion, by number.
     armed: Vec<bool>,
-    told: Vec<WorkCompletion>,
-    scratch: Scratch,
-    found: Found,
     heard: Vec<Heard>,
 }
 
@@ -176,9 +168,6 @@ impl Turn {
             spin: polling.spin(),
             rounds: idle_probe.map(|interval| Rounds::new(interval, Instant::now())),
             armed: Vec::new(),
-            told: Vec::with_capacity(COMPLETIONS_PER_POLL),
-            scratch: Scratch::default(),
-            found: Found::default(),
             heard: Vec::with_capacity(EVENTS_PER_LOOK),
         }
     }
@@ -186,24 +175,24 @@ impl Turn {
     fn run(mut self) {
         let mut idle = Idle::default();
         let mut looks = 0u32;
-        let mut shards = Vec::new();
+        let (mut shards, mut others) = (Vec::new(), Others::default());
         while !self.shared.stopped.load(Ordering::Acquire) {
             self.shared.queues.refresh(&mut shards);
-            if self.sweep(&shards) > 0 {
+            looks = looks.wrapping_add(1);
+            if self.shared.sweeper.leave_to_others(&mut others) || self.sweep() > 0 {
                 idle = Idle::default();
             }
             let spins = !idle.is_over(self.spin) && self.shared.has_lanes.load(Ordering::Relaxed);
-            looks = looks.wrapping_add(1);
             if spins && !looks.is_multiple_of(LOOKS_PER_EVENT_LOOK) {
                 std::hint::spin_loop();
                 continue;
             }
             // Armed first, so that a completion after the last poll raises an event.
-            if !spins && (!self.arm(&shards) || self.sweep(&shards) > 0) {
+            if !spins && (!self.arm(&shards) || self.sweep() > 0) {
                 idle = Idle::default();
                 continue;
             }
-            if !self.look(&mut shards, if spins { Some(Duration::ZERO) } else { self.patience() }) {
+            if !self.look(if spins { Some(Duration::ZERO) } else { self.patience() }) {
                 return;
             }
             self.probe();
@@ -240,38 +229,12 @@ impl Turn {
     }
 
     /// Polls all queues and returns the number of completions.
-    fn sweep(&mut self, shards: &[Arc<Shard>]) -> usize {
-        let mut all = 0;
-        for shard in shards {
-            let leaving = self.shared.queues.leaving(shard);
-            let mut taken = 0;
-            while taken < COMPLETIONS_PER_TURN {
-                self.told.clear();
-                let told = &mut self.told;
-                let polled = shard.queue.poll::<COMPLETIONS_PER_POLL>(|entry| told.push(entry));
-                match polled {
-                    Ok(0) => break,
-                    Ok(count) => taken += count,
-                    Err(error) => {
-                        self.shared.fail_queue(shard, &error);
-                        break;
-                    }
-                }
-                self.found.tell(&self.shared, &self.told, &mut self.scratch);
-            }
-            all += taken;
-            if leaving > 0 && taken < COMPLETIONS_PER_TURN {
-                self.shared.queues.on_empty(shard, leaving);
-            }
-        }
-        if all > 0 {
-            self.found = Found::default();
-        }
-        all
+    fn sweep(&self) -> usize {
+        self.shared.sweeper.sweep(&self.shared)
     }
 
     /// Waits for an event and handles it. Returns false if polling fails.
-    fn look(&mut self, shards: &mut Vec<Arc<Shard>>, patience: Option<Duration>) -> bool {
+    fn look(&mut self, patience: Option<Duration>) -> bool {
         let round_up = |wait: Duration| wait.as_millis() + u128::from(!wait.is_zero());
         let wait = patience.map_or(-1, |wait| i32::try_from(round_up(wait)).unwrap_or(i32::MAX));
         let count = self.watched.len() as libc::nfds_t;
@@ -290,7 +253,7 @@ impl Turn {
             let _ = self.woken.read(&mut [0; 8]);
         }
         if self.watched[EVENTS].revents != 0 {
-            self.hear(shards);
+            self.hear();
         }
         if self.watched[COMPLETIONS].revents != 0 {
             self.disarm();
@@ -299,12 +262,11 @@ impl Turn {
     }
 
     /// Handles the device's events.
-    fn hear(&mut self, shards: &mut Vec<Arc<Shard>>) {
+    fn hear(&mut self) {
         let Self { shared, heard, .. } = self;
         let taken = take_some(heard, || take_event(shared));
         // A completion names the cause of a queue pair's end, and the event says no more than that.
-        self.shared.queues.refresh(shards);
-        self.sweep(shards);
+        self.sweep();
         for heard in self.heard.drain(..) {
             on_event(&self.shared, heard);
         }
@@ -357,33 +319,6 @@ fn all(mut take: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
             Ok(()) => {}
             Err(libc::EAGAIN | libc::EINTR) => return Ok(()),
             Err(code) => return Err(code),
-        }
-    }
-}
-
-/// Lanes found during one sweep, by the lowest bits of their serial numbers: the lanes of a sweep are
-/// few, and those that were made together do not share a place.
-#[derive(Default)]
-struct Found {
-    lanes: [Option<Arc<Lane>>; FOUND_PLACES],
-}
-
-const FOUND_PLACES: usize = 16;
-
-impl Found {
-    /// Dispatches completions to their lanes, in order.
-    fn tell(&mut self, shared: &Shared, told: &[WorkCompletion], scratch: &mut Scratch) {
-        for of_lane in told.chunk_by(|a, b| lane_of(a.name) == lane_of(b.name)) {
-            let serial = lane_of(of_lane[0].name);
-            let place = &mut self.lanes[serial as usize % FOUND_PLACES];
-            if place.as_ref().is_none_or(|lane| lane.setup.serial != serial) {
-                *place = shared.lane_of(serial);
-            }
-            match place {
-                Some(lane) => lane.on_told(of_lane, scratch),
-                // Completions of a retired lane are stale.
-                None => shared.counts.lock().completions_stale += of_lane.len() as u64,
-            }
         }
     }
 }

@@ -27,8 +27,10 @@ pub enum DeviceEvent {
     Other(u32),
 }
 
-/// The receiver of a NIC's reports. Called from the NIC's own thread, and from within `post` and
-/// `retire`, without a lock of the NIC held; it must not block and may post. It must not retire.
+/// The receiver of a NIC's reports. Called from the NIC's own thread, from one that waits for a
+/// completion ([`DataPath::busy_poll`](handfast_transport::DataPath)), and from within `post` and
+/// `retire`, without a lock of the NIC held that these take; it must not block and may post. It must
+/// not retire.
 pub trait NicSink: LaneSink {
     /// Handles an event of the device with this name.
     fn on_device_event(&self, _device: &str, _event: DeviceEvent) {}

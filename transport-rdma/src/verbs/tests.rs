@@ -291,6 +291,30 @@ fn unsignalled_completions_end_their_slices() {
     assert_eq!(site.nic.counters().slices_abandoned, 0);
 }
 
+/// A waiting thread takes completions itself, though the NIC's own thread does something else, for a
+/// bounded time. With a limit of zero, as with events, it takes none.
+#[test]
+fn waiting_thread_takes_completions() {
+    let limit = Duration::from_millis(1);
+    let site = Site::new(|config| config.polling = Polling::Busy);
+    site.connect(LANE, 1);
+    let stalled = site.told.stall.lock();
+    site.device.raise(LID_CHANGE, std::ptr::without_provenance_mut(1));
+    site.wait("the event", |told| told.events.len() == 1);
+    site.post(LANE, 3);
+    let is_over = || site.told().ends.len() == 3;
+    site.nic.attend(Duration::ZERO, &mut || unreachable!("no look"));
+    assert!(!is_over(), "the NIC's own thread is held");
+    site.nic.attend(PATIENCE, &mut || is_over());
+    assert!(is_over());
+    let begun = Instant::now();
+    site.nic.attend(limit, &mut || false);
+    assert!(begun.elapsed() >= limit && begun.elapsed() < PATIENCE);
+    drop(stalled);
+    site.post(LANE, 1);
+    site.wait("a completion that nobody waits for", |told| told.ends.len() == 4);
+}
+
 /// Posting and completing allocate nothing but the growth of buffers, on one lane or on many.
 #[test]
 fn steady_transfers_allocate_nothing() {
@@ -345,6 +369,8 @@ struct Recorder {
     told: Mutex<Told>,
     load: Mutex<Option<Load>>,
     more: Condvar,
+    /// Holds the thread that reports an event, after the report.
+    stall: Mutex<()>,
 }
 
 impl LaneSink for Recorder {
@@ -381,6 +407,7 @@ impl NicSink for Recorder {
         assert_eq!(device, "scripted");
         self.told.lock().events.push(event);
         self.more.notify_all();
+        drop(self.stall.lock());
     }
 }
 

@@ -5,7 +5,7 @@ use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
 use handfast_transport::{Access, CompletionStatus, Direction, Memory};
-use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig};
+use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, Polling};
 use std::time::{Duration, Instant};
 
 /// `errno` of a device that fails.
@@ -284,5 +284,70 @@ fn refused_probes_cost_one_lane_each() {
         assert_eq!(one.nic.counters().lanes_failed, expected.len() as u64);
         one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, 64)]);
         assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
+    });
+}
+
+/// An instant device moves the bytes without its tables, however completions are waited for. A request with
+/// a wrong key goes to the tables, which refuse it.
+#[test]
+fn instant_device_moves_bytes_and_refuses_wrong_key() {
+    on(&EVERY, "instant_device_moves_bytes_and_refuses_wrong_key", |fabric| {
+        for polling in [Polling::Event, Polling::Busy] {
+            let patient = |device| NicConfig { timeout_exponent: 20, polling, ..config(device) };
+            let (one, other) = (Site::new(patient("rxe0")), Site::new(patient("rxe1")));
+            connect_lane(&one, &other, LANE, 2);
+            fabric.run("instant rxe0 copying");
+            let packets = fabric.run("packets rxe1");
+            one.memory.copy_in(0, &pattern(1)).unwrap();
+            one.post_all(&other, Direction::Write, 16);
+            assert_eq!(one.told.ends(16), [const { CompletionStatus::Done }; 16]);
+            assert!(other.bytes() == pattern(1));
+            one.told.forget();
+            other.memory.copy_in(0, &pattern(2)).unwrap();
+            one.post_all(&other, Direction::Read, 16);
+            assert_eq!(one.told.ends(16), [const { CompletionStatus::Done }; 16]);
+            assert!(one.bytes() == pattern(2));
+            assert_eq!(fabric.run("packets rxe1"), packets, "the tables moved nothing");
+            one.told.forget();
+            let mut wrong = one.posting(&other, 1, Direction::Write, 0, 64);
+            wrong.remote.key ^= 1 << 12;
+            one.nic.post(LANE, &mut vec![wrong]);
+            assert_ne!(one.told.ends(1), [CompletionStatus::Done]);
+            fabric.run("instant rxe0 off");
+        }
+    });
+}
+
+/// A test that holds completions has those of an instant device too.
+#[test]
+fn completion_of_instant_device_is_held() {
+    on(&EVERY, "completion_of_instant_device_is_held", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        fabric.run("instant rxe0");
+        one.post_all(&other, Direction::Write, 2);
+        assert_eq!(one.told.ends(2), [CompletionStatus::Done, CompletionStatus::Done]);
+        one.told.forget();
+        fabric.run("hold completions rxe0");
+        one.post_all(&other, Direction::Write, 1);
+        let pairs = fabric.run("pairs rxe0");
+        let number = pairs.split(' ').next().unwrap();
+        fabric.run(&format!("fail completion rxe0 {number} {RETRY_EXCEEDED}"));
+        fabric.run("release completions rxe0");
+        assert_ne!(one.told.ends(1), [CompletionStatus::Done]);
+    });
+}
+
+/// A device that takes a millisecond for each request takes no less for several.
+#[test]
+fn instant_device_keeps_to_its_rate() {
+    on(&["mlx5"], "instant_device_keeps_to_its_rate", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 2);
+        fabric.run("instant rxe0 every 1000000");
+        let begun = Instant::now();
+        one.post_all(&other, Direction::Write, 16);
+        assert_eq!(one.told.ends(16).len(), 16);
+        assert!(begun.elapsed() >= Duration::from_millis(16), "{:?}", begun.elapsed());
     });
 }

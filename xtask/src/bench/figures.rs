@@ -8,10 +8,10 @@ use std::time::Duration;
 
 /// Version of the form of `bench.json`; it grows when a field is removed or changes its meaning.
 const SCHEMA: u32 = 2;
-/// Parts of the output of `handfast bench --json` and of the engine's benchmark `slices`; lists of several
+/// Parts of the output of `handfast bench --json` and of the engine's benchmarks; lists of several
 /// runs are concatenated.
-const PARTS: [&str; 6] =
-    ["placement", "workloads", "latencies", "first_transfer_us", "peers", "slices"];
+const PARTS: [&str; 7] =
+    ["placement", "workloads", "latencies", "first_transfer_us", "peers", "slices", "verbs"];
 
 /// All results of one run of `cargo xtask bench`, as in `bench.json`.
 pub(super) struct Figures(pub(super) Value);
@@ -22,7 +22,7 @@ impl Figures {
             "schema": SCHEMA, "quick": quick, "commit": commit, "took_s": 0,
             "placement": "", "machine": machine(),
             "workloads": [], "latencies": [], "first_transfer_us": null, "peers": null,
-            "slices": [],
+            "slices": [], "verbs": null,
         }))
     }
 
@@ -65,6 +65,15 @@ impl Figures {
     pub(super) fn slice(&self, lanes: &str, figure: &str) -> Option<f64> {
         let mut all = self.0["slices"].as_array().into_iter().flatten();
         all.find(|one| one["lanes"] == lanes)?[figure].as_f64()
+    }
+
+    /// Returns a figure of a slice over verbs with adaptive polling.
+    pub(super) fn verbs(&self, batch: u64, copies: bool, figure: &str) -> Option<f64> {
+        let mut all = self.0["verbs"]["slices"].as_array().into_iter().flatten();
+        let is_it = |one: &&Value| {
+            one["polling"] == "adaptive" && one["batch"] == batch && one["copies"] == copies
+        };
+        all.find(is_it)?[figure].as_f64()
     }
 
     pub(super) fn latency(&self, operation: &str, size: u64) -> &Value {
@@ -160,7 +169,18 @@ pub(super) mod tests {
                 "slices_per_posting": 16,
             })
         };
+        let over_verbs = |batch: u64, copies: bool| {
+            json!({
+                "batch": batch, "copies": copies, "polling": "adaptive", "bare_ns": 50.0,
+                "engine_ns": 100.0, "over_ns": 50.0, "ratio": 0.5,
+            })
+        };
         let result = json!({
+            "verbs": {
+                "slices": [over_verbs(32, false), over_verbs(1, false), over_verbs(32, true)],
+                "two_nics": 2.0, "doorbells_per_slice_of_two_nics": 0.0625,
+                "with_other_lanes": 1.01, "other_lanes": 1000,
+            },
             "slices": [
                 slice("1 lane"),
                 slice("2 NICs equally near"),

@@ -89,7 +89,7 @@ impl Target {
 
 /// Returns all targets, in the order of the page.
 pub(super) fn judge(figures: &Figures) -> Vec<Target> {
-    let groups = [rates, threads, waits, processor, peers, slices];
+    let groups = [rates, threads, waits, processor, peers, slices, verbs];
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
@@ -216,6 +216,46 @@ fn slices(figures: &Figures) -> Vec<Target> {
     let what = "a slice with 1,000 lanes to other peers: to one lane alone";
     targets.push(Target::new(what, Bound::AtMost(1.05), many.map(|(many, one)| many / one)));
     targets
+}
+
+fn verbs(figures: &Figures) -> Vec<Target> {
+    let number = |name: &str| figures.0["verbs"][name].as_f64();
+    let of = |batch, copies, figure| figures.verbs(batch, copies, figure);
+    let (at_least, at_most) = (Bound::AtLeast, Bound::AtMost);
+    let ns = |target: Target| target.unit(" ns");
+    let what = "a slice of 4 KiB over verbs, to a bare loop of posts and polls:";
+    vec![
+        ns(Target::new(
+            format!("{what} 32 at a time, above it"),
+            at_most(300.0),
+            of(32, false, "over_ns"),
+        )),
+        ns(Target::new(
+            format!("{what} alone, above it"),
+            at_most(1000.0),
+            of(1, false, "over_ns"),
+        )),
+        Target::new(
+            format!("{what} 32 at a time, copied, rate"),
+            at_least(0.5),
+            of(32, true, "ratio"),
+        ),
+        Target::new(
+            "doorbells of a slice over verbs, 32 at a time, 2 NICs equally near",
+            at_most(0.0625),
+            number("doorbells_per_slice_of_two_nics"),
+        ),
+        Target::new(
+            "a slice over verbs with 1,000 lanes to other peers: to one lane alone",
+            at_most(1.05),
+            number("with_other_lanes"),
+        ),
+        Target::new(
+            "2 NICs, each a quarter as fast as the engine: rate to one",
+            at_least(1.9),
+            number("two_nics"),
+        ),
+    ]
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use super::chain::{self, Batch, Linked};
 use super::devices::MESSAGE_MAX;
 use super::pairs::{pair_cap, pair_id};
-use super::queues::queue_id;
 use super::unsupported;
 use crate::abi::{Cq, Qp, QpCap, ReceiveWr, SEND_INLINE, SEND_SIGNALED, SendWr, Sge, Wc};
+use crate::instant::{self, nic_of};
 use crate::link::{call, done};
-use crate::objects::zeroed;
+use crate::objects::{QueueObject, zeroed};
+use handfast_fabric::instant::added;
 use handfast_fabric::protocol::{
     Answer, Completed, LocalMemory, Piece, READ, Receive, Request, SEND, Send, WRITE,
 };
@@ -23,9 +24,13 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut SendWr,
     refused: *mut *mut SendWr,
 ) -> c_int {
-    // SAFETY: by the rules of the interface; the chain and its pieces are the caller's through the
-    // call.
+    // SAFETY: by the rules of the interface, as handed on; the chain and its pieces are the
+    // caller's through the call.
     unsafe {
+        let first = instant::post(pair, first);
+        if first.is_null() {
+            return 0;
+        }
         let (id, cap) = (pair_id(pair), pair_cap(pair));
         let post = |batch| {
             call(match batch {
@@ -149,13 +154,21 @@ pub(super) unsafe extern "C" fn post_receive(
 /// As for `ibv_poll_cq`.
 pub(super) unsafe extern "C" fn poll(queue: *mut Cq, room: c_int, to: *mut Wc) -> c_int {
     let room = u32::try_from(room).unwrap_or(0);
-    // SAFETY: by the rules of the interface.
-    match call(Request::Poll { queue: unsafe { queue_id(queue) }, room }) {
+    // SAFETY: by the rules of the interface, the queue and its device exist.
+    let (object, nic) = unsafe { (&*queue.cast::<QueueObject>(), nic_of((*queue).context)) };
+    // SAFETY: there are at most as many as the caller has room for.
+    let write = |at, entry: &Completed| unsafe { to.add(at).write(raw(entry)) };
+    let taken = object.instant.take(room as usize, write);
+    if taken > 0 || !object.instant.may_have_more(nic) {
+        return taken as c_int;
+    }
+    let added = added(nic);
+    match call(Request::Poll { queue: object.id, room }) {
         Ok(Answer::Entries(entries)) => {
-            for (at, entry) in entries.iter().enumerate() {
-                // SAFETY: there are at most as many as the caller has room for.
-                unsafe { to.add(at).write(raw(entry)) };
+            if entries.is_empty() {
+                object.instant.on_empty(added);
             }
+            entries.iter().enumerate().for_each(|(at, entry)| write(at, entry));
             entries.len() as c_int
         }
         Ok(_) => -libc::EPROTO,
@@ -184,5 +197,8 @@ fn raw(entry: &Completed) -> Wc {
 /// As for `ibv_req_notify_cq`.
 pub(super) unsafe extern "C" fn arm(queue: *mut Cq, _solicited: c_int) -> c_int {
     // SAFETY: by the rules of the interface.
-    done(Request::Arm { queue: unsafe { queue_id(queue) } })
+    let object = unsafe { &*queue.cast::<QueueObject>() };
+    let code = done(Request::Arm { queue: object.id });
+    object.instant.on_armed(object.id);
+    code
 }

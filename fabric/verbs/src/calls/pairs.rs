@@ -25,7 +25,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> 
     raw.pd = domain;
     (raw.send_cq, raw.recv_cq) = (wanted.send_cq, wanted.recv_cq);
     raw.qp_type = wanted.qp_type;
-    let object = give(PairObject { raw, id: 0, cap });
+    let object = give(PairObject { raw, id: 0, cap, instant: Default::default() });
     // SAFETY: by the rules of the interface, the device is open and both queues exist.
     let (context, send_queue, receive_queue) =
         unsafe { (context_id(context), queue_id(wanted.send_cq), queue_id(wanted.recv_cq)) };

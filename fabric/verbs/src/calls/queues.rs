@@ -58,7 +58,7 @@ unsafe extern "C" fn ibv_create_cq(
     raw.channel = channel;
     raw.cq_context = name;
     raw.cqe = entries;
-    let object = give(QueueObject { raw, id: 0 });
+    let object = give(QueueObject { raw, id: 0, instant: Default::default() });
     let address = object.expose_provenance() as u64;
     let request =
         Request::CreateQueue { context: owner, entries, channel: channel_id, object: address };

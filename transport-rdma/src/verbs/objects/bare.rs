@@ -133,6 +133,25 @@ pub struct BareRequest {
     pub signalled: bool,
 }
 
+/// Requests that one call posts, again and again.
+#[cfg(feature = "bare")]
+pub struct BareChain {
+    requests: Vec<WorkRequest>,
+}
+
+#[cfg(feature = "bare")]
+impl BareChain {
+    /// Signalled writes.
+    pub fn writes(requests: &[BareRequest]) -> Self {
+        let requests = requests.iter().map(|request| {
+            let (addr, length, lkey) = (request.address, request.length, request.local_key);
+            let remote = rdma_t { remote_addr: request.remote_address, rkey: request.remote_key };
+            WorkRequest::new(Direction::Write, ibv_sge { addr, length, lkey }, remote, request.name)
+        });
+        Self { requests: requests.collect() }
+    }
+}
+
 /// A receive to post.
 #[cfg(feature = "bare")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,6 +287,27 @@ impl BareNic {
         }
     }
 
+    /// Takes completions, at most 32, and returns their number.
+    ///
+    /// # Errors
+    /// A failed call, or a request that failed.
+    #[cfg(feature = "bare")]
+    pub fn take_successes(&self) -> Result<usize, VerbsError> {
+        let mut failed = None;
+        let count = self.queue.poll::<32>(|entry| {
+            if entry.status != 0 {
+                failed = Some(entry.status);
+            }
+        })?;
+        match failed {
+            None => Ok(count),
+            Some(status) => {
+                let code = i32::try_from(status).unwrap_or(i32::MAX);
+                Err(self.domain.context.failed("completion", code))
+            }
+        }
+    }
+
     /// Takes the oldest asynchronous event, in rdma-core's numbers.
     ///
     /// # Errors
@@ -390,6 +430,15 @@ impl BareQueuePair {
         // SAFETY: the queue pair lives while `self` does, and the request and its piece through the
         // call, which copies them. The device checks the piece against what is registered.
         unsafe { ibv_post_send(self.pair.raw, &raw mut work, &raw mut refused) }
+    }
+
+    /// Posts a chain.
+    ///
+    /// # Errors
+    /// A failed call.
+    #[cfg(feature = "bare")]
+    pub fn post_chain(&self, chain: &mut BareChain) -> Result<(), VerbsError> {
+        self.pair.post(&mut chain.requests)
     }
 
     /// Posts a receive.

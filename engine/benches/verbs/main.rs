@@ -1,0 +1,172 @@
+//! Cost of a slice over verbs, on the scripted devices: the engine and its backend against a bare
+//! loop of posts and polls through the same library, in turns. The devices answer within the call
+//! that posts, see `handfast_fabric::instant`, so that what is measured is the caller.
+//!
+//! Costs are processor time of the thread that submits and waits, which also takes its completions,
+//! so that they hold on a busy machine too; rates of shaped devices are by the clock. Prints a line
+//! of JSON. Each figure is the median of the rounds' own.
+#![allow(clippy::disallowed_types, clippy::float_arithmetic, reason = "it measures time")]
+
+mod backend;
+mod bare;
+mod ends;
+
+use backend::Backend;
+use bare::BareLoop;
+use ends::Ends;
+use handfast::rdma::Polling;
+use handfast_fabric_control::{Fabric, Process, is_scripted};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+/// Bytes of a request, and most requests of a batch.
+const BLOCK: usize = 4_096;
+const PIECES_MAX: usize = 32;
+/// Batches after which copied bytes are the first ones again: 64 MiB, more than the caches have.
+const BATCHES_APART: usize = 512;
+/// Lanes to other peers.
+const OTHERS: u64 = 1_000;
+/// Batches in flight over shaped devices.
+const IN_FLIGHT: usize = 4;
+/// A shaped device takes as many times longer for a slice than the engine does.
+const SHAPE: f64 = 4.0;
+/// Waits for completions before a batch is given up.
+const POLLED_MAX: usize = 1_000_000;
+/// Devices: of the bare loop, of pairs of engines with one and two NICs, and of the backend alone.
+const DEVICES: &str = "bare0=mlx5,bare1=mlx5:numbers_from=500,\
+    own0=mlx5:numbers_from=1000,own1=mlx5:numbers_from=1500,\
+    peer0=mlx5:numbers_from=2000,peer1=mlx5:numbers_from=2500,\
+    few0=mlx5:numbers_from=3000,few1=mlx5:numbers_from=3500,\
+    many0=mlx5:numbers_from=10000,many1=mlx5:numbers_from=20000";
+/// The devices that post.
+const POSTING: [&str; 5] = ["bare0", "own0", "own1", "few0", "many0"];
+/// Rounds, each of so many slices of each side.
+const ROUNDS: usize = 41;
+const SLICES_PER_ROUND: usize = 6_400;
+const BATCHES_OF_ONE: usize = 800;
+
+/// Processor time of the calling thread, and real time.
+const OWN: ClockId = ClockId::ThreadCPUTime;
+const WALL: ClockId = ClockId::Monotonic;
+
+fn main() {
+    if is_scripted() {
+        println!("{}", json!({ "verbs": measure() }));
+        return;
+    }
+    let process = Process::new(DEVICES).expect("the scripted library");
+    let ended = process.again().expect("this program").args(std::env::args().skip(1)).status();
+    std::process::exit(ended.expect("this program again").code().unwrap_or(1));
+}
+
+/// Nanoseconds per slice of both sides, in each round.
+struct Rounds(Vec<(f64, f64)>);
+
+impl Rounds {
+    /// Measures both sides in turns.
+    fn measure(
+        clock: ClockId,
+        requests: usize,
+        mut one: impl FnMut(),
+        mut other: impl FnMut(),
+    ) -> Self {
+        let batches = if requests == 1 { BATCHES_OF_ONE } else { SLICES_PER_ROUND / requests };
+        let nanos = || {
+            let now = clock_gettime(clock);
+            now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+        };
+        let took = |side: &mut dyn FnMut()| {
+            let began = nanos();
+            (0..batches).for_each(|_| side());
+            (nanos() - began) / (batches * requests) as f64
+        };
+        took(&mut one);
+        took(&mut other);
+        Self((0..ROUNDS).map(|_| (took(&mut one), took(&mut other))).collect())
+    }
+
+    fn of(&self, figure: fn(&(f64, f64)) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.0.iter().map(figure).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+
+    fn to_json(&self, batch: usize, copies: bool, polling: &str) -> Value {
+        json!({
+            "batch": batch, "copies": copies, "polling": polling,
+            "bare_ns": self.of(|it| it.0), "engine_ns": self.of(|it| it.1),
+            "over_ns": self.of(|it| it.1 - it.0), "ratio": self.of(|it| it.0 / it.1),
+        })
+    }
+}
+
+fn instant(fabric: &Fabric, how: &str) {
+    for device in POSTING {
+        fabric.run(&format!("instant {device} {how}"));
+    }
+}
+
+fn measure() -> Value {
+    let fabric = &Fabric::find().expect("the devices");
+    let workers =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = &workers.expect("a runtime");
+    let mut rows = Vec::new();
+    for (name, polling) in [("adaptive", None), ("busy", Some(Polling::Busy))] {
+        let ends = Ends::start(runtime, &["own0"], &["peer0"], polling).expect("two engines");
+        for (copies, batch) in [(false, 32), (false, 1), (true, 32)] {
+            let apart = if copies { BATCHES_APART } else { 1 };
+            let mut bare = BareLoop::new("bare0", "bare1", batch, apart).expect("a bare loop");
+            instant(fabric, if copies { "copying" } else { "" });
+            let mut place = 0;
+            let engine = || {
+                runtime.block_on(ends.batch(place, batch));
+                place = (place + 1) % apart;
+            };
+            let rounds = Rounds::measure(OWN, batch, || bare.batch(), engine);
+            rows.push(rounds.to_json(batch, copies, name));
+            instant(fabric, "off");
+        }
+    }
+    let alone = rows[0]["engine_ns"].as_f64().expect("a figure");
+    let (shaped, doorbells) = two_nics(fabric, runtime, alone);
+    json!({
+        "slices": rows, "two_nics": shaped, "doorbells_per_slice_of_two_nics": doorbells,
+        "with_other_lanes": with_other_lanes(fabric, runtime, alone), "other_lanes": OTHERS,
+    })
+}
+
+/// Returns the rate of two shaped NICs to that of one, and the doorbells of a slice over two.
+fn two_nics(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> (f64, f64) {
+    let start = |own: &[&str], peers: &[&str]| Ends::start(runtime, own, peers, None);
+    let two = start(&["own0", "own1"], &["peer0", "peer1"]).expect("two engines");
+    let one = start(&["few0"], &["few1"]).expect("two engines");
+    let posts = || {
+        let count = |device| fabric.run(&format!("count {device} ibv_post_send"));
+        ["own0", "own1"].iter().map(|it| count(it).parse::<u64>().expect("a number")).sum::<u64>()
+    };
+    instant(fabric, "");
+    let measured = 100;
+    (0..measured).for_each(|_| runtime.block_on(two.batch(0, PIECES_MAX)));
+    let before = posts();
+    (0..measured).for_each(|_| runtime.block_on(two.batch(0, PIECES_MAX)));
+    let doorbells = (posts() - before) as f64 / (measured * PIECES_MAX) as f64;
+    instant(fabric, &format!("every {}", (SHAPE * slice_ns) as u64));
+    let run = |ends: &Ends| runtime.block_on(ends.batches(IN_FLIGHT, PIECES_MAX));
+    let rounds = Rounds::measure(WALL, IN_FLIGHT * PIECES_MAX, || run(&one), || run(&two));
+    instant(fabric, "off");
+    (rounds.of(|it| it.0 / it.1), doorbells)
+}
+
+/// Returns the cost of a slice with lanes to other peers, to that without: what the backend takes
+/// more is added to the cost of the engine's slice.
+fn with_other_lanes(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> f64 {
+    let start = |own, peer, others| runtime.block_on(Backend::start(own, peer, others));
+    let (mut few, mut many) = (start("few0", "few1", 0), start("many0", "many1", OTHERS));
+    instant(fabric, "");
+    let (few, many) = (|| few.batch(PIECES_MAX), || many.batch(PIECES_MAX));
+    let rounds = Rounds::measure(OWN, PIECES_MAX, few, many);
+    instant(fabric, "off");
+    (slice_ns + rounds.of(|it| it.1 - it.0)) / slice_ns
+}

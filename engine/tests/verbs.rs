@@ -1,0 +1,163 @@
+//! The cost of a slice over verbs on a scripted device, in counts that do not depend on the
+//! machine's speed. They may fall and not rise. The device answers within the call that posts, and
+//! every thread but the one that submits and waits stands still: it takes its completions itself.
+
+#![cfg(target_arch = "x86_64")]
+
+use handfast::rdma::RdmaOptions;
+use handfast::{Access, Engine, Memory, Segment, Span, TransportChoice};
+use handfast_fabric_control::{Fabric, Process, cost, is_scripted};
+use std::process::Command;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+const BLOCK: usize = 4_096;
+/// Sizes of batches.
+const MANY: usize = 32;
+const FEW: usize = 16;
+/// Sizes of batches whose instructions are counted, which takes some microseconds each.
+const STEPPED: [usize; 2] = [2, 6];
+/// Batches before the first that counts: tables grow to their working size.
+const WARM_UP: usize = 50;
+/// Long enough for the threads of the NIC, which poll for 100 us, to sleep.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Most instructions of a slice, as tests are built: without optimisation of the engine and the
+/// backend.
+const INSTRUCTIONS_PER_SLICE: u64 = 8_000;
+/// Allocations of a batch: the list of its requests, which doubles from 16 to 32, its report with
+/// the channel that brings it, and the caller's future.
+const ALLOCATIONS: [u64; 2] = [5, 6];
+
+/// A process with two devices of each side, and the command that runs a story in it.
+fn on(name: &str) -> (Process, Command) {
+    let devices = "own0=mlx5,own1=mlx5:numbers_from=500,\
+        peer0=mlx5:numbers_from=1000,peer1=mlx5:numbers_from=1500";
+    let process = Process::new(devices).unwrap();
+    let mut command = process.again().unwrap();
+    command.args([name, "--exact", "--nocapture"]);
+    (process, command)
+}
+
+/// An engine that writes to another.
+struct Ends {
+    runtime: Runtime,
+    segment: Segment,
+    pieces: Vec<(Span, u64)>,
+    _held: Box<dyn std::any::Any>,
+}
+
+impl Ends {
+    fn start(nics: usize) -> Self {
+        let mut workers = tokio::runtime::Builder::new_multi_thread();
+        let runtime = workers.worker_threads(1).enable_all().build().unwrap();
+        let builder = |side: &str| {
+            let rdma = RdmaOptions::default().with(|it| {
+                it.devices = (0..nics).map(|nic| format!("{side}{nic}")).collect();
+            });
+            Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)
+        };
+        let (segment, pieces, held) = runtime.block_on(async {
+            let owner = builder("peer").listen("127.0.0.1:0").start().await.unwrap();
+            let memory = Memory::zeroed(MANY * BLOCK).unwrap();
+            let served = owner.register("m").access(Access::READ_WRITE).serve(memory.whole());
+            let user = builder("own").start().await.unwrap();
+            let block = Memory::zeroed(MANY * BLOCK).unwrap();
+            let prepared = user.prepare(&block.whole()).await.unwrap();
+            let segment = user.open(owner.address()).await.unwrap();
+            let piece = |n: usize| (block.span(n * BLOCK, BLOCK).unwrap(), (n * BLOCK) as u64);
+            let pieces = (0..MANY).map(piece).collect();
+            (segment, pieces, Box::new((owner, user, served.unwrap(), prepared)))
+        });
+        let ends = Self { runtime, segment, pieces, _held: held };
+        let fabric = Fabric::find().unwrap();
+        (0..nics).for_each(|nic| drop(fabric.run(&format!("instant own{nic}"))));
+        (0..WARM_UP).for_each(|_| ends.batch(MANY));
+        ends
+    }
+
+    fn batch(&self, requests: usize) {
+        let pieces = self.pieces[..requests].iter();
+        let batch = pieces.fold(self.segment.batch(), |batch, (span, at)| batch.write(span, *at));
+        self.runtime.block_on(async { batch.submit().await.unwrap().await }).unwrap();
+    }
+}
+
+/// A slice makes no system call, and no more instructions than before.
+#[test]
+fn slice_makes_no_system_call_and_few_instructions() {
+    if is_scripted() {
+        let ends = Ends::start(1);
+        std::thread::sleep(QUIET);
+        cost::ready().unwrap();
+        // The first batch wakes the threads of the NIC, which do not come.
+        ends.batch(FEW);
+        cost::mark();
+        for requests in STEPPED {
+            for _ in 0..2 {
+                ends.batch(requests);
+                cost::mark();
+            }
+        }
+        return;
+    }
+    let name = "slice_makes_no_system_call_and_few_instructions";
+    let (_process, command) = on(name);
+    let costs = match cost::costs(command, 2) {
+        Ok(costs) => costs,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return println!("skipped: this machine permits no tracing: {error}");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    println!("{costs:?}");
+    assert!(costs.iter().all(|it| it.system_calls == 0), "{costs:?}");
+    let instructions = costs[1].instructions.saturating_sub(costs[0].instructions);
+    let of_slice = instructions / (STEPPED[1] - STEPPED[0]) as u64;
+    println!("a slice takes {of_slice} instructions");
+    assert!(of_slice <= INSTRUCTIONS_PER_SLICE, "{of_slice}");
+}
+
+/// A slice takes no memory, on the thread that submits and waits: only the list of requests grows.
+#[test]
+fn slice_allocates_nothing_over_verbs() {
+    if !is_scripted() {
+        return passes("slice_allocates_nothing_over_verbs");
+    }
+    let ends = Ends::start(1);
+    let allocations = |requests| allocation_counter::measure(|| ends.batch(requests)).count_total;
+    let most = |requests| (0..WARM_UP).map(|_| allocations(requests)).max().unwrap();
+    let (few, many) = (most(FEW), most(MANY));
+    println!("allocations of a batch: {few} with {FEW} slices, {many} with {MANY}");
+    assert!(few <= ALLOCATIONS[0] && many <= ALLOCATIONS[1], "{few}, {many}");
+}
+
+/// Two NICs that are equally near, each with two queue pairs, ring one doorbell for 16 slices.
+#[test]
+fn two_nics_ring_a_doorbell_for_16_slices() {
+    if !is_scripted() {
+        return passes("two_nics_ring_a_doorbell_for_16_slices");
+    }
+    let ends = Ends::start(2);
+    let fabric = Fabric::find().unwrap();
+    let posts = || -> [u64; 2] {
+        let count = |nic| fabric.run(&format!("count own{nic} ibv_post_send")).parse().unwrap();
+        [0, 1].map(count)
+    };
+    let before = posts();
+    (0..WARM_UP).for_each(|_| ends.batch(MANY));
+    let after = posts();
+    let doorbells = [0, 1].map(|nic| after[nic] - before[nic]);
+    println!("doorbells of {WARM_UP} batches: {doorbells:?}");
+    assert!(doorbells.iter().all(|count| *count > 0), "{doorbells:?}");
+    assert!(doorbells.iter().sum::<u64>() * 16 <= (WARM_UP * MANY) as u64, "{doorbells:?}");
+}
+
+/// Runs a story in its process.
+fn passes(name: &str) {
+    let (_process, mut command) = on(name);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    println!("{text}");
+}

@@ -1,0 +1,195 @@
+//! Cost of sections of a program, in counts: the system calls and the instructions of one thread,
+//! while every other thread of its process stands still. The program runs under the tracing of its
+//! parent.
+//!
+//! A section lies between two [`mark`]s. The program runs each section twice: its system calls are
+//! counted the first time, and its instructions the second.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Names the folder in which parent and program meet.
+const FOLDER: &str = "HANDFAST_COST";
+/// Maximum instructions of a section.
+const INSTRUCTIONS_MAX: u64 = 10_000_000;
+/// Longest wait for the program to be ready.
+const READY_MAX: Duration = Duration::from_secs(60);
+/// Longest time of all sections; the program is killed then.
+const COUNTED_MAX: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Cost of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// System calls of the first run.
+    pub system_calls: u64,
+    /// Instructions of the second run, in the program alone.
+    pub instructions: u64,
+}
+
+/// In the program: waits until the parent traces the calling thread and holds all others.
+///
+/// # Errors
+/// There is no parent, or it does not answer.
+pub fn ready() -> io::Result<()> {
+    let folder = std::env::var_os(FOLDER).ok_or_else(|| io::Error::other("nobody traces"))?;
+    let folder = PathBuf::from(folder);
+    // SAFETY: the call takes nothing and returns a number.
+    let thread = unsafe { libc::gettid() };
+    fs::write(folder.join("new"), thread.to_string())?;
+    fs::rename(folder.join("new"), folder.join("thread"))?;
+    wait_until(|| folder.join("go").exists())
+}
+
+/// In the program: begins a section, or ends one.
+pub fn mark() {
+    std::thread::yield_now();
+}
+
+fn wait_until(is_so: impl Fn() -> bool) -> io::Result<()> {
+    let deadline = Instant::now() + READY_MAX;
+    while !is_so() {
+        if Instant::now() >= deadline {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    Ok(())
+}
+
+/// Runs a program and returns the cost of so many sections. The program ends with the last.
+///
+/// # Errors
+/// The machine permits no tracing, or the program ends early or is never ready.
+pub fn costs(mut command: Command, sections: usize) -> io::Result<Vec<Cost>> {
+    let folder = tempfile::tempdir()?;
+    let mut child = command.env(FOLDER, folder.path()).spawn()?;
+    let process = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
+    let (_over, is_over) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        // A thread that waits for one that stands still never goes on.
+        if is_over.recv_timeout(COUNTED_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // SAFETY: the call takes two numbers; the child is not reaped before the channel ends.
+            unsafe { libc::kill(process, libc::SIGKILL) };
+        }
+    });
+    let mut threads = Vec::new();
+    let counted = counted(&child, folder.path().to_owned(), sections, &mut threads);
+    child.kill()?;
+    // The end of a traced thread is told to its tracer alone, and that of the first one after the
+    // others.
+    for other in threads.into_iter().filter(|thread| thread.cast_unsigned() != child.id()) {
+        while wait(other).is_ok() {}
+    }
+    child.wait()?;
+    counted
+}
+
+fn counted(
+    child: &Child,
+    folder: PathBuf,
+    sections: usize,
+    threads: &mut Vec<libc::pid_t>,
+) -> io::Result<Vec<Cost>> {
+    wait_until(|| folder.join("thread").exists())?;
+    let text = fs::read_to_string(folder.join("thread"))?;
+    let thread: libc::pid_t = text.parse().map_err(io::Error::other)?;
+    for entry in fs::read_dir(format!("/proc/{}/task", child.id()))? {
+        let name = entry?.file_name();
+        let other: libc::pid_t = name.to_string_lossy().parse().map_err(io::Error::other)?;
+        request(libc::PTRACE_SEIZE, other, libc::PTRACE_O_TRACESYSGOOD as usize)?;
+        threads.push(other);
+        request(libc::PTRACE_INTERRUPT, other, 0)?;
+        wait(other)?;
+    }
+    let traced = Traced { thread };
+    fs::write(folder.join("go"), "")?;
+    traced.until_mark()?;
+    (0..sections).map(|_| traced.section()).collect()
+}
+
+/// A stopped thread.
+struct Traced {
+    thread: libc::pid_t,
+}
+
+impl Traced {
+    fn section(&self) -> io::Result<Cost> {
+        let system_calls = self.until_mark()?;
+        let marked = self.place()?;
+        let mut instructions = 0;
+        loop {
+            self.go(libc::PTRACE_SINGLESTEP)?;
+            instructions += 1;
+            if self.place()? == marked {
+                return Ok(Cost { system_calls, instructions });
+            }
+            if instructions >= INSTRUCTIONS_MAX {
+                return Err(io::Error::other("a section has too many instructions"));
+            }
+        }
+    }
+
+    /// Runs to the end of the next mark, and returns the system calls before it.
+    fn until_mark(&self) -> io::Result<u64> {
+        let mut calls = 0;
+        loop {
+            if !self.go(libc::PTRACE_SYSCALL)? {
+                continue;
+            }
+            let registers = self.registers()?;
+            // The kernel's sign of an entry; the other stops are exits.
+            if registers.rax != i64::from(-libc::ENOSYS).cast_unsigned() {
+                continue;
+            }
+            if registers.orig_rax == libc::SYS_sched_yield.cast_unsigned() {
+                self.go(libc::PTRACE_SYSCALL)?;
+                return Ok(calls);
+            }
+            calls += 1;
+        }
+    }
+
+    /// Continues to the next stop; returns whether it is that of a system call.
+    fn go(&self, how: libc::c_uint) -> io::Result<bool> {
+        request(how, self.thread, 0)?;
+        Ok(wait(self.thread)? == libc::SIGTRAP | 0x80)
+    }
+
+    fn place(&self) -> io::Result<u64> {
+        Ok(self.registers()?.rip)
+    }
+
+    fn registers(&self) -> io::Result<libc::user_regs_struct> {
+        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
+        request(libc::PTRACE_GETREGS, self.thread, registers.as_mut_ptr().expose_provenance())?;
+        // SAFETY: the structure is made of numbers.
+        Ok(unsafe { registers.assume_init() })
+    }
+}
+
+fn request(request: libc::c_uint, thread: libc::pid_t, data: usize) -> io::Result<()> {
+    let nothing = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: no request here reads or writes memory of this process but the one for the registers,
+    // whose data is the address of as large a structure.
+    let returned = unsafe { libc::ptrace(request, thread, nothing, data) };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Waits for a stop and returns its signal.
+fn wait(thread: libc::pid_t) -> io::Result<i32> {
+    let mut status = 0;
+    // SAFETY: the call fills the number.
+    let waited = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
+    if waited < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if !libc::WIFSTOPPED(status) {
+        return Err(io::Error::other("the program ended within a section"));
+    }
+    Ok(libc::WSTOPSIG(status))
+}
