@@ -17,6 +17,10 @@ pub struct NicCounters {
     pub events: u64,
     /// Reads posted as probes of a peer.
     pub probes: u64,
+    /// Lanes that took their queue pairs from the pool.
+    pub lanes_pooled: u64,
+    /// Queue pairs that the device refused to the pool.
+    pub pool_failures: u64,
 }
 
 impl std::iter::Sum for NicCounters {
@@ -29,6 +33,8 @@ impl std::iter::Sum for NicCounters {
             completions_stale: sum.completions_stale + next.completions_stale,
             events: sum.events + next.events,
             probes: sum.probes + next.probes,
+            lanes_pooled: sum.lanes_pooled + next.lanes_pooled,
+            pool_failures: sum.pool_failures + next.pool_failures,
         })
     }
 }

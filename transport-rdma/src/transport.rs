@@ -81,9 +81,10 @@ impl RdmaTransport {
     /// Outside of a tokio runtime.
     pub fn new(nics: Vec<Nic>, local_nic: LocalNic, sink: Arc<dyn LaneSink>) -> io::Result<Self> {
         let steps = Steps::start(nics.first().map_or("", Nic::device))?;
-        let nics = nics.into_iter().map(Arc::new).collect();
+        let nics: Vec<_> = nics.into_iter().map(Arc::new).collect();
         let (runtime, endpoints) = (Handle::current(), RwLock::default());
         let inner = Inner { nics, local_nic, steps, sink, runtime, endpoints };
+        inner.nics.iter().for_each(|nic| inner.refill(nic));
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -284,7 +285,9 @@ impl Inner {
         // Before the step, which may go on after this future is dropped: a retire follows it.
         let endpoint = Endpoint { peer: peer.clone(), nic: nic.clone(), lane: None };
         self.insert(lifecycle, endpoint)?;
-        let created = self.steps.run(&peer, move || create(&nic)).await;
+        let creating = nic.clone();
+        let created = self.steps.run(&peer, move || create(&creating)).await;
+        self.refill(&nic);
         created.map_err(|error| {
             self.endpoints.write().remove(&lifecycle);
             not_created(error)
@@ -318,7 +321,10 @@ impl Inner {
         let Ok(Endpoint { peer, nic, .. }) = self.endpoint(lifecycle, "retire") else {
             return Ok(());
         };
-        self.steps.run_at(Place::Owed, &peer, move || nic.retire(lifecycle)).await?;
+        let retiring = nic.clone();
+        let retired = self.steps.run_at(Place::Owed, &peer, move || retiring.retire(lifecycle));
+        retired.await?;
+        self.refill(&nic);
         self.endpoints.write().remove(&lifecycle);
         Ok(())
     }
@@ -339,7 +345,21 @@ impl Inner {
         count: u32,
     ) -> Result<(), TransportError> {
         let nic = self.nic(&peer)?.clone();
-        Ok(self.steps.run(&peer, move || nic.skip_numbers(count)).await?)
+        let skipping = nic.clone();
+        let skipped = self.steps.run(&peer, move || skipping.skip_numbers(count)).await;
+        self.refill(&nic);
+        Ok(skipped?)
+    }
+
+    /// Refills the NIC's pool of queue pairs, on a thread of the steps.
+    fn refill(&self, nic: &Nic) {
+        let Some(pool) = nic.pool_to_refill() else { return };
+        let refilled = pool.clone();
+        // No name of a peer has a space.
+        let turn = format!("pool of {}", nic.device());
+        if !self.steps.run_aside(&turn, move || refilled.refill()) {
+            pool.on_refill_dropped();
+        }
     }
 }
 

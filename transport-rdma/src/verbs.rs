@@ -15,6 +15,7 @@ mod lanes;
 mod nic;
 mod objects;
 mod poller;
+mod pool;
 mod prove;
 mod registration;
 mod reset;

@@ -10,6 +10,7 @@ use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain, Place, RegionLimits};
 use super::poller::{Poller, waker};
+use super::pool::{Fresh, Maker, Pool};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::{DeviceEvent, NicSink};
 use crate::counters::NicCounters;
@@ -69,6 +70,8 @@ impl Shared {
     pub(super) fn fail_queue(&self, queue: &Shard, error: &VerbsError) {
         // First, as above.
         if queue.on_failed() {
+            let is_of_queue = |fresh: &Fresh| fresh.reservation.shard.number == queue.number;
+            self.lanes.lock().spoil(is_of_queue);
             let lanes = self.all_lanes();
             let of_queue = lanes.iter().filter(|lane| lane.shard.number == queue.number);
             of_queue.for_each(|lane| lane.fail(error.clone()));
@@ -118,6 +121,7 @@ pub struct Nic {
     pub(super) domain: Arc<Domain>,
     pub(super) config: NicConfig,
     pub(super) place: Place,
+    pub(super) pool: Arc<Pool>,
     lid: u16,
     pub(super) gid: ChosenGid,
     pub(super) recognised: Recognised,
@@ -213,8 +217,26 @@ impl Nic {
         let NicConfig { polling, idle_probe, .. } = config;
         let poller = Poller::start(Arc::clone(&shared), woken, polling, idle_probe, near)?;
         let (poller, book) = (Some(poller), Mutex::default());
-        let lid = port.lid;
-        Ok(Self { poller, shared, domain, config, place, lid, gid, recognised, rd_atomic, book })
+        let maker = Maker {
+            shared: Arc::clone(&shared),
+            domain: Arc::clone(&domain),
+            place,
+            depth: config.depth,
+        };
+        let pool = Arc::new(Pool::new(&config, maker));
+        Ok(Self {
+            poller,
+            shared,
+            domain,
+            config,
+            place,
+            pool,
+            lid: port.lid,
+            gid,
+            recognised,
+            rd_atomic,
+            book,
+        })
     }
 
     /// The device, by name.
@@ -316,7 +338,7 @@ impl Nic {
     }
 
     /// Creates and destroys queue pairs, so that the next numbers differ from those of an earlier
-    /// incarnation. Blocks for a system call or two each.
+    /// incarnation; those of the pool are destroyed too. Blocks for a system call or two each.
     ///
     /// # Errors
     /// More than [`NUMBERS_SKIPPED_MAX`], or a call that failed.
@@ -325,6 +347,9 @@ impl Nic {
             let detail = format!("{count} numbers to skip; the limit is {NUMBERS_SKIPPED_MAX}");
             return Err(self.shared.context.error(Side::Local, "skip_numbers", 0, detail));
         }
+        // A queue pair that is created for the pool meanwhile has one of the numbers.
+        let _paused = self.pool.pause();
+        self.shared.empty_pool();
         let reservation = self.shared.queues.reserve(1)?;
         for _ in 0..count {
             self.queue_pair(&reservation)?.destroy().map_err(|kept| kept.error)?;
@@ -467,11 +492,14 @@ impl Nic {
         let (regions, regions_max) = self.domain.regions();
         let lanes = self.shared.lanes.lock();
         let (queue_pairs, queue_pairs_max) = lanes.queue_pairs();
+        let (pooled_lanes, queue_pairs_pooled) = lanes.pool();
         NicLoad {
             lanes: lanes.len(),
             lanes_max: self.config.lanes_max,
-            queue_pairs,
+            queue_pairs: queue_pairs - queue_pairs_pooled,
             queue_pairs_max,
+            pooled_lanes,
+            queue_pairs_pooled,
             completion_entries,
             completion_entries_made,
             regions,
@@ -548,6 +576,7 @@ impl Drop for Nic {
                 std::mem::forget(lane);
             }
         }
+        self.pool.close();
         drop(self.poller.take());
         self.shared.lanes.lock().clear();
     }
