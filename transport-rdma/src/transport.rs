@@ -198,6 +198,12 @@ impl DataPath for RdmaTransport {
         }
     }
 
+    fn take_completions(&self, lane: Lifecycle) {
+        if let Some(nic) = self.inner.connected(lane) {
+            nic.take_completions(lane);
+        }
+    }
+
     /// Probes the peer over each queue pair of the lane, for [`RAIL_PROBE_MAX`] at most.
     fn probe_rail(&self, lane: Lifecycle) -> Step<()> {
         Box::pin(self.inner.clone().probe(lane, "probe", RAIL_PROBE_MAX))

@@ -112,6 +112,10 @@ impl Future for Transfer {
     type Output = Result<BatchReport, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.waiting == Waiting::No {
+            // Before a waker is known: waking this task costs more than a look.
+            self.target.take_completions(self.batch);
+        }
         let report = match self.busy_poll(context) {
             Some(attended) => attended,
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),

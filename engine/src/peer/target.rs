@@ -322,6 +322,13 @@ impl Target {
         }
     }
 
+    /// Takes the completions that the device of a batch's lane has, if the batch ends soon.
+    pub(crate) fn take_completions(&self, batch: BatchId) {
+        if let Some(lane) = self.soon_ending(batch) {
+            self.parts.data_path.take_completions(lane);
+        }
+    }
+
     /// Requests a poll for the completion of a batch, on behalf of a waiting task.
     pub(crate) fn request_poll(&self, batch: BatchId) {
         if let Some(lane) = self.soon_ending(batch) {

@@ -4,6 +4,7 @@
 //! its queue pairs can complete before they exist, and they are free again only when the poller
 //! has seen the queue empty after they were destroyed: some drivers leave their completions there.
 
+use super::lane::{Scratch, WorkCompletion};
 use super::objects::{Channel, CompletionQueue};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
@@ -20,9 +21,18 @@ pub const COMPLETION_QUEUES_MAX: usize = 16;
 /// Time limit of a reservation's wait for entries that are about to be freed.
 const RECLAIM_WAIT: Duration = Duration::from_millis(500);
 
+/// Buffers of a poll, reused between polls.
+#[derive(Default)]
+pub(super) struct Reporting {
+    pub(super) told: Vec<WorkCompletion>,
+    pub(super) scratch: Scratch,
+}
+
 /// One queue and its reservations.
 pub(super) struct Shard {
     pub(super) queue: Arc<CompletionQueue>,
+    /// Held from a poll until what it took is reported, so that completions are reported in order.
+    pub(super) reporting: Mutex<Reporting>,
     entries: u32,
     /// Its name in events.
     pub(super) number: usize,
@@ -147,7 +157,8 @@ impl CompletionQueues {
         let name = u64::try_from(number).unwrap_or(u64::MAX);
         let queue = CompletionQueue::new(Arc::clone(&self.channel), entries, name)?;
         let (queue, failed) = (Arc::new(queue), AtomicBool::new(false));
-        shards.push(Arc::new(Shard { queue, entries, number, failed }));
+        let reporting = Mutex::default();
+        shards.push(Arc::new(Shard { queue, reporting, entries, number, failed }));
         books.push(Books::default());
         self.made.store(shards.len(), Ordering::Release);
         self.wake();

@@ -44,6 +44,8 @@ pub(super) struct Shared {
     /// At least one lane exists.
     pub(super) has_lanes: AtomicBool,
     pub(super) stopped: AtomicBool,
+    /// The NIC's thread polls, and does not wait for events.
+    pub(super) polls: AtomicBool,
     pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
@@ -201,6 +203,7 @@ impl Nic {
             lanes: Mutex::new(Lanes::new(config.lanes_max, queue_pairs_max)),
             has_lanes: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            polls: AtomicBool::new(false),
             sink,
             counts: Arc::default(),
             profile,
@@ -445,6 +448,13 @@ impl Nic {
         }
         self.shared.has_lanes.store(lanes.len() > 0, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Reports what the lane's completion queue has, unless the NIC's own thread polls.
+    pub(crate) fn take_completions(&self, lane: Lifecycle) {
+        if let Some(lane) = self.shared.lane(lane) {
+            self.shared.take_completions(&lane);
+        }
     }
 
     /// Time of polling after the last completion.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::affinity::move_near;
-use super::completions::Shard;
+use super::completions::{Reporting, Shard};
 use super::context::errno;
 use super::events::{EVENTS_PER_LOOK, Heard, on_event, take_event, take_some};
 use super::in_flight::lane_of;
@@ -150,8 +150,6 @@ struct Turn {
     rounds: Option<Rounds>,
     /// Queues armed to report their next completion, by number.
     armed: Vec<bool>,
-    told: Vec<WorkCompletion>,
-    scratch: Scratch,
     found: Found,
     heard: Vec<Heard>,
 }
@@ -176,8 +174,6 @@ impl Turn {
             spin: polling.spin(),
             rounds: idle_probe.map(|interval| Rounds::new(interval, Instant::now())),
             armed: Vec::new(),
-            told: Vec::with_capacity(COMPLETIONS_PER_POLL),
-            scratch: Scratch::default(),
             found: Found::default(),
             heard: Vec::with_capacity(EVENTS_PER_LOOK),
         }
@@ -185,7 +181,7 @@ impl Turn {
 
     fn run(mut self) {
         let mut idle = Idle::default();
-        let mut looks = 0u32;
+        let (mut looks, mut polled) = (0u32, false);
         let mut shards = Vec::new();
         while !self.shared.stopped.load(Ordering::Acquire) {
             self.shared.queues.refresh(&mut shards);
@@ -193,6 +189,10 @@ impl Turn {
                 idle = Idle::default();
             }
             let spins = !idle.is_over(self.spin) && self.shared.has_lanes.load(Ordering::Relaxed);
+            if spins != polled {
+                polled = spins;
+                self.shared.polls.store(spins, Ordering::Relaxed);
+            }
             looks = looks.wrapping_add(1);
             if spins && !looks.is_multiple_of(LOOKS_PER_EVENT_LOOK) {
                 std::hint::spin_loop();
@@ -246,8 +246,8 @@ impl Turn {
             let leaving = self.shared.queues.leaving(shard);
             let mut taken = 0;
             while taken < COMPLETIONS_PER_TURN {
-                self.told.clear();
-                let told = &mut self.told;
+                let Reporting { told, scratch } = &mut *shard.reporting.lock();
+                told.clear();
                 let polled = shard.queue.poll::<COMPLETIONS_PER_POLL>(|entry| told.push(entry));
                 match polled {
                     Ok(0) => break,
@@ -257,7 +257,7 @@ impl Turn {
                         break;
                     }
                 }
-                self.found.tell(&self.shared, &self.told, &mut self.scratch);
+                self.found.tell(&self.shared, told, scratch);
             }
             all += taken;
             if leaving > 0 && taken < COMPLETIONS_PER_TURN {
@@ -357,6 +357,24 @@ fn all(mut take: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
             Ok(()) => {}
             Err(libc::EAGAIN | libc::EINTR) => return Ok(()),
             Err(code) => return Err(code),
+        }
+    }
+}
+
+impl Shared {
+    /// Takes the completions of a lane's queue on this thread, unless the NIC's own thread polls: some
+    /// devices have executed a request when its post returns, and a wake-up costs more than that.
+    pub(super) fn take_completions(&self, lane: &Lane) {
+        if self.polls.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(mut reporting) = lane.shard.reporting.try_lock() else { return };
+        let Reporting { told, scratch } = &mut *reporting;
+        told.clear();
+        match lane.shard.queue.poll::<COMPLETIONS_PER_POLL>(|entry| told.push(entry)) {
+            Ok(0) => {}
+            Ok(_) => Found::default().tell(self, told, scratch),
+            Err(error) => self.fail_queue(&lane.shard, &error),
         }
     }
 }

@@ -118,6 +118,23 @@ fn poll_and_destruction_exclude_each_other() {
     assert_eq!(site.device.inside_max(), 1);
 }
 
+/// A thread that waits takes the completions of its lane where the NIC's thread waits for events.
+#[test]
+fn waiting_thread_takes_completions() {
+    let site = Site::new(|config| config.idle_probe = None);
+    site.device.holds.store(true, Ordering::Relaxed);
+    site.connect(LANE, 1);
+    site.post(LANE, 1);
+    let pair = site.device.queue_pairs()[0];
+    // Without a signal: the NIC's thread may still look after the creation, and then sleeps.
+    site.device.complete(pair, 0);
+    let deadline = Instant::now() + PATIENCE;
+    while site.told().ends.is_empty() && Instant::now() < deadline {
+        site.nic.take_completions(LANE);
+    }
+    assert_eq!(site.told().ends, [(LANE, CompletionStatus::Done)]);
+}
+
 /// The number of a queue pair may be another's when an event comes to be handled: the event is of its
 /// lane, and of none if that is gone.
 #[test]
