@@ -92,9 +92,9 @@ pub struct RdmaOptions {
     /// must have equally many (`MC_NUM_QP_PER_EP`). On Ethernet each has a UDP source port of its
     /// own, by which bundled links and the paths of a fabric are chosen. Default: 2.
     pub queue_pairs: Option<usize>,
-    /// Lanes of each device whose queue pairs are created before a peer needs them, at most 64: a first
-    /// transfer to a peer then waits for no creation. They count in the device's limits, and are given
-    /// back before a limit refuses a lane. 0 for none. Default: 4.
+    /// Lanes of each device whose queue pairs are created before a peer needs them, at most 64: a
+    /// first transfer to a peer then waits for no creation. They count in the device's limits, and
+    /// are given back before a limit refuses a lane. 0 for none. Default: 4.
     pub pooled_lanes: usize,
     /// Whether the thread of each device runs on the processors of the device's NUMA node alone, as
     /// far as the process may use them. Default: true.

@@ -109,8 +109,8 @@ impl CompletionQueues {
         &self.channel
     }
 
-    /// Reserves entries, in a new queue if the existing ones are full. Waits for entries that are about
-    /// to be freed.
+    /// Reserves entries, in a new queue if the existing ones are full. Waits for entries that are
+    /// about to be freed.
     pub(super) fn reserve(self: &Arc<Self>, entries: u32) -> Result<Reservation, VerbsError> {
         self.reserve_until(entries, Instant::now() + RECLAIM_WAIT)
     }

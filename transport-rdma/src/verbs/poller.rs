@@ -362,8 +362,9 @@ fn all(mut take: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
 }
 
 impl Shared {
-    /// Takes the completions of a lane's queue on this thread, unless the NIC's own thread polls: some
-    /// devices have executed a request when its post returns, and a wake-up costs more than that.
+    /// Takes the completions of a lane's queue on this thread, unless the NIC's own thread polls:
+    /// some devices have executed a request when its post returns, and a wake-up costs more than
+    /// that.
     pub(super) fn take_completions(&self, lane: &Lane) {
         if self.polls.load(Ordering::Relaxed) {
             return;

@@ -78,8 +78,8 @@ impl Pool {
         }
     }
 
-    /// Creates queue pairs until the pool is full, a limit is reached or the device refuses. Blocks for
-    /// a few system calls each.
+    /// Creates queue pairs until the pool is full, a limit is reached or the device refuses. Blocks
+    /// for a few system calls each.
     pub(crate) fn refill(&self) {
         self.is_asked.store(false, Ordering::Release);
         let mut maker = self.maker.lock();
@@ -164,8 +164,8 @@ impl Nic {
         (refills && !is_asked.swap(true, Ordering::AcqRel)).then_some(&self.pool)
     }
 
-    /// Takes the queue pairs of a new lane from the pool, or creates them. At a limit, and if the device
-    /// is exhausted, the pool gives its queue pairs back first.
+    /// Takes the queue pairs of a new lane from the pool, or creates them. At a limit, and if the
+    /// device is exhausted, the pool gives its queue pairs back first.
     pub(super) fn fresh(&self, lifecycle: Lifecycle, count: usize) -> Result<Fresh, VerbsError> {
         let mut made = self.take_or_create(lifecycle, count);
         if !is_at_limit(&made) {

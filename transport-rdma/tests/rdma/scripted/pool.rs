@@ -88,8 +88,8 @@ fn numbers(fabric: &Fabric, device: &str) -> BTreeSet<u32> {
     text.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect()
 }
 
-/// A first transfer to a second peer works while no queue pair can be created, and modifies each of its
-/// queue pairs twice. Its end leaves nothing on the device.
+/// A first transfer to a second peer works while no queue pair can be created, and modifies each of
+/// its queue pairs twice. Its end leaves nothing on the device.
 #[test]
 fn first_transfer_creates_no_queue_pair() {
     story(&EVERY, "first_transfer_creates_no_queue_pair", async |fabric| {
@@ -154,7 +154,8 @@ fn skipped_numbers_leave_the_pool() {
     });
 }
 
-/// A device that refuses the pool is asked again at the next step, and lanes are created without it.
+/// A device that refuses the pool is asked again at the next step, and lanes are created without
+/// it.
 #[test]
 fn refused_refill_is_tried_again() {
     story(&["strict", "mlx5"], "refused_refill_is_tried_again", async |fabric| {
@@ -264,8 +265,8 @@ fn close_waits_for_a_refill() {
     });
 }
 
-/// Queue pairs of the pool that the device does not destroy end with the device's close; they never had
-/// memory.
+/// Queue pairs of the pool that the device does not destroy end with the device's close; they never
+/// had memory.
 #[test]
 fn undestroyed_pool_does_not_hold_the_close() {
     story(&["strict", "mlx5"], "undestroyed_pool_does_not_hold_the_close", async |fabric| {
@@ -279,7 +280,8 @@ fn undestroyed_pool_does_not_hold_the_close() {
     });
 }
 
-/// A completion queue that failed takes the pool's queue pairs on it along: the next lane has others.
+/// A completion queue that failed takes the pool's queue pairs on it along: the next lane has
+/// others.
 #[test]
 fn overrun_queue_spoils_the_pool() {
     story(&["rxe", "mlx5"], "overrun_queue_spoils_the_pool", async |fabric| {
