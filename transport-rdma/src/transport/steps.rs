@@ -69,8 +69,8 @@ impl Steps {
         }
     }
 
-    /// Runs work that no caller waits for, after earlier work of this name. It is dropped if too many
-    /// steps wait, and at the end of the threads.
+    /// Runs work that no caller waits for, after earlier work of this name. It is dropped if too
+    /// many steps wait, and at the end of the threads.
     pub(super) fn run_aside(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
         let step = move |turn: Result<(), StepRefused>| turn.map_or((), |()| work());
         self.pool.as_ref().is_some_and(|pool| pool.submit(name, step).is_ok())

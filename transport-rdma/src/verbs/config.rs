@@ -65,8 +65,8 @@ pub struct NicConfig {
     /// Whether the NIC's thread runs on the processors of the NIC's NUMA node alone, as far as the
     /// process may use them.
     pub places_thread: bool,
-    /// Lanes whose queue pairs the transport creates in advance, at most [`POOLED_LANES_MAX`]; 0 for
-    /// none. They count in all limits, and are given back before a limit refuses a lane.
+    /// Lanes whose queue pairs the transport creates in advance, at most [`POOLED_LANES_MAX`]; 0
+    /// for none. They count in all limits, and are given back before a limit refuses a lane.
     pub pooled_lanes: usize,
 }
 

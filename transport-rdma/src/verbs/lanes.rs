@@ -59,8 +59,8 @@ impl Lanes {
         }
     }
 
-    /// Reserves a slot for a new lane: with queue pairs of the pool if it has as many for a lane, or
-    /// with a new serial number.
+    /// Reserves a slot for a new lane: with queue pairs of the pool if it has as many for a lane,
+    /// or with a new serial number.
     pub(super) fn begin(&mut self, lifecycle: Lifecycle, pairs: usize) -> Result<Begun, Refused> {
         let Lifecycle(name) = lifecycle;
         if self.by_lifecycle.contains_key(&name) || self.making.contains(&name) {
@@ -115,8 +115,8 @@ impl Lanes {
         is_wrong || !self.spoiled.is_empty()
     }
 
-    /// Reserves a slot in the pool and assigns the number of the lane; none if the pool is full, or a
-    /// limit is reached.
+    /// Reserves a slot in the pool and assigns the number of the lane; none if the pool is full,
+    /// or a limit is reached.
     pub(super) fn begin_pooled(&mut self, lanes: usize, pairs: usize) -> Option<u32> {
         if !self.is_short(lanes, pairs) {
             return None;

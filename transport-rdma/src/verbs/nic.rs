@@ -10,7 +10,7 @@ use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain, Place, RegionLimits};
 use super::poller::{Poller, waker};
-use super::pool::{Fresh, Maker, Pool};
+use super::pool::{Fresh, Pool};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::{DeviceEvent, NicSink};
 use crate::counters::NicCounters;
@@ -25,6 +25,7 @@ use handfast_transport::{
     Access, Completion, DataPath, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
 };
 use parking_lot::Mutex;
+use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -213,32 +214,19 @@ impl Nic {
             lost: OnceLock::new(),
             context,
         });
-        let near = config
-            .places_thread
-            .then(|| processors_near(&crate::discovery::root(), &config.device));
-        let near = near.flatten().unwrap_or_default();
-        let NicConfig { polling, idle_probe, .. } = config;
-        let poller = Poller::start(Arc::clone(&shared), woken, polling, idle_probe, near)?;
-        let (poller, book) = (Some(poller), Mutex::default());
-        let maker = Maker {
-            shared: Arc::clone(&shared),
-            domain: Arc::clone(&domain),
-            place,
-            depth: config.depth,
-        };
-        let pool = Arc::new(Pool::new(&config, maker));
+        let poller = start_poller(&shared, woken, &config)?;
         Ok(Self {
-            poller,
+            pool: Arc::new(Pool::new(&config, &shared, &domain, place)),
+            poller: Some(poller),
             shared,
             domain,
             config,
             place,
-            pool,
             lid: port.lid,
             gid,
             recognised,
             rd_atomic,
-            book,
+            book: Mutex::default(),
         })
     }
 
@@ -526,6 +514,17 @@ impl Nic {
             || self.shared.context.error(Side::Local, call, 0, "no lane has the lifecycle");
         self.shared.lane(lifecycle).ok_or_else(missing)
     }
+}
+
+fn start_poller(
+    shared: &Arc<Shared>,
+    woken: File,
+    config: &NicConfig,
+) -> Result<Poller, VerbsError> {
+    let near =
+        config.places_thread.then(|| processors_near(&crate::discovery::root(), &config.device));
+    let near = near.flatten().unwrap_or_default();
+    Poller::start(Arc::clone(shared), woken, config.polling, config.idle_probe, near)
 }
 
 pub(super) fn recognised(device: &str) -> Recognised {

@@ -25,12 +25,11 @@ pub(super) struct Fresh {
 }
 
 /// Parts of fresh queue pairs. They are equal for all lanes of a NIC.
-#[derive(Clone)]
 pub(super) struct Maker {
-    pub(super) shared: Arc<Shared>,
-    pub(super) domain: Arc<Domain>,
-    pub(super) place: Place,
-    pub(super) depth: u32,
+    shared: Arc<Shared>,
+    domain: Arc<Domain>,
+    place: Place,
+    depth: u32,
 }
 
 impl Maker {
@@ -69,7 +68,14 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(config: &NicConfig, maker: Maker) -> Self {
+    pub(super) fn new(
+        config: &NicConfig,
+        shared: &Arc<Shared>,
+        domain: &Arc<Domain>,
+        place: Place,
+    ) -> Self {
+        let (shared, domain) = (Arc::clone(shared), Arc::clone(domain));
+        let maker = Maker { shared, domain, place, depth: config.depth };
         Self {
             maker: Mutex::new(Some(maker)),
             lanes: config.pooled_lanes,
