@@ -2,12 +2,14 @@
 
 use clap::{Args, value_parser};
 use handfast::rdma::{
-    LANE_QUEUE_PAIRS_MAX, PartitionKey, Polling, RETRY_COUNT_MAX, RdmaOptions, TIMEOUT_EXPONENT_MAX,
+    LANE_QUEUE_PAIRS_MAX, POOLED_LANES_MAX, PartitionKey, Polling, RETRY_COUNT_MAX, RdmaOptions,
+    TIMEOUT_EXPONENT_MAX,
 };
 
 const TIMEOUT_MAX: i64 = TIMEOUT_EXPONENT_MAX as i64;
 const RETRIES_MAX: i64 = RETRY_COUNT_MAX as i64;
 const QUEUE_PAIRS_MAX: i64 = LANE_QUEUE_PAIRS_MAX as i64;
+const POOLED_MAX: i64 = POOLED_LANES_MAX as i64;
 
 /// Options of RDMA queue pairs.
 #[derive(Args, Clone, Debug, Default)]
@@ -28,6 +30,10 @@ pub(crate) struct Tuning {
     /// both sides is used [default: MC_NUM_QP_PER_EP, or 2]
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u8).range(1..=QUEUE_PAIRS_MAX))]
     queue_pairs: Option<u8>,
+    /// Lanes of each RDMA device whose queue pairs are created before a peer needs them; 0 for none
+    /// [default: 4]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u8).range(0..=POOLED_MAX))]
+    pooled_lanes: Option<u8>,
     /// Partition key of the RDMA ports on InfiniBand, such as 0x8001, or its place in their tables,
     /// such as index:1 [default: the place MC_PKEY_INDEX, or index:0]
     #[arg(long, value_name = "KEY")]
@@ -49,6 +55,7 @@ impl Tuning {
             it.retries = self.retry_count.or(it.retries);
             it.polling = self.polling.or(it.polling);
             it.queue_pairs = self.queue_pairs.map(usize::from).or(it.queue_pairs);
+            it.pooled_lanes = self.pooled_lanes.map_or(it.pooled_lanes, usize::from);
             it.partition_key = self.partition_key.unwrap_or(it.partition_key);
             it.places_threads &= !self.no_thread_placement;
             it.accepts_exposed_memory |= self.accept_exposed_memory;
@@ -62,6 +69,7 @@ impl Tuning {
             ("--retry-count", self.retry_count.map(|count| count.to_string())),
             ("--polling", self.polling.map(|polling| polling.to_string())),
             ("--queue-pairs", self.queue_pairs.map(|count| count.to_string())),
+            ("--pooled-lanes", self.pooled_lanes.map(|count| count.to_string())),
             ("--partition-key", self.partition_key.map(|key| key.to_string())),
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
@@ -91,7 +99,7 @@ mod tests {
         program.map(|program| program.tuning).map_err(|error| error.to_string())
     }
 
-    const ALL: [&str; 12] = [
+    const ALL: [&str; 14] = [
         "--ack-timeout",
         "20",
         "--retry-count",
@@ -100,6 +108,8 @@ mod tests {
         "adaptive:50",
         "--queue-pairs",
         "8",
+        "--pooled-lanes",
+        "0",
         "--partition-key",
         "0x8001",
         "--no-thread-placement",
@@ -114,6 +124,7 @@ mod tests {
             (set.timeout_exponent, set.retries, set.queue_pairs),
             (Some(20), Some(6), Some(8))
         );
+        assert_eq!(set.pooled_lanes, 0);
         let spin = Duration::from_micros(50);
         assert_eq!(set.polling, Some(Polling::Adaptive { spin }));
         assert_eq!((set.partition_key, set.places_threads), (PartitionKey::Value(0x8001), false));
@@ -139,6 +150,7 @@ mod tests {
             (["--polling", "adaptive:1000001"], "at most 1000000"),
             (["--queue-pairs", "0"], "1..=8"),
             (["--queue-pairs", "9"], "1..=8"),
+            (["--pooled-lanes", "65"], "0..=64"),
             (["--partition-key", "1"], "such as 0x8001"),
         ] {
             let error = parsed(&wrong).unwrap_err();

@@ -23,6 +23,10 @@ pub struct NicCounters {
     pub devices_lost: u64,
     /// Times that the device was opened again after a loss.
     pub devices_reopened: u64,
+    /// Lanes that took their queue pairs from the pool.
+    pub lanes_pooled: u64,
+    /// Queue pairs that the device refused to the pool.
+    pub pool_failures: u64,
 }
 
 impl std::iter::Sum for NicCounters {
@@ -38,6 +42,8 @@ impl std::iter::Sum for NicCounters {
             ports_down: sum.ports_down + next.ports_down,
             devices_lost: sum.devices_lost + next.devices_lost,
             devices_reopened: sum.devices_reopened + next.devices_reopened,
+            lanes_pooled: sum.lanes_pooled + next.lanes_pooled,
+            pool_failures: sum.pool_failures + next.pool_failures,
         })
     }
 }

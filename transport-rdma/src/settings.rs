@@ -14,6 +14,10 @@ pub const SERVICE_LEVEL_MAX: u8 = 15;
 pub const LANE_QUEUE_PAIRS_MAX: usize = 8;
 /// Default queue pairs of a lane; Mooncake's default too.
 pub const LANE_QUEUE_PAIRS_DEFAULT: usize = 2;
+/// Maximum lanes whose queue pairs are created in advance.
+pub const POOLED_LANES_MAX: usize = 64;
+/// Default number of lanes whose queue pairs are created in advance.
+pub const POOLED_LANES_DEFAULT: usize = 4;
 /// Longest spin of [`Polling::Adaptive`].
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
 /// Default spin of [`Polling::Adaptive`]: longer than a round trip with a slice, and short compared with

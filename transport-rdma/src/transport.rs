@@ -83,6 +83,7 @@ impl RdmaTransport {
         let steps = Steps::start(nics.first().map_or("", Nic::device))?;
         let (slots, runtime, endpoints) = (Slots::new(nics), Handle::current(), RwLock::default());
         let inner = Inner { slots, local_nic, steps, sink, runtime, endpoints };
+        inner.slots.nics().into_iter().flatten().for_each(|nic| inner.refill(&nic));
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -125,6 +126,8 @@ impl RdmaTransport {
     /// Lets a NIC of [`RdmaTransport::put_nic`] take lanes.
     pub fn admit_lanes(&self, device: &str) {
         self.inner.slots.admit_lanes(device);
+        let opened = self.inner.slots.nics().into_iter().flatten();
+        opened.filter(|nic| nic.device() == device).for_each(|nic| self.inner.refill(&nic));
     }
 
     /// Records a peer's announced GID with the NIC of its path, see [`Nic::note_address`]. Ignored
@@ -227,6 +230,12 @@ impl DataPath for RdmaTransport {
         }
     }
 
+    fn take_completions(&self, lane: Lifecycle) {
+        if let Some(nic) = self.inner.connected(lane) {
+            nic.take_completions();
+        }
+    }
+
     /// Probes the peer over each queue pair of the lane, for [`RAIL_PROBE_MAX`] at most. A rail
     /// whose devices answer no probe is used without.
     fn probe_rail(&self, lane: Lifecycle) -> Step<()> {
@@ -320,7 +329,9 @@ impl Inner {
         // Before the step, which may go on after this future is dropped: a retire follows it.
         let endpoint = Endpoint { peer: peer.clone(), nic: nic.clone(), lane: None };
         self.insert(lifecycle, endpoint)?;
-        let created = self.steps.run(&peer, move || create(&nic)).await;
+        let creating = nic.clone();
+        let created = self.steps.run(&peer, move || create(&creating)).await;
+        self.refill(&nic);
         created.map_err(|error| {
             self.forget(lifecycle);
             not_created(error)
@@ -354,7 +365,10 @@ impl Inner {
         let Ok(Endpoint { peer, nic, .. }) = self.endpoint(lifecycle, "retire") else {
             return Ok(());
         };
-        self.steps.run_at(Place::Owed, &peer, move || nic.retire(lifecycle)).await?;
+        let retiring = nic.clone();
+        let retired = self.steps.run_at(Place::Owed, &peer, move || retiring.retire(lifecycle));
+        retired.await?;
+        self.refill(&nic);
         self.forget(lifecycle);
         Ok(())
     }
@@ -375,7 +389,21 @@ impl Inner {
         count: u32,
     ) -> Result<(), TransportError> {
         let nic = self.nic(&peer)?;
-        Ok(self.steps.run(&peer, move || nic.skip_numbers(count)).await?)
+        let skipping = nic.clone();
+        let skipped = self.steps.run(&peer, move || skipping.skip_numbers(count)).await;
+        self.refill(&nic);
+        Ok(skipped?)
+    }
+
+    /// Refills the NIC's pool of queue pairs, on a thread of the steps.
+    fn refill(&self, nic: &Nic) {
+        let Some(pool) = nic.pool_to_refill() else { return };
+        let refilled = pool.clone();
+        // No name of a peer has a space.
+        let turn = format!("pool of {}", nic.device());
+        if !self.steps.run_aside(&turn, move || refilled.refill()) {
+            pool.on_refill_dropped();
+        }
     }
 }
 

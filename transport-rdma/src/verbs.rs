@@ -17,6 +17,7 @@ mod lanes;
 mod nic;
 mod objects;
 mod poller;
+mod pool;
 mod probing;
 mod prove;
 mod registration;

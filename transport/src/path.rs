@@ -29,6 +29,10 @@ pub trait DataPath: Send + Sync + 'static {
     /// returns true. For a thread that would park otherwise. Does nothing if polling does not pay.
     fn busy_poll(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
 
+    /// Reports the completions that a device has for a lane, on this thread. Does nothing if
+    /// another thread polls for them, and without a device.
+    fn take_completions(&self, _lane: Lifecycle) {}
+
     /// Has the lane's task poll for completions for a bounded time. For a task that is about to
     /// yield. Does nothing if polling does not pay.
     fn request_poll(&self, _lane: Lifecycle) {}

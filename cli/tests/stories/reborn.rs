@@ -4,6 +4,7 @@
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server};
 use crate::meeting::{Other, host};
+use crate::rdma_engine::given_back_within;
 use handfast::rdma::RdmaOptions;
 use handfast::{Cause, Engine, Memory, Segment, TransportChoice};
 use std::future::IntoFuture;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
+const DEVICE: &str = "rxe0";
 const NODE: &str = "10.0.0.2:7411";
 const SERVE: [&str; 4] = ["--transport", "rdma", "--memory", "m=4M"];
 /// Written; as much behind it stays as it is.
@@ -21,8 +23,8 @@ const BYTES: usize = 2 * MIB as usize;
 const LIMIT: Duration = Duration::from_secs(2);
 /// After a write that failed.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A withdrawn slice has a second before its lane is retired, and two machines share the processors.
-const LATE_AT_MOST: Duration = Duration::from_secs(4);
+/// Beyond the timers of the device, since two machines share the processors.
+const LATE_AT_MOST: Duration = Duration::from_secs(3);
 /// From the word that the peer serves again to bytes in its memory. The device's own retries, which
 /// are over after 1.3 s, and the kernel's look for the address may be under way still.
 const REPAIRED_WITHIN: Duration = Duration::from_secs(3);
@@ -132,15 +134,16 @@ fn survive() {
 }
 
 async fn start() -> RecordedEngine {
-    let rdma = RdmaOptions::default().with(|it| it.devices = vec!["rxe0".to_owned()]);
+    let rdma = RdmaOptions::default().with(|it| it.devices = vec![DEVICE.to_owned()]);
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
 /// Writes repeatedly until the stop flag, and returns the causes of failed writes. None ends late.
 async fn keep_writing(segment: Segment, block: Memory, stop: Arc<AtomicBool>) -> Vec<Cause> {
     let mut failures = Vec::new();
+    let longest = LIMIT + given_back_within(DEVICE) + LATE_AT_MOST;
     while !stop.load(Ordering::Acquire) {
-        let written = timeout(LIMIT + LATE_AT_MOST, write(&segment, &block)).await;
+        let written = timeout(longest, write(&segment, &block)).await;
         if let Err(cause) = written.expect("a transfer outlived its deadline") {
             failures.push(cause);
             tokio::time::sleep(PAUSE).await;

@@ -123,6 +123,10 @@ impl Transfer {
 
     /// Waits for the end of the batch.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+        if self.waiting == Waiting::No {
+            // Before a waker is known: waking this task costs more than a look.
+            self.target.take_completions(self.batch);
+        }
         let ended = match self.busy_poll(context) {
             Some(attended) => attended,
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),

@@ -12,8 +12,8 @@ use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, Cut, Endpoints, LaneSink, Span};
 use handfast_transport_rdma::{
-    LANE_QUEUE_PAIRS_MAX, NicCounters, PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
-    SPIN_MAX, TIMEOUT_EXPONENT_MAX,
+    LANE_QUEUE_PAIRS_MAX, NicCounters, POOLED_LANES_DEFAULT, POOLED_LANES_MAX, PartitionKey,
+    Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_MAX, TIMEOUT_EXPONENT_MAX,
 };
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
@@ -94,6 +94,10 @@ pub struct RdmaOptions {
     /// must have equally many (`MC_NUM_QP_PER_EP`). On Ethernet each has a UDP source port of its
     /// own, by which bundled links and the paths of a fabric are chosen. Default: 2.
     pub queue_pairs: Option<usize>,
+    /// Lanes of each device whose queue pairs are created before a peer needs them, at most 64: a
+    /// first transfer to a peer then waits for no creation. They count in the device's limits, and
+    /// are given back before a limit refuses a lane. 0 for none. Default: 4.
+    pub pooled_lanes: usize,
     /// Whether the thread of each device runs on the processors of the device's NUMA node alone, as
     /// far as the process may use them. Default: true.
     pub places_threads: bool,
@@ -129,6 +133,9 @@ impl RdmaOptions {
         if self.queue_pairs.is_some_and(|pairs| !lane_pairs.contains(&pairs)) {
             return Err(format!("the RDMA queue_pairs must be 1 to {LANE_QUEUE_PAIRS_MAX}"));
         }
+        if self.pooled_lanes > POOLED_LANES_MAX {
+            return Err(format!("the RDMA pooled_lanes must be 0 to {POOLED_LANES_MAX}"));
+        }
         if self.polling.is_some_and(|polling| !polling.is_valid()) {
             let max = SPIN_MAX.as_micros();
             return Err(format!("the RDMA polling must spin at most {max} us"));
@@ -155,6 +162,7 @@ impl Default for RdmaOptions {
             retries: None,
             polling: None,
             queue_pairs: None,
+            pooled_lanes: POOLED_LANES_DEFAULT,
             places_threads: true,
             accepts_exposed_memory: false,
         }
@@ -349,6 +357,8 @@ mod tests {
         assert_eq!(check(&|it| it.retries = Some(RETRY_COUNT_MAX)), Ok(()));
         assert_eq!(check(&|it| it.polling = spin(SPIN_MAX)), Ok(()));
         assert_eq!(check(&|it| it.service_level = SERVICE_LEVEL_MAX), Ok(()));
+        assert_eq!(check(&|it| it.pooled_lanes = POOLED_LANES_MAX), Ok(()));
+        assert!(check(&|it| it.pooled_lanes = POOLED_LANES_MAX + 1).is_err());
         assert_eq!(check(&|it| it.queue_pairs = Some(LANE_QUEUE_PAIRS_MAX)), Ok(()));
         let past: [(&str, Change<'_>); 7] = [
             ("queue_pairs must be 1 to 8", &|it| it.queue_pairs = Some(0)),

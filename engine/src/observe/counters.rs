@@ -199,6 +199,16 @@ impl Counters {
                 rdma.devices_reopened,
             ),
             (
+                "rdma_lanes_pooled",
+                "RDMA lanes that took their queue pairs from the pool",
+                rdma.lanes_pooled,
+            ),
+            (
+                "rdma_pool_failures",
+                "Queue pairs that a device refused to its pool",
+                rdma.pool_failures,
+            ),
+            (
                 "rdma_registrations",
                 "Registrations of memory with an RDMA device",
                 memory.registrations,

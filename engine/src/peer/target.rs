@@ -349,6 +349,13 @@ impl Target {
         }
     }
 
+    /// Takes the completions that the device of a batch's lane has, if the batch ends soon.
+    pub(crate) fn take_completions(&self, batch: BatchId) {
+        for lane in self.soon_ending(batch).into_iter().flatten() {
+            self.parts.data_path.take_completions(lane);
+        }
+    }
+
     /// Requests a poll for the completion of a batch, on behalf of a waiting task.
     pub(crate) fn request_poll(&self, batch: BatchId) {
         if let [Some(lane), None, ..] = self.soon_ending(batch) {

@@ -69,6 +69,13 @@ impl Steps {
         }
     }
 
+    /// Runs work that no caller waits for, after earlier work of this name. It is dropped if too
+    /// many steps wait, and at the end of the threads.
+    pub(super) fn run_aside(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+        let step = move |turn: Result<(), StepRefused>| turn.map_or((), |()| work());
+        self.pool.as_ref().is_some_and(|pool| pool.submit(name, step).is_ok())
+    }
+
     fn failed(&self, detail: String) -> VerbsError {
         let device = self.device.clone();
         VerbsError { side: Side::Local, call: "step", code: 0, device, detail, limit: None }

@@ -103,9 +103,22 @@ impl CompletionQueues {
         &self.channel
     }
 
-    /// Reserves entries, in a new queue if the existing ones are full.
+    /// Reserves entries, in a new queue if the existing ones are full. Waits for entries that are
+    /// about to be freed.
     pub(super) fn reserve(self: &Arc<Self>, entries: u32) -> Result<Reservation, VerbsError> {
-        let deadline = Instant::now() + RECLAIM_WAIT;
+        self.reserve_until(entries, Instant::now() + RECLAIM_WAIT)
+    }
+
+    /// Like [`CompletionQueues::reserve`], but does not wait.
+    pub(super) fn try_reserve(self: &Arc<Self>, entries: u32) -> Result<Reservation, VerbsError> {
+        self.reserve_until(entries, Instant::now())
+    }
+
+    fn reserve_until(
+        self: &Arc<Self>,
+        entries: u32,
+        deadline: Instant,
+    ) -> Result<Reservation, VerbsError> {
         let mut table = self.table.lock();
         loop {
             if let Some(number) = self.place(&mut table, entries)? {

@@ -4,8 +4,9 @@ use super::context::mtu_number;
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
 use crate::settings::{
-    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, PartitionKey, Polling, RETRY_COUNT_MAX,
-    SERVICE_LEVEL_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, POOLED_LANES_DEFAULT, POOLED_LANES_MAX,
+    PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, TIMEOUT_EXPONENT_MAX,
+    silent_peer_wait,
 };
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::time::Duration;
@@ -65,6 +66,9 @@ pub struct NicConfig {
     /// Whether the NIC's thread runs on the processors of the NIC's NUMA node alone, as far as the
     /// process may use them.
     pub places_thread: bool,
+    /// Lanes whose queue pairs the transport creates in advance, at most [`POOLED_LANES_MAX`]; 0
+    /// for none. They count in all limits, and are given back before a limit refuses a lane.
+    pub pooled_lanes: usize,
 }
 
 /// Default interval between checks for idle lanes.
@@ -105,6 +109,7 @@ impl NicConfig {
             queue_pairs_max: u32::MAX,
             idle_probe: Some(IDLE_PROBE_DEFAULT),
             places_thread: true,
+            pooled_lanes: POOLED_LANES_DEFAULT,
         }
     }
 
@@ -155,6 +160,7 @@ impl NicConfig {
             (self.idle_probe.is_none_or(|interval| idle_probes.contains(&interval)), "idle_probe"),
             (self.drain <= DRAIN_MAX, "drain"),
             (self.polling.is_valid(), "polling"),
+            (self.pooled_lanes <= POOLED_LANES_MAX, "pooled_lanes"),
         ];
         let wrong = checks.iter().find(|(good, _)| !good);
         wrong.map_or(Ok(()), |(_, name)| Err(format!("the setting {name} is out of range")))
@@ -218,6 +224,8 @@ mod tests {
         assert!(with(|c| c.rd_atomic_max = 0).is_err());
         assert_eq!(with(|c| c.service_level = SERVICE_LEVEL_MAX), Ok(()));
         assert!(with(|c| c.service_level = SERVICE_LEVEL_MAX + 1).is_err());
+        assert_eq!(with(|c| c.pooled_lanes = POOLED_LANES_MAX), Ok(()));
+        assert!(with(|c| c.pooled_lanes = POOLED_LANES_MAX + 1).is_err());
         assert!(with(|c| c.completion_entries = 0).is_err());
         assert_eq!(with(|c| c.idle_probe = None), Ok(()));
         assert!(with(|c| c.idle_probe = Some(IDLE_PROBE_MIN / 2)).is_err());

@@ -73,7 +73,7 @@ impl Nic {
         peer: Option<String>,
     ) -> Result<Body, VerbsError> {
         let context = &self.shared.context;
-        let refused = |detail: String| context.error(Side::Local, "bring_up", 0, detail);
+        let refused = |detail| context.error(Side::Local, "bring_up", 0, detail);
         let pairs = psns.len();
         if psns.is_empty() || pairs > QUEUE_PAIRS_PER_LANE_MAX {
             return Err(refused(format!(
@@ -87,16 +87,9 @@ impl Nic {
         let port = context.port_facts(self.config.port)?;
         let chosen = self.announce(peer.as_deref())?;
         tracing::debug!(lane = lifecycle.0, peer, gid = chosen.why, "address announced");
-        let begun = self.shared.lanes.lock().begin(lifecycle, pairs);
-        let serial = begun.map_err(|why| match why {
-            Refused::Exists => refused("the lifecycle exists".to_owned()),
-            Refused::Limit(limit) => {
-                let detail = format!("the limit of {} {} is reached", limit.max, limit.limit);
-                VerbsError { limit: Some(limit), ..refused(detail) }
-            }
-        })?;
+        let fresh = self.fresh(lifecycle, pairs)?;
         let setup = LaneSetup {
-            serial,
+            serial: fresh.serial,
             announced: Announced { gid: chosen.entry, peer },
             domain: Arc::clone(&self.domain),
             sink: Arc::clone(&self.shared.sink),
@@ -108,14 +101,7 @@ impl Nic {
             hidden_refusals: self.shared.profile.hidden_refusals,
             probing: Arc::clone(&self.shared.probing),
         };
-        let entries = u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(self.config.depth);
-        let made = self.shared.queues.reserve(entries);
-        let made = made.and_then(|reservation| Lane::new(lifecycle, psns, reservation, setup));
-        let lane = made.map_err(|error| {
-            let mut lanes = self.shared.lanes.lock();
-            lanes.give_up(lifecycle, pairs);
-            exhausted(error, lanes.queue_pairs(), self.shared.queues.load())
-        })?;
+        let lane = Lane::new(lifecycle, psns, fresh, setup);
         let body = Body {
             queue_pairs: lane.numbers.clone(),
             psns: psns.to_vec(),
@@ -160,11 +146,25 @@ impl Nic {
     pub(super) fn queue_pair(&self, reservation: &Reservation) -> Result<QueuePair, VerbsError> {
         let queue = Arc::clone(&reservation.shard.queue);
         let domain = Arc::clone(&self.domain);
-        QueuePair::new(domain, queue, 1, self.place, Owner::Nobody).map_err(|error| {
-            let lanes = self.shared.lanes.lock();
-            let queue_pairs = lanes.queue_pairs();
-            exhausted(error, queue_pairs, self.shared.queues.load())
-        })
+        QueuePair::new(domain, queue, 1, self.place, Owner::Nobody)
+            .map_err(|error| self.exhausted(error))
+    }
+
+    /// Adds the limit to the failed creation of a queue pair or a completion queue.
+    pub(super) fn exhausted(&self, error: VerbsError) -> VerbsError {
+        let queue_pairs = self.shared.lanes.lock().queue_pairs();
+        exhausted(error, queue_pairs, self.shared.queues.load())
+    }
+
+    /// The error of a lane that is not begun.
+    pub(super) fn refused(&self, why: Refused) -> VerbsError {
+        let (detail, limit) = match why {
+            Refused::Exists => ("the lifecycle exists".to_owned(), None),
+            Refused::Limit(limit) => {
+                (format!("the limit of {} {} is reached", limit.max, limit.limit), Some(limit))
+            }
+        };
+        VerbsError { limit, ..self.shared.context.error(Side::Local, "bring_up", 0, detail) }
     }
 
     /// The address to announce, chosen from the port's current ones.

@@ -16,6 +16,10 @@ pub struct NicLoad {
     /// `NicConfig::queue_pairs_max`, or the device's maximum if that is less. Other processes may
     /// use some of them.
     pub queue_pairs_max: u64,
+    /// Lanes whose queue pairs the pool has ready, see `NicConfig::pooled_lanes`.
+    pub pooled_lanes: usize,
+    /// Queue pairs of the pool, with those under creation.
+    pub queue_pairs_pooled: u64,
     /// Entries of completion queues that are reserved.
     pub completion_entries: u64,
     /// Entries of the completion queues that were made so far.

@@ -131,7 +131,10 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
             };
             // A lane that is gone has ended its slices, and its queue pair's number may be another's.
             let lane = match owner {
-                Owner::Lane(serial) => shared.lane_of(serial),
+                Owner::Lane(serial) => shared.lane_of(serial).or_else(|| {
+                    shared.lanes.lock().spoil(|fresh| fresh.serial == serial);
+                    None
+                }),
                 Owner::Nobody => None,
             };
             if let Some(lane) = lane {

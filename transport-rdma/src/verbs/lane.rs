@@ -9,7 +9,8 @@ use super::completions::{Reservation, Shard};
 use super::context::Context;
 use super::counters::Counts;
 use super::in_flight::InFlight;
-use super::objects::{Domain, Numbers, Owner, Patience, Place, QueuePair, Route, Undestroyed};
+use super::objects::{Domain, Numbers, Patience, Place, QueuePair, Route, Undestroyed};
+use super::pool::Fresh;
 use super::probing::{ProbeKind, Probing};
 use super::registration::Registration;
 use super::sink::NicSink;
@@ -173,23 +174,14 @@ fn learning(error: VerbsError, learned: Option<&str>) -> VerbsError {
 }
 
 impl Lane {
-    /// Creates one queue pair for each of `psns`.
-    pub(super) fn new(
-        lifecycle: Lifecycle,
-        psns: &[u32],
-        reservation: Reservation,
-        setup: LaneSetup,
-    ) -> Result<Self, VerbsError> {
-        let LaneSetup { serial, domain, depth, place, .. } = &setup;
-        let queue = &reservation.shard.queue;
-        let (domain, owner) = (|| Arc::clone(domain), Owner::Lane(*serial));
-        let make = |_| QueuePair::new(domain(), Arc::clone(queue), *depth, *place, owner);
-        let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
+    /// Makes a lane of fresh queue pairs, one for each of `psns`.
+    pub(super) fn new(lifecycle: Lifecycle, psns: &[u32], fresh: Fresh, setup: LaneSetup) -> Self {
+        let Fresh { queue_pairs, reservation, .. } = fresh;
         let state = State {
             connected: false,
             peer: None,
             over: false,
-            in_flight: InFlight::new(*serial),
+            in_flight: InFlight::new(setup.serial),
             outstanding: vec![0; psns.len()],
             broken: vec![false; psns.len()],
             reporting: 0,
@@ -198,7 +190,7 @@ impl Lane {
             probe_failed: None,
             active: true,
         };
-        Ok(Self {
+        Self {
             lifecycle,
             shard: Arc::clone(&reservation.shard),
             numbers: queue_pairs.iter().map(QueuePair::number).collect(),
@@ -210,7 +202,7 @@ impl Lane {
             requests: Mutex::default(),
             retiring: Mutex::new(()),
             setup,
-        })
+        }
     }
 
     fn context(&self) -> &Context {

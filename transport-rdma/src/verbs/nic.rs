@@ -11,6 +11,7 @@ use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain, Place, RegionLimits};
 use super::poller::{Poller, waker};
+use super::pool::{Fresh, Pool};
 use super::probing::Probing;
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::NicSink;
@@ -27,6 +28,7 @@ use handfast_transport::{
     Access, Completion, DataPath, DeviceId, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
 };
 use parking_lot::Mutex;
+use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -50,6 +52,8 @@ pub(super) struct Shared {
     /// At least one lane exists.
     pub(super) has_lanes: AtomicBool,
     pub(super) stopped: AtomicBool,
+    /// The NIC's thread polls, and does not wait for events.
+    pub(super) polls: AtomicBool,
     pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
     pub(super) sweeper: Sweeper,
@@ -69,6 +73,8 @@ impl Shared {
     pub(super) fn fail_queue(&self, queue: &Shard, error: &VerbsError) {
         // First, as above.
         if queue.on_failed() {
+            let is_of_queue = |fresh: &Fresh| fresh.reservation.shard.number == queue.number;
+            self.lanes.lock().spoil(is_of_queue);
             let lanes = self.all_lanes();
             let of_queue = lanes.iter().filter(|lane| lane.shard.number == queue.number);
             of_queue.for_each(|lane| lane.fail(error.clone()));
@@ -118,6 +124,7 @@ pub struct Nic {
     pub(super) domain: Arc<Domain>,
     pub(super) config: NicConfig,
     pub(super) place: Place,
+    pub(super) pool: Arc<Pool>,
     lid: u16,
     pub(super) gid: ChosenGid,
     pub(super) recognised: Recognised,
@@ -200,6 +207,7 @@ impl Nic {
             port: config.port,
             has_lanes: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            polls: AtomicBool::new(false),
             sink,
             counts,
             sweeper: Sweeper::default(),
@@ -211,15 +219,20 @@ impl Nic {
             probing: Arc::default(),
             context,
         });
-        let near = config
-            .places_thread
-            .then(|| processors_near(&crate::discovery::root(), &config.device));
-        let near = near.flatten().unwrap_or_default();
-        let NicConfig { polling, idle_probe, .. } = config;
-        let poller = Poller::start(Arc::clone(&shared), woken, polling, idle_probe, near)?;
-        let (poller, book) = (Some(poller), Mutex::default());
-        let lid = port.lid;
-        Ok(Self { poller, shared, domain, config, place, lid, gid, recognised, rd_atomic, book })
+        let poller = start_poller(&shared, woken, &config)?;
+        Ok(Self {
+            pool: Arc::new(Pool::new(&config, &shared, &domain, place)),
+            poller: Some(poller),
+            shared,
+            domain,
+            config,
+            place,
+            lid: port.lid,
+            gid,
+            recognised,
+            rd_atomic,
+            book: Mutex::default(),
+        })
     }
 
     /// The device, by name.
@@ -327,7 +340,7 @@ impl Nic {
     }
 
     /// Creates and destroys queue pairs, so that the next numbers differ from those of an earlier
-    /// incarnation. Blocks for a system call or two each.
+    /// incarnation; those of the pool are destroyed too. Blocks for a system call or two each.
     ///
     /// # Errors
     /// More than [`NUMBERS_SKIPPED_MAX`], or a call that failed.
@@ -336,6 +349,9 @@ impl Nic {
             let detail = format!("{count} numbers to skip; the limit is {NUMBERS_SKIPPED_MAX}");
             return Err(self.shared.context.error(Side::Local, "skip_numbers", 0, detail));
         }
+        // A queue pair that is created for the pool meanwhile has one of the numbers.
+        let _paused = self.pool.pause();
+        self.shared.empty_pool();
         let reservation = self.shared.queues.reserve(1)?;
         for _ in 0..count {
             self.queue_pair(&reservation)?.destroy().map_err(|kept| kept.error)?;
@@ -486,11 +502,14 @@ impl Nic {
         let (regions, regions_max) = self.domain.regions();
         let lanes = self.shared.lanes.lock();
         let (queue_pairs, queue_pairs_max) = lanes.queue_pairs();
+        let (pooled_lanes, queue_pairs_pooled) = lanes.pool();
         NicLoad {
             lanes: lanes.len(),
             lanes_max: self.config.lanes_max,
-            queue_pairs,
+            queue_pairs: queue_pairs - queue_pairs_pooled,
             queue_pairs_max,
+            pooled_lanes,
+            queue_pairs_pooled,
             completion_entries,
             completion_entries_made,
             regions,
@@ -507,6 +526,17 @@ impl Nic {
             || self.shared.context.error(Side::Local, call, 0, "no lane has the lifecycle");
         self.shared.lane(lifecycle).ok_or_else(missing)
     }
+}
+
+fn start_poller(
+    shared: &Arc<Shared>,
+    woken: File,
+    config: &NicConfig,
+) -> Result<Poller, VerbsError> {
+    let near =
+        config.places_thread.then(|| processors_near(&crate::discovery::root(), &config.device));
+    let near = near.flatten().unwrap_or_default();
+    Poller::start(Arc::clone(shared), woken, config.polling, config.idle_probe, near)
 }
 
 pub(super) fn recognised(device: &str) -> Recognised {
@@ -573,6 +603,7 @@ impl Drop for Nic {
                 keep(lane);
             }
         }
+        self.pool.close();
         drop(self.poller.take());
         self.shared.lanes.lock().clear();
     }

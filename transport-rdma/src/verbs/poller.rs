@@ -174,7 +174,7 @@ impl Turn {
 
     fn run(mut self) {
         let mut idle = Idle::default();
-        let mut looks = 0u32;
+        let (mut looks, mut polled) = (0u32, false);
         let (mut shards, mut others) = (Vec::new(), Others::default());
         while !self.shared.stopped.load(Ordering::Acquire) {
             self.shared.queues.refresh(&mut shards);
@@ -183,6 +183,10 @@ impl Turn {
                 idle = Idle::default();
             }
             let spins = !idle.is_over(self.spin) && self.shared.has_lanes.load(Ordering::Relaxed);
+            if spins != polled {
+                polled = spins;
+                self.shared.polls.store(spins, Ordering::Relaxed);
+            }
             if spins && !looks.is_multiple_of(LOOKS_PER_EVENT_LOOK) {
                 std::hint::spin_loop();
                 continue;

@@ -71,6 +71,13 @@ impl Sweeper {
         self.state.lock().sweep(shared)
     }
 
+    /// Polls all queues once, unless another thread does.
+    fn try_sweep(&self, shared: &Shared) {
+        if let Some(mut state) = self.state.try_lock() {
+            state.sweep(shared);
+        }
+    }
+
     /// Polls until something is done or the time is over.
     fn attend(&self, shared: &Shared, limit: Duration, is_done: &mut dyn FnMut() -> bool) {
         let mut begun = None;
@@ -94,6 +101,15 @@ impl Sweeper {
 }
 
 impl Nic {
+    /// Takes the completions that the device has, unless the NIC's own thread polls: some devices
+    /// have executed a request when its post returns, and a wake-up costs more than a look. Not to
+    /// be called from a [`NicSink`](super::NicSink).
+    pub(crate) fn take_completions(&self) {
+        if !self.shared.polls.load(Ordering::Relaxed) {
+            self.shared.sweeper.try_sweep(&self.shared);
+        }
+    }
+
     /// Takes completions on the calling thread until `is_done` or `limit` is over; with 0 it
     /// returns at once. Not to be called from a [`NicSink`](super::NicSink).
     pub(crate) fn attend(&self, limit: Duration, is_done: &mut dyn FnMut() -> bool) {

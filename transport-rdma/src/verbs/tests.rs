@@ -119,6 +119,25 @@ fn poll_and_destruction_exclude_each_other() {
     assert_eq!(site.device.inside_max(), 1);
 }
 
+/// A thread that waits takes the completions of its lane where the NIC's thread waits for events.
+#[test]
+fn first_look_takes_completions_of_a_sleeping_nic() {
+    let site = Site::new(|config| config.idle_probe = None);
+    site.device.holds.store(true, Ordering::Relaxed);
+    site.connect(LANE, 1);
+    let pair = site.device.queue_pairs()[0];
+    let deadline = Instant::now() + PATIENCE;
+    // The NIC's thread looks a few times after a creation, and then sleeps: nothing is signalled.
+    for round in 1..=64 {
+        site.post(LANE, 1);
+        site.device.complete(pair, 0);
+        while site.told().ends.len() < round && Instant::now() < deadline {
+            site.nic.take_completions();
+        }
+        assert_eq!(site.told().ends.len(), round);
+    }
+}
+
 /// The number of a queue pair may be another's when an event comes to be handled: the event is of its
 /// lane, and of none if that is gone.
 #[test]

@@ -1,5 +1,7 @@
 //! Stories in which a device is held, fails or dies, on scripted devices. Each has a process of its own.
 
+mod pool;
+
 use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;

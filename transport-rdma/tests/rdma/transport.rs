@@ -15,15 +15,15 @@ const HERE: Pair = Pair { incarnation: Incarnation(1), lifecycle: LANE };
 const THERE: Pair = Pair { incarnation: Incarnation(2), lifecycle: LANE };
 
 /// A transport over one NIC, with its memory.
-struct Node {
-    transport: RdmaTransport,
-    told: Arc<Recorder>,
-    memory: Memory,
+pub(crate) struct Node {
+    pub(crate) transport: RdmaTransport,
+    pub(crate) told: Arc<Recorder>,
+    pub(crate) memory: Memory,
     registration: Registration,
 }
 
 impl Node {
-    fn new(config: NicConfig) -> Self {
+    pub(crate) fn new(config: NicConfig) -> Self {
         let Site { nic, told, memory, registration } = Site::new(config);
         let transport = RdmaTransport::new(vec![nic], |_| None, told.clone()).unwrap();
         Self { transport, told, memory, registration }
@@ -34,7 +34,11 @@ impl Node {
         self.try_create(LANE, peer).await.unwrap()
     }
 
-    async fn try_create(&self, lifecycle: Lifecycle, peer: &str) -> Result<Body, NotCreated> {
+    pub(crate) async fn try_create(
+        &self,
+        lifecycle: Lifecycle,
+        peer: &str,
+    ) -> Result<Body, NotCreated> {
         let peer = NicPath::parse(peer).unwrap();
         let entropy = 2 << 24 | 1;
         self.transport.create(lifecycle, peer, entropy, Attempt::First).await
@@ -42,11 +46,15 @@ impl Node {
 
     /// Posts a write of the whole memory.
     fn write(&self, peer: &Self) -> SliceId {
+        self.write_over(LANE, peer)
+    }
+
+    pub(crate) fn write_over(&self, lane: Lifecycle, peer: &Self) -> SliceId {
         let slice = SliceId::from_bits(1);
         let (span, remote) = (self.memory.whole(), peer.registration.remote_span());
         let memory = Some(self.registration.memory().clone());
         let direction = Direction::Write;
-        self.transport.post(LANE, &mut vec![Posting { slice, direction, span, remote, memory }]);
+        self.transport.post(lane, &mut vec![Posting { slice, direction, span, remote, memory }]);
         slice
     }
 }

@@ -222,6 +222,7 @@ fn config(
         polling: options.polling.unwrap_or(default.polling),
         queue_pairs_per_lane: options.queue_pairs.unwrap_or(default.queue_pairs_per_lane),
         places_thread: options.places_threads,
+        pooled_lanes: options.pooled_lanes,
         ..default
     }
 }

@@ -1,0 +1,217 @@
+//! The pool of a NIC: queue pairs that are created before a lane needs them.
+//!
+//! They are in INIT, were never connected, and no peer knows their numbers: a lane connects each of
+//! them once, and nothing returns to the pool.
+
+use super::completions::Reservation;
+use super::config::NicConfig;
+use super::lanes::Begun;
+use super::nic::{Nic, Shared};
+use super::objects::{Domain, Owner, Place, QueuePair};
+use crate::error::VerbsError;
+use handfast_core::Lifecycle;
+use handfast_transport::{LimitReached, NicLimit};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The queue pairs of one lane before their connection, and their entries in a completion queue:
+/// they are destroyed in this order.
+pub(super) struct Fresh {
+    pub(super) queue_pairs: Vec<QueuePair>,
+    pub(super) reservation: Reservation,
+    /// The serial number of the lane.
+    pub(super) serial: u32,
+}
+
+/// Parts of fresh queue pairs. They are equal for all lanes of a NIC.
+pub(super) struct Maker {
+    shared: Arc<Shared>,
+    domain: Arc<Domain>,
+    place: Place,
+    depth: u32,
+}
+
+impl Maker {
+    /// Creates the queue pairs of a lane. `waits`: for entries that are about to be freed.
+    pub(super) fn create(
+        &self,
+        serial: u32,
+        count: usize,
+        waits: bool,
+    ) -> Result<Fresh, VerbsError> {
+        let Self { shared, domain, place, depth } = self;
+        let entries = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(*depth);
+        let queues = &shared.queues;
+        let reservation =
+            if waits { queues.reserve(entries) } else { queues.try_reserve(entries) }?;
+        let queue = &reservation.shard.queue;
+        let make = |_| {
+            let (domain, queue) = (Arc::clone(domain), Arc::clone(queue));
+            QueuePair::new(domain, queue, *depth, *place, Owner::Lane(serial))
+        };
+        let queue_pairs = (0..count).map(make).collect::<Result<_, _>>()?;
+        Ok(Fresh { queue_pairs, reservation, serial })
+    }
+}
+
+/// The pool of a NIC. Its queue pairs are in the table of lanes, whose limits hold for both.
+pub(crate) struct Pool {
+    /// None once the NIC is dropped. Held during each creation for the pool.
+    maker: Mutex<Option<Maker>>,
+    /// Lanes whose queue pairs the pool has when it is full.
+    lanes: usize,
+    /// Queue pairs of each.
+    pairs: usize,
+    /// A refill was asked for and has not begun.
+    is_asked: AtomicBool,
+}
+
+impl Pool {
+    pub(super) fn new(
+        config: &NicConfig,
+        shared: &Arc<Shared>,
+        domain: &Arc<Domain>,
+        place: Place,
+    ) -> Self {
+        let (shared, domain) = (Arc::clone(shared), Arc::clone(domain));
+        let maker = Maker { shared, domain, place, depth: config.depth };
+        Self {
+            maker: Mutex::new(Some(maker)),
+            lanes: config.pooled_lanes,
+            pairs: config.queue_pairs_per_lane,
+            is_asked: AtomicBool::new(false),
+        }
+    }
+
+    /// Creates queue pairs until the pool is full, a limit is reached or the device refuses. Blocks
+    /// for a few system calls each.
+    pub(crate) fn refill(&self) {
+        self.is_asked.store(false, Ordering::Release);
+        let mut maker = self.maker.lock();
+        while maker.as_ref().is_some_and(|maker| self.add(maker)) {
+            // Close, skip and lanes at a limit wait for the lock.
+            MutexGuard::bump(&mut maker);
+        }
+    }
+
+    /// Creates the queue pairs of one lane; returns false if no others are to follow.
+    fn add(&self, maker: &Maker) -> bool {
+        let shared = &maker.shared;
+        shared.destroy_spoiled();
+        if shared.lost.get().is_some() {
+            shared.empty_pool();
+            return false;
+        }
+        let begun = shared.lanes.lock().begin_pooled(self.lanes, self.pairs);
+        let Some(serial) = begun else { return false };
+        match maker.create(serial, self.pairs, false) {
+            Ok(fresh) => shared.lanes.lock().add_pooled(fresh),
+            Err(error) => {
+                shared.lanes.lock().give_up_pooled(self.pairs);
+                shared.counts.lock().pool_failures += 1;
+                // Lanes are created without the pool, and the next refill tries again.
+                tracing::debug!(%error, "the pool of queue pairs is not full");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Notes that a refill that was asked for does not come.
+    pub(crate) fn on_refill_dropped(&self) {
+        self.is_asked.store(false, Ordering::Release);
+    }
+
+    /// Keeps refills out as long as the result lives.
+    pub(super) fn pause(&self) -> MutexGuard<'_, Option<Maker>> {
+        self.maker.lock()
+    }
+
+    /// Ends refills for ever, after the creation that is under way, and destroys the queue pairs.
+    pub(super) fn close(&self) {
+        if let Some(maker) = self.maker.lock().take() {
+            maker.shared.empty_pool();
+        }
+    }
+}
+
+impl Shared {
+    /// Destroys all queue pairs of the pool.
+    pub(super) fn empty_pool(&self) {
+        while self.shrink_pool() {}
+        self.destroy_spoiled();
+    }
+
+    /// Destroys the queue pairs of one lane in the pool; returns false if it is empty.
+    fn shrink_pool(&self) -> bool {
+        let fresh = self.lanes.lock().spare();
+        fresh.map(|fresh| self.destroy(fresh)).is_some()
+    }
+
+    fn destroy_spoiled(&self) {
+        let spoiled = self.lanes.lock().take_spoiled();
+        spoiled.into_iter().for_each(|fresh| self.destroy(fresh));
+    }
+
+    fn destroy(&self, fresh: Fresh) {
+        let pairs = fresh.queue_pairs.len();
+        drop(fresh);
+        self.lanes.lock().end_pooled(pairs);
+    }
+}
+
+impl Nic {
+    /// The pool, if a refill would do something and none is asked for: the caller lets it refill.
+    pub(crate) fn pool_to_refill(&self) -> Option<&Arc<Pool>> {
+        let Pool { lanes, pairs, is_asked, .. } = &*self.pool;
+        let is_lost = self.shared.lost.get().is_some();
+        let refills = self.shared.lanes.lock().needs_refill(*lanes, *pairs, is_lost);
+        (refills && !is_asked.swap(true, Ordering::AcqRel)).then_some(&self.pool)
+    }
+
+    /// Takes the queue pairs of a new lane from the pool, or creates them. At a limit, and if the
+    /// device is exhausted, the pool gives its queue pairs back first.
+    pub(super) fn fresh(&self, lifecycle: Lifecycle, count: usize) -> Result<Fresh, VerbsError> {
+        let mut made = self.take_or_create(lifecycle, count);
+        if !is_at_limit(&made) {
+            return made;
+        }
+        let _paused = self.pool.pause();
+        while is_at_limit(&made) && self.shared.lanes.lock().pool().0 > 0 {
+            if count != self.pool.pairs {
+                self.shared.shrink_pool();
+            }
+            made = self.take_or_create(lifecycle, count);
+        }
+        made
+    }
+
+    fn take_or_create(&self, lifecycle: Lifecycle, count: usize) -> Result<Fresh, VerbsError> {
+        let begun = self.shared.lanes.lock().begin(lifecycle, count);
+        let serial = match begun.map_err(|why| self.refused(why))? {
+            Begun::Pooled(fresh) => {
+                self.shared.counts.lock().lanes_pooled += 1;
+                return Ok(fresh);
+            }
+            Begun::New(serial) => serial,
+        };
+        self.maker().create(serial, count, true).map_err(|error| {
+            self.shared.lanes.lock().give_up(lifecycle, count);
+            self.exhausted(error)
+        })
+    }
+
+    fn maker(&self) -> Maker {
+        let (shared, domain) = (Arc::clone(&self.shared), Arc::clone(&self.domain));
+        Maker { shared, domain, place: self.place, depth: self.config.depth }
+    }
+}
+
+/// Whether queue pairs of the pool may help.
+fn is_at_limit<T>(made: &Result<T, VerbsError>) -> bool {
+    let Err(VerbsError { limit: Some(LimitReached { limit, .. }), .. }) = made else {
+        return false;
+    };
+    matches!(limit, NicLimit::QueuePairs | NicLimit::CompletionEntries)
+}
