@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Write rates of handfast, Mooncake and NIXL over loopback TCP, in turns, from one thread.
+"""Write rates of handfast, its Python package, Mooncake and NIXL over loopback TCP, in turns, from one thread.
 
 Usage: compare.py PROGRAM [ROUNDS]
 
-PROGRAM is a release build of handfast. The packages numpy, mooncake-transfer-engine-non-cuda, nixl and
+PROGRAM is a release build of handfast. The package handfast is a release build of bindings/python; numpy, mooncake-transfer-engine-non-cuda, nixl and
 nixl-cu12 come from pip; an engine whose package is missing is left out, with the reason. Mooncake's
 needs libibverbs.so.1 and librdmacm.so.1 of the distribution. Each engine has a client and a
 server process and writes from one block to one other: requests of a batch, one batch at a time, by the
 call that its users have (Mooncake: transfer_sync_write, batch_transfer_sync_write; NIXL: a transfer
-handle made once and posted again; handfast: its bench). NIXL uses UCX with UCX_TLS=tcp. Prints the
+handle made once and posted again; handfast.mooncake: the same as Mooncake; handfast: its bench). NIXL uses UCX with UCX_TLS=tcp. Prints the
 median rate of each engine in GiB/s, and the median of the ratios to handfast of the same round. The
 processes of the others are stopped while one is measured: some of them poll.
 """
+import importlib
 import json
 import multiprocessing
 import os
@@ -26,9 +27,8 @@ SECONDS = 0.4
 BLOCK = 64 << 20
 
 
-def mooncake_engine(numpy, fill):
-    from mooncake.engine import TransferEngine
-
+def mooncake_engine(numpy, fill, package="mooncake.engine"):
+    TransferEngine = importlib.import_module(package).TransferEngine
     engine = TransferEngine()
     assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
     block = numpy.full(BLOCK, fill, numpy.uint8)
@@ -36,15 +36,15 @@ def mooncake_engine(numpy, fill):
     return engine, block
 
 
-def mooncake_server(numpy, ready):
-    engine, block = mooncake_engine(numpy, 0)
+def mooncake_server(numpy, ready, *package):
+    engine, block = mooncake_engine(numpy, 0, *package)
     ready.put((f"127.0.0.1:{engine.get_rpc_port()}", block.ctypes.data))
     time.sleep(3600)
 
 
-def mooncake_client(numpy, server):
+def mooncake_client(numpy, server, *package):
     name, remote = server
-    engine, block = mooncake_engine(numpy, 1)
+    engine, block = mooncake_engine(numpy, 1, *package)
 
     def writer(size, count):
         offsets = range(0, size * count, size)
@@ -54,6 +54,14 @@ def mooncake_client(numpy, server):
         return lambda: engine.batch_transfer_sync_write(name, sources, targets, [size] * count)
 
     return writer
+
+
+def python_server(numpy, ready):
+    mooncake_server(numpy, ready, "handfast.mooncake")
+
+
+def python_client(numpy, server):
+    return mooncake_client(numpy, server, "handfast.mooncake")
 
 
 def nixl_agent_with_block(numpy, name, fill):
@@ -97,13 +105,14 @@ def nixl_client(numpy, server):
 def serve(engine, ready):
     import numpy
 
-    {"mooncake": mooncake_server, "nixl": nixl_server}[engine](numpy, ready)
+    {"python": python_server, "mooncake": mooncake_server, "nixl": nixl_server}[engine](numpy, ready)
 
 
 def answer(engine, server, questions, rates):
     import numpy
 
-    writer = {"mooncake": mooncake_client, "nixl": nixl_client}[engine](numpy, server)
+    clients = {"python": python_client, "mooncake": mooncake_client, "nixl": nixl_client}
+    writer = clients[engine](numpy, server)
     rates.put("ready")
     while True:
         size, count = questions.get()
@@ -170,7 +179,7 @@ class Handfast:
 def main():
     program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
     engines = {"handfast": Handfast(program)}
-    for name in ("mooncake", "nixl"):
+    for name in ("python", "mooncake", "nixl"):
         try:
             engines[name] = Other(name)
         except Exception as error:
