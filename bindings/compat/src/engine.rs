@@ -339,6 +339,9 @@ impl TransferEngine {
         let submitted = interruptible(inner.submit(shares, timeout), interrupt);
         let submitted = outside(inner.runtime, submitted).and_then(|it| it).and_then(|it| it);
         let transfers = submitted.inspect_err(|_| batch.give_back(requests))?;
+        if requests == 0 {
+            return Ok(());
+        }
         let part = batch.add(shares);
         let notification = notification.map(|(peer, it)| (inner.engine.clone(), peer, it));
         inner.runtime.spawn(drive(batch, part, transfers, notification));
