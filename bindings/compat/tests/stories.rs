@@ -207,8 +207,12 @@ fn call_past_the_capacity_moves_nothing() {
     };
     let submit = |id, targets: &[_]| user.submit_to(id, targets, None, None, &mut never());
     let id = user.allocate(2).unwrap();
-    let error = submit(id, &[write(0), write(64), write(128)]).unwrap_err();
-    assert!(matches!(error.cause(), Cause::Limit { name: "batch capacity", .. }), "{error}");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let unasked = (&*nobody, write(0).1);
+    for targets in [[write(0), write(64), write(128)], [unasked; 3]] {
+        let error = submit(id, &targets).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Limit { name: "batch capacity", .. }), "{error}");
+    }
     assert!(user.request_state(id, 0).is_err(), "no request was added");
     let nowhere = (owner.address(), request(Direction::Write, here.address(), 8, 64));
     assert!(submit(id, &[nowhere]).is_err());
