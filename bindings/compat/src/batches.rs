@@ -392,7 +392,7 @@ mod tests {
         let remote = handfast::Remote::Fenced;
         let failed = RequestStatus::WriteIncomplete { bytes: 3, remote };
         let complete = RequestStatus::Complete;
-        let ends = vec![complete.clone(), complete.clone(), complete, failed];
+        let ends = vec![complete, complete, complete, failed];
         batch.end(part, Some(ends), Err(Failure::argument("gone")));
         for (request, bytes) in [(0, 1), (1, 2), (2, 0), (4, 8)] {
             let state = batch.request_state(request).unwrap();
