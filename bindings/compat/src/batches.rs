@@ -4,6 +4,8 @@ use crate::engine::Request;
 use crate::failure::{Cause, Failure};
 use handfast::RequestStatus;
 use parking_lot::Mutex;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
@@ -35,9 +37,49 @@ pub enum BatchState {
     },
 }
 
+/// The requests of one call to one peer.
+pub(crate) struct Share<'a> {
+    pub(crate) peer: &'a str,
+    pub(crate) requests: Cow<'a, [Request]>,
+    /// The place of each request in the call; `None` for all of them, in order.
+    pub(crate) places: Option<Vec<usize>>,
+}
+
+impl<'a> Share<'a> {
+    /// All requests of a call.
+    pub(crate) fn all(peer: &'a str, requests: &'a [Request]) -> Self {
+        Self { peer, requests: Cow::Borrowed(requests), places: None }
+    }
+
+    /// Sorts the requests of a call by peer.
+    pub(crate) fn by_peer(targets: &[(&'a str, Request)]) -> Vec<Self> {
+        let (mut shares, mut of_peer) = (Vec::<Self>::new(), BTreeMap::new());
+        let mut last: Option<(&str, usize)> = None;
+        for (place, (peer, request)) in targets.iter().enumerate() {
+            let share = match last {
+                Some((known, share)) if std::ptr::eq(known, *peer) => share,
+                _ => *of_peer.entry(*peer).or_insert_with(|| {
+                    let (requests, places) = (Cow::Owned(Vec::new()), Some(Vec::new()));
+                    shares.push(Self { peer, requests, places });
+                    shares.len() - 1
+                }),
+            };
+            last = Some((peer, share));
+            let Share { requests, places, .. } = &mut shares[share];
+            requests.to_mut().push(*request);
+            places.get_or_insert_default().push(place);
+        }
+        shares
+    }
+
+    fn places(&self) -> impl Iterator<Item = usize> {
+        (0..self.requests.len()).map(|it| self.places.as_ref().map_or(it, |places| places[it]))
+    }
+}
+
 /// Requests that were submitted at once.
 struct Part {
-    /// The length of each, and the number of requests with bytes before it.
+    /// The length of each, and the number of requests with bytes that were submitted before it.
     requests: Vec<(u64, usize)>,
     ended: Option<Ended>,
 }
@@ -49,14 +91,16 @@ struct Ended {
 }
 
 impl Part {
-    fn new(requests: &[Request]) -> Self {
-        let mut with_bytes = 0;
-        let request = |it: &Request| {
-            let before = with_bytes;
-            with_bytes += usize::from(it.bytes > 0);
-            (it.bytes, before)
-        };
-        Self { requests: requests.iter().map(request).collect(), ended: None }
+    fn new(shares: &[Share<'_>]) -> Self {
+        let count = shares.iter().map(|share| share.requests.len()).sum();
+        let (mut requests, mut with_bytes) = (vec![(0, 0); count], 0);
+        for share in shares {
+            for (request, place) in share.requests.iter().zip(share.places()) {
+                requests[place] = (request.bytes, with_bytes);
+                with_bytes += usize::from(request.bytes > 0);
+            }
+        }
+        Self { requests, ended: None }
     }
 
     fn state(&self, request: usize) -> BatchState {
@@ -87,6 +131,7 @@ impl Part {
 #[derive(Default)]
 struct Progress {
     parts: Vec<Part>,
+    /// Requests of the parts, and those that are being started.
     requests: usize,
     unfinished: usize,
     bytes: u64,
@@ -121,20 +166,32 @@ impl Batch {
         let _ = cancelled.wait_for(|is_cancelled| *is_cancelled).await;
     }
 
-    /// Adds a part, and returns its place.
+    /// Takes room for requests.
     ///
     /// # Errors
     /// More requests than the batch was made for.
-    pub(crate) fn add(&self, requests: &[Request]) -> Result<usize, Failure> {
+    pub(crate) fn reserve(&self, requests: usize) -> Result<(), Failure> {
         let mut progress = self.progress.lock();
-        if progress.requests + requests.len() > self.capacity {
+        if requests > self.capacity - progress.requests {
             let cure = "allocate a batch for more requests";
             return Err(Cause::Limit { name: "batch capacity", max: self.capacity, cure }.into());
         }
-        progress.requests += requests.len();
+        progress.requests += requests;
+        Ok(())
+    }
+
+    /// Gives back the room of requests that were not started.
+    pub(crate) fn give_back(&self, requests: usize) {
+        self.progress.lock().requests -= requests;
+    }
+
+    /// Adds a part, whose room is reserved, and returns its place.
+    pub(crate) fn add(&self, shares: &[Share<'_>]) -> usize {
+        let part = Part::new(shares);
+        let mut progress = self.progress.lock();
         progress.unfinished += 1;
-        progress.parts.push(Part::new(requests));
-        Ok(progress.parts.len() - 1)
+        progress.parts.push(part);
+        progress.parts.len() - 1
     }
 
     /// Ends a part, by the ends of its requests with bytes.
@@ -303,9 +360,10 @@ mod tests {
     fn batch_ends_with_its_last_part() {
         let mut batches = Batches::default();
         let (id, batch) = batches.allocate(4).unwrap();
-        let one = batch.add(&[write(10)]).unwrap();
-        let two = batch.add(&[write(0), write(20), write(30)]).unwrap();
-        assert!(matches!(batch.add(&[write(1)]).unwrap_err().cause(), Cause::Limit { max: 4, .. }));
+        batch.reserve(4).unwrap();
+        assert!(matches!(batch.reserve(1).unwrap_err().cause(), Cause::Limit { max: 4, .. }));
+        let one = batch.add(&[Share::all("a", &[write(10)])]);
+        let two = batch.add(&[Share::all("a", &[write(0), write(20), write(30)])]);
         batch.end(one, Some(vec![RequestStatus::Complete]), Ok(()));
         assert!(matches!(batch.state(), BatchState::Pending));
         assert_eq!(batches.free(id).unwrap_err().code(), -4);
@@ -322,5 +380,30 @@ mod tests {
         assert!(matches!(batch.state(), BatchState::Failed { bytes: 37, .. }));
         assert!(batch.request_state(4).is_err());
         batches.free(id).unwrap();
+    }
+
+    /// A request keeps its number, though those of one peer are submitted together.
+    #[test]
+    fn request_of_several_peers_keeps_its_number() {
+        let mut batches = Batches::default();
+        let (_, batch) = batches.allocate(5).unwrap();
+        let [a, b] = ["a", "b"];
+        let targets = [(a, write(1)), (b, write(2)), (a, write(0)), (b, write(4)), (a, write(8))];
+        let shares = Share::by_peer(&targets);
+        let bytes = |share: &Share<'_>| share.requests.iter().map(|it| it.bytes).collect();
+        let split: Vec<(&str, Vec<u64>)> = shares.iter().map(|it| (it.peer, bytes(it))).collect();
+        assert_eq!(split, [("a", vec![1, 0, 8]), ("b", vec![2, 4])]);
+        batch.reserve(5).unwrap();
+        let part = batch.add(&shares);
+        let remote = handfast::Remote::Fenced;
+        let failed = RequestStatus::WriteIncomplete { bytes: 3, remote };
+        let complete = RequestStatus::Complete;
+        let ends = vec![complete, complete, complete, failed];
+        batch.end(part, Some(ends), Err(Failure::argument("gone")));
+        for (request, bytes) in [(0, 1), (1, 2), (2, 0), (4, 8)] {
+            let state = batch.request_state(request).unwrap();
+            assert!(matches!(state, BatchState::Done { bytes: it } if it == bytes), "{state:?}");
+        }
+        assert!(matches!(batch.request_state(3).unwrap(), BatchState::Failed { bytes: 3, .. }));
     }
 }

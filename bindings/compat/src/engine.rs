@@ -1,6 +1,6 @@
 //! The engine of the bindings.
 
-use crate::batches::{Batch, BatchId, BatchState, Batches};
+use crate::batches::{Batch, BatchId, BatchState, Batches, Share};
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
 use crate::mapped::Mapped;
@@ -133,6 +133,11 @@ impl TransferEngine {
         self.inner.engine.address()
     }
 
+    /// The names of the RDMA devices in use.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.inner.engine.devices()
+    }
+
     /// The port of the engine's address.
     pub fn port(&self) -> u16 {
         let port = self.address().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
@@ -188,6 +193,25 @@ impl TransferEngine {
             }
         }
         Ok(())
+    }
+
+    /// Registers memory for transfers of this engine alone: peers cannot reach it.
+    ///
+    /// # Safety
+    /// As of [`TransferEngine::register`].
+    ///
+    /// # Errors
+    /// As of [`TransferEngine::register`].
+    #[allow(unsafe_code)]
+    pub unsafe fn register_private(&self, address: u64, bytes: u64) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        Mapped::read()?.check(address, bytes)?;
+        let start = std::ptr::with_exposed_provenance_mut(address as usize);
+        // SAFETY: the caller keeps the bytes valid while the block lives: `unregister` drops its
+        // last handle, and so does the engine's drop.
+        let memory = unsafe { Memory::from_raw(start, bytes as usize, Arc::new(())) };
+        let memory = memory.map_err(handfast::Error::from)?;
+        self.inner.regions.write().insert(LocalRegion { memory, served: None })
     }
 
     fn serve(&self, memory: Memory, location: &str) -> Result<(), Failure> {
@@ -260,8 +284,8 @@ impl TransferEngine {
         let inner = &self.inner;
         inner.process.check()?;
         outside(inner.runtime, async {
-            let submitted = inner.submit(peer, requests, timeout);
-            let transfers = interruptible(submitted, interrupt).await??;
+            let shares = [Share::all(peer, requests)];
+            let transfers = interruptible(inner.submit(&shares, timeout), interrupt).await??;
             settle(transfers, asked(interrupt)).await.1?;
             if let Some(notification) = notification {
                 inner.engine.notify(peer, notification).await?;
@@ -279,34 +303,46 @@ impl TransferEngine {
         self.inner.batches.lock().allocate(capacity).map(|(id, _)| id)
     }
 
-    /// Adds requests to a batch, and starts them. Waits for the peer's answer if it was not opened
-    /// before.
+    /// Adds requests, each with its peer, to a batch, and starts them. Waits for the answers of
+    /// peers that were not opened before. The notification goes to the first request's peer after
+    /// the last byte of all.
     ///
     /// # Errors
-    /// Nothing was started.
+    /// The requests are no part of the batch, and those that were started have ended.
     pub fn submit_to(
         &self,
         id: BatchId,
-        peer: &str,
-        requests: &[Request],
+        targets: &[(&str, Request)],
         notification: Option<Notification>,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(), Failure> {
+        let notification = notification.zip(targets.first());
+        let notification = notification.map(|(it, (peer, _))| ((*peer).to_owned(), it));
+        self.submit_shares(id, &Share::by_peer(targets), notification, timeout, interrupt)
+    }
+
+    fn submit_shares(
+        &self,
+        id: BatchId,
+        shares: &[Share<'_>],
+        notification: Option<(String, Notification)>,
         timeout: Option<Duration>,
         interrupt: Interrupt<'_>,
     ) -> Result<(), Failure> {
         let inner = &self.inner;
         inner.process.check()?;
         let batch = inner.batches.lock().get(id)?;
-        let submitted = interruptible(inner.submit(peer, requests, timeout), interrupt);
-        let transfers = outside(inner.runtime, submitted)???;
-        let part = match batch.add(requests) {
-            Ok(part) => part,
-            Err(failure) => {
-                let (_, ended) = outside(inner.runtime, settle(transfers, ready(())))?;
-                let remote = ended.err().map_or(Remote::Untouched, |it| it.remote());
-                return Err(failure.with_remote(remote));
-            }
-        };
-        let notification = notification.map(|it| (inner.engine.clone(), peer.to_owned(), it));
+        let requests = shares.iter().map(|share| share.requests.len()).sum();
+        batch.reserve(requests)?;
+        let submitted = interruptible(inner.submit(shares, timeout), interrupt);
+        let submitted = outside(inner.runtime, submitted).and_then(|it| it).and_then(|it| it);
+        let transfers = submitted.inspect_err(|_| batch.give_back(requests))?;
+        if requests == 0 {
+            return Ok(());
+        }
+        let part = batch.add(shares);
+        let notification = notification.map(|(peer, it)| (inner.engine.clone(), peer, it));
         inner.runtime.spawn(drive(batch, part, transfers, notification));
         Ok(())
     }
@@ -323,7 +359,8 @@ impl TransferEngine {
         interrupt: Interrupt<'_>,
     ) -> Result<BatchId, Failure> {
         let id = self.allocate(requests.len())?;
-        let submitted = self.submit_to(id, peer, requests, None, timeout, interrupt);
+        let shares = [Share::all(peer, requests)];
+        let submitted = self.submit_shares(id, &shares, None, timeout, interrupt);
         if submitted.is_err() {
             self.free(id)?;
         }
@@ -587,21 +624,25 @@ impl Inner {
         Ok(peers.entry(name.to_owned()).or_insert(opened).clone())
     }
 
-    /// Starts requests: all, or none. Empty ones are complete.
+    /// Starts requests. After an error those that were started have ended. Empty ones are complete.
     async fn submit(
         &self,
-        peer: &str,
-        requests: &[Request],
+        shares: &[Share<'_>],
         timeout: Option<Duration>,
     ) -> Result<Vec<Transfer>, Failure> {
-        if requests.len() > REQUESTS_MAX {
+        let count: usize = shares.iter().map(|share| share.requests.len()).sum();
+        if count > REQUESTS_MAX {
             let cure = "split the call";
             return Err(Cause::Limit { name: "REQUESTS_MAX", max: REQUESTS_MAX, cure }.into());
         }
-        let segment = self.peer(peer).await?;
-        let bytes = requests.iter().fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
+        let requests = shares.iter().flat_map(|share| share.requests.iter());
+        let bytes = requests.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
         let timeout = timeout.unwrap_or(self.timeout + Duration::from_nanos(bytes));
-        let batches = self.batches_of(&segment, requests)?;
+        let mut batches = Vec::with_capacity(shares.len());
+        for share in shares {
+            let segment = self.peer(share.peer).await?;
+            batches.extend(self.batches_of(&segment, &share.requests)?);
+        }
         let mut transfers = Vec::with_capacity(batches.len());
         for batch in batches {
             match batch.timeout(timeout).submit().await {

@@ -23,3 +23,4 @@ pub use handfast::mooncake::Notification;
 pub use handfast::{Direction, Remote, ServedSegment};
 pub use managed::{MANAGED_BYTES_MAX, MANAGED_CLASS_MIN};
 pub use options::{Options, TIMEOUT_DEFAULT, TIMEOUT_MIN};
+pub use regions::LOCAL_REGIONS_MAX;

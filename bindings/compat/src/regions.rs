@@ -3,6 +3,9 @@
 use crate::failure::{Cause, Failure};
 use handfast::{Memory, Registration, Span};
 
+/// Maximum registered pieces of memory, those that no peer can reach among them.
+pub const LOCAL_REGIONS_MAX: usize = 131_072;
+
 /// Memory that the caller registered.
 pub(crate) struct LocalRegion {
     pub(crate) memory: Memory,
@@ -49,6 +52,11 @@ impl LocalRegions {
     }
 
     pub(crate) fn insert(&mut self, region: LocalRegion) -> Result<(), Failure> {
+        if self.regions.len() >= LOCAL_REGIONS_MAX {
+            let cure = "register larger pieces";
+            let max = LOCAL_REGIONS_MAX;
+            return Err(Cause::Limit { name: "LOCAL_REGIONS_MAX", max, cure }.into());
+        }
         let place = self.check_free(region.address(), region.bytes())?;
         self.regions.insert(place, region);
         Ok(())
@@ -99,5 +107,22 @@ impl Finder<'_> {
         let (offset, length) = (address - region.address(), usize::try_from(bytes));
         let length = length.map_err(|_| missing())?;
         region.memory.span(offset as usize, length).map_err(|_| missing())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn region_past_the_limit_is_refused() {
+        let block = Memory::zeroed(1).unwrap();
+        let region = || LocalRegion { memory: block.clone(), served: None };
+        let mut regions = LocalRegions::default();
+        regions.insert(region()).unwrap();
+        assert_eq!(regions.insert(region()).unwrap_err().code(), -7);
+        regions.regions.resize_with(LOCAL_REGIONS_MAX, region);
+        let error = regions.insert(region()).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Limit { name: "LOCAL_REGIONS_MAX", .. }), "{error}");
     }
 }

@@ -132,6 +132,7 @@ fn empty_call_opens_the_peer() {
     let (user, owner) = (engine(), engine());
     user.transfer(owner.address(), &[], None, None, &mut never()).unwrap();
     let id = user.submit(owner.address(), &[], None, &mut never()).unwrap();
+    assert!(matches!(user.state(id).unwrap(), BatchState::Done { bytes: 0 }), "nothing to wait for");
     let state = user.wait(id, &mut never()).unwrap();
     assert!(matches!(state, BatchState::Done { bytes: 0 }));
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -191,4 +192,89 @@ fn many_threads_share_an_engine() {
         }
     });
     assert!(here.content() == there.content());
+}
+
+/// A call past the capacity of a batch moves nothing, and the batch goes on.
+#[test]
+fn call_past_the_capacity_moves_nothing() {
+    let (here, there) = (Buffer::new(4_096, 1), Buffer::new(4_096, 2));
+    let (user, owner) = (engine(), engine());
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    let write = |offset| {
+        let (from, to) = (here.address() + offset, there.address() + offset);
+        (owner.address(), request(Direction::Write, from, to, 64))
+    };
+    let submit = |id, targets: &[_]| user.submit_to(id, targets, None, None, &mut never());
+    let id = user.allocate(2).unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let unasked = (&*nobody, write(0).1);
+    for targets in [[write(0), write(64), write(128)], [unasked; 3]] {
+        let error = submit(id, &targets).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Limit { name: "batch capacity", .. }), "{error}");
+    }
+    assert!(user.request_state(id, 0).is_err(), "no request was added");
+    let nowhere = (owner.address(), request(Direction::Write, here.address(), 8, 64));
+    assert!(submit(id, &[nowhere]).is_err());
+    user.wait(id, &mut never()).unwrap();
+    assert_eq!(there.content(), *Buffer::new(4_096, 2).0);
+    submit(id, &[write(0), write(64)]).unwrap();
+    user.wait(id, &mut never()).unwrap();
+    assert_eq!(there.content()[..128], here.content()[..128]);
+}
+
+/// One call writes to two peers by turns; each request has its own state.
+#[test]
+fn one_batch_moves_bytes_to_several_peers() {
+    const PIECE: u64 = 512;
+    let here = Buffer::new(8 * PIECE as usize, 1);
+    let there = [2, 3].map(|seed| Buffer::new(8 * PIECE as usize, seed));
+    let user = engine();
+    let owners = [engine(), engine()];
+    here.register(&user).unwrap();
+    for (memory, owner) in there.iter().zip(&owners) {
+        memory.register(owner).unwrap();
+    }
+    let piece = |place: u64| {
+        let (owner, at) = (usize::from(place % 2 == 1), place * PIECE);
+        let (from, to) = (here.address() + at, there[owner].address() + at);
+        (owners[owner].address(), request(Direction::Write, from, to, PIECE - place))
+    };
+    let targets: Vec<_> = (0..8).map(piece).collect();
+    let told = Notification { name: "kv".into(), message: "all".into() };
+    let id = user.allocate(8).unwrap();
+    user.submit_to(id, &targets, Some(told.clone()), None, &mut never()).unwrap();
+    user.wait(id, &mut never()).unwrap();
+    for place in 0..8 {
+        let state = user.request_state(id, place).unwrap();
+        let moved = PIECE - place as u64;
+        assert!(matches!(state, BatchState::Done { bytes } if bytes == moved), "{state:?}");
+        let (first, end) = (place * PIECE as usize, place * PIECE as usize + moved as usize);
+        assert_eq!(there[place % 2].content()[first..end], here.content()[first..end]);
+    }
+    assert_eq!(owners[0].take_notifications().unwrap(), [told]);
+    assert_eq!(owners[1].take_notifications().unwrap(), []);
+}
+
+/// Private memory is a source and a destination of its engine, and out of reach of peers.
+#[test]
+#[allow(unsafe_code)]
+fn private_memory_is_out_of_reach_of_peers() {
+    let (here, there) = (Buffer::new(4_096, 1), Buffer::new(4_096, 2));
+    let (user, owner) = (engine(), engine());
+    // SAFETY: the buffers outlive the engines, and are read only when nothing writes them.
+    unsafe { user.register_private(here.address(), 4_096) }.unwrap();
+    there.register(&owner).unwrap();
+    let write = [request(Direction::Write, here.address(), there.address(), 4_096)];
+    user.transfer(owner.address(), &write, None, None, &mut never()).unwrap();
+    assert_eq!(there.content(), here.content());
+    let back = [request(Direction::Write, there.address(), here.address(), 4_096)];
+    let error = owner.transfer(user.address(), &back, None, None, &mut never()).unwrap_err();
+    assert_eq!(error.remote(), Remote::Untouched, "{error}");
+    // SAFETY: as above.
+    let overlap = unsafe { user.register_private(here.address() + 1, 4) }.unwrap_err();
+    assert_eq!(overlap.code(), -7);
+    user.unregister(here.address()).unwrap();
+    let error = user.transfer(owner.address(), &write, None, None, &mut never()).unwrap_err();
+    assert_eq!(error.code(), -3, "{error}");
 }

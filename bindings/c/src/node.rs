@@ -1,0 +1,207 @@
+//! Engines by handle.
+
+use crate::outcome::{Error, log};
+use crate::segments::Segments;
+use handfast::TransportChoice;
+use handfast_compat::{Options, TransferEngine};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::{Arc, OnceLock};
+
+/// Maximum engines of a process.
+pub const ENGINES_MAX: usize = 1_024;
+
+/// The first handle: no program has memory at such an address, so that no pointer is a handle.
+const HANDLE_FIRST: usize = 1 << 62;
+
+struct Engines {
+    known: BTreeMap<usize, Arc<Node>>,
+    next: usize,
+}
+
+static ENGINES: RwLock<Engines> =
+    RwLock::new(Engines { known: BTreeMap::new(), next: HANDLE_FIRST });
+
+/// Arguments of an engine that may not have started.
+pub(crate) struct Arguments {
+    pub(crate) metadata: String,
+    pub(crate) name: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Arguments {
+    /// Options for a transport, on devices whose names are separated by commas.
+    pub(crate) fn options(&self, protocol: &str, devices: &str) -> Result<Options, Error> {
+        let of = |name: &str| Options::of_mooncake(name, &self.metadata, protocol, devices);
+        let by_name = of(&self.name);
+        let is_in_store = !matches!(&by_name, Ok(options) if options.name.is_none());
+        if !is_in_store || self.host.is_empty() {
+            return Ok(by_name?).map(|options| self.at_port(options));
+        }
+        let mut options = of(&self.host)?;
+        options.name = Some(self.name.clone());
+        Ok(self.at_port(options))
+    }
+
+    /// Peers ask a store for the port; without one the address has it, so that any will do.
+    fn at_port(&self, mut options: Options) -> Options {
+        if let (Some(host), true) = (options.listen.strip_suffix(":0"), options.name.is_some()) {
+            options.listen = format!("{host}:{}", self.port);
+        }
+        options
+    }
+}
+
+/// An engine that runs.
+pub(crate) struct Running {
+    pub(crate) engine: TransferEngine,
+    pub(crate) segments: Mutex<Segments>,
+    transport: TransportChoice,
+}
+
+/// An engine of the program.
+pub(crate) struct Node {
+    arguments: Arguments,
+    running: OnceLock<Running>,
+    /// Held while the engine starts; true once it is destroyed.
+    destroyed: Mutex<bool>,
+}
+
+impl Node {
+    pub(crate) fn new(arguments: Arguments) -> Self {
+        Self { arguments, running: OnceLock::new(), destroyed: Mutex::new(false) }
+    }
+
+    /// Returns the engine; its first use starts it.
+    pub(crate) fn running(&self) -> Result<&Running, Error> {
+        match self.running.get() {
+            Some(running) => Ok(running),
+            None => self.start("rdma", ""),
+        }
+    }
+
+    /// Starts the engine, or checks that it can use the transport.
+    pub(crate) fn start(&self, protocol: &str, devices: &str) -> Result<&Running, Error> {
+        let options = self.arguments.options(protocol, devices)?;
+        let destroyed = self.destroyed.lock();
+        if *destroyed {
+            return Err(Error::argument("the engine is destroyed"));
+        }
+        if let Some(running) = self.running.get() {
+            return match (running.transport, options.transport) {
+                (TransportChoice::Auto, _) => Ok(running),
+                (has, wanted) if has == wanted => Ok(running),
+                _ => Err(Error::argument(format!(
+                    "the engine runs without {protocol}: install the transport first"
+                ))),
+            };
+        }
+        let engine = TransferEngine::start(&options)?;
+        for warning in engine.warnings() {
+            log(format_args!("warning: {warning}"));
+        }
+        let address = engine.address().to_owned();
+        let name = options.name.unwrap_or_else(|| address.clone());
+        let segments = Mutex::new(Segments::new(name, address));
+        let running = Running { engine, segments, transport: options.transport };
+        Ok(self.running.get_or_init(|| running))
+    }
+
+    /// Closes the engine, and waits until nothing touches memory any more.
+    pub(crate) fn destroy(&self) {
+        let mut destroyed = self.destroyed.lock();
+        *destroyed = true;
+        if let Some(running) = self.running.get() {
+            running.engine.close();
+        }
+    }
+}
+
+/// Gives an engine a handle.
+///
+/// # Errors
+/// [`ENGINES_MAX`].
+pub(crate) fn insert(node: Arc<Node>) -> Result<*mut c_void, Error> {
+    let mut engines = ENGINES.write();
+    if engines.known.len() >= ENGINES_MAX {
+        let cure = "destroy engines that are not used";
+        return Err(Error::Limit { name: "ENGINES_MAX", max: ENGINES_MAX, cure });
+    }
+    let handle = engines.next;
+    engines.next += 1;
+    engines.known.insert(handle, node);
+    Ok(std::ptr::without_provenance_mut(handle))
+}
+
+/// Returns the engine of a handle.
+///
+/// # Errors
+/// [`Error::NoSuchEngine`].
+pub(crate) fn find(handle: *mut c_void) -> Result<Arc<Node>, Error> {
+    let found = ENGINES.read().known.get(&handle.addr()).cloned();
+    found.ok_or(Error::NoSuchEngine(handle.addr()))
+}
+
+/// Takes the engine of a handle, which is unknown from then on.
+///
+/// # Errors
+/// [`Error::NoSuchEngine`].
+pub(crate) fn take(handle: *mut c_void) -> Result<Arc<Node>, Error> {
+    let found = ENGINES.write().known.remove(&handle.addr());
+    found.ok_or(Error::NoSuchEngine(handle.addr()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(metadata: &str, name: &str, host: &str, port: u16) -> Arguments {
+        let [metadata, name, host] = [metadata, name, host].map(str::to_owned);
+        Arguments { metadata, name, host, port }
+    }
+
+    /// Without a store the name has the address, and any port will do; with one the host and port
+    /// are those of the call, and the name is only a name.
+    #[test]
+    fn arguments_place_an_engine_with_and_without_a_store() {
+        let store = "http://127.0.0.1:1/metadata";
+        for (arguments, listen, advertise, name) in [
+            (
+                arguments("P2PHANDSHAKE", "127.0.0.1:7", "10.0.0.1", 9),
+                "127.0.0.1:0",
+                "127.0.0.1",
+                None,
+            ),
+            (
+                arguments(store, "127.0.0.1:7", "", 9),
+                "127.0.0.1:9",
+                "127.0.0.1",
+                Some("127.0.0.1:7"),
+            ),
+            (arguments(store, "a b", "127.0.0.1", 9), "127.0.0.1:9", "127.0.0.1", Some("a b")),
+            (arguments(store, "node", "10.0.0.1", 0), "0.0.0.0:0", "10.0.0.1", Some("node")),
+        ] {
+            let options = arguments.options("tcp", "").unwrap();
+            assert_eq!((&*options.listen, &*options.advertise), (listen, advertise));
+            assert_eq!(options.name.as_deref(), name);
+        }
+        assert!(arguments("P2PHANDSHAKE", "a b", "", 0).options("tcp", "").is_err());
+        assert!(arguments(store, "a b", "", 0).options("tcp", "").is_err());
+    }
+
+    #[test]
+    fn engine_past_the_limit_is_refused() {
+        let node = || Arc::new(Node::new(arguments("P2PHANDSHAKE", "127.0.0.1", "", 0)));
+        let handles: Vec<_> = (0..ENGINES_MAX).map(|_| insert(node()).unwrap()).collect();
+        let error = insert(node()).unwrap_err();
+        assert!(matches!(error, Error::Limit { name: "ENGINES_MAX", .. }), "{error}");
+        for handle in handles {
+            find(handle).unwrap();
+            take(handle).unwrap();
+            assert!(find(handle).is_err() && take(handle).is_err());
+        }
+        insert(node()).and_then(take).unwrap();
+    }
+}

@@ -1,0 +1,113 @@
+//! The header and the library, as a C program finds them.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const HEADER: &str = include_str!("../include/transfer_engine_c.h");
+const LIBRARY: &str = "libtransfer_engine.so";
+
+/// A library that cargo built with this test.
+fn built(name: &str) -> PathBuf {
+    // Links the crate, so that cargo builds it.
+    let _ = transfer_engine::ENGINES_MAX;
+    let binary = std::env::current_exe().unwrap();
+    let folder = binary.parent().unwrap();
+    let found = ["", "deps"].map(|place| folder.join(place).join(name));
+    found.into_iter().find(|path| path.exists()).expect("cargo built the library")
+}
+
+fn crate_folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A tool of the system, or `None` with a line that is counted.
+fn tool(name: &str) -> Option<Command> {
+    let found = Command::new(name).arg("--version").stdout(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Some(Command::new(name));
+    }
+    eprintln!("skipped: no C compiler: {name} is not installed");
+    None
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{errors}", output.status);
+    out
+}
+
+/// The names of functions in the header.
+fn declared() -> Vec<&'static str> {
+    let code = HEADER.split("*/").map(|it| it.split_once("/*").map_or(it, |(code, _)| code));
+    let declarations = code.flat_map(|code| code.split(';'));
+    let before = |statement: &'static str| {
+        let (head, _) = statement.split_once('(')?;
+        let head = head.trim();
+        let is_function = head.contains(' ') && !head.contains(['#', '{', '}']);
+        is_function.then(|| head.rsplit([' ', '*']).next().unwrap())
+    };
+    let mut names: Vec<_> = declarations.filter_map(before).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The assertions in the header hold in both languages, without a warning.
+#[test]
+fn header_compiles_as_c_and_as_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    for (compiler, standard, file) in
+        [("cc", "-std=c11", "header.c"), ("c++", "-std=c++17", "h.cc")]
+    {
+        let Some(mut compile) = tool(compiler) else { continue };
+        let file = folder.path().join(file);
+        std::fs::write(&file, "#include \"transfer_engine_c.h\"\n").unwrap();
+        let include = crate_folder().join("include");
+        let warnings = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"];
+        run(compile.arg(standard).args(warnings).arg("-I").arg(include).arg(file));
+    }
+}
+
+#[test]
+fn library_exports_the_functions_of_the_header_alone() {
+    let declared = declared();
+    assert_eq!(declared.len(), 27, "{declared:?}");
+    let Some(mut symbols) = tool("nm") else { return };
+    let listed = run(symbols.args(["-D", "--defined-only"]).arg(built(LIBRARY)));
+    let mut exported: Vec<_> =
+        listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    exported.sort_unstable();
+    assert_eq!(exported, declared);
+    let Some(mut dynamic) = tool("readelf") else { return };
+    let dynamic = run(dynamic.arg("-d").arg(built(LIBRARY)));
+    assert!(dynamic.contains("soname: [libtransfer_engine.so]"), "{dynamic}");
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+}
+
+/// Compiles the example, runs it, and checks that it copied.
+fn copy_with(compile: &mut Command, libraries: &[&OsStr]) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("copy");
+    compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]).arg(&program);
+    compile.arg("-I").arg(crate_folder().join("include"));
+    run(compile.arg(crate_folder().join("examples/copy.c")).args(libraries));
+    let library = built(LIBRARY);
+    let copied = run(Command::new(&program).env("LD_LIBRARY_PATH", library.parent().unwrap()));
+    assert!(copied.starts_with("copied 1048576 bytes to 127.0.0.1:"), "{copied}");
+}
+
+/// A program that was compiled with the header alone copies between two engines.
+#[test]
+fn program_in_c_copies_with_the_shared_library() {
+    let Some(mut compile) = tool("cc") else { return };
+    copy_with(&mut compile, &[built(LIBRARY).as_os_str()]);
+}
+
+#[test]
+fn program_in_c_copies_with_the_static_library() {
+    let Some(mut compile) = tool("cc") else { return };
+    let archive = built("libtransfer_engine.a");
+    copy_with(&mut compile, &[archive.as_os_str(), OsStr::new("-lm")]);
+}
