@@ -132,7 +132,10 @@ fn empty_call_opens_the_peer() {
     let (user, owner) = (engine(), engine());
     user.transfer(owner.address(), &[], None, None, &mut never()).unwrap();
     let id = user.submit(owner.address(), &[], None, &mut never()).unwrap();
-    assert!(matches!(user.state(id).unwrap(), BatchState::Done { bytes: 0 }), "nothing to wait for");
+    assert!(
+        matches!(user.state(id).unwrap(), BatchState::Done { bytes: 0 }),
+        "nothing to wait for"
+    );
     let state = user.wait(id, &mut never()).unwrap();
     assert!(matches!(state, BatchState::Done { bytes: 0 }));
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

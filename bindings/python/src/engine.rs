@@ -284,12 +284,8 @@ impl Core {
         blocking(py, |interrupt| self.engine.fence(peer, interrupt))
     }
 
-    /// Name, address, length, whether readable, whether writable, of each segment.
-    fn segments(
-        &self,
-        py: Python<'_>,
-        peer: &str,
-    ) -> PyResult<Vec<(String, u64, u64, bool, bool)>> {
+    /// The segments of a peer.
+    fn segments(&self, py: Python<'_>, peer: &str) -> PyResult<Vec<Served>> {
         let segments = blocking(py, |interrupt| self.engine.segments(peer, interrupt))?;
         let segment = |it: ServedSegment| (it.name, it.address, it.bytes, it.readable, it.writable);
         Ok(segments.into_iter().map(segment).collect())
@@ -331,6 +327,9 @@ impl Core {
         py.detach(|| self.engine.close());
     }
 }
+
+/// Name, address, length, whether readable, whether writable.
+type Served = (String, u64, u64, bool, bool);
 
 fn notify((name, message): (String, String)) -> Notification {
     Notification { name, message }

@@ -7,10 +7,10 @@ use pyo3::types::PyDict;
 
 /// Reads a list of numbers.
 pub(crate) fn read(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    if let Ok(interface) = numbers.getattr("__array_interface__") {
-        if let Some(read) = read_array(name, interface.cast::<PyDict>()?)? {
-            return Ok(read);
-        }
+    if let Ok(interface) = numbers.getattr("__array_interface__")
+        && let Some(read) = read_array(name, interface.cast::<PyDict>()?)?
+    {
+        return Ok(read);
     }
     let hint = numbers.len().unwrap_or(0);
     let mut read = Vec::with_capacity(hint);

@@ -168,14 +168,7 @@ impl Nic {
             return Err(wrong(format!("{recognised}: {why}")));
         }
         let device = context.device_facts()?;
-        let port = context.port_facts(config.port)?;
-        if !port.is_active {
-            let detail = format!("port {} is not active", config.port);
-            return Err(context.error(Side::Local, "open", 0, detail));
-        }
-        let (number, keys) = (config.port, port.partition_keys);
-        let key_index = context.partition_index(number, keys, config.partition_key)?;
-        let place = Place { port: number, key_index };
+        let (place, lid) = place_of(&context, &config)?;
         if config.depth > device.queue_depth_max {
             let max = device.queue_depth_max;
             return Err(wrong(format!("the device's queues hold {max}, not {}", config.depth)));
@@ -227,7 +220,7 @@ impl Nic {
             domain,
             config,
             place,
-            lid: port.lid,
+            lid,
             gid,
             recognised,
             rd_atomic,
@@ -526,6 +519,18 @@ impl Nic {
             || self.shared.context.error(Side::Local, call, 0, "no lane has the lifecycle");
         self.shared.lane(lifecycle).ok_or_else(missing)
     }
+}
+
+/// Returns the port and partition of the NIC's lanes, and the port's LID.
+fn place_of(context: &Context, config: &NicConfig) -> Result<(Place, u16), VerbsError> {
+    let port = context.port_facts(config.port)?;
+    if !port.is_active {
+        let detail = format!("port {} is not active", config.port);
+        return Err(context.error(Side::Local, "open", 0, detail));
+    }
+    let (number, keys) = (config.port, port.partition_keys);
+    let key_index = context.partition_index(number, keys, config.partition_key)?;
+    Ok((Place { port: number, key_index }, port.lid))
 }
 
 fn start_poller(
