@@ -6,7 +6,7 @@
 //! target/debug/handfast fabric run --script fabric/races/gen-13.txt -- target/debug/examples/steady 10
 //! ```
 //!
-//! A read that failed has ended, so its buffer is used again: bytes that arrive there later are told
+//! A read that failed has ended, so its buffer is used again: bytes that arrive there later are reported
 //! too. `fabric/races/two_nodes.py` does the same with nodes of Mooncake.
 
 use handfast::rdma::RdmaOptions;

@@ -30,7 +30,7 @@ static SCRIPTED: AtomicBool = AtomicBool::new(false);
 /// The devices are those of other processes.
 static SHARED: AtomicBool = AtomicBool::new(false);
 
-/// How an instant device answers.
+/// The mode of an instant device.
 #[derive(Clone, Copy, Debug)]
 pub struct Mode(u64);
 
@@ -74,7 +74,7 @@ pub struct Region {
     access: Access,
 }
 
-/// What a request does with memory.
+/// The access of a request to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Reads it, at the side that posts.
@@ -140,7 +140,7 @@ pub fn path(pair: u64) -> Option<Path> {
         && state.fabric.reaches(peer, pair.nic)
         && state.fabric.has_own_address(pair.nic, pair.number)
         && state.fabric.has_own_address(peer, peer_number);
-    // What the tables still have of it is completed first.
+    // Its work in the tables is completed first.
     let queue = state.queues.get(&pair.send_queue)?;
     let is_empty = pair.posted.is_empty()
         && !queue.has_overrun

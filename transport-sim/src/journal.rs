@@ -22,7 +22,7 @@ pub enum JournalEntry {
         id: OperationId,
         /// Whether the device was asked; otherwise the failure is injected in its place.
         performed: bool,
-        /// What the node is told.
+        /// The report to the node.
         outcome: Outcome,
     },
 }

@@ -51,7 +51,7 @@ fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the thread, which a forked child does not have: there the signal has its usual effect.
+/// Notifies the thread, which a forked child does not have: there the signal has its usual effect.
 fn on_signal(signal: c_int, process: u32, pipe: c_int) {
     // SAFETY: these functions are allowed in handlers; the byte outlives the call.
     unsafe {

@@ -1,18 +1,17 @@
 //! The engine of the bindings.
 
-use crate::batches::{Batch, BatchId, BatchState, Batches, Share};
+use crate::batches::{BatchId, BatchState, Batches, Share};
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
 use crate::mapped::Mapped;
 use crate::options::Options;
 use crate::regions::{LocalRegion, LocalRegions};
 use crate::runtime::{Process, runtime};
+use crate::waiting::{asked, drive, interruptible, outside, settle};
 use handfast::metadata::MetadataOptions;
 use handfast::mooncake::{MooncakeOptions, Notification};
 use handfast::rdma::RdmaOptions;
-use handfast::{
-    Access, Direction, Engine, Memory, Remote, RequestStatus, Segment, ServedSegment, Transfer,
-};
+use handfast::{Access, Direction, Engine, Memory, Remote, Segment, ServedSegment, Transfer};
 use handfast_metadata::{Credentials, Source};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -31,8 +30,6 @@ pub const PEERS_MAX: usize = 65_536;
 
 /// Requests that the engine takes at once.
 const REQUESTS_AT_ONCE: usize = 128 << 10;
-/// Interval at which a waiting call asks its caller for an interruption.
-const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the end of the use of memory is looked for.
 const USE_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -708,95 +705,4 @@ fn warnings(engine: &Engine) -> Vec<String> {
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
     let exposure = engine.exposure().map(|it| it.to_string());
     fallbacks.chain(devices).chain(exposure).collect()
-}
-
-/// Runs a future on the calling thread.
-///
-/// # Errors
-/// The thread belongs to an async runtime, which a blocking call would stop.
-fn outside<F: Future>(runtime: &Handle, future: F) -> Result<F::Output, Failure> {
-    if Handle::try_current().is_ok() {
-        let text = "blocking calls are not allowed on the threads of an async runtime";
-        return Err(Failure::argument(text));
-    }
-    Ok(runtime.block_on(future))
-}
-
-/// Ends when the caller interrupts the call.
-async fn asked(interrupt: Interrupt<'_>) {
-    loop {
-        tokio::time::sleep(INTERRUPT_INTERVAL).await;
-        if interrupt() {
-            return;
-        }
-    }
-}
-
-/// Waits for a future, unless the caller interrupts the call.
-async fn interruptible<F: Future>(
-    future: F,
-    interrupt: Interrupt<'_>,
-) -> Result<F::Output, Failure> {
-    tokio::select! {
-        biased;
-        output = future => Ok(output),
-        () = asked(interrupt) => Err(Cause::Interrupted.into()),
-    }
-}
-
-/// Waits for the end of transfers. The first failure cancels the others, and `cancelled` all.
-/// Returns the ends of all requests, unless the engine closed before.
-async fn settle(
-    transfers: Vec<Transfer>,
-    cancelled: impl Future<Output = ()>,
-) -> (Option<Vec<RequestStatus>>, Result<(), Failure>) {
-    tokio::pin!(cancelled);
-    let (mut statuses, mut failure) = (Some(Vec::new()), None::<Failure>);
-    let mut left = transfers.into_iter();
-    while let Some(mut transfer) = left.next() {
-        let outcome = tokio::select! {
-            biased;
-            outcome = &mut transfer => outcome,
-            () = &mut cancelled, if failure.is_none() => {
-                failure = Some(Cause::Interrupted.into());
-                transfer.cancel();
-                left.as_slice().iter().for_each(Transfer::cancel);
-                transfer.await
-            }
-        };
-        let report = match &outcome {
-            Ok(report) => Some(report),
-            Err(error) => error.report(),
-        };
-        statuses = statuses.zip(report).map(|(mut all, report)| {
-            all.extend_from_slice(&report.requests);
-            all
-        });
-        if let Err(error) = outcome {
-            let ended = Failure::from(error);
-            let remote = ended.remote();
-            if failure.is_none() {
-                left.as_slice().iter().for_each(Transfer::cancel);
-            }
-            failure = Some(failure.unwrap_or(ended).with_remote(remote));
-        }
-    }
-    (statuses, failure.map_or(Ok(()), Err))
-}
-
-/// Follows a part of a batch to its end.
-async fn drive(
-    batch: Arc<Batch>,
-    part: usize,
-    transfers: Vec<Transfer>,
-    notification: Option<(Engine, String, Notification)>,
-) {
-    let (statuses, ended) = settle(transfers, batch.cancelled()).await;
-    let ended = match (ended, notification) {
-        (Ok(()), Some((engine, peer, notification))) => {
-            engine.notify(&peer, &notification).await.map_err(Failure::from)
-        }
-        (ended, _) => ended,
-    };
-    batch.end(part, statuses, ended);
 }

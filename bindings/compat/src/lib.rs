@@ -13,6 +13,7 @@ mod mapped;
 mod options;
 mod regions;
 mod runtime;
+mod waiting;
 
 pub use batches::{BATCHES_MAX, BatchId, BatchState};
 pub use engine::{

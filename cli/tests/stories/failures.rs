@@ -232,7 +232,7 @@ fn dead_device_is_opened_again_with_other_addresses() {
         for (round, device) in (1..).zip(["nic0", "peer1"]) {
             let engine = if round == 1 { &nodes.user } else { &nodes.owner };
             fabric.run(&format!("die {device}"));
-            until("the loss is told", || !engine.unusable_devices().is_empty());
+            until("the loss is reported", || !engine.unusable_devices().is_empty());
             // A write to the peer's dead device would be in doubt until that is back.
             let back = Memory::zeroed(BYTES).unwrap();
             segment.read(&back.whole(), 0).timeout(PATIENCE).await.unwrap();
@@ -263,7 +263,7 @@ fn only_device_of_a_node_dies_and_returns() {
             let segment = nodes.open(1).await;
             nodes.write(&segment, 1).await;
             fabric.run("die nic0");
-            until("the loss is told", || !nodes.user.unusable_devices().is_empty());
+            until("the loss is reported", || !nodes.user.unusable_devices().is_empty());
             let block = pattern(BYTES, 2);
             let written = segment.write(&block.whole(), 0).timeout(PATIENCE).await;
             match choice {
@@ -303,7 +303,7 @@ fn device_that_dies_while_it_is_opened_is_tried_again() {
         let nodes = Nodes::new(2, TransportChoice::Rdma).await;
         let segment = nodes.open(2).await;
         fabric.run("die nic0");
-        until("the loss is told", || !nodes.user.unusable_devices().is_empty());
+        until("the loss is reported", || !nodes.user.unusable_devices().is_empty());
         fabric.run("hold call nic0 ibv_reg_mr");
         fabric.run("revive nic0");
         until("it is being opened", || fabric.run("waiting nic0 ibv_reg_mr") == "1");
@@ -320,8 +320,8 @@ fn device_that_dies_while_it_is_opened_is_tried_again() {
         nodes.until_used(&segment, "peer0").await;
 
         fabric.run("die nic0");
-        until("the loss is told", || !nodes.user.unusable_devices().is_empty());
-        until("it was tried in vain", || {
+        until("the loss is reported", || !nodes.user.unusable_devices().is_empty());
+        until("an attempt failed", || {
             let unusable = nodes.user.unusable_devices();
             unusable[0].to_string().contains("cannot be opened again yet: there is no such device")
         });
@@ -343,7 +343,7 @@ fn device_without_an_event_is_found_lost_by_its_calls() {
         let number = fabric.run("pairs nic0").split(' ').next().unwrap().to_owned();
         fabric.run(&format!("break nic0 {number}"));
         nodes.write(&segment, 1).await;
-        until("the loss is told", || rdma(&nodes.user).devices_lost == 1);
+        until("the loss is reported", || rdma(&nodes.user).devices_lost == 1);
         fabric.run("pass");
         until_reopened(&nodes.user, 1);
         nodes.until_used(&segment, "peer0").await;
@@ -351,7 +351,7 @@ fn device_without_an_event_is_found_lost_by_its_calls() {
     });
 }
 
-/// An address leaves the port of a NIC without any packet that tells: its lanes end, and the next
+/// An address leaves the port of a NIC without a packet that reports it: its lanes end, and the next
 /// ones have another address, which is announced. Other lanes stay.
 #[test]
 fn vanished_address_retires_its_lanes() {

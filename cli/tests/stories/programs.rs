@@ -27,7 +27,7 @@ const ABSENT_IS_NAMED: &str = "\"$0\" -d rxe0 \"$@\" & for _ in $(seq 100); do \
                                \"$0\" -d rxe1 \"$@\" 127.0.0.1 2>&1 | grep 'scripted devices' && \
                                break; sleep 0.1; done; kill $! 2>/dev/null; true";
 
-/// A race: its script and profile, seconds of theirs and of ours, and what it does to theirs.
+/// A race: its script and profile, seconds of each side, and its effect on the released node.
 type Race = (&'static str, &'static str, f64, f64, fn(&[Seen]) -> bool);
 
 const SHORT: [Race; 3] = [
@@ -74,7 +74,7 @@ fn outage(seen: &[Seen]) -> Duration {
     last.saturating_sub(first)
 }
 
-/// The changes that two nodes told, while a script was played.
+/// The changes that two nodes reported, while a script was played.
 #[track_caller]
 fn played(script: &str, profile: &str, program: &Command) -> Vec<Seen> {
     let script = format!("{RACES}/{script}.txt");
@@ -146,7 +146,7 @@ fn races_do_not_happen_to_our_nodes() {
         assert!(!happens(&seen), "{script}");
         assert!(seen.iter().all(|it| !it.is(ARRIVED)), "{script}");
         assert!(seen.last().is_some_and(|it| it.is(READ)), "{script}");
-        // What a script does without a fault of its own does nothing.
+        // A script without a fault of its own changes nothing.
         assert!(SHORT.iter().all(|(short, ..)| *short != script) || seen.len() == 1, "{script}");
     }
 }

@@ -426,7 +426,7 @@ impl Batch {
     }
 }
 
-/// What a batch was submitted to.
+/// The destination of a submitted batch.
 pub(crate) struct Submitted {
     segment: Segment,
     resolved: Resolved,

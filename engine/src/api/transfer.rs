@@ -28,7 +28,7 @@ pub struct Transfer {
     target: Arc<Target>,
     batch: BatchId,
     report: oneshot::Receiver<Ended>,
-    /// What the batch was submitted to; `None` for one that is not submitted again.
+    /// The destination of the batch; `None` for one that is not submitted again.
     submitted: Option<Submitted>,
     again: Option<Again>,
     cancelled: AtomicBool,

@@ -80,7 +80,7 @@ pub fn costs(mut command: Command, sections: usize) -> io::Result<Vec<Cost>> {
     let mut threads = Vec::new();
     let counted = counted(&child, folder.path().to_owned(), sections, &mut threads);
     child.kill()?;
-    // The end of a traced thread is told to its tracer alone, and that of the first one after the
+    // The end of a traced thread is reported to its tracer alone, and that of the first one after the
     // others.
     for other in threads.into_iter().filter(|thread| thread.cast_unsigned() != child.id()) {
         while wait(other).is_ok() {}

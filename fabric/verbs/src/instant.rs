@@ -20,7 +20,7 @@ const DEVICES_MAX: usize = 64;
 /// The time from which each device takes requests again, in nanoseconds.
 static FREE_AT: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
 
-/// What a queue pair knows of its way, until something changes.
+/// The cached path of a queue pair, until something changes.
 #[derive(Default)]
 pub(crate) struct Pair {
     known: Mutex<Known>,

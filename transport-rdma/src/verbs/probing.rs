@@ -40,7 +40,7 @@ impl Known {
     }
 }
 
-/// What the devices of a NIC's peers answer, by their addresses.
+/// The reads that the devices of a NIC's peers answer, by their addresses.
 #[derive(Default)]
 pub(super) struct Probing {
     peers: BTreeMap<Ipv6Addr, Known>,

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::{debug, info, warn};
 
-/// What the keeper acts on.
+/// The subjects of the keeper.
 pub(super) struct Site {
     pub(super) rdma: RdmaTransport,
     pub(super) regions: LocalRegions<Registration>,

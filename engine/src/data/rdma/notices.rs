@@ -1,10 +1,10 @@
-//! What the devices' threads tell the keeper, coalesced: one entry for each device.
+//! Notices of the devices' threads for the keeper, coalesced: one entry for each device.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tokio::sync::Notify;
 
-/// What happened to a device since the last look.
+/// Changes of a device since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Notice {
     pub(super) is_lost: bool,

@@ -114,7 +114,7 @@ impl<H: Held> Drop for Ending<H> {
     fn drop(&mut self) {
         let held = self.all.drain(..).flatten();
         let kept = held.filter_map(|held| (!held.end()).then_some(())).count();
-        // What a device keeps counts for ever.
+        // Memory that a device keeps counts for ever.
         if kept == 0
             && let Some((shared, bytes)) = self.counted.take()
             && let Some(shared) = shared.upgrade()

@@ -1,4 +1,4 @@
-//! When to open a lost device again: the decisions alone, without a clock, a device or a thread.
+//! Decisions on opening a lost device again, without a clock, a device or a thread.
 //!
 //! A device is tried for as long as the node runs: an attempt costs one call in half a minute, and
 //! a repaired device needs no restart of the node.
@@ -39,8 +39,8 @@ enum Stage {
 }
 
 impl Reopening {
-    /// A device in use is lost. Does nothing, and returns false, while it pauses or is tried: the
-    /// attempt tells.
+    /// A device in use is lost. Does nothing, and returns false, during a pause or an attempt,
+    /// which finds it.
     pub(super) fn handle_lost(&mut self, now: Instant, device: &str) -> bool {
         let first = State { stage: Stage::Open { since: now }, pauses: 0 };
         let state = self.devices.entry(device.to_owned()).or_insert(first);
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(between(next + REOPEN_STEADY, steady), REOPEN_PAUSE_MIN);
     }
 
-    /// A loss that is told while the device pauses or is tried changes nothing: the attempt tells.
+    /// A loss that is reported during a pause or an attempt changes nothing: the attempt finds it.
     #[test]
     fn second_report_of_a_loss_changes_nothing() {
         let mut machine = Reopening::default();

@@ -46,7 +46,7 @@ impl Watch {
         Self { lanes, fallbacks, clock, known, fallback, notices }
     }
 
-    /// What the devices report, for the keeper.
+    /// Reports of the devices, for the keeper.
     pub(super) fn notices(&self) -> &Arc<Notices> {
         &self.notices
     }
@@ -224,7 +224,7 @@ mod tests {
             rail("a", "x0", "nic0"),
             rail("a", "x1", "nic1"),
             rail("a", "x0", "nic0"),
-            // Two NICs of the peer, and one of ours.
+            // Two NICs of the peer, and a local one.
             rail("b", "x0", "nic0"),
             rail("b", "x1", "nic0"),
             peer(),

@@ -1,4 +1,4 @@
-//! What libraries of rdma-core ask for when they are loaded, and no device here has. A call is named
+//! Calls that libraries of rdma-core look up when they are loaded, and no device here has. A call is named
 //! on standard error.
 
 use super::{failed, null, unsupported};

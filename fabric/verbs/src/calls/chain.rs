@@ -7,7 +7,7 @@ use libc::c_int;
 /// A request of a chain, and its memory if that is not one registered range.
 pub(super) type Linked<Request> = (Request, Option<LocalMemory>);
 
-/// What is posted at once.
+/// Requests posted at once.
 pub(super) enum Batch<Request> {
     Plain(Vec<Request>),
     Of(Request, LocalMemory),

@@ -59,7 +59,7 @@ const ADDRESS: u64 = 1 << 40;
 /// A difference between the simulated sites and the backend.
 type Difference = String;
 
-/// What the simulated fabric makes of a write.
+/// The outcome of a write on the simulated fabric.
 #[derive(Debug, PartialEq, Eq)]
 struct Written {
     succeeds: bool,
@@ -487,8 +487,8 @@ fn on(name: &str, profiles: &[&str], options: &str) -> Option<&'static Profile> 
         let errors = String::from_utf8_lossy(&output.stderr);
         let passed = output.status.success() && text.contains("1 passed");
         assert!(passed, "{profile}: {text}\n{errors}");
-        let told = text.lines().find(|line| line.starts_with("replayed"));
-        println!("{profile}: {}", told.unwrap_or("nothing was replayed"));
+        let reported = text.lines().find(|line| line.starts_with("replayed"));
+        println!("{profile}: {}", reported.unwrap_or("nothing was replayed"));
     }
     None
 }

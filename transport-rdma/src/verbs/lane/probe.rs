@@ -16,7 +16,7 @@ pub(in crate::verbs) const SCRATCH_BYTES: usize = 4096;
 /// Target of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) enum Probe {
-    /// What the peer's device answers: no byte, whatever the key, or the byte that it announced.
+    /// The read that the peer's device answers: no byte, whatever the key, or the byte that it announced.
     Announced,
     /// One byte of the peer's memory.
     Byte(RemoteSpan),

@@ -279,7 +279,7 @@ fn block_counts_until_its_deregistration_ends() {
             &(0..KIB_64),
             Cover::Exact,
         );
-        assert!(matches!(found, Decision::Pass), "nothing has room beside it");
+        assert!(matches!(found, Decision::Pass), "nothing else has room");
         drop(held);
         freed.join().unwrap();
     });
@@ -298,7 +298,7 @@ fn failed_deregistration_counts_for_ever() {
     assert_eq!((sticky.live(), regions.counters().kept_bytes), ((0, 1), KIB_64));
     let next = block();
     drop(regions.prepare(&devices(ENDLESS), &next.whole(), None).unwrap());
-    assert!(regions.find(&next.whole()).is_none(), "no other is kept beside it");
+    assert!(regions.find(&next.whole()).is_none(), "no other is kept");
 }
 
 const KIB_64: u64 = BYTES as u64;

@@ -25,7 +25,7 @@ const HELD: [&str; 3] = ["ibv_create_qp", "ibv_modify_qp(RTR)", "ibv_modify_qp(E
 /// Bytes of a write.
 pub(crate) const TOKEN: [u8; 8] = *b"it lands";
 
-/// How an operation ends.
+/// The end of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     /// As the device has it.
@@ -93,7 +93,7 @@ pub(crate) struct Stage {
     queued: VecDeque<(usize, Operation, u32)>,
     /// Operations that wait in a call of a device, in their order.
     waiting: BTreeMap<(usize, &'static str), Vec<OperationId>>,
-    /// What each pair announced.
+    /// The announcement of each pair.
     bodies: BTreeMap<(u128, Lifecycle), Body>,
     slices: u64,
 }
@@ -303,15 +303,15 @@ impl Stage {
     pub(crate) fn ended(&self, site: usize, slice: u64) -> bool {
         let ends = &self.site(site).ends;
         let deadline = Instant::now() + PATIENCE;
-        let mut told = ends.ends.lock().unwrap();
-        while !told.contains_key(&slice) {
+        let mut reported = ends.ends.lock().unwrap();
+        while !reported.contains_key(&slice) {
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "slice {slice} has no end");
-            told = ends.more.wait_timeout(told, left).unwrap().0;
+            reported = ends.more.wait_timeout(reported, left).unwrap().0;
         }
-        let told = told.get(&slice).unwrap();
-        assert_eq!(told.len(), 1, "{told:?}");
-        told[0] == CompletionStatus::Done
+        let reported = reported.get(&slice).unwrap();
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        reported[0] == CompletionStatus::Done
     }
 
     /// The sites at which the write landed, whose memory is cleared.
@@ -359,7 +359,7 @@ impl Stage {
     }
 }
 
-/// What is held goes on, so that the threads and NICs of a replay that found a difference end.
+/// Releases held calls, so that the threads and NICs of a replay that found a difference end.
 impl Drop for Stage {
     fn drop(&mut self) {
         let _ = self.fabric.execute("pass");

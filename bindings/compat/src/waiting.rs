@@ -1,0 +1,104 @@
+//! Waiting on the caller's thread.
+
+use crate::batches::Batch;
+use crate::engine::Interrupt;
+use crate::failure::{Cause, Failure};
+use handfast::mooncake::Notification;
+use handfast::{Engine, RequestStatus, Transfer};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// Interval at which a waiting call asks its caller for an interruption.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Runs a future on the calling thread.
+///
+/// # Errors
+/// The thread belongs to an async runtime, which a blocking call would stop.
+pub(crate) fn outside<F: Future>(runtime: &Handle, future: F) -> Result<F::Output, Failure> {
+    if Handle::try_current().is_ok() {
+        let text = "blocking calls are not allowed on the threads of an async runtime";
+        return Err(Failure::argument(text));
+    }
+    Ok(runtime.block_on(future))
+}
+
+/// Ends when the caller interrupts the call.
+pub(crate) async fn asked(interrupt: Interrupt<'_>) {
+    loop {
+        tokio::time::sleep(INTERRUPT_INTERVAL).await;
+        if interrupt() {
+            return;
+        }
+    }
+}
+
+/// Waits for a future, unless the caller interrupts the call.
+pub(crate) async fn interruptible<F: Future>(
+    future: F,
+    interrupt: Interrupt<'_>,
+) -> Result<F::Output, Failure> {
+    tokio::select! {
+        biased;
+        output = future => Ok(output),
+        () = asked(interrupt) => Err(Cause::Interrupted.into()),
+    }
+}
+
+/// Waits for the end of transfers. The first failure cancels the others, and `cancelled` all.
+/// Returns the ends of all requests, unless the engine closed before.
+pub(crate) async fn settle(
+    transfers: Vec<Transfer>,
+    cancelled: impl Future<Output = ()>,
+) -> (Option<Vec<RequestStatus>>, Result<(), Failure>) {
+    tokio::pin!(cancelled);
+    let (mut statuses, mut failure) = (Some(Vec::new()), None::<Failure>);
+    let mut left = transfers.into_iter();
+    while let Some(mut transfer) = left.next() {
+        let outcome = tokio::select! {
+            biased;
+            outcome = &mut transfer => outcome,
+            () = &mut cancelled, if failure.is_none() => {
+                failure = Some(Cause::Interrupted.into());
+                transfer.cancel();
+                left.as_slice().iter().for_each(Transfer::cancel);
+                transfer.await
+            }
+        };
+        let report = match &outcome {
+            Ok(report) => Some(report),
+            Err(error) => error.report(),
+        };
+        statuses = statuses.zip(report).map(|(mut all, report)| {
+            all.extend_from_slice(&report.requests);
+            all
+        });
+        if let Err(error) = outcome {
+            let ended = Failure::from(error);
+            let remote = ended.remote();
+            if failure.is_none() {
+                left.as_slice().iter().for_each(Transfer::cancel);
+            }
+            failure = Some(failure.unwrap_or(ended).with_remote(remote));
+        }
+    }
+    (statuses, failure.map_or(Ok(()), Err))
+}
+
+/// Follows a part of a batch to its end.
+pub(crate) async fn drive(
+    batch: Arc<Batch>,
+    part: usize,
+    transfers: Vec<Transfer>,
+    notification: Option<(Engine, String, Notification)>,
+) {
+    let (statuses, ended) = settle(transfers, batch.cancelled()).await;
+    let ended = match (ended, notification) {
+        (Ok(()), Some((engine, peer, notification))) => {
+            engine.notify(&peer, &notification).await.map_err(Failure::from)
+        }
+        (ended, _) => ended,
+    };
+    batch.end(part, statuses, ended);
+}
