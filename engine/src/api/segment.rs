@@ -1,8 +1,8 @@
 //! A peer's segment, and batches of requests on it.
 
 use crate::api::engine::Engine;
-use crate::api::served::{RemoteMemory, Scope};
-use crate::api::transfer::{Transfer, submit_error};
+use crate::api::served::{RemoteMemory, Resolved, Scope};
+use crate::api::transfer::{Resubmission, Resubmit, Submitted, Transfer, submit_error};
 use crate::data::local::LocalRegion;
 use crate::data::transport::RegionPair;
 use crate::error::{Cause, Error, Stage};
@@ -19,7 +19,7 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -46,24 +46,6 @@ struct Inner {
     refresh: tokio::sync::Mutex<Option<Error>>,
     /// Number of failed refreshes.
     failures: AtomicU64,
-}
-
-#[derive(Clone)]
-struct Resolved {
-    target: Arc<Target>,
-    memory: Arc<RemoteMemory>,
-    /// Whether the owner refused an access that the descriptor permits.
-    outdated: Arc<AtomicBool>,
-}
-
-impl Resolved {
-    fn new(target: Arc<Target>, memory: RemoteMemory) -> Self {
-        Self { target, memory: Arc::new(memory), outdated: Arc::default() }
-    }
-
-    fn is_stale(&self) -> bool {
-        self.target.is_stale() || self.outdated.load(Ordering::Acquire)
-    }
 }
 
 /// Local memory registered with an RDMA device while this is held; empty without a device.
@@ -366,7 +348,7 @@ impl Batch {
         let resolved = by(engine, deadline, Stage::Metadata, self.check()).await;
         let resolved = resolved.map_err(|error| error.at(self.segment.address()))?;
         let (target, batch, report) = self.submit_to(&resolved, deadline).await?;
-        let submitted = Submitted { segment: self.segment, resolved, deadline };
+        let submitted = Submitted { segment: self.segment.inner, resolved, deadline };
         Ok(Transfer::new(target, batch, report, Some(submitted)))
     }
 
@@ -426,31 +408,35 @@ impl Batch {
     }
 }
 
-/// The destination of a submitted batch.
-pub(crate) struct Submitted {
-    segment: Segment,
-    resolved: Resolved,
-    deadline: Option<Instant>,
+impl Resubmit for Inner {
+    fn again(
+        self: Arc<Self>,
+        resolved: Resolved,
+        deadline: Option<Instant>,
+        refused: (Error, Vec<RequestSpan>),
+    ) -> Resubmission {
+        Box::pin(async move { Segment { inner: self }.again(resolved, deadline, refused).await })
+    }
 }
 
-impl Submitted {
+impl Segment {
     /// Submits a refused batch once more, after its segment's descriptor was fetched again, if the
     /// segment has other keys now or the refusal was only a guess. Waits before until nothing of
     /// the first attempt can land any more.
-    pub(crate) async fn again(
-        self,
-        refusal: Error,
-        requests: Vec<RequestSpan>,
+    async fn again(
+        &self,
+        resolved: Resolved,
+        deadline: Option<Instant>,
+        (refusal, requests): (Error, Vec<RequestSpan>),
     ) -> Result<Transfer, Error> {
-        let Self { segment, resolved, deadline } = self;
         resolved.outdated.store(true, Ordering::Release);
         let report = refusal.report().cloned();
         let with_report = |error: Error| match report.clone() {
-            Some(report) => error.at(segment.address()).with_report(report),
-            None => error.at(segment.address()),
+            Some(report) => error.at(self.address()).with_report(report),
+            None => error.at(self.address()),
         };
-        let engine = &segment.inner.engine;
-        let fresh = by(engine, deadline, Stage::Metadata, segment.resolve()).await;
+        let engine = &self.inner.engine;
+        let fresh = by(engine, deadline, Stage::Metadata, self.resolve()).await;
         let fresh = fresh.map_err(with_report)?;
         let requests = resolved.memory.unplaced(requests);
         let is_same = fresh.memory.is_same_for(&resolved.memory, &requests)
@@ -470,8 +456,8 @@ impl Submitted {
             };
             by(engine, deadline, Stage::Handshake, fenced).await.map_err(with_report)?;
         }
-        tracing::debug!(segment = segment.name(), %refusal, "a batch is submitted again");
-        let mut batch = Batch { segment: segment.clone(), requests, timeout: None };
+        tracing::debug!(segment = self.name(), %refusal, "a batch is submitted again");
+        let mut batch = Batch { segment: self.clone(), requests, timeout: None };
         batch.check_in(&fresh.memory).map_err(with_report)?;
         let (target, batch, report) =
             batch.submit_to(&fresh, deadline).await.map_err(with_report)?;

@@ -3,11 +3,12 @@
 use crate::data::transport::RemoteRegion;
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{ABSOLUTE, absolute};
-use crate::peer::target::RequestSpan;
+use crate::peer::target::{RequestSpan, Target};
 use handfast_core::Incarnation;
 use handfast_core::wire::{NodeDescriptor, RegionDescriptor};
 use handfast_transport::RemoteSpan;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum edit distance of a suggested name.
 const SUGGESTION_EDITS_MAX: usize = 3;
@@ -174,6 +175,25 @@ impl RemoteMemory {
             }
             (Self::Whole { .. }, None) => failed(Cause::NoSuchAddress { address: offset, length }),
         }
+    }
+}
+
+/// A peer's memory, and the incarnation that serves it.
+#[derive(Clone)]
+pub(crate) struct Resolved {
+    pub(crate) target: Arc<Target>,
+    pub(crate) memory: Arc<RemoteMemory>,
+    /// Whether the owner refused an access that the descriptor permits.
+    pub(crate) outdated: Arc<AtomicBool>,
+}
+
+impl Resolved {
+    pub(crate) fn new(target: Arc<Target>, memory: RemoteMemory) -> Self {
+        Self { target, memory: Arc::new(memory), outdated: Arc::default() }
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.target.is_stale() || self.outdated.load(Ordering::Acquire)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Transfers as their submitter sees them.
 
-use crate::api::segment::Submitted;
+use crate::api::served::Resolved;
 use crate::error::{Cause, Error, Stage};
-use crate::peer::target::{Ended, Target};
+use crate::peer::target::{Ended, RequestSpan, Target};
+use handfast_core::Instant;
 use handfast_core::transfer::{
     BatchId, BatchOutcome, BatchReport, Cause as BatchCause, SubmitError,
 };
@@ -36,9 +37,29 @@ pub struct Transfer {
     waiting: Waiting,
 }
 
+/// The destination of a submitted batch.
+pub(crate) struct Submitted {
+    pub(crate) segment: Arc<dyn Resubmit>,
+    pub(crate) resolved: Resolved,
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// A segment, to which a refused batch is submitted once more.
+pub(crate) trait Resubmit: Send + Sync {
+    fn again(
+        self: Arc<Self>,
+        resolved: Resolved,
+        deadline: Option<Instant>,
+        refused: (Error, Vec<RequestSpan>),
+    ) -> Resubmission;
+}
+
+/// A second submission.
+pub(crate) type Resubmission = Pin<Box<dyn Future<Output = Result<Transfer, Error>> + Send>>;
+
 /// A second submission of a refused batch.
 struct Again {
-    transfer: Pin<Box<dyn Future<Output = Result<Transfer, Error>> + Send>>,
+    transfer: Resubmission,
     /// The report of the first.
     report: BatchReport,
 }
@@ -182,7 +203,8 @@ impl Future for Transfer {
             let (Some(report), Some(submitted)) = (report, self.submitted.take()) else {
                 return Poll::Ready(Err(error));
             };
-            let transfer = Box::pin(submitted.again(error, refused));
+            let Submitted { segment, resolved, deadline } = submitted;
+            let transfer = segment.again(resolved, deadline, (error, refused));
             self.again = Some(Again { transfer, report });
         }
     }
