@@ -158,7 +158,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stage(
             "tests",
             "every test of every package, examples in the docs",
-            460,
+            370,
             rust_tests::workspace(project, depth.property_cases()),
         ),
         stage(
@@ -185,7 +185,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stage(
             python::STAGE,
             "the Python package, in an environment of its own",
-            120,
+            90,
             python::steps(project, nightly),
         ),
         // The machine is emulated.
@@ -336,7 +336,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), if depth == Depth::Nightly { 10 } else { 6 });
+            assert_eq!(names.len(), if depth == Depth::Nightly { 11 } else { 7 });
         }
     }
 
