@@ -361,7 +361,9 @@ fn vanished_address_retires_its_lanes() {
         nodes.write(&segment, 1).await;
         let numbers = |device: &str| -> Vec<String> {
             let pairs = fabric.run(&format!("pairs {device}"));
-            pairs.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+            // Those of the pool are in INIT.
+            let connected = pairs.lines().filter(|line| line.contains(" RTS "));
+            connected.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
         };
         let (before, others) = (numbers("nic0"), numbers("nic1"));
         fabric.run("timers off");

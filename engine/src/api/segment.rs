@@ -262,7 +262,8 @@ impl Segment {
         {
             return Err(error.clone());
         }
-        let refreshed = self.refresh().await;
+        // Rare and large: in a box, it does not enlarge the future of every submission.
+        let refreshed = Box::pin(self.refresh()).await;
         if let Err(error) = &refreshed {
             *last = Some(error.clone());
             self.inner.failures.fetch_add(1, Ordering::AcqRel);
@@ -343,7 +344,8 @@ impl Batch {
     /// # Errors
     /// An invalid range, a missing permission, a reached limit, or an unreachable owner.
     pub async fn submit(mut self) -> Result<Transfer, Error> {
-        let engine = &self.segment.inner.engine;
+        let segment = self.segment.clone();
+        let engine = &segment.inner.engine;
         let deadline = self.timeout.map(|timeout| engine.deadline(timeout));
         let resolved = by(engine, deadline, Stage::Metadata, self.check()).await;
         let resolved = resolved.map_err(|error| error.at(self.segment.address()))?;
@@ -352,7 +354,7 @@ impl Batch {
         Ok(Transfer::new(target, batch, report, Some(submitted)))
     }
 
-    /// Submits checked requests.
+    /// Submits placed requests.
     async fn submit_to(
         &mut self,
         resolved: &Resolved,
@@ -364,35 +366,31 @@ impl Batch {
             find_ends(engine, &mut self.requests, memory).await?;
         }
         engine.check_open()?;
-        for RequestSpan { span, remote, .. } in &mut self.requests {
-            let (part, address) = memory.place(remote.address, span.len() as u64)?;
-            *remote = RemoteSpan { key: part.region.key, address };
-        }
         let submitted = target.submit(std::mem::take(&mut self.requests), deadline);
         let (batch, report) =
             submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
         Ok((target.clone(), batch, report))
     }
 
-    /// Resolves the segment and checks the requests. A node may have registered memory since its
+    /// Resolves the segment, and checks and places the requests. A node may have registered memory since its
     /// descriptor was fetched, so an unknown address fetches it once more.
-    async fn check(&self) -> Result<Resolved, Error> {
+    async fn check(&mut self) -> Result<Resolved, Error> {
         let resolved = self.segment.resolve().await?;
-        match self.check_in(&resolved.memory) {
+        match self.place_in(&resolved.memory) {
             Ok(()) => Ok(resolved),
             Err(error) if matches!(error.cause(), Cause::NoSuchAddress { .. }) => {
                 resolved.outdated.store(true, Ordering::Release);
                 let fresh = self.segment.resolve().await?;
-                self.check_in(&fresh.memory).map(|()| fresh)
+                self.place_in(&fresh.memory).map(|()| fresh)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Checks each request against the bounds and permissions of its region.
-    fn check_in(&self, memory: &RemoteMemory) -> Result<(), Error> {
-        for RequestSpan { direction, span, remote, .. } in &self.requests {
-            let (part, _) = memory.place(remote.address, span.len() as u64)?;
+    /// Checks each request against the bounds and permissions of its region, and places it there.
+    fn place_in(&mut self, memory: &RemoteMemory) -> Result<(), Error> {
+        for RequestSpan { direction, span, remote, .. } in &mut self.requests {
+            let (part, address) = memory.place(remote.address, span.len() as u64)?;
             let allowed = match direction {
                 Direction::Read => part.region.readable,
                 Direction::Write => part.region.writable,
@@ -403,6 +401,7 @@ impl Batch {
             if *direction == Direction::Read && !span.is_writable() {
                 return Err(Error::local(Stage::Transfer, Cause::ReadOnly));
             }
+            *remote = RemoteSpan { key: part.region.key, address };
         }
         Ok(())
     }
@@ -458,7 +457,7 @@ impl Segment {
         }
         tracing::debug!(segment = self.name(), %refusal, "a batch is submitted again");
         let mut batch = Batch { segment: self.clone(), requests, timeout: None };
-        batch.check_in(&fresh.memory).map_err(with_report)?;
+        batch.place_in(&fresh.memory).map_err(with_report)?;
         let (target, batch, report) =
             batch.submit_to(&fresh, deadline).await.map_err(with_report)?;
         Ok(Transfer::new(target, batch, report, None))
@@ -533,7 +532,7 @@ fn pair(
     memory: &RemoteMemory,
     piece: &RequestSpan,
 ) -> Result<Option<RegionPair>, Error> {
-    let (part, _) = memory.place(piece.remote.address, piece.span.len() as u64)?;
+    let part = memory.part(piece.remote.address, piece.span.len() as u64)?;
     let has_keys = !part.region.remote_keys.is_empty();
     Ok(has_keys.then(|| RegionPair { local, remote: part.keys.clone() }))
 }

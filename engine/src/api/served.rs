@@ -153,6 +153,14 @@ impl RemoteMemory {
         })
     }
 
+    /// Returns the part with `length` bytes at an address of the owner.
+    pub(crate) fn part(&self, address: u64, length: u64) -> Result<&RemotePart, Error> {
+        match self {
+            Self::Region(part) => Ok(part),
+            Self::Whole { .. } => self.place(address, length).map(|(part, _)| part),
+        }
+    }
+
     /// Returns the part with `length` bytes at `offset`, and the owner's address of the first.
     pub(crate) fn place(&self, offset: u64, length: u64) -> Result<(&RemotePart, u64), Error> {
         let failed = |cause| Err(Error::local(Stage::Transfer, cause));

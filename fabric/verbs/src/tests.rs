@@ -244,7 +244,15 @@ fn are_limited(it: &Loop, source: &Mr, sink: &Mr) {
     let mut quiet = request(0, WRITE, &mut inline, sink, 0);
     quiet.send_flags = SEND_INLINE;
     let mut quiet = [quiet];
-    assert!((0..70_000).all(|_| it.send(&mut quiet) == (0, 1)));
+    let mut bytes = [Sge { addr: address, length: 4, lkey: 0 }];
+    let mut reported = [request(9, WRITE, &mut bytes, sink, 0)];
+    reported[0].send_flags |= SEND_INLINE;
+    for _ in 0..70 {
+        assert!((1..1_000).all(|_| it.send(&mut quiet) == (0, 1)));
+        // The slots of those that are not reported are free with the next completion.
+        assert_eq!(it.send(&mut reported), (0, 1));
+        assert_eq!(it.completions(), [(9, 0, 4)]);
+    }
 
     // The device fails on a piece that is not registered.
     let mut wrong = [piece(source, 0, 1), piece(source, 255, 2)];
