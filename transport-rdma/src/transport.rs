@@ -332,6 +332,8 @@ impl Inner {
         let creating = nic.clone();
         let created = self.steps.run(&peer, move || create(&creating)).await;
         self.refill(&nic);
+        // The endpoint's handle is the last one then, and ends on a thread that may block.
+        drop(nic);
         created.map_err(|error| {
             self.forget(lifecycle);
             not_created(error)
@@ -369,6 +371,8 @@ impl Inner {
         let retired = self.steps.run_at(Place::Owed, &peer, move || retiring.retire(lifecycle));
         retired.await?;
         self.refill(&nic);
+        // As in `create`.
+        drop(nic);
         self.forget(lifecycle);
         Ok(())
     }

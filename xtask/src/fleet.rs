@@ -95,14 +95,17 @@ pub(crate) fn check(project: &Project) -> Result<()> {
 /// A released node's interpreter, and the libraries that it needs.
 pub(crate) struct Released {
     pub(crate) interpreter: PathBuf,
-    pub(crate) libraries: PathBuf,
+    /// Folders, separated by colons.
+    pub(crate) libraries: String,
 }
 
 /// Returns the newest release; an error skips the tests with it.
 pub(crate) fn python(project: &Project) -> Result<Released> {
     check(project)?;
     let interpreter = folder(project, RELEASES[0]).join("bin/python");
-    let libraries = PACKAGES.folder(project).join("usr/lib/x86_64-linux-gnu");
+    let packages = PACKAGES.folder(project);
+    let libraries = ["usr/lib", "lib"].map(|lib| packages.join(lib).join("x86_64-linux-gnu"));
+    let libraries = libraries.map(|folder| folder.display().to_string()).join(":");
     Ok(Released { interpreter, libraries })
 }
 

@@ -113,8 +113,10 @@ impl Node {
     pub(crate) fn destroy(&self) {
         let mut destroyed = self.destroyed.lock();
         *destroyed = true;
-        if let Some(running) = self.running.get() {
-            running.engine.close();
+        if let Some(running) = self.running.get()
+            && let Err(failure) = running.engine.close()
+        {
+            log(format_args!("warning: {failure}"));
         }
     }
 }

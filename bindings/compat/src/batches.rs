@@ -133,6 +133,7 @@ struct Progress {
     parts: Vec<Part>,
     /// Requests of the parts, and those that are being started.
     requests: usize,
+    /// Parts that have not ended, and those that are being started.
     unfinished: usize,
     bytes: u64,
     failure: Option<Failure>,
@@ -177,19 +178,23 @@ impl Batch {
             return Err(Cause::Limit { name: "batch capacity", max: self.capacity, cure }.into());
         }
         progress.requests += requests;
+        progress.unfinished += 1;
         Ok(())
     }
 
-    /// Gives back the room of requests that were not started.
+    /// Gives back the room of a part that was not started.
     pub(crate) fn give_back(&self, requests: usize) {
-        self.progress.lock().requests -= requests;
+        let mut progress = self.progress.lock();
+        progress.requests -= requests;
+        progress.unfinished -= 1;
+        drop(progress);
+        self.ended.notify_waiters();
     }
 
     /// Adds a part, whose room is reserved, and returns its place.
     pub(crate) fn add(&self, shares: &[Share<'_>]) -> usize {
         let part = Part::new(shares);
         let mut progress = self.progress.lock();
-        progress.unfinished += 1;
         progress.parts.push(part);
         progress.parts.len() - 1
     }
@@ -360,7 +365,8 @@ mod tests {
     fn batch_ends_with_its_last_part() {
         let mut batches = Batches::default();
         let (id, batch) = batches.allocate(4).unwrap();
-        batch.reserve(4).unwrap();
+        batch.reserve(1).unwrap();
+        batch.reserve(3).unwrap();
         assert!(matches!(batch.reserve(1).unwrap_err().cause(), Cause::Limit { max: 4, .. }));
         let one = batch.add(&[Share::all("a", &[write(10)])]);
         let two = batch.add(&[Share::all("a", &[write(0), write(20), write(30)])]);

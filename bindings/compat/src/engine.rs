@@ -1,13 +1,13 @@
 //! The engine of the bindings.
 
-use crate::batches::{BatchId, BatchState, Batches, Share};
+use crate::batches::{BATCHES_MAX, BatchId, BatchState, Batches, Share};
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
 use crate::mapped::Mapped;
 use crate::options::Options;
 use crate::regions::{LocalRegion, LocalRegions};
 use crate::runtime::{Process, runtime};
-use crate::waiting::{asked, drive, interruptible, outside, settle};
+use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
 use handfast::metadata::MetadataOptions;
 use handfast::mooncake::{MooncakeOptions, Notification};
 use handfast::rdma::RdmaOptions;
@@ -30,6 +30,8 @@ pub const PEERS_MAX: usize = 65_536;
 
 /// Requests that the engine takes at once.
 const REQUESTS_AT_ONCE: usize = 128 << 10;
+/// Tries to unregister memory of a call that failed, each for [`UNREGISTER_WAIT`].
+const ROLLBACK_TRIES: usize = 3;
 /// Interval at which the end of the use of memory is looked for.
 const USE_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -85,7 +87,10 @@ impl TransferEngine {
             .transport(options.transport)
             .rdma(RdmaOptions::default().with(|it| it.devices = options.devices.clone()))
             .mooncake(MooncakeOptions::default())
-            .adjust(|limits, _| limits.requests_per_batch_max = REQUESTS_AT_ONCE as u32);
+            .adjust(|limits, _| {
+                limits.requests_per_batch_max = REQUESTS_AT_ONCE as u32;
+                limits.batches_max = BATCHES_MAX as u32;
+            });
         if let Some(name) = &options.name {
             builder = builder.name(name);
         }
@@ -180,11 +185,15 @@ impl TransferEngine {
             // SAFETY: the caller keeps the bytes valid while the block lives: `unregister` drops
             // its last handle, and so does the engine's drop.
             let memory = unsafe { Memory::from_raw(start, *bytes as usize, Arc::new(())) };
-            let served = memory.map_err(handfast::Error::from).map_err(Failure::from);
-            if let Err(failure) = served.and_then(|memory| self.serve(memory, location)) {
+            let memory = memory.map_err(handfast::Error::from).map_err(Failure::from);
+            let served = memory.and_then(|it| self.serve(LocalRegion::new(it), location));
+            if let Err(failure) = served {
                 for (address, _) in &places[..done] {
-                    // They were registered just now, and nobody knows them yet.
-                    let _ = self.unregister(*address);
+                    // A peer may have found it already; without its registration that ends.
+                    let in_use = |ended: &Result<(), Failure>| {
+                        ended.as_ref().is_err_and(|it| matches!(it.cause(), Cause::InUse { .. }))
+                    };
+                    (0..ROLLBACK_TRIES).map(|_| self.unregister(*address)).find(|it| !in_use(it));
                 }
                 return Err(failure);
             }
@@ -208,15 +217,16 @@ impl TransferEngine {
         // last handle, and so does the engine's drop.
         let memory = unsafe { Memory::from_raw(start, bytes as usize, Arc::new(())) };
         let memory = memory.map_err(handfast::Error::from)?;
-        self.inner.regions.write().insert(LocalRegion { memory, served: None })
+        self.inner.regions.write().insert(LocalRegion::new(memory))
     }
 
-    fn serve(&self, memory: Memory, location: &str) -> Result<(), Failure> {
+    fn serve(&self, region: LocalRegion, location: &str) -> Result<(), Failure> {
         let inner = &self.inner;
+        let memory = region.memory.clone();
         let address = memory.address();
         let name = format!("{address:016x}");
         // Reserves the place; the lock is not held while pages are pinned.
-        inner.regions.write().insert(LocalRegion { memory: memory.clone(), served: None })?;
+        inner.regions.write().insert(region)?;
         let mut register = inner.engine.register(&name).access(Access::READ_WRITE).mooncake();
         if let Some(location) =
             Some(location).filter(|it| *it != "*").and_then(|it| it.parse().ok())
@@ -224,14 +234,17 @@ impl TransferEngine {
             register = register.location(location);
         }
         let _entered = inner.runtime.enter();
-        match register.serve(memory.whole()) {
+        let served = register.serve(memory.whole());
+        drop(memory);
+        match served {
             Ok(served) => {
-                drop(memory);
-                inner.regions.write().set_served(address, served);
+                // Not while the lock is held: a drop releases pages.
+                let ended = inner.regions.write().set_served(address, served);
+                drop(ended);
                 Ok(())
             }
             Err(error) => {
-                let _ = inner.regions.write().remove(address);
+                inner.regions.write().discard(address);
                 Err(error.into())
             }
         }
@@ -245,13 +258,12 @@ impl TransferEngine {
     /// [`UNREGISTER_WAIT`]: peers do not reach it any more, and the call may be repeated.
     pub fn unregister(&self, address: u64) -> Result<(), Failure> {
         self.inner.process.check()?;
-        let mut region = self.inner.regions.write().remove(address)?;
+        let served = self.inner.regions.write().begin_end(address)?;
         let _entered = self.inner.runtime.enter();
-        drop(region.served.take());
+        drop(served);
         let started = Instant::now();
-        while region.memory.holders() > 1 {
+        while !self.inner.regions.write().remove_unused(address) {
             if started.elapsed() >= UNREGISTER_WAIT {
-                self.inner.regions.write().insert(region)?;
                 return Err(Cause::InUse { address, waited: UNREGISTER_WAIT }.into());
             }
             std::thread::sleep(USE_INTERVAL);
@@ -259,9 +271,9 @@ impl TransferEngine {
         Ok(())
     }
 
-    /// Number of registered pieces of memory.
+    /// Number of registered pieces of memory; 0 in a forked child.
     pub fn registered(&self) -> usize {
-        self.inner.regions.read().len()
+        self.inner.process.check().map_or(0, |()| self.inner.regions.read().len())
     }
 
     /// Moves bytes to or from a peer, and waits for the end. A notification is sent after the last
@@ -282,10 +294,13 @@ impl TransferEngine {
         inner.process.check()?;
         outside(inner.runtime, async {
             let shares = [Share::all(peer, requests)];
-            let transfers = interruptible(inner.submit(&shares, timeout), interrupt).await??;
+            let transfers = inner.submit(&shares, timeout, interrupt).await?;
             settle(transfers, asked(interrupt)).await.1?;
             if let Some(notification) = notification {
-                inner.engine.notify(peer, notification).await?;
+                let sent = interruptible(inner.engine.notify(peer, notification), interrupt).await;
+                let sent = sent.and_then(|sent| sent.map_err(Failure::from));
+                // The bytes are there.
+                return sent.map_err(|failure| failure.with_remote(Remote::Fenced));
             }
             Ok(())
         })?
@@ -332,10 +347,11 @@ impl TransferEngine {
         let batch = inner.batches.lock().get(id)?;
         let requests = shares.iter().map(|share| share.requests.len()).sum();
         batch.reserve(requests)?;
-        let submitted = interruptible(inner.submit(shares, timeout), interrupt);
-        let submitted = outside(inner.runtime, submitted).and_then(|it| it).and_then(|it| it);
+        let submitted = outside(inner.runtime, inner.submit(shares, timeout, interrupt));
+        let submitted = submitted.and_then(|it| it);
         let transfers = submitted.inspect_err(|_| batch.give_back(requests))?;
         if requests == 0 {
+            batch.give_back(0);
             return Ok(());
         }
         let part = batch.add(shares);
@@ -435,6 +451,20 @@ impl TransferEngine {
         self.inner.batches.lock().free(id)
     }
 
+    /// Forgets a batch at its end.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`].
+    pub fn free_at_end(&self, id: BatchId) -> Result<(), Failure> {
+        let inner = Arc::downgrade(&self.inner);
+        self.at_end(id, move || {
+            if let Some(inner) = inner.upgrade() {
+                // It may have been freed since.
+                let _ = inner.batches.lock().free(id);
+            }
+        })
+    }
+
     /// Calls a function on a thread of the engine at the end of a batch, at once if it has ended.
     ///
     /// # Errors
@@ -460,12 +490,32 @@ impl TransferEngine {
         outside(inner.runtime, interruptible(fenced, interrupt))??
     }
 
-    /// Ends every transfer and closes the engine. Waits until nothing touches memory any more.
-    pub fn close(&self) {
-        // A forked child and a thread of a runtime leave the engine as it is.
-        if self.inner.process.check().is_ok() {
-            let _ = outside(self.inner.runtime, self.inner.engine.close());
+    /// Ends every transfer and closes the engine. Waits until nothing touches memory any more. Does
+    /// nothing in a forked child.
+    ///
+    /// # Errors
+    /// [`Cause::InUse`] when memory is in use for longer than [`UNREGISTER_WAIT`] after the end; the
+    /// call may be repeated.
+    pub fn close(&self) -> Result<(), Failure> {
+        let inner = &self.inner;
+        if inner.process.check().is_err() {
+            return Ok(());
         }
+        to_the_end(inner.runtime, async {
+            let served = inner.regions.write().begin_end_of_all();
+            inner.engine.close().await;
+            drop(served);
+            let waited = tokio::time::timeout(UNREGISTER_WAIT, async {
+                while inner.regions.read().in_use().is_some() {
+                    tokio::time::sleep(USE_INTERVAL).await;
+                }
+            });
+            let in_use = |address| Cause::InUse { address, waited: UNREGISTER_WAIT };
+            match waited.await {
+                Ok(()) => Ok(()),
+                Err(_) => inner.regions.read().in_use().map_or(Ok(()), |it| Err(in_use(it).into())),
+            }
+        })
     }
 
     /// Opens a peer, unless it is open.
@@ -480,9 +530,10 @@ impl TransferEngine {
         })?
     }
 
-    /// Forgets a peer; the next use opens it again. Returns whether it was open.
+    /// Forgets a peer; the next use opens it again. Returns whether it was open: never in a forked
+    /// child.
     pub fn close_peer(&self, peer: &str) -> bool {
-        self.inner.peers.write().remove(peer).is_some()
+        self.inner.process.check().is_ok() && self.inner.peers.write().remove(peer).is_some()
     }
 
     /// Checks that a peer answers calls.
@@ -548,9 +599,13 @@ impl TransferEngine {
                 Step::Ready(address) => return Ok(address),
                 Step::Block(block) => block,
             };
-            let memory = Memory::zeroed(block).map_err(handfast::Error::from)?;
+            let memory = Memory::zeroed(block).map_err(handfast::Error::from);
+            let memory = memory.map_err(Failure::from).and_then(|memory| {
+                let region = LocalRegion::new(memory.clone()).managed();
+                self.serve(region, "*").map(|()| memory)
+            });
+            let memory = memory.inspect_err(|_| self.inner.managed.lock().give_up(block))?;
             let address = memory.address();
-            self.serve(memory, "*")?;
             self.inner.managed.lock().add_block(address, block, bytes);
         }
     }
@@ -590,16 +645,17 @@ impl TransferEngine {
 }
 
 impl Drop for TransferEngine {
-    /// Closes the engine, and waits until nothing touches memory any more. In a forked child the
-    /// engine is left alone.
+    /// Closes the engine, and waits until nothing touches memory any more, for [`UNREGISTER_WAIT`]
+    /// at most: after that the memory may be in use, and the engine is leaked. In a forked child
+    /// the engine is left alone.
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         if self.inner.process.check().is_err() {
             return;
         }
-        let inner = &self.inner;
-        // On a thread of a runtime the engine closes without a wait.
-        let _ = outside(inner.runtime, inner.engine.close());
+        if self.close().is_err() {
+            return;
+        }
         let _entered = self.inner.runtime.enter();
         // SAFETY: `inner` is not used any more.
         unsafe { ManuallyDrop::drop(&mut self.inner) };
@@ -614,7 +670,7 @@ impl Inner {
         }
         let opened = self.engine.open_by_address(name).await?;
         let mut peers = self.peers.write();
-        if peers.len() >= PEERS_MAX {
+        if peers.len() >= PEERS_MAX && !peers.contains_key(name) {
             let cure = "close peers that are gone";
             return Err(Cause::Limit { name: "PEERS_MAX", max: PEERS_MAX, cure }.into());
         }
@@ -626,6 +682,7 @@ impl Inner {
         &self,
         shares: &[Share<'_>],
         timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
     ) -> Result<Vec<Transfer>, Failure> {
         let count: usize = shares.iter().map(|share| share.requests.len()).sum();
         if count > REQUESTS_MAX {
@@ -637,17 +694,18 @@ impl Inner {
         let timeout = timeout.unwrap_or(self.timeout + Duration::from_nanos(bytes));
         let mut batches = Vec::with_capacity(shares.len());
         for share in shares {
-            let segment = self.peer(share.peer).await?;
+            let segment = interruptible(self.peer(share.peer), interrupt).await??;
             batches.extend(self.batches_of(&segment, &share.requests)?);
         }
         let mut transfers = Vec::with_capacity(batches.len());
         for batch in batches {
-            match batch.timeout(timeout).submit().await {
+            let submitted = interruptible(batch.timeout(timeout).submit(), interrupt).await;
+            match submitted.and_then(|submitted| submitted.map_err(Failure::from)) {
                 Ok(transfer) => transfers.push(transfer),
-                Err(error) => {
+                Err(failure) => {
                     let (_, ended) = settle(transfers, ready(())).await;
                     let remote = ended.err().map_or(Remote::Untouched, |it| it.remote());
-                    return Err(Failure::from(error).with_remote(remote));
+                    return Err(failure.with_remote(remote));
                 }
             }
         }

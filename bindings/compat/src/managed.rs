@@ -54,13 +54,18 @@ impl Managed {
             let limit = Cause::Limit { name: "MANAGED_BYTES_MAX", max: MANAGED_BYTES_MAX, cure };
             return Err(limit.into());
         }
+        self.bytes += block;
         Ok(Step::Block(block))
+    }
+
+    /// Takes back the room of a block that could not be allocated.
+    pub(crate) fn give_up(&mut self, block: usize) {
+        self.bytes -= block;
     }
 
     /// Cuts a registered block into free buffers for `bytes`.
     pub(crate) fn add_block(&mut self, address: u64, block: usize, bytes: usize) {
         let class = class(bytes);
-        self.bytes += block;
         let places = (0..block / class).map(|place| address + (place * class) as u64);
         self.free.entry(class).or_default().extend(places);
     }
@@ -71,7 +76,7 @@ impl Managed {
     /// No managed buffer begins there, or it was made for another length.
     pub(crate) fn give(&mut self, address: u64, bytes: usize) -> Result<(), Failure> {
         match self.used.get(&address) {
-            Some(used) if *used == class(bytes.max(1)) => {
+            Some(used) if bytes <= MANAGED_BYTES_MAX && *used == class(bytes.max(1)) => {
                 let class = *used;
                 self.used.remove(&address);
                 self.free.entry(class).or_default().push(address);
@@ -111,8 +116,15 @@ mod tests {
         assert!(managed.take(0).is_err());
         assert!(managed.take(MANAGED_BYTES_MAX + 1).is_err());
         assert!(managed.take(usize::MAX).is_err());
-        managed.add_block(1 << 40, MANAGED_BYTES_MAX, MANAGED_BYTES_MAX);
-        let error = managed.take(1).unwrap_err();
+        let rest = MANAGED_BYTES_MAX - 2 * CUT_MAX;
+        assert!(managed.take(rest).is_err(), "the next power of two is past the limit");
+        assert_eq!(managed.take(rest / 2).unwrap(), Step::Block(MANAGED_BYTES_MAX / 2));
+        managed.give_up(MANAGED_BYTES_MAX / 2);
+        assert_eq!(managed.take(rest / 2).unwrap(), Step::Block(MANAGED_BYTES_MAX / 2));
+        managed.add_block(1 << 40, MANAGED_BYTES_MAX / 2, rest / 2);
+        assert!(managed.give(1 << 40, usize::MAX).is_err(), "a length past the limit");
+        assert_eq!(managed.take(rest / 2).unwrap(), Step::Ready(1 << 40));
+        let error = managed.take(rest / 2).unwrap_err();
         assert!(matches!(error.cause(), Cause::Limit { name: "MANAGED_BYTES_MAX", .. }), "{error}");
     }
 }

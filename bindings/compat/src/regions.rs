@@ -9,11 +9,23 @@ pub const LOCAL_REGIONS_MAX: usize = 131_072;
 /// Memory that the caller registered.
 pub(crate) struct LocalRegion {
     pub(crate) memory: Memory,
-    /// Absent once peers may not reach it any more.
-    pub(crate) served: Option<Registration>,
+    /// Absent before peers may reach it, and once they may not any more.
+    served: Option<Registration>,
+    /// Whether the engine allocated it.
+    is_managed: bool,
+    /// Its registration has ended, and something may still use it. No new transfer does.
+    is_ending: bool,
 }
 
 impl LocalRegion {
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self { memory, served: None, is_managed: false, is_ending: false }
+    }
+
+    pub(crate) fn managed(self) -> Self {
+        Self { is_managed: true, ..self }
+    }
+
     fn address(&self) -> u64 {
         self.memory.address()
     }
@@ -62,19 +74,70 @@ impl LocalRegions {
         Ok(())
     }
 
-    /// Keeps the registration of the region at `address`, unless it has been removed meanwhile.
-    pub(crate) fn set_served(&mut self, address: u64, served: Registration) {
-        if let Ok(place) = self.regions.binary_search_by_key(&address, LocalRegion::address) {
-            self.regions[place].served = Some(served);
+    fn at(&mut self, address: u64) -> Option<usize> {
+        self.regions.binary_search_by_key(&address, LocalRegion::address).ok()
+    }
+
+    /// Keeps the registration of the region at `address`; returns it if the region has ended
+    /// meanwhile.
+    #[must_use]
+    pub(crate) fn set_served(
+        &mut self,
+        address: u64,
+        served: Registration,
+    ) -> Option<Registration> {
+        let place = self.at(address).filter(|place| !self.regions[*place].is_ending);
+        match place {
+            Some(place) => self.regions[place].served.replace(served),
+            None => Some(served),
         }
     }
 
-    /// Takes the region that begins at `address`.
-    pub(crate) fn remove(&mut self, address: u64) -> Result<LocalRegion, Failure> {
-        match self.regions.binary_search_by_key(&address, LocalRegion::address) {
-            Ok(place) => Ok(self.regions.remove(place)),
-            Err(_) => Err(Cause::NotRegistered { address, bytes: 0 }.into()),
+    /// Begins the end of the caller's region at `address`: no new transfer uses it. Returns its
+    /// registration, whose drop takes the region from peers.
+    pub(crate) fn begin_end(&mut self, address: u64) -> Result<Option<Registration>, Failure> {
+        let missing = Cause::NotRegistered { address, bytes: 0 };
+        let place = self.at(address).ok_or(missing)?;
+        let region = &mut self.regions[place];
+        if region.is_managed {
+            let text = format!("the memory at {address:#x} is managed: free the managed buffers");
+            return Err(Failure::argument(text));
         }
+        region.is_ending = true;
+        Ok(region.served.take())
+    }
+
+    /// Removes the region at `address`, whose end has begun, if nothing uses it. Returns whether it
+    /// is gone.
+    pub(crate) fn remove_unused(&mut self, address: u64) -> bool {
+        let Some(place) = self.at(address).filter(|place| self.regions[*place].is_ending) else {
+            return true;
+        };
+        let is_unused = self.regions[place].memory.holders() == 1;
+        if is_unused {
+            self.regions.remove(place);
+        }
+        is_unused
+    }
+
+    /// Removes the region at `address` that could not be served.
+    pub(crate) fn discard(&mut self, address: u64) {
+        if let Some(place) = self.at(address).filter(|place| self.regions[*place].served.is_none())
+        {
+            self.regions.remove(place);
+        }
+    }
+
+    /// Begins the end of all regions, and returns their registrations.
+    pub(crate) fn begin_end_of_all(&mut self) -> Vec<Registration> {
+        self.regions.iter_mut().for_each(|region| region.is_ending = true);
+        self.regions.iter_mut().filter_map(|region| region.served.take()).collect()
+    }
+
+    /// The address of a region that something uses.
+    pub(crate) fn in_use(&self) -> Option<u64> {
+        let used = |region: &&LocalRegion| region.memory.holders() > 1;
+        self.regions.iter().find(used).map(LocalRegion::address)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -99,7 +162,9 @@ impl Finder<'_> {
     /// [`Cause::NotRegistered`].
     pub(crate) fn find(&mut self, address: u64, bytes: u64) -> Result<Span, Failure> {
         let missing = || Failure::from(Cause::NotRegistered { address, bytes });
-        let holds = |known: &LocalRegion| known.address() <= address && address < known.end();
+        let holds = |known: &LocalRegion| {
+            !known.is_ending && known.address() <= address && address < known.end()
+        };
         if !self.regions.get(self.last).is_some_and(holds) {
             self.last = self.regions.partition_point(|known| known.end() <= address);
         }
@@ -117,7 +182,7 @@ mod tests {
     #[test]
     fn region_past_the_limit_is_refused() {
         let block = Memory::zeroed(1).unwrap();
-        let region = || LocalRegion { memory: block.clone(), served: None };
+        let region = || LocalRegion::new(block.clone());
         let mut regions = LocalRegions::default();
         regions.insert(region()).unwrap();
         assert_eq!(regions.insert(region()).unwrap_err().code(), -7);

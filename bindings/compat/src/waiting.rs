@@ -4,7 +4,7 @@ use crate::batches::Batch;
 use crate::engine::Interrupt;
 use crate::failure::{Cause, Failure};
 use handfast::mooncake::Notification;
-use handfast::{Engine, RequestStatus, Transfer};
+use handfast::{Engine, Remote, RequestStatus, Transfer};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -17,11 +17,29 @@ const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 /// # Errors
 /// The thread belongs to an async runtime, which a blocking call would stop.
 pub(crate) fn outside<F: Future>(runtime: &Handle, future: F) -> Result<F::Output, Failure> {
-    if Handle::try_current().is_ok() {
+    if is_inside() {
         let text = "blocking calls are not allowed on the threads of an async runtime";
         return Err(Failure::argument(text));
     }
     Ok(runtime.block_on(future))
+}
+
+/// Whether the thread belongs to an async runtime, or is in a blocking call of its own, such as in a
+/// signal handler.
+fn is_inside() -> bool {
+    Handle::try_current().is_ok()
+}
+
+/// Runs a future to its end on the calling thread, or on one of its own where that may not block a
+/// runtime.
+pub(crate) fn to_the_end<F: Future<Output: Send> + Send>(runtime: &Handle, future: F) -> F::Output {
+    if !is_inside() {
+        return runtime.block_on(future);
+    }
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| runtime.block_on(future));
+        waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Ends when the caller interrupts the call.
@@ -96,7 +114,9 @@ pub(crate) async fn drive(
     let (statuses, ended) = settle(transfers, batch.cancelled()).await;
     let ended = match (ended, notification) {
         (Ok(()), Some((engine, peer, notification))) => {
-            engine.notify(&peer, &notification).await.map_err(Failure::from)
+            let sent = engine.notify(&peer, &notification).await;
+            // The bytes are there.
+            sent.map_err(|error| Failure::from(error).with_remote(Remote::Fenced))
         }
         (ended, _) => ended,
     };

@@ -251,21 +251,20 @@ impl Core {
         self.engine.free(id).map_err(|failure| exception(py, &failure))
     }
 
-    /// Adds 1 to an eventfd at the end of a batch.
-    fn signal_at_end(&self, py: Python<'_>, id: u64, eventfd: i32) -> PyResult<()> {
-        // SAFETY: duplicating a descriptor has no preconditions; an invalid one is an error.
-        let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 0) };
-        if own < 0 {
-            return Err(std::io::Error::last_os_error().into());
-        }
-        // SAFETY: the call above made the descriptor for this value alone.
-        let own = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(own) };
-        let signal = move || {
+    /// Raises a signal at the end of a batch.
+    fn signal_at_end(&self, py: Python<'_>, id: u64, signal: &Signal) -> PyResult<()> {
+        let eventfd = Arc::clone(&signal.eventfd);
+        let raise = move || {
             use std::io::Write as _;
             // A closed loop has no more use for it.
-            let _ = (&own).write_all(&1_u64.to_ne_bytes());
+            let _ = (&*eventfd).write_all(&1_u64.to_ne_bytes());
         };
-        self.engine.at_end(id, signal).map_err(|failure| exception(py, &failure))
+        self.engine.at_end(id, raise).map_err(|failure| exception(py, &failure))
+    }
+
+    /// Frees a batch at its end.
+    fn free_at_end(&self, py: Python<'_>, id: u64) -> PyResult<()> {
+        self.engine.free_at_end(id).map_err(|failure| exception(py, &failure))
     }
 
     fn open(&self, py: Python<'_>, peer: &str) -> PyResult<()> {
@@ -323,8 +322,30 @@ impl Core {
         copied.map(|copy| PyBytes::new(py, &copy)).map_err(|failure| exception(py, &failure))
     }
 
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.engine.close());
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.engine.close()).map_err(|failure| exception(py, &failure))
+    }
+}
+
+/// An eventfd, to which the end of a batch adds 1.
+#[pyclass(frozen)]
+pub(crate) struct Signal {
+    eventfd: Arc<std::fs::File>,
+}
+
+#[pymethods]
+impl Signal {
+    /// Of a descriptor that stays the caller's.
+    #[new]
+    fn new(eventfd: i32) -> PyResult<Self> {
+        // SAFETY: duplicating a descriptor has no preconditions; an invalid one is an error.
+        let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 0) };
+        if own < 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        // SAFETY: the call above made the descriptor for this value alone.
+        let own = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(own) };
+        Ok(Self { eventfd: Arc::new(own) })
     }
 }
 
@@ -353,7 +374,8 @@ pub(crate) fn close_all(py: Python<'_>) {
         let closing: Vec<_> = engines.iter().filter_map(Weak::upgrade).collect();
         std::thread::scope(|scope| {
             for engine in &closing {
-                scope.spawn(|| engine.close());
+                // Memory may stay in use after a failure: the process ends.
+                scope.spawn(|| engine.close().ok());
             }
         });
     });

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _handfast {
     #[pymodule_export]
-    use super::engine::{Core, close_all, local_topology};
+    use super::engine::{Core, Signal, close_all, local_topology};
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {

@@ -2,12 +2,18 @@
 
 import asyncio
 import copy
+import gc
+import os
 import pickle
+import signal
+import socket
 import threading
 import unittest
+import weakref
 
 import handfast
 import numpy
+from helpers import Owner
 
 
 def pair():
@@ -104,6 +110,79 @@ class Native(unittest.TestCase):
             return  # It passed before the start.
         self.assertTrue(transfer.settled())
         self.assertLessEqual(transfer.landed()[0], 1 << 20)
+
+    def test_cancelled_task_ends_with_its_transfer(self):
+        """The peer is stopped, so the transfer cannot end by itself."""
+        with Owner(64 << 20) as owner:
+            peer = self.user.peer(owner.name)
+            peer.write(self.block[:10], owner.address)
+            owner.stop()
+            pieces = [self.local.address], [owner.address], [1 << 20]
+            many = [pieces[0] * 60, [owner.address + (place << 20) for place in range(60)], pieces[2] * 60]
+            transfer = peer.start_write(*many)
+            with self.assertRaises(asyncio.TimeoutError):
+                asyncio.run(asyncio.wait_for(transfer, 0.2))
+            self.assertTrue(transfer.settled(), "nothing reads the buffer any more")
+
+    def test_peer_keeps_registered_buffers_alive(self):
+        def connect():
+            engine = handfast.Engine(transport="tcp")
+            buffer = bytearray(b"kept alive")
+            registration = engine.register(buffer)
+            return engine.peer(self.owner.address), registration.address, weakref.ref(engine)
+
+        peer, address, engine = connect()
+        gc.collect()
+        self.assertIsNotNone(engine())
+        peer.write_many([address], [self.served.address], [10])
+        self.assertEqual(bytes(self.cache[:10]), b"kept alive")
+
+    def test_dropped_transfers_give_their_numbers_back(self):
+        pieces = [self.local.address], [self.served.address], [100]
+        for _ in range(2000):
+            self.peer.start_write(*pieces)
+        last = self.peer.start_write(*pieces)
+        last.wait()
+        self.assertLess(last._batch & 0xFFFFF, 1500)
+
+    def test_many_tasks_wait_with_few_descriptors(self):
+        pieces = [self.local.address], [self.served.address], [100]
+
+        async def write():
+            started = [self.peer.start_write(*pieces) for _ in range(3000)]
+            before = len(os.listdir("/proc/self/fd"))
+            waiting = asyncio.gather(*started)
+            await asyncio.sleep(0)
+            self.assertLess(len(os.listdir("/proc/self/fd")), before + 10)
+            return await waiting
+
+        self.assertEqual(asyncio.run(write()), [100] * 3000)
+
+    def test_handler_of_a_signal_closes_the_engine(self):
+        """It runs inside of a call that waits."""
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            closed = []
+
+            def close(*_):
+                self.user.close()
+                closed.append(True)
+
+            before = signal.signal(signal.SIGUSR1, close)
+            try:
+                name = f"127.0.0.1:{mute.getsockname()[1]}"
+
+                def interrupt():
+                    mute.accept()
+                    os.kill(os.getpid(), signal.SIGUSR1)
+
+                threading.Thread(target=interrupt).start()
+                with self.assertRaises(handfast.HandfastError):
+                    self.user.peer(name).probe()
+            finally:
+                signal.signal(signal.SIGUSR1, before)
+            self.assertEqual(closed, [True])
+            with self.assertRaises(handfast.HandfastError):
+                self.peer.write(self.block[:10], self.served.address)
 
     def test_errors_have_side_stage_cause_and_state(self):
         here, there = self.local.address, self.served.address

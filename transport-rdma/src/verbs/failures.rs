@@ -37,6 +37,10 @@ impl Shared {
         {
             let detail =
                 format!("{}; and then {} answered: {}", error.detail, second.call, second.detail);
+            // The kernel's answer to all calls once it has removed the device, with its objects.
+            if (error.code, second.code) == (libc::EIO, libc::EIO) {
+                self.context.on_lost();
+            }
             self.lose(VerbsError { detail, ..error.clone() });
         }
     }

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Polls of the queues per check for events, while spinning.
 const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
+/// Polls in the time of a turn that is left to waiting threads, about 10 µs.
+const LOOKS_PER_TURN_LEFT: u32 = 256;
 /// Interval of polls where the device cannot signal completions any more.
 const DEAF_INTERVAL: Duration = Duration::from_millis(10);
 /// Polls of the queues per clock reading, since the clock may be a slow device.
@@ -178,19 +180,26 @@ impl Turn {
         let (mut shards, mut others) = (Vec::new(), Others::default());
         while !self.shared.stopped.load(Ordering::Acquire) {
             self.shared.queues.refresh(&mut shards);
-            looks = looks.wrapping_add(1);
-            if self.shared.sweeper.leave_to_others(&mut others) || self.sweep() > 0 {
+            if self.shared.sweeper.leave_to_others(&mut others) {
+                // It takes as long as that many polls.
+                looks += LOOKS_PER_TURN_LEFT;
                 idle = Idle::default();
+            } else {
+                looks += 1;
+                if self.sweep() > 0 {
+                    idle = Idle::default();
+                }
             }
             let spins = !idle.is_over(self.spin) && self.shared.has_lanes.load(Ordering::Relaxed);
             if spins != polled {
                 polled = spins;
                 self.shared.polls.store(spins, Ordering::Relaxed);
             }
-            if spins && !looks.is_multiple_of(LOOKS_PER_EVENT_LOOK) {
+            if spins && looks < LOOKS_PER_EVENT_LOOK {
                 std::hint::spin_loop();
                 continue;
             }
+            looks = 0;
             // Armed first, so that a completion after the last poll raises an event.
             if !spins && (!self.arm(&shards) || self.sweep() > 0) {
                 idle = Idle::default();

@@ -149,9 +149,11 @@ impl Shared {
         fresh.map(|fresh| self.destroy(fresh)).is_some()
     }
 
-    fn destroy_spoiled(&self) {
+    fn destroy_spoiled(&self) -> bool {
         let spoiled = self.lanes.lock().take_spoiled();
+        let any = !spoiled.is_empty();
         spoiled.into_iter().for_each(|fresh| self.destroy(fresh));
+        any
     }
 
     fn destroy(&self, fresh: Fresh) {
@@ -178,6 +180,9 @@ impl Nic {
             return made;
         }
         let _paused = self.pool.pause();
+        if self.shared.destroy_spoiled() {
+            made = self.take_or_create(lifecycle, count);
+        }
         while is_at_limit(&made) && self.shared.lanes.lock().pool().0 > 0 {
             if count != self.pool.pairs {
                 self.shared.shrink_pool();

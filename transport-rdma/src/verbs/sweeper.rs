@@ -136,8 +136,8 @@ impl State {
                 });
                 found.tell(shared, told, scratch);
                 taken += count;
-                // Fewer than asked for were all.
-                if count < COMPLETIONS_PER_POLL {
+                // Fewer than asked for were all, as a rule; entries are freed by an empty queue.
+                if count == 0 || (leaving == 0 && count < COMPLETIONS_PER_POLL) {
                     break;
                 }
             }

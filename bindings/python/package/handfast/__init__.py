@@ -12,6 +12,7 @@ b'sixteen tokens'
 
 from __future__ import annotations as _annotations
 
+import asyncio as _asyncio
 import atexit as _atexit
 import logging as _logging
 import threading as _threading
@@ -115,8 +116,8 @@ class Engine:
         metadata: str = "P2PHANDSHAKE",
     ) -> None:
         self._core = _handfast.Core(host, metadata, transport, ",".join(devices), True)
-        self._registrations: dict[int, object] = {}
-        self._lock = _threading.Lock()
+        # Each registration keeps its buffer here, and itself while it is not closed.
+        self._registrations: dict[int, tuple[Registration, object]] = {}
         for warning in self._core.warnings:
             _log.warning(warning)
 
@@ -137,10 +138,14 @@ class Engine:
     ) -> Registration:
         """Register memory by its address. It must stay valid until the registration is closed;
         ``owner`` is kept until then."""
-        self._core.register(address, nbytes, location)
         registration = Registration(self, address, nbytes)
-        with self._lock:
-            self._registrations[address] = owner
+        # Before the call: an exception of a signal may come right after it.
+        self._registrations[id(registration)] = registration, owner
+        try:
+            self._core.register(address, nbytes, location)
+        except Exception:
+            del self._registrations[id(registration)]
+            raise
         return registration
 
     def peer(self, address: str) -> Peer:
@@ -152,10 +157,10 @@ class Engine:
         return self._core.take_notifications()
 
     def close(self) -> None:
-        """End every transfer, and wait until nothing touches memory any more."""
+        """End every transfer, and wait until nothing touches memory any more. Raises InUse if that
+        lasts; buffers are kept alive then, and the call may be repeated."""
         self._core.close()
-        with self._lock:
-            self._registrations.clear()
+        self._registrations.clear()
 
     def __enter__(self) -> Engine:
         return self
@@ -179,9 +184,11 @@ class Registration:
 
     def close(self) -> None:
         """End the registration. Raises InUse while transfers use the memory."""
+        if id(self) not in self._engine._registrations:
+            text = "the registration is closed"
+            raise NotRegistered(text, "local", "registering memory", None, "untouched", -3)
         self._engine._core.unregister(self.address)
-        with self._engine._lock:
-            self._engine._registrations.pop(self.address, None)
+        self._engine._registrations.pop(id(self), None)
 
     def __enter__(self) -> Registration:
         return self
@@ -197,6 +204,8 @@ class Peer:
     """A peer's memory, by the peer's addresses. Local buffers lie in registered memory."""
 
     def __init__(self, engine: Engine, address: str) -> None:
+        # Keeps registered buffers alive.
+        self._engine = engine
         self._core = engine._core
         self.address = address
 
@@ -285,7 +294,7 @@ class Peer:
         timeout: float | None,
     ) -> Transfer:
         batch = self._core.submit(self.address, is_write, locals, remotes, lengths, timeout)
-        return Transfer(self._core, batch, len(lengths))
+        return Transfer(self._engine, batch)
 
     def notify(self, name: str, message: str) -> None:
         """Send the peer a notification."""
@@ -304,13 +313,15 @@ class Peer:
 
 
 class Transfer:
-    """Pieces under way. Wait for it with ``wait()``, or await it. A transfer that is not waited for
-    goes on."""
+    """Pieces under way. Wait for it with ``wait()``, or await it. A task that is cancelled while it
+    waits cancels the transfer, and ends with it. A transfer that is not waited for goes on."""
 
-    def __init__(self, core: _handfast.Core, batch: int, pieces: int) -> None:
-        self._core = core
+    def __init__(self, engine: Engine, batch: int) -> None:
+        # Keeps registered buffers alive.
+        self._engine = engine
+        self._core = engine._core
         self._batch = batch
-        self._pieces = pieces
+        self._lock = _threading.Lock()
         self._ended: tuple[int, HandfastError | None] | None = None
         self._landed: list[int] = []
 
@@ -321,15 +332,19 @@ class Transfer:
 
     def wait(self) -> int:
         """Wait for the end. Return the bytes moved, or raise the failure."""
-        if self._ended is None:
-            self._core.wait(self._batch)
+        if not self.settled():
+            try:
+                self._core.wait(self._batch)
+            except InvalidArgument:
+                pass  # Another thread has taken the end.
             self._look()
         return self._result()
 
     def cancel(self) -> None:
         """Ask for an early end. Wait for the transfer to learn how far it came."""
-        if self._ended is None:
-            self._core.cancel(self._batch)
+        with self._lock:
+            if self._ended is None:
+                self._core.cancel(self._batch)
 
     def landed(self) -> list[int]:
         """Return the bytes of each piece that are at their destination for certain, from its start.
@@ -343,20 +358,31 @@ class Transfer:
         return self._wait_async().__await__()
 
     async def _wait_async(self) -> int:
-        if self._ended is None:
-            await _waiting.wait(self._core, self._batch)
+        cancelled = None
+        if not self.settled():
+            waiting = _asyncio.ensure_future(_waiting.wait(self._core, self._batch))
+            while not waiting.done():
+                try:
+                    await _asyncio.shield(waiting)
+                except _asyncio.CancelledError as error:
+                    # The buffers are in use until the end.
+                    cancelled = error
+                    self.cancel()
             self._look()
+        if cancelled is not None:
+            raise cancelled
         return self._result()
 
     def _look(self) -> None:
-        if self._ended is not None:
-            return
-        state = self._core.state(self._batch)
-        if state is None:
-            return
-        self._landed = self._core.landed(self._batch)
-        self._ended = state
-        self._core.free(self._batch)
+        with self._lock:
+            if self._ended is not None:
+                return
+            state = self._core.state(self._batch)
+            if state is None:
+                return
+            self._landed = self._core.landed(self._batch)
+            self._ended = state
+            self._core.free(self._batch)
 
     def _result(self) -> int:
         assert self._ended is not None
@@ -366,8 +392,8 @@ class Transfer:
         return moved
 
     def __del__(self) -> None:
-        # The number is given back; an unfinished batch ends by itself, and keeps its number.
         try:
-            self._look()
+            if self._ended is None:
+                self._core.free_at_end(self._batch)
         except Exception:
-            pass
+            pass  # The engine is gone, or there was none.

@@ -24,6 +24,8 @@ def locate(buffer: Any) -> tuple[int, int, object]:
         address, read_only = interface["data"]
         if read_only:
             raise ValueError("the array is read-only")
+        if buffer.dtype.hasobject:
+            raise ValueError("the array has Python objects, which a peer must not write")
         if not buffer.flags["C_CONTIGUOUS"]:
             raise ValueError("the array is not contiguous: use numpy.ascontiguousarray")
         return address, buffer.nbytes, buffer

@@ -8,7 +8,7 @@ class HandfastError(Exception):
 
     After it nothing of the engine reads or writes the caller's local buffers. ``remote`` tells of the
     peer's memory: ``untouched``: no byte of the call reached it; ``fenced``: bytes may have, and none
-    will any more; ``indeterminate``: bytes may still land, until ``Engine.fence`` returns.
+    will any more; ``indeterminate``: bytes may still land, until ``Peer.fence`` returns.
     """
 
     def __init__(

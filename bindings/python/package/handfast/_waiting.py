@@ -7,6 +7,7 @@ import os
 import weakref
 
 from . import _handfast
+from ._errors import HandfastError
 
 _LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = (
     weakref.WeakKeyDictionary()
@@ -17,20 +18,21 @@ class _Waiting:
     """The batches that tasks of one loop wait for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._signal = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._signal = _handfast.Signal(self._eventfd)
         self._batches: dict[
             tuple[int, int, int], tuple[_handfast.Core, asyncio.Future[None]]
         ] = {}
-        loop.add_reader(self._signal, self._on_signal)
-        weakref.finalize(self, os.close, self._signal)
+        loop.add_reader(self._eventfd, self._on_signal)
+        weakref.finalize(self, os.close, self._eventfd)
 
     def _on_signal(self) -> None:
         try:
-            os.eventfd_read(self._signal)
+            os.eventfd_read(self._eventfd)
         except BlockingIOError:
             return
         for key, (core, future) in list(self._batches.items()):
-            if core.state(key[1]) is not None:
+            if has_ended(core, key[1]):
                 del self._batches[key]
                 if not future.done():
                     future.set_result(None)
@@ -46,9 +48,17 @@ class _Waiting:
             self._batches.pop(key, None)
 
 
+def has_ended(core: _handfast.Core, batch: int) -> bool:
+    """Whether a batch has ended. Its number may have been given back since."""
+    try:
+        return core.state(batch) is not None
+    except HandfastError:
+        return True
+
+
 async def wait(core: _handfast.Core, batch: int) -> None:
     """Wait for the end of a batch."""
-    if core.state(batch) is not None:
+    if has_ended(core, batch):
         return
     loop = asyncio.get_running_loop()
     waiting = _LOOPS.get(loop)

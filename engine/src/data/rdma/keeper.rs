@@ -15,6 +15,7 @@ use handfast_core::wire::DeviceDescriptor;
 use handfast_transport_rdma::{
     Nic, RdmaTransport, RegisterOptions, Registration, VerbsError, gid_text,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
@@ -30,6 +31,9 @@ pub(super) struct Site {
     pub(super) devices: Arc<Devices>,
     pub(super) watch: Arc<Watch>,
     pub(super) options: RdmaOptions,
+    /// The engine serves no read-only memory and keeps none registered, since a driver lets peers
+    /// write to all of it.
+    pub(super) is_restricted: bool,
     /// Lanes of a NIC, and slices of a queue pair.
     pub(super) limits: (usize, u32),
     /// Notified when the announcement changes.
@@ -62,7 +66,9 @@ async fn keep(site: Weak<Site>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
         while let Some(device) = machine.poll_due(clock.now()) {
             let Some(site) = site.upgrade() else { return };
             attempts.spawn_blocking(move || {
-                let result = site.reopen(&device);
+                let opened = catch_unwind(AssertUnwindSafe(|| site.reopen(&device)));
+                // The panic was printed; the next attempt follows.
+                let result = opened.unwrap_or_else(|_| Err(panicked(&device)));
                 (device, result)
             });
         }
@@ -173,20 +179,17 @@ impl Site {
         let counts = self.rdma.counts(device);
         let nic = device::reopen(device, &self.options, self.limits, &self.watch, &counts);
         let nic = Arc::new(nic.map_err(|error| of_device(still_lost(error)))?);
+        let grants = nic.recognised().profile.grants_remote_write;
+        if grants && !self.is_restricted && !self.options.accepts_exposed_memory {
+            return Err(of_device(exposing(device)));
+        }
         let descriptor = describe(&nic).map_err(of_device)?;
         self.rdma.put_nic(Arc::clone(&nic));
         let renewed = self.regions.renew(&self.nics());
         let renewed = renewed.map_err(|error| Error::new(error.side, Stage::Registration, error));
         let works = nic.lost().cloned().map_or(renewed, |lost| Err(of_device(lost)));
         if let Err(error) = works {
-            let lost = VerbsError {
-                side: error.side(),
-                call: "reopen",
-                code: 0,
-                device: device.to_owned(),
-                detail: error.to_string(),
-                limit: None,
-            };
+            let lost = failure(device, error.side(), error.to_string());
             drop(nic);
             drop(self.rdma.remove_nic(device, lost));
             self.end_registrations();
@@ -230,6 +233,22 @@ pub(super) fn describe(nic: &Nic) -> Result<DeviceDescriptor, VerbsError> {
 fn still_lost(error: VerbsError) -> VerbsError {
     let detail = format!("the device was lost, and cannot be opened again yet: {}", error.detail);
     VerbsError { side: Side::Local, detail, ..error }
+}
+
+/// The error of a device whose driver has become one that lets peers write to all memory.
+fn exposing(device: &str) -> VerbsError {
+    let detail = "its driver lets peers write to all registered memory now: start the node again, \
+                  which then serves no read-only memory";
+    failure(device, Side::Configuration, detail.to_owned())
+}
+
+/// The error of an attempt that panicked.
+fn panicked(device: &str) -> Error {
+    of_device(failure(device, Side::Local, "the attempt to open it panicked".to_owned()))
+}
+
+fn failure(device: &str, side: Side, detail: String) -> VerbsError {
+    VerbsError { side, call: "reopen", code: 0, device: device.to_owned(), detail, limit: None }
 }
 
 /// The end of a lane over TCP whose device is open again.

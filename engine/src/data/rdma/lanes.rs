@@ -91,6 +91,7 @@ impl<N: Net> Lanes<N> {
         let kept_bytes_max = if exposing.is_some() { 0 } else { options.kept_bytes_max };
         let site = Arc::new(Site {
             rdma: rdma.clone(),
+            is_restricted: exposing.is_some(),
             region_bytes_max: nics
                 .iter()
                 .map(|nic| nic.region_bytes_max())
@@ -184,7 +185,11 @@ impl<N: Net> Choice<N> {
             self.forget(lifecycle).await?;
         } else if tcp.is_some() {
             if let Some(device) = self.rdma.lost_device(&peer) {
-                watch.on_device_missed(lifecycle, device);
+                watch.on_device_missed(lifecycle, device.clone());
+                // It may be in use again by now, and was reported before this lane was known.
+                if self.rdma.lost_device(&peer).is_none() {
+                    watch.on_reopened(&device);
+                }
             }
             let reason = Error::new(error.side, Stage::Handshake, error);
             fallbacks.tell(reason.at(peer.node.as_str()));

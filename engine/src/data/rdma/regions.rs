@@ -16,7 +16,7 @@ use handfast_transport::{Access, BlockId, Cut, DeviceId, DeviceKey, DeviceMemory
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 
@@ -83,6 +83,8 @@ struct Registrations<H: Held> {
     held: Mutex<Vec<Vec<H>>>,
     /// The budget that they count in, once they are kept.
     counted: OnceLock<Counted<H>>,
+    /// A lost device did not let go of some of it.
+    kept: AtomicBool,
     span: Span,
     access: Access,
     /// Runtime for releasing pages in the background: the last holder may be the device's own
@@ -93,7 +95,9 @@ struct Registrations<H: Held> {
 impl<H: Held> Drop for Registrations<H> {
     fn drop(&mut self) {
         let all = std::mem::take(self.held.get_mut());
-        let ending = Ending { all, counted: self.counted.take() };
+        // Memory that a device keeps counts for ever.
+        let counted = self.counted.take().filter(|_| !*self.kept.get_mut());
+        let ending = Ending { all, counted };
         if let Some(background) = self.background.take() {
             background.spawn_blocking(move || drop(ending));
         }
@@ -114,7 +118,7 @@ impl<H: Held> Drop for Ending<H> {
     fn drop(&mut self) {
         let held = self.all.drain(..).flatten();
         let kept = held.filter_map(|held| (!held.end()).then_some(())).count();
-        // Memory that a device keeps counts for ever.
+        // As above.
         if kept == 0
             && let Some((shared, bytes)) = self.counted.take()
             && let Some(shared) = shared.upgrade()

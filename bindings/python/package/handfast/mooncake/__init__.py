@@ -187,7 +187,8 @@ class TransferEngine:
         """End registrations. The first failure is returned after all others were tried."""
         code = 0
         for address in buffer_addresses:
-            code = self.unregister_memory(int(address)) or code
+            failed = self.unregister_memory(int(address))
+            code = code or failed
         return code
 
     def allocate_managed_buffer(self, length: int) -> int:
@@ -401,19 +402,28 @@ class TransferEngine:
         """Wait for batches. Return 0 if all are done, else -1: the first failure cancels the others,
         and all have ended when this returns."""
         code = 0
-        failure: Exception | None
-        for batch in batch_ids:
-            try:
-                core = self._initialized()
-                if code != 0:
-                    core.cancel(batch)
-                _, failure = core.wait(batch)
-                core.free(batch)
-            except (HandfastError, OverflowError) as error:
-                failure = error
-            if failure is not None and code == 0:
-                code = self._fail(failure)
+        try:
+            for batch in batch_ids:
+                failure = self._end(batch, is_cancelled=code != 0)
+                if failure is not None and code == 0:
+                    code = self._fail(failure)
+        except BaseException:
+            # Such as KeyboardInterrupt: nothing stays under way.
+            for batch in batch_ids:
+                self._end(batch, is_cancelled=True)
+            raise
         return code
+
+    def _end(self, batch: int, is_cancelled: bool) -> Exception | None:
+        try:
+            core = self._initialized()
+            if is_cancelled:
+                core.cancel(batch)
+            _, failure = core.wait(batch)
+            core.free(batch)
+        except (HandfastError, OverflowError) as error:
+            return error
+        return failure
 
     # Peers.
 

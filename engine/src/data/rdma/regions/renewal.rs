@@ -10,6 +10,7 @@ use crate::topology::Location;
 use handfast_core::transport::TransportError;
 use handfast_transport::{Access, DeviceMemory, Span};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 
@@ -24,7 +25,9 @@ impl<H: Held> LocalRegions<H> {
         devices: &impl Devices<Held = H>,
     ) -> Result<(), TransportError> {
         let regions = self.0.live.lock().regions.clone();
-        regions.iter().try_for_each(|region| self.renew_one(devices, region))
+        // All of them: registrations with a lost device end also where another device refuses more.
+        let renewed = regions.iter().map(|region| self.renew_one(devices, region));
+        renewed.fold(Ok(()), Result::and)
     }
 
     /// A region of what was registered, known to [`LocalRegions::renew`].
@@ -38,9 +41,9 @@ impl<H: Held> LocalRegions<H> {
         background: Option<Handle>,
     ) -> Result<Kept<H>, TransportError> {
         let OnDevices { keys, cut, held } = made;
-        let (held, counted) = (Mutex::new(held), OnceLock::new());
+        let (held, counted, kept) = (Mutex::new(held), OnceLock::new(), AtomicBool::new(false));
         let registrations =
-            Arc::new(Registrations { held, counted, span: span.clone(), access, background });
+            Arc::new(Registrations { held, counted, kept, span: span.clone(), access, background });
         let memory = DeviceMemory::in_pieces(span, cut, keys, Arc::clone(&registrations));
         let region = Arc::new(LocalRegion::new(memory, location));
         let live = Region {
@@ -63,14 +66,18 @@ impl<H: Held> LocalRegions<H> {
         else {
             return Ok(());
         };
-        let Registrations { held, span, access, .. } = &*registrations;
+        let Registrations { held, kept, span, access, .. } = &*registrations;
         let mut held = held.lock();
         for (place, device) in devices.present().into_iter().enumerate() {
             if device.is_some() && memory.device(place) == device {
                 continue;
             }
             let Some(of_place) = held.get_mut(place) else { continue };
-            of_place.clear();
+            for held in of_place.drain(..) {
+                if !held.end() {
+                    kept.store(true, Ordering::Relaxed);
+                }
+            }
             if device.is_some() {
                 let (keys, made) = devices.register_at(place, span, *access, memory.cut())?;
                 self.count(made.len());
