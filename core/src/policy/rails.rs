@@ -158,6 +158,8 @@ enum State {
     },
     /// Failed for good.
     Out,
+    /// Its lane ended for a refused access: out of use while another rail is usable.
+    Refused,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -224,7 +226,7 @@ impl Rails {
         let rail = self.all().find(|rail| rail.plan.path == *path);
         match rail.map(|rail| rail.state) {
             None => RailStance::Unknown,
-            Some(State::Paused { .. } | State::Out) => RailStance::GivenUp,
+            Some(State::Paused { .. } | State::Out | State::Refused) => RailStance::GivenUp,
             Some(_) => RailStance::Pursued,
         }
     }
@@ -334,17 +336,23 @@ impl Rails {
             rail.state = State::Closed;
             return self.pursue_if_wanted();
         };
+        let class = FailureClass::of(error);
         let probed = matches!(rail.state, State::Probing(_));
+        if !probed && class == FailureClass::Protection {
+            let over_tcp = rail.plan.path.rail().is_none();
+            rail.state = if over_tcp { State::Closed } else { State::Refused };
+            self.cause = Some(error.clone());
+            return self.pursue_if_wanted();
+        }
         let steady = matches!(rail.state, State::Up { since, .. } if since + RAIL_STEADY <= now);
         rail.failures = if steady { 1 } else { rail.failures.saturating_add(1) };
         self.cause = Some(error.clone());
         if probed {
             let path = rail.plan.path.clone();
-            rail.pause(now, FailureClass::of(error));
+            rail.pause(now, class);
             self.outputs.push_back(RailOutput::Close(path));
         } else {
-            let last = FailureClass::of(error).is_final();
-            rail.state = if last { State::Out } else { State::Closed };
+            rail.state = if class.is_final() { State::Out } else { State::Closed };
         }
         self.pursue_if_wanted();
     }
@@ -364,7 +372,7 @@ impl Rails {
         let tries = |rail: &Rail| match rail.state {
             State::Opening => !rail.unanswered && rail.failures < RAIL_FAILURES_MAX,
             State::Probing(_) | State::Up { .. } => true,
-            State::Closed | State::Paused { .. } | State::Out => false,
+            State::Closed | State::Paused { .. } | State::Out | State::Refused => false,
         };
         let any = self.all().any(tries);
         // A process that takes no calls is not reached over TCP either.
@@ -395,8 +403,13 @@ impl Rails {
     }
 
     fn drive_demand(&mut self) {
-        let in_use = |rail: &Rail| !matches!(rail.state, State::Paused { .. } | State::Out);
-        let hopeless = !self.all().any(in_use);
+        let unusable =
+            |rail: &Rail| matches!(rail.state, State::Paused { .. } | State::Out | State::Refused);
+        if self.rails.iter().all(unusable) {
+            let refused = |rail: &&mut Rail| rail.state == State::Refused;
+            self.rails.iter_mut().filter(refused).for_each(|rail| rail.state = State::Closed);
+        }
+        let hopeless = self.all().all(unusable);
         let spent = |rail: &Rail| rail.state == State::Out || rail.failures >= RAIL_FAILURES_MAX;
         if hopeless
             && self.all().all(spent)

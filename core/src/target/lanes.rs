@@ -3,7 +3,7 @@
 use super::TargetOutput;
 use super::machine::{Target, retired};
 use crate::identity::{Lifecycle, NicPath};
-use crate::policy::{RailPlan, RailStance, RailVerdict, Rails};
+use crate::policy::{FailureClass, RailPlan, RailStance, RailVerdict, Rails};
 use crate::time::Instant;
 use crate::transfer::TransferInput;
 use crate::transport::TransportError;
@@ -148,8 +148,14 @@ impl Target {
     }
 
     /// A lane that was asked for cannot be had. Without others that may be had the peer is lost.
+    ///
+    /// If a lane in use ends for a refused access, the batch with that access has failed. What waits
+    /// has other accesses, and asks for a lane again.
     pub fn handle_open_failed(&mut self, now: Instant, path: &NicPath, cause: &TransportError) {
         let Some(rails) = &mut self.rails else {
+            if self.transfers.has_waiting() && self.ends_for_refused_access(path) {
+                return self.outputs.push_back(TargetOutput::Open(path.clone()));
+            }
             return self.handle_peer_lost(now, cause.clone());
         };
         rails.handle_open_failed(now, path, cause);
@@ -196,6 +202,14 @@ impl Target {
             self.outputs.push_back(TargetOutput::FenceLost { lane, cause: cause.clone() });
         }
         self.input(now, TransferInput::FenceLost { lane, cause });
+    }
+
+    fn ends_for_refused_access(&self, path: &NicPath) -> bool {
+        let refused = |lane: &Lane| match &lane.end {
+            Some((cause, true)) => FailureClass::of(cause) == FailureClass::Protection,
+            _ => false,
+        };
+        self.lanes.iter().any(|lane| lane.used && lane.path == *path && refused(lane))
     }
 
     fn position(&self, lane: Lifecycle) -> Option<usize> {

@@ -320,6 +320,51 @@ fn legacy_lane_takes_its_writes_along() {
     assert!(story.outputs.contains(&TargetOutput::PeerLost(silent())));
 }
 
+/// A refused access ends its own batch and the lane. A batch that waits gets another lane, and
+/// without one no lane is made.
+#[test]
+fn refused_access_fails_no_other_batch() {
+    let refused = error(Side::Protection, "completion");
+    for with_other in [true, false] {
+        let mut story = Story::with_one_path();
+        story.write(10);
+        if with_other {
+            story.write(10);
+        }
+        let posted = story.posted();
+        story.ended(posted[0], CompletionStatus::Refused(refused.clone()));
+        assert!(matches!(story.report().outcome, BatchOutcome::Failed(Cause::Refused(_))));
+        story.target.handle_lane_ending(FIRST, refused.clone(), true);
+        if with_other {
+            story.ended(posted[1], CompletionStatus::Failed(silent()));
+        }
+        story.drain();
+        let path = story.paths[0].clone();
+        story.target.handle_open_failed(NOW, &path, &refused);
+        assert_eq!(story.opened().len(), usize::from(with_other));
+        story.target.handle_lane_down(NOW, FIRST);
+        story.up(SECOND, 0);
+        let again = story.posted();
+        assert_eq!(again.len(), usize::from(with_other));
+        story.done(again);
+        if with_other {
+            assert_eq!(story.report().outcome, BatchOutcome::Success);
+        }
+    }
+}
+
+/// A protection error of a lane that never carried bytes fails all that waits.
+#[test]
+fn refused_opening_fails_what_waits() {
+    let mut story = Story::without_lanes(false);
+    story.write(10);
+    let (path, refused) = (story.paths[0].clone(), error(Side::Protection, "connect"));
+    story.drain();
+    story.target.handle_open_failed(NOW, &path, &refused);
+    assert_eq!(story.opened(), []);
+    assert!(matches!(story.report().outcome, BatchOutcome::Failed(Cause::PeerLost(_))));
+}
+
 /// A drain is answered when the last posted slice has ended, and not before.
 #[test]
 fn drain_waits_for_the_last_slice() {

@@ -162,6 +162,12 @@ impl Transfers {
         }
     }
 
+    /// Whether an undecided batch waits for a lane or for a proof.
+    pub fn has_waiting(&self) -> bool {
+        let slots = self.batches.slots();
+        slots.into_iter().any(|slot| self.batches.get(slot).is_some() && self.is_waiting(slot))
+    }
+
     /// An undecided batch waits for something other than the completion of a post.
     fn is_waiting(&self, slot: u32) -> bool {
         let batch = &self.batches[slot];

@@ -252,6 +252,28 @@ fn intended_end_blames_no_rail() {
     assert_eq!(rails.handle_lane_up(at(1), &plan(0).path, Lifecycle(3)), RailVerdict::Use);
 }
 
+/// A refused access says nothing about its rail, which is opened again once no other is left, also
+/// after the tenth.
+#[test]
+fn refused_accesses_leave_no_peer_without_rails() {
+    let refused = error(Side::Protection, "completion");
+    for with_tcp in [false, true] {
+        let mut rails = two_up(with_tcp);
+        for round in 0..10 {
+            let lane = |nic: u64| Lifecycle(2 * round + nic + 1);
+            rails.handle_lane_down(at(round), lane(0), Some(&refused));
+            assert_eq!(outputs(&mut rails), [], "the other rail has work");
+            rails.handle_lane_down(at(round), lane(1), Some(&refused));
+            assert_eq!(outputs(&mut rails), [open(0), open(1)]);
+            for nic in [0, 1] {
+                let lane = Lifecycle(2 * (round + 1) + nic + 1);
+                let verdict = rails.handle_lane_up(at(round), &plan(nic as usize).path, lane);
+                assert_eq!(verdict, RailVerdict::Use);
+            }
+        }
+    }
+}
+
 /// Every NIC of the side with more has a rail, and NICs of one name are paired.
 #[test]
 fn every_nic_of_the_larger_side_has_a_rail() {
