@@ -1,9 +1,9 @@
 //! `handfast config`.
 
-use crate::environment::{Environment, Setting, Unknown, WithoutEffect};
 use crate::failure::Outcome;
 use crate::output;
 use clap::Args;
+use handfast_environment::{Environment, Setting, Unknown, WithoutEffect};
 use serde::Serialize;
 use std::fmt::Write;
 

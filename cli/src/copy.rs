@@ -1,6 +1,5 @@
 //! Shared parts of put and get: a window of chunks in flight, retries, the report.
 
-use crate::environment::Environment;
 use crate::failure::{Failure, Outcome};
 use crate::lanes::{FallbackReport, LaneOptions, Warnings, transport_kind};
 use crate::place::Place;
@@ -9,6 +8,7 @@ use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::{output, size};
 use clap::Args;
 use handfast::{Batch, Cause, Engine, EngineTiming, Memory, Prepared, Segment, Transfer};
+use handfast_environment::Environment;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::future::Future;

@@ -53,6 +53,8 @@ pub(crate) enum Failure {
     HalfWay { failure: Box<Failure>, written: u64, bytes: u64 },
     #[error(transparent)]
     Machine(#[from] handfast::topology::MachineError),
+    #[error(transparent)]
+    Environment(#[from] handfast_environment::Invalid),
     #[error("{0}")]
     Usage(String),
     #[error(
@@ -159,6 +161,7 @@ impl Failure {
             Self::Checksum { .. } | Self::Damaged { .. } => 7,
             // The store was not contacted yet: the option names none that can be used.
             Self::Usage(_) | Self::Store(_) | Self::NoDoctor(_) | Self::Line(_) => 2,
+            Self::Environment(_) => 2,
             Self::NotProven { .. } => 2,
             #[cfg(feature = "verbs")]
             Self::Verbs(_) | Self::Disproven(_) => 1,

@@ -1,6 +1,5 @@
 //! The transport of lanes: its options and its fallbacks.
 
-use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::tuning::Tuning;
 use crate::{cure, files, output};
@@ -9,6 +8,7 @@ use handfast::metadata::MetadataOptions;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
 use handfast::{Builder, Engine, Error, Fallback, Segment, TransportChoice};
+use handfast_environment::Environment;
 use handfast_metadata::{Credentials, Source, TlsFiles};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -100,7 +100,7 @@ pub(crate) enum TransportName {
 impl LaneOptions {
     pub(crate) fn apply(&self, builder: Builder) -> Result<Builder, Failure> {
         let environment = Environment::read()?;
-        environment.warn();
+        warn(environment.warnings());
         let choice = match self.transport {
             _ if environment.forces_tcp() => TransportChoice::Tcp,
             TransportName::Tcp => TransportChoice::Tcp,
@@ -118,7 +118,7 @@ impl LaneOptions {
         });
         let mut builder = environment.bounds(builder).transport(choice).rdma(options);
         if let Some(EngineName::Mooncake) = self.compat {
-            environment.warn_of_those_without_effect();
+            warn(environment.warnings_of_those_without_effect());
             let options = environment.mooncake();
             builder = builder.mooncake(options.with(|it| it.data_port = self.data_port));
         }
@@ -156,6 +156,12 @@ impl LaneOptions {
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
         given.flatten().chain(self.tuning.words()).collect()
+    }
+}
+
+fn warn(warnings: impl Iterator<Item = String>) {
+    for warning in warnings {
+        output::note(format_args!("warning: {warning}"));
     }
 }
 

@@ -9,7 +9,6 @@ mod config;
 mod copy;
 mod cure;
 mod doctor;
-mod environment;
 mod explain;
 #[cfg(target_os = "linux")]
 mod fabric;
@@ -21,7 +20,6 @@ mod lanes;
 mod metadata;
 mod output;
 mod place;
-mod ports;
 mod progress;
 mod put;
 mod record;
@@ -37,17 +35,27 @@ mod tuning;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
-use environment::Environment;
 use failure::Failure;
+use handfast_environment::Environment;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
+
+/// The level of `MC_LOG_LEVEL`.
+fn of_variable(level: Option<&str>) -> LevelFilter {
+    match level {
+        Some("TRACE") => LevelFilter::TRACE,
+        Some("INFO") => LevelFilter::INFO,
+        Some("WARNING") => LevelFilter::WARN,
+        _ => LevelFilter::ERROR,
+    }
+}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let level = match arguments.verbose {
         // The command that uses a malformed value reports it.
-        0 => Environment::read().ok().and_then(|it| it.log_level()).unwrap_or(LevelFilter::ERROR),
+        0 => Environment::read().map_or(LevelFilter::ERROR, |it| of_variable(it.log_level())),
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,

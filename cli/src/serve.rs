@@ -1,14 +1,13 @@
 //! `handfast serve`.
 
-use crate::environment::Environment;
 use crate::failure::{Failure, Outcome};
 use crate::lanes::{LaneOptions, TransportName, Warnings};
-use crate::ports::Ports;
 use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::runtime::Stop;
 use crate::{files, help, output, size};
 use clap::Args;
 use handfast::{Access, Engine, Memory};
+use handfast_environment::{Environment, Ports};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use tokio::sync::broadcast::error::RecvError;
@@ -144,7 +143,7 @@ fn line_of_devices(engine: &Engine, is_tcp_wanted: bool) -> String {
 
 /// Selects ports of the range set in the environment for options that accept any port.
 fn choose_ports(arguments: &mut Serve, environment: &Environment) -> Outcome {
-    let Some(range) = environment.ports().map_err(Failure::Usage)? else { return Ok(()) };
+    let Some(range) = environment.ports()? else { return Ok(()) };
     let Some((host, port)) = arguments.listen.rsplit_once(':') else { return Ok(()) };
     let mut ports = Ports::new(host, range);
     let listen = match port {

@@ -4,10 +4,11 @@ use crate::abi::{
     INVALID_BATCH, NotifyMsg, OPCODE_READ, OPCODE_WRITE, STATUS_COMPLETED, STATUS_FAILED,
     STATUS_WAITING, TransferRequest, TransferStatus,
 };
-use crate::input::{address, array, notification, place};
 use crate::node::{Running, find};
-use crate::outcome::{Error, log, run, status};
-use handfast_compat::{BatchState, Direction, Notification, REQUESTS_MAX, Request};
+use crate::notifications::notification;
+use crate::outcome::{Line, limit, log, run, status};
+use handfast_compat::c::{address, array, place};
+use handfast_compat::{BatchState, Direction, Failure, Notification, REQUESTS_MAX, Request};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -19,9 +20,9 @@ pub extern "C" fn allocateBatchID(engine: *mut c_void, capacity: usize) -> u64 {
         let node = find(engine)?;
         if capacity > REQUESTS_MAX {
             let cure = "use several batches";
-            return Err(Error::Limit { name: "REQUESTS_MAX", max: REQUESTS_MAX, cure });
+            return Err(limit("REQUESTS_MAX", REQUESTS_MAX, cure));
         }
-        Ok(node.running()?.engine.allocate(capacity)?)
+        node.running()?.engine.allocate(capacity)
     };
     run("allocateBatchID", allocate).unwrap_or(INVALID_BATCH)
 }
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn submitTransferWithNotify(
             (entries, notification(message)?)
         };
         if entries.is_empty() {
-            return Err(Error::argument("without a request the notification has no segment"));
+            return Err(Failure::argument("without a request the notification has no segment"));
         }
         submit(find(engine)?.running()?, batch, entries, Some(message))
     })
@@ -74,7 +75,7 @@ fn submit(
     batch: u64,
     entries: &[TransferRequest],
     message: Option<Notification>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut names = BTreeMap::<i32, Arc<str>>::new();
     let segments = running.segments.lock();
     let mut last = None;
@@ -90,7 +91,7 @@ fn submit(
         let direction = match entry.opcode {
             OPCODE_READ => Direction::Read,
             OPCODE_WRITE => Direction::Write,
-            opcode => return Err(Error::argument(format!("no request has the opcode {opcode}"))),
+            opcode => return Err(Failure::argument(format!("no request has the opcode {opcode}"))),
         };
         let name = match peer {
             Some((id, name)) if id == entry.target_id => name,
@@ -101,7 +102,7 @@ fn submit(
         let (local, remote, bytes) = (address(entry.source), entry.target_offset, entry.length);
         targets.push((name, Request { direction, local, remote, bytes }));
     }
-    Ok(running.engine.submit_to(batch, &targets, message, None, &mut || false)?)
+    running.engine.submit_to(batch, &targets, message, None, &mut || false)
 }
 
 /// Writes the status of a task.
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn getTransferStatus(
             BatchState::Pending => (STATUS_WAITING, 0),
             BatchState::Done { bytes } => (STATUS_COMPLETED, bytes),
             BatchState::Failed { bytes, failure } => {
-                log(format_args!("task {task} of batch {batch}: {}", Error::Core(failure)));
+                log(format_args!("task {task} of batch {batch}: {}", Line(&failure)));
                 (STATUS_FAILED, bytes)
             }
         };
@@ -136,5 +137,5 @@ pub unsafe extern "C" fn getTransferStatus(
 /// Forgets a batch.
 #[unsafe(no_mangle)]
 pub extern "C" fn freeBatchID(engine: *mut c_void, batch: u64) -> c_int {
-    status("freeBatchID", || Ok(find(engine)?.running()?.engine.free(batch)?))
+    status("freeBatchID", || find(engine)?.running()?.engine.free(batch))
 }

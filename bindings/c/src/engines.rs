@@ -1,10 +1,11 @@
 //! Functions that create, place and destroy engines.
 
-use crate::input::{array, put_text, text};
 use crate::node::{Arguments, Node, find, insert, take};
-use crate::outcome::{Error, code, run};
+use crate::outcome::{code, run};
 use crate::shutdown;
 use handfast::topology::PriorityMatrix;
+use handfast_compat::Failure;
+use handfast_compat::c::{array, put_text, text};
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -33,7 +34,7 @@ pub unsafe extern "C" fn createTransferEngine(
         }
         .map(str::to_owned);
         let port = u16::try_from(port)
-            .map_err(|_| Error::argument(format!("rpc_port is {port}: a port is below 65536")))?;
+            .map_err(|_| Failure::argument(format!("rpc_port is {port}: a port is below 65536")))?;
         let arguments = Arguments { metadata, name, host, port };
         arguments.options("rdma", "")?;
         let node = Arc::new(Node::new(arguments));
@@ -111,8 +112,8 @@ pub unsafe extern "C" fn installTransport(
 }
 
 /// The names in a NIC priority matrix, separated by commas.
-fn devices(matrix: &str) -> Result<String, Error> {
-    let matrix = PriorityMatrix::parse(matrix).map_err(|it| Error::argument(it.to_string()))?;
+fn devices(matrix: &str) -> Result<String, Failure> {
+    let matrix = PriorityMatrix::parse(matrix).map_err(|it| Failure::argument(it.to_string()))?;
     let nics =
         matrix.locations().flat_map(|(_, nics)| nics.preferred.iter().chain(&nics.available));
     let names: BTreeSet<&str> = nics.map(String::as_str).collect();

@@ -9,7 +9,6 @@
 mod abi;
 mod batches;
 mod engines;
-mod input;
 mod memory;
 mod nics;
 mod node;
@@ -22,9 +21,9 @@ mod shutdown;
 pub use abi::*;
 pub use batches::*;
 pub use engines::*;
+pub use handfast_compat::ENGINES_MAX;
 pub use memory::*;
 pub use nics::*;
-pub use node::ENGINES_MAX;
 pub use notifications::*;
 pub use peers::*;
 pub use segments::SEGMENTS_MAX;

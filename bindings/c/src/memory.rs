@@ -1,10 +1,10 @@
 //! Functions that register memory.
 
 use crate::abi::BufferEntry;
-use crate::input::{address, array, text};
 use crate::node::find;
 use crate::outcome::code;
 use handfast_compat::LOCAL_REGIONS_MAX;
+use handfast_compat::c::{address, array, text};
 use std::ffi::{c_char, c_int, c_void};
 
 /// Registers memory.
@@ -64,9 +64,7 @@ pub unsafe extern "C" fn registerLocalMemoryBatch(
 /// Ends a registration.
 #[unsafe(no_mangle)]
 pub extern "C" fn unregisterLocalMemory(engine: *mut c_void, start: *mut c_void) -> c_int {
-    code("unregisterLocalMemory", || {
-        Ok(find(engine)?.running()?.engine.unregister(address(start))?)
-    })
+    code("unregisterLocalMemory", || find(engine)?.running()?.engine.unregister(address(start)))
 }
 
 /// Ends registrations.
@@ -85,6 +83,6 @@ pub unsafe extern "C" fn unregisterLocalMemoryBatch(
         let starts = unsafe { array(starts.cast_const(), count, LOCAL_REGIONS_MAX, "addr_list")? };
         let engine = &node.running()?.engine;
         let ended: Vec<_> = starts.iter().map(|start| engine.unregister(address(*start))).collect();
-        Ok(ended.into_iter().collect::<Result<(), _>>()?)
+        ended.into_iter().collect::<Result<(), _>>()
     })
 }

@@ -1,10 +1,11 @@
 //! Functions that describe NICs.
 
 use crate::abi::NicLoadStat;
-use crate::input::{place, put_text};
 use crate::node::{Running, find};
-use crate::outcome::{Error, code};
+use crate::outcome::code;
 use handfast::topology::PriorityMatrix;
+use handfast_compat::Failure;
+use handfast_compat::c::{place, put_text};
 use serde_json::{Value, json};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -54,9 +55,9 @@ struct Links {
 }
 
 impl Links {
-    fn of(running: &Running) -> Result<Self, Error> {
+    fn of(running: &Running) -> Result<Self, Failure> {
         let matrix = PriorityMatrix::parse(&handfast_compat::topology()?);
-        let matrix = matrix.map_err(|it| Error::argument(it.to_string()))?;
+        let matrix = matrix.map_err(|it| Failure::argument(it.to_string()))?;
         let mut nics: Vec<_> =
             running.engine.devices().map(|name| (name.to_owned(), "rdma_transport")).collect();
         if nics.is_empty() {

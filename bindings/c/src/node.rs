@@ -1,27 +1,12 @@
 //! Engines by handle.
 
-use crate::outcome::{Error, log};
+use crate::outcome::log;
 use crate::segments::Segments;
 use handfast::TransportChoice;
-use handfast_compat::{Options, TransferEngine};
-use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use handfast_compat::{Engines, Failure, Options, TransferEngine};
+use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
-
-/// Maximum engines of a process.
-pub const ENGINES_MAX: usize = 1_024;
-
-/// The first handle: no program has memory at such an address, so that no pointer is a handle.
-const HANDLE_FIRST: usize = 1 << 62;
-
-struct Engines {
-    known: BTreeMap<usize, Arc<Node>>,
-    next: usize,
-}
-
-static ENGINES: RwLock<Engines> =
-    RwLock::new(Engines { known: BTreeMap::new(), next: HANDLE_FIRST });
 
 /// Arguments of an engine that may not have started.
 pub(crate) struct Arguments {
@@ -33,7 +18,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// Options for a transport, on devices whose names are separated by commas.
-    pub(crate) fn options(&self, protocol: &str, devices: &str) -> Result<Options, Error> {
+    pub(crate) fn options(&self, protocol: &str, devices: &str) -> Result<Options, Failure> {
         let of = |name: &str| Options::of_mooncake(name, &self.metadata, protocol, devices);
         let by_name = of(&self.name);
         let is_in_store = !matches!(&by_name, Ok(options) if options.name.is_none());
@@ -75,7 +60,7 @@ impl Node {
     }
 
     /// Returns the engine; its first use starts it.
-    pub(crate) fn running(&self) -> Result<&Running, Error> {
+    pub(crate) fn running(&self) -> Result<&Running, Failure> {
         match self.running.get() {
             Some(running) => Ok(running),
             None => self.start("rdma", ""),
@@ -83,17 +68,17 @@ impl Node {
     }
 
     /// Starts the engine, or checks that it can use the transport.
-    pub(crate) fn start(&self, protocol: &str, devices: &str) -> Result<&Running, Error> {
+    pub(crate) fn start(&self, protocol: &str, devices: &str) -> Result<&Running, Failure> {
         let options = self.arguments.options(protocol, devices)?;
         let destroyed = self.destroyed.lock();
         if *destroyed {
-            return Err(Error::argument("the engine is destroyed"));
+            return Err(Failure::argument("the engine is destroyed"));
         }
         if let Some(running) = self.running.get() {
             return match (running.transport, options.transport) {
                 (TransportChoice::Auto, _) => Ok(running),
                 (has, wanted) if has == wanted => Ok(running),
-                _ => Err(Error::argument(format!(
+                _ => Err(Failure::argument(format!(
                     "the engine runs without {protocol}: install the transport first"
                 ))),
             };
@@ -121,38 +106,30 @@ impl Node {
     }
 }
 
+static ENGINES: Engines<Node> = Engines::new();
+
 /// Gives an engine a handle.
 ///
 /// # Errors
-/// [`ENGINES_MAX`].
-pub(crate) fn insert(node: Arc<Node>) -> Result<*mut c_void, Error> {
-    let mut engines = ENGINES.write();
-    if engines.known.len() >= ENGINES_MAX {
-        let cure = "destroy engines that are not used";
-        return Err(Error::Limit { name: "ENGINES_MAX", max: ENGINES_MAX, cure });
-    }
-    let handle = engines.next;
-    engines.next += 1;
-    engines.known.insert(handle, node);
-    Ok(std::ptr::without_provenance_mut(handle))
+/// [`ENGINES_MAX`](handfast_compat::ENGINES_MAX).
+pub(crate) fn insert(node: Arc<Node>) -> Result<*mut c_void, Failure> {
+    Ok(std::ptr::without_provenance_mut(ENGINES.insert(node)? as usize))
 }
 
 /// Returns the engine of a handle.
 ///
 /// # Errors
-/// [`Error::NoSuchEngine`].
-pub(crate) fn find(handle: *mut c_void) -> Result<Arc<Node>, Error> {
-    let found = ENGINES.read().known.get(&handle.addr()).cloned();
-    found.ok_or(Error::NoSuchEngine(handle.addr()))
+/// [`Cause::NoSuchEngine`](handfast_compat::Cause::NoSuchEngine), or the parent has the engine.
+pub(crate) fn find(handle: *mut c_void) -> Result<Arc<Node>, Failure> {
+    ENGINES.find(handle.addr() as u64)
 }
 
 /// Takes the engine of a handle, which is unknown from then on.
 ///
 /// # Errors
-/// [`Error::NoSuchEngine`].
-pub(crate) fn take(handle: *mut c_void) -> Result<Arc<Node>, Error> {
-    let found = ENGINES.write().known.remove(&handle.addr());
-    found.ok_or(Error::NoSuchEngine(handle.addr()))
+/// As of [`find`].
+pub(crate) fn take(handle: *mut c_void) -> Result<Arc<Node>, Failure> {
+    ENGINES.take(handle.addr() as u64)
 }
 
 #[cfg(test)]
@@ -191,19 +168,5 @@ mod tests {
         }
         assert!(arguments("P2PHANDSHAKE", "a b", "", 0).options("tcp", "").is_err());
         assert!(arguments(store, "a b", "", 0).options("tcp", "").is_err());
-    }
-
-    #[test]
-    fn engine_past_the_limit_is_refused() {
-        let node = || Arc::new(Node::new(arguments("P2PHANDSHAKE", "127.0.0.1", "", 0)));
-        let handles: Vec<_> = (0..ENGINES_MAX).map(|_| insert(node()).unwrap()).collect();
-        let error = insert(node()).unwrap_err();
-        assert!(matches!(error, Error::Limit { name: "ENGINES_MAX", .. }), "{error}");
-        for handle in handles {
-            find(handle).unwrap();
-            take(handle).unwrap();
-            assert!(find(handle).is_err() && take(handle).is_err());
-        }
-        insert(node()).and_then(take).unwrap();
     }
 }

@@ -1,10 +1,10 @@
 //! Functions of notifications.
 
 use crate::abi::NotifyMsg;
-use crate::input::{notification, place};
 use crate::node::find;
-use crate::outcome::{Error, code, run};
-use handfast_compat::Notification;
+use crate::outcome::{code, limit, no_such_segment, run};
+use handfast_compat::c::{place, text};
+use handfast_compat::{Failure, Notification, PerProcess};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -14,7 +14,11 @@ use std::ptr::null_mut;
 pub const NOTIFICATION_ARRAYS_MAX: usize = 65_536;
 
 /// Notifications of each array that has not been released, by its address.
-static ARRAYS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+static ARRAYS: PerProcess<Mutex<BTreeMap<usize, usize>>> = PerProcess::new();
+
+fn arrays() -> Result<&'static Mutex<BTreeMap<usize, usize>>, Failure> {
+    ARRAYS.get(Mutex::default)
+}
 
 /// Takes the notifications.
 ///
@@ -31,9 +35,9 @@ pub unsafe extern "C" fn getNotifsFromEngine(
         unsafe { size.write(0) };
         let node = find(engine)?;
         let engine = &node.running()?.engine;
-        if ARRAYS.lock().len() >= NOTIFICATION_ARRAYS_MAX {
+        if arrays()?.lock().len() >= NOTIFICATION_ARRAYS_MAX {
             let (name, cure) = ("NOTIFICATION_ARRAYS_MAX", "release notifications");
-            return Err(Error::Limit { name, max: NOTIFICATION_ARRAYS_MAX, cure });
+            return Err(limit(name, NOTIFICATION_ARRAYS_MAX, cure));
         }
         let taken = engine.take_notifications()?;
         if taken.is_empty() {
@@ -48,19 +52,35 @@ pub unsafe extern "C" fn getNotifsFromEngine(
     run("getNotifsFromEngine", get).unwrap_or(null_mut())
 }
 
-fn no_memory() -> Error {
-    Error::argument("no memory for notifications, which are lost")
+fn no_memory() -> Failure {
+    Failure::argument("no memory for notifications, which are lost")
+}
+
+/// Reads a notification.
+///
+/// # Safety
+/// As of [`text`], for both texts.
+pub(crate) unsafe fn notification(message: NotifyMsg) -> Result<Notification, Failure> {
+    // SAFETY: the caller's promise is passed on.
+    let (name, message) = unsafe {
+        (
+            text(message.name, "the notification's name")?,
+            text(message.msg, "the notification's msg")?,
+        )
+    };
+    Ok(Notification { name: name.to_owned(), message: message.to_owned() })
 }
 
 /// Copies notifications to memory of the C library.
-fn copy(all: &[Notification]) -> Result<*mut NotifyMsg, Error> {
+fn copy(all: &[Notification]) -> Result<*mut NotifyMsg, Failure> {
     // SAFETY: asks for zeroed memory.
     let array: *mut NotifyMsg = unsafe { libc::calloc(all.len(), size_of::<NotifyMsg>()) }.cast();
     if array.is_null() {
         return Err(no_memory());
     }
     for (place, notification) in all.iter().enumerate() {
-        let entry = NotifyMsg { name: text(&notification.name), msg: text(&notification.message) };
+        let entry =
+            NotifyMsg { name: c_text(&notification.name), msg: c_text(&notification.message) };
         // SAFETY: the array has so many entries.
         unsafe { array.add(place).write(entry) };
         if entry.name.is_null() || entry.msg.is_null() {
@@ -69,12 +89,12 @@ fn copy(all: &[Notification]) -> Result<*mut NotifyMsg, Error> {
             return Err(no_memory());
         }
     }
-    ARRAYS.lock().insert(array.addr(), all.len());
+    arrays()?.lock().insert(array.addr(), all.len());
     Ok(array)
 }
 
 /// Copies text up to its first null byte.
-fn text(text: &str) -> *mut c_char {
+fn c_text(text: &str) -> *mut c_char {
     let length = text.bytes().position(|byte| byte == 0).unwrap_or(text.len());
     // SAFETY: reads so many bytes of the text.
     unsafe { libc::strndup(text.as_ptr().cast(), length) }
@@ -103,7 +123,7 @@ pub extern "C" fn freeNotifsMsgBuf(array: *mut NotifyMsg, size: c_int) -> c_int 
         if array.is_null() {
             return Ok(());
         }
-        let mut arrays = ARRAYS.lock();
+        let mut arrays = arrays()?.lock();
         match arrays.get(&array.addr()) {
             Some(count) if c_int::try_from(*count) == Ok(size) => {
                 arrays.remove(&array.addr());
@@ -112,8 +132,10 @@ pub extern "C" fn freeNotifsMsgBuf(array: *mut NotifyMsg, size: c_int) -> c_int 
                 unsafe { release(array, size as usize) };
                 Ok(())
             }
-            Some(count) => Err(Error::argument(format!("size is {size}: the array has {count}"))),
-            None => Err(Error::argument("msg is no array of getNotifsFromEngine, or is released")),
+            Some(count) => Err(Failure::argument(format!("size is {size}: the array has {count}"))),
+            None => {
+                Err(Failure::argument("msg is no array of getNotifsFromEngine, or is released"))
+            }
         }
     })
 }
@@ -133,8 +155,8 @@ pub unsafe extern "C" fn genNotifyInEngine(
         let running = node.running()?;
         // SAFETY: the caller's promise is passed on.
         let message = unsafe { notification(message)? };
-        let id = i64::try_from(segment).map_err(|_| Error::NoSuchSegment(-1))?;
+        let id = i64::try_from(segment).map_err(|_| no_such_segment(-1))?;
         let name = running.segments.lock().name(id)?;
-        Ok(running.engine.notify(&name, &message, &mut || false)?)
+        running.engine.notify(&name, &message, &mut || false)
     })
 }

@@ -1,8 +1,9 @@
 //! Functions that open segments.
 
-use crate::input::text;
 use crate::node::{Running, find};
-use crate::outcome::{Error, code, run};
+use crate::outcome::{code, run};
+use handfast_compat::Failure;
+use handfast_compat::c::text;
 use std::ffi::{c_char, c_int, c_void};
 
 /// Opens a segment.
@@ -35,7 +36,7 @@ pub unsafe extern "C" fn openSegmentNoCache(engine: *mut c_void, name: *const c_
     run("openSegmentNoCache", open).unwrap_or(-1)
 }
 
-fn open(running: &Running, name: &str) -> Result<i32, Error> {
+fn open(running: &Running, name: &str) -> Result<i32, Failure> {
     let known = running.segments.lock().id(name);
     if known == Some(crate::LOCAL_SEGMENT) {
         return Ok(crate::LOCAL_SEGMENT);
@@ -46,10 +47,10 @@ fn open(running: &Running, name: &str) -> Result<i32, Error> {
 
 /// # Safety
 /// As of [`text`].
-unsafe fn segment_name<'a>(name: *const c_char) -> Result<&'a str, Error> {
+unsafe fn segment_name<'a>(name: *const c_char) -> Result<&'a str, Failure> {
     // SAFETY: the caller's promise is passed on.
     match unsafe { text(name, "segment_name")? }.trim_start_matches('/') {
-        "" => Err(Error::argument("segment_name is empty")),
+        "" => Err(Failure::argument("segment_name is empty")),
         name => Ok(name),
     }
 }

@@ -1,7 +1,8 @@
 //! Ids of peers.
 
 use crate::abi::LOCAL_SEGMENT;
-use crate::outcome::Error;
+use crate::outcome::{limit, no_such_segment};
+use handfast_compat::Failure;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,13 +32,13 @@ impl Segments {
     ///
     /// # Errors
     /// [`SEGMENTS_MAX`].
-    pub(crate) fn insert(&mut self, name: &str) -> Result<i32, Error> {
+    pub(crate) fn insert(&mut self, name: &str) -> Result<i32, Failure> {
         if let Some(id) = self.id(name) {
             return Ok(id);
         }
         if self.names.len() >= SEGMENTS_MAX {
             let cure = "create another engine";
-            return Err(Error::Limit { name: "SEGMENTS_MAX", max: SEGMENTS_MAX, cure });
+            return Err(limit("SEGMENTS_MAX", SEGMENTS_MAX, cure));
         }
         let (id, name) = (self.names.len() as i32, Arc::<str>::from(name));
         self.names.push(name.clone());
@@ -46,10 +47,10 @@ impl Segments {
     }
 
     /// # Errors
-    /// [`Error::NoSuchSegment`].
-    pub(crate) fn name(&self, id: i64) -> Result<Arc<str>, Error> {
+    /// No segment has the id.
+    pub(crate) fn name(&self, id: i64) -> Result<Arc<str>, Failure> {
         let name = usize::try_from(id).ok().and_then(|place| self.names.get(place));
-        name.cloned().ok_or(Error::NoSuchSegment(id))
+        name.cloned().ok_or_else(|| no_such_segment(id))
     }
 
     /// The names of peers.
@@ -61,6 +62,7 @@ impl Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handfast_compat::Cause;
 
     #[test]
     fn segment_past_the_limit_is_refused() {
@@ -70,7 +72,8 @@ mod tests {
             assert_eq!(segments.insert(&number.to_string()).unwrap(), number as i32);
         }
         let error = segments.insert("one more").unwrap_err();
-        assert!(matches!(error, Error::Limit { name: "SEGMENTS_MAX", .. }), "{error}");
+        let is_limit = matches!(error.cause(), Cause::Limit { name: "SEGMENTS_MAX", .. });
+        assert!(is_limit, "{error}");
         assert_eq!(segments.insert("7").unwrap(), 7);
         assert_eq!(&*segments.name(7).unwrap(), "7");
         for unknown in [-1, SEGMENTS_MAX as i64, i64::MAX, i64::MIN] {

@@ -489,6 +489,37 @@ fn engine_without_discovery_starts_at_its_first_use() {
     assert!(unsafe { installTransport(engine.0, c"tcp".as_ptr(), null_mut()) }.is_null());
 }
 
+/// A child that is forked while a thread of its parent starts the engine is refused, and does not
+/// wait for that thread.
+#[test]
+fn child_of_a_fork_during_a_start_is_refused() {
+    let store = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/metadata", store.local_addr().unwrap());
+    let engine = Engine(create(&url, "node", "127.0.0.1", 0, 0));
+    let handle = engine.0.addr();
+    let address_of = |handle| {
+        let mut text = [0_u8; 64];
+        let engine = std::ptr::without_provenance_mut(handle);
+        // SAFETY: the buffer has so many bytes.
+        unsafe { getLocalIpAndPort(engine, text.as_mut_ptr().cast(), 64) }
+    };
+    std::thread::scope(|scope| {
+        let starting = std::thread::Builder::new();
+        let starting = starting.spawn_scoped(scope, move || address_of(handle)).unwrap();
+        // The start waits for an answer of the store.
+        let asked = store.accept().unwrap();
+        in_a_child(|| {
+            assert_eq!(address_of(handle), -1);
+            destroyTransferEngine(std::ptr::without_provenance_mut(handle));
+            // SAFETY: ends the child, which waits for it.
+            unsafe { libc::raise(libc::SIGTERM) };
+        });
+        drop(asked);
+        drop(store);
+        assert!(starting.join().unwrap() < 0);
+    });
+}
+
 /// Answers a metadata store's clients, and reports the method of each request.
 fn store() -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -531,6 +562,25 @@ fn serve(stream: TcpStream, methods: &mpsc::Sender<String>) -> Option<()> {
     }
 }
 
+/// Runs calls in a child of a fork, which SIGTERM ends.
+fn in_a_child(calls: impl FnOnce()) {
+    // SAFETY: the child makes the calls, and waits for its end.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child if a call waits.
+        unsafe { libc::alarm(20) };
+        calls();
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGTERM, "{status}");
+}
+
 /// The other side of the next test: its engine is never destroyed.
 fn end_gracefully(role: &str) {
     let (role, store) = role.split_once(' ').unwrap();
@@ -542,43 +592,43 @@ fn end_gracefully(role: &str) {
     assert_eq!(registered, 0);
     enableGracefulShutdown(engine);
     enableGracefulShutdown(engine);
+    if role == "twice" {
+        in_a_child(|| {
+            let engine = create(store, "child", "127.0.0.1", 0, 1);
+            enableGracefulShutdown(engine);
+            enableGracefulShutdown(engine);
+            // SAFETY: ends the child, which waits for it.
+            unsafe { libc::raise(libc::SIGTERM) };
+        })
+    }
     if role == "forked" {
-        // SAFETY: the child waits for its end alone.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            loop {
-                // SAFETY: waits for a signal.
-                unsafe { libc::pause() };
-            }
-        }
-        let mut status = 0;
-        // SAFETY: ends the child, and waits for it.
-        unsafe {
-            libc::kill(child, libc::SIGTERM);
-            assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        }
-        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGTERM);
+        // SAFETY: ends the child.
+        in_a_child(|| assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0));
     }
     say("ready");
     wait_for_end_of_input();
 }
 
 /// After `enableGracefulShutdown` the engine leaves its store at exit, and on a signal, which then
-/// ends the process as ever. A child's signal is not taken for its parent's.
+/// ends the process as ever. A child's signal is not taken for its parent's, and a child can enable
+/// it for an engine of its own.
 #[test]
 fn process_with_graceful_shutdown_leaves_the_store() {
     let this = "process_with_graceful_shutdown_leaves_the_store";
     if let Ok(role) = std::env::var(ROLE) {
         return end_gracefully(&role);
     }
-    for (role, signal) in [("alone", libc::SIGTERM), ("alone", libc::SIGINT), ("forked", 0)] {
+    for (role, signal) in
+        [("alone", libc::SIGTERM), ("alone", libc::SIGINT), ("forked", 0), ("twice", 0)]
+    {
         let (store, methods) = store();
         let mut process = again(&format!("{role} {store}"), this);
         let process = &mut process.0;
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let input = process.stdin.take();
         assert_eq!(said(&mut lines), "ready");
-        assert!(methods.try_iter().all(|method| method != "DELETE"), "it is in the store");
+        let has_left = methods.try_iter().any(|method| method == "DELETE");
+        assert_eq!(has_left, role == "twice", "only a child has left the store");
         // SAFETY: signals a child of this test.
         assert_eq!(unsafe { libc::kill(process.id() as libc::pid_t, signal) }, 0);
         let _open = input.filter(|_| signal != 0);

@@ -1,57 +1,17 @@
 //! The header and the library, as a C program finds them.
 
+mod toolchain;
+
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
+use toolchain::{built, functions, run, tool};
 
 const HEADER: &str = include_str!("../include/transfer_engine_c.h");
 const LIBRARY: &str = "libtransfer_engine.so";
 
-/// A library that cargo built with this test.
-fn built(name: &str) -> PathBuf {
-    // Links the crate, so that cargo builds it.
-    let _ = transfer_engine::ENGINES_MAX;
-    let binary = std::env::current_exe().unwrap();
-    let folder = binary.parent().unwrap();
-    let found = ["", "deps"].map(|place| folder.join(place).join(name));
-    found.into_iter().find(|path| path.exists()).expect("cargo built the library")
-}
-
 fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A tool of the system, or `None` with a line that is counted.
-fn tool(name: &str) -> Option<Command> {
-    let found = Command::new(name).arg("--version").stdout(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
-        return Some(Command::new(name));
-    }
-    eprintln!("skipped: no C compiler: {name} is not installed");
-    None
-}
-
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let (out, errors) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {}\n{out}{errors}", output.status);
-    out
-}
-
-/// The names of functions in the header.
-fn declared() -> Vec<&'static str> {
-    let code = HEADER.split("*/").map(|it| it.split_once("/*").map_or(it, |(code, _)| code));
-    let declarations = code.flat_map(|code| code.split(';'));
-    let before = |statement: &'static str| {
-        let (head, _) = statement.split_once('(')?;
-        let head = head.trim();
-        let is_function = head.contains(' ') && !head.contains(['#', '{', '}']);
-        is_function.then(|| head.rsplit([' ', '*']).next().unwrap())
-    };
-    let mut names: Vec<_> = declarations.filter_map(before).collect();
-    names.sort_unstable();
-    names
 }
 
 /// The assertions in the header hold in both languages, without a warning.
@@ -72,7 +32,9 @@ fn header_compiles_as_c_and_as_cpp() {
 
 #[test]
 fn library_exports_the_functions_of_the_header_alone() {
-    let declared = declared();
+    // Links the crate, so that cargo builds it.
+    let _ = transfer_engine::ENGINES_MAX;
+    let declared = functions(HEADER);
     assert_eq!(declared.len(), 27, "{declared:?}");
     let Some(mut symbols) = tool("nm") else { return };
     let listed = run(symbols.args(["-D", "--defined-only"]).arg(built(LIBRARY)));

@@ -2,6 +2,7 @@
 
 use crate::engine::Request;
 use crate::failure::{Cause, Failure};
+use crate::handles::Handles;
 use handfast::RequestStatus;
 use parking_lot::Mutex;
 use std::borrow::Cow;
@@ -11,9 +12,6 @@ use tokio::sync::{Notify, watch};
 
 /// Maximum batches whose results have not been taken.
 pub const BATCHES_MAX: usize = 65_536;
-
-/// Bits of a number that are the slot.
-const SLOT_BITS: u32 = 20;
 
 /// The number of a batch: more than 0, less than 2^63, and never given again.
 pub type BatchId = u64;
@@ -261,48 +259,28 @@ impl Batch {
     }
 }
 
-struct Slot {
-    /// Number of batches that had the slot.
-    generation: u64,
-    batch: Option<Arc<Batch>>,
-}
-
 /// The batches whose results have not been taken.
-#[derive(Default)]
-pub(crate) struct Batches {
-    slots: Vec<Slot>,
-    free: Vec<usize>,
+pub(crate) struct Batches(Handles<Arc<Batch>>);
+
+impl Default for Batches {
+    fn default() -> Self {
+        let cure = "take the results of finished batches";
+        Self(Handles::new("BATCHES_MAX", BATCHES_MAX, cure))
+    }
 }
 
 impl Batches {
     /// # Errors
     /// [`BATCHES_MAX`].
     pub(crate) fn allocate(&mut self, capacity: usize) -> Result<(BatchId, Arc<Batch>), Failure> {
-        let place = match self.free.pop() {
-            Some(place) => place,
-            None if self.slots.len() == BATCHES_MAX => {
-                let cure = "take the results of finished batches";
-                let limit = Cause::Limit { name: "BATCHES_MAX", max: BATCHES_MAX, cure };
-                return Err(limit.into());
-            }
-            None => {
-                self.slots.push(Slot { generation: 0, batch: None });
-                self.slots.len() - 1
-            }
-        };
-        let slot = &mut self.slots[place];
-        slot.generation += 1;
         let batch = Arc::new(Batch::new(capacity));
-        slot.batch = Some(batch.clone());
-        Ok((slot.generation << SLOT_BITS | place as u64, batch))
+        Ok((self.0.insert(batch.clone())?, batch))
     }
 
     /// # Errors
     /// [`Cause::NoSuchBatch`].
     pub(crate) fn get(&self, id: BatchId) -> Result<Arc<Batch>, Failure> {
-        let place = (id & ((1 << SLOT_BITS) - 1)) as usize;
-        let slot = self.slots.get(place).filter(|slot| slot.generation == id >> SLOT_BITS);
-        slot.and_then(|slot| slot.batch.clone()).ok_or(Cause::NoSuchBatch(id).into())
+        self.0.get(id).cloned().ok_or(Cause::NoSuchBatch(id).into())
     }
 
     /// Forgets a finished batch.
@@ -313,9 +291,7 @@ impl Batches {
         if matches!(self.get(id)?.state(), BatchState::Pending) {
             return Err(Cause::Unfinished(id).into());
         }
-        let place = (id & ((1 << SLOT_BITS) - 1)) as usize;
-        self.slots[place].batch = None;
-        self.free.push(place);
+        self.0.remove(id);
         Ok(())
     }
 }

@@ -1,24 +1,27 @@
 //! The engine of the bindings.
 
+mod registration;
+
 use crate::batches::{BATCHES_MAX, BatchId, BatchState, Batches, Share};
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
-use crate::mapped::Mapped;
 use crate::options::Options;
+use crate::process::Process;
 use crate::regions::{LocalRegion, LocalRegions};
-use crate::runtime::{Process, runtime};
+use crate::runtime::runtime;
 use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
 use handfast::metadata::MetadataOptions;
-use handfast::mooncake::{MooncakeOptions, Notification};
+use handfast::mooncake::Notification;
 use handfast::rdma::RdmaOptions;
-use handfast::{Access, Direction, Engine, Memory, Remote, Segment, ServedSegment, Transfer};
+use handfast::{Direction, Engine, Memory, Remote, Segment, ServedSegment, Transfer};
+use handfast_environment::Ports;
 use handfast_metadata::{Credentials, Source};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::future::ready;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// Time that [`TransferEngine::unregister`] waits for transfers that use the memory.
@@ -28,6 +31,8 @@ pub const REQUESTS_MAX: usize = 8 << 20;
 /// Maximum names of peers.
 pub const PEERS_MAX: usize = 65_536;
 
+/// Tries to start at a port of a range.
+const PORT_TRIES_MAX: usize = 500;
 /// Requests that the engine takes at once.
 const REQUESTS_AT_ONCE: usize = 128 << 10;
 /// Tries to unregister memory of a call that failed, each for [`UNREGISTER_WAIT`].
@@ -78,39 +83,11 @@ impl TransferEngine {
     pub fn start(options: &Options) -> Result<Self, Failure> {
         let runtime = runtime()?;
         let process = Process::this();
-        let invalid = |error: handfast_metadata::StoreError| {
-            Failure::argument(format!("the metadata store cannot be used: {error}"))
-        };
-        let mut builder = Engine::builder()
-            .listen(&options.listen)
-            .advertise(&options.advertise)
-            .transport(options.transport)
-            .rdma(RdmaOptions::default().with(|it| it.devices = options.devices.clone()))
-            .mooncake(MooncakeOptions::default())
-            .adjust(|limits, _| {
-                limits.requests_per_batch_max = REQUESTS_AT_ONCE as u32;
-                limits.batches_max = BATCHES_MAX as u32;
-            });
-        if let Some(name) = &options.name {
-            builder = builder.name(name);
-        }
-        let user = std::env::var("ETCDCTL_USER").ok().filter(|_| is_etcd(&options.store));
-        let user = user.and_then(|it| it.split_once(':').map(|(a, b)| (a.into(), b.into())));
-        let credentials = Credentials { user, ..Credentials::default() };
-        let engine = outside(runtime, async move {
-            let builder = match options.store.open(credentials).map_err(invalid)? {
-                Some(store) => {
-                    let cluster_id = std::env::var("MC_METADATA_CLUSTER_ID").unwrap_or_default();
-                    let store = MetadataOptions::new(store);
-                    builder.metadata(store.with(|it| it.cluster_id = cluster_id))
-                }
-                None => builder,
-            };
-            let engine = builder.start().await?;
-            engine.publish().await?;
-            Ok::<_, Failure>(engine)
-        })??;
-        let warnings = warnings(&engine);
+        let started = at_ports(options.ports()?, async |port, data_port| {
+            start_at(options, port, data_port).await
+        });
+        let engine = outside(runtime, started)??;
+        let warnings = options.warnings().chain(warnings(&engine)).collect();
         let inner = Inner {
             engine,
             runtime,
@@ -144,136 +121,6 @@ impl TransferEngine {
     pub fn port(&self) -> u16 {
         let port = self.address().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         port.unwrap_or(0)
-    }
-
-    /// Registers memory: for transfers of this engine, and for peers, which may read and write it.
-    /// `location` is one of Mooncake's, such as `cpu:0`; any other has no effect. Blocks while RDMA
-    /// devices pin pages.
-    ///
-    /// # Safety
-    /// The bytes stay valid for reads and writes until [`TransferEngine::unregister`] has succeeded
-    /// for them or the engine is dropped, and no Rust reference to them exists meanwhile.
-    ///
-    /// # Errors
-    /// They are not writable memory of this process, overlap registered memory, or exceed a limit.
-    #[allow(unsafe_code)]
-    pub unsafe fn register(&self, address: u64, bytes: u64, location: &str) -> Result<(), Failure> {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { self.register_all(&[(address, bytes)], location) }
-    }
-
-    /// Registers memory at several places, or none of it.
-    ///
-    /// # Safety
-    /// As of [`TransferEngine::register`], for each place.
-    ///
-    /// # Errors
-    /// As of [`TransferEngine::register`].
-    #[allow(unsafe_code)]
-    pub unsafe fn register_all(
-        &self,
-        places: &[(u64, u64)],
-        location: &str,
-    ) -> Result<(), Failure> {
-        self.inner.process.check()?;
-        let mapped = Mapped::read()?;
-        for (address, bytes) in places {
-            mapped.check(*address, *bytes)?;
-        }
-        for (done, (address, bytes)) in places.iter().enumerate() {
-            let start = std::ptr::with_exposed_provenance_mut(*address as usize);
-            // SAFETY: the caller keeps the bytes valid while the block lives: `unregister` drops
-            // its last handle, and so does the engine's drop.
-            let memory = unsafe { Memory::from_raw(start, *bytes as usize, Arc::new(())) };
-            let memory = memory.map_err(handfast::Error::from).map_err(Failure::from);
-            let served = memory.and_then(|it| self.serve(LocalRegion::new(it), location));
-            if let Err(failure) = served {
-                for (address, _) in &places[..done] {
-                    // A peer may have found it already; without its registration that ends.
-                    let in_use = |ended: &Result<(), Failure>| {
-                        ended.as_ref().is_err_and(|it| matches!(it.cause(), Cause::InUse { .. }))
-                    };
-                    (0..ROLLBACK_TRIES).map(|_| self.unregister(*address)).find(|it| !in_use(it));
-                }
-                return Err(failure);
-            }
-        }
-        Ok(())
-    }
-
-    /// Registers memory for transfers of this engine alone: peers cannot reach it.
-    ///
-    /// # Safety
-    /// As of [`TransferEngine::register`].
-    ///
-    /// # Errors
-    /// As of [`TransferEngine::register`].
-    #[allow(unsafe_code)]
-    pub unsafe fn register_private(&self, address: u64, bytes: u64) -> Result<(), Failure> {
-        self.inner.process.check()?;
-        Mapped::read()?.check(address, bytes)?;
-        let start = std::ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the caller keeps the bytes valid while the block lives: `unregister` drops its
-        // last handle, and so does the engine's drop.
-        let memory = unsafe { Memory::from_raw(start, bytes as usize, Arc::new(())) };
-        let memory = memory.map_err(handfast::Error::from)?;
-        self.inner.regions.write().insert(LocalRegion::new(memory))
-    }
-
-    fn serve(&self, region: LocalRegion, location: &str) -> Result<(), Failure> {
-        let inner = &self.inner;
-        let memory = region.memory.clone();
-        let address = memory.address();
-        let name = format!("{address:016x}");
-        // Reserves the place; the lock is not held while pages are pinned.
-        inner.regions.write().insert(region)?;
-        let mut register = inner.engine.register(&name).access(Access::READ_WRITE).mooncake();
-        if let Some(location) =
-            Some(location).filter(|it| *it != "*").and_then(|it| it.parse().ok())
-        {
-            register = register.location(location);
-        }
-        let _entered = inner.runtime.enter();
-        let served = register.serve(memory.whole());
-        drop(memory);
-        match served {
-            Ok(served) => {
-                // Not while the lock is held: a drop releases pages.
-                let ended = inner.regions.write().set_served(address, served);
-                drop(ended);
-                Ok(())
-            }
-            Err(error) => {
-                inner.regions.write().discard(address);
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Ends the registration of the memory that begins at `address`, and waits until nothing of the
-    /// engine touches it any more.
-    ///
-    /// # Errors
-    /// [`Cause::NotRegistered`]; [`Cause::InUse`] when transfers use it for longer than
-    /// [`UNREGISTER_WAIT`]: peers do not reach it any more, and the call may be repeated.
-    pub fn unregister(&self, address: u64) -> Result<(), Failure> {
-        self.inner.process.check()?;
-        let served = self.inner.regions.write().begin_end(address)?;
-        let _entered = self.inner.runtime.enter();
-        drop(served);
-        let started = Instant::now();
-        while !self.inner.regions.write().remove_unused(address) {
-            if started.elapsed() >= UNREGISTER_WAIT {
-                return Err(Cause::InUse { address, waited: UNREGISTER_WAIT }.into());
-            }
-            std::thread::sleep(USE_INTERVAL);
-        }
-        Ok(())
-    }
-
-    /// Number of registered pieces of memory; 0 in a forked child.
-    pub fn registered(&self) -> usize {
-        self.inner.process.check().map_or(0, |()| self.inner.regions.read().len())
     }
 
     /// Moves bytes to or from a peer, and waits for the end. A notification is sent after the last
@@ -430,6 +277,19 @@ impl TransferEngine {
                 }
             }
         })?
+    }
+
+    /// Waits for the end of a batch for a limited time. A pending one goes on.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`].
+    pub fn wait_for(&self, id: BatchId, timeout: Duration) -> Result<BatchState, Failure> {
+        self.inner.process.check()?;
+        let batch = self.inner.batches.lock().get(id)?;
+        outside(self.inner.runtime, async {
+            let ended = tokio::time::timeout(timeout, batch.end_of_all()).await;
+            ended.unwrap_or(BatchState::Pending)
+        })
     }
 
     /// Cancels what is under way in a batch; it ends soon.
@@ -602,7 +462,7 @@ impl TransferEngine {
             let memory = Memory::zeroed(block).map_err(handfast::Error::from);
             let memory = memory.map_err(Failure::from).and_then(|memory| {
                 let region = LocalRegion::new(memory.clone()).managed();
-                self.serve(region, "*").map(|()| memory)
+                self.serve(region, &format!("{:016x}", memory.address()), "*").map(|()| memory)
             });
             let memory = memory.inspect_err(|_| self.inner.managed.lock().give_up(block))?;
             let address = memory.address();
@@ -691,7 +551,7 @@ impl Inner {
         }
         let requests = shares.iter().flat_map(|share| share.requests.iter());
         let bytes = requests.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
-        let timeout = timeout.unwrap_or(self.timeout + Duration::from_nanos(bytes));
+        let timeout = timeout.unwrap_or(self.timeout.saturating_add(Duration::from_nanos(bytes)));
         let mut batches = Vec::with_capacity(shares.len());
         for share in shares {
             let segment = interruptible(self.peer(share.peer), interrupt).await??;
@@ -742,6 +602,69 @@ impl Inner {
     }
 }
 
+/// Starts an engine at a port of the range in the environment, if it has one. Another program may
+/// take a port between its choice and its use; then another one is chosen.
+async fn at_ports<T>(
+    mut ports: Option<Ports<'_>>,
+    mut start: impl AsyncFnMut(Option<u16>, Option<u16>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut tries = 0;
+    loop {
+        let mut take = || ports.as_mut().map(Ports::take).transpose();
+        let (port, data_port) = (take()?, take()?);
+        tries += 1;
+        match start(port, data_port).await {
+            Err(failure) if port.is_some() && tries < PORT_TRIES_MAX && is_of_port(&failure) => {}
+            started => return started,
+        }
+    }
+}
+
+fn is_of_port(failure: &Failure) -> bool {
+    failure.engine_error().is_some_and(|error| error.stage() == handfast::Stage::Listen)
+}
+
+async fn start_at(
+    options: &Options,
+    port: Option<u16>,
+    data_port: Option<u16>,
+) -> Result<Engine, Failure> {
+    let environment = &options.environment;
+    let rdma = environment.rdma(RdmaOptions::default()).with(|it| {
+        it.devices = options.devices.clone();
+        it.matrix = options.matrix.clone();
+    });
+    let mooncake = environment.mooncake();
+    let mooncake = mooncake.with(|it| it.data_port = data_port.unwrap_or(it.data_port));
+    let mut builder = environment
+        .bounds(Engine::builder())
+        .listen(&options.listen_at(port))
+        .advertise(&options.advertise)
+        .transport(options.transport)
+        .rdma(rdma)
+        .mooncake(mooncake)
+        .adjust(|limits, _| {
+            limits.requests_per_batch_max = REQUESTS_AT_ONCE as u32;
+            limits.batches_max = BATCHES_MAX as u32;
+        });
+    if let Some(name) = &options.name {
+        builder = builder.name(name);
+    }
+    let invalid = |error: handfast_metadata::StoreError| {
+        Failure::argument(format!("the metadata store cannot be used: {error}"))
+    };
+    let credentials = match options.store {
+        Source::Etcd(_) => environment.etcd_credentials()?,
+        _ => Credentials::default(),
+    };
+    if let Some(store) = options.store.open(credentials).map_err(invalid)? {
+        builder = builder.metadata(environment.metadata(MetadataOptions::new(store)));
+    }
+    let engine = builder.start().await?;
+    engine.publish().await?;
+    Ok(engine)
+}
+
 /// Returns the devices near each memory of this machine, as JSON in Mooncake's form.
 ///
 /// # Errors
@@ -752,10 +675,6 @@ pub fn topology() -> Result<String, Failure> {
     Ok(machine.matrix().to_json())
 }
 
-fn is_etcd(store: &Source) -> bool {
-    matches!(store, Source::Etcd(_))
-}
-
 fn warnings(engine: &Engine) -> Vec<String> {
     let fallbacks = engine.fallbacks();
     let fallbacks = fallbacks.iter().map(|it| format!("lanes run over TCP: {}", it.reason()));
@@ -763,4 +682,37 @@ fn warnings(engine: &Engine) -> Vec<String> {
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
     let exposure = engine.exposure().map(|it| it.to_string());
     fallbacks.chain(devices).chain(exposure).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A port that another program takes before its use costs one try of those allowed.
+    #[test]
+    fn port_that_is_taken_before_its_use_is_left() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let held = taken.local_addr().unwrap().port();
+        let options = Options::of_mooncake("127.0.0.1", "P2PHANDSHAKE", "tcp", "").unwrap();
+        let ports = || Some(Ports::new("127.0.0.1", 20_000..=23_000));
+        let tried = |taken_times: usize| {
+            let mut tried = Vec::new();
+            let started = at_ports(ports(), async |port, _| {
+                tried.push(port.unwrap());
+                match tried.len() > taken_times {
+                    true => Ok(()),
+                    false => start_at(&options, Some(held), None).await.map(drop),
+                }
+            });
+            let started = outside(runtime().unwrap(), started).unwrap();
+            tried.dedup();
+            (started, tried.len())
+        };
+        assert!(matches!(tried(0), (Ok(()), 1)));
+        assert!(matches!(tried(2), (Ok(()), 3)));
+        let (failed, tries) = tried(PORT_TRIES_MAX);
+        assert!(is_of_port(&failed.unwrap_err()));
+        assert_eq!(tries, PORT_TRIES_MAX);
+    }
 }

@@ -57,6 +57,20 @@ pub enum Cause {
         /// Time waited.
         waited: Duration,
     },
+    /// No engine has the handle, or it is closed.
+    #[error("no engine has the handle {0:#x}: it never had, or the engine was closed before")]
+    NoSuchEngine(u64),
+    /// No peer has the handle, or it is closed.
+    #[error("no peer has the handle {0:#x}: open the peer with this engine")]
+    NoSuchPeer(u64),
+    /// The peer serves no segment of the name.
+    #[error("{peer} serves no segment '{name}': ask for a name that it serves")]
+    NoSuchSegment {
+        /// The name.
+        name: String,
+        /// The peer.
+        peer: String,
+    },
     /// No batch has the number, or it has been taken.
     #[error("no batch has the number {0}: it never had, or its result was taken before")]
     NoSuchBatch(u64),
@@ -76,13 +90,17 @@ pub enum Cause {
     /// The engine was made before a fork, in another process.
     #[error("the engine belongs to the parent process: create one after the fork, in the child")]
     Forked,
+    /// The library panicked.
+    #[error("the library panicked, which is a bug of it: report what standard error shows")]
+    Panicked,
     /// The caller interrupted the call.
     #[error("the call was interrupted")]
     Interrupted,
 }
 
 impl Failure {
-    pub(crate) fn argument(text: impl Into<String>) -> Self {
+    /// The failure of an invalid argument.
+    pub fn argument(text: impl Into<String>) -> Self {
         Cause::Argument(text.into()).into()
     }
 
@@ -115,6 +133,9 @@ impl Failure {
             }
             Cause::Interrupted => "the transfer".into(),
             Cause::Argument(_) | Cause::Limit { .. } | Cause::Forked => "configuration".into(),
+            Cause::NoSuchEngine(_) | Cause::NoSuchPeer(_) => "configuration".into(),
+            Cause::NoSuchSegment { .. } => handfast::Stage::Metadata.to_string(),
+            Cause::Panicked => "unknown".into(),
         }
     }
 
@@ -153,10 +174,14 @@ impl Failure {
             Cause::NotRegistered { .. } => "not-registered",
             Cause::Overlap { .. } => "overlap",
             Cause::InUse { .. } => "in-use",
+            Cause::NoSuchEngine(_) => "no-such-engine",
+            Cause::NoSuchPeer(_) => "no-such-peer",
+            Cause::NoSuchSegment { .. } => "not-served",
             Cause::NoSuchBatch(_) => "no-such-batch",
             Cause::Unfinished(_) => "unfinished",
             Cause::Limit { .. } => "limit",
             Cause::Forked => "forked",
+            Cause::Panicked => "panicked",
             Cause::Interrupted => "cancelled",
         }
     }
@@ -181,6 +206,8 @@ impl Failure {
                 _ => -1,
             },
             Cause::Argument(_) | Cause::NoSuchBatch(_) | Cause::Forked | Cause::Interrupted => -1,
+            Cause::NoSuchEngine(_) | Cause::NoSuchPeer(_) | Cause::Panicked => -1,
+            Cause::NoSuchSegment { .. } => -1,
         }
     }
 }
@@ -201,6 +228,12 @@ fn worse(one: Remote, other: Remote) -> Remote {
         (Remote::Indeterminate, _) | (_, Remote::Indeterminate) => Remote::Indeterminate,
         (Remote::Fenced, _) | (_, Remote::Fenced) => Remote::Fenced,
         (Remote::Untouched, Remote::Untouched) => Remote::Untouched,
+    }
+}
+
+impl From<handfast_environment::Invalid> for Failure {
+    fn from(invalid: handfast_environment::Invalid) -> Self {
+        Self::argument(invalid.to_string())
     }
 }
 

@@ -6,11 +6,14 @@
 #![deny(unsafe_code)]
 
 mod batches;
+pub mod c;
 mod engine;
 mod failure;
+mod handles;
 mod managed;
 mod mapped;
 mod options;
+mod process;
 mod regions;
 mod runtime;
 mod waiting;
@@ -22,6 +25,9 @@ pub use engine::{
 pub use failure::{Cause, Failure};
 pub use handfast::mooncake::Notification;
 pub use handfast::{Direction, Remote, ServedSegment};
+pub use handfast_environment::TIMEOUT_MIN;
+pub use handles::{ENGINES_MAX, Engines, Handles};
 pub use managed::{MANAGED_BYTES_MAX, MANAGED_CLASS_MIN};
-pub use options::{Options, TIMEOUT_DEFAULT, TIMEOUT_MIN};
+pub use options::{Options, TIMEOUT_DEFAULT};
+pub use process::{FORKS_MAX, PerProcess};
 pub use regions::LOCAL_REGIONS_MAX;

@@ -2,16 +2,19 @@
 
 use crate::failure::Failure;
 use handfast::TransportChoice;
+use handfast::topology::{MATRIX_BYTES_MAX, PriorityMatrix};
 use handfast_core::address::host_and_port;
+use handfast_environment::{Environment, Ports};
 use handfast_metadata::Source;
 use std::env;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 use std::time::Duration;
 
 /// Time limit of a transfer without `MC_TRANSFER_TIMEOUT`, as in Mooncake.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-/// Least value of `MC_TRANSFER_TIMEOUT`, as in Mooncake.
-pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
 /// The variable that chooses the transport for callers that cannot: `tcp`, `rdma` or `auto`.
 const TRANSPORT: &str = "HANDFAST_TRANSPORT";
@@ -32,8 +35,14 @@ pub struct Options {
     pub transport: TransportChoice,
     /// RDMA devices by name; empty for all usable ones.
     pub devices: Vec<String>,
+    /// Devices near each memory; `None` for what the machine reports.
+    pub matrix: Option<PriorityMatrix>,
     /// Time limit of a transfer, without the time for its bytes.
     pub timeout: Duration,
+    /// The variables.
+    pub environment: Environment,
+    /// Whether variables of Mooncake without an effect here are worth a warning.
+    is_of_mooncake: bool,
 }
 
 impl Options {
@@ -47,7 +56,10 @@ impl Options {
         protocol: &str,
         devices: &str,
     ) -> Result<Self, Failure> {
-        Self::with_transport(local_name, metadata, of_protocol(protocol)?, devices)
+        let environment = Environment::read_without_empty()?;
+        let transport = of_protocol(protocol, environment.forces_tcp())?;
+        let options = Self::with_transport(local_name, metadata, transport, devices, environment)?;
+        Ok(Self { is_of_mooncake: true, ..options })
     }
 
     /// Reads options whose transport is `tcp`, `rdma` or `auto`; `rdma` requires RDMA.
@@ -60,7 +72,9 @@ impl Options {
         transport: &str,
         devices: &str,
     ) -> Result<Self, Failure> {
-        Self::with_transport(local_name, metadata, choice("the transport", transport)?, devices)
+        let environment = Environment::read_without_empty()?;
+        let transport = choice("the transport", transport)?;
+        Self::with_transport(local_name, metadata, transport, devices, environment)
     }
 
     fn with_transport(
@@ -68,24 +82,69 @@ impl Options {
         metadata: &str,
         transport: TransportChoice,
         devices: &str,
+        environment: Environment,
     ) -> Result<Self, Failure> {
         let host = host_of(local_name)?;
         let store: Source = metadata.parse().map_err(|error| {
             Failure::argument(format!("the metadata server '{metadata}' is invalid: {error}"))
         })?;
         let name = (store != Source::Peers).then(|| local_name.to_owned());
-        let (listen, advertise) = place(&host)?;
+        let (listen, advertise) = place(environment.advertise().unwrap_or(&host))?;
         let devices = devices.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let devices: Vec<_> = devices.map(str::to_owned).collect();
+        let has_choice = devices.len() != 1 && transport != TransportChoice::Tcp;
+        let matrix = environment.matrix().filter(|_| has_choice);
         Ok(Self {
             listen,
             advertise,
             name,
             store,
             transport,
-            devices: devices.map(str::to_owned).collect(),
-            timeout: timeout()?,
+            devices,
+            matrix: matrix.as_deref().map(read_matrix).transpose()?,
+            timeout: environment.transfer_timeout().unwrap_or(TIMEOUT_DEFAULT),
+            environment,
+            is_of_mooncake: false,
         })
     }
+
+    /// Ports to choose from, if the environment bounds them.
+    pub(crate) fn ports(&self) -> Result<Option<Ports<'_>>, Failure> {
+        let (range, host) = (self.environment.ports()?, self.listen.rsplit_once(':'));
+        Ok(range.zip(host).map(|(range, (host, _))| Ports::new(host, range)))
+    }
+
+    /// The listening address, with this port if one was chosen and none is given.
+    pub(crate) fn listen_at(&self, port: Option<u16>) -> String {
+        match (self.listen.strip_suffix(":0"), port) {
+            (Some(host), Some(port)) => format!("{host}:{port}"),
+            _ => self.listen.clone(),
+        }
+    }
+
+    /// Warnings of variables.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        let without_effect = self.environment.warnings_of_those_without_effect();
+        let without_effect = without_effect.filter(|_| self.is_of_mooncake);
+        self.environment.warnings().chain(without_effect)
+    }
+}
+
+fn read_matrix(path: &Path) -> Result<PriorityMatrix, Failure> {
+    let refused = |why: &dyn std::fmt::Display| {
+        Failure::argument(format!("{}, the file of MC_CUSTOM_TOPO_JSON: {why}", path.display()))
+    };
+    let read = || {
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        let mut text = String::new();
+        // One byte more than the limit, so that a longer file is refused.
+        File::open(path)?.take(MATRIX_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|error| refused(&error))?;
+    PriorityMatrix::parse(&text).map_err(|error| refused(&error))
 }
 
 /// Returns the host of `host`, `host:port` or `[host]:port`.
@@ -98,8 +157,6 @@ fn host_of(name: &str) -> Result<String, Failure> {
 /// Returns the address to listen at and the host to advertise. Peers may use another address of the
 /// machine than the one in the name, so a node listens at all of them, unless its name is local.
 fn place(host: &str) -> Result<(String, String), Failure> {
-    let said = variable("MC_TCP_BIND_ADDRESS");
-    let host = said.as_deref().unwrap_or(host);
     let address: Option<IpAddr> = host.parse().ok();
     match address {
         Some(address) if address.is_loopback() => Ok((at(host), host.to_owned())),
@@ -131,16 +188,12 @@ fn outward(unspecified: IpAddr) -> Result<String, Failure> {
     Ok(routed.map_or_else(|_| loopback.to_owned(), |address| address.ip().to_string()))
 }
 
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
-}
-
 /// Mooncake's callers name `rdma` by default, on machines without a device too.
-fn of_protocol(protocol: &str) -> Result<TransportChoice, Failure> {
-    if env::var_os("MC_FORCE_TCP").is_some() {
+fn of_protocol(protocol: &str, forces_tcp: bool) -> Result<TransportChoice, Failure> {
+    if forces_tcp {
         return Ok(TransportChoice::Tcp);
     }
-    if let Some(chosen) = variable(TRANSPORT) {
+    if let Some(chosen) = env::var(TRANSPORT).ok().filter(|value| !value.is_empty()) {
         return choice(TRANSPORT, &chosen);
     }
     match protocol {
@@ -160,18 +213,6 @@ fn choice(what: &str, transport: &str) -> Result<TransportChoice, Failure> {
         _ => Err(Failure::argument(format!("{what} is '{transport}': expected tcp, rdma or auto"))),
     }
 }
-
-fn timeout() -> Result<Duration, Failure> {
-    const NAME: &str = "MC_TRANSFER_TIMEOUT";
-    let Some(text) = variable(NAME) else { return Ok(TIMEOUT_DEFAULT) };
-    let seconds: u64 = text.trim().parse().map_err(|_| {
-        Failure::argument(format!("{NAME} is '{text}': expected a number of seconds"))
-    })?;
-    Ok(Duration::from_secs(seconds).clamp(TIMEOUT_MIN, TIMEOUT_MAX))
-}
-
-/// Greatest value of `MC_TRANSFER_TIMEOUT`: a day.
-const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
 #[cfg(test)]
 mod tests {

@@ -281,3 +281,65 @@ fn private_memory_is_out_of_reach_of_peers() {
     let error = user.transfer(owner.address(), &write, None, None, &mut never()).unwrap_err();
     assert_eq!(error.code(), -3, "{error}");
 }
+
+/// Names the part of a test in another process, whose environment is its own.
+const ROLE: &str = "HANDFAST_COMPAT_TEST_ROLE";
+
+/// Starts an engine in a process with these variables. Returns its port, or why it did not start.
+fn started_with(test: &str, variables: &[(&str, &str)]) -> Result<u16, String> {
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+    process.args(["--exact", test, "--nocapture"]).env(ROLE, "");
+    let output = process.envs(variables.iter().copied()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let told = text.lines().find_map(|line| line.split_once("> ")).expect(&text).1;
+    told.parse().map_err(|_| told.to_owned())
+}
+
+fn start_and_tell() {
+    let options = Options::of_mooncake("127.0.0.1", "P2PHANDSHAKE", "rdma", "");
+    match options.and_then(|options| TransferEngine::start(&options)) {
+        Ok(engine) => println!("> {}", engine.port()),
+        Err(failure) => println!("> {failure}"),
+    }
+}
+
+/// `MC_MIN_RPC_PORT` and `MC_MAX_RPC_PORT` bound the ports of an engine.
+#[test]
+fn ports_are_those_of_the_environment() {
+    if std::env::var_os(ROLE).is_some() {
+        return start_and_tell();
+    }
+    let start = |min: u16, max: u16| {
+        let (min, max) = (min.to_string(), max.to_string());
+        let ports = [("MC_MIN_RPC_PORT", &*min), ("MC_MAX_RPC_PORT", &*max)];
+        started_with("ports_are_those_of_the_environment", &ports)
+    };
+    // Below the ports that the system gives to others.
+    let first = 18_000 + (std::process::id() % 400) as u16 * 20;
+    let port = start(first, first + 19).unwrap();
+    assert!((first..first + 20).contains(&port), "{port}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let held = taken.local_addr().unwrap().port();
+    let refused = start(held, held).unwrap_err();
+    assert!(refused.contains(&format!("no port from {held} to {held}")), "{refused}");
+    let refused = start(first + 1, first).unwrap_err();
+    assert!(refused.contains("the first must not exceed the last"), "{refused}");
+}
+
+/// Variables of Mooncake are those of the command line: malformed ones are refused by name, and
+/// empty ones are not set.
+#[test]
+fn malformed_variables_are_refused() {
+    if std::env::var_os(ROLE).is_some() {
+        return start_and_tell();
+    }
+    let start = |name, value| started_with("malformed_variables_are_refused", &[(name, value)]);
+    for (name, value) in [("MC_MTU", "7"), ("MC_TRANSFER_TIMEOUT", "soon"), ("MC_GID_INDEX", "-1")]
+    {
+        let refused = start(name, value).unwrap_err();
+        assert!(refused.contains(name) && refused.contains(value), "{refused}");
+        start(name, "").unwrap();
+    }
+    let refused = start("MC_CUSTOM_TOPO_JSON", "/").unwrap_err();
+    assert!(refused.contains("MC_CUSTOM_TOPO_JSON: it is not a regular file"), "{refused}");
+}

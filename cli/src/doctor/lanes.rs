@@ -2,12 +2,12 @@
 
 use super::Doctor;
 use crate::cure;
-use crate::environment::Environment;
 use crate::runtime;
 use handfast::rdma::RdmaOptions;
 use handfast::{Access, Engine, Error, Memory, Registration, Side as Blamed, TransportChoice};
 use handfast_diagnosis::doctor::{LANE_BYTES, LaneFailure, LaneStep, Lanes, PacketClass};
 use handfast_diagnosis::{Side, ids};
+use handfast_environment::Environment;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};

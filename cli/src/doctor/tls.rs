@@ -1,8 +1,8 @@
 //! The doctor's connections to metadata services that use TLS.
 
 use super::Doctor;
-use crate::environment::Environment;
 use handfast_diagnosis::doctor::{Channel, Encrypt, Timed};
+use handfast_environment::Environment;
 use handfast_metadata::Tls;
 use std::io;
 

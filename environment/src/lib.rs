@@ -1,9 +1,10 @@
-//! Settings from the environment variables that users of Mooncake set.
+//! Settings from the environment variables that users of Mooncake set, and of etcdctl's.
 
 mod known;
+mod ports;
 
-use crate::failure::Failure;
-use crate::output;
+pub use ports::Ports;
+
 use handfast::Builder;
 use handfast::metadata::MetadataOptions;
 use handfast::mooncake::{MooncakeOptions, ProtocolVersion};
@@ -16,7 +17,6 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
-use tracing_subscriber::filter::LevelFilter;
 
 /// The form of a variable's value.
 #[derive(Clone, Copy)]
@@ -57,6 +57,9 @@ struct Variable {
     default: &'static str,
     what: &'static str,
 }
+
+/// Least timeout of a request, as in Mooncake.
+pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
@@ -124,8 +127,8 @@ const VARIABLES: [Variable; 28] = [
         default: "(not set)", what: "older name of MC_MIN_RPC_PORT, which precedes it" },
     Variable { name: "MC_MAX_PRC_PORT", values: Values::Number { min: 1_024, max: 65_535, unit: "" },
         default: "(not set)", what: "older name of MC_MAX_RPC_PORT, which precedes it" },
-    Variable { name: "MC_TRANSFER_TIMEOUT", values: Values::Number { min: 5, max: 86_400, unit: "s" },
-        default: "(none)", what: "timeout of a request of put and get without --timeout" },
+    Variable { name: "MC_TRANSFER_TIMEOUT", values: Values::Number { min: 0, max: 86_400, unit: "s" },
+        default: "(none)", what: "timeout of a request of put and get without --timeout; less than 5 s count as 5 s" },
     Variable { name: "ETCDCTL_USER", values: Values::User, default: "(none)",
         what: "name and password for an etcd" },
     Variable { name: "ETCDCTL_CACERT", values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the system's)",
@@ -136,34 +139,45 @@ const VARIABLES: [Variable; 28] = [
         what: "file with its key, without --metadata-key" },
 ];
 
+/// A variable is malformed, or contradicts another.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(String);
+
 /// The effective value and its origin.
 #[derive(Serialize)]
-pub(crate) struct Setting {
-    pub(crate) name: &'static str,
-    pub(crate) value: String,
+pub struct Setting {
+    /// The variable.
+    pub name: &'static str,
+    /// The value; a password is not shown.
+    pub value: String,
     /// `environment` or `default`.
-    pub(crate) source: &'static str,
-    pub(crate) accepts: String,
-    pub(crate) what: &'static str,
+    pub source: &'static str,
+    /// The accepted values.
+    pub accepts: String,
+    /// The effect.
+    pub what: &'static str,
 }
 
 /// A variable of Mooncake's without an effect here.
 #[derive(Serialize)]
-pub(crate) struct WithoutEffect {
-    pub(crate) name: &'static str,
+pub struct WithoutEffect {
+    /// The variable.
+    pub name: &'static str,
     /// Whether the environment has it.
-    pub(crate) set: bool,
+    pub set: bool,
     /// Its replacement, or the reason why it has none.
-    pub(crate) why: &'static str,
+    pub why: &'static str,
 }
 
 /// A set variable with the prefix of Mooncake's and an unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Unknown {
-    pub(crate) name: String,
+pub struct Unknown {
+    /// The variable.
+    pub name: String,
     /// The most similar known name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) nearest: Option<&'static str>,
+    pub nearest: Option<&'static str>,
 }
 
 impl fmt::Display for Unknown {
@@ -177,22 +191,32 @@ impl fmt::Display for Unknown {
 }
 
 /// The set variables, validated.
-pub(crate) struct Environment {
+#[derive(Clone, PartialEq, Eq)]
+pub struct Environment {
     set: BTreeMap<&'static str, String>,
     without_effect: Vec<String>,
     /// Sorted by name.
-    pub(crate) unknown: Vec<Unknown>,
+    pub unknown: Vec<Unknown>,
 }
 
 impl Environment {
-    pub(crate) fn read() -> Result<Self, Failure> {
-        let all = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
-        });
-        Self::of(all).map_err(Failure::Usage)
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// A value is malformed, or empty.
+    pub fn read() -> Result<Self, Invalid> {
+        Self::of(variables())
     }
 
-    fn of(all: impl Iterator<Item = (String, String)>) -> Result<Self, String> {
+    /// Reads the environment. Empty values are no values, except those of switches.
+    ///
+    /// # Errors
+    /// A value is malformed.
+    pub fn read_without_empty() -> Result<Self, Invalid> {
+        Self::of(variables().filter(|(name, value)| !value.is_empty() || is_switch(name)))
+    }
+
+    fn of(all: impl Iterator<Item = (String, String)>) -> Result<Self, Invalid> {
         let mut read = Self { set: BTreeMap::new(), without_effect: vec![], unknown: vec![] };
         for (name, value) in all {
             if let Some(variable) = VARIABLES.iter().find(|variable| variable.name == name) {
@@ -210,25 +234,23 @@ impl Environment {
         Ok(read)
     }
 
-    /// Warns of variables with the prefix of Mooncake's and an unknown name: after a typing error,
-    /// a limit would not apply.
-    pub(crate) fn warn(&self) {
-        for unknown in &self.unknown {
-            output::note(format_args!("warning: {unknown}"));
-        }
+    /// Warnings of variables with the prefix of Mooncake's and an unknown name: after a typing
+    /// error, a limit would not apply.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.unknown.iter().map(ToString::to_string)
     }
 
-    /// Warns of set variables of Mooncake's that have no effect here, with their replacement. For
-    /// nodes with Mooncake nodes as peers, whose users may rely on the effect.
-    pub(crate) fn warn_of_those_without_effect(&self) {
-        for name in &self.without_effect {
+    /// Warnings of set variables of Mooncake's that have no effect here, with their replacement.
+    /// For nodes with Mooncake nodes as peers, whose users may rely on the effect.
+    pub fn warnings_of_those_without_effect(&self) -> impl Iterator<Item = String> {
+        self.without_effect.iter().map(|name| {
             let why = why_without_effect(name).unwrap_or_default();
-            output::note(format_args!("warning: {name} sets nothing here: {why}"));
-        }
+            format!("{name} sets nothing here: {why}")
+        })
     }
 
     /// Returns Mooncake's variables without an effect here, set or not.
-    pub(crate) fn without_effect(&self) -> Vec<WithoutEffect> {
+    pub fn without_effect(&self) -> Vec<WithoutEffect> {
         let all = WITHOUT_EFFECT.iter().flat_map(|known| {
             known.names.iter().map(|name| WithoutEffect {
                 name,
@@ -240,7 +262,10 @@ impl Environment {
     }
 
     /// Returns the range of ports for options that accept any port.
-    pub(crate) fn ports(&self) -> Result<Option<RangeInclusive<u16>>, String> {
+    ///
+    /// # Errors
+    /// The first exceeds the last.
+    pub fn ports(&self) -> Result<Option<RangeInclusive<u16>>, Invalid> {
         let port = |name, old| {
             let port = self.number(name).or_else(|| self.number(old));
             port.and_then(|port| u16::try_from(port).ok())
@@ -252,19 +277,23 @@ impl Environment {
         let (min, max) = (min.unwrap_or(*PORTS.start()), max.unwrap_or(*PORTS.end()));
         match min <= max {
             true => Ok(Some(min..=max)),
-            false => Err(format!(
+            false => Err(Invalid(format!(
                 "{PORT_MIN} is {min} and {PORT_MAX} is {max}; the first must not exceed the last"
-            )),
+            ))),
         }
     }
 
-    /// Timeout of a request.
-    pub(crate) fn transfer_timeout(&self) -> Option<Duration> {
-        self.number("MC_TRANSFER_TIMEOUT").map(Duration::from_secs)
+    /// Timeout of a request, [`TIMEOUT_MIN`] at least.
+    pub fn transfer_timeout(&self) -> Option<Duration> {
+        let seconds = self.number("MC_TRANSFER_TIMEOUT");
+        seconds.map(|seconds| Duration::from_secs(seconds).max(TIMEOUT_MIN))
     }
 
     /// Credentials for an etcd.
-    pub(crate) fn etcd_credentials(&self) -> Result<Credentials, Failure> {
+    ///
+    /// # Errors
+    /// A certificate without its key, or a key alone.
+    pub fn etcd_credentials(&self) -> Result<Credentials, Invalid> {
         let text = |name| self.get(name).map(String::as_str);
         let path = |name| text(name).map(PathBuf::from);
         let identity = match (path(ETCD_CERTIFICATE), path(ETCD_KEY)) {
@@ -272,7 +301,7 @@ impl Environment {
             (None, None) => None,
             _ => {
                 let text = format!("{ETCD_CERTIFICATE} and {ETCD_KEY} go together");
-                return Err(Failure::Usage(text));
+                return Err(Invalid(text));
             }
         };
         let user = text("ETCDCTL_USER").and_then(|user| user.split_once(':'));
@@ -282,7 +311,8 @@ impl Environment {
         })
     }
 
-    pub(crate) fn settings(&self) -> Vec<Setting> {
+    /// Every variable with an effect.
+    pub fn settings(&self) -> Vec<Setting> {
         let setting = |variable: &Variable| {
             let set = self.set.get(variable.name);
             Setting {
@@ -296,25 +326,23 @@ impl Environment {
         VARIABLES.iter().map(setting).collect()
     }
 
-    pub(crate) fn forces_tcp(&self) -> bool {
+    /// Whether every lane is over TCP.
+    pub fn forces_tcp(&self) -> bool {
         self.get("MC_FORCE_TCP").is_some()
     }
 
     /// The advertised host.
-    pub(crate) fn advertise(&self) -> Option<&str> {
+    pub fn advertise(&self) -> Option<&str> {
         self.get("MC_TCP_BIND_ADDRESS").map(String::as_str)
     }
 
-    pub(crate) fn log_level(&self) -> Option<LevelFilter> {
-        Some(match self.get("MC_LOG_LEVEL")?.as_str() {
-            "TRACE" => LevelFilter::TRACE,
-            "INFO" => LevelFilter::INFO,
-            "WARNING" => LevelFilter::WARN,
-            _ => LevelFilter::ERROR,
-        })
+    /// The log level of standard error: `TRACE`, `INFO`, `WARNING` or `ERROR`.
+    pub fn log_level(&self) -> Option<&str> {
+        self.get("MC_LOG_LEVEL").map(String::as_str)
     }
 
-    pub(crate) fn mooncake(&self) -> MooncakeOptions {
+    /// Options for Mooncake nodes as peers.
+    pub fn mooncake(&self) -> MooncakeOptions {
         let default = MooncakeOptions::default();
         let lanes = self
             .number("MC_TCP_LANES_PER_PEER")
@@ -329,12 +357,14 @@ impl Environment {
         })
     }
 
-    pub(crate) fn metadata(&self, options: MetadataOptions) -> MetadataOptions {
+    /// Options of the metadata store.
+    pub fn metadata(&self, options: MetadataOptions) -> MetadataOptions {
         let cluster_id = self.get("MC_METADATA_CLUSTER_ID").cloned();
         options.with(|it| it.cluster_id = cluster_id.unwrap_or_default())
     }
 
-    pub(crate) fn rdma(&self, options: RdmaOptions) -> RdmaOptions {
+    /// Options of RDMA.
+    pub fn rdma(&self, options: RdmaOptions) -> RdmaOptions {
         let byte = |name| self.number(name).and_then(|number| u8::try_from(number).ok());
         let mtu = self.get("MC_MTU").and_then(|bytes| bytes.parse().ok());
         options.with(|it| {
@@ -351,11 +381,12 @@ impl Environment {
     }
 
     /// Returns the file with the NICs near each memory.
-    pub(crate) fn matrix(&self) -> Option<PathBuf> {
+    pub fn matrix(&self) -> Option<PathBuf> {
         self.get("MC_CUSTOM_TOPO_JSON").map(PathBuf::from)
     }
 
-    pub(crate) fn bounds(&self, builder: Builder) -> Builder {
+    /// Limits and times of an engine.
+    pub fn bounds(&self, builder: Builder) -> Builder {
         builder.adjust(|limits, timing| {
             if let Some(seconds) = self.number("MC_HANDSHAKE_CONNECT_TIMEOUT") {
                 timing.call_timeout = Duration::from_secs(seconds);
@@ -380,8 +411,18 @@ impl Environment {
     }
 }
 
+impl fmt::Debug for Environment {
+    /// Omits the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = |variable: &Variable| {
+            Some((variable.name, variable.shown(self.set.get(variable.name)?)))
+        };
+        f.debug_map().entries(VARIABLES.iter().filter_map(set)).finish()
+    }
+}
+
 impl Variable {
-    fn check(&self, value: &str) -> Result<(), String> {
+    fn check(&self, value: &str) -> Result<(), Invalid> {
         let good = match self.values {
             Values::Number { min, max, .. } => {
                 value.parse().is_ok_and(|number: u64| (min..=max).contains(&number))
@@ -396,7 +437,9 @@ impl Variable {
         let Self { name, values, .. } = self;
         match good {
             true => Ok(()),
-            false => Err(format!("{name} is '{}'; it must be {values}", self.shown(value))),
+            false => {
+                Err(Invalid(format!("{name} is '{}'; it must be {values}", self.shown(value))))
+            }
         }
     }
 
@@ -408,6 +451,17 @@ impl Variable {
             _ => value.to_owned(),
         }
     }
+}
+
+fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+    })
+}
+
+fn is_switch(name: &str) -> bool {
+    let is = |known: &Variable| known.name == name && matches!(known.values, Values::Set);
+    VARIABLES.iter().any(is)
 }
 
 /// Returns the most similar known variable, if one is similar enough.
@@ -422,7 +476,7 @@ fn nearest(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn of(set: &[(&str, &str)]) -> Result<Environment, String> {
+    fn of(set: &[(&str, &str)]) -> Result<Environment, Invalid> {
         Environment::of(set.iter().map(|(name, value)| ((*name).into(), (*value).into())))
     }
 
@@ -435,7 +489,7 @@ mod tests {
             (PORT_MIN, ["1024", "17000"], ["1023", "65536"], "1024 to 65535"),
             (PORT_MAX, ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
             ("MC_MAX_PRC_PORT", ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
-            ("MC_TRANSFER_TIMEOUT", ["5", "86400"], ["4", "86401"], "5 to 86400 s"),
+            ("MC_TRANSFER_TIMEOUT", ["0", "86400"], ["-1", "86401"], "0 to 86400 s"),
             ("MC_HANDSHAKE_CONNECT_TIMEOUT", ["1", "3599"], ["0", "3600"], "1 to 3599 s"),
             ("MC_IB_PORT", ["1", "255"], ["0", "256"], "1 to 255"),
             ("MC_GID_INDEX", ["0", "255"], ["-1", "256"], "0 to 255"),
@@ -456,7 +510,7 @@ mod tests {
                 assert!(of(&[(name, value)]).is_ok(), "{name}={value}");
             }
             for value in wrong.into_iter().chain(["4 apples".repeat(99).as_str()]) {
-                let refused = of(&[(name, value)]).err().expect(name);
+                let refused = of(&[(name, value)]).expect_err(name).to_string();
                 assert!(refused.contains(name) && refused.contains(range), "{refused}");
             }
         }
@@ -493,6 +547,15 @@ mod tests {
             (Some("environment"), Some("default"))
         );
         assert_eq!(settings.len(), VARIABLES.len());
+    }
+
+    /// As in Mooncake, a short timeout is the shortest.
+    #[test]
+    fn timeout_has_a_minimum() {
+        let timeout = |seconds| of(&[("MC_TRANSFER_TIMEOUT", seconds)]).unwrap().transfer_timeout();
+        let seconds = |number| Some(Duration::from_secs(number));
+        assert_eq!([timeout("0"), timeout("5"), timeout("6")], [5, 5, 6].map(seconds));
+        assert_eq!(of(&[]).unwrap().transfer_timeout(), None);
     }
 
     #[test]
@@ -564,7 +627,7 @@ mod tests {
         assert_eq!(ports(&[]), Ok(None));
         assert_eq!(ports(&[(PORT_MIN, "16000")]), Ok(Some(16_000..=17_000)));
         assert_eq!(ports(&[(PORT_MIN, "20000"), (PORT_MAX, "20000")]), Ok(Some(20_000..=20_000)));
-        let wrong = ports(&[(PORT_MIN, "20001"), (PORT_MAX, "20000")]).unwrap_err();
+        let wrong = ports(&[(PORT_MIN, "20001"), (PORT_MAX, "20000")]).unwrap_err().to_string();
         assert!(wrong.contains("MC_MIN_RPC_PORT is 20001 and MC_MAX_RPC_PORT is 20000"), "{wrong}");
         assert!(ports(&[(PORT_MAX, "14999")]).is_err());
         let older = [("MC_MIN_PRC_PORT", "16000"), ("MC_MAX_PRC_PORT", "16001")];
@@ -581,11 +644,13 @@ mod tests {
             (ETCD_CERTIFICATE, "/c"),
         ]);
         let set = set.unwrap();
+        let shown = format!("{set:?}");
+        assert!(shown.contains("ann:...") && !shown.contains("secret"), "{shown}");
         let settings = set.settings();
         let shown = settings.iter().find(|it| it.name == "ETCDCTL_USER").unwrap();
         assert_eq!((&*shown.value, shown.source), ("ann:...", "environment"));
         assert!(set.etcd_credentials().is_err_and(|it| it.to_string().contains("go together")));
-        let wrong = of(&[("ETCDCTL_USER", "secret")]).err().unwrap();
+        let wrong = of(&[("ETCDCTL_USER", "secret")]).err().unwrap().to_string();
         assert!(wrong.contains("must be NAME:PASSWORD") && !wrong.contains("secret"), "{wrong}");
         let set =
             of(&[("ETCDCTL_USER", "ann:a:b"), (ETCD_CERTIFICATE, "/c"), (ETCD_KEY, "/k")]).unwrap();

@@ -1,24 +1,28 @@
 //! Free ports of the range set in the environment, for options that accept any port.
 
-use crate::failure::Failure;
+use crate::Invalid;
 use std::net::TcpListener;
 use std::ops::RangeInclusive;
 
 /// Free ports of a host, each offered once.
-pub(crate) struct Ports<'a> {
+pub struct Ports<'a> {
     host: &'a str,
     range: RangeInclusive<u16>,
     tried: u32,
 }
 
 impl<'a> Ports<'a> {
-    pub(crate) fn new(host: &'a str, range: RangeInclusive<u16>) -> Self {
+    /// Ports of a range, which [`Environment::ports`](crate::Environment::ports) returns.
+    pub fn new(host: &'a str, range: RangeInclusive<u16>) -> Self {
         Self { host, range, tried: 0 }
     }
 
     /// Returns a port that was free a moment ago. The first candidate depends on the process, so
     /// that concurrent starts seldom collide.
-    pub(crate) fn take(&mut self) -> Result<u16, Failure> {
+    ///
+    /// # Errors
+    /// Every port was offered, or is taken.
+    pub fn take(&mut self) -> Result<u16, Invalid> {
         let (first, count) = (u32::from(*self.range.start()), self.range.len() as u32);
         while self.tried < count {
             let port = first + (std::process::id() + self.tried) % count;
@@ -35,7 +39,7 @@ impl<'a> Ports<'a> {
             self.range.end(),
             self.host
         );
-        Err(Failure::Usage(text))
+        Err(Invalid(text))
     }
 }
 
