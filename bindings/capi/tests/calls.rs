@@ -1,0 +1,439 @@
+//! Calls as C programs make them, with good arguments and bad ones.
+#![allow(unsafe_code)]
+
+use handfast_capi::*;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::ptr::{null, null_mut};
+
+fn options() -> Options {
+    Options {
+        size: size_of::<Options>(),
+        name: c"127.0.0.1".as_ptr(),
+        metadata: null(),
+        transport: null(),
+        devices: null(),
+        timeout_ms: 0,
+    }
+}
+
+fn start(options: &Options) -> Result<u64, i32> {
+    let mut engine = 0;
+    // SAFETY: the texts are terminated, and the place is writable.
+    match unsafe { handfast_engine_start(options, &mut engine) } {
+        HANDFAST_OK => Ok(engine),
+        code => Err(code),
+    }
+}
+
+/// An engine, closed at the end of the test.
+struct Node(u64);
+
+impl Node {
+    fn new() -> Self {
+        Self(start(&options()).unwrap())
+    }
+
+    fn address(&self) -> CString {
+        let mut text = [c_char::MAX; 64];
+        // SAFETY: the buffer has so many bytes.
+        assert_eq!(unsafe { handfast_engine_address(self.0, text.as_mut_ptr(), text.len()) }, 0);
+        // SAFETY: the text is terminated.
+        unsafe { CStr::from_ptr(text.as_ptr()) }.to_owned()
+    }
+
+    /// Registers memory that the test keeps longer than the engine.
+    fn register(&self, memory: &mut [u8]) -> i32 {
+        // SAFETY: each test declares its memory before its engines.
+        unsafe { handfast_memory_register(self.0, memory.as_mut_ptr().cast(), memory.len()) }
+    }
+
+    fn serve(&self, name: &CStr, memory: &mut [u8]) -> i32 {
+        let start = memory.as_mut_ptr().cast();
+        // SAFETY: as above.
+        unsafe { handfast_memory_serve(self.0, name.as_ptr(), start, memory.len(), null()) }
+    }
+
+    fn open(&self, name: &CStr) -> Result<u64, i32> {
+        let mut peer = 0;
+        // SAFETY: the text is terminated, and the place is writable.
+        match unsafe { handfast_peer_open(self.0, name.as_ptr(), &mut peer) } {
+            HANDFAST_OK => Ok(peer),
+            code => Err(code),
+        }
+    }
+
+    fn segment(&self, peer: u64, name: &CStr) -> Result<Segment, i32> {
+        let mut segment = Segment { address: 0, bytes: 0, readable: 7, writable: 7 };
+        // SAFETY: as above.
+        match unsafe { handfast_peer_segment(self.0, peer, name.as_ptr(), &mut segment) } {
+            HANDFAST_OK => Ok(segment),
+            code => Err(code),
+        }
+    }
+
+    fn submit(&self, peer: u64, requests: &[Request]) -> Result<u64, i32> {
+        let mut batch = 0;
+        let (start, count) = (requests.as_ptr(), requests.len());
+        // SAFETY: so many requests can be read, and the place is writable.
+        match unsafe { handfast_batch_submit(self.0, peer, start, count, 0, &mut batch) } {
+            HANDFAST_OK => Ok(batch),
+            code => Err(code),
+        }
+    }
+
+    fn wait(&self, batch: u64, timeout_ms: u64) -> (i32, u64) {
+        let mut bytes = u64::MAX;
+        // SAFETY: the place is writable.
+        let code = unsafe { handfast_batch_wait(self.0, batch, timeout_ms, &mut bytes) };
+        (code, bytes)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        handfast_engine_close(self.0);
+    }
+}
+
+fn request(direction: u32, local: &mut [u8], remote: u64) -> Request {
+    let bytes = local.len() as u64;
+    Request { direction, reserved: 0, local: local.as_mut_ptr().cast(), remote, bytes }
+}
+
+/// The last error: its code, side and remote state, and its stage, cause and text.
+fn last_error() -> ((i32, i32, i32), [String; 3]) {
+    // SAFETY: a call failed before; the texts are terminated.
+    unsafe {
+        let error = handfast_last_error().read();
+        let text = |start| CStr::from_ptr(start).to_str().unwrap().to_owned();
+        ((error.code, error.side, error.remote), [error.stage, error.cause, error.text].map(text))
+    }
+}
+
+/// Bytes as they are now; engines have written them.
+fn bytes_of(memory: &[u8]) -> Vec<u8> {
+    std::hint::black_box(memory).to_vec()
+}
+
+#[test]
+fn batch_writes_and_reads_a_named_segment() {
+    let (mut here, mut there) = (vec![1_u8; 8_192], vec![2_u8; 8_192]);
+    let (user, owner) = (Node::new(), Node::new());
+    assert_eq!((user.register(&mut here), owner.serve(c"kv", &mut there)), (0, 0));
+    let peer = user.open(&owner.address()).unwrap();
+    let segment = user.segment(peer, c"kv").unwrap();
+    assert_eq!((segment.bytes, segment.readable, segment.writable), (8_192, 1, 1));
+    let (out, back) = here.split_at_mut(4_096);
+    let requests = [
+        request(HANDFAST_WRITE, out, segment.address),
+        request(HANDFAST_READ, back, segment.address + 4_096),
+        request(HANDFAST_WRITE, &mut [], 0),
+    ];
+    let batch = user.submit(peer, &requests).unwrap();
+    assert_eq!(user.wait(batch, HANDFAST_FOREVER), (HANDFAST_OK, 8_192));
+    assert_eq!(bytes_of(&here), [vec![1; 4_096], vec![2; 4_096]].concat());
+    assert_eq!(bytes_of(&there), [vec![1; 4_096], vec![2; 4_096]].concat());
+    let mut landed = [7; 3];
+    // SAFETY: so many numbers can be written.
+    unsafe {
+        assert_eq!(handfast_batch_landed(user.0, batch, landed.as_mut_ptr(), 3), HANDFAST_OK);
+        assert_eq!(landed, [4_096, 4_096, 0]);
+        let wrong = handfast_batch_landed(user.0, batch, landed.as_mut_ptr(), 2);
+        assert_eq!(wrong, HANDFAST_ARGUMENT);
+        assert_eq!(handfast_batch_status(user.0, batch, null_mut()), HANDFAST_OK);
+    }
+    assert_eq!(handfast_batch_cancel(user.0, batch), HANDFAST_OK);
+    assert_eq!(user.wait(batch, 1).0, HANDFAST_OK, "it had ended");
+    assert_eq!(handfast_batch_free(user.0, batch), HANDFAST_OK);
+    assert_eq!(handfast_batch_free(user.0, batch), HANDFAST_NO_SUCH_BATCH);
+    assert_eq!(handfast_peer_probe(user.0, peer), HANDFAST_OK);
+    assert_eq!(handfast_peer_fence(user.0, peer), HANDFAST_OK);
+    assert_eq!(user.segment(peer, c"vk"), Err(HANDFAST_NOT_SERVED));
+    let (_, [stage, cause, text]) = last_error();
+    assert_eq!((&*stage, &*cause), ("reading the segment descriptor", "not-served"));
+    assert!(text.contains("serves no segment 'vk'"), "{text}");
+    let start = here.as_mut_ptr().cast();
+    assert_eq!(handfast_memory_unregister(user.0, start), HANDFAST_OK);
+    assert_eq!(handfast_memory_unregister(user.0, start), HANDFAST_NOT_REGISTERED);
+}
+
+/// Engines, peers and batches that never existed, or are gone.
+#[test]
+fn handles_that_are_gone_fail() {
+    let gone = start(&options()).unwrap();
+    assert_eq!(handfast_engine_close(gone), HANDFAST_OK);
+    let mut out = [0_u64; 8];
+    let place = out.as_mut_ptr();
+    let text = c"127.0.0.1:1".as_ptr();
+    for engine in [0, 1, gone, gone + 1, gone + (1 << 58), u64::MAX] {
+        let unknown = HANDFAST_NO_SUCH_ENGINE;
+        // SAFETY: the texts are terminated, and the memory has room for each result.
+        unsafe {
+            assert_eq!(handfast_engine_close(engine), unknown);
+            assert_eq!(handfast_engine_address(engine, place.cast(), 64), unknown);
+            assert_eq!(handfast_engine_warnings(engine, place.cast(), 64), unknown);
+            assert_eq!(handfast_memory_register(engine, place.cast(), 8), unknown);
+            assert_eq!(handfast_memory_serve(engine, null(), place.cast(), 8, null()), unknown);
+            assert_eq!(handfast_memory_unregister(engine, place.cast()), unknown);
+            assert_eq!(handfast_peer_open(engine, text, place), unknown);
+            assert_eq!(handfast_peer_segment(engine, 1, text, place.cast()), unknown);
+            for peer in [handfast_peer_close, handfast_peer_probe, handfast_peer_fence] {
+                assert_eq!(peer(engine, 1), unknown);
+            }
+            assert_eq!(handfast_batch_submit(engine, 1, null(), 0, 0, place), unknown);
+            assert_eq!(handfast_batch_wait(engine, 1, 0, place), unknown);
+            assert_eq!(handfast_batch_status(engine, 1, place), unknown);
+            assert_eq!(handfast_batch_landed(engine, 1, place, 1), unknown);
+            assert_eq!(
+                [handfast_batch_cancel(engine, 1), handfast_batch_free(engine, 1)],
+                [unknown; 2]
+            );
+        }
+    }
+    let (user, owner) = (Node::new(), Node::new());
+    let peer = user.open(&owner.address()).unwrap();
+    let second = user.open(&owner.address()).unwrap();
+    assert_eq!(handfast_peer_close(user.0, peer), HANDFAST_OK);
+    assert_eq!(handfast_peer_probe(user.0, second), HANDFAST_OK);
+    for unknown in [0, peer, u64::MAX] {
+        for call in [handfast_peer_close, handfast_peer_probe, handfast_peer_fence] {
+            assert_eq!(call(user.0, unknown), HANDFAST_NO_SUCH_PEER);
+        }
+        assert_eq!(user.segment(unknown, c"kv"), Err(HANDFAST_NO_SUCH_PEER));
+        assert_eq!(user.submit(unknown, &[]), Err(HANDFAST_NO_SUCH_PEER));
+        assert_eq!(user.wait(unknown, 0).0, HANDFAST_NO_SUCH_BATCH);
+        assert_eq!(handfast_batch_cancel(user.0, unknown), HANDFAST_NO_SUCH_BATCH);
+    }
+    let empty = user.submit(second, &[]).unwrap();
+    assert_eq!((user.wait(empty, 0), handfast_batch_free(user.0, empty)), ((0, 0), 0));
+}
+
+/// NULL, text that is not UTF-8, and values that no call takes.
+#[test]
+fn malformed_arguments_fail() {
+    let mut memory = vec![0_u8; 4_096];
+    let (user, owner) = (Node::new(), Node::new());
+    let peer = user.open(&owner.address()).unwrap();
+    let start: *mut c_void = memory.as_mut_ptr().cast();
+    let mut out = 0;
+    // SAFETY: the texts are NULL or terminated; memory that is not the test's is refused.
+    unsafe {
+        for bad in [null(), c"\xff".as_ptr()] {
+            assert_eq!(handfast_peer_open(user.0, bad, &mut out), HANDFAST_ARGUMENT);
+            let segment = handfast_peer_segment(user.0, peer, bad, (&raw mut out).cast());
+            assert_eq!(segment, HANDFAST_ARGUMENT);
+        }
+        let bad = c"\xff".as_ptr();
+        assert_eq!(handfast_memory_serve(user.0, bad, start, 8, null()), HANDFAST_ARGUMENT);
+        assert_eq!(handfast_memory_serve(user.0, null(), start, 8, bad), HANDFAST_ARGUMENT);
+        assert_eq!(handfast_engine_start(null(), &mut out), HANDFAST_ARGUMENT);
+        assert_eq!(handfast_engine_start(&options(), null_mut()), HANDFAST_ARGUMENT);
+        assert_eq!(handfast_peer_open(user.0, c"h:1".as_ptr(), null_mut()), HANDFAST_ARGUMENT);
+        let segment = handfast_peer_segment(user.0, peer, c"kv".as_ptr(), null_mut());
+        assert_eq!(segment, HANDFAST_ARGUMENT);
+        let submit = |start, count, out| handfast_batch_submit(user.0, peer, start, count, 0, out);
+        assert_eq!(submit(null(), 1, &mut out), HANDFAST_ARGUMENT);
+        assert_eq!(submit(null(), usize::MAX, &mut out), HANDFAST_LIMIT);
+        assert_eq!(submit(null(), 0, null_mut()), HANDFAST_ARGUMENT);
+        for (start, bytes) in [(null_mut(), 8), (start, 0), (start, usize::MAX)] {
+            assert_eq!(handfast_memory_register(user.0, start, bytes), HANDFAST_ARGUMENT);
+        }
+        assert_eq!(handfast_memory_register(user.0, start, 4_096), HANDFAST_OK);
+        assert_eq!(handfast_memory_serve(user.0, null(), start, 8, null()), HANDFAST_OVERLAP);
+        let mut text = [0x7f_u8; 8];
+        let address = handfast_engine_address(user.0, text.as_mut_ptr().cast(), text.len());
+        assert_eq!((address, text), (HANDFAST_ARGUMENT, [0x7f; 8]));
+        assert_eq!(handfast_engine_address(user.0, null_mut(), 64), HANDFAST_ARGUMENT);
+    }
+    let good = request(HANDFAST_WRITE, &mut memory, 8);
+    let refused = |change: fn(&mut Request)| {
+        let mut changed = good;
+        change(&mut changed);
+        user.submit(peer, &[changed])
+    };
+    assert_eq!(refused(|it| it.direction = 2), Err(HANDFAST_ARGUMENT));
+    assert_eq!(refused(|it| it.reserved = 1), Err(HANDFAST_ARGUMENT));
+    assert_eq!(refused(|it| it.local = null_mut()), Err(HANDFAST_NOT_REGISTERED));
+    assert_eq!(refused(|it| it.bytes = u64::MAX), Err(HANDFAST_NOT_REGISTERED));
+    assert_eq!(refused(|_| {}), Err(HANDFAST_NOT_SERVED), "the peer serves nothing there");
+    let mut other = [0_u8; 64];
+    assert_eq!(owner.serve(c"kv", &mut other[..8]), HANDFAST_OK);
+    assert!(owner.serve(c"kv", &mut other[8..]) < 0, "the name is taken");
+    assert_eq!(owner.serve(c"vk", &mut other[8..]), HANDFAST_OK, "nothing was left of it");
+    handfast_engine_close(owner.0);
+}
+
+/// A batch without a limit of time, its own or the engine's.
+#[test]
+fn batch_may_have_no_limit_of_time() {
+    let mut memory = vec![1_u8; 8_192];
+    let user = Node(start(&Options { timeout_ms: HANDFAST_FOREVER, ..options() }).unwrap());
+    assert_eq!(user.serve(c"kv", &mut memory), HANDFAST_OK);
+    let peer = user.open(&user.address()).unwrap();
+    let (from, to) = memory.split_at_mut(4_096);
+    let requests = [request(HANDFAST_WRITE, from, to.as_mut_ptr().expose_provenance() as u64)];
+    let batch = user.submit(peer, &requests).unwrap();
+    assert_eq!(user.wait(batch, HANDFAST_FOREVER), (HANDFAST_OK, 4_096));
+    let mut batch = 0;
+    // SAFETY: the request can be read, and the place is writable.
+    let submitted = unsafe {
+        let (start, forever) = (requests.as_ptr(), HANDFAST_FOREVER);
+        handfast_batch_submit(user.0, peer, start, 1, forever, &mut batch)
+    };
+    assert_eq!(submitted, HANDFAST_OK);
+    assert_eq!(user.wait(batch, HANDFAST_FOREVER), (HANDFAST_OK, 4_096));
+}
+
+/// Options of programs that were compiled for another version.
+#[test]
+fn options_of_another_size_are_checked() {
+    #[repr(C)]
+    struct Longer(Options, u64);
+    for size in [0, 1, size_of::<Options>() - 1, 4_097, usize::MAX] {
+        assert_eq!(start(&Options { size, ..options() }), Err(HANDFAST_ARGUMENT));
+        assert!(last_error().1[2].contains("sizeof(handfast_options)"));
+    }
+    let longer = |field| Longer(Options { size: size_of::<Longer>(), ..options() }, field);
+    let started = start(&longer(0).0).map(|engine| handfast_engine_close(engine));
+    assert_eq!(started, Ok(HANDFAST_OK));
+    assert_eq!(start(&longer(1).0), Err(HANDFAST_ARGUMENT));
+    assert!(last_error().1[2].contains("does not know"));
+    for wrong in [
+        Options { name: null(), ..options() },
+        Options { name: c"".as_ptr(), ..options() },
+        Options { transport: c"pigeon".as_ptr(), ..options() },
+        Options { metadata: c"redis:/x".as_ptr(), ..options() },
+        Options { devices: c"\xff".as_ptr(), ..options() },
+    ] {
+        assert_eq!(start(&wrong), Err(HANDFAST_ARGUMENT));
+    }
+}
+
+/// A child of a fork is refused, and has an engine of its own.
+#[test]
+fn child_of_a_fork_starts_its_own_engine() {
+    let parent = Node::new();
+    // SAFETY: the child makes the calls of the test, and exits without destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child if a call waits.
+        unsafe { libc::alarm(20) };
+        let refused = handfast_engine_close(parent.0) == HANDFAST_FORKED
+            && parent.open(c"127.0.0.1:1") == Err(HANDFAST_FORKED);
+        let own = Node::new();
+        let works = own.0 != parent.0 && own.open(&own.address()).is_ok();
+        let closed = handfast_engine_close(own.0) == HANDFAST_OK;
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if refused && works && closed { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(handfast_engine_close(parent.0), HANDFAST_OK);
+}
+
+/// Names the part of a test in another process.
+const ROLE: &str = "HANDFAST_CAPI_TEST_ROLE";
+
+/// A process that serves memory, and ends with the test.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Other {
+    /// Returns the process and its address.
+    fn serving(test: &str) -> (Self, CString) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env(ROLE, "");
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut other = Self(child);
+        let mut lines = BufReader::new(other.0.stdout.take().unwrap()).lines();
+        let address = lines.find_map(|line| Some(line.unwrap().split_once("> ")?.1.to_owned()));
+        (other, CString::new(address.unwrap()).unwrap())
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = self.0.id() as libc::pid_t;
+        // SAFETY: signals a child of this test, and waits until it has stopped.
+        unsafe {
+            assert_eq!(libc::kill(pid, signal), 0);
+            if signal == libc::SIGSTOP {
+                assert_eq!(libc::waitpid(pid, &mut 0, libc::WUNTRACED), pid);
+            }
+        }
+    }
+}
+
+/// Serves memory until the input ends.
+fn serve() {
+    let mut memory = vec![0_u8; 1 << 20];
+    let owner = Node::new();
+    assert_eq!(owner.serve(c"kv", &mut memory), HANDFAST_OK);
+    writeln!(std::io::stdout().lock(), "> {}", owner.address().to_str().unwrap()).unwrap();
+    let _ = std::io::stdin().lock().read_line(&mut String::new());
+}
+
+/// While the peer is stopped a batch is pending; a cancelled one ends, and says so.
+#[test]
+fn batch_of_a_stopped_peer_is_pending_until_cancelled() {
+    let test = "batch_of_a_stopped_peer_is_pending_until_cancelled";
+    if std::env::var_os(ROLE).is_some() {
+        return serve();
+    }
+    let mut here = vec![1_u8; 1 << 20];
+    let user = Node::new();
+    assert_eq!(user.register(&mut here), HANDFAST_OK);
+    let (other, address) = Other::serving(test);
+    let peer = user.open(&address).unwrap();
+    let segment = user.segment(peer, c"kv").unwrap();
+    other.signal(libc::SIGSTOP);
+    let batch = user.submit(peer, &[request(HANDFAST_WRITE, &mut here, segment.address)]).unwrap();
+    assert_eq!(user.wait(batch, 1), (HANDFAST_PENDING, u64::MAX));
+    // SAFETY: no result is asked for.
+    assert_eq!(unsafe { handfast_batch_status(user.0, batch, null_mut()) }, HANDFAST_PENDING);
+    assert_eq!(handfast_batch_free(user.0, batch), HANDFAST_UNFINISHED);
+    assert_eq!(handfast_batch_cancel(user.0, batch), HANDFAST_OK);
+    let (code, landed) = user.wait(batch, HANDFAST_FOREVER);
+    assert_eq!((code, landed), (HANDFAST_CANCELLED, 0));
+    let ((code, _, remote), [stage, cause, _]) = last_error();
+    assert_eq!((code, &*stage, &*cause), (HANDFAST_CANCELLED, "the transfer", "cancelled"));
+    assert!(remote == HANDFAST_UNTOUCHED || remote == HANDFAST_INDETERMINATE, "{remote}");
+    assert_eq!(handfast_batch_free(user.0, batch), HANDFAST_OK);
+    other.signal(libc::SIGCONT);
+    assert_eq!(handfast_peer_fence(user.0, peer), HANDFAST_OK);
+    let batch = user.submit(peer, &[request(HANDFAST_WRITE, &mut here, segment.address)]).unwrap();
+    assert_eq!(user.wait(batch, HANDFAST_FOREVER), (HANDFAST_OK, 1 << 20));
+}
+
+/// A thread that waits gets an answer when another one closes the engine.
+#[test]
+fn close_ends_a_call_that_waits() {
+    if std::env::var_os(ROLE).is_some() {
+        return serve();
+    }
+    let mut here = vec![1_u8; 1 << 20];
+    let user = Node::new();
+    assert_eq!(user.register(&mut here), HANDFAST_OK);
+    let (other, address) = Other::serving("close_ends_a_call_that_waits");
+    let peer = user.open(&address).unwrap();
+    let segment = user.segment(peer, c"kv").unwrap();
+    other.signal(libc::SIGSTOP);
+    let batch = user.submit(peer, &[request(HANDFAST_WRITE, &mut here, segment.address)]).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = std::thread::Builder::new();
+        let waiting = waiting.spawn_scoped(scope, || user.wait(batch, HANDFAST_FOREVER).0);
+        assert_eq!(user.wait(batch, 1).0, HANDFAST_PENDING);
+        assert_eq!(handfast_engine_close(user.0), HANDFAST_OK);
+        assert!(waiting.unwrap().join().unwrap() < 0);
+    });
+    assert_eq!(handfast_batch_free(user.0, batch), HANDFAST_NO_SUCH_ENGINE);
+}
