@@ -25,7 +25,8 @@ static MODES: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_M
 static POSTS: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
 /// Completions that the tables have added to the queues of each device.
 static ADDED: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
-/// Calls that hold a copy of each device, and calls that wait for copies at the end of one's region.
+/// Posts of each device whose copy is held, and calls at the end of its regions that wait for
+/// copies.
 static HELD: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
 static ENDING: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
 /// Read-locked while bytes are copied. The memory of a region stays in use until they are.

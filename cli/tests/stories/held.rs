@@ -97,7 +97,8 @@ async fn fenced_at_last(segment: &Segment) {
     }
 }
 
-/// A write that is cancelled, dropped or late ends once, releases its memory last and costs no lane.
+/// A write that is cancelled, dropped or late ends once, releases its memory last and costs no
+/// lane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn given_up_write_releases_memory_and_keeps_its_lane() {
     let Some(link) = scripted_link(1) else { return };
@@ -167,9 +168,9 @@ async fn memory_is_held_until_the_device_is_done_with_it() {
     user.close().await;
 }
 
-/// The device ends what was posted of a write that is given up, though the process at the far end is
-/// stopped; where no packet is answered, only that process can say that nothing lands any more, and
-/// what arrives after that does not.
+/// The device ends what was posted of a write that is given up, though the process at the far end
+/// is stopped. Where no packet is answered, only that process can say that nothing lands any more,
+/// and what arrives after that does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_byte_of_a_given_up_write_lands_after_its_fence() {
     let Some(link) = scripted_link(14) else { return };

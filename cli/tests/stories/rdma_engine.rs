@@ -1,4 +1,5 @@
-//! The engine as a library over RDMA, on links of each story's own: what no process shows from outside.
+//! The engine as a library over RDMA, on links of each story's own: what no process shows from
+//! outside.
 //!
 //! These run after those of the program, which look at every NIC there is where they name none.
 
@@ -38,8 +39,8 @@ pub(crate) fn given_back_within(device: &str) -> Duration {
     NicConfig::of_profile(device, profile).patience(profile) + RETIRED_WITHIN
 }
 
-/// The timeout exponent and the retries of a scripted device: 33 ms. A packet arrives there at once,
-/// or waits for the story.
+/// The timeout exponent and the retries of a scripted device: 33 ms. A packet arrives there at
+/// once, or waits for the story.
 pub(crate) const SHORT_TIMER: (u8, u8) = (12, 1);
 /// More packets than those of a first slice.
 const SOME: u64 = 16;

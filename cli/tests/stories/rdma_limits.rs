@@ -1,5 +1,5 @@
-//! A device that has no more for a process: the kernel's cgroups bound what one may have of it, and a
-//! scripted device has few queue pairs.
+//! A device that has no more for a process: the kernel's cgroups bound what one may have of it, and
+//! a scripted device has few queue pairs.
 
 use crate::helpers::{Client, PROGRAM, Server, run};
 use crate::rdma_engine::{guest, pattern, start_at};

@@ -1,5 +1,5 @@
-//! The server of a put over RDMA is killed or stopped. Packets of the put are held then: it is under
-//! way, however fast the machine is.
+//! The server of a put over RDMA is killed or stopped. Packets of the put are held then: it is
+//! under way, however fast the machine is.
 
 use crate::held::{Held, scripted_link};
 use crate::helpers::{Client, Ended, Folder, MIB, Server};

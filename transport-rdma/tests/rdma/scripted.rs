@@ -324,8 +324,8 @@ fn instant_device_moves_bytes_and_refuses_wrong_key() {
     });
 }
 
-/// While an instant device copies, the peer's deregistration waits: the memory may be unmapped once it
-/// returns. A post after it finds no memory.
+/// While an instant device copies, the peer's deregistration waits: the memory may be unmapped once
+/// it returns. A post after it finds no memory.
 #[test]
 fn deregistration_waits_for_a_copy_of_the_peer() {
     on(&["mlx5"], "deregistration_waits_for_a_copy_of_the_peer", |fabric| {

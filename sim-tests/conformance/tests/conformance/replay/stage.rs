@@ -250,8 +250,8 @@ impl Stage {
         }
     }
 
-    /// An operation does not end by itself. Its call fails when the lane's next operation begins: the
-    /// backend performs one at a time.
+    /// An operation does not end by itself. Its call fails when the lane's next operation begins:
+    /// the backend performs one at a time.
     pub(crate) fn stall(&mut self, site: usize, id: OperationId) {
         if matches!(id.kind, OperationKind::Drain | OperationKind::Probe) {
             return;
