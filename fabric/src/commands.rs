@@ -33,6 +33,7 @@
 //! | `packets DEVICE` | packets that came to the device |
 //! | `queues DEVICE` | the number of completion queues |
 //! | `instant DEVICE [copying] [every NANOS]` | it answers posts at once, or at this rate |
+//! | `instant DEVICE copying held` | the same, and each copy waits for another mode |
 //! | `instant DEVICE off` | it answers as the tables do |
 //! | `laws` | a line for each broken law since the last time |
 use crate::convert::status;
@@ -303,7 +304,7 @@ fn questions(state: &State, words: &[&str]) -> Answer {
                 let whole = held.call.split_once('(').map_or(held.call, |(name, _)| name);
                 held.nic == nic && held.released.is_none() && [held.call, whole].contains(call)
             });
-            Ok(waits.count().to_string())
+            Ok((waits.count() as u64 + instant::waiting(nic, call)).to_string())
         }
         ["pairs", device] => {
             let mut text = String::new();

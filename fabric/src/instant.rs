@@ -7,14 +7,16 @@
 //! checked.
 
 use crate::devices::DEVICES_MAX;
-use crate::state::{State, lock};
+use crate::state::{State, lock, wait};
 use handfast_transport_sim::verbs::{Access, QpState};
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bits of a mode. The interval of a device's requests in nanoseconds stands above them.
 const ON: u64 = 1;
 const COPIES: u64 = 1 << 1;
-const INTERVAL_SHIFT: u32 = 2;
+const HOLDS: u64 = 1 << 2;
+const INTERVAL_SHIFT: u32 = 3;
 /// Longest interval between the completions of a device.
 const INTERVAL_NS_MAX: u64 = 1_000_000_000;
 
@@ -23,6 +25,12 @@ static MODES: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_M
 static POSTS: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
 /// Completions that the tables have added to the queues of each device.
 static ADDED: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
+/// Posts of each device whose copy is held, and calls at the end of its regions that wait for
+/// copies.
+static HELD: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
+static ENDING: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
+/// Read-locked while bytes are copied. The memory of a region stays in use until they are.
+static COPYING: RwLock<()> = RwLock::new(());
 /// Calls and commands that may have changed what a [`Path`] or a [`Region`] says.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 /// A test holds or fails something.
@@ -44,6 +52,11 @@ impl Mode {
     /// Whether bytes are copied.
     pub fn copies(self) -> bool {
         self.0 & COPIES != 0
+    }
+
+    /// Whether copies wait until another mode is set.
+    pub fn holds(self) -> bool {
+        self.0 & HOLDS != 0
     }
 
     /// Nanoseconds that the device takes for each request; 0 is at once.
@@ -169,6 +182,41 @@ pub fn region(nic: usize, key: u32, is_remote: bool) -> Option<Region> {
     })
 }
 
+/// Begins to copy. What a [`path`] and a [`region`] say at the present [`changes`] holds until the
+/// returned guard is dropped.
+pub fn copying() -> RwLockReadGuard<'static, ()> {
+    COPYING.read()
+}
+
+/// Waits while the mode of a device holds its copies.
+pub fn wait_while_held(nic: usize) {
+    let mut state = lock();
+    HELD[nic].fetch_add(1, Ordering::Relaxed);
+    while Mode::of(nic).is_some_and(Mode::holds) {
+        wait(&mut state);
+    }
+    HELD[nic].fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Notes that regions of a device have ended, and waits for the copies that may use them.
+pub(crate) fn on_regions_ended(nic: usize) {
+    on_change();
+    if COPYING.try_write().is_none() {
+        ENDING[nic].fetch_add(1, Ordering::Relaxed);
+        drop(COPYING.write());
+        ENDING[nic].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Calls of a device that wait: posts whose copy is held, and calls at the end of a region.
+pub(crate) fn waiting(nic: usize, call: &str) -> u64 {
+    match call {
+        "ibv_post_send" => HELD[nic].load(Ordering::Relaxed),
+        "ibv_dereg_mr" => ENDING[nic].load(Ordering::Relaxed),
+        _ => 0,
+    }
+}
+
 /// Signals a queue that was armed.
 pub fn signal(queue: u64) {
     lock().signal(queue);
@@ -222,13 +270,16 @@ pub(crate) fn set(nic: usize, words: &[&str]) -> Result<(), String> {
         match *word {
             "off" => mode = 0,
             "copying" => mode |= COPIES,
+            "held" => mode |= HOLDS,
             "every" => {
                 let interval = words.next().and_then(|word| word.parse::<u64>().ok());
                 let interval = interval.filter(|interval| *interval <= INTERVAL_NS_MAX);
                 let wanted = || format!("'every' needs at most {INTERVAL_NS_MAX} nanoseconds");
                 mode |= interval.ok_or_else(wanted)? << INTERVAL_SHIFT;
             }
-            other => return Err(format!("'{other}' is none of off, copying, every NANOSECONDS")),
+            other => {
+                return Err(format!("'{other}' is none of off, copying, held, every NANOSECONDS"));
+            }
         }
     }
     MODES[nic].store(mode, Ordering::Relaxed);

@@ -471,8 +471,24 @@ impl State {
 
     fn keep_broken_laws(&mut self) {
         for law in self.fabric.take_broken_laws() {
-            let law = self.named(law);
-            self.break_law(law);
+            let name = |nic: usize| self.listed[nic].name;
+            let text = match law {
+                Law::PostedOutsideRts { nic, number, state } => {
+                    format!("{} {number}: posted in {state}", name(nic))
+                }
+                Law::DroppedWork { nic, number, pieces } => {
+                    format!("{} {number}: {pieces} requests dropped", name(nic))
+                }
+                Law::Reset { nic, number } => format!("{} {number}: reset", name(nic)),
+                Law::Refused { nic, state, code } => {
+                    format!("{}: the step to {state} was refused with {code}", name(nic))
+                }
+                Law::Dropped { laws } => {
+                    self.laws_dropped += laws;
+                    continue;
+                }
+            };
+            self.break_law(text);
         }
     }
 
@@ -482,24 +498,9 @@ impl State {
         let mut laws = std::mem::take(&mut self.laws);
         let dropped = std::mem::take(&mut self.laws_dropped);
         if dropped > 0 {
-            laws.push(format!("{dropped} more laws are broken; {LAWS_MAX} are kept"));
+            laws.push(format!("{dropped} more laws are broken, and not kept"));
         }
         laws
-    }
-
-    fn named(&self, law: Law) -> String {
-        match law {
-            Law::PostedOutsideRts { nic, number, state } => {
-                format!("{} {number}: posted in {state}", self.listed[nic].name)
-            }
-            Law::DroppedWork { nic, number, pieces } => {
-                format!("{} {number}: {pieces} requests dropped", self.listed[nic].name)
-            }
-            Law::Reset { nic, number } => format!("{} {number}: reset", self.listed[nic].name),
-            Law::Refused { nic, state, code } => {
-                format!("{}: the step to {state} was refused with {code}", self.listed[nic].name)
-            }
-        }
     }
 }
 

@@ -298,7 +298,7 @@ impl World {
             Action::Answer(at) => self.deliver_answer(*at, step),
             Action::Operation(at) => self.operate(*at, true, step),
             Action::FailOperation(at) => self.operate(*at, false, step),
-            Action::StallOperation(at) => self.stall(*at),
+            Action::StallOperation(at) => self.stall(*at, step),
             Action::Timer(site, timer) => self.fire(*site, timer, step),
             Action::Broken(site, lifecycle) | Action::LaneError(site, lifecycle) => {
                 self.lane_error(*site, *lifecycle, step);

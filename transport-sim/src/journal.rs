@@ -25,6 +25,13 @@ pub enum JournalEntry {
         /// The report to the node.
         outcome: Outcome,
     },
+    /// An operation never ends, and later ones of its lifecycle do not wait for it.
+    Stalled {
+        /// The site.
+        site: usize,
+        /// The operation.
+        id: OperationId,
+    },
 }
 
 impl Step {

@@ -60,7 +60,7 @@ impl World {
     }
 
     /// Returns the NIC of a lifecycle.
-    pub(crate) fn nic_of_lane(&self, host: usize, lifecycle: Lifecycle) -> usize {
+    pub fn nic_of_lane(&self, host: usize, lifecycle: Lifecycle) -> usize {
         match self.fabric.of(host, lifecycle) {
             Some(qp) => qp.site,
             None => self.peer_of(host, lifecycle).map_or(host, |path| self.nic_of(host, path)),

@@ -26,7 +26,7 @@ pub use attributes::{Access, AddressVector, Attributes};
 pub use bytes::{Bytes, Mapped};
 pub use errors::{Call, Errno, VerbsError};
 pub use fabric::{Fabric, Nic, Rebirth};
-pub use laws::Law;
+pub use laws::{LAWS_MAX, Law};
 pub use objects::{
     AsyncEvent, Gid, GidKind, Keys, Packet, PacketBody, Queue, QueuePair, Receive, Refusal, Region,
     SendKind, Status, WorkCompletion, WorkRequest,

@@ -420,9 +420,10 @@ impl World {
         }
     }
 
-    pub(crate) fn stall(&mut self, index: usize) {
+    pub(crate) fn stall(&mut self, index: usize, step: &mut Step) {
         let pending = self.operations.remove(index);
         let id = pending.operation.id();
+        step.record(|| JournalEntry::Stalled { site: pending.site, id });
         if id.kind == OperationKind::Retire {
             self.stuck.push((pending.site, id.lifecycle));
         }

@@ -13,10 +13,16 @@ mod failures;
 #[path = "../../../engine/tests/stories/far.rs"]
 mod far;
 mod files;
+#[cfg(feature = "verbs")]
+mod held;
 mod helpers;
 #[cfg(feature = "verbs")]
 mod hosts;
 mod idle;
+#[cfg(feature = "verbs")]
+#[path = "../../../transport-rdma/tests/rdma/links.rs"]
+#[allow(dead_code, reason = "those of the backend use it too")]
+mod links;
 mod loss;
 #[cfg(feature = "verbs")]
 mod meeting;

@@ -1,12 +1,22 @@
 //! Stories over RDMA on scripted devices: several processes in a network of their own share them.
 
-use crate::helpers::{Folder, PROGRAM, run, skipped};
+use crate::helpers::{Folder, PROGRAM, again, run, skipped};
 use handfast_fabric_control::{Process, passed};
 use std::process::Command;
 
 /// The devices, their addresses on the loopback of the network, and the tests.
 const SCRIPT: &str = "ip link set lo up && ip address add 10.0.0.1/8 dev lo && \
                       ip address add 10.0.0.2/8 dev lo && exec \"$0\" \"$@\"";
+/// Links of stories, each with two devices.
+const LINKS: u32 = 20;
+/// Stories of the program over the two devices of the first link.
+const PROGRAM_STORIES: [&str; 1] = ["rdma::"];
+/// Stories of engines and of processes on links of their own.
+const LINK_STORIES: [&str; 4] = ["held::", "rdma_engine::", "rdma_loss::", "rdma_rails::"];
+/// A story of IPv6, for drivers without addresses of it.
+const FAMILIES: &str = "first_lane_announces_address_of_the_peers_family";
+/// Set in the process that has a test's devices.
+const STORIES: &str = "HANDFAST_STORIES";
 /// Stories that look at the kernel's files, or hide the library.
 const KERNEL: [&str; 5] = [
     "mooncake_rdma::",
@@ -16,18 +26,36 @@ const KERNEL: [&str; 5] = [
     "smoke_without_device_or_library_names_the_lack",
 ];
 
-/// Runs the stories of the program on two devices of a profile.
-fn stories_pass(profile: &str, except: &[&str], enough: usize) {
+/// Runs stories on two devices of a profile for each link, which a process of their own shares; at
+/// least `enough` pass.
+fn stories_pass(
+    (test, profile): (&str, &str),
+    links: u32,
+    (stories, except): (&[&str], &[&str]),
+    enough: usize,
+) {
     if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
         return skipped("it needs a network of its own");
     }
-    let devices = format!("rxe0={profile},rxe1={profile}:numbers_from=500");
-    let process = Process::shared(&devices).unwrap();
+    if std::env::var_os(STORIES).is_none() {
+        let ended = again(&format!("native::{test}"), STORIES, profile).output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout);
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() && text.contains("1 passed"), "{text}\n{errors}");
+        return;
+    }
+    let device = |number| {
+        // Equal numbers would hide a mix-up of both ends.
+        let from = if number % 2 == 1 { ":numbers_from=500" } else { "" };
+        format!("rxe{number}={profile}{from}")
+    };
+    let devices: Vec<String> = (0..2 * links).map(device).collect();
+    let process = Process::shared(&devices.join(",")).unwrap();
     let mut command = process.program("unshare".as_ref());
     command.args(["-rn", "sh", "-c", SCRIPT]).arg(std::env::current_exe().unwrap());
-    command.args(["rdma::", "--test-threads=1"]);
+    command.args(stories).arg("--test-threads=1");
     let passed = passed(&mut command, &[&KERNEL, except].concat());
-    let passed = passed.unwrap_or_else(|failed| panic!("{profile}:\n{failed}"));
+    let passed = passed.unwrap_or_else(|why| panic!("{profile}:\n{why}"));
     assert!(passed >= enough, "{profile}: {passed}");
 }
 
@@ -68,5 +96,57 @@ fn script_acts_on_the_devices_of_a_command() {
 /// The program's stories pass on soft-RoCE, as a table.
 #[test]
 fn program_stories_pass_on_rxe() {
-    stories_pass("rxe", &[], 8);
+    let test = ("program_stories_pass_on_rxe", "rxe");
+    stories_pass(test, 1, (&PROGRAM_STORIES, &[]), 8);
+}
+
+/// Runs the stories on links of a profile, except those named.
+fn link_stories_pass(test: &str, profile: &str, except: &[&str]) {
+    let enough = 14 - except.len();
+    stories_pass((test, profile), LINKS, (&LINK_STORIES, except), enough);
+}
+
+/// The reference NIC.
+#[test]
+fn link_stories_pass_on_mlx5() {
+    link_stories_pass("link_stories_pass_on_mlx5", "mlx5:ipv6", &[]);
+}
+
+/// eRDMA that ignores RESET and PSNs, and flushes no late post.
+#[test]
+fn link_stories_pass_on_erdma_compat() {
+    let test = "link_stories_pass_on_erdma_compat";
+    // Nothing stays registered with a driver that lets peers write to it.
+    let except = ["block_stays_registered_until_it_is_freed", FAMILIES];
+    link_stories_pass(test, "erdma-compat:retry_ms=2", &except);
+}
+
+/// The other profiles; nightly.
+mod every_profile {
+    use super::{FAMILIES, link_stories_pass};
+
+    /// The specification's device.
+    #[test]
+    fn link_stories_pass_on_strict() {
+        link_stories_pass("every_profile::link_stories_pass_on_strict", "strict:ipv6", &[]);
+    }
+
+    /// Soft-RoCE, as a table.
+    #[test]
+    fn link_stories_pass_on_rxe() {
+        link_stories_pass("every_profile::link_stories_pass_on_rxe", "rxe:ipv6", &[]);
+    }
+
+    /// A NIC on which RESET is an error.
+    #[test]
+    fn link_stories_pass_on_irdma() {
+        link_stories_pass("every_profile::link_stories_pass_on_irdma", "irdma:ipv6", &[]);
+    }
+
+    /// eRDMA whose RESET breaks the ring of the queue pair.
+    #[test]
+    fn link_stories_pass_on_erdma_rocev2() {
+        let test = "every_profile::link_stories_pass_on_erdma_rocev2";
+        link_stories_pass(test, "erdma-rocev2:retry_ms=2", &[FAMILIES]);
+    }
 }

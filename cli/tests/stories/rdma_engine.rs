@@ -1,28 +1,26 @@
-//! The engine as a library over RDMA, on wires of each story's own: what no process shows from outside.
+//! The engine as a library over RDMA, on links of each story's own: what no process shows from
+//! outside.
 //!
 //! These run after those of the program, which look at every NIC there is where they name none.
 
-use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server, skipped, until};
-use crate::wires::Wire;
+use crate::helpers::{MIB, PATIENCE, RecordedEngine, skipped, until};
+use crate::links::Link;
 use handfast::rdma::RdmaOptions;
 use handfast::{
-    Access, Builder, Cause, Engine, EngineTiming, Error, Memory, Registration, Remote, Segment,
-    Span, Transfer, TransportChoice,
+    Access, Builder, Cause, Engine, EngineTiming, Error, Memory, Registration, Segment, Span,
+    TransportChoice,
 };
 use handfast_fabric_control::{Fabric, is_scripted};
 use handfast_transport_rdma::{NicConfig, discover, root};
-use rustix::process::Signal;
 use std::fs;
 use std::future::IntoFuture;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-const BYTES: usize = 4 * MIB as usize;
-/// Of a throttled wire, in megabits per second: [`BYTES`] take eight seconds.
-const SLOW_MBIT: u32 = 4;
+pub(crate) const BYTES: usize = 4 * MIB as usize;
 /// Of memory that nobody but a story and its spans hold.
-const ONLY_HERE: usize = 1;
+pub(crate) const ONLY_HERE: usize = 1;
 /// Additional wait on a machine with emulated and shared processors. The stories without a device assert
 /// deadlines in simulated time.
 const SLACK: Duration = Duration::from_secs(30);
@@ -41,6 +39,12 @@ pub(crate) fn given_back_within(device: &str) -> Duration {
     NicConfig::of_profile(device, profile).patience(profile) + RETIRED_WITHIN
 }
 
+/// The timeout exponent and the retries of a scripted device: 33 ms. A packet arrives there at
+/// once, or waits for the story.
+pub(crate) const SHORT_TIMER: (u8, u8) = (12, 1);
+/// More packets than those of a first slice.
+const SOME: u64 = 16;
+
 /// Whether tests with two NICs can run here: in a guest, or with scripted ones.
 pub(crate) fn guest() -> Option<()> {
     if is_scripted() {
@@ -54,9 +58,9 @@ pub(crate) fn guest() -> Option<()> {
     (guest && has_nics).then_some(())
 }
 
-/// A wire for one test alone, where it can run.
-pub(crate) fn wire(number: u32) -> Option<Wire> {
-    guest().map(|()| Wire::new(number))
+/// A link for one test alone, where it can run.
+pub(crate) fn link(number: u32) -> Option<Link> {
+    guest().map(|()| Link::new(number))
 }
 
 /// A node that takes no calls.
@@ -65,50 +69,45 @@ pub(crate) async fn start_at(device: &str) -> RecordedEngine {
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
-fn builder(wire: &Wire, side: u32, address: Option<&str>) -> Builder {
+pub(crate) fn builder(device: String, address: Option<&str>) -> Builder {
     let address = address.map(|address| address.parse::<IpAddr>().unwrap());
     let rdma = RdmaOptions::default().with(|it| {
-        it.devices = vec![wire.device(side)];
-        it.address = address;
+        (it.devices, it.address) = (vec![device], address);
+        let (exponent, retries) = is_scripted().then_some(SHORT_TIMER).unzip();
+        (it.timeout_exponent, it.retries) = (exponent, retries);
     });
     // Long enough for a device that has given a silent peer up.
     let timing = EngineTiming::default().with(|it| it.close_timeout = Duration::from_millis(5_000));
     Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing)
 }
 
-async fn start(wire: &Wire, side: u32, address: Option<&str>, listens: bool) -> RecordedEngine {
-    let builder = builder(wire, side, address);
-    let listen = format!("{}:0", wire.ip(side));
-    RecordedEngine::start(if listens { builder.listen(&listen) } else { builder }).await
+/// A node at side 0.
+pub(crate) async fn start(link: &Link, address: Option<&str>) -> RecordedEngine {
+    RecordedEngine::start(builder(link.device(0), address)).await
 }
 
-/// A node at side 0 with 32 KiB under way on a lane at most, which take a throttled wire less than a
-/// tenth of a second: a write that is given up ends long before its lane would be ended for it.
-async fn start_shallow(wire: &Wire) -> RecordedEngine {
-    let builder = builder(wire, 0, None).adjust(|limits, _| {
-        limits.slice_bytes_max = 8 << 10;
-        limits.lane_depth = 4;
-    });
-    RecordedEngine::start(builder).await
-}
-
-/// A node at the far end of a wire that serves one segment.
-struct Owner {
+/// A node at the far end of a link that serves one segment.
+pub(crate) struct Owner {
     engine: RecordedEngine,
     memory: Memory,
     _served: Registration,
 }
 
 impl Owner {
-    async fn start(wire: &Wire, address: Option<&str>) -> Self {
-        let engine = start(wire, 1, address, true).await;
+    pub(crate) async fn start(link: &Link, address: Option<&str>) -> Self {
+        Self::start_on(link, link.device(1), address).await
+    }
+
+    async fn start_on(link: &Link, device: String, address: Option<&str>) -> Self {
+        let listen = format!("{}:0", link.ip(1));
+        let engine = RecordedEngine::start(builder(device, address).listen(&listen)).await;
         let memory = Memory::zeroed(BYTES).unwrap();
         let _served =
             engine.register("m").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
         Self { engine, memory, _served }
     }
 
-    async fn opened_by(&self, user: &Engine) -> Segment {
+    pub(crate) async fn opened_by(&self, user: &Engine) -> Segment {
         user.open(self.engine.address()).await.unwrap()
     }
 }
@@ -122,7 +121,7 @@ pub(crate) fn pattern(bytes: usize, seed: u8) -> Memory {
 }
 
 /// Writes a pattern and compares what is there.
-async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usize, seed: u8) {
+pub(crate) async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usize, seed: u8) {
     let block = pattern(bytes, seed);
     segment.write(&block.whole(), 0).timeout(PATIENCE).await.unwrap();
     assert_eq!(owner.memory.crc32c(0, bytes).unwrap(), block.crc32c(0, bytes).unwrap());
@@ -139,14 +138,6 @@ pub(crate) fn packets(device: &str) -> u64 {
     fs::read_to_string(format!("{counters}/rcvd_pkts")).unwrap().trim().parse().unwrap()
 }
 
-/// Submits a write, and waits until some of it has arrived.
-async fn under_way(segment: &Segment, span: &Span, wire: &Wire) -> Transfer {
-    let before = packets(&wire.device(1));
-    let transfer = segment.write(span, 0).timeout(PATIENCE).submit().await.unwrap();
-    until("packets arrive", || packets(&wire.device(1)) > before + 16);
-    transfer
-}
-
 /// Writes again and again until a write fails, and says why and after how long it did.
 async fn write_until_one_fails(segment: Segment, span: Span, limit: Duration) -> (Cause, Duration) {
     loop {
@@ -157,65 +148,20 @@ async fn write_until_one_fails(segment: Segment, span: Span, limit: Duration) ->
     }
 }
 
-/// An attempt that began while the server was stopped may fail after it goes on.
-async fn fenced_at_last(segment: &Segment) {
-    let since = Instant::now();
-    while let Err(error) = timeout(PATIENCE, segment.fence()).await.unwrap() {
-        assert!(since.elapsed() < PATIENCE, "{error}");
-    }
-}
-
 #[track_caller]
-fn cause(ended: Result<impl Sized, Error>) -> Cause {
+pub(crate) fn cause(ended: Result<impl Sized, Error>) -> Cause {
     match ended {
         Ok(_) => panic!("it succeeded"),
         Err(error) => error.cause().clone(),
     }
 }
 
-/// A write that is cancelled, dropped or late ends once, releases its memory last and costs no lane.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn given_up_write_releases_memory_and_keeps_its_lane() {
-    let Some(wire) = wire(1) else { return };
-    let (owner, user) = (Owner::start(&wire, None).await, start_shallow(&wire).await);
-    let segment = owner.opened_by(&user).await;
-    write_and_check(&segment, &owner, BYTES, 1).await;
-    let block = pattern(BYTES, 2);
-    let prepared = user.prepare(&block.whole()).await.unwrap();
-    let held = block.holders();
-
-    let throttle = wire.throttle(0, SLOW_MBIT);
-    let cancelled = under_way(&segment, &block.whole(), &wire).await;
-    cancelled.cancel();
-    assert_eq!(cause(timeout(PATIENCE, cancelled).await.unwrap()), Cause::Cancelled);
-    assert_eq!(block.holders(), held, "nothing reads it after the end");
-
-    drop(under_way(&segment, &block.whole(), &wire).await);
-    until("the memory is free", || block.holders() == held);
-
-    let late = segment.write(&block.whole(), 0).timeout(Duration::from_millis(100));
-    let late = timeout(PATIENCE, late.submit().await.unwrap()).await.unwrap();
-    assert_eq!(cause(late), Cause::DeadlinePassed);
-    assert_eq!(block.holders(), held);
-    drop(throttle);
-
-    // Longer than a slice that is wanted back may take before its lane is ended for it.
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    write_and_check(&segment, &owner, BYTES, 3).await;
-    let counters = user.counters();
-    assert_eq!((counters.rdma.lanes_failed, counters.rdma.lanes_retired), (0, 0));
-    assert_eq!(counters.life_cycle.published, 1, "the first lane is in use still");
-    drop(prepared);
-    until("the device forgets the memory", || block.holders() == ONLY_HERE);
-    user.close().await;
-}
-
 /// Only the first transfer from a block registers it, whichever bytes the others move, and a freed block
 /// is pinned no longer. A segment has a registration of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn block_stays_registered_until_it_is_freed() {
-    let Some(wire) = wire(19) else { return };
-    let (owner, user) = (Owner::start(&wire, None).await, start(&wire, 0, None, false).await);
+    let Some(link) = link(19) else { return };
+    let (owner, user) = (Owner::start(&link, None).await, start(&link, None).await);
     let segment = owner.opened_by(&user).await;
     let block = pattern(BYTES, 1);
     let mut known = None;
@@ -238,39 +184,11 @@ async fn block_stays_registered_until_it_is_freed() {
     user.close().await;
 }
 
-/// No slice ends on a wire that loses everything, until its lane is ended for it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_is_held_until_the_device_is_done_with_it() {
-    let Some(wire) = wire(18) else { return };
-    let (owner, user) = (Owner::start(&wire, None).await, start_shallow(&wire).await);
-    let segment = owner.opened_by(&user).await;
-    let block = pattern(BYTES, 2);
-    let _prepared = user.prepare(&block.whole()).await.unwrap();
-    for dropped in [false, true] {
-        write_and_check(&segment, &owner, BYTES, 1).await;
-        let held = block.holders();
-        let throttle = wire.throttle(0, SLOW_MBIT);
-        let transfer = under_way(&segment, &block.whole(), &wire).await;
-        throttle.lose_all();
-        if dropped {
-            drop(transfer);
-            assert!(block.holders() > held, "the device still reads what was dropped");
-            until("the memory is free", || block.holders() == held);
-        } else {
-            transfer.cancel();
-            assert!(block.holders() > held, "the device still reads it");
-            assert_eq!(cause(timeout(PATIENCE, transfer).await.unwrap()), Cause::Cancelled);
-            assert_eq!(block.holders(), held);
-        }
-    }
-    user.close().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_nic_ends_its_transfers_in_time_and_no_others() {
-    let (Some(cut), Some(whole)) = (wire(2), wire(3)) else { return };
+    let (Some(cut), Some(whole)) = (link(2), link(3)) else { return };
     let (a, b) = (Owner::start(&cut, None).await, Owner::start(&whole, None).await);
-    let (to_a, to_b) = (start(&cut, 0, None, false).await, start(&whole, 0, None, false).await);
+    let (to_a, to_b) = (start(&cut, None).await, start(&whole, None).await);
     let (severed, sound) = (a.opened_by(&to_a).await, b.opened_by(&to_b).await);
     write_and_check(&severed, &a, BYTES, 1).await;
     write_and_check(&sound, &b, 100_000, 1).await;
@@ -281,7 +199,7 @@ async fn cut_nic_ends_its_transfers_in_time_and_no_others() {
     let limit = Duration::from_millis(500);
     let caught = tokio::spawn(write_until_one_fails(severed.clone(), block.whole(), limit));
     let before = packets(&cut.device(1));
-    until("packets arrive", || packets(&cut.device(1)) > before + 16);
+    until("packets arrive", || packets(&cut.device(1)) > before + SOME);
     cut.down(1);
     let since = Instant::now();
     let mut seed = 2;
@@ -322,11 +240,12 @@ async fn cut_nic_ends_its_transfers_in_time_and_no_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_peer_delays_no_other_opening() {
-    let Some(wire) = wire(4) else { return };
-    let silent_at = wire.silent_address();
-    let sound = Owner::start(&wire, Some(&wire.ip(1))).await;
-    let silent = Owner::start(&wire, Some(&silent_at)).await;
-    let user = start(&wire, 0, None, false).await;
+    let Some(link) = link(4) else { return };
+    let (device, address) = link.silent();
+    let own = address.as_ref().map(|_| link.ip(1));
+    let sound = Owner::start(&link, own.as_deref()).await;
+    let silent = Owner::start_on(&link, device, address.as_deref()).await;
+    let user = start(&link, None).await;
     let (to_silent, to_sound) = (silent.opened_by(&user).await, sound.opened_by(&user).await);
     let block = pattern(10_000, 1);
     let waiting = tokio::spawn(to_silent.write(&block.whole(), 0).into_future());
@@ -344,12 +263,12 @@ async fn silent_peer_delays_no_other_opening() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_lane_announces_address_of_the_peers_family() {
-    let Some(wire) = wire(5) else { return };
-    wire.ipv6("fd00:5::");
+    let Some(link) = link(5) else { return };
+    let [ours, theirs] = link.ipv6();
     // Each of the two families is offered by one side alone, and announced second by the other.
-    for (at_owner, at_user) in [(None, Some("fd00:5::1")), (Some("fd00:5::2"), None)] {
-        let owner = Owner::start(&wire, at_owner).await;
-        let user = start(&wire, 0, at_user, false).await;
+    for (at_owner, at_user) in [(None, Some(&*ours)), (Some(&*theirs), None)] {
+        let owner = Owner::start(&link, at_owner).await;
+        let user = start(&link, at_user).await;
         let segment = owner.opened_by(&user).await;
         write_and_check(&segment, &owner, BYTES, 1).await;
         let ended = |engine: &Engine| engine.counters().life_cycle.ended;
@@ -357,52 +276,4 @@ async fn first_lane_announces_address_of_the_peers_family() {
         user.close().await;
         owner.engine.close().await;
     }
-}
-
-/// The device ends what was posted of a write that is given up, though the process at the far end is
-/// stopped; where the wire loses it all, only that process can say that nothing arrives any more.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_byte_of_a_given_up_write_lands_after_its_fence() {
-    let Some(wire) = wire(14) else { return };
-    let (at, device) = (format!("{}:0", wire.ip(1)), wire.device(1));
-    let options = ["--transport", "rdma", "--device", &device, "--memory", "m=4M"];
-    let server = Server::start_at(&at, &options);
-    let user = start_shallow(&wire).await;
-    let segment = user.open(&server.at("m")).await.unwrap();
-    let block = pattern(BYTES, 2);
-    // The device's own time for it is none of the write's.
-    let _prepared = user.prepare(&block.whole()).await.unwrap();
-    for lost in [false, true] {
-        segment.write(&pattern(BYTES, 1).whole(), 0).await.unwrap();
-        server.process.stop();
-        let throttle = wire.throttle(0, SLOW_MBIT);
-        let given_up = under_way(&segment, &block.whole(), &wire).await;
-        if lost {
-            throttle.lose_all();
-        }
-        given_up.cancel();
-        let error = timeout(PATIENCE, given_up).await.unwrap().unwrap_err();
-        println!("given up: {error}");
-        drop(throttle);
-        let expected = if lost { Remote::Indeterminate } else { Remote::Fenced };
-        assert_eq!(error.remote(), Some(expected), "{error}");
-        if lost {
-            let fenced = timeout(Duration::from_millis(200), segment.fence()).await;
-            assert!(
-                !matches!(fenced, Ok(Ok(()))),
-                "nothing is certain while the server is stopped"
-            );
-        }
-        server.process.signal(Signal::CONT);
-        fenced_at_last(&segment).await;
-        let landed = segment.checksum(0, BYTES as u64).await.unwrap();
-        segment.write(&pattern(BYTES, 3).whole(), 0).await.unwrap();
-        let sum = segment.checksum(0, BYTES as u64).await.unwrap();
-        assert_ne!(sum, landed);
-        for _ in 0..4 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            assert_eq!(segment.checksum(0, BYTES as u64).await.unwrap(), sum, "late bytes landed");
-        }
-    }
-    user.close().await;
 }

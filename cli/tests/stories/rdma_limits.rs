@@ -1,8 +1,11 @@
-//! A device that has no more for a process: the kernel's cgroups bound what one may have of it.
+//! A device that has no more for a process: the kernel's cgroups bound what one may have of it, and
+//! a scripted device has few queue pairs.
 
 use crate::helpers::{Client, PROGRAM, Server, run};
 use crate::rdma_engine::{guest, pattern, start_at};
-use handfast::{Memory, Segment};
+use crate::reregistered::on_devices;
+use handfast::rdma::RdmaOptions;
+use handfast::{Access, Engine, Memory, Segment, TransportChoice};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -77,6 +80,32 @@ async fn exhausted_device_evicts_the_longest_idle_lane() {
     for user in users {
         user.close().await;
     }
+}
+
+/// A device with the queue pairs of one lane gives them to each user in turn.
+#[test]
+fn full_device_evicts_the_longest_idle_lane() {
+    let test = "rdma_limits::full_device_evicts_the_longest_idle_lane";
+    on_devices("rxe0=mlx5,rxe1=mlx5:queue_pairs=2", test, async |_| {
+        let rdma = RdmaOptions::default().with(|it| it.devices = vec![DEVICE.to_owned()]);
+        let owner = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
+        let owner = owner.listen("127.0.0.1:0").start().await.unwrap();
+        let memory = Memory::zeroed(BYTES).unwrap();
+        let served = owner.register("m").access(Access::READ_WRITE).serve(memory.whole());
+        let _served = served.unwrap();
+        let users = [start_at("rxe0").await, start_at("rxe0").await];
+        for round in 0..2 {
+            for (user, seed) in users.iter().zip(1..) {
+                let segment = user.open(&format!("{}/m", owner.address())).await.unwrap();
+                write_and_check(&segment, 10 * round + seed).await;
+            }
+        }
+        assert!(owner.counters().life_cycle.ended >= 3, "each lane but the last was evicted");
+        for user in users {
+            user.close().await;
+        }
+        owner.close().await;
+    });
 }
 
 #[test]

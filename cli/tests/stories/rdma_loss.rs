@@ -1,80 +1,76 @@
-//! The server of a put over RDMA is killed or stopped, on a throttled wire of each story's own: the put
-//! is under way then, however fast the machine is.
+//! The server of a put over RDMA is killed or stopped. Packets of the put are held then: it is
+//! under way, however fast the machine is.
 
-use crate::helpers::{Client, Ended, Folder, MIB, Server, until};
+use crate::held::{Held, scripted_link};
+use crate::helpers::{Client, Ended, Folder, MIB, Server};
+use crate::links::Link;
 use crate::rdma::succeeded;
-use crate::rdma_engine::{packets, wire};
-use crate::wires::Wire;
 use rustix::process::Signal;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// In megabits per second: [`BYTES`] take four seconds.
-const SLOW_MBIT: u32 = 16;
 const BYTES: u64 = 8 * MIB;
-/// Packets of a fraction of it.
-const SOME: u64 = 256;
-/// A device tries a silent peer for 1.3 s; the rest is for emulated processors that others use.
+/// A device gives a silent peer up within 33 ms; the rest is for a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 
-fn options(wire: &Wire) -> [String; 6] {
-    ["--transport", "rdma", "--memory", "m=8M", "--device", &wire.device(1)].map(str::to_owned)
+fn options(link: &Link) -> [String; 6] {
+    ["--transport", "rdma", "--memory", "m=8M", "--device", &link.device(1)].map(str::to_owned)
 }
 
-fn serve(wire: &Wire) -> Server {
-    let options = options(wire);
-    Server::start_at(&format!("{}:0", wire.ip(1)), &options.each_ref().map(String::as_str))
+fn serve(link: &Link) -> Server {
+    let options = options(link);
+    Server::start_at(&format!("{}:0", link.ip(1)), &options.each_ref().map(String::as_str))
 }
 
 /// Runs a client at side 0.
-fn client(wire: &Wire, arguments: &[&str]) -> Client {
-    let rdma = ["--transport", "rdma", "--device", &wire.device(0)];
-    Client::start(&[arguments, &rdma].concat())
+fn client(link: &Link, arguments: &[&str]) -> Client {
+    let rdma = ["--transport", "rdma", "--device", &link.device(0)];
+    let short = ["--ack-timeout", "12", "--retry-count", "1"];
+    Client::start(&[arguments, &rdma, &short].concat())
 }
 
-fn ended(wire: &Wire, arguments: &[&str]) -> Ended {
-    client(wire, arguments).end()
+fn ended(link: &Link, arguments: &[&str]) -> Ended {
+    client(link, arguments).end()
 }
 
-/// Starts a put, and waits until some of it has arrived.
-fn put_under_way(wire: &Wire, arguments: &[&str]) -> Client {
-    let before = packets(&wire.device(1));
-    let client = client(wire, &[&["put"], arguments].concat());
-    until("packets arrive", || packets(&wire.device(1)) > before + SOME);
-    client
+/// Starts a put, and waits until it is under way.
+fn put_under_way(link: &Link, arguments: &[&str]) -> (Client, Held) {
+    let held = Held::new(link, 0);
+    let client = client(link, &[&["put"], arguments].concat());
+    held.until_under_way();
+    (client, held)
 }
 
 /// The server runs again under the same name and port.
 #[test]
 fn put_goes_on_when_its_server_is_killed_and_restarted() {
-    let Some(wire) = wire(15) else { return };
+    let Some(link) = scripted_link(15) else { return };
     let folder = Folder::new();
     let file = folder.patterned("file", BYTES, 3);
-    let server = serve(&wire);
+    let server = serve(&link);
     let place = server.at("m");
-    let throttle = wire.throttle(0, SLOW_MBIT);
-    let client = put_under_way(&wire, &[&file, &place, "--retries", "20"]);
-    let options = options(&wire);
+    let (client, held) = put_under_way(&link, &[&file, &place, "--retries", "20"]);
+    let options = options(&link);
     let server = server.restart(&options.each_ref().map(String::as_str));
-    drop(throttle);
+    drop(held);
     let put = client.end().done();
     assert!(put.errors.contains("attempt 1 failed"), "{put:?}");
     let copy = folder.name("copy");
-    succeeded(&ended(&wire, &["get", &place, &copy]));
+    succeeded(&ended(&link, &["get", &place, &copy]));
     assert!(fs::read(&file).unwrap() == fs::read(&copy).unwrap());
     let small = folder.patterned("small", 100_000, 4);
-    succeeded(&ended(&wire, &["put", &small, &server.at("m")]));
+    succeeded(&ended(&link, &["put", &small, &server.at("m")]));
 }
 
 #[test]
 fn put_ends_with_a_typed_error_when_its_server_is_killed() {
-    let Some(wire) = wire(16) else { return };
+    let Some(link) = scripted_link(16) else { return };
     let folder = Folder::new();
-    let server = serve(&wire);
-    let _throttle = wire.throttle(0, SLOW_MBIT);
-    let client = put_under_way(&wire, &[&folder.sparse("file", BYTES), &server.at("m")]);
+    let server = serve(&link);
+    let (client, held) = put_under_way(&link, &[&folder.sparse("file", BYTES), &server.at("m")]);
     let killed = Instant::now();
     server.process.signal(Signal::KILL);
+    drop(held);
     let ended = client.end();
     assert!(killed.elapsed() < NOTICED_WITHIN, "{:?} after the kill", killed.elapsed());
     // Either what was in flight is lost first, or the next piece finds no listener.
@@ -87,20 +83,19 @@ fn put_ends_with_a_typed_error_when_its_server_is_killed() {
 /// One-sided work needs no code of the peer's: bytes go on, and what waits for its answer does not.
 #[test]
 fn put_to_a_stopped_server_ends_in_time() {
-    let Some(wire) = wire(17) else { return };
+    let Some(link) = scripted_link(17) else { return };
     let folder = Folder::new();
-    let server = serve(&wire);
-    let throttle = wire.throttle(0, SLOW_MBIT);
+    let server = serve(&link);
     let file = folder.sparse("file", BYTES);
-    let client = put_under_way(&wire, &[&file, &server.at("m"), "--timeout", "3s"]);
+    let (client, held) = put_under_way(&link, &[&file, &server.at("m"), "--timeout", "1s"]);
     let stopped = Instant::now();
     server.process.stop();
-    drop(throttle);
+    drop(held);
     let put = client.end();
-    let limit = Duration::from_secs(6) + NOTICED_WITHIN;
+    let limit = Duration::from_secs(2) + NOTICED_WITHIN;
     assert!(stopped.elapsed() < limit, "{:?} after the stop", stopped.elapsed());
     put.failed(6, &[&server.address]);
     server.process.signal(Signal::CONT);
     let small = folder.patterned("small", 100_000, 1);
-    succeeded(&ended(&wire, &["put", &small, &server.at("m")]));
+    succeeded(&ended(&link, &["put", &small, &server.at("m")]));
 }

@@ -2,12 +2,11 @@
 //! its share, and TCP carries what neither can.
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, until};
-use crate::rdma_engine::{guest, pattern};
-use crate::wires::Wire;
+use crate::links::Link;
+use crate::rdma_engine::{guest, packets, pattern};
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{Location, PriorityMatrix};
 use handfast::{Access, Engine, Memory, Registration, Segment, TransportChoice, TransportKind};
-use std::fs;
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 4 * MIB as usize;
@@ -19,9 +18,9 @@ const ALL_MOVED_WITHIN: Duration = Duration::from_secs(24);
 /// The pauses of a rail that failed its probe twice, 1 s and 2 s, and what it takes to be opened.
 const BACK_WITHIN: Duration = Duration::from_secs(20);
 
-/// Two wires, and a node at each end of both. Calls go over loopback, which nobody cuts.
+/// Two links, and a node at each end of both. Calls go over loopback, which nobody cuts.
 struct Rails {
-    wires: [Wire; 2],
+    links: [Link; 2],
     owner: RecordedEngine,
     user: RecordedEngine,
     memory: Memory,
@@ -40,9 +39,9 @@ impl Rails {
         near: impl Fn(&[String]) -> Option<PriorityMatrix>,
     ) -> Option<Self> {
         guest()?;
-        let wires = numbers.map(Wire::new);
+        let links = numbers.map(Link::new);
         let start = async |side: u32| {
-            let devices: Vec<String> = wires.iter().map(|wire| wire.device(side)).collect();
+            let devices: Vec<String> = links.iter().map(|link| link.device(side)).collect();
             let matrix = near(&devices);
             let rdma = RdmaOptions::default().with(|it| {
                 it.devices = devices;
@@ -54,7 +53,7 @@ impl Rails {
         let (owner, user) = (start(1).await, start(0).await);
         let memory = Memory::zeroed(BYTES).unwrap();
         let _served = owner.register("m").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
-        Some(Self { wires, owner, user, memory, _served })
+        Some(Self { links, owner, user, memory, _served })
     }
 
     async fn open(&self) -> Segment {
@@ -71,11 +70,7 @@ impl Rails {
 
     /// Packets that came to the owner's NICs.
     fn packets(&self) -> [u64; 2] {
-        [0, 1].map(|wire| {
-            let device = self.wires[wire].device(1);
-            let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts");
-            fs::read_to_string(path).unwrap().trim().parse().unwrap()
-        })
+        self.links.each_ref().map(|link| packets(&link.device(1)))
     }
 
     /// Writes a pattern, which must succeed, and compares what is there. How many packets each NIC
@@ -125,7 +120,7 @@ async fn striped_request_survives_a_cut_nic() {
     rails.answer(&pattern(BYTES, 9)).await;
     assert_eq!(rails.owner.counters().life_cycle.published, 2, "the lanes there were");
 
-    rails.wires[0].down(1);
+    rails.links[0].down(1);
     let cut = Instant::now();
     rails.write(&segment, 2, MOVED_WITHIN).await;
     println!("a write went on over the other NIC {} ms after the cut", cut.elapsed().as_millis());
@@ -137,7 +132,7 @@ async fn striped_request_survives_a_cut_nic() {
     }
     assert_eq!(segment.transport_kind(), Some(TransportKind::Rdma));
 
-    rails.wires[0].up();
+    rails.links[0].up();
     let returned = Instant::now();
     loop {
         let shares = rails.write(&segment, 7, MOVED_WITHIN).await;
@@ -155,14 +150,14 @@ async fn lanes_use_tcp_while_both_nics_are_cut() {
     let Some(rails) = Rails::new([8, 9], TransportChoice::Auto).await else { return };
     let segment = rails.open().await;
     rails.write(&segment, 1, PATIENCE).await;
-    rails.wires.iter().for_each(|wire| wire.down(1));
+    rails.links.iter().for_each(|link| link.down(1));
     rails.write(&segment, 2, MOVED_WITHIN).await;
     assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
     let told = rails.user.fallbacks();
     assert!(!told.is_empty(), "the fallback is reported");
     println!("{}", told[0]);
 
-    rails.wires[1].up();
+    rails.links[1].up();
     let returned = Instant::now();
     loop {
         let [_, whole] = rails.write(&segment, 3, MOVED_WITHIN).await;
@@ -211,14 +206,14 @@ async fn bytes_use_the_nic_near_their_memory() {
     assert!(of_first(said) <= 2, "as the user said: {said:?}");
     drop(prepared);
 
-    rails.wires[0].down(1);
+    rails.links[0].down(1);
     let cut = Instant::now();
     rails.write(&segment, 3, ALL_MOVED_WITHIN).await;
     println!("a write went on over the far NIC {} ms after the cut", cut.elapsed().as_millis());
     let [of_cut, of_far] = rails.write(&segment, 4, MOVED_WITHIN).await;
     assert!(of_cut == 0 && of_far > 0, "{of_cut} {of_far}");
 
-    rails.wires[0].up();
+    rails.links[0].up();
     let returned = Instant::now();
     while of_first(rails.write(&segment, 5, MOVED_WITHIN).await) < 98 {
         assert!(returned.elapsed() < BACK_WITHIN, "the near NIC did not return");

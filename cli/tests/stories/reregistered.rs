@@ -13,15 +13,19 @@ const BYTES: usize = 1 << 20;
 
 /// Runs a story, by its path, in a process with two devices of a profile.
 pub(crate) fn on(profile: &str, test: &str, story: impl AsyncFnOnce(Fabric)) {
+    on_devices(&format!("rxe0={profile},rxe1={profile}:numbers_from=500"), test, story);
+}
+
+/// Runs a story, by its path, in a process with devices.
+pub(crate) fn on_devices(devices: &str, test: &str, story: impl AsyncFnOnce(Fabric)) {
     if is_scripted() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         return runtime.block_on(story(Fabric::find().unwrap()));
     }
-    let devices = format!("rxe0={profile},rxe1={profile}:numbers_from=500");
-    let process = Process::new(&devices).unwrap();
+    let process = Process::new(devices).unwrap();
     let output = process.again().unwrap().args([test, "--exact"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{profile}: {text}");
+    assert!(output.status.success() && text.contains("1 passed"), "{devices}: {text}");
 }
 
 /// A node that serves a segment, which gets other memory.

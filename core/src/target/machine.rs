@@ -6,8 +6,8 @@ use crate::identity::Lifecycle;
 use crate::policy::{FenceLedger, LaneUsage, LaneWatchdog, RailOutput, Rails};
 use crate::time::Instant;
 use crate::transfer::{
-    Affinity, BatchId, Completion, CompletionStatus, Moved, Request, Sent, SubmitError,
-    TransferInput, TransferOutput, Transfers,
+    Affinity, BatchId, Completion, Moved, Request, SubmitError, TransferInput, TransferOutput,
+    Transfers,
 };
 use crate::transport::{Side, TransportError};
 use alloc::collections::VecDeque;
@@ -129,7 +129,7 @@ impl Target {
         if completion.is_answer() {
             self.watchdog.handle_answer(now);
         }
-        if let CompletionStatus::Released(Sent::Partly | Sent::All) = completion.status
+        if completion.leaves_doubt()
             && let Some(lane) = self.transfers.lane_of(completion.slice)
         {
             self.fences.handle_sent_unanswered(lane);

@@ -442,6 +442,24 @@ fn released_slice_leaves_doubt_until_the_fence() {
     assert!(!story.target.is_in_doubt());
 }
 
+/// A slice that failed leaves doubt too, from its report on and not from the end of its lane.
+#[test]
+fn failed_slice_leaves_doubt_before_its_lane_is_down() {
+    for status in [CompletionStatus::Failed(silent()), CompletionStatus::Flushed] {
+        let mut story = Story::with_one_path();
+        let batch = story.write(10);
+        let posted = story.posted();
+        story.target.cancel(NOW, batch);
+        story.ended(posted[0], status);
+        story.drain();
+        assert!(story.target.is_in_doubt());
+        story.down(FIRST, silent());
+        story.up(SECOND, 0);
+        story.drain();
+        assert!(!story.target.is_in_doubt());
+    }
+}
+
 /// A demand over rails that all fail is lost once, and a timer opens a paused rail while work waits.
 #[test]
 fn failed_rails_lose_the_peer_and_pause() {

@@ -155,6 +155,18 @@ impl Completion {
             _ => false,
         }
     }
+
+    /// Whether bytes of the slice may land after this.
+    pub fn leaves_doubt(&self) -> bool {
+        match &self.status {
+            CompletionStatus::Done
+            | CompletionStatus::Refused(_)
+            | CompletionStatus::Released(Sent::None) => false,
+            CompletionStatus::Failed(_)
+            | CompletionStatus::Flushed
+            | CompletionStatus::Released(Sent::Partly | Sent::All) => true,
+        }
+    }
 }
 
 /// Completion of a posted slice.

@@ -11,7 +11,9 @@ use crate::serve::{CONNECTIONS_MAX, serve};
 use crate::server::data::POSTED_MAX;
 use crate::server::{HERE, OFFERED_MAX, handle, offer, withdraw_offers};
 use crate::state::{EVENTS_MAX, LAWS_MAX, State, lock};
-use handfast_transport_sim::verbs::{self, Access, Bytes, Packet, PacketBody, Status};
+use handfast_transport_sim::verbs::{
+    self, Access, Attributes, Bytes, Packet, PacketBody, QpState, Status,
+};
 use parking_lot::{Mutex, MutexGuard};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -121,8 +123,16 @@ fn broken_laws_past_the_limit_are_counted() {
     (0..LAWS_MAX + 3).for_each(|n| state.break_law(n.to_string()));
     let laws = state.take_broken_laws();
     assert_eq!(laws.len(), LAWS_MAX + 1);
-    assert_eq!(laws[LAWS_MAX], format!("3 more laws are broken; {LAWS_MAX} are kept"));
+    assert_eq!(laws[LAWS_MAX], "3 more laws are broken, and not kept");
     assert!(state.take_broken_laws().is_empty());
+    // The tables keep fewer between two reports.
+    let number = state.fabric.create_queue_pair(0, 1, 1).unwrap();
+    for _ in 0..verbs::LAWS_MAX + 2 {
+        state.fabric.modify(0, number, &Attributes::to(QpState::Rts)).unwrap_err();
+    }
+    let laws = state.take_broken_laws();
+    assert_eq!(laws.len(), verbs::LAWS_MAX + 1);
+    assert_eq!(laws[verbs::LAWS_MAX], "2 more laws are broken, and not kept");
 }
 
 /// A device without limits of its list has the default ones.

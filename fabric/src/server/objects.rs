@@ -3,6 +3,7 @@
 
 use super::{HERE, enter_of, enter_open, offered};
 use crate::convert::access;
+use crate::instant;
 use crate::memory::memory;
 use crate::protocol::{Answer, COMPLETIONS_MAX, Reply};
 use crate::queues::{Channel, Context, Queue};
@@ -28,8 +29,10 @@ pub(super) fn open_device(program: u64, nic: usize, events: u64) -> Reply {
 }
 
 pub(super) fn close_device(context: u64) -> Reply {
-    let (_, mut state) = enter_of(context, "ibv_close_device")?;
+    let (nic, mut state) = enter_of(context, "ibv_close_device")?;
     state.close(context);
+    drop(state);
+    instant::on_regions_ended(nic);
     Ok(Answer::Nothing)
 }
 
@@ -70,6 +73,8 @@ pub(super) fn deregister(context: u64, rkey: u32) -> Reply {
     if state.regions.get(&(nic, rkey)).is_some_and(|it| it.context == context) {
         state.regions.remove(&(nic, rkey));
     }
+    drop(state);
+    instant::on_regions_ended(nic);
     Ok(Answer::Nothing)
 }
 

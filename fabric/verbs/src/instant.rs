@@ -75,6 +75,8 @@ pub(crate) unsafe fn post(pair: *mut Qp, first: *mut SendWr) -> *mut SendWr {
     // SAFETY: by the rules of the interface, the queue pair, its device and its queue exist.
     let (pair, nic) = unsafe { (&*pair.cast::<PairObject>(), nic_of((*pair).context)) };
     let Some(mode) = Mode::of(nic) else { return first };
+    // Before a path or a region is looked at: they stay as they are until the bytes are copied.
+    let _copying = mode.copies().then(instant::copying);
     let mut known = pair.instant.known.lock();
     let Some(path) = known.path(pair.id) else { return first };
     let (mut next, mut count) = (first, 0);
@@ -202,8 +204,11 @@ impl Known {
             let (from, to) = if is_read { (peers, own) } else { (own, peers) };
             let from = std::ptr::with_exposed_provenance::<u8>(from);
             let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
+            if mode.holds() {
+                instant::wait_while_held(nic);
+            }
             // SAFETY: both ranges are within registered memory of this process, which stays mapped
-            // until its registration ends; both may be the same.
+            // until its deregistration returns, and that waits for `copying`; both may be the same.
             unsafe { to.copy_from(from, length as usize) };
         }
         true

@@ -29,6 +29,38 @@ impl Link {
         }
     }
 
+    /// The address to listen at on a side.
+    pub(crate) fn ip(&self, side: u32) -> String {
+        match self {
+            Self::Kernel(wire) => wire.ip(side),
+            // The network of the process has all of 10.0.0.0/8.
+            Self::Scripted { number, .. } => format!("10.{number}.0.{}", side + 1),
+        }
+    }
+
+    /// Gives both devices an IPv6 address, or returns the one that they have.
+    pub(crate) fn ipv6(&self) -> [String; 2] {
+        let (prefix, first) = match self {
+            Self::Kernel(wire) => {
+                wire.ipv6("fd00:5::");
+                ("fd00:5::", 1)
+            }
+            Self::Scripted { number, .. } => ("2001:db8::", 2 * number + 1),
+        };
+        [0, 1].map(|side| format!("{prefix}{:x}", first + side))
+    }
+
+    /// A device, and its address if it has several, that answers nothing that side 0 sends there.
+    pub(crate) fn silent(&self) -> (String, Option<String>) {
+        match self {
+            Self::Kernel(wire) => (wire.device(1), Some(wire.silent_address())),
+            Self::Scripted { fabric, .. } => {
+                fabric.run(&format!("cut {} rxe1", self.device(0)));
+                ("rxe1".to_owned(), None)
+            }
+        }
+    }
+
     /// The peers' address of a side's device leaves its port.
     pub(crate) fn address_leaves(&self, side: u32) {
         match self {

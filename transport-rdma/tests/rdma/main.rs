@@ -15,6 +15,7 @@ mod lanes;
 #[cfg(feature = "verbs")]
 mod limits;
 #[cfg(feature = "verbs")]
+#[allow(dead_code, reason = "the program's stories use it too")]
 mod links;
 #[cfg(feature = "verbs")]
 mod native;

@@ -2,7 +2,7 @@
 
 mod pool;
 
-use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
+use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
@@ -43,15 +43,19 @@ fn sites() -> (Site, Site) {
 
 /// Waits until a command has this answer.
 fn until(fabric: &Fabric, ask: &str, answer: &str) {
+    assert!(is_answered(fabric, ask, answer), "{ask}: {}, not {answer}", fabric.run(ask));
+}
+
+/// Whether a command has this answer in time.
+fn is_answered(fabric: &Fabric, ask: &str, answer: &str) -> bool {
     let deadline = Instant::now() + PATIENCE;
-    loop {
-        let present = fabric.run(ask);
-        if present == answer {
-            return;
+    while fabric.run(ask) != answer {
+        if Instant::now() >= deadline {
+            return false;
         }
-        assert!(Instant::now() < deadline, "{ask}: {present}, not {answer}");
         std::thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 /// A queue pair that the device does not destroy keeps its lane and its slices, and the second retire
@@ -317,6 +321,38 @@ fn instant_device_moves_bytes_and_refuses_wrong_key() {
             assert_ne!(one.told.ends(1), [CompletionStatus::Done]);
             fabric.run("instant rxe0 off");
         }
+    });
+}
+
+/// While an instant device copies, the peer's deregistration waits: the memory may be unmapped once
+/// it returns. A post after it finds no memory.
+#[test]
+fn deregistration_waits_for_a_copy_of_the_peer() {
+    on(&["mlx5"], "deregistration_waits_for_a_copy_of_the_peer", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        one.memory.copy_in(0, &pattern(1)).unwrap();
+        let write = |slice| one.posting(&other, slice, Direction::Write, 0, BYTES);
+        let (first, second) = (write(1), write(2));
+        fabric.run("instant rxe0 copying held");
+        let Site { nic: _open, memory, registration, .. } = other;
+        let (is_held, waits) = std::thread::scope(|scope| {
+            let nic = &one.nic;
+            scope.spawn(move || nic.post(LANE, &mut vec![first]));
+            let is_held = is_answered(fabric, "waiting rxe0 ibv_post_send", "1");
+            let ended = scope.spawn(move || drop(registration));
+            let waits = is_answered(fabric, "waiting rxe1 ibv_dereg_mr", "1");
+            let has_ended = ended.is_finished();
+            // The threads end however this was.
+            fabric.run("instant rxe0 copying");
+            (is_held, waits && !has_ended)
+        });
+        assert!(is_held && waits, "the copy is held: {is_held}, the deregistration waits: {waits}");
+        assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
+        assert_eq!(memory.crc32c(0, BYTES).unwrap(), one.memory.crc32c(0, BYTES).unwrap());
+        one.told.forget();
+        one.nic.post(LANE, &mut vec![second]);
+        assert_ne!(one.told.ends(1), [CompletionStatus::Done]);
     });
 }
 

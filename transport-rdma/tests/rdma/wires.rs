@@ -10,28 +10,6 @@ pub(crate) struct Wire {
     number: u32,
 }
 
-/// A limit on the packets that leave one end of a wire, lifted when dropped. It makes a write last as
-/// long as a test needs it to, on a fast machine and on a slow one.
-pub(crate) struct Throttle {
-    interface: String,
-}
-
-impl Throttle {
-    /// Loses every packet from now on, and those that wait for their turn.
-    pub(crate) fn lose_all(&self) {
-        run(&format!("tc qdisc replace dev {} root blackhole", self.interface));
-    }
-}
-
-impl Drop for Throttle {
-    fn drop(&mut self) {
-        // A test that has failed has given its reason, and the guest ends with it.
-        if !std::thread::panicking() {
-            run(&format!("tc qdisc del dev {} root", self.interface));
-        }
-    }
-}
-
 /// Runs a command of words separated by spaces.
 pub(crate) fn run(words: &str) {
     let mut parts = words.split(' ');
@@ -170,13 +148,6 @@ impl Wire {
         }
         commands.extend(["rule add pref 100 lookup local", "rule del pref 0"].map(Into::into));
         batch("-6", &commands);
-    }
-
-    /// Limits what leaves a side to such a rate, in megabits per second.
-    pub(crate) fn throttle(&self, side: u32, rate_mbit: u32) -> Throttle {
-        let interface = self.interface(side);
-        run(&format!("tc qdisc add dev {interface} root netem rate {rate_mbit}mbit"));
-        Throttle { interface }
     }
 
     pub(crate) fn down(&self, side: u32) {

@@ -3,7 +3,7 @@
 use super::attributes::Access;
 use super::bytes::Bytes;
 use super::errors::{Call, Errno, VerbsError};
-use super::laws::Law;
+use super::laws::{LAWS_MAX, Law};
 use super::objects::{
     AsyncEvent, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkCompletion, WorkRequest,
 };
@@ -23,8 +23,6 @@ const HEADERS_MAX: u32 = 80;
 const MTU_BYTES: u32 = 1_024;
 /// Maximum async events that a NIC keeps for its reader; the oldest are dropped.
 const EVENTS_MAX: usize = 256;
-/// Maximum broken laws kept for [`Fabric::take_broken_laws`].
-const LAWS_MAX: usize = 64;
 /// The first key of memory that a device reaches for one request alone. No registration comes so far.
 const LOCAL_KEYS_FROM: u32 = 0xffff_0000;
 
@@ -533,10 +531,14 @@ impl Fabric {
     pub(super) fn note(&mut self, law: Law) {
         if self.broken_laws.len() < LAWS_MAX {
             self.broken_laws.push(law);
+        } else if let Some(Law::Dropped { laws }) = self.broken_laws.last_mut() {
+            *laws += 1;
+        } else {
+            self.broken_laws.push(Law::Dropped { laws: 1 });
         }
     }
 
-    /// Returns the laws broken since the last call.
+    /// Returns the laws broken since the last call; the last of them counts those past the limit.
     pub fn take_broken_laws(&mut self) -> Vec<Law> {
         std::mem::take(&mut self.broken_laws)
     }

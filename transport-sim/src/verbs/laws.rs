@@ -2,6 +2,9 @@
 
 use super::states::QpState;
 
+/// Maximum broken laws kept for [`Fabric::take_broken_laws`](super::Fabric::take_broken_laws).
+pub const LAWS_MAX: usize = 64;
+
 /// A broken law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Law {
@@ -38,5 +41,10 @@ pub enum Law {
         state: QpState,
         /// Return value.
         code: i32,
+    },
+    /// Laws that were broken past [`LAWS_MAX`], and are not kept.
+    Dropped {
+        /// Their number.
+        laws: u64,
     },
 }

@@ -104,6 +104,24 @@ fn a_refused_step_leaves_the_state_and_names_call_and_value() {
     assert_eq!(broken, [Law::Refused { nic: 0, state: QpState::Rts, code: 22 }]);
 }
 
+/// Laws that are broken past the limit are counted.
+#[test]
+fn broken_laws_past_the_limit_are_counted() {
+    let mut duo = in_state(&STRICT, QpState::Init);
+    let broken = Law::Refused { nic: 0, state: QpState::Rts, code: 22 };
+    for past in [0, 3] {
+        for _ in 0..LAWS_MAX as u64 + past {
+            duo.modify(duo.a, QpState::Rts).unwrap_err();
+        }
+        let laws = duo.fabric.take_broken_laws();
+        let (kept, dropped) = laws.split_at(LAWS_MAX);
+        assert!(kept.iter().all(|law| *law == broken));
+        let expected = (past > 0).then_some(Law::Dropped { laws: past });
+        assert_eq!(dropped, expected.as_slice());
+    }
+    assert_eq!(duo.fabric.take_broken_laws(), []);
+}
+
 /// A step without a required attribute is refused, except by eRDMA.
 #[test]
 fn missing_attribute_is_refused_except_by_erdma() {

@@ -40,8 +40,11 @@ const ARGUMENTS: [(&str, &[&str]); 2] = [
     ("sim-tests/conformance/conformance", &["--skip", "guest::"]),
 ];
 const EXPLORATIONS: &str = "sim-tests/stories";
+/// The program's tests, and those of them that run nightly.
+const PROGRAM: &str = "cli/program";
+const OF_PROGRAM_NIGHTLY: &str = "every_profile::";
 const LONG: [&str; 5] = [
-    "cli/program",
+    PROGRAM,
     "metadata/stores",
     "sim-tests/lane-gate/lane_gate",
     "transport-tcp/lanes",
@@ -168,6 +171,9 @@ fn chosen(features: &Features, choice: Choice, binary: &TestBinary) -> Option<Co
     let mut command = binary.command(&binary.program, features);
     let arguments = ARGUMENTS.iter().find(|(binary, _)| *binary == name);
     command.args(arguments.map_or(&[][..], |(_, arguments)| arguments));
+    if choice != Choice::All && name == PROGRAM {
+        command.args(["--skip", OF_PROGRAM_NIGHTLY]);
+    }
     Some(command)
 }
 

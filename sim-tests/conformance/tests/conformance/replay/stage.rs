@@ -10,7 +10,7 @@ use handfast_transport::{
 };
 use handfast_transport_rdma::{Nic, NicConfig, NicSink, Registration};
 use handfast_transport_sim::verbs::QpState;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -42,6 +42,7 @@ struct Running {
     site: usize,
     id: OperationId,
     thread: JoinHandle<Done>,
+    is_stalled: bool,
 }
 
 #[derive(Default)]
@@ -83,7 +84,7 @@ impl Site {
     }
 }
 
-/// Two sites on the devices of this process.
+/// Sites on the devices of this process.
 pub(crate) struct Stage {
     fabric: Fabric,
     sites: Vec<Option<Site>>,
@@ -95,6 +96,8 @@ pub(crate) struct Stage {
     waiting: BTreeMap<(usize, &'static str), Vec<OperationId>>,
     /// The announcement of each pair.
     bodies: BTreeMap<(u128, Lifecycle), Body>,
+    /// Devices whose port is down.
+    down: BTreeSet<usize>,
     slices: u64,
 }
 
@@ -103,17 +106,18 @@ fn device(site: usize) -> String {
 }
 
 impl Stage {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(sites: usize) -> Self {
         let fabric = Fabric::find().unwrap();
         fabric.run("renew");
         fabric.run("timers off");
         let mut stage = Self {
             fabric,
-            sites: vec![None, None],
+            sites: (0..sites).map(|_| None).collect(),
             running: Vec::new(),
             queued: VecDeque::new(),
             waiting: BTreeMap::new(),
             bodies: BTreeMap::new(),
+            down: BTreeSet::new(),
             slices: 0,
         };
         (0..stage.sites.len()).for_each(|site| stage.open(site));
@@ -144,6 +148,7 @@ impl Stage {
             return;
         }
         let of = operation.id().lifecycle;
+        self.end_stalled(site, of);
         let is_same = |at: usize, id: OperationId| at == site && id.lifecycle == of;
         let busy = self.running.iter().any(|running| is_same(running.site, running.id))
             || self.queued.iter().any(|(at, queued, _)| is_same(*at, queued.id()));
@@ -181,7 +186,7 @@ impl Stage {
         if waits() {
             held.push(id);
         }
-        self.running.push(Running { site, id, thread });
+        self.running.push(Running { site, id, thread, is_stalled: false });
     }
 
     /// The peer's announcement: its numbers are those that the simulated peer announced.
@@ -202,14 +207,8 @@ impl Stage {
         end: &End,
         meanwhile: impl FnOnce(&Self),
     ) -> Result<(), String> {
-        let place = self.running.iter().position(|it| (it.site, it.id) == (site, id));
-        let running = self.running.remove(place.unwrap_or_else(|| panic!("{id:?} did not begin")));
-        let held = self.waiting.iter_mut().find_map(|((at, call), held)| {
-            let place = held.iter().position(|waits| (*at, *waits) == (site, id))?;
-            held.remove(place);
-            Some((*call, place))
-        });
-        if let Some((call, place)) = held {
+        let running = self.take_running(site, id);
+        if let Some((call, place)) = self.take_waiting(site, id) {
             let first = self.plant(site, id, call, end);
             let device = device(site);
             self.run(&format!("release call {device} {call} {first} at {place}"));
@@ -220,17 +219,77 @@ impl Stage {
         if let (OperationKind::Connect, End::Injected, Some(number)) = (id.kind, end, number) {
             self.run(&format!("break {} {number}", device(site)));
         }
-        let queued = self.queued.iter();
-        let next = queued
-            .clone()
-            .position(|(at, operation, _)| (*at, operation.id().lifecycle) == (site, id.lifecycle));
         if let Ok(Some(body)) = &done {
             self.bodies.insert((own.incarnation.0, own.lifecycle), body.clone());
         }
+        self.begin_queued(site, id.lifecycle);
+        done.map(drop)
+    }
+
+    fn take_running(&mut self, site: usize, id: OperationId) -> Running {
+        let place = self.running.iter().position(|it| (it.site, it.id) == (site, id));
+        self.running.remove(place.unwrap_or_else(|| panic!("{id:?} did not begin")))
+    }
+
+    /// The call in which an operation waits, and its place among those that wait there.
+    fn take_waiting(&mut self, site: usize, id: OperationId) -> Option<(&'static str, usize)> {
+        self.waiting.iter_mut().find_map(|((at, call), held)| {
+            let place = held.iter().position(|waits| (*at, *waits) == (site, id))?;
+            held.remove(place);
+            Some((*call, place))
+        })
+    }
+
+    fn begin_queued(&mut self, site: usize, lane: Lifecycle) {
+        let is_of = |(at, queued, _): &(usize, Operation, u32)| {
+            (*at, queued.id().lifecycle) == (site, lane)
+        };
+        let next = self.queued.iter().position(is_of);
         if let Some((site, operation, psn)) = next.and_then(|at| self.queued.remove(at)) {
             self.begin(site, operation, psn);
         }
-        done.map(drop)
+    }
+
+    /// An operation does not end by itself. Its call fails when the lane's next operation begins:
+    /// the backend performs one at a time.
+    pub(crate) fn stall(&mut self, site: usize, id: OperationId) {
+        if matches!(id.kind, OperationKind::Drain | OperationKind::Probe) {
+            return;
+        }
+        let mut running = self.take_running(site, id);
+        running.is_stalled = true;
+        self.running.push(running);
+        let mut queued = self.queued.iter();
+        if queued.any(|(at, next, _)| (*at, next.id().lifecycle) == (site, id.lifecycle)) {
+            self.end_stalled(site, id.lifecycle);
+            self.begin_queued(site, id.lifecycle);
+        }
+    }
+
+    /// Ends the stalled operation of a lane, if it has one, with an error.
+    fn end_stalled(&mut self, site: usize, lane: Lifecycle) {
+        let is_of = |it: &&Running| it.is_stalled && (it.site, it.id.lifecycle) == (site, lane);
+        if let Some(id) = self.running.iter().find(is_of).map(|it| it.id) {
+            self.finish(site, id, EIO);
+        }
+    }
+
+    /// Lets an operation that is never to end succeed.
+    pub(crate) fn release(&mut self, site: usize, id: OperationId) {
+        if !matches!(id.kind, OperationKind::Drain | OperationKind::Probe) {
+            self.finish(site, id, 0);
+            self.begin_queued(site, id.lifecycle);
+        }
+    }
+
+    fn finish(&mut self, site: usize, id: OperationId, code: i32) {
+        let running = self.take_running(site, id);
+        if let Some((call, place)) = self.take_waiting(site, id) {
+            self.run(&format!("release call {} {call} {code} at {place}", device(site)));
+        }
+        until("the end of a stalled operation", || running.thread.is_finished());
+        // Nobody is told.
+        drop(running.thread.join().unwrap());
     }
 
     /// Plants the failure of a later step, and returns the code of the first.
@@ -268,7 +327,24 @@ impl Stage {
         if numbers_begin_anew {
             self.run(&format!("restart {}", device(site)));
         }
+        // A device whose port is down is not opened.
+        let is_down = self.down.contains(&site);
+        if is_down {
+            self.set_port(site, true);
+        }
         self.open(site);
+        if is_down {
+            self.set_port(site, false);
+        }
+    }
+
+    pub(crate) fn set_port(&mut self, site: usize, is_up: bool) {
+        let state = if is_up { "up" } else { "down" };
+        self.run(&format!("port {} {state}", device(site)));
+        match is_up {
+            true => self.down.remove(&site),
+            false => self.down.insert(site),
+        };
     }
 
     /// The queue pairs of a device: number, state and the peer's number.
