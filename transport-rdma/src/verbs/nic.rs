@@ -9,7 +9,7 @@ use super::handle::Handle;
 use super::kept::keep;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
-use super::objects::{Channel, Domain, Place, RegionLimits};
+use super::objects::{Channel, Domain, Place, RegionLimits, Undestroyed};
 use super::poller::{Poller, waker};
 use super::pool::{Fresh, Pool};
 use super::probing::Probing;
@@ -347,7 +347,13 @@ impl Nic {
         self.shared.empty_pool();
         let reservation = self.shared.queues.reserve(1)?;
         for _ in 0..count {
-            self.queue_pair(&reservation)?.destroy().map_err(|kept| kept.error)?;
+            if let Err(kept) = self.queue_pair(&reservation)?.destroy() {
+                let Undestroyed { pair, error } = *kept;
+                // It was of no lane.
+                let fresh = Fresh { queue_pairs: vec![pair], reservation, serial: 0 };
+                self.shared.lanes.lock().keep(fresh);
+                return Err(error);
+            }
         }
         Ok(())
     }
