@@ -1,6 +1,7 @@
 //! Ports and devices that fail and return, on scripted devices: two nodes in one process, each
 //! story in a process of its own.
 
+mod deadlines;
 mod unretired;
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, until};

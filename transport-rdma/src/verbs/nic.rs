@@ -138,7 +138,7 @@ impl DataPath for Nic {
     }
 
     /// Does nothing: a queue pair gives nothing back, so a slice ends by itself or with its lane.
-    fn withdraw(&self, _lane: Lifecycle, _slice: SliceId) {}
+    fn withdraw(&self, _: Lifecycle, _: SliceId, _: handfast_core::Duration) {}
 }
 
 impl Nic {

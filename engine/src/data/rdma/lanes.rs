@@ -18,7 +18,7 @@ use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::{RailPlan, plan_rails};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
-use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
+use handfast_core::{Duration, Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
     Access, Attempt, Created, DataPath, Endpoints, LaneHandle, NotCreated, Posting, SliceId, Span,
     Step, TransportKind,
@@ -305,12 +305,12 @@ impl<N: Net> DataPath for Lanes<N> {
         }
     }
 
-    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, silence: Duration) {
         let Choice { rdma, tcp, .. } = &self.choice;
-        if !rdma.try_withdraw(lane, slice)
+        if !rdma.try_withdraw(lane, slice, silence)
             && let Some(tcp) = tcp
         {
-            tcp.withdraw(lane, slice);
+            tcp.withdraw(lane, slice, silence);
         }
     }
 

@@ -73,7 +73,7 @@ impl Node {
         let remote = RemoteSpan { key: 1, address: 0 };
         let posting = Posting { slice, direction, span, remote, memory: None };
         self.lanes.post(LANE, &mut vec![posting]);
-        self.lanes.withdraw(LANE, slice);
+        self.lanes.withdraw(LANE, slice, Duration(0));
         let ended = std::mem::take(&mut *self.sink.0.lock());
         let [completion] = &ended[..] else { panic!("{ended:?}") };
         completion.clone()
