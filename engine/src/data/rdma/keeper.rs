@@ -1,5 +1,8 @@
 //! Opens lost devices again, and follows the addresses of those that work.
 
+#[cfg(test)]
+mod tests;
+
 use super::device::{self, of_device};
 use super::nics::Nics;
 use super::notices::{Notice, Notices};
@@ -40,6 +43,24 @@ pub(super) struct Site {
     pub(super) changed: Arc<Notify>,
 }
 
+/// The devices as the keeper acts on them. Calls block, and may panic: the keeper goes on.
+pub(super) trait Subjects: Send + Sync + 'static {
+    /// Opens a lost device again.
+    fn reopen(&self, device: &str) -> Result<(), Error>;
+
+    /// Takes a lost device out.
+    fn release(&self, device: &str);
+
+    /// Follows the addresses of a device.
+    fn refresh(&self, device: &str);
+
+    /// Whether the device is in use and lost.
+    fn is_lost(&self, device: &str) -> bool;
+
+    /// Takes the error of an attempt.
+    fn on_failed(&self, device: &str, error: Error);
+}
+
 /// The keeper's task, which ends when this is dropped.
 pub(super) struct Keeper(AbortHandle);
 
@@ -50,8 +71,12 @@ impl Drop for Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(site: &Arc<Site>, clock: Arc<dyn Clock>) -> Self {
-        let (site, notices) = (Arc::downgrade(site), Arc::clone(site.watch.notices()));
+    pub(super) fn start<S: Subjects>(
+        site: &Arc<S>,
+        notices: Arc<Notices>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let site = Arc::downgrade(site);
         Self(tokio::spawn(keep(site, notices, clock)).abort_handle())
     }
 }
@@ -59,7 +84,7 @@ impl Keeper {
 /// An attempt to open a device, with its result.
 type Attempt = (String, Result<(), Error>);
 
-async fn keep(site: Weak<Site>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
+async fn keep<S: Subjects>(site: Weak<S>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
     let mut machine = Reopening::default();
     let mut attempts: JoinSet<Attempt> = JoinSet::new();
     loop {
@@ -95,8 +120,8 @@ async fn keep(site: Weak<Site>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
     }
 }
 
-async fn on_notice(
-    site: &Arc<Site>,
+async fn on_notice<S: Subjects>(
+    site: &Arc<S>,
     machine: &mut Reopening,
     clock: &dyn Clock,
     device: String,
@@ -109,8 +134,8 @@ async fn on_notice(
     }
 }
 
-async fn on_attempt(
-    site: &Arc<Site>,
+async fn on_attempt<S: Subjects>(
+    site: &Arc<S>,
     machine: &mut Reopening,
     clock: &dyn Clock,
     device: String,
@@ -121,7 +146,7 @@ async fn on_attempt(
             machine.handle_opened(clock.now(), &device);
             info!(device, "the RDMA device is open again");
             // The notice of a loss before this was for nobody.
-            if site.nic(&device).is_some_and(|nic| nic.lost().is_some()) {
+            if site.is_lost(&device) {
                 on_lost(site, machine, clock, device).await;
             }
         }
@@ -129,18 +154,23 @@ async fn on_attempt(
             let pause = machine.handle_failed(clock.now(), &device);
             let pause_ms = pause.map(|pause| pause.nanos() / 1_000_000);
             debug!(device, %error, pause_ms, "the RDMA device cannot be opened again yet");
-            site.devices.on_failed(&device, error);
+            site.on_failed(&device, error);
         }
     }
 }
 
-async fn on_lost(site: &Arc<Site>, machine: &mut Reopening, clock: &dyn Clock, device: String) {
+async fn on_lost<S: Subjects>(
+    site: &Arc<S>,
+    machine: &mut Reopening,
+    clock: &dyn Clock,
+    device: String,
+) {
     if machine.handle_lost(clock.now(), &device) {
         on_blocking_thread(site, move |site| site.release(&device)).await;
     }
 }
 
-async fn on_blocking_thread(site: &Arc<Site>, act: impl FnOnce(&Site) + Send + 'static) {
+async fn on_blocking_thread<S: Subjects>(site: &Arc<S>, act: impl FnOnce(&S) + Send + 'static) {
     let site = Arc::clone(site);
     // A panic was printed where it happened, and the next notice is handled.
     let _ = tokio::task::spawn_blocking(move || act(&site)).await;
@@ -158,6 +188,15 @@ impl Site {
         nics.find(|nic| nic.device() == device)
     }
 
+    fn end_registrations(&self) {
+        // Of a device that was opened again meanwhile too, which its attempt then finds done.
+        if let Err(error) = self.regions.renew(&self.nics()) {
+            warn!(%error, "memory is not registered with an RDMA device that was opened again");
+        }
+    }
+}
+
+impl Subjects for Site {
     /// Takes a lost NIC out, and ends its registrations.
     fn release(&self, device: &str) {
         let lost = self.nic(device).and_then(|nic| nic.lost().cloned());
@@ -165,13 +204,6 @@ impl Site {
         self.devices.on_failed(device, of_device(lost.clone()));
         drop(self.rdma.remove_nic(device, lost));
         self.end_registrations();
-    }
-
-    fn end_registrations(&self) {
-        // Of a device that was opened again meanwhile too, which its attempt then finds done.
-        if let Err(error) = self.regions.renew(&self.nics()) {
-            warn!(%error, "memory is not registered with an RDMA device that was opened again");
-        }
     }
 
     /// Opens a device again. All memory is registered with it before a lane can use it.
@@ -218,6 +250,14 @@ impl Site {
             // The notice of the loss comes.
             Err(_) => {}
         }
+    }
+
+    fn is_lost(&self, device: &str) -> bool {
+        self.nic(device).is_some_and(|nic| nic.lost().is_some())
+    }
+
+    fn on_failed(&self, device: &str, error: Error) {
+        self.devices.on_failed(device, error);
     }
 }
 

@@ -112,7 +112,8 @@ impl<N: Net> Lanes<N> {
     /// Starts to open lost devices again. Must be called within a runtime.
     pub(super) fn kept(mut self) -> Self {
         let clock = self.choice.policy.clock.clone();
-        self.keeper = Some(Keeper::start(&self.site, clock));
+        let notices = self.site.watch.notices().clone();
+        self.keeper = Some(Keeper::start(&self.site, notices, clock));
         self
     }
 }
