@@ -26,6 +26,7 @@
 //! | `gid DEVICE remove INDEX`, `gid DEVICE add [INDEX]` | an address leaves, or the IPv4 address returns |
 //! | `overrun DEVICE` | every completion queue of the device runs over |
 //! | `die DEVICE`, `revive DEVICE` | the device is lost, and can be opened again |
+//! | `rename DEVICE NAME` | the device has another name, and its GUID as before |
 //! | `restart DEVICE` | the numbers of the device start again; no program has it open |
 //! | `count DEVICE CALL` | calls so far |
 //! | `waiting DEVICE CALL` | calls that are held now |
@@ -382,6 +383,13 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
             if !state.dead.remove(&nic) {
                 return Err("the device is not dead".to_owned());
             }
+        }
+        ["rename", device, name] => {
+            let device = nic(state, device)?;
+            if nic(state, name).is_ok() {
+                return Err(format!("there is a device '{name}'"));
+            }
+            state.listed[device].name = (*name).to_owned().leak();
         }
         ["restart", device] => {
             let nic = nic(state, device)?;

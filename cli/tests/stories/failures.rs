@@ -2,6 +2,7 @@
 //! story in a process of its own.
 
 mod deadlines;
+mod returns;
 mod unretired;
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, until};

@@ -18,6 +18,8 @@ use handfast_core::wire::DeviceDescriptor;
 use handfast_transport_rdma::{
     Nic, RdmaTransport, RegisterOptions, Registration, VerbsError, gid_text,
 };
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
@@ -37,6 +39,8 @@ pub(super) struct Site {
     /// The engine serves no read-only memory and keeps none registered, since a driver lets peers
     /// write to all of it.
     pub(super) is_restricted: bool,
+    /// GUIDs of the devices that have one of their own, by the names under which the node knows them.
+    pub(super) guids: Mutex<BTreeMap<String, u64>>,
     /// Lanes of a NIC, and slices of a queue pair.
     pub(super) limits: (usize, u32),
     /// Notified when the announcement changes.
@@ -209,8 +213,10 @@ impl Subjects for Site {
     /// Opens a device again. All memory is registered with it before a lane can use it.
     fn reopen(&self, device: &str) -> Result<(), Error> {
         let counts = self.rdma.counts(device);
-        let nic = device::reopen(device, &self.options, self.limits, &self.watch, &counts);
-        let nic = Arc::new(nic.map_err(|error| of_device(still_lost(error)))?);
+        let guid = self.guids.lock().get(device).copied();
+        let nic = device::reopen((device, guid), &self.options, self.limits, &self.watch, &counts);
+        let (nic, guid) = nic.map_err(|error| of_device(still_lost(error)))?;
+        let nic = Arc::new(nic);
         let grants = nic.recognised().profile.grants_remote_write;
         if grants && !self.is_restricted && !self.options.accepts_exposed_memory {
             return Err(of_device(exposing(device)));
@@ -228,6 +234,9 @@ impl Subjects for Site {
             return Err(error);
         }
         nic.count_reopening();
+        if let Some(guid) = guid {
+            self.guids.lock().insert(device.to_owned(), guid);
+        }
         self.rdma.admit_lanes(device);
         self.devices.on_working(descriptor);
         // Keys changed too.

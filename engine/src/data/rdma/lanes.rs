@@ -25,6 +25,8 @@ use handfast_transport::{
 };
 use handfast_transport_rdma::{Nic, NicCounters, RdmaTransport, RegisterOptions, gid_text};
 use handfast_transport_tcp::{Net, TcpTransport};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Lanes over RDMA, or over TCP if that is allowed and RDMA is unavailable.
@@ -64,10 +66,10 @@ pub(super) struct Policy {
 
 impl<N: Net> Lanes<N> {
     /// Lanes over the NICs of `rdma`; with several, `matrix` has their distances to memory.
-    /// `refused` are the errors of the devices that could not be opened.
+    /// `refused` are the errors of the devices that could not be opened, `guids` those of the others.
     pub(super) fn new(
         rdma: RdmaTransport,
-        (matrix, refused): (Option<Arc<PriorityMatrix>>, Vec<Error>),
+        (matrix, refused, guids): (Option<Arc<PriorityMatrix>>, Vec<Error>, BTreeMap<String, u64>),
         watch: Arc<Watch>,
         parts: RdmaParts<N>,
     ) -> Self {
@@ -102,6 +104,7 @@ impl<N: Net> Lanes<N> {
             devices: offer.devices.clone(),
             watch: watch.clone(),
             options,
+            guids: Mutex::new(guids),
             limits,
             changed,
         });

@@ -60,7 +60,11 @@ impl Node {
         let reports = with_tcp.then(|| fallbacks.clone());
         let watch = Arc::new(Watch::new(sink.clone(), reports, parts.clock.clone()));
         let rdma = RdmaTransport::new(Vec::new(), local_nic, watch.clone()).unwrap();
-        Self { lanes: Lanes::new(rdma, (None, Vec::new()), watch, parts), fallbacks, sink }
+        Self {
+            lanes: Lanes::new(rdma, (None, Vec::new(), BTreeMap::new()), watch, parts),
+            fallbacks,
+            sink,
+        }
     }
 
     async fn create(&self, peer: NicPath) -> Result<Body, NotCreated> {
