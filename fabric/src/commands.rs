@@ -327,6 +327,16 @@ fn questions(state: &State, words: &[&str]) -> Answer {
     }
 }
 
+fn rename(state: &mut State, device: &str, name: &str) -> Answer {
+    let device = nic(state, device)?;
+    if nic(state, name).is_ok() {
+        return Err(format!("there is a device '{name}'"));
+    }
+    // As that of the list, for the life of the process.
+    state.listed[device].name = name.to_owned().leak();
+    NOTHING
+}
+
 fn surroundings(state: &mut State, words: &[&str]) -> Answer {
     match words {
         ["cut", from, to] => {
@@ -384,13 +394,7 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
                 return Err("the device is not dead".to_owned());
             }
         }
-        ["rename", device, name] => {
-            let device = nic(state, device)?;
-            if nic(state, name).is_ok() {
-                return Err(format!("there is a device '{name}'"));
-            }
-            state.listed[device].name = (*name).to_owned().leak();
-        }
+        ["rename", device, name] => return rename(state, device, name),
         ["restart", device] => {
             let nic = nic(state, device)?;
             if state.contexts.values().any(|context| context.nic == nic && !context.is_dead) {

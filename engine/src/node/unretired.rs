@@ -1,8 +1,8 @@
 //! Lanes that do not retire: their retirement failed each time, or takes too long.
 //!
-//! Such a lane may still touch memory, and no other lane is connected past it (rule H6). Until it is
-//! gone, a demand for a lane over its path fails at once with the cause, instead of waiting for the
-//! limits of a handshake that cannot end.
+//! Such a lane may still touch memory, and no other lane is connected past it (rule H6). Until it
+//! is gone, a demand for a lane over its path fails at once with the cause, instead of waiting for
+//! the limits of a handshake that cannot end.
 
 use crate::command::{Command, Commands};
 use crate::data::transport::Transport;

@@ -40,7 +40,8 @@ pub struct Counters {
     pub notifications_rejected: u64,
     /// Failed publications to the metadata store.
     pub publications_failed: u64,
-    /// Batches that a peer's RDMA device refused, after which the segment's keys were fetched again.
+    /// Batches that a peer's RDMA device refused, after which the segment's keys were fetched
+    /// again.
     pub keys_refused: u64,
     /// Changes or removals of a known peer's address in the metadata store.
     pub peers_moved: u64,

@@ -62,9 +62,9 @@ impl Probing {
         }
     }
 
-    /// Handles the first error of a queue pair, which a probe of a lane had. Returns whether the pair
-    /// of devices refuses reads of this kind: from now on another one is used. An error of this side
-    /// may have another cause, such as a port that goes down; a second lane's has not.
+    /// Handles the first error of a queue pair, which a probe of a lane had. Returns whether the
+    /// pair of devices refuses reads of this kind: from now on another one is used. An error of
+    /// this side may have another cause, such as a port that goes down; a second lane's has not.
     pub(super) fn on_failed(
         &mut self,
         peer: Ipv6Addr,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     /// An error of this side refuses nothing until a second lane has one, without an answer in
-    /// between: a peer that announces no byte would be lost for one error of ours.
+    /// between: a peer that announces no byte would be lost for one error of this side.
     #[test]
     fn error_of_this_side_needs_a_second_lane() {
         let mut probing = Probing::default();

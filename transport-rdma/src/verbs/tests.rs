@@ -89,8 +89,8 @@ fn dropped_nic_keeps_memory_of_undestroyed_queue_pair() {
     assert!(memory.holders() > 1, "the device may still touch it");
 }
 
-/// A queue pair of the pool that the device keeps counts in the limit until a later attempt destroys
-/// it.
+/// A queue pair of the pool that the device keeps counts in the limit until a later attempt
+/// destroys it.
 #[test]
 fn undestroyed_queue_pair_of_the_pool_counts_in_the_limit() {
     let site = Site::new(|config| (config.pooled_lanes, config.queue_pairs_max) = (2, 4));

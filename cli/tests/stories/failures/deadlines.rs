@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 const DEVICES: &str = "nic0=erdma-compat,peer0=erdma-compat:numbers_from=500";
 /// Longer than the device may take for a request with the timers of these nodes, 1.75 s.
 const LIMIT: Duration = Duration::from_secs(2);
-/// The drain, and some for a slow machine. With all of the device's time after the deadline it would
-/// be 2.25 s.
+/// The drain, and some for a slow machine. With all of the device's time after the deadline it
+/// would be 2.25 s.
 const LATE_AT_MOST: Duration = Duration::from_millis(1_500);
 
 /// A read whose completions never come fails soon after its deadline: the device has had its time

@@ -80,8 +80,8 @@ fn device_with_an_exposing_driver_is_not_used_again() {
     });
 }
 
-/// A device refuses memory after its return: it is not in use, and the other one carries everything.
-/// A later attempt registers all memory with it.
+/// A device refuses memory after its return: it is not in use, and the other one carries
+/// everything. A later attempt registers all memory with it.
 #[test]
 fn device_that_refuses_memory_is_opened_later() {
     on(RAILS, "returns::device_that_refuses_memory_is_opened_later", async |fabric| {
@@ -119,7 +119,7 @@ fn refused_registration_is_rolled_back() {
         let before = kept(fabric);
         fabric.run(&format!("fail call nic1 ibv_reg_mr {ENOMEM}"));
         let block = Memory::zeroed(BYTES).unwrap();
-        let error = nodes.user.prepare(&block.whole()).await.err().expect("it is refused");
+        let error = nodes.user.prepare(&block.whole()).await.unwrap_err();
         assert_eq!((error.stage(), error.side()), (Stage::Registration, Side::Local), "{error}");
         assert!(error.to_string().contains("nic1"), "{error}");
         assert_eq!(kept(fabric), before, "nothing of it stays");

@@ -66,8 +66,8 @@ pub(super) fn open(
     Ok(Opened { nics, matrix, unusable, guids })
 }
 
-/// Opens a lost device again, as it is found now: by its GUID, which it has under every name, else by
-/// its name. Returns its present GUID too.
+/// Opens a lost device again, as it is found now: by its GUID, which it has under every name, else
+/// by its name. Returns its present GUID too.
 pub(super) fn reopen(
     (device, guid): (&str, Option<u64>),
     options: &RdmaOptions,

@@ -39,7 +39,7 @@ pub(super) struct Site {
     /// The engine serves no read-only memory and keeps none registered, since a driver lets peers
     /// write to all of it.
     pub(super) is_restricted: bool,
-    /// GUIDs of the devices that have one of their own, by the names under which the node knows them.
+    /// GUIDs of the devices that have one of their own, by the names that the node uses.
     pub(super) guids: Mutex<BTreeMap<String, u64>>,
     /// Lanes of a NIC, and slices of a queue pair.
     pub(super) limits: (usize, u32),

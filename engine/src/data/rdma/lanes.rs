@@ -66,7 +66,7 @@ pub(super) struct Policy {
 
 impl<N: Net> Lanes<N> {
     /// Lanes over the NICs of `rdma`; with several, `matrix` has their distances to memory.
-    /// `refused` are the errors of the devices that could not be opened, `guids` those of the others.
+    /// `refused` are the errors of devices that could not be opened, `guids` those of the others.
     pub(super) fn new(
         rdma: RdmaTransport,
         (matrix, refused, guids): (Option<Arc<PriorityMatrix>>, Vec<Error>, BTreeMap<String, u64>),

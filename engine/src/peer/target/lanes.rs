@@ -31,7 +31,7 @@ pub(super) struct Lane {
     /// For postings without a look-up, if its transport offers that.
     pub(super) handle: Option<Arc<dyn LaneHandle>>,
     /// Time of its last completion, or of the first posting after that.
-    heard: Instant,
+    answered: Instant,
 }
 
 /// Properties of a new lane.
@@ -81,7 +81,7 @@ impl State {
         let of_slice = |first: &Completion| self.machine.transfers().lane_of(first.slice);
         let lane = completions.first().and_then(of_slice).and_then(|lane| self.lane(lane));
         if let Some(lane) = lane {
-            self.lanes[lane].heard = now;
+            self.lanes[lane].answered = now;
         }
     }
 
@@ -90,14 +90,14 @@ impl State {
         if self.machine.transfers().posted_on(lane) == 1
             && let Some(lane) = self.lane(lane)
         {
-            self.lanes[lane].heard = now;
+            self.lanes[lane].answered = now;
         }
     }
 
     /// Time for which a lane has had slices and none has completed.
     pub(super) fn silence(&self, now: Instant, lane: Lifecycle) -> Duration {
-        let heard = self.lane(lane).map_or(now, |lane| self.lanes[lane].heard);
-        Duration(now.0.saturating_sub(heard.0))
+        let answered = self.lane(lane).map_or(now, |lane| self.lanes[lane].answered);
+        Duration(now.0.saturating_sub(answered.0))
     }
 
     /// Returns the counters of the pair of NICs on a path.
@@ -222,7 +222,7 @@ impl Target {
                 theirs,
                 pair,
                 handle,
-                heard: now,
+                answered: now,
             };
             state.lanes.insert(place, lane);
             state.machine.handle_lane_up(now, lifecycle, path, depth);

@@ -32,8 +32,8 @@ const PARTITION: u16 = 0xffff;
 /// `ibv_fork_status`: the kernel copies registered pages for a child.
 const FORK_UNNEEDED: c_int = 2;
 
-/// Addresses of the devices as programs see them, one for each name that a device has had. They live
-/// as long as the process.
+/// Addresses of the devices as programs see them, one for each name that a device has had. They
+/// live as long as the process.
 fn objects(names: &[String]) -> Vec<usize> {
     static OBJECTS: Mutex<BTreeMap<(usize, String), usize>> = Mutex::new(BTreeMap::new());
     let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -95,8 +95,8 @@ impl<H: Held> LocalRegions<H> {
 }
 
 impl<H: Held> Registrations<H> {
-    /// Takes the registrations out of a place where another device is now, or none; `None` where the
-    /// present one is, or after the end.
+    /// Takes the registrations out of a place where another device is now, or none; `None` where
+    /// the present one is, or after the end.
     fn take_former(&self, place: usize, device: Option<DeviceId>) -> Option<Vec<H>> {
         let mut places = self.places.lock();
         if places.has_ended {

@@ -24,7 +24,8 @@ struct Machine {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
-    /// A loss that is reported during an attempt begins a pause, after which another attempt begins.
+    /// A loss that is reported during an attempt begins a pause, after which another attempt
+    /// begins.
     PausesDuringAnAttempt,
     /// A loss is ignored once the device was opened again.
     IgnoresLaterLosses,
@@ -141,6 +142,10 @@ enum Step {
     Steady(usize),
 }
 
+/// A state with times relative to now: of each device what is expected, the pauses in its row, and
+/// the machine's stage, time and pauses.
+type Key = Vec<(Expected, usize, Option<(u8, u64, u32)>)>;
+
 /// A law that the machine broke.
 type Broken = &'static str;
 
@@ -249,8 +254,8 @@ impl World {
         pause
     }
 
-    /// The state, with times relative to now: what follows from it depends on nothing else.
-    fn key(&self) -> Vec<(Expected, usize, Option<(u8, u64, u32)>)> {
+    /// What follows depends on nothing else.
+    fn key(&self) -> Key {
         let since = |since: u64| (self.now - since).min(STEADY);
         let of = |(place, (expected, pauses)): (usize, &(Expected, usize))| {
             let expected = match *expected {
