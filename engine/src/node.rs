@@ -8,3 +8,4 @@ pub(crate) mod driver;
 pub(crate) mod legacy;
 pub(crate) mod registry;
 pub(crate) mod slice_loop;
+pub(crate) mod unretired;

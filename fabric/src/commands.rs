@@ -26,6 +26,7 @@
 //! | `gid DEVICE remove INDEX`, `gid DEVICE add [INDEX]` | an address leaves, or the IPv4 address returns |
 //! | `overrun DEVICE` | every completion queue of the device runs over |
 //! | `die DEVICE`, `revive DEVICE` | the device is lost, and can be opened again |
+//! | `rename DEVICE NAME` | the device has another name, and its GUID as before |
 //! | `restart DEVICE` | the numbers of the device start again; no program has it open |
 //! | `count DEVICE CALL` | calls so far |
 //! | `waiting DEVICE CALL` | calls that are held now |
@@ -327,6 +328,16 @@ fn questions(state: &State, words: &[&str]) -> Answer {
     }
 }
 
+fn rename(state: &mut State, device: &str, name: &str) -> Answer {
+    let device = nic(state, device)?;
+    if nic(state, name).is_ok() {
+        return Err(format!("there is a device '{name}'"));
+    }
+    // As that of the list, for the life of the process.
+    state.listed[device].name = name.to_owned().leak();
+    NOTHING
+}
+
 fn surroundings(state: &mut State, words: &[&str]) -> Answer {
     match words {
         ["cut", from, to] => {
@@ -384,6 +395,7 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
                 return Err("the device is not dead".to_owned());
             }
         }
+        ["rename", device, name] => return rename(state, device, name),
         ["restart", device] => {
             let nic = nic(state, device)?;
             if state.contexts.values().any(|context| context.nic == nic && !context.is_dead) {

@@ -40,6 +40,6 @@ mod state;
 mod timers;
 
 pub use limit::{LimitReached, Refusal, Welcome};
-pub use listing::{Listing, listing};
+pub use listing::{Listing, guid, listing};
 pub use serve::{command, serve};
 pub use server::{HERE, handle, offer};

@@ -10,12 +10,19 @@ use std::net::Ipv6Addr;
 pub struct Listing {
     /// Its name.
     pub name: String,
+    /// Its node GUID.
+    pub guid: u64,
     /// The name of its profile.
     pub profile: String,
     /// Whether its link layer is InfiniBand, and not Ethernet.
     pub is_infiniband: bool,
     /// For each place of its GID table: the address and the type of packets, `RoCE v2` for example.
     pub gids: Vec<Option<(Ipv6Addr, &'static str)>>,
+}
+
+/// The node GUID of a device, which it has under every name.
+pub fn guid(nic: usize) -> u64 {
+    0x0200_00ff_fe00_0000 | (nic as u64 + 1)
 }
 
 /// Returns the devices of a list as in `HANDFAST_FABRIC`, as they are at the start of a process.
@@ -36,6 +43,7 @@ pub fn listing(list: &str) -> Result<Vec<Listing>, String> {
             gids.resize(device.profile.gid_table_length, None);
             Listing {
                 name: device.name.to_owned(),
+                guid: guid(nic),
                 profile: device.profile.name.to_owned(),
                 is_infiniband: device.is_infiniband,
                 gids,

@@ -20,6 +20,8 @@ pub struct Device {
     pub name: String,
     /// The kernel driver bound to it, empty for software devices, which have none.
     pub driver: String,
+    /// Its node GUID, which is that of the hardware; software devices have one of their interface.
+    pub guid: Option<u64>,
     /// Its identity.
     pub identity: Identity,
     /// Its ports, by number.
@@ -126,7 +128,13 @@ fn device(root: &Path, name: String) -> Option<Device> {
         erdma_compat_mode: (!compat_mode.is_empty()).then(|| compat_mode == "Y"),
     };
     let ports = numbers.into_iter().map(|number| port(&folder.join("ports"), number)).collect();
-    Some(Device { name, driver, identity, ports })
+    let guid = guid(&read(&folder.join("node_guid")));
+    Some(Device { name, driver, guid, identity, ports })
+}
+
+/// A GUID that the kernel writes as `0200:00ff:fe00:0001`; none of zeroes.
+fn guid(text: &str) -> Option<u64> {
+    u64::from_str_radix(&text.replace(':', ""), 16).ok().filter(|guid| *guid != 0)
 }
 
 /// A number that the kernel writes as `0x15b3`.

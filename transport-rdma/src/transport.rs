@@ -31,6 +31,8 @@ pub const RAIL_PROBE_MAX: Duration = Duration::from_secs(5);
 /// Longest probe of a legacy peer ([`Endpoints::probe`]): less than the life cycle's limit of an
 /// operation (`Timing::operation`, 5 s), and longer than most devices retry towards a silent peer.
 pub const PEER_PROBE_MAX: Duration = Duration::from_secs(4);
+/// Shortest wait for a withdrawn slice: the NIC's thread takes what the device has reported.
+const WITHDRAWAL_MIN: Duration = Duration::from_millis(50);
 /// Longest time that a waiting thread looks for a completion before it sleeps.
 pub const CALLER_SPIN_MAX: Duration = Duration::from_micros(200);
 /// Bits of a packet sequence number.
@@ -176,12 +178,19 @@ impl RdmaTransport {
     }
 
     /// Like [`DataPath::withdraw`], but returns false if there is no such lane.
-    pub fn try_withdraw(&self, lane: Lifecycle, slice: SliceId) -> bool {
+    pub fn try_withdraw(
+        &self,
+        lane: Lifecycle,
+        slice: SliceId,
+        silence: handfast_core::Duration,
+    ) -> bool {
         let Some(nic) = self.inner.connected(lane) else { return false };
         let patience = nic.patience();
+        let wait =
+            patience.saturating_sub(Duration::from_nanos(silence.nanos())).max(WITHDRAWAL_MIN);
         let (nic, sink) = (Arc::downgrade(&nic), Arc::downgrade(&self.inner.sink));
         self.inner.runtime.spawn(async move {
-            tokio::time::sleep(patience).await;
+            tokio::time::sleep(wait).await;
             let (Some(nic), Some(sink)) = (nic.upgrade(), sink.upgrade()) else { return };
             // The slice may have completed meanwhile.
             if nic.holds(lane, slice) {
@@ -216,10 +225,12 @@ impl DataPath for RdmaTransport {
         self.inner.endpoints.read().get(&lane)?.lane.clone()
     }
 
-    /// Fails the lane if the slice does not complete within [`Nic::patience`]: a queue pair gives
-    /// nothing back, and a device that still tries ends it earlier.
-    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
-        self.try_withdraw(lane, slice);
+    /// Fails the lane if the slice does not complete within [`Nic::patience`], of which the lane's
+    /// silence until now is a part: a queue pair gives nothing back, and a device that still tries
+    /// ends it earlier. The slice ends with the lane, [`NicConfig::drain`](crate::NicConfig::drain)
+    /// later at most.
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, silence: handfast_core::Duration) {
+        self.try_withdraw(lane, slice, silence);
     }
 
     /// Takes the completions of the lane's NIC while its own thread polls, and no longer than

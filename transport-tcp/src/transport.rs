@@ -365,7 +365,7 @@ impl<N: Net> DataPath for TcpTransport<N> {
     /// `Released`, and its local memory is free. A slice that has ended before is unaffected. Waits
     /// for a running copy, which the sizes of socket buffers bound. Another slice may be posted in
     /// its place at once; it is sent once the number of unanswered slices is below the depth.
-    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, _: handfast_core::Duration) {
         if let Some(lane) = self.lane(lane) {
             lane.withdraw(slice);
         }

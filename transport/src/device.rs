@@ -5,6 +5,7 @@ use handfast_core::wire::Cut;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Identifies a device that this process has opened. Never reused.
@@ -37,9 +38,21 @@ pub struct DeviceMemory {
     cut: Cut,
     /// The keys of the first piece, one for each device, then those of the next.
     keys: Vec<DeviceKey>,
-    /// The keys of devices that were opened again since, one for each piece, by the device's place.
-    renewed: RwLock<BTreeMap<usize, Vec<DeviceKey>>>,
+    renewed: RenewedKeys,
     _registrations: Box<dyn Send + Sync>,
+}
+
+/// The keys of devices that were opened again since the registration, one for each piece, by the
+/// device's place. Clones share them, and hold no memory.
+#[derive(Clone, Default)]
+pub struct RenewedKeys(Arc<RwLock<BTreeMap<usize, Vec<DeviceKey>>>>);
+
+impl RenewedKeys {
+    /// Replaces the keys at a place by those of a device that was opened again: `keys` has one for
+    /// each piece. The holder of the registrations holds those of `keys` too.
+    pub fn replace(&self, place: usize, keys: Vec<DeviceKey>) {
+        self.0.write().insert(place, keys);
+    }
 }
 
 impl DeviceMemory {
@@ -64,7 +77,7 @@ impl DeviceMemory {
         registrations: impl Send + Sync + 'static,
     ) -> Self {
         let (address, bytes) = (span.address(), span.len() as u64);
-        let (renewed, registrations) = (RwLock::default(), Box::new(registrations));
+        let (renewed, registrations) = (RenewedKeys::default(), Box::new(registrations));
         Self { address, bytes, cut, keys, renewed, _registrations: registrations }
     }
 
@@ -92,7 +105,7 @@ impl DeviceMemory {
     /// The present keys in requests of peers, one for each device; for memory in pieces those of
     /// one piece after the other.
     pub fn remote_keys(&self) -> Vec<u32> {
-        let (devices, renewed) = (self.devices(), self.renewed.read());
+        let (devices, renewed) = (self.devices(), self.renewed.0.read());
         let key = |(at, key): (usize, &DeviceKey)| {
             let later = renewed.get(&(at % devices)).and_then(|keys| keys.get(at / devices));
             later.unwrap_or(key).remote
@@ -108,15 +121,14 @@ impl DeviceMemory {
 
     /// The device whose keys are at a place among the keys of a piece.
     pub fn device(&self, place: usize) -> Option<DeviceId> {
-        let renewed = self.renewed.read();
+        let renewed = self.renewed.0.read();
         let later = renewed.get(&place).and_then(|keys| keys.first());
         later.or_else(|| self.keys.get(place)).map(|key| key.device)
     }
 
-    /// Replaces the keys at a place by those of a device that was opened again: `keys` has one for
-    /// each piece. The holder of the registrations holds those of `keys` too.
-    pub fn renew(&self, place: usize, keys: Vec<DeviceKey>) {
-        self.renewed.write().insert(place, keys);
+    /// The keys of devices that were opened again since.
+    pub fn renewed(&self) -> &RenewedKeys {
+        &self.renewed
     }
 
     /// Returns the key of `span` in requests of this node to a device; `None` if the memory is not
@@ -131,7 +143,7 @@ impl DeviceMemory {
 
     /// Locks, but for memory that is older than the opening of its device alone.
     fn renewed_key(&self, device: DeviceId, piece: usize) -> Option<DeviceKey> {
-        let renewed = self.renewed.read();
+        let renewed = self.renewed.0.read();
         let mut keys = renewed.values().filter_map(|keys| keys.get(piece));
         keys.find(|key| key.device == device).copied()
     }
@@ -206,7 +218,7 @@ mod tests {
         let at = |offset: usize, length| block.span(8 + offset, length).unwrap();
         assert_eq!(memory.remote_keys(), [10, 20, 30, 40]);
         assert_eq!(memory.local_key(later, &at(0, 20)), None);
-        memory.renew(1, vec![key(later, 5), key(later, 6)]);
+        memory.renewed().replace(1, vec![key(later, 5), key(later, 6)]);
         assert_eq!(memory.remote_keys(), [10, 50, 30, 60]);
         assert_eq!((memory.device(0), memory.device(1)), (Some(first), Some(later)));
         assert_eq!(memory.local_key(later, &at(0, 20)), Some(5));

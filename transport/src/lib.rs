@@ -19,7 +19,7 @@ mod region;
 mod spin;
 
 pub use block::{BlockId, Memory, MemoryError, Span};
-pub use device::{DeviceId, DeviceKey, DeviceMemory};
+pub use device::{DeviceId, DeviceKey, DeviceMemory, RenewedKeys};
 pub use endpoints::{Attempt, Created, Endpoints, NotCreated, TransportKind};
 pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,

@@ -3,7 +3,7 @@
 use crate::posting::Posting;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_core::{Lifecycle, NicPath};
+use handfast_core::{Duration, Lifecycle, NicPath};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ pub trait DataPath: Send + Sync + 'static {
     }
 
     /// Requests the release of a posted slice. A transport that cannot release it lets it complete.
-    fn withdraw(&self, lane: Lifecycle, slice: SliceId);
+    /// `silence` is the time for which the lane has had slices and none has completed.
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, silence: Duration);
 
     /// Polls a lane for completions in place of its task, for a bounded time or until `is_done`
     /// returns true. For a thread that would park otherwise. Does nothing if polling does not pay.

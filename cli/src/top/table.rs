@@ -260,7 +260,7 @@ fn head(now: &Value) -> Vec<String> {
     let states: Vec<String> =
         states.into_iter().flatten().map(|(state, count)| format!("{count} {state}")).collect();
     let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
-    vec![
+    let mut lines = vec![
         format!(
             "{} at {}, over {}",
             text(&node["name"]),
@@ -272,7 +272,32 @@ fn head(now: &Value) -> Vec<String> {
             several(count(&now["lanes"]), "lane", "lanes"),
             several(count(&node["segments"]), "segment", "segments"),
         ),
-    ]
+    ];
+    lines.extend(trouble(&now["counters"]));
+    lines
+}
+
+/// The failures of the node's RDMA devices since its start, and their effect on transfers.
+fn trouble(counters: &Value) -> Option<String> {
+    let sum =
+        |names: &[&str]| -> u64 { names.iter().filter_map(|name| counters[*name].as_u64()).sum() };
+    let parts: [(&[&str], &str, &str); 5] = [
+        (&["rdma_ports_down"], "port failure", "port failures"),
+        (&["rdma_devices_lost"], "device lost", "devices lost"),
+        (&["rdma_devices_reopened"], "device reopened", "devices reopened"),
+        (
+            &["rdma_slices_flushed", "rdma_slices_abandoned"],
+            "slice sent again",
+            "slices sent again",
+        ),
+        (&["keys_refused"], "key refused", "keys refused"),
+    ];
+    let counts = parts.iter().map(|(names, one, many)| (sum(names), one, many));
+    let words: Vec<String> = counts
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, one, many)| several(count, one, many))
+        .collect();
+    (!words.is_empty()).then(|| format!("rdma: {}", words.join(", ")))
 }
 
 #[cfg(test)]
@@ -359,6 +384,21 @@ mod tests {
         let window = Window { columns: 80, rows: 40 };
         let one = with(&[("mlx5_0", 5)]);
         assert!(!draw(&one, &one, Duration::from_secs(2), window).contains("mlx5_0"));
+    }
+
+    #[test]
+    fn failures_of_rdma_devices_have_a_line_where_there_are_some() {
+        let window = Window { columns: 120, rows: 40 };
+        let table = |state: &Value| draw(state, state, Duration::from_secs(1), window);
+        assert!(!table(&state(5, 5)).contains("rdma:"));
+        let mut now = state(5, 5);
+        now["counters"] = json!({
+            "rdma_ports_down": 0, "rdma_devices_lost": 2, "rdma_devices_reopened": 1,
+            "rdma_slices_flushed": 30, "rdma_slices_abandoned": 4, "keys_refused": 1,
+        });
+        let expected =
+            "\nrdma: 2 devices lost, 1 device reopened, 34 slices sent again, 1 key refused\n";
+        assert!(table(&now).contains(expected), "{}", table(&now));
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Ports and devices that fail and return, on scripted devices: two nodes in one process, each
 //! story in a process of its own.
 
+mod deadlines;
+mod returns;
+mod unretired;
+
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, until};
 use crate::rdma_engine::{packets, pattern};
 use handfast::metrics::NicCounters;

@@ -79,6 +79,7 @@ async fn batch_follows_its_segment(fabric: Fabric) {
     transfer.await.unwrap();
     assert!(owner.has(&block), "the bytes are in the new memory");
     assert_eq!(user.counters().life_cycle.published, 2, "one lane for the refused one");
+    assert_eq!(user.counters().keys_refused, 1);
 
     let transfer = held(&fabric, &segment, &block.whole()).await;
     owner.served = None;

@@ -371,6 +371,10 @@ impl Engine {
         self.shared.view.counters()
     }
 
+    pub(crate) fn update_counters(&self, change: impl FnOnce(&mut Counters)) {
+        self.shared.answers.counts.update(change);
+    }
+
     /// A snapshot of the engine, peer by peer, serialisable as JSON
     /// ([`STATE_SCHEMA`](crate::metrics::STATE_SCHEMA)). Waits at most a second for the driver's
     /// task. Cancel-safe.

@@ -331,7 +331,8 @@ impl Batch {
         self
     }
 
-    /// Sets the batch's timeout, counted from its submission.
+    /// Sets the batch's timeout, counted from its submission. A batch of which an RDMA device has
+    /// slices ends when they do, within the bound of `docs/hardware.md`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -429,6 +430,7 @@ impl Segment {
         (refusal, requests): (Error, Vec<RequestSpan>),
     ) -> Result<Transfer, Error> {
         resolved.outdated.store(true, Ordering::Release);
+        self.inner.engine.update_counters(|it| it.keys_refused += 1);
         let report = refusal.report().cloned();
         let with_report = |error: Error| match report.clone() {
             Some(report) => error.at(self.address()).with_report(report),

@@ -69,7 +69,7 @@ impl DataPath for LocalPath {
         self.queue.wake.notify_one();
     }
 
-    fn withdraw(&self, _lane: Lifecycle, slice: SliceId) {
+    fn withdraw(&self, _lane: Lifecycle, slice: SliceId, _: handfast_core::Duration) {
         let mut waiting = self.queue.waiting.lock();
         let place = waiting.postings.iter().position(|posting| posting.slice == slice);
         if let Some(place) = place {

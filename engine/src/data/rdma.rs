@@ -38,7 +38,7 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
     let opened = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
     let rdma = RdmaTransport::new(opened.nics, local_nic, watch.clone());
     let rdma = rdma.map_err(|error| device::failed(error.to_string()))?;
-    let opened = (opened.matrix.map(Arc::new), opened.unusable);
+    let opened = (opened.matrix.map(Arc::new), opened.unusable, opened.guids);
     Ok(Arc::new(Lanes::new(rdma, opened, watch, parts).kept()))
 }
 

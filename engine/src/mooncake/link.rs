@@ -71,7 +71,7 @@ impl DataPath for LinkPath {
         self.queue.post(lane, postings);
     }
 
-    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, _: handfast_core::Duration) {
         let target = self.target.get().and_then(Weak::upgrade);
         if let (Withdrawn::Unsent, Some(target)) = (self.queue.withdraw(lane, slice), target) {
             let released = Completion::released(slice, Sent::None);

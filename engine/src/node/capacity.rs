@@ -93,7 +93,7 @@ mod tests {
 
     impl DataPath for Full {
         fn post(&self, _: Lifecycle, _: &mut Vec<Posting>) {}
-        fn withdraw(&self, _: Lifecycle, _: SliceId) {}
+        fn withdraw(&self, _: Lifecycle, _: SliceId, _: Duration) {}
     }
 
     impl Endpoints for Full {

@@ -8,6 +8,7 @@ use crate::data::transport::Transport;
 use crate::node::capacity::Creating;
 use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
+use crate::node::unretired::{Unretired, retire_again};
 use crate::observe::counters::Counts;
 use crate::observe::event;
 use crate::observe::lifecycles::LifecyclesState;
@@ -97,6 +98,7 @@ pub(crate) struct Driver<N: Net> {
     making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
     /// Limits that prevented lanes since the last lane came up.
     no_room: BTreeMap<NicPath, (TransportError, LimitReached)>,
+    unretired: Unretired,
     /// Waiters for the shutdown, once it has begun.
     shutdown: Option<Vec<oneshot::Sender<()>>>,
     _leftovers: Leftovers,
@@ -122,6 +124,7 @@ impl<N: Net> Driver<N> {
             eviction: LaneEviction::default(),
             making_way: BTreeMap::new(),
             no_room: BTreeMap::new(),
+            unretired: Unretired::default(),
             shutdown: None,
         }
     }
@@ -301,6 +304,10 @@ impl<N: Net> Driver<N> {
         }
         self.remember_opened(path, address);
         self.end_lanes_to_others(path, incarnation);
+        if let Some(cause) = self.unretired.cause(path, incarnation).cloned() {
+            self.fail_open(path, &cause);
+            return false;
+        }
         let checked = self.parts.quota.check(&self.parts.node, path, QuotaSide::Local);
         let Err(exceeded) = checked else { return true };
         let cause = exceeded.failure();
@@ -551,6 +558,7 @@ impl<N: Net> Driver<N> {
     fn on_retired(&mut self, lane: Lifecycle) {
         self.eviction.handle_lane_down(lane);
         self.making_way.remove(&lane);
+        self.unretired.remove(lane);
         if let Some(target) = self.parts.lanes.remove(lane) {
             target.on_lane_down(lane);
         }
@@ -567,9 +575,7 @@ impl<N: Net> Driver<N> {
                     let runs = self.parts.registry.runs(peer);
                     runs.iter().for_each(|target| target.note_no_room(no_room.clone()));
                 }
-                for target in self.parts.registry.runs_on(peer) {
-                    target.on_open_failed(peer, &cause);
-                }
+                self.fail_open(peer, &cause);
             }
             Event::Ended { peer, lifecycle, failure } => {
                 self.asked.remove(lifecycle);
@@ -595,12 +601,16 @@ impl<N: Net> Driver<N> {
             }
             Event::RetireFailed { peer, lifecycle, error } => {
                 warn!(%peer, ?lifecycle, %error, "retiring a lane failed");
-                self.on_retire_late(*lifecycle, error.clone());
+                self.on_retire_late(peer, *lifecycle, error.clone());
+                let (transport, clock) = (self.parts.transport.clone(), self.parts.clock.clone());
+                let commands = self.commands.clone();
+                self.calling.spawn(retire_again(transport, clock, commands, *lifecycle));
             }
             Event::RetireOverdue { peer, lifecycle } => {
                 warn!(%peer, ?lifecycle, "retiring a lane is overdue");
                 let text = "the lane does not retire in time";
-                self.on_retire_late(*lifecycle, TransportError::new(Side::Local, "retire", text));
+                let cause = TransportError::new(Side::Local, "retire", text);
+                self.on_retire_late(peer, *lifecycle, cause);
             }
             Event::RetireForced { peer, lifecycle } => {
                 warn!(%peer, ?lifecycle, "lane retired without the peer's consent");
@@ -624,9 +634,21 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    fn on_retire_late(&self, lane: Lifecycle, cause: TransportError) {
+    /// Fails the demand for lanes over a path: none can be connected past this one.
+    fn on_retire_late(&mut self, peer: &NicPath, lane: Lifecycle, cause: TransportError) {
         if let Some(target) = self.parts.lanes.get(lane) {
-            target.on_retire_overdue(lane, cause);
+            target.on_retire_overdue(lane, cause.clone());
+        }
+        let known = self.parts.node.lifecycles().find(|(own, ..)| *own == lane);
+        let Some((.., Some(remote))) = known else { return };
+        self.unretired.add(lane, peer.clone(), remote, cause.clone());
+        self.parts.node.handle_input(self.parts.clock.now(), Input::Release(peer.clone()));
+        self.fail_open(peer, &cause);
+    }
+
+    fn fail_open(&self, path: &NicPath, cause: &TransportError) {
+        for target in self.parts.registry.runs_on(path) {
+            target.on_open_failed(path, cause);
         }
     }
 

@@ -223,7 +223,7 @@ mod tests {
             assert!(postings.is_empty());
         }
 
-        fn withdraw(&self, _: Lifecycle, _: SliceId) {}
+        fn withdraw(&self, _: Lifecycle, _: SliceId, _: Duration) {}
     }
 
     fn registry() -> Registry {

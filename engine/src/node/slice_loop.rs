@@ -97,7 +97,7 @@ impl DataPath for Immediate {
         ready.push((lane, report));
     }
 
-    fn withdraw(&self, _: Lifecycle, _: SliceId) {}
+    fn withdraw(&self, _: Lifecycle, _: SliceId, _: Duration) {}
 }
 
 impl SliceLoop {

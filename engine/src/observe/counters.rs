@@ -40,6 +40,9 @@ pub struct Counters {
     pub notifications_rejected: u64,
     /// Failed publications to the metadata store.
     pub publications_failed: u64,
+    /// Batches that a peer's RDMA device refused, after which the segment's keys were fetched
+    /// again.
+    pub keys_refused: u64,
     /// Changes or removals of a known peer's address in the metadata store.
     pub peers_moved: u64,
     /// Counters of the endpoint life cycle.
@@ -176,6 +179,11 @@ impl Counters {
     fn of_rdma(&self) -> Vec<Named> {
         let Self { rdma, memory, .. } = self;
         vec![
+            (
+                "keys_refused",
+                "Batches refused by a peer's RDMA device, whose keys were fetched again",
+                self.keys_refused,
+            ),
             ("rdma_lanes_failed", "RDMA lanes that failed", rdma.lanes_failed),
             ("rdma_lanes_retired", "RDMA lanes retired", rdma.lanes_retired),
             (

@@ -386,6 +386,7 @@ impl Target {
     pub(crate) fn on_completions(&self, completions: &mut Vec<Completion>) {
         let now = self.parts.clock.now();
         let mut state = self.lock();
+        state.on_answered(now, completions);
         for completion in completions.drain(..) {
             state.machine.handle_completion(now, completion);
         }
@@ -526,10 +527,14 @@ impl Target {
                     debug_assert!(false, "a slice lies within its request");
                     return;
                 };
-                state.outbox.post(lane, known.and_then(|lane| lane.handle.as_ref()), posting);
+                let handle = known.and_then(|lane| lane.handle.as_ref());
+                if state.outbox.post(lane, handle, posting) {
+                    state.on_posted(now, lane);
+                }
             }
             TargetOutput::Withdraw { lane, slice } => {
-                state.outbox.withdraw(lane, slice);
+                let silence = state.silence(now, lane);
+                state.outbox.withdraw(lane, slice, silence);
             }
             TargetOutput::Finished { batch, report } => {
                 state.edges.on_finished(now, batch, &report);

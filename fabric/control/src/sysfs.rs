@@ -50,6 +50,13 @@ fn write_device(sys: &Path, device: &Listing, identity: &Identity) -> io::Result
     fs::create_dir_all(port.join("gid_attrs/types"))?;
     fs::create_dir_all(folder.join("device"))?;
     fs::write(folder.join("node_type"), identity.node_type)?;
+    let words = device
+        .guid
+        .to_be_bytes()
+        .chunks(2)
+        .map(|word| format!("{:02x}{:02x}", word[0], word[1]))
+        .collect::<Vec<_>>();
+    fs::write(folder.join("node_guid"), words.join(":"))?;
     fs::write(port.join("state"), "4: ACTIVE\n")?;
     let link_layer = if device.is_infiniband { "InfiniBand" } else { "Ethernet" };
     fs::write(port.join("link_layer"), link_layer)?;

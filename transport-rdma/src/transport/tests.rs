@@ -87,7 +87,7 @@ async fn try_post_leaves_slices_without_a_lane() {
     assert!(transport.handle(GONE).is_none());
     assert!(!transport.try_post(GONE, &mut slices));
     assert_eq!(slices.len(), 2);
-    assert!(!transport.try_withdraw(GONE, slices[0].slice));
+    assert!(!transport.try_withdraw(GONE, slices[0].slice, handfast_core::Duration(0)));
     assert_eq!((sink.ended.lock().len(), sink.failures.lock().len()), (0, 0));
 }
 
@@ -153,13 +153,30 @@ async fn silent_device_fails_the_lane_of_a_withdrawn_slice() {
     let patience = transport.nics()[0].as_ref().unwrap().patience();
     assert_eq!(patience, Duration::from_nanos(4 * 3 * (4_096 << 11)));
     transport.post(GONE, &mut vec![posting(&registration)]);
-    transport.withdraw(GONE, SliceId::from_bits(0));
+    transport.withdraw(GONE, SliceId::from_bits(0), handfast_core::Duration(0));
     assert_eq!(sink.failures.lock().len(), 0);
     tokio::time::sleep(2 * patience).await;
     let failures = std::mem::take(&mut *sink.failures.lock());
     let [(GONE, error)] = &failures[..] else { panic!("{failures:?}") };
     assert_eq!((error.side, &*error.call), (Side::Local, "withdraw"), "{error}");
     assert!(error.detail.contains("within 100 ms"), "{error}");
+}
+
+/// The silence of a lane before the withdrawal is a part of the device's time.
+#[tokio::test]
+async fn silence_before_the_withdrawal_counts() {
+    let config = NicConfig { timeout_exponent: 31, ..NicConfig::new("scripted") };
+    let (_, transport, sink, registration) = over_device(config).await;
+    let patience = transport.nics()[0].as_ref().unwrap().patience();
+    assert!(patience > Duration::from_secs(3_600));
+    transport.post(GONE, &mut vec![posting(&registration)]);
+    let silence = handfast_core::Duration(patience.as_nanos() as u64);
+    transport.withdraw(GONE, SliceId::from_bits(0), silence);
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while sink.failures.lock().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "the device had all of its time");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// A transport over a device that completes nothing, with a connected lane and memory.

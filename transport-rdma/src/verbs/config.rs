@@ -19,8 +19,10 @@ pub const DEPTH_MAX: u32 = 4096;
 /// Configuration of a NIC.
 #[derive(Clone, Debug)]
 pub struct NicConfig {
-    /// The device, by name.
+    /// The device, by the name that reports and paths of lanes have.
     pub device: String,
+    /// Its present name in the system, where that is another one.
+    pub renamed: Option<String>,
     /// The port, counted from 1.
     pub port: u8,
     /// The choice of the port's address.
@@ -91,6 +93,7 @@ impl NicConfig {
     pub fn new(device: impl Into<String>) -> Self {
         Self {
             device: device.into(),
+            renamed: None,
             port: 1,
             gid: GidWanted::Automatic,
             partition_key: PartitionKey::default(),
@@ -123,6 +126,11 @@ impl NicConfig {
             queue_pairs_per_lane: profile.queue_pairs_per_lane,
             ..Self::new(device)
         }
+    }
+
+    /// The present name of the device in the system.
+    pub fn system_name(&self) -> &str {
+        self.renamed.as_ref().unwrap_or(&self.device)
     }
 
     /// The nominal wait of a device of the profile for a silent peer, see [`silent_peer_wait`].

@@ -124,6 +124,9 @@ impl Nic {
             lanes.give_up(lane.lifecycle, lane.numbers.len());
             // First, since the queue pairs are destroyed here.
             drop(lanes);
+            if let Some(fresh) = lane.into_fresh() {
+                self.shared.destroy(fresh);
+            }
             return Err(error);
         }
         lanes.insert(Arc::new(lane));

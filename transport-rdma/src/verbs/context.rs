@@ -135,7 +135,12 @@ pub(super) fn locked_memory_max() -> Option<u64> {
 
 impl Context {
     pub(super) fn open(name: &str) -> Result<Self, VerbsError> {
-        let named = |error| VerbsError { device: name.to_owned(), ..VerbsError::from(error) };
+        Self::open_as(name, name)
+    }
+
+    /// Opens the device of a name, as `reported` in errors and events.
+    pub(super) fn open_as(name: &str, reported: &str) -> Result<Self, VerbsError> {
+        let named = |error| VerbsError { device: reported.to_owned(), ..VerbsError::from(error) };
         let list = List::get().map_err(named)?;
         let known: Vec<_> = list.devices().collect();
         let Some((device, _)) = known.iter().find(|(_, known)| known == name) else {
@@ -144,7 +149,7 @@ impl Context {
                 side: Side::Configuration,
                 call: "ibv_get_device_list",
                 code: 0,
-                device: name.to_owned(),
+                device: reported.to_owned(),
                 detail: format!("there is no such device; there are: {}", names.join(", ")),
                 limit: None,
             });
@@ -153,7 +158,7 @@ impl Context {
         let raw = unsafe { (list.verbs.ibv_open_device)(*device) };
         let code = errno();
         let lost = AtomicBool::new(false);
-        let context = Self { verbs: list.verbs, device: name.to_owned(), raw, lost };
+        let context = Self { verbs: list.verbs, device: reported.to_owned(), raw, lost };
         if raw.is_null() {
             return Err(context.failed("ibv_open_device", code));
         }

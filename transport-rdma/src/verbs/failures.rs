@@ -56,7 +56,7 @@ impl Nic {
         sink: Arc<dyn NicSink>,
         counts: &NicCounts,
     ) -> Result<Self, VerbsError> {
-        let context = Arc::new(Context::open(&config.device)?);
+        let context = Arc::new(Context::open_as(config.system_name(), &config.device)?);
         Self::counting(context, config, sink, Arc::clone(&counts.0))
     }
 

@@ -205,6 +205,12 @@ impl Lane {
         }
     }
 
+    /// The queue pairs of a lane that was never connected.
+    pub(super) fn into_fresh(self) -> Option<Fresh> {
+        let Objects { queue_pairs, reservation } = self.objects.into_inner()?;
+        Some(Fresh { queue_pairs, reservation, serial: self.setup.serial })
+    }
+
     fn context(&self) -> &Context {
         &self.setup.domain.context
     }
@@ -600,7 +606,7 @@ impl Lane {
 }
 
 /// Destroys what can be destroyed; returns the rest, and the first error.
-fn destroy_all(queue_pairs: Vec<QueuePair>) -> (Vec<QueuePair>, Option<VerbsError>) {
+pub(super) fn destroy_all(queue_pairs: Vec<QueuePair>) -> (Vec<QueuePair>, Option<VerbsError>) {
     let mut first = None;
     let kept = queue_pairs.into_iter().filter_map(|pair| {
         let Undestroyed { pair, error } = *pair.destroy().err()?;

@@ -33,7 +33,7 @@ pub(super) struct Lanes {
     queue_pairs: u64,
     /// Queue pairs of the pool, the oldest first.
     pooled: VecDeque<Fresh>,
-    /// Queue pairs of the pool that failed there; to be destroyed.
+    /// Queue pairs that failed in the pool, or that the device did not destroy; to be destroyed.
     spoiled: Vec<Fresh>,
     /// Lanes whose queue pairs are created for the pool now.
     pooling: usize,
@@ -146,6 +146,12 @@ impl Lanes {
     /// Takes what failed in the pool to destroy it; [`Lanes::end_pooled`] follows for each.
     pub(super) fn take_spoiled(&mut self) -> Vec<Fresh> {
         std::mem::take(&mut self.spoiled)
+    }
+
+    /// Adds queue pairs that the device did not destroy, for another attempt.
+    pub(super) fn keep(&mut self, fresh: Fresh) {
+        self.pooled_pairs += fresh.queue_pairs.len() as u64;
+        self.spoiled.push(fresh);
     }
 
     /// Notes that queue pairs of the pool are gone, or a lane's.

@@ -9,7 +9,7 @@ use super::handle::Handle;
 use super::kept::keep;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
-use super::objects::{Channel, Domain, Place, RegionLimits};
+use super::objects::{Channel, Domain, Place, RegionLimits, Undestroyed};
 use super::poller::{Poller, waker};
 use super::pool::{Fresh, Pool};
 use super::probing::Probing;
@@ -17,6 +17,7 @@ use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::NicSink;
 use super::sweeper::Sweeper;
 use crate::counters::NicCounters;
+use crate::discovery::{discover_one, root};
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
 use crate::pairing::AddressBook;
@@ -138,7 +139,7 @@ impl DataPath for Nic {
     }
 
     /// Does nothing: a queue pair gives nothing back, so a slice ends by itself or with its lane.
-    fn withdraw(&self, _lane: Lifecycle, _slice: SliceId) {}
+    fn withdraw(&self, _: Lifecycle, _: SliceId, _: handfast_core::Duration) {}
 }
 
 impl Nic {
@@ -149,7 +150,7 @@ impl Nic {
     /// No library, no such device, one that cannot have lanes, a port that is not active or has no
     /// usable address, a setting out of range, or a failed call.
     pub fn open(config: NicConfig, sink: Arc<dyn NicSink>) -> Result<Self, VerbsError> {
-        let context = Arc::new(Context::open(&config.device)?);
+        let context = Arc::new(Context::open_as(config.system_name(), &config.device)?);
         Self::counting(context, config, sink, Arc::default())
     }
 
@@ -162,7 +163,7 @@ impl Nic {
     ) -> Result<Self, VerbsError> {
         let wrong = |detail: String| context.error(Side::Configuration, "open", 0, detail);
         config.check().map_err(wrong)?;
-        let recognised = recognised(&config.device);
+        let recognised = recognised(config.system_name());
         let profile = recognised.profile;
         if let Connecting::Never(why) = profile.connecting {
             return Err(wrong(format!("{recognised}: {why}")));
@@ -347,7 +348,13 @@ impl Nic {
         self.shared.empty_pool();
         let reservation = self.shared.queues.reserve(1)?;
         for _ in 0..count {
-            self.queue_pair(&reservation)?.destroy().map_err(|kept| kept.error)?;
+            if let Err(kept) = self.queue_pair(&reservation)?.destroy() {
+                let Undestroyed { pair, error } = *kept;
+                // It was of no lane.
+                let fresh = Fresh { queue_pairs: vec![pair], reservation, serial: 0 };
+                self.shared.lanes.lock().keep(fresh);
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -538,14 +545,13 @@ fn start_poller(
     woken: File,
     config: &NicConfig,
 ) -> Result<Poller, VerbsError> {
-    let near =
-        config.places_thread.then(|| processors_near(&crate::discovery::root(), &config.device));
+    let near = config.places_thread.then(|| processors_near(&root(), config.system_name()));
     let near = near.flatten().unwrap_or_default();
     Poller::start(Arc::clone(shared), woken, config.polling, config.idle_probe, near)
 }
 
 pub(super) fn recognised(device: &str) -> Recognised {
-    let found = crate::discovery::discover_one(&crate::discovery::root(), device);
+    let found = discover_one(&root(), device);
     found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
 }
 

@@ -356,14 +356,13 @@ impl QueuePair {
         place: Place,
         owner: Owner,
     ) -> Result<Self, VerbsError> {
-        // Nothing is ever received, but some drivers refuse a queue of none.
-        let pair = Self::created(domain, completions, [depth, 1], owner)?;
+        let pair = Self::created(domain, completions, depths(depth), owner)?;
         pair.initialise(place)?;
         Ok(pair)
     }
 
     /// Creates a queue pair, in RESET. The depths are those of sends and of receives.
-    fn created(
+    pub(super) fn created(
         domain: Arc<Domain>,
         completions: Arc<CompletionQueue>,
         [send_depth, receive_depth]: [u32; 2],
@@ -541,6 +540,11 @@ impl QueuePair {
         };
         context.check(call, returned)
     }
+}
+
+/// Nothing is ever received, but some drivers refuse a queue of none.
+pub(super) fn depths(depth: u32) -> [u32; 2] {
+    [depth, 1]
 }
 
 fn no_attributes() -> ibv_qp_attr {

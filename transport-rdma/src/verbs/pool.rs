@@ -5,9 +5,10 @@
 
 use super::completions::Reservation;
 use super::config::NicConfig;
+use super::lane::destroy_all;
 use super::lanes::Begun;
 use super::nic::{Nic, Shared};
-use super::objects::{Domain, Owner, Place, QueuePair};
+use super::objects::{Domain, Owner, Place, QueuePair, depths};
 use crate::error::VerbsError;
 use handfast_core::Lifecycle;
 use handfast_transport::{LimitReached, NicLimit};
@@ -45,13 +46,22 @@ impl Maker {
         let queues = &shared.queues;
         let reservation =
             if waits { queues.reserve(entries) } else { queues.try_reserve(entries) }?;
-        let queue = &reservation.shard.queue;
-        let make = |_| {
-            let (domain, queue) = (Arc::clone(domain), Arc::clone(queue));
-            QueuePair::new(domain, queue, *depth, *place, Owner::Lane(serial))
-        };
-        let queue_pairs = (0..count).map(make).collect::<Result<_, _>>()?;
-        Ok(Fresh { queue_pairs, reservation, serial })
+        let mut fresh = Fresh { queue_pairs: Vec::with_capacity(count), reservation, serial };
+        for _ in 0..count {
+            let queue = Arc::clone(&fresh.reservation.shard.queue);
+            let (domain, owner) = (Arc::clone(domain), Owner::Lane(serial));
+            let made = QueuePair::created(domain, queue, depths(*depth), owner);
+            let ready = made.and_then(|pair| {
+                let initialised = pair.initialise(*place);
+                fresh.queue_pairs.push(pair);
+                initialised
+            });
+            if let Err(error) = ready {
+                shared.destroy(fresh);
+                return Err(error);
+            }
+        }
+        Ok(fresh)
     }
 }
 
@@ -145,21 +155,36 @@ impl Shared {
 
     /// Destroys the queue pairs of one lane in the pool; returns false if it is empty.
     fn shrink_pool(&self) -> bool {
-        let fresh = self.lanes.lock().spare();
-        fresh.map(|fresh| self.destroy(fresh)).is_some()
+        let Some(fresh) = self.lanes.lock().spare() else { return false };
+        let pairs = fresh.queue_pairs.len();
+        self.destroy(fresh);
+        self.lanes.lock().end_pooled(pairs);
+        true
     }
 
+    /// Returns whether a queue pair was destroyed.
     fn destroy_spoiled(&self) -> bool {
         let spoiled = self.lanes.lock().take_spoiled();
-        let any = !spoiled.is_empty();
-        spoiled.into_iter().for_each(|fresh| self.destroy(fresh));
-        any
+        let mut is_any_destroyed = false;
+        for fresh in spoiled {
+            let pairs = fresh.queue_pairs.len();
+            is_any_destroyed |= self.destroy(fresh) < pairs;
+            self.lanes.lock().end_pooled(pairs);
+        }
+        is_any_destroyed
     }
 
-    fn destroy(&self, fresh: Fresh) {
-        let pairs = fresh.queue_pairs.len();
-        drop(fresh);
-        self.lanes.lock().end_pooled(pairs);
+    /// Destroys queue pairs that were never connected, and returns how many the device keeps: they
+    /// count in every limit, and another attempt comes with the next refill of the pool.
+    pub(super) fn destroy(&self, fresh: Fresh) -> usize {
+        let Fresh { queue_pairs, reservation, serial } = fresh;
+        let (queue_pairs, failed) = destroy_all(queue_pairs);
+        let kept = queue_pairs.len();
+        if let Some(error) = failed {
+            tracing::warn!(%error, kept, "the device keeps queue pairs of no lane");
+            self.lanes.lock().keep(Fresh { queue_pairs, reservation, serial });
+        }
+        kept
     }
 }
 

@@ -4,7 +4,8 @@
 //! A refused read breaks its queue pair, so each pair of devices loses a lane for each kind of read
 //! that it refuses, and no further one.
 
-use crate::status::{FLUSHED, NO_ANSWER};
+use crate::status::{CompletionError, FLUSHED, NO_ANSWER};
+use handfast_core::transport::Side;
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
@@ -28,6 +29,8 @@ struct Known {
     /// It answered one of the present kind, which then is never given up: the refusal of a later
     /// one has another cause.
     is_proven: bool,
+    /// A lane whose probe of the present kind ended with an error of this side, by serial number.
+    doubted_by: Option<u32>,
 }
 
 impl Known {
@@ -55,17 +58,31 @@ impl Probing {
     /// Handles an answer.
     pub(super) fn on_answered(&mut self, peer: Ipv6Addr, kind: ProbeKind) {
         if let Some(known) = self.present(peer, kind) {
-            known.is_proven = true;
+            (known.is_proven, known.doubted_by) = (true, None);
         }
     }
 
-    /// Handles the first error of a queue pair, which a probe had. Returns whether the pair of
-    /// devices refuses reads of this kind: from now on another one is used.
-    pub(super) fn on_failed(&mut self, peer: Ipv6Addr, kind: ProbeKind, status: u32) -> bool {
+    /// Handles the first error of a queue pair, which a probe of a lane had. Returns whether the
+    /// pair of devices refuses reads of this kind: from now on another one is used. An error of
+    /// this side may have another cause, such as a port that goes down; a second lane's has not.
+    pub(super) fn on_failed(
+        &mut self,
+        peer: Ipv6Addr,
+        kind: ProbeKind,
+        status: u32,
+        lane: u32,
+    ) -> bool {
         if status == FLUSHED || NO_ANSWER.contains(&status) {
             return false;
         }
+        let is_local = CompletionError { status, vendor: 0 }.side() == Side::Local;
         if let Some(known) = self.present(peer, kind).filter(|known| !known.is_proven) {
+            let is_doubted = known.doubted_by.is_some_and(|doubting| doubting != lane);
+            if is_local && !is_doubted {
+                known.doubted_by = Some(lane);
+                return false;
+            }
+            known.doubted_by = None;
             match kind {
                 ProbeKind::Empty => known.refuses_empty = true,
                 ProbeKind::Byte => known.refuses_byte = true,
@@ -90,6 +107,8 @@ mod tests {
 
     const REFUSED: u32 = 10;
     const SILENT: u32 = 12;
+    const LOCAL: u32 = 2;
+    const LANE: u32 = 7;
 
     fn peer(number: u128) -> Ipv6Addr {
         number.into()
@@ -100,10 +119,13 @@ mod tests {
     #[test]
     fn refused_reads_lead_to_the_next_kind() {
         let mut probing = Probing::default();
-        assert!(probing.on_failed(peer(1), ProbeKind::Empty, 2));
-        assert!(probing.on_failed(peer(1), ProbeKind::Empty, REFUSED), "of a second queue pair");
+        assert!(probing.on_failed(peer(1), ProbeKind::Empty, 9, LANE));
+        assert!(
+            probing.on_failed(peer(1), ProbeKind::Empty, REFUSED, LANE),
+            "of a second queue pair"
+        );
         assert_eq!(probing.kind(peer(1)), Some(ProbeKind::Byte));
-        assert!(probing.on_failed(peer(1), ProbeKind::Byte, 21));
+        assert!(probing.on_failed(peer(1), ProbeKind::Byte, 21, LANE));
         assert_eq!(probing.kind(peer(1)), None);
         assert_eq!(probing.kind(peer(2)), Some(ProbeKind::Empty));
     }
@@ -112,15 +134,31 @@ mod tests {
     #[test]
     fn silence_and_answers_before_keep_the_kind() {
         let mut probing = Probing::default();
-        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, SILENT));
-        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, FLUSHED));
+        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, SILENT, LANE));
+        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, FLUSHED, LANE));
         probing.on_answered(peer(1), ProbeKind::Empty);
-        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, REFUSED));
+        assert!(!probing.on_failed(peer(1), ProbeKind::Empty, REFUSED, LANE));
         assert_eq!(probing.kind(peer(1)), Some(ProbeKind::Empty));
-        assert!(probing.on_failed(peer(2), ProbeKind::Empty, REFUSED));
+        assert!(probing.on_failed(peer(2), ProbeKind::Empty, REFUSED, LANE));
         probing.on_answered(peer(2), ProbeKind::Byte);
-        assert!(!probing.on_failed(peer(2), ProbeKind::Byte, REFUSED));
+        assert!(!probing.on_failed(peer(2), ProbeKind::Byte, REFUSED, LANE));
         assert_eq!(probing.kind(peer(2)), Some(ProbeKind::Byte));
+    }
+
+    /// An error of this side refuses nothing until a second lane has one, without an answer in
+    /// between: a peer that announces no byte would be lost for one error of this side.
+    #[test]
+    fn error_of_this_side_needs_a_second_lane() {
+        let mut probing = Probing::default();
+        let mut fails = |lane| probing.on_failed(peer(1), ProbeKind::Empty, LOCAL, lane);
+        assert!(!fails(LANE));
+        assert!(!fails(LANE), "of a second queue pair");
+        assert!(fails(LANE + 1));
+        assert_eq!(probing.kind(peer(1)), Some(ProbeKind::Byte));
+        assert!(!probing.on_failed(peer(2), ProbeKind::Empty, LOCAL, LANE));
+        probing.on_answered(peer(2), ProbeKind::Empty);
+        assert!(!probing.on_failed(peer(2), ProbeKind::Empty, LOCAL, LANE + 1));
+        assert_eq!(probing.kind(peer(2)), Some(ProbeKind::Empty));
     }
 
     /// At the limit one peer is forgotten for each new one.
@@ -128,7 +166,7 @@ mod tests {
     fn known_peers_are_bounded() {
         let mut probing = Probing::default();
         for number in 0..=PEERS_KNOWN_MAX as u128 {
-            probing.on_failed(peer(number), ProbeKind::Empty, REFUSED);
+            probing.on_failed(peer(number), ProbeKind::Empty, REFUSED, LANE);
         }
         assert_eq!(probing.peers.len(), PEERS_KNOWN_MAX);
         assert_eq!(probing.kind(peer(0)), Some(ProbeKind::Empty), "it is found out again");

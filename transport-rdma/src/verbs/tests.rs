@@ -7,7 +7,7 @@ use crate::status::FLUSHED;
 use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
-    Access, Completion, CompletionStatus, Direction, LaneSink, Memory, Posting, SliceId,
+    Access, Completion, CompletionStatus, Direction, LaneSink, Memory, NicLimit, Posting, SliceId,
 };
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::Ordering;
@@ -87,6 +87,35 @@ fn dropped_nic_keeps_memory_of_undestroyed_queue_pair() {
     drop(nic);
     assert_eq!(device.queue_pairs().len(), 1);
     assert!(memory.holders() > 1, "the device may still touch it");
+}
+
+/// A queue pair of the pool that the device keeps counts in the limit until a later attempt
+/// destroys it.
+#[test]
+fn undestroyed_queue_pair_of_the_pool_counts_in_the_limit() {
+    let site = Site::new(|config| (config.pooled_lanes, config.queue_pairs_max) = (2, 4));
+    site.nic.pool_to_refill().unwrap().refill();
+    assert_eq!(site.nic.load().queue_pairs_pooled, 4);
+    site.device.answer("ibv_destroy_qp", &[libc::EBUSY; 4]);
+    let error = site.nic.create(LANE, &[1; 3]).unwrap_err();
+    assert_eq!(error.limit.map(|reached| (reached.in_use, reached.max)), Some((4, 4)), "{error}");
+    assert_eq!((site.device.queue_pairs().len(), site.nic.load().queue_pairs_pooled), (4, 4));
+    site.nic.create(LANE, &[1; 3]).unwrap();
+    assert_eq!((site.device.queue_pairs().len(), site.nic.load().queue_pairs_pooled), (3, 0));
+}
+
+/// So does one of a lane whose creation failed.
+#[test]
+fn undestroyed_queue_pair_of_no_lane_counts_in_the_limit() {
+    let site = Site::new(|config| config.queue_pairs_max = 2);
+    site.device.answer("ibv_modify_qp", &[0, libc::ENOMEM]);
+    site.device.answer("ibv_destroy_qp", &[libc::EBUSY; 4]);
+    site.nic.create(LANE, &[1; 2]).unwrap_err();
+    assert_eq!((site.device.queue_pairs().len(), site.nic.load().queue_pairs_pooled), (2, 2));
+    let error = site.nic.create(LANE, &[1; 2]).unwrap_err();
+    assert_eq!(error.limit.map(|reached| reached.limit), Some(NicLimit::QueuePairs), "{error}");
+    site.nic.create(LANE, &[1; 2]).unwrap();
+    assert_eq!((site.device.queue_pairs().len(), site.nic.load().queue_pairs_pooled), (2, 0));
 }
 
 /// The objects of a device that was removed are gone, and their destruction is answered by EIO. It is

@@ -107,7 +107,7 @@ async fn withdrawn_slice_waits_for_the_device() {
     let theirs = other.create("one@tcp").await;
     one.transport.connect(HERE, THERE, theirs).await.unwrap();
     let slice = one.write(&other);
-    one.transport.withdraw(LANE, slice);
+    one.transport.withdraw(LANE, slice, handfast_core::Duration(0));
     one.told.wait("the failure of the lane", |told| !told.failures.is_empty());
     let [(LANE, error)] = &one.told.failures()[..] else { panic!("{:?}", one.told.failures()) };
     assert_eq!((error.side, &*error.call), (Side::Peer, "completion"), "{error}");

@@ -198,7 +198,7 @@ impl<N: Net> Node<N> {
     }
 
     pub(crate) fn withdraw(&self, slice: SliceId) {
-        self.transport.withdraw(LANE, slice);
+        self.transport.withdraw(LANE, slice, handfast_core::Duration(0));
     }
 
     pub(crate) async fn retire(&self) {

@@ -11,6 +11,7 @@ use handfast_transport_rdma::{
     Connecting, Device, DeviceProfile, GidWanted, Identity, Nic, NicConfig, NicCounts, Port,
     VerbsError, availability, discover, gid_text, parse_gid, recognise, root,
 };
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub(super) struct Opened {
     pub(super) matrix: Option<PriorityMatrix>,
     /// Errors of the devices that cannot be used.
     pub(super) unusable: Vec<Error>,
+    /// GUIDs of the NICs that have one of their own.
+    pub(super) guids: BTreeMap<String, u64>,
 }
 
 /// Opens the requested devices, or all usable ones of the best kind. A device that cannot be used
@@ -58,20 +61,46 @@ pub(super) fn open(
     }
     let names: Vec<String> = nics.iter().map(|nic| nic.device().to_owned()).collect();
     let matrix = (nics.len() > 1).then(|| matrix(options, &names));
-    Ok(Opened { nics, matrix, unusable })
+    let guids = names.into_iter().filter_map(|name| Some((own_guid(&listed, &name)?, name)));
+    let guids = guids.map(|(guid, name)| (name, guid)).collect();
+    Ok(Opened { nics, matrix, unusable, guids })
 }
 
-/// Opens a lost device again, as it is found now.
+/// Opens a lost device again, as it is found now: by its GUID, which it has under every name, else
+/// by its name. Returns its present GUID too.
 pub(super) fn reopen(
-    device: &str,
+    (device, guid): (&str, Option<u64>),
     options: &RdmaOptions,
     limits: (usize, u32),
     sink: &Arc<Watch>,
     counts: &NicCounts,
-) -> Result<Nic, VerbsError> {
+) -> Result<(Nic, Option<u64>), VerbsError> {
     let listed = discover(&root()).unwrap_or_default();
-    let config = config(device, profile(&listed, device), options, limits);
-    Nic::open_again(config, sink.clone(), counts)
+    let name = present_name(&listed, device, guid);
+    let renamed = (name != device).then(|| name.to_owned());
+    if let Some(name) = &renamed {
+        tracing::info!(device, name, "the RDMA device has another name now");
+    }
+    let config = config(device, profile(&listed, name), options, limits);
+    let guid = own_guid(&listed, name);
+    let nic = Nic::open_again(NicConfig { renamed, ..config }, sink.clone(), counts)?;
+    Ok((nic, guid))
+}
+
+/// The GUID of a device, unless others have it too, as software devices over one interface do.
+fn own_guid(listed: &[Device], name: &str) -> Option<u64> {
+    let guid = listed.iter().find(|known| known.name == name)?.guid?;
+    let count = listed.iter().filter(|known| known.guid == Some(guid)).count();
+    (count == 1).then_some(guid)
+}
+
+/// The present name of a device: that of its GUID, unless several devices have it.
+fn present_name<'a>(listed: &'a [Device], device: &'a str, guid: Option<u64>) -> &'a str {
+    let mut of_guid = listed.iter().filter(|known| guid.is_some() && known.guid == guid);
+    match (of_guid.next(), of_guid.next()) {
+        (Some(found), None) => &found.name,
+        _ => device,
+    }
 }
 
 /// Opens each device.

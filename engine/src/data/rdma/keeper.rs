@@ -1,5 +1,8 @@
 //! Opens lost devices again, and follows the addresses of those that work.
 
+#[cfg(test)]
+mod tests;
+
 use super::device::{self, of_device};
 use super::nics::Nics;
 use super::notices::{Notice, Notices};
@@ -15,6 +18,8 @@ use handfast_core::wire::DeviceDescriptor;
 use handfast_transport_rdma::{
     Nic, RdmaTransport, RegisterOptions, Registration, VerbsError, gid_text,
 };
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
@@ -34,10 +39,30 @@ pub(super) struct Site {
     /// The engine serves no read-only memory and keeps none registered, since a driver lets peers
     /// write to all of it.
     pub(super) is_restricted: bool,
+    /// GUIDs of the devices that have one of their own, by the names that the node uses.
+    pub(super) guids: Mutex<BTreeMap<String, u64>>,
     /// Lanes of a NIC, and slices of a queue pair.
     pub(super) limits: (usize, u32),
     /// Notified when the announcement changes.
     pub(super) changed: Arc<Notify>,
+}
+
+/// The devices as the keeper acts on them. Calls block, and may panic: the keeper goes on.
+pub(super) trait Subjects: Send + Sync + 'static {
+    /// Opens a lost device again.
+    fn reopen(&self, device: &str) -> Result<(), Error>;
+
+    /// Takes a lost device out.
+    fn release(&self, device: &str);
+
+    /// Follows the addresses of a device.
+    fn refresh(&self, device: &str);
+
+    /// Whether the device is in use and lost.
+    fn is_lost(&self, device: &str) -> bool;
+
+    /// Takes the error of an attempt.
+    fn on_failed(&self, device: &str, error: Error);
 }
 
 /// The keeper's task, which ends when this is dropped.
@@ -50,8 +75,12 @@ impl Drop for Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(site: &Arc<Site>, clock: Arc<dyn Clock>) -> Self {
-        let (site, notices) = (Arc::downgrade(site), Arc::clone(site.watch.notices()));
+    pub(super) fn start<S: Subjects>(
+        site: &Arc<S>,
+        notices: Arc<Notices>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let site = Arc::downgrade(site);
         Self(tokio::spawn(keep(site, notices, clock)).abort_handle())
     }
 }
@@ -59,7 +88,7 @@ impl Keeper {
 /// An attempt to open a device, with its result.
 type Attempt = (String, Result<(), Error>);
 
-async fn keep(site: Weak<Site>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
+async fn keep<S: Subjects>(site: Weak<S>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
     let mut machine = Reopening::default();
     let mut attempts: JoinSet<Attempt> = JoinSet::new();
     loop {
@@ -95,8 +124,8 @@ async fn keep(site: Weak<Site>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
     }
 }
 
-async fn on_notice(
-    site: &Arc<Site>,
+async fn on_notice<S: Subjects>(
+    site: &Arc<S>,
     machine: &mut Reopening,
     clock: &dyn Clock,
     device: String,
@@ -109,8 +138,8 @@ async fn on_notice(
     }
 }
 
-async fn on_attempt(
-    site: &Arc<Site>,
+async fn on_attempt<S: Subjects>(
+    site: &Arc<S>,
     machine: &mut Reopening,
     clock: &dyn Clock,
     device: String,
@@ -121,7 +150,7 @@ async fn on_attempt(
             machine.handle_opened(clock.now(), &device);
             info!(device, "the RDMA device is open again");
             // The notice of a loss before this was for nobody.
-            if site.nic(&device).is_some_and(|nic| nic.lost().is_some()) {
+            if site.is_lost(&device) {
                 on_lost(site, machine, clock, device).await;
             }
         }
@@ -129,18 +158,23 @@ async fn on_attempt(
             let pause = machine.handle_failed(clock.now(), &device);
             let pause_ms = pause.map(|pause| pause.nanos() / 1_000_000);
             debug!(device, %error, pause_ms, "the RDMA device cannot be opened again yet");
-            site.devices.on_failed(&device, error);
+            site.on_failed(&device, error);
         }
     }
 }
 
-async fn on_lost(site: &Arc<Site>, machine: &mut Reopening, clock: &dyn Clock, device: String) {
+async fn on_lost<S: Subjects>(
+    site: &Arc<S>,
+    machine: &mut Reopening,
+    clock: &dyn Clock,
+    device: String,
+) {
     if machine.handle_lost(clock.now(), &device) {
         on_blocking_thread(site, move |site| site.release(&device)).await;
     }
 }
 
-async fn on_blocking_thread(site: &Arc<Site>, act: impl FnOnce(&Site) + Send + 'static) {
+async fn on_blocking_thread<S: Subjects>(site: &Arc<S>, act: impl FnOnce(&S) + Send + 'static) {
     let site = Arc::clone(site);
     // A panic was printed where it happened, and the next notice is handled.
     let _ = tokio::task::spawn_blocking(move || act(&site)).await;
@@ -158,6 +192,15 @@ impl Site {
         nics.find(|nic| nic.device() == device)
     }
 
+    fn end_registrations(&self) {
+        // Of a device that was opened again meanwhile too, which its attempt then finds done.
+        if let Err(error) = self.regions.renew(&self.nics()) {
+            warn!(%error, "memory is not registered with an RDMA device that was opened again");
+        }
+    }
+}
+
+impl Subjects for Site {
     /// Takes a lost NIC out, and ends its registrations.
     fn release(&self, device: &str) {
         let lost = self.nic(device).and_then(|nic| nic.lost().cloned());
@@ -167,18 +210,13 @@ impl Site {
         self.end_registrations();
     }
 
-    fn end_registrations(&self) {
-        // Of a device that was opened again meanwhile too, which its attempt then finds done.
-        if let Err(error) = self.regions.renew(&self.nics()) {
-            warn!(%error, "memory is not registered with an RDMA device that was opened again");
-        }
-    }
-
     /// Opens a device again. All memory is registered with it before a lane can use it.
     fn reopen(&self, device: &str) -> Result<(), Error> {
         let counts = self.rdma.counts(device);
-        let nic = device::reopen(device, &self.options, self.limits, &self.watch, &counts);
-        let nic = Arc::new(nic.map_err(|error| of_device(still_lost(error)))?);
+        let guid = self.guids.lock().get(device).copied();
+        let nic = device::reopen((device, guid), &self.options, self.limits, &self.watch, &counts);
+        let (nic, guid) = nic.map_err(|error| of_device(still_lost(error)))?;
+        let nic = Arc::new(nic);
         let grants = nic.recognised().profile.grants_remote_write;
         if grants && !self.is_restricted && !self.options.accepts_exposed_memory {
             return Err(of_device(exposing(device)));
@@ -196,6 +234,9 @@ impl Site {
             return Err(error);
         }
         nic.count_reopening();
+        if let Some(guid) = guid {
+            self.guids.lock().insert(device.to_owned(), guid);
+        }
         self.rdma.admit_lanes(device);
         self.devices.on_working(descriptor);
         // Keys changed too.
@@ -218,6 +259,14 @@ impl Site {
             // The notice of the loss comes.
             Err(_) => {}
         }
+    }
+
+    fn is_lost(&self, device: &str) -> bool {
+        self.nic(device).is_some_and(|nic| nic.lost().is_some())
+    }
+
+    fn on_failed(&self, device: &str, error: Error) {
+        self.devices.on_failed(device, error);
     }
 }
 

@@ -18,13 +18,15 @@ use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::{RailPlan, plan_rails};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
-use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
+use handfast_core::{Duration, Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
     Access, Attempt, Created, DataPath, Endpoints, LaneHandle, NotCreated, Posting, SliceId, Span,
     Step, TransportKind,
 };
 use handfast_transport_rdma::{Nic, NicCounters, RdmaTransport, RegisterOptions, gid_text};
 use handfast_transport_tcp::{Net, TcpTransport};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Lanes over RDMA, or over TCP if that is allowed and RDMA is unavailable.
@@ -64,10 +66,10 @@ pub(super) struct Policy {
 
 impl<N: Net> Lanes<N> {
     /// Lanes over the NICs of `rdma`; with several, `matrix` has their distances to memory.
-    /// `refused` are the errors of the devices that could not be opened.
+    /// `refused` are the errors of devices that could not be opened, `guids` those of the others.
     pub(super) fn new(
         rdma: RdmaTransport,
-        (matrix, refused): (Option<Arc<PriorityMatrix>>, Vec<Error>),
+        (matrix, refused, guids): (Option<Arc<PriorityMatrix>>, Vec<Error>, BTreeMap<String, u64>),
         watch: Arc<Watch>,
         parts: RdmaParts<N>,
     ) -> Self {
@@ -102,6 +104,7 @@ impl<N: Net> Lanes<N> {
             devices: offer.devices.clone(),
             watch: watch.clone(),
             options,
+            guids: Mutex::new(guids),
             limits,
             changed,
         });
@@ -112,7 +115,8 @@ impl<N: Net> Lanes<N> {
     /// Starts to open lost devices again. Must be called within a runtime.
     pub(super) fn kept(mut self) -> Self {
         let clock = self.choice.policy.clock.clone();
-        self.keeper = Some(Keeper::start(&self.site, clock));
+        let notices = self.site.watch.notices().clone();
+        self.keeper = Some(Keeper::start(&self.site, notices, clock));
         self
     }
 }
@@ -305,12 +309,12 @@ impl<N: Net> DataPath for Lanes<N> {
         }
     }
 
-    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, silence: Duration) {
         let Choice { rdma, tcp, .. } = &self.choice;
-        if !rdma.try_withdraw(lane, slice)
+        if !rdma.try_withdraw(lane, slice, silence)
             && let Some(tcp) = tcp
         {
-            tcp.withdraw(lane, slice);
+            tcp.withdraw(lane, slice, silence);
         }
     }
 

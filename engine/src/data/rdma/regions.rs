@@ -12,7 +12,7 @@ use crate::data::local::LocalRegion;
 use crate::observe::counters::MemoryCounters;
 use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Access, BlockId, Cut, DeviceId, DeviceKey, DeviceMemory, Memory, Span};
+use handfast_transport::{Access, BlockId, Cut, DeviceId, DeviceKey, Memory, RenewedKeys, Span};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -70,33 +70,57 @@ pub(super) trait Held: Send + Sync + 'static {
 
 /// The registrations of a span with all devices.
 pub(super) struct OnDevices<H> {
-    /// As [`DeviceMemory::in_pieces`] takes them.
+    /// As [`DeviceMemory::in_pieces`](handfast_transport::DeviceMemory::in_pieces) takes them.
     pub(super) keys: Vec<DeviceKey>,
     pub(super) cut: Cut,
     /// The registrations of the pieces with each device; none with one that is lost.
     pub(super) held: Vec<Vec<H>>,
 }
 
-/// The registrations of a region.
+/// The registrations of a region. They end with their holder, also while they are renewed.
 struct Registrations<H: Held> {
-    /// Those of the pieces with each device.
-    held: Mutex<Vec<Vec<H>>>,
-    /// The budget that they count in, once they are kept.
-    counted: OnceLock<Counted<H>>,
+    places: Mutex<Places<H>>,
+    /// Held during a renewal.
+    renewing: Mutex<()>,
     /// A lost device did not let go of some of it.
     kept: AtomicBool,
     span: Span,
     access: Access,
+    cut: Cut,
+}
+
+/// The registrations with each device.
+struct Places<H> {
+    all: Vec<Place<H>>,
+    /// No others are to be added.
+    has_ended: bool,
+}
+
+/// The registrations of the pieces with one device.
+struct Place<H> {
+    device: Option<DeviceId>,
+    held: Vec<H>,
+}
+
+/// Holds the registrations of a region.
+struct Holder<H: Held> {
+    registrations: Arc<Registrations<H>>,
+    /// The budget that they count in, once they are kept.
+    counted: OnceLock<Counted<H>>,
     /// Runtime for releasing pages in the background: the last holder may be the device's own
     /// thread.
     background: Option<Handle>,
 }
 
-impl<H: Held> Drop for Registrations<H> {
+impl<H: Held> Drop for Holder<H> {
     fn drop(&mut self) {
-        let all = std::mem::take(self.held.get_mut());
+        let mut places = self.registrations.places.lock();
+        places.has_ended = true;
+        let all = places.all.drain(..).flat_map(|place| place.held).collect();
+        drop(places);
         // Memory that a device keeps counts for ever.
-        let counted = self.counted.take().filter(|_| !*self.kept.get_mut());
+        let is_kept = self.registrations.kept.load(Ordering::Relaxed);
+        let counted = self.counted.take().filter(|_| !is_kept);
         let ending = Ending { all, counted };
         if let Some(background) = self.background.take() {
             background.spawn_blocking(move || drop(ending));
@@ -110,13 +134,13 @@ type Counted<H> = (Weak<Shared<H>>, u64);
 /// Ends registrations when it is dropped, and gives their bytes back to the budget that they count
 /// in.
 struct Ending<H: Held> {
-    all: Vec<Vec<H>>,
+    all: Vec<H>,
     counted: Option<Counted<H>>,
 }
 
 impl<H: Held> Drop for Ending<H> {
     fn drop(&mut self) {
-        let held = self.all.drain(..).flatten();
+        let held = self.all.drain(..);
         let kept = held.filter_map(|held| (!held.end()).then_some(())).count();
         // As above.
         if kept == 0
@@ -131,7 +155,7 @@ impl<H: Held> Drop for Ending<H> {
 /// A registration that stays with its block.
 struct Kept<H: Held> {
     region: Arc<LocalRegion>,
-    registrations: Arc<Registrations<H>>,
+    holder: Arc<Holder<H>>,
 }
 
 impl<H: Held> Registered for Kept<H> {
@@ -145,7 +169,7 @@ impl<H: Held> Kept<H> {
     /// Ends it before returning, unless it is in use again. Blocks.
     fn end(self) {
         drop(self.region);
-        if let Some(mut last) = Arc::into_inner(self.registrations) {
+        if let Some(mut last) = Arc::into_inner(self.holder) {
             last.background = None;
         }
     }
@@ -171,13 +195,13 @@ struct Live<H: Held> {
 }
 
 struct Region<H: Held> {
-    memory: Weak<DeviceMemory>,
     registrations: Weak<Registrations<H>>,
+    keys: RenewedKeys,
 }
 
 impl<H: Held> Clone for Region<H> {
     fn clone(&self) -> Self {
-        Self { memory: self.memory.clone(), registrations: self.registrations.clone() }
+        Self { registrations: self.registrations.clone(), keys: self.keys.clone() }
     }
 }
 
@@ -339,7 +363,7 @@ impl<H: Held> LocalRegions<H> {
         let background = Handle::try_current().ok();
         let kept = self.region(devices, &part, NOBODY, made, places_of(&part), background)?;
         // Not before: `making` gives the bytes of a failure back.
-        let _ = kept.registrations.counted.set((Arc::downgrade(&self.0), bytes as u64));
+        let _ = kept.holder.counted.set((Arc::downgrade(&self.0), bytes as u64));
         let region = Arc::clone(&kept.region);
         making.result = Some(kept);
         Ok(region)

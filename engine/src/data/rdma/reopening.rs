@@ -14,7 +14,7 @@ pub(crate) const REOPEN_PAUSE_MAX: Duration = Duration::from_millis(30_000);
 pub(crate) const REOPEN_STEADY: Duration = Duration::from_millis(10_000);
 
 /// The lost devices of a node. All methods of time take the same clock's.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reopening {
     devices: BTreeMap<String, State>,
 }
@@ -94,6 +94,9 @@ impl State {
         pause
     }
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

@@ -13,9 +13,9 @@ use handfast_core::target::TargetOutput;
 use handfast_core::transfer::Affinity;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::DeviceDescriptor;
-use handfast_core::{Instant, Lifecycle, NicPath};
+use handfast_core::{Duration, Instant, Lifecycle, NicPath};
 use handfast_trace::Edge;
-use handfast_transport::{LaneHandle, TransportKind};
+use handfast_transport::{Completion, LaneHandle, TransportKind};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -30,6 +30,8 @@ pub(super) struct Lane {
     pair: Option<Arc<NicPair>>,
     /// For postings without a look-up, if its transport offers that.
     pub(super) handle: Option<Arc<dyn LaneHandle>>,
+    /// Time of its last completion, or of the first posting after that.
+    answered: Instant,
 }
 
 /// Properties of a new lane.
@@ -72,6 +74,30 @@ impl State {
                 pair.on_moved(self.machine.take_moved(lane.lifecycle));
             }
         }
+    }
+
+    /// Notes the completions of one lane, before the machine takes them.
+    pub(super) fn on_answered(&mut self, now: Instant, completions: &[Completion]) {
+        let of_slice = |first: &Completion| self.machine.transfers().lane_of(first.slice);
+        let lane = completions.first().and_then(of_slice).and_then(|lane| self.lane(lane));
+        if let Some(lane) = lane {
+            self.lanes[lane].answered = now;
+        }
+    }
+
+    /// Notes a posting. A lane that had none was silent for no reason.
+    pub(super) fn on_posted(&mut self, now: Instant, lane: Lifecycle) {
+        if self.machine.transfers().posted_on(lane) == 1
+            && let Some(lane) = self.lane(lane)
+        {
+            self.lanes[lane].answered = now;
+        }
+    }
+
+    /// Time for which a lane has had slices and none has completed.
+    pub(super) fn silence(&self, now: Instant, lane: Lifecycle) -> Duration {
+        let answered = self.lane(lane).map_or(now, |lane| self.lanes[lane].answered);
+        Duration(now.0.saturating_sub(answered.0))
     }
 
     /// Returns the counters of the pair of NICs on a path.
@@ -189,7 +215,15 @@ impl Target {
             state.has_pairs |= pair.is_some();
             let place = state.lanes.partition_point(|known| known.lifecycle < lifecycle);
             let handle = self.parts.data_path.handle(lifecycle);
-            let lane = Lane { lifecycle, path: path.clone(), transport_kind, theirs, pair, handle };
+            let lane = Lane {
+                lifecycle,
+                path: path.clone(),
+                transport_kind,
+                theirs,
+                pair,
+                handle,
+                answered: now,
+            };
             state.lanes.insert(place, lane);
             state.machine.handle_lane_up(now, lifecycle, path, depth);
         });

@@ -1,6 +1,6 @@
 //! Postings and withdrawals on their way to the data path, grouped by lane.
 
-use handfast_core::Lifecycle;
+use handfast_core::{Duration, Lifecycle};
 use handfast_transport::{DataPath, LaneHandle, Posting, SliceId};
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ struct Run {
     lane: Lifecycle,
     handle: Option<Arc<dyn LaneHandle>>,
     postings: Vec<Posting>,
-    /// Slices to be given back, posted before or in this run.
-    withdrawn: Vec<SliceId>,
+    /// Slices to be given back, posted before or in this run, with the silence of the lane.
+    withdrawn: Vec<(SliceId, Duration)>,
 }
 
 impl Outbox {
@@ -27,22 +27,24 @@ impl Outbox {
         self.used == 0
     }
 
-    /// Adds a posting; with a handle the data path does not look the lane up.
+    /// Adds a posting; with a handle the data path does not look the lane up. Returns whether it is
+    /// the first on its lane.
     pub(super) fn post(
         &mut self,
         lane: Lifecycle,
         handle: Option<&Arc<dyn LaneHandle>>,
         posting: Posting,
-    ) {
+    ) -> bool {
         let run = self.run(lane);
         if run.handle.is_none() {
             run.handle = handle.cloned();
         }
         run.postings.push(posting);
+        run.postings.len() == 1
     }
 
-    pub(super) fn withdraw(&mut self, lane: Lifecycle, slice: SliceId) {
-        self.run(lane).withdrawn.push(slice);
+    pub(super) fn withdraw(&mut self, lane: Lifecycle, slice: SliceId, silence: Duration) {
+        self.run(lane).withdrawn.push((slice, silence));
     }
 
     /// Hands everything over: lanes in the order of their first slice, and the slices of each in the
@@ -53,7 +55,9 @@ impl Outbox {
             if !posted && !postings.is_empty() {
                 data_path.post(*lane, postings);
             }
-            withdrawn.drain(..).for_each(|slice| data_path.withdraw(*lane, slice));
+            for (slice, silence) in withdrawn.drain(..) {
+                data_path.withdraw(*lane, slice, silence);
+            }
         }
         self.used = 0;
     }
@@ -96,7 +100,7 @@ mod tests {
             postings.clear();
         }
 
-        fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
+        fn withdraw(&self, lane: Lifecycle, slice: SliceId, _: Duration) {
             self.0.lock().push(format!("withdraw {} {}", lane.0, slice.to_bits()));
         }
     }
@@ -134,11 +138,12 @@ mod tests {
         let calls = Calls::default();
         let mut outbox = Outbox::default();
         for _ in 0..2 {
-            outbox.withdraw(SECOND, SliceId::from_bits(9));
+            outbox.withdraw(SECOND, SliceId::from_bits(9), Duration(0));
             for (slice, lane) in (0..).zip([FIRST, SECOND, FIRST, SECOND]) {
-                outbox.post(lane, None, posting(slice));
+                let first = outbox.post(lane, None, posting(slice));
+                assert_eq!(first, slice < 2, "on its lane");
             }
-            outbox.withdraw(FIRST, SliceId::from_bits(2));
+            outbox.withdraw(FIRST, SliceId::from_bits(2), Duration(0));
             assert!(!outbox.is_empty());
             outbox.dispatch(&calls);
             assert!(outbox.is_empty());

@@ -24,7 +24,7 @@ impl DataPath for Notes {
         notes.extend(postings.drain(..).map(|posting| (lane, posting.slice)));
     }
 
-    fn withdraw(&self, _: Lifecycle, _: SliceId) {}
+    fn withdraw(&self, _: Lifecycle, _: SliceId, _: Duration) {}
 
     fn probe_rail(&self, _: Lifecycle) -> Step<()> {
         let answers = self.answers.clone();

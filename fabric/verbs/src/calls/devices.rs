@@ -7,9 +7,10 @@ use crate::link::{call, created, done, events};
 use crate::objects::{ContextObject, DeviceObject, free, give, zeroed};
 use handfast_fabric::protocol::{Answer, COMPLETIONS_MAX, GidCall, QUEUE_DEPTH_MAX, Request};
 use libc::{c_char, c_int, size_t, ssize_t};
+use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: u32 = 1 << 30;
@@ -31,14 +32,17 @@ const PARTITION: u16 = 0xffff;
 /// `ibv_fork_status`: the kernel copies registered pages for a child.
 const FORK_UNNEEDED: c_int = 2;
 
-/// Addresses of the devices as programs see them. They live as long as the process.
-fn objects(names: &[String]) -> &'static [usize] {
-    static OBJECTS: OnceLock<Vec<usize>> = OnceLock::new();
-    OBJECTS.get_or_init(|| {
-        let root = std::env::var("SYSFS_PATH").unwrap_or_else(|_| "/sys".to_owned());
-        let object = |(nic, name): (usize, &String)| object(nic, name, &root).expose_provenance();
-        names.iter().enumerate().map(object).collect()
-    })
+/// Addresses of the devices as programs see them, one for each name that a device has had. They
+/// live as long as the process.
+fn objects(names: &[String]) -> Vec<usize> {
+    static OBJECTS: Mutex<BTreeMap<(usize, String), usize>> = Mutex::new(BTreeMap::new());
+    let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let root = std::env::var("SYSFS_PATH").unwrap_or_else(|_| "/sys".to_owned());
+    let object = |(nic, name): (usize, &String)| {
+        let new = || object(nic, name, &root).expose_provenance();
+        *objects.entry((nic, name.clone())).or_insert_with(new)
+    };
+    names.iter().enumerate().map(object).collect()
 }
 
 fn object(nic: usize, name: &str, root: &str) -> *mut DeviceObject {
@@ -72,9 +76,9 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device 
         Ok(_) => return null(libc::EPROTO),
         Err(code) => return null(code),
     };
-    let alive = objects(&names).iter().enumerate().filter(|(nic, _)| !dead.contains(nic));
+    let alive = objects(&names).into_iter().enumerate().filter(|(nic, _)| !dead.contains(nic));
     let mut list: Vec<*mut Device> =
-        alive.map(|(_, object)| ptr::with_exposed_provenance_mut(*object)).collect();
+        alive.map(|(_, object)| ptr::with_exposed_provenance_mut(object)).collect();
     if !count.is_null() {
         // SAFETY: by the rules of the interface.
         unsafe { *count = list.len() as c_int };
@@ -115,7 +119,7 @@ unsafe extern "C" fn ibv_get_device_index(device: *mut Device) -> c_int {
 
 /// In network order.
 fn guid(nic: usize) -> u64 {
-    (0x0200_00ff_fe00_0000 | (nic as u64 + 1)).to_be()
+    handfast_fabric::guid(nic).to_be()
 }
 
 #[unsafe(no_mangle)]

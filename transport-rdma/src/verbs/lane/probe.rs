@@ -186,7 +186,7 @@ impl Lane {
             probing.on_answered(peer.device, kind);
             return None;
         }
-        let is_refused = probing.on_failed(peer.device, kind, status);
+        let is_refused = probing.on_failed(peer.device, kind, status, self.setup.serial);
         is_refused.then_some(match kind {
             ProbeKind::Empty => {
                 "the devices refuse an empty read: idle lanes are probed with one of a byte"

@@ -14,7 +14,7 @@ fn device(name: &str, driver: &str, port: Port) -> Device {
     let driver = driver.to_owned();
     let parent = if driver.is_empty() { "eth0".to_owned() } else { String::new() };
     let identity = Identity { driver: driver.clone(), node_type: 1, parent, ..Identity::default() };
-    Device { name: name.to_owned(), driver, identity, ports: vec![port] }
+    Device { name: name.to_owned(), driver, guid: None, identity, ports: vec![port] }
 }
 
 fn ethernet(name: &str, driver: &str, state: &str) -> Device {
@@ -179,4 +179,25 @@ fn options_replace_the_defaults_of_the_profile() {
     assert_eq!(of("mlx5_0", &patient), (20, 6, adaptive));
     let busy = default.with(|it| (it.retries, it.polling) = (Some(0), Some(Polling::Busy)));
     assert_eq!(of("rxe0", &busy), (16, 0, Polling::Busy));
+}
+
+/// A lost device is opened under its present name, by its GUID. Where several have that, as devices
+/// over one interface do, or none has, its name stays.
+#[test]
+fn lost_device_is_found_by_its_guid() {
+    let with = |name: &str, guid| Device { guid, ..ethernet(name, "mlx5_core", "ACTIVE") };
+    let listed = [with("a", Some(1)), with("b", Some(2)), with("c", Some(3)), with("d", Some(3))];
+    for (device, guid, present) in [
+        ("a", Some(2), "b"),
+        ("b", Some(2), "b"),
+        ("gone", Some(1), "a"),
+        ("c", Some(3), "c"),
+        ("gone", Some(9), "gone"),
+        ("a", None, "a"),
+    ] {
+        assert_eq!(present_name(&listed, device, guid), present, "{device}, {guid:?}");
+    }
+    assert_eq!(present_name(&[with("x", None)], "a", None), "a");
+    let own = |name| own_guid(&listed, name);
+    assert_eq!((own("a"), own("c"), own("gone")), (Some(1), None, None), "shared by two");
 }

@@ -60,7 +60,11 @@ impl Node {
         let reports = with_tcp.then(|| fallbacks.clone());
         let watch = Arc::new(Watch::new(sink.clone(), reports, parts.clock.clone()));
         let rdma = RdmaTransport::new(Vec::new(), local_nic, watch.clone()).unwrap();
-        Self { lanes: Lanes::new(rdma, (None, Vec::new()), watch, parts), fallbacks, sink }
+        Self {
+            lanes: Lanes::new(rdma, (None, Vec::new(), BTreeMap::new()), watch, parts),
+            fallbacks,
+            sink,
+        }
     }
 
     async fn create(&self, peer: NicPath) -> Result<Body, NotCreated> {
@@ -73,7 +77,7 @@ impl Node {
         let remote = RemoteSpan { key: 1, address: 0 };
         let posting = Posting { slice, direction, span, remote, memory: None };
         self.lanes.post(LANE, &mut vec![posting]);
-        self.lanes.withdraw(LANE, slice);
+        self.lanes.withdraw(LANE, slice, Duration(0));
         let ended = std::mem::take(&mut *self.sink.0.lock());
         let [completion] = &ended[..] else { panic!("{ended:?}") };
         completion.clone()

@@ -4,11 +4,14 @@
 //! once the device is open again the region is registered with it, before a lane over it can name a
 //! key.
 
-use super::{Devices, Held, Kept, LIVE_MIN, Live, LocalRegions, OnDevices, Region, Registrations};
+use super::{
+    Devices, Held, Holder, Kept, LIVE_MIN, Live, LocalRegions, OnDevices, Place, Places, Region,
+    Registrations,
+};
 use crate::data::local::LocalRegion;
 use crate::topology::Location;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Access, DeviceMemory, Span};
+use handfast_transport::{Access, DeviceId, DeviceMemory, Span};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,7 +22,7 @@ impl<H: Held> LocalRegions<H> {
     /// opened again. Blocks while their pages are pinned.
     ///
     /// # Errors
-    /// That of the first registration that failed. Regions before it are registered.
+    /// That of the first registration that failed. The other regions are registered.
     pub(in crate::data::rdma) fn renew(
         &self,
         devices: &impl Devices<Held = H>,
@@ -41,51 +44,91 @@ impl<H: Held> LocalRegions<H> {
         background: Option<Handle>,
     ) -> Result<Kept<H>, TransportError> {
         let OnDevices { keys, cut, held } = made;
-        let (held, counted, kept) = (Mutex::new(held), OnceLock::new(), AtomicBool::new(false));
-        let registrations =
-            Arc::new(Registrations { held, counted, kept, span: span.clone(), access, background });
-        let memory = DeviceMemory::in_pieces(span, cut, keys, Arc::clone(&registrations));
+        let place = |(held, key): (Vec<H>, _)| Place { device: Some(key), held };
+        // The first keys are those of the first piece.
+        let of_place = held.into_iter().zip(keys.iter().map(|key| key.device));
+        let places = Places { all: of_place.map(place).collect(), has_ended: false };
+        let registrations = Arc::new(Registrations {
+            places: Mutex::new(places),
+            renewing: Mutex::new(()),
+            kept: AtomicBool::new(false),
+            span: span.clone(),
+            access,
+            cut,
+        });
+        let known = Arc::downgrade(&registrations);
+        let holder = Arc::new(Holder { registrations, counted: OnceLock::new(), background });
+        let memory = DeviceMemory::in_pieces(span, cut, keys, Arc::clone(&holder));
+        let live = Region { registrations: known, keys: memory.renewed().clone() };
         let region = Arc::new(LocalRegion::new(memory, location));
-        let live = Region {
-            memory: Arc::downgrade(region.memory()),
-            registrations: Arc::downgrade(&registrations),
-        };
         self.0.live.lock().insert(live.clone());
         // A device may have been lost, or opened again, since the registration began.
         self.renew_one(devices, &live)?;
-        Ok(Kept { region, registrations })
+        Ok(Kept { region, holder })
     }
 
+    /// Renews the registrations of a region, unless they end meanwhile: their holder waits for no
+    /// device.
     fn renew_one(
         &self,
         devices: &impl Devices<Held = H>,
         region: &Region<H>,
     ) -> Result<(), TransportError> {
-        let (Some(memory), Some(registrations)) =
-            (region.memory.upgrade(), region.registrations.upgrade())
-        else {
-            return Ok(());
-        };
-        let Registrations { held, kept, span, access, .. } = &*registrations;
-        let mut held = held.lock();
+        let Some(registrations) = region.registrations.upgrade() else { return Ok(()) };
+        let _one_at_a_time = registrations.renewing.lock();
         for (place, device) in devices.present().into_iter().enumerate() {
-            if device.is_some() && memory.device(place) == device {
-                continue;
-            }
-            let Some(of_place) = held.get_mut(place) else { continue };
-            for held in of_place.drain(..) {
-                if !held.end() {
-                    kept.store(true, Ordering::Relaxed);
-                }
-            }
+            let Some(ended) = registrations.take_former(place, device) else { continue };
+            registrations.end(ended);
             if device.is_some() {
-                let (keys, made) = devices.register_at(place, span, *access, memory.cut())?;
+                let Registrations { span, access, cut, .. } = &*registrations;
+                let (keys, made) = devices.register_at(place, span, *access, *cut)?;
                 self.count(made.len());
-                memory.renew(place, keys);
-                *of_place = made;
+                let device = keys.first().map(|key| key.device);
+                match registrations.put(place, Place { device, held: made }) {
+                    Ok(()) => region.keys.replace(place, keys),
+                    Err(made) => registrations.end(made),
+                }
             }
         }
         Ok(())
+    }
+}
+
+impl<H: Held> Registrations<H> {
+    /// Takes the registrations out of a place where another device is now, or none; `None` where
+    /// the present one is, or after the end.
+    fn take_former(&self, place: usize, device: Option<DeviceId>) -> Option<Vec<H>> {
+        let mut places = self.places.lock();
+        if places.has_ended {
+            return None;
+        }
+        let place = places.all.get_mut(place)?;
+        if device.is_some() && place.device == device {
+            return None;
+        }
+        Some(std::mem::take(&mut place.held))
+    }
+
+    /// Puts new registrations in a place; gives them back after the end.
+    fn put(&self, place: usize, new: Place<H>) -> Result<(), Vec<H>> {
+        let mut places = self.places.lock();
+        if places.has_ended {
+            return Err(new.held);
+        }
+        match places.all.get_mut(place) {
+            Some(place) => *place = new,
+            None => return Err(new.held),
+        }
+        Ok(())
+    }
+
+    /// Ends registrations.
+    fn end(&self, all: Vec<H>) {
+        for held in all {
+            if !held.end() {
+                self.kept.store(true, Ordering::Relaxed);
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Registrations with devices that only count.
 
 use super::*;
-use handfast_transport::DeviceId;
+use handfast_transport::{DeviceId, DeviceMemory};
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU32;
 
@@ -338,6 +338,88 @@ fn region_made_during_a_reopening_has_the_new_key() {
     let region = regions.prepare(&devices, &block().whole(), None).unwrap();
     assert_ne!(region.memory().device(0), Some(old));
     assert_eq!(devices.live(), (0, 1), "that with the old one has ended");
+}
+
+/// Two devices. Registrations with the second one, once it was opened again, wait for a test.
+struct Two {
+    first: Counting,
+    second: Counting,
+    began: Barrier,
+    gate: Mutex<()>,
+}
+
+impl Devices for Two {
+    type Held = Entry;
+
+    fn register(&self, span: &Span, access: Access) -> Result<OnDevices<Entry>, TransportError> {
+        let (mut all, second) =
+            (self.first.register(span, access)?, self.second.register(span, access)?);
+        all.keys.extend(second.keys);
+        all.held.extend(second.held);
+        Ok(all)
+    }
+
+    fn register_at(
+        &self,
+        place: usize,
+        span: &Span,
+        access: Access,
+        cut: Cut,
+    ) -> Result<(Vec<DeviceKey>, Vec<Entry>), TransportError> {
+        assert_eq!(place, 1, "the first is in use");
+        self.began.wait();
+        drop(self.gate.lock());
+        self.second.register_at(0, span, access, cut)
+    }
+
+    fn present(&self) -> Vec<Option<DeviceId>> {
+        [&self.first, &self.second].iter().flat_map(|device| device.present()).collect()
+    }
+}
+
+/// A segment that is dropped while it is registered with a device that was opened again is gone at
+/// once, and what the device registers afterwards ends.
+#[test]
+fn segment_dropped_during_a_renewal_is_gone_at_once() {
+    let (first, second) = (devices(ENDLESS), devices(ENDLESS));
+    let mut two = Two { first, second, began: Barrier::new(2), gate: Mutex::new(()) };
+    let (regions, memory) = (LocalRegions::new(KEPT_MAX), block());
+    let served = regions.serve(&two, &memory.whole(), Access::READ_WRITE, None).unwrap();
+    assert_eq!((two.first.live(), two.second.live()), ((1, 0), (1, 0)));
+    two.second.replaced_by = Some(DeviceId::next());
+    let held = two.gate.lock();
+    std::thread::scope(|scope| {
+        let renewed = scope.spawn(|| regions.renew(&two));
+        two.began.wait();
+        assert_eq!(two.second.live(), (0, 0), "that with the lost device has ended");
+        drop(served);
+        assert_eq!(two.first.live(), (0, 0), "peers lose the key at once");
+        drop(held);
+        renewed.join().unwrap().unwrap();
+    });
+    assert_eq!(two.second.live(), (0, 0));
+}
+
+/// A device refuses a region after it was opened again: the error is reported, and other regions
+/// are registered. The next renewal registers the rest.
+#[test]
+fn failed_renewal_leaves_the_region_for_the_next() {
+    let (regions, mut devices) = (LocalRegions::new(KEPT_MAX), devices(2 * KIB_64));
+    let blocks = [block(), block()];
+    let serve = |memory: &Memory| regions.serve(&devices, &memory.whole(), Access::READ, None);
+    let served = [serve(&blocks[0]).unwrap(), serve(&blocks[1]).unwrap()];
+    devices.is_lost = true;
+    regions.renew(&devices).unwrap();
+    assert_eq!(devices.live(), (0, 0));
+    (devices.is_lost, devices.device, devices.room) = (false, DeviceId::next(), KIB_64);
+    assert_eq!(regions.renew(&devices).unwrap_err().code, libc::ENOMEM);
+    assert_eq!(devices.live(), (1, 0), "one of them has room");
+    devices.room = 2 * KIB_64;
+    regions.renew(&devices).unwrap();
+    assert_eq!(devices.live(), (2, 0));
+    for (served, memory) in served.iter().zip(&blocks) {
+        assert!(served.memory().local_key(devices.device, &memory.whole()).is_some());
+    }
 }
 
 fn block() -> Memory {
