@@ -5,13 +5,17 @@ use handfast::TransportChoice;
 use handfast_core::address::host_and_port;
 use handfast_metadata::Source;
 use std::env;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Time limit of a transfer without `MC_TRANSFER_TIMEOUT`, as in Mooncake.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Least value of `MC_TRANSFER_TIMEOUT`, as in Mooncake.
 pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
+
+/// Ports without one of `MC_MIN_RPC_PORT` and `MC_MAX_RPC_PORT`, as in Mooncake.
+const RPC_PORTS: (u16, u16) = (15_000, 17_000);
 
 /// The variable that chooses the transport for callers that cannot: `tcp`, `rdma` or `auto`.
 const TRANSPORT: &str = "HANDFAST_TRANSPORT";
@@ -75,6 +79,10 @@ impl Options {
         })?;
         let name = (store != Source::Peers).then(|| local_name.to_owned());
         let (listen, advertise) = place(&host)?;
+        let listen = match ports()? {
+            Some(ports) => free_at(&listen, ports)?,
+            None => listen,
+        };
         let devices = devices.split(',').map(str::trim).filter(|name| !name.is_empty());
         Ok(Self {
             listen,
@@ -116,6 +124,37 @@ fn at(host: &str) -> String {
         true => format!("[{host}]:0"),
         false => format!("{host}:0"),
     }
+}
+
+/// Returns the ports that `MC_MIN_RPC_PORT` and `MC_MAX_RPC_PORT` permit, if one of them is set.
+fn ports() -> Result<Option<RangeInclusive<u16>>, Failure> {
+    let [min, max] = ["MC_MIN_RPC_PORT", "MC_MAX_RPC_PORT"].map(|name| {
+        let Some(text) = variable(name) else { return Ok(None) };
+        let port = text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+        port.map(Some).ok_or_else(|| {
+            Failure::argument(format!("{name} is '{text}': expected a port, 1 to 65535"))
+        })
+    });
+    let (min, max) = match (min?, max?) {
+        (None, None) => return Ok(None),
+        (min, max) => (min.unwrap_or(RPC_PORTS.0), max.unwrap_or(RPC_PORTS.1)),
+    };
+    if min > max {
+        let text = format!("MC_MIN_RPC_PORT is {min} and MC_MAX_RPC_PORT is {max}: swap them");
+        return Err(Failure::argument(text));
+    }
+    Ok(Some(min..=max))
+}
+
+/// Returns the first free address of these ports, with the host of `listen`.
+fn free_at(listen: &str, ports: RangeInclusive<u16>) -> Result<String, Failure> {
+    let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+    let (min, max) = (*ports.start(), *ports.end());
+    let found = ports.map(|port| format!("{host}:{port}")).find(|it| TcpListener::bind(it).is_ok());
+    found.ok_or_else(|| {
+        let text = format!("{host} has no free port from {min} to {max}: raise MC_MAX_RPC_PORT");
+        Failure::argument(text)
+    })
 }
 
 /// Returns the address of the interface of the default route, or loopback without one. Sends
@@ -196,6 +235,18 @@ mod tests {
         assert_eq!(placed("fd00::7"), at("[::]:0", "fd00::7"));
         let anywhere = placed("0.0.0.0");
         assert!(anywhere.1.parse::<IpAddr>().is_ok_and(|it| !it.is_unspecified()));
+    }
+
+    /// The first free port is taken; without one the start fails.
+    #[test]
+    fn ports_in_use_are_passed_over() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = free_at("127.0.0.1:0", port..=port).unwrap_err();
+        assert!(error.to_string().contains("MC_MAX_RPC_PORT"), "{error}");
+        let found = free_at("127.0.0.1:0", port..=u16::MAX);
+        let found: u16 = found.unwrap().strip_prefix("127.0.0.1:").unwrap().parse().unwrap();
+        assert!(found > port);
     }
 
     #[test]
