@@ -252,7 +252,7 @@ class Worker:
         self.slowest = collections.defaultdict(float)
         self.byte = 0
         if options.engine != "handfast":
-            # Mooncake's package waits without an end for a stopped peer that it opens.
+            # Mooncake's package waits for more than a minute for a stopped peer that it opens.
             for peer in self.peers:
                 self.follow("at the start,", peer)
 
