@@ -174,7 +174,7 @@ class Native(unittest.TestCase):
     def test_handler_of_a_signal_closes_the_engine(self):
         """It runs inside of a call that waits."""
         with socket.create_server(("127.0.0.1", 0)) as mute:
-            closed = []
+            closed, held = [], []
 
             def close(*_):
                 self.user.close()
@@ -185,7 +185,8 @@ class Native(unittest.TestCase):
                 name = f"127.0.0.1:{mute.getsockname()[1]}"
 
                 def interrupt():
-                    mute.accept()
+                    # Not closed before the signal comes.
+                    held.append(mute.accept()[0])
                     os.kill(os.getpid(), signal.SIGUSR1)
 
                 threading.Thread(target=interrupt).start()
@@ -193,6 +194,7 @@ class Native(unittest.TestCase):
                     self.user.peer(name).probe()
             finally:
                 signal.signal(signal.SIGUSR1, before)
+            held[0].close()
             self.assertEqual(closed, [True])
             with self.assertRaises(handfast.HandfastError):
                 self.peer.write(self.block[:10], self.served.address)
