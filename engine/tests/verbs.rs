@@ -168,7 +168,7 @@ fn transfer_that_a_close_ends_outlives_its_lane() {
     if !is_scripted() {
         return passes("transfer_that_a_close_ends_outlives_its_lane");
     }
-    let ended = closed("hold packets own0 peer0");
+    let ended = closed(true);
     let report = ended.report().expect("its lane has ended");
     assert!(matches!(report.outcome, BatchOutcome::Failed(_)), "{report:?}");
     assert_eq!(ended.remote(), Some(Remote::Indeterminate));
@@ -183,17 +183,23 @@ fn transfer_on_a_lane_that_stays_has_no_report() {
     if !is_scripted() {
         return passes("transfer_on_a_lane_that_stays_has_no_report");
     }
-    let ended = closed("hold packets own0 peer0\nhold call own0 ibv_modify_qp(ERR)");
+    let ended = closed(false);
     assert_eq!(*ended.cause(), Cause::Closed);
     assert!(ended.report().is_none());
     let fabric = Fabric::find().unwrap();
     assert_eq!(fabric.run("waiting own0 ibv_modify_qp(ERR)"), "1");
+    release(&fabric);
+}
+
+/// Lets the device end its lanes.
+fn release(fabric: &Fabric) {
     fabric.run("pass");
     fabric.run("release call own0 ibv_modify_qp(ERR)");
 }
 
-/// Closes an engine during a write that commands hold up, and returns the end of the write.
-fn closed(commands: &str) -> Error {
+/// Closes an engine during a write whose packets and lane the device holds, and returns the end of the
+/// write. With `is_released` the device ends the lane after the close.
+fn closed(is_released: bool) -> Error {
     let fabric = Fabric::find().unwrap();
     let runtime = Runtime::new().unwrap();
     let builder = |device: &str| {
@@ -212,10 +218,18 @@ fn closed(commands: &str) -> Error {
         let segment = user.open(owner.address()).await.unwrap();
         let write = || segment.batch().write(&block.whole(), 0);
         write().await.unwrap();
-        commands.lines().for_each(|line| drop(fabric.run(line)));
-        let transfer = write().submit().await.unwrap();
+        fabric.run("hold packets own0 peer0");
+        fabric.run("hold call own0 ibv_modify_qp(ERR)");
+        let mut transfer = write().submit().await.unwrap();
         user.close().await;
-        transfer.await.unwrap_err()
+        let early = tokio::time::timeout(CLOSE_TIMEOUT, &mut transfer).await;
+        if is_released {
+            release(&fabric);
+        }
+        match early {
+            Ok(ended) => ended.unwrap_err(),
+            Err(_) => transfer.await.unwrap_err(),
+        }
     });
     // A drop would wait for the call that is held.
     runtime.shutdown_background();
