@@ -1,11 +1,16 @@
 //! The cost of a slice over verbs on a scripted device, in counts that do not depend on the
 //! machine's speed. They may fall and not rise. The device answers within the call that posts, and
 //! every thread but the one that submits and waits stands still: it takes its completions itself.
+//!
+//! Closes while a device holds a lane.
 
 #![cfg(target_arch = "x86_64")]
 
 use handfast::rdma::RdmaOptions;
-use handfast::{Access, Engine, Memory, Segment, Span, TransportChoice};
+use handfast::{
+    Access, BatchOutcome, Cause, Engine, EngineTiming, Error, Memory, Remote, Segment, Span,
+    TransportChoice,
+};
 use handfast_fabric_control::{Fabric, Process, cost, is_scripted};
 use std::process::Command;
 use std::time::Duration;
@@ -28,6 +33,9 @@ const INSTRUCTIONS_PER_SLICE: u64 = 8_000;
 /// Allocations of a batch: the list of its requests, which doubles from 16 to 32, its report with
 /// the channel that brings it, and the caller's future.
 const ALLOCATIONS: [u64; 2] = [5, 6];
+
+/// Less than a drain of a lane takes.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A process with two devices of each side, and the command that runs a story in it.
 fn on(name: &str) -> (Process, Command) {
@@ -151,6 +159,81 @@ fn two_nics_ring_a_doorbell_for_16_slices() {
     println!("doorbells of {WARM_UP} batches: {doorbells:?}");
     assert!(doorbells.iter().all(|count| *count > 0), "{doorbells:?}");
     assert!(doorbells.iter().sum::<u64>() * 16 <= (WARM_UP * MANY) as u64, "{doorbells:?}");
+}
+
+/// A close gives up waiting before the device has ended a lane. The transfer on it ends after the
+/// lane, with a report: the device may read the memory until then.
+#[test]
+fn transfer_that_a_close_ends_outlives_its_lane() {
+    if !is_scripted() {
+        return passes("transfer_that_a_close_ends_outlives_its_lane");
+    }
+    let ended = closed(true);
+    let report = ended.report().expect("its lane has ended");
+    assert!(matches!(report.outcome, BatchOutcome::Failed(_)), "{report:?}");
+    assert_eq!(ended.remote(), Some(Remote::Indeterminate));
+    let pairs = Fabric::find().unwrap().run("pairs own0");
+    let busy = pairs.lines().filter(|pair| !pair.ends_with(" 0")).count();
+    assert_eq!(busy, 0, "{pairs}");
+}
+
+/// The device never ends the lane: the transfer ends at the limit, without a report.
+#[test]
+fn transfer_on_a_lane_that_stays_has_no_report() {
+    if !is_scripted() {
+        return passes("transfer_on_a_lane_that_stays_has_no_report");
+    }
+    let ended = closed(false);
+    assert_eq!(*ended.cause(), Cause::Closed);
+    assert!(ended.report().is_none());
+    let fabric = Fabric::find().unwrap();
+    assert_eq!(fabric.run("waiting own0 ibv_modify_qp(ERR)"), "1");
+    release(&fabric);
+}
+
+/// Lets the device end its lanes.
+fn release(fabric: &Fabric) {
+    fabric.run("pass");
+    fabric.run("release call own0 ibv_modify_qp(ERR)");
+}
+
+/// Closes an engine during a write whose packets and lane the device holds, and returns the end of the
+/// write. With `is_released` the device ends the lane after the close.
+fn closed(is_released: bool) -> Error {
+    let fabric = Fabric::find().unwrap();
+    let runtime = Runtime::new().unwrap();
+    let builder = |device: &str| {
+        let devices = vec![device.to_owned()];
+        let rdma = RdmaOptions::default().with(|it| it.devices = devices);
+        let timing = EngineTiming::default().with(|it| it.close_timeout = CLOSE_TIMEOUT);
+        Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing)
+    };
+    let ended = runtime.block_on(async {
+        let owner = builder("peer0").listen("127.0.0.1:0").start().await.unwrap();
+        let memory = Memory::zeroed(BLOCK).unwrap();
+        let register = owner.register("m").access(Access::READ_WRITE);
+        let _served = register.serve(memory.whole()).unwrap();
+        let user = builder("own0").start().await.unwrap();
+        let block = Memory::zeroed(BLOCK).unwrap();
+        let segment = user.open(owner.address()).await.unwrap();
+        let write = || segment.batch().write(&block.whole(), 0);
+        write().await.unwrap();
+        fabric.run("hold packets own0 peer0");
+        fabric.run("hold call own0 ibv_modify_qp(ERR)");
+        let mut transfer = write().submit().await.unwrap();
+        user.close().await;
+        let early = tokio::time::timeout(CLOSE_TIMEOUT, &mut transfer).await;
+        if is_released {
+            release(&fabric);
+        }
+        match early {
+            Ok(ended) => ended.unwrap_err(),
+            Err(_) => transfer.await.unwrap_err(),
+        }
+    });
+    // A drop would wait for the call that is held.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Runs a story in its process.

@@ -11,6 +11,7 @@ use std::time::Instant;
 pub(crate) struct Project {
     metadata: Metadata,
     is_incremental: bool,
+    upstream: Option<PathBuf>,
 }
 
 impl Project {
@@ -19,12 +20,25 @@ impl Project {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec();
         let metadata = metadata.context("cargo metadata describes the workspace")?;
-        Ok(Self { metadata, is_incremental: true })
+        Ok(Self { metadata, is_incremental: true, upstream: None })
     }
 
     /// Builds without incremental compilation: a build from scratch takes a tenth less.
     pub(crate) fn built_once(self) -> Self {
         Self { is_incremental: false, ..self }
+    }
+
+    /// Takes the folder with Mooncake's sources, whose tests are run.
+    pub(crate) fn with_upstream(self, folder: Option<&Path>) -> Result<Self> {
+        let absolute = |folder: &Path| {
+            folder.canonicalize().with_context(|| format!("--upstream {}", folder.display()))
+        };
+        Ok(Self { upstream: folder.map(absolute).transpose()?, ..self })
+    }
+
+    /// The folder with Mooncake's sources.
+    pub(crate) fn upstream(&self) -> Option<&Path> {
+        self.upstream.as_deref()
     }
 
     /// The folder of the workspace's Cargo.toml.

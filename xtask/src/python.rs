@@ -23,9 +23,20 @@ const RELEASED: &str = "HANDFAST_RELEASED_PYTHON";
 /// Variable with the libraries that it needs.
 const RELEASED_LIBRARIES: &str = "HANDFAST_RELEASED_LIBRARIES";
 
+/// Variable with the folder of Mooncake's sources.
+const UPSTREAM: &str = "HANDFAST_UPSTREAM";
+/// Variable with the library of `bindings/c`.
+const LIBRARY: &str = "HANDFAST_TRANSFER_ENGINE";
+/// Variable with the program, which runs the tests on scripted devices.
+const PROGRAM: &str = "HANDFAST_PROGRAM";
+/// Rounds of failing peers at night, over TCP and over scripted devices.
+const ROUNDS: &str = "10000";
+/// The drivers of the scripted devices of those rounds.
+const PROFILES: [&str; 2] = ["rxe", "mlx5"];
+
 /// Builds the wheel, at night as it is released, and runs its tests.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
-    vec![
+    let mut steps = vec![
         Step::new("wheel", move |deadline| {
             let tools = environment(project, "build", MATURIN, deadline)?;
             let features = Features::available(project, deadline);
@@ -41,7 +52,12 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             Ok(format!("{} KiB", bytes >> 10))
         }),
         Step::new("python-tests", |deadline| {
-            unittest(project, Command::new(interpreter(project)?), "tests", &[], deadline)
+            let mut tests = Command::new(interpreter(project)?);
+            let program = project.target().join("debug/handfast");
+            if program.exists() {
+                tests.env(PROGRAM, program);
+            }
+            unittest(project, tests, "tests", &[], deadline)
         }),
         Step::new("python-types", |deadline| {
             for (log, words) in [
@@ -61,7 +77,54 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             tests.env(RELEASED_LIBRARIES, released.libraries);
             unittest(project, tests, "released", &["-p", "released_*.py"], deadline)
         }),
-    ]
+        Step::new("python-upstream", |deadline| upstream(project, deadline)),
+    ];
+    if nightly {
+        steps.push(Step::new("python-contract", |deadline| {
+            contract(project, "tcp", &["--workers", "4"], deadline)
+        }));
+        steps.extend(PROFILES.map(|profile| {
+            Step::new(profile, move |deadline| {
+                let features = Features::available(project, deadline);
+                features.run(project, "python-program", ("build", &[]), deadline)?;
+                let program = project.target().join("debug/handfast").display().to_string();
+                let fabric = ["--fabric", &*program, "--profile", profile, "--workers", "6"];
+                contract(project, profile, &fabric, deadline)
+            })
+        }));
+    }
+    steps
+}
+
+/// Runs Mooncake's own tests.
+fn upstream(project: &Project, deadline: Instant) -> Outcome {
+    let missing = || skipped("Mooncake's sources are not given: --upstream DIR");
+    let sources = project.upstream().ok_or_else(missing)?;
+    let mut tests = Command::new(interpreter(project)?);
+    let features = Features::available(project, deadline);
+    let mut library = project.cargo(&["build", "--package", "handfast-c"]);
+    library.args(features.words());
+    features.apply(&mut library);
+    project.run(library, "python-upstream-build", deadline)?;
+    features.apply(&mut tests);
+    tests.env(UPSTREAM, sources);
+    tests.env(LIBRARY, project.target().join("debug/libtransfer_engine.so"));
+    tests.env("CARGO_TARGET_DIR", project.scratch().join("python/upstream"));
+    if let Ok(released) = fleet::python(project) {
+        tests.env(RELEASED, released.interpreter);
+        tests.env(RELEASED_LIBRARIES, released.libraries);
+    }
+    unittest(project, tests, "upstream", &["-p", "upstream_*.py"], deadline)
+}
+
+/// Plays the rounds of `contract.py`.
+fn contract(project: &Project, log: &str, arguments: &[&str], deadline: Instant) -> Outcome {
+    let mut rounds = Command::new(interpreter(project)?);
+    rounds.current_dir(project.root().join("bindings/python/tests"));
+    rounds.args(["-B", "contract.py", "--rounds", ROUNDS]).args(arguments);
+    let output = project.run(rounds, &format!("python-contract-{log}"), deadline)?;
+    let first = output.lines().find(|line| line.contains(" rounds in "));
+    Ok(first.context("no round was played")?.to_owned())
 }
 
 fn folder(project: &Project, name: &str) -> PathBuf {

@@ -12,6 +12,7 @@ use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
 use crate::{api, dashboard, fleet, fuzz, guest, python, setup, variants};
 use anyhow::{Result, bail};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Check everything: build, lints, tests, exploration. CI runs it on every change.
@@ -36,6 +37,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     times: u32,
+    /// Run Mooncake's own tests too, from this folder with its sources; nothing of it is kept
+    #[arg(long, value_name = "DIR")]
+    upstream: Option<PathBuf>,
     /// List the stages with their budgets without running any
     #[arg(long)]
     list: bool,
@@ -74,7 +78,7 @@ impl Depth {
 
 /// Runs the chosen stages, as often as asked for, and returns whether nothing failed.
 pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Result<bool> {
-    let project = project.built_once();
+    let project = project.built_once().with_upstream(arguments.upstream.as_deref())?;
     repeat(arguments.times, |number| {
         if arguments.times > 1 {
             anstream::println!("run {number} of {}", arguments.times);

@@ -3,7 +3,7 @@
 use crate::engine::Request;
 use crate::failure::{Cause, Failure};
 use crate::handles::Handles;
-use handfast::RequestStatus;
+use handfast::{Direction, RequestStatus};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -68,6 +68,10 @@ impl<'a> Share<'a> {
             places.get_or_insert_default().push(place);
         }
         shares
+    }
+
+    pub(crate) fn has_writes(&self) -> bool {
+        self.requests.iter().any(|it| it.direction == Direction::Write)
     }
 
     fn places(&self) -> impl Iterator<Item = usize> {

@@ -142,7 +142,7 @@ impl TransferEngine {
         outside(inner.runtime, async {
             let shares = [Share::all(peer, requests)];
             let transfers = inner.submit(&shares, timeout, interrupt).await?;
-            settle(transfers, asked(interrupt)).await.1?;
+            settle(transfers, shares[0].has_writes(), asked(interrupt)).await.1?;
             if let Some(notification) = notification {
                 let sent = interruptible(inner.engine.notify(peer, notification), interrupt).await;
                 let sent = sent.and_then(|sent| sent.map_err(Failure::from));
@@ -203,7 +203,8 @@ impl TransferEngine {
         }
         let part = batch.add(shares);
         let notification = notification.map(|(peer, it)| (inner.engine.clone(), peer, it));
-        inner.runtime.spawn(drive(batch, part, transfers, notification));
+        let has_writes = shares.iter().any(Share::has_writes);
+        inner.runtime.spawn(drive(batch, part, (transfers, has_writes), notification));
         Ok(())
     }
 
@@ -552,18 +553,23 @@ impl Inner {
         let requests = shares.iter().flat_map(|share| share.requests.iter());
         let bytes = requests.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
         let timeout = timeout.unwrap_or(self.timeout.saturating_add(Duration::from_nanos(bytes)));
+        let started = Instant::now();
+        let left = || timeout.saturating_sub(started.elapsed());
         let mut batches = Vec::with_capacity(shares.len());
         for share in shares {
-            let segment = interruptible(self.peer(share.peer), interrupt).await??;
+            let opened = tokio::time::timeout(left(), self.peer(share.peer));
+            let not_opened = |_| Failure::from(Cause::NotOpened { peer: share.peer.to_owned() });
+            let segment = interruptible(opened, interrupt).await?.map_err(not_opened)??;
             batches.extend(self.batches_of(&segment, &share.requests)?);
         }
         let mut transfers = Vec::with_capacity(batches.len());
         for batch in batches {
-            let submitted = interruptible(batch.timeout(timeout).submit(), interrupt).await;
+            let submitted = interruptible(batch.timeout(left()).submit(), interrupt).await;
             match submitted.and_then(|submitted| submitted.map_err(Failure::from)) {
                 Ok(transfer) => transfers.push(transfer),
                 Err(failure) => {
-                    let (_, ended) = settle(transfers, ready(())).await;
+                    let has_writes = shares.iter().any(Share::has_writes);
+                    let (_, ended) = settle(transfers, has_writes, ready(())).await;
                     let remote = ended.err().map_or(Remote::Untouched, |it| it.remote());
                     return Err(failure.with_remote(remote));
                 }

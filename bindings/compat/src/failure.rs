@@ -71,6 +71,21 @@ pub enum Cause {
         /// The peer.
         peer: String,
     },
+    /// A closed engine could not end the lanes of a transfer.
+    #[error(
+        "the engine is closed, and a device still uses the memory of the transfer: keep the memory \
+         until the process ends"
+    )]
+    Kept,
+    /// The deadline passed before the peer was opened. Nothing was posted.
+    #[error(
+        "the deadline passed before {peer} answered: the process there is stopped, overloaded or \
+         behind a firewall"
+    )]
+    NotOpened {
+        /// The peer.
+        peer: String,
+    },
     /// No batch has the number, or it has been taken.
     #[error("no batch has the number {0}: it never had, or its result was taken before")]
     NoSuchBatch(u64),
@@ -119,8 +134,11 @@ impl Failure {
 
     /// The side at fault: `local` or `peer`.
     pub fn side(&self) -> String {
-        self.engine_error()
-            .map_or("local".into(), |error| format!("{:?}", error.side()).to_lowercase())
+        match &self.cause {
+            Cause::Engine(error) => format!("{:?}", error.side()).to_lowercase(),
+            Cause::NotOpened { .. } => "peer".into(),
+            _ => "local".into(),
+        }
     }
 
     /// The stage that failed, in words.
@@ -131,7 +149,8 @@ impl Failure {
             Cause::NotRegistered { .. } | Cause::NoSuchBatch(_) | Cause::Unfinished(_) => {
                 "the transfer".into()
             }
-            Cause::Interrupted => "the transfer".into(),
+            Cause::Interrupted | Cause::Kept => "the transfer".into(),
+            Cause::NotOpened { .. } => handfast::Stage::Metadata.to_string(),
             Cause::Argument(_) | Cause::Limit { .. } | Cause::Forked => "configuration".into(),
             Cause::NoSuchEngine(_) | Cause::NoSuchPeer(_) => "configuration".into(),
             Cause::NoSuchSegment { .. } => handfast::Stage::Metadata.to_string(),
@@ -173,10 +192,11 @@ impl Failure {
             Cause::Argument(_) => "argument",
             Cause::NotRegistered { .. } => "not-registered",
             Cause::Overlap { .. } => "overlap",
-            Cause::InUse { .. } => "in-use",
             Cause::NoSuchEngine(_) => "no-such-engine",
             Cause::NoSuchPeer(_) => "no-such-peer",
             Cause::NoSuchSegment { .. } => "not-served",
+            Cause::InUse { .. } | Cause::Kept => "in-use",
+            Cause::NotOpened { .. } => "timeout",
             Cause::NoSuchBatch(_) => "no-such-batch",
             Cause::Unfinished(_) => "unfinished",
             Cause::Limit { .. } => "limit",
@@ -188,7 +208,7 @@ impl Failure {
 
     /// Whether the deadline passed.
     pub fn is_timeout(&self) -> bool {
-        self.engine_error().is_some_and(|error| *error.cause() == handfast::Cause::DeadlinePassed)
+        self.kind() == "timeout"
     }
 
     /// The negative code that Mooncake's functions return for it.
@@ -196,7 +216,8 @@ impl Failure {
         match &self.cause {
             Cause::Limit { .. } => -2,
             Cause::NotRegistered { .. } => -3,
-            Cause::InUse { .. } | Cause::Unfinished(_) => -4,
+            Cause::InUse { .. } | Cause::Unfinished(_) | Cause::Kept => -4,
+            Cause::NotOpened { .. } => -200,
             Cause::Overlap { .. } => -7,
             Cause::Engine(error) => match error.stage() {
                 handfast::Stage::Metadata | handfast::Stage::Connect => -200,
@@ -216,6 +237,7 @@ impl From<Cause> for Failure {
     fn from(cause: Cause) -> Self {
         let remote = match &cause {
             Cause::Engine(error) => error.remote().unwrap_or(Remote::Untouched),
+            Cause::Kept => Remote::Indeterminate,
             _ => Remote::Untouched,
         };
         Self { cause, remote }

@@ -2,7 +2,8 @@
 //! address, batches by number, and calls that block.
 //!
 //! A call that fails leaves local buffers alone: nothing of the engine reads or writes them after
-//! it has returned. The state of the peer's memory is in [`Failure::remote`].
+//! it has returned, except after [`Cause::Kept`]. The state of the peer's memory is in
+//! [`Failure::remote`].
 #![deny(unsafe_code)]
 
 mod batches;

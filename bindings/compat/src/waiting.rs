@@ -65,13 +65,16 @@ pub(crate) async fn interruptible<F: Future>(
 }
 
 /// Waits for the end of transfers. The first failure cancels the others, and `cancelled` all.
-/// Returns the ends of all requests, unless the engine closed before.
+/// Returns the ends of all requests, unless a closed engine could not end a lane. With `has_writes`
+/// the peer's memory is not untouched after a failure if any of the requests is complete.
 pub(crate) async fn settle(
     transfers: Vec<Transfer>,
+    has_writes: bool,
     cancelled: impl Future<Output = ()>,
 ) -> (Option<Vec<RequestStatus>>, Result<(), Failure>) {
     tokio::pin!(cancelled);
     let (mut statuses, mut failure) = (Some(Vec::new()), None::<Failure>);
+    let mut has_landed = false;
     let mut left = transfers.into_iter();
     while let Some(mut transfer) = left.next() {
         let outcome = tokio::select! {
@@ -88,30 +91,36 @@ pub(crate) async fn settle(
             Ok(report) => Some(report),
             Err(error) => error.report(),
         };
+        let is_reported = report.is_some();
+        let is_complete = |request: &RequestStatus| *request == RequestStatus::Complete;
+        has_landed |= has_writes && report.is_some_and(|it| it.requests.iter().any(is_complete));
         statuses = statuses.zip(report).map(|(mut all, report)| {
             all.extend_from_slice(&report.requests);
             all
         });
         if let Err(error) = outcome {
-            let ended = Failure::from(error);
+            let is_kept = !is_reported && *error.cause() == handfast::Cause::Closed;
+            let ended = if is_kept { Cause::Kept.into() } else { Failure::from(error) };
             let remote = ended.remote();
             if failure.is_none() {
                 left.as_slice().iter().for_each(Transfer::cancel);
             }
-            failure = Some(failure.unwrap_or(ended).with_remote(remote));
+            let first = failure.filter(|_| !is_kept);
+            failure = Some(first.unwrap_or(ended).with_remote(remote));
         }
     }
-    (statuses, failure.map_or(Ok(()), Err))
+    let landed = if has_landed { Remote::Fenced } else { Remote::Untouched };
+    (statuses, failure.map_or(Ok(()), |failure| Err(failure.with_remote(landed))))
 }
 
 /// Follows a part of a batch to its end.
 pub(crate) async fn drive(
     batch: Arc<Batch>,
     part: usize,
-    transfers: Vec<Transfer>,
+    (transfers, has_writes): (Vec<Transfer>, bool),
     notification: Option<(Engine, String, Notification)>,
 ) {
-    let (statuses, ended) = settle(transfers, batch.cancelled()).await;
+    let (statuses, ended) = settle(transfers, has_writes, batch.cancelled()).await;
     let ended = match (ended, notification) {
         (Ok(()), Some((engine, peer, notification))) => {
             let sent = engine.notify(&peer, &notification).await;

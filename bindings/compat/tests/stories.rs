@@ -5,6 +5,7 @@ use handfast_compat::{
 };
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Bytes that the test owns, and registers by address.
 struct Buffer(Box<[u8]>);
@@ -257,6 +258,51 @@ fn one_batch_moves_bytes_to_several_peers() {
     }
     assert_eq!(owners[0].take_notifications().unwrap(), [told]);
     assert_eq!(owners[1].take_notifications().unwrap(), []);
+}
+
+/// A batch writes to a peer that is there and to one that has closed. It fails, and the memory of its
+/// peers is not untouched: the first one has the bytes.
+#[test]
+fn failed_batch_with_bytes_at_a_peer_is_fenced() {
+    let here = Buffer::new(4_096, 1);
+    let there = [2, 3].map(|seed| Buffer::new(4_096, seed));
+    let user = engine();
+    let owners = [engine(), engine()];
+    here.register(&user).unwrap();
+    for (memory, owner) in there.iter().zip(&owners) {
+        memory.register(owner).unwrap();
+        user.open(owner.address(), &mut never()).unwrap();
+    }
+    owners[1].close().unwrap();
+    let write = |owner: usize| {
+        let (from, to) = (here.address(), there[owner].address());
+        (owners[owner].address(), request(Direction::Write, from, to, 512))
+    };
+    let id = user.allocate(2).unwrap();
+    user.submit_to(id, &[write(0), write(1)], None, None, &mut never()).unwrap();
+    let state = user.wait(id, &mut never()).unwrap();
+    let BatchState::Failed { bytes: 512, failure } = state else { panic!("{state:?}") };
+    assert_eq!(failure.remote(), Remote::Fenced, "{failure}");
+    assert_eq!(there[0].content()[..512], here.content()[..512]);
+    assert_eq!(there[1].content(), *Buffer::new(4_096, 3).0);
+}
+
+/// A call to a peer that accepts connections and never answers ends at its deadline, also the first.
+#[test]
+fn deadline_holds_while_a_peer_is_opened() {
+    let (user, here) = (engine(), Buffer::new(64, 1));
+    here.register(&user).unwrap();
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = mute.local_addr().unwrap().to_string();
+    let write = [request(Direction::Write, here.address(), 8, 64)];
+    let timeout = Some(Duration::from_millis(20));
+    let started = Instant::now();
+    let error = user.transfer(&mute, &write, None, timeout, &mut never()).unwrap_err();
+    assert!(matches!(error.cause(), Cause::NotOpened { .. }), "{error}");
+    assert!(error.is_timeout() && error.remote() == Remote::Untouched);
+    assert_eq!((error.side(), error.code()), ("peer".to_owned(), -200));
+    // The peer's own limit is 5 s.
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
 }
 
 /// Private memory is a source and a destination of its engine, and out of reach of peers.

@@ -1,9 +1,15 @@
 """Processes that tests start, stop and kill."""
 
+import http.server
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
+import urllib.parse
 
 OWNER = """
 import sys, numpy
@@ -25,12 +31,100 @@ def python(code, *arguments, **options):
     return subprocess.Popen(command, text=True, **options)
 
 
+def at_port(port):
+    """Return an environment in which engines have a port."""
+    return {**os.environ, "MC_MIN_RPC_PORT": str(port), "MC_MAX_RPC_PORT": str(port)}
+
+
+def free_port():
+    """Return a free port outside of the kernel's range, which Mooncake refuses."""
+    for port in random.sample(range(18_000, 32_000), 100):
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return port
+    raise OSError("no port is free")
+
+
+class Store(http.server.ThreadingHTTPServer):
+    """A metadata store over HTTP."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.values = {}
+        self.url = f"http://127.0.0.1:{self.server_port}/metadata"
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def end(self):
+        self.shutdown()
+        self.server_close()
+
+
+class _Request(http.server.BaseHTTPRequestHandler):
+    def _answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _key(self):
+        return urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query)["key"][0]
+
+    def do_GET(self):
+        value = self.server.values.get(self._key())
+        self._answer(404) if value is None else self._answer(200, value)
+
+    def do_PUT(self):
+        length = int(self.headers["Content-Length"])
+        self.server.values[self._key()] = self.rfile.read(length)
+        self._answer(200)
+
+    def do_DELETE(self):
+        self.server.values.pop(self._key(), None)
+        self._answer(200)
+
+    def log_message(self, *_):
+        pass
+
+
+class Load:
+    """Threads that write to a peer again and again, and note when a write fails."""
+
+    def __init__(self, engine, peer, local, nbytes, threads=2):
+        self.done, self.failed, self.ended = 0, [], False
+        self.threads = [
+            threading.Thread(target=self._write, args=(engine, peer, local, nbytes))
+            for _ in range(threads)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _write(self, engine, peer, local, nbytes):
+        while not self.ended:
+            if engine.transfer_sync_write(peer.name, local, peer.address, nbytes) != 0:
+                self.failed.append((time.monotonic(), engine.last_error()))
+                return
+            self.done += 1
+
+    def wait(self):
+        """Wait until every thread has failed."""
+        for thread in self.threads:
+            thread.join()
+
+    def end(self):
+        self.ended = True
+        self.wait()
+
+
 class Owner:
     """A process that serves memory and sums parts of it."""
 
-    def __init__(self, nbytes):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = python(OWNER, nbytes, **pipes)
+    def __init__(self, nbytes, port=None):
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        if port is not None:
+            options["env"] = at_port(port)
+        self.process = python(OWNER, nbytes, **options)
         port, address = self.process.stdout.readline().split()
         self.name = f"127.0.0.1:{port}"
         self.address = int(address)

@@ -95,21 +95,34 @@ class Native(unittest.TestCase):
         self.assertTrue((self.cache[: 64 * 4096] == self.block[: 64 * 4096]).all())
 
     def test_failed_task_raises_and_tells_what_landed(self):
-        async def write():
-            here, there = self.local.address, self.served.address
-            transfer = self.peer.start_write([here], [there], [1 << 20], timeout=1e-9)
-            try:
-                await transfer
-            except handfast.TransferTimeout:
-                return transfer
-            self.fail("the deadline was in the past")
+        """4 GiB do not pass before the deadline. The first pieces go to the first half of the peer's
+        buffer again and again, the last ones to the other half."""
+        piece, half = 1 << 16, 1 << 19
+        places = numpy.arange(1 << 16) * piece % half
+        places[-8:] += half
+        lengths = numpy.full(len(places), piece)
 
-        try:
-            transfer = asyncio.run(write())
-        except handfast.TransferTimeout:
-            return  # It passed before the start.
+        async def write():
+            pieces = self.local.address + places, self.served.address + places, lengths
+            transfer = self.peer.start_write(*pieces, timeout=0.3)
+            with self.assertRaises(handfast.InUse):
+                transfer.landed()
+            with self.assertRaises(handfast.TransferTimeout) as caught:
+                await transfer
+            return transfer, caught.exception
+
+        self.peer.write(self.block[:1], self.served.address)
+        transfer, failure = asyncio.run(write())
         self.assertTrue(transfer.settled())
-        self.assertLessEqual(transfer.landed()[0], 1 << 20)
+        self.assertIn(failure.remote, ("fenced", "indeterminate"))
+        landed = numpy.array(transfer.landed())
+        self.assertEqual(landed[0], piece)
+        self.assertEqual(landed[-8:].tolist(), [0] * 8)
+        for place in places[landed == piece]:
+            end = place + piece
+            self.assertTrue((self.cache[place:end] == self.block[place:end]).all())
+        self.peer.fence()
+        self.assertFalse(self.cache[half:].any(), "these pieces were not begun")
 
     def test_cancelled_task_ends_with_its_transfer(self):
         """The peer is stopped, so the transfer cannot end by itself."""
@@ -161,7 +174,7 @@ class Native(unittest.TestCase):
     def test_handler_of_a_signal_closes_the_engine(self):
         """It runs inside of a call that waits."""
         with socket.create_server(("127.0.0.1", 0)) as mute:
-            closed = []
+            closed, held = [], []
 
             def close(*_):
                 self.user.close()
@@ -172,7 +185,8 @@ class Native(unittest.TestCase):
                 name = f"127.0.0.1:{mute.getsockname()[1]}"
 
                 def interrupt():
-                    mute.accept()
+                    # Not closed before the signal comes.
+                    held.append(mute.accept()[0])
                     os.kill(os.getpid(), signal.SIGUSR1)
 
                 threading.Thread(target=interrupt).start()
@@ -180,6 +194,7 @@ class Native(unittest.TestCase):
                     self.user.peer(name).probe()
             finally:
                 signal.signal(signal.SIGUSR1, before)
+            held[0].close()
             self.assertEqual(closed, [True])
             with self.assertRaises(handfast.HandfastError):
                 self.peer.write(self.block[:10], self.served.address)

@@ -90,25 +90,34 @@ except KeyboardInterrupt:
         output, _ = process.communicate(timeout=30)
         self.assertEqual((process.returncode, output), (0, "interrupted\n"))
 
-    def test_engines_leave_nothing_behind(self):
+    def test_thousand_engines_leave_nothing_behind(self):
         code = """
 import handfast, os
 def count(what):
     return len(os.listdir("/proc/self/" + what))
+def resident():
+    with open("/proc/self/statm") as pages:
+        return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 def turn():
-    with handfast.Engine(transport="tcp") as one, handfast.Engine(transport="tcp") as other:
-        block = bytearray(64)
+    with handfast.Engine(transport="tcp") as one:
+        other = handfast.Engine(transport="tcp")
+        block, cache = bytearray(64), bytearray(64)
         one.register(block)
+        other.register(cache)
         one.peer(other.address).probe()
-for _ in range(20):
+        del other
+for _ in range(100):
     turn()
-before = count("fd"), count("task")
-for _ in range(200):
+before = count("fd"), count("task"), resident()
+for _ in range(400):
     turn()
-after = count("fd"), count("task")
+after = count("fd"), count("task"), resident()
 assert after[0] <= before[0] + 4 and after[1] <= before[1] + 2, (before, after)
+assert after[2] <= before[2] + (8 << 20), (before, after)
+print(after[2] - before[2])
 """
-        self.assertEqual(run(code), (0, ""))
+        code, output = run(code)
+        self.assertEqual(code, 0, output)
 
     def test_overlay_gives_mooncake_engine_and_is_undone(self):
         shell = f"""

@@ -393,8 +393,10 @@ impl Engine {
         self.shared.trace.as_ref().map(Trace::status)
     }
 
-    /// Ends every lane and stops listening. Transfers under way fail. Waits, at most
-    /// [`EngineTiming::close_timeout`](crate::EngineTiming), until nothing touches memory any more. Cancel-safe: closing goes on.
+    /// Ends every lane and stops listening. Waits, at most
+    /// [`EngineTiming::close_timeout`](crate::EngineTiming), until nothing touches memory any more.
+    /// Transfers under way fail, each once nothing touches its memory; [`Cause::Closed`] says that a
+    /// device still held it after 15 times that limit. Cancel-safe: closing goes on.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
         if let Some(directory) = &self.shared.directory {

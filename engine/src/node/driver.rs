@@ -34,6 +34,10 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tracing::{debug, error, info, warn};
 
+/// Longest wait for the lanes that a close has left, as a multiple of `close_timeout`: 30 s by
+/// default. The transfers on lanes that stay have no report.
+const LANES_LEFT_FACTOR: u64 = 15;
+
 /// Context of the driver.
 pub(crate) struct DriverParts<N: Net> {
     pub(crate) node: Recorded,
@@ -101,7 +105,7 @@ pub(crate) struct Driver<N: Net> {
     unretired: Unretired,
     /// Waiters for the shutdown, once it has begun.
     shutdown: Option<Vec<oneshot::Sender<()>>>,
-    _leftovers: Leftovers,
+    leftovers: Leftovers,
 }
 
 impl<N: Net> Driver<N> {
@@ -109,7 +113,7 @@ impl<N: Net> Driver<N> {
         let (lanes, registry) = (parts.lanes.clone(), parts.registry.clone());
         let local = parts.local.target.clone();
         Self {
-            _leftovers: Leftovers { lanes, registry, local },
+            leftovers: Leftovers { lanes, registry, local },
             qpn_reuse: QpnReuseDetector::new(parts.addresses_max),
             parts,
             commands,
@@ -159,7 +163,7 @@ impl<N: Net> Driver<N> {
         self.finish().await;
     }
 
-    /// Ends everything but lanes, and notifies waiters.
+    /// Ends everything but lanes, notifies waiters, and ends the lanes that are left.
     async fn finish(mut self) {
         self.calling.shutdown().await;
         self.parts.caller.close();
@@ -181,6 +185,9 @@ impl<N: Net> Driver<N> {
             // The closing side may have stopped waiting.
             let _ = done.send(());
         }
+        let DriverParts { transport, clock, close_timeout, .. } = &self.parts;
+        let timeout = Duration(close_timeout.nanos().saturating_mul(LANES_LEFT_FACTOR));
+        self.leftovers.end_lanes(transport, clock, timeout).await;
     }
 
     fn on_command(&mut self, command: Command) {

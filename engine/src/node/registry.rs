@@ -1,6 +1,7 @@
 //! Tables of targets and lanes.
 
 use crate::command::{Command, Commands};
+use crate::data::transport::Transport;
 use crate::observe::counters::Counts;
 use crate::path::is_legacy;
 use crate::path::nic_path;
@@ -16,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 /// Maximum incarnations of one peer. One is alive; transfers and segments from before a
 /// restart hold the others.
@@ -55,11 +57,18 @@ impl LaneTable {
         self.lanes.write().remove(&lane)
     }
 
+    fn all(&self) -> Vec<Lifecycle> {
+        self.lanes.read().keys().copied().collect()
+    }
+
     /// Forgets every lane.
     fn clear(&self) {
         self.lanes.write().clear();
     }
 }
+
+/// Interval of the tries to retire a lane after a close.
+const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Ends everything that remains once the driver has exited, after a close or because its runtime
 /// ended. Lanes refer to targets and targets to lanes, so neither would ever be freed otherwise;
@@ -68,6 +77,51 @@ pub(crate) struct Leftovers {
     pub(crate) lanes: Arc<LaneTable>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) local: Arc<Target>,
+}
+
+impl Leftovers {
+    /// Ends the lanes that a close has left, for `timeout` at most. A transfer ends after its lane,
+    /// which may touch the transfer's memory until then.
+    pub(crate) async fn end_lanes(
+        &self,
+        transport: &Arc<dyn Transport>,
+        clock: &Arc<dyn Clock>,
+        timeout: Duration,
+    ) {
+        let mut ending = JoinSet::new();
+        for lane in self.lanes.all() {
+            ending.spawn(end_lane(transport.clone(), clock.clone(), lane));
+        }
+        let at = clock.now() + timeout;
+        loop {
+            let ended = tokio::select! {
+                ended = ending.join_next() => ended,
+                () = clock.sleep_until(at) => return,
+            };
+            match ended {
+                Some(Ok(lane)) => {
+                    if let Some(target) = self.lanes.remove(lane) {
+                        target.on_lane_down(lane);
+                    }
+                }
+                // A step has panicked; its lane is dropped with the others.
+                Some(Err(_)) => {}
+                None => return,
+            }
+        }
+    }
+}
+
+async fn end_lane(
+    transport: Arc<dyn Transport>,
+    clock: Arc<dyn Clock>,
+    lane: Lifecycle,
+) -> Lifecycle {
+    while let Err(error) = transport.retire(lane).await {
+        tracing::warn!(?lane, %error, "retiring a lane failed after the close");
+        clock.sleep_until(clock.now() + RETIRE_INTERVAL).await;
+    }
+    lane
 }
 
 impl Drop for Leftovers {

@@ -6,9 +6,10 @@ from __future__ import annotations
 class HandfastError(Exception):
     """A failed call.
 
-    After it nothing of the engine reads or writes the caller's local buffers. ``remote`` tells of the
-    peer's memory: ``untouched``: no byte of the call reached it; ``fenced``: bytes may have, and none
-    will any more; ``indeterminate``: bytes may still land, until ``Peer.fence`` returns.
+    After it nothing of the engine reads or writes the caller's local buffers, but after ``InUse`` of a
+    transfer: the engine was closed, and a device keeps them. ``remote`` tells of the peer's memory:
+    ``untouched``: no byte of the call reached it; ``fenced``: bytes may have, and none will any more;
+    ``indeterminate``: bytes may still land, until ``Peer.fence`` returns.
     """
 
     def __init__(
