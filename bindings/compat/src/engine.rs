@@ -90,9 +90,14 @@ impl TransferEngine {
             .adjust(|limits, _| {
                 limits.requests_per_batch_max = REQUESTS_AT_ONCE as u32;
                 limits.batches_max = BATCHES_MAX as u32;
+                limits.regions_max = options.regions_max;
             });
         if let Some(name) = &options.name {
             builder = builder.name(name);
+        }
+        #[cfg(feature = "metrics")]
+        if let Some(address) = &options.metrics {
+            builder = builder.metrics(address);
         }
         let user = std::env::var("ETCDCTL_USER").ok().filter(|_| is_etcd(&options.store));
         let user = user.and_then(|it| it.split_once(':').map(|(a, b)| (a.into(), b.into())));
@@ -144,6 +149,22 @@ impl TransferEngine {
     pub fn port(&self) -> u16 {
         let port = self.address().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         port.unwrap_or(0)
+    }
+
+    /// Address of the metrics server, if there is one ([`Options::metrics`]).
+    #[cfg(feature = "metrics")]
+    pub fn metrics_address(&self) -> Option<std::net::SocketAddr> {
+        self.inner.engine.metrics_address()
+    }
+
+    /// A snapshot of the engine, peer by peer.
+    ///
+    /// # Errors
+    /// [`Cause::Forked`].
+    #[cfg(feature = "metrics")]
+    pub fn metrics(&self) -> Result<handfast::metrics::EngineState, Failure> {
+        self.inner.process.check()?;
+        outside(self.inner.runtime, self.inner.engine.state())
     }
 
     /// Registers memory: for transfers of this engine, and for peers, which may read and write it.
@@ -245,7 +266,7 @@ impl TransferEngine {
             }
             Err(error) => {
                 inner.regions.write().discard(address);
-                Err(error.into())
+                Err(Failure::of_registration(error))
             }
         }
     }

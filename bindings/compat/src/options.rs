@@ -1,8 +1,10 @@
 //! Arguments of an engine in Mooncake's form, and the environment variables that change them.
 
 use crate::failure::Failure;
+use crate::regions::LOCAL_REGIONS_MAX;
 use handfast::TransportChoice;
 use handfast_core::address::host_and_port;
+use handfast_core::wire::REGIONS_PUBLISHED_DEFAULT_MAX;
 use handfast_metadata::Source;
 use std::env;
 use std::net::{IpAddr, UdpSocket};
@@ -15,6 +17,9 @@ pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
 /// The variable that chooses the transport for callers that cannot: `tcp`, `rdma` or `auto`.
 const TRANSPORT: &str = "HANDFAST_TRANSPORT";
+
+/// The variable that raises the limit of memory that peers reach.
+const REGIONS_MAX: &str = "HANDFAST_REGIONS_MAX";
 
 /// Options of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +39,11 @@ pub struct Options {
     pub devices: Vec<String>,
     /// Time limit of a transfer, without the time for its bytes.
     pub timeout: Duration,
+    /// Maximum registered pieces of memory that peers reach, at most [`LOCAL_REGIONS_MAX`].
+    pub regions_max: usize,
+    /// Address of the metrics server, `host:port`.
+    #[cfg(feature = "metrics")]
+    pub metrics: Option<String>,
 }
 
 impl Options {
@@ -84,6 +94,9 @@ impl Options {
             transport,
             devices: devices.map(str::to_owned).collect(),
             timeout: timeout()?,
+            regions_max: regions_max()?,
+            #[cfg(feature = "metrics")]
+            metrics: None,
         })
     }
 }
@@ -168,6 +181,15 @@ fn timeout() -> Result<Duration, Failure> {
         Failure::argument(format!("{NAME} is '{text}': expected a number of seconds"))
     })?;
     Ok(Duration::from_secs(seconds).clamp(TIMEOUT_MIN, TIMEOUT_MAX))
+}
+
+fn regions_max() -> Result<usize, Failure> {
+    let Some(text) = variable(REGIONS_MAX) else { return Ok(REGIONS_PUBLISHED_DEFAULT_MAX) };
+    let given = text.trim().parse().ok().filter(|it| (1..=LOCAL_REGIONS_MAX).contains(it));
+    given.ok_or_else(|| {
+        let range = format!("expected a number from 1 to {LOCAL_REGIONS_MAX}");
+        Failure::argument(format!("{REGIONS_MAX} is '{text}': {range}"))
+    })
 }
 
 /// Greatest value of `MC_TRANSFER_TIMEOUT`: a day.
