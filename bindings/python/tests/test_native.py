@@ -161,7 +161,7 @@ class Native(unittest.TestCase):
     def test_handler_of_a_signal_closes_the_engine(self):
         """It runs inside of a call that waits."""
         with socket.create_server(("127.0.0.1", 0)) as mute:
-            closed = []
+            closed, accepted = [], []
 
             def close(*_):
                 self.user.close()
@@ -172,7 +172,8 @@ class Native(unittest.TestCase):
                 name = f"127.0.0.1:{mute.getsockname()[1]}"
 
                 def interrupt():
-                    mute.accept()
+                    # Kept: a closed connection would end the call before the signal does.
+                    accepted.append(mute.accept())
                     os.kill(os.getpid(), signal.SIGUSR1)
 
                 threading.Thread(target=interrupt).start()
@@ -180,6 +181,8 @@ class Native(unittest.TestCase):
                     self.user.peer(name).probe()
             finally:
                 signal.signal(signal.SIGUSR1, before)
+                for connection, _ in accepted:
+                    connection.close()
             self.assertEqual(closed, [True])
             with self.assertRaises(handfast.HandfastError):
                 self.peer.write(self.block[:10], self.served.address)
