@@ -130,10 +130,13 @@ class Tools(unittest.TestCase):
         command = [*HANDFAST, "doctor", "--transport", "tcp", "--listen", "127.0.0.1:0"]
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, text=True, **pipes) as process:
-            # Notes may come before it.
-            self.assertTrue(any("answering at" in line for line in process.stderr))
-            process.send_signal(signal.SIGINT)
-            self.assertEqual(process.wait(30), -signal.SIGINT)
+            try:
+                # Notes may come before it.
+                self.assertTrue(any("answering at" in line for line in process.stderr))
+                process.send_signal(signal.SIGINT)
+                self.assertEqual(process.wait(30), -signal.SIGINT)
+            finally:
+                process.kill()
 
 
 if __name__ == "__main__":
