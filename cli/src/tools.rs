@@ -20,7 +20,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Tool {
-    Doctor(Doctor),
+    Doctor(Box<Doctor>),
     Explain(Explain),
     Top(Top),
 }
@@ -40,7 +40,7 @@ pub fn run_tool(arguments: Vec<OsString>) -> u8 {
     };
     log(verbose);
     ended(match tool {
-        Tool::Doctor(arguments) => doctor::run(arguments),
+        Tool::Doctor(arguments) => doctor::run(*arguments),
         Tool::Explain(arguments) => explain::run(arguments),
         Tool::Top(arguments) => top::run(&arguments),
     })
