@@ -17,6 +17,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import queue
 import signal
 import statistics
 import subprocess
@@ -27,6 +28,8 @@ WORKLOADS = [(4096, 1), (4096, 32), (65536, 32), (1 << 20, 32), (4096, 100_000)]
 # The most requests of a batch of handfast's bench: beyond, its package is compared with the others.
 BENCH_BATCH_MAX = 4096
 SECONDS = 0.4
+# Within which an engine answers, or is left out from there on.
+RATE_SECONDS = 120
 BLOCK = 64 << 20
 
 
@@ -151,7 +154,7 @@ class Other:
     def rate(self, size, count):
         self.signal(signal.SIGCONT)
         self.questions.put((size, count))
-        rate = self.rates.get(timeout=120)
+        rate = self.rates.get(timeout=RATE_SECONDS)
         self.signal(signal.SIGSTOP)
         return rate
 
@@ -197,14 +200,20 @@ def main():
 def compare(engines, rounds):
     for size, count in WORKLOADS:
         names = [name for name in engines if name != "handfast" or count <= BENCH_BATCH_MAX]
-        base = names[0]
         rates = {name: [] for name in names}
         for round_ in range(rounds + 1):
-            order = names if round_ % 2 else list(reversed(names))
+            order = list(rates) if round_ % 2 else list(reversed(rates))
             for name in order:
-                rate = engines[name].rate(size, count)
+                try:
+                    rate = engines[name].rate(size, count)
+                except queue.Empty:
+                    print(f"{size:>8} x {count:<3} {name:<9} no result within {RATE_SECONDS} s", flush=True)
+                    engines.pop(name).kill()
+                    del rates[name]
+                    continue
                 if round_:  # the first warms up
                     rates[name].append(rate)
+        base = next(iter(rates), None)
         for name, own in rates.items():
             ratio = statistics.median(b / a for a, b in zip(own, rates[base]))
             print(f"{size:>8} x {count:<3} {name:<9} {statistics.median(own):7.3f} GiB/s  "

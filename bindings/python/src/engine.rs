@@ -104,7 +104,9 @@ impl Pieces {
 #[pymethods]
 impl Core {
     #[new]
-    #[pyo3(signature = (local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None))]
+    #[pyo3(signature = (
+        local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn new(
         py: Python<'_>,
