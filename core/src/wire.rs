@@ -17,7 +17,8 @@ pub use message::{
 };
 pub use plain::PlainMessage;
 pub use segment::{
-    Checksum, DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DataPort, DescriptorError,
-    DeviceDescriptor, NodeDescriptor, REGION_LOCATION_BYTES_MAX, REGION_NAME_BYTES_MAX,
-    REGIONS_PUBLISHED_MAX, RegionDescriptor, Transports,
+    Checksum, DESCRIPTOR_BYTES_MAX, DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DataPort,
+    DescriptorError, DeviceDescriptor, NodeDescriptor, REGION_LOCATION_BYTES_MAX,
+    REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_DEFAULT_MAX, REGIONS_PUBLISHED_MAX, RegionDescriptor,
+    Transports,
 };

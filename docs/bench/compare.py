@@ -3,27 +3,33 @@
 
 Usage: compare.py PROGRAM [ROUNDS]
 
-PROGRAM is a release build of handfast. The package handfast is a release build of bindings/python; numpy, mooncake-transfer-engine-non-cuda, nixl and
+PROGRAM is a release build of handfast, - for none. The package handfast is a release build of bindings/python; numpy, mooncake-transfer-engine-non-cuda, nixl and
 nixl-cu12 come from pip; an engine whose package is missing is left out, with the reason. Mooncake's
 needs libibverbs.so.1 and librdmacm.so.1 of the distribution. Each engine has a client and a
 server process and writes from one block to one other: requests of a batch, one batch at a time, by the
 call that its users have (Mooncake: transfer_sync_write, batch_transfer_sync_write; NIXL: a transfer
 handle made once and posted again; handfast.mooncake: the same as Mooncake; handfast: its bench). NIXL uses UCX with UCX_TLS=tcp. Prints the
-median rate of each engine in GiB/s, and the median of the ratios to handfast of the same round. The
+median rate of each engine in GiB/s, and the median of the ratios to handfast of the same round, or to
+its package for batches that its bench does not make. The
 processes of the others are stopped while one is measured: some of them poll.
 """
 import importlib
 import json
 import multiprocessing
 import os
+import queue
 import signal
 import statistics
 import subprocess
 import sys
 import time
 
-WORKLOADS = [(4096, 1), (4096, 32), (65536, 32), (1 << 20, 32)]
+WORKLOADS = [(4096, 1), (4096, 32), (65536, 32), (1 << 20, 32), (4096, 100_000)]
+# The most requests of a batch of handfast's bench: beyond, its package is compared with the others.
+BENCH_BATCH_MAX = 4096
 SECONDS = 0.4
+# Within which an engine answers, or is left out from there on.
+RATE_SECONDS = 120
 BLOCK = 64 << 20
 
 
@@ -47,7 +53,7 @@ def mooncake_client(numpy, server, *package):
     engine, block = mooncake_engine(numpy, 1, *package)
 
     def writer(size, count):
-        offsets = range(0, size * count, size)
+        offsets = [place * size % BLOCK for place in range(count)]
         sources, targets = ([base + offset for offset in offsets] for base in (block.ctypes.data, remote))
         if count == 1:
             return lambda: engine.transfer_sync_write(name, sources[0], targets[0], size)
@@ -86,7 +92,7 @@ def nixl_client(numpy, server):
     peer = agent.add_remote_agent(metadata)
 
     def writer(size, count):
-        lists = ([(base + offset, size, 0) for offset in range(0, size * count, size)]
+        lists = ([(base + place * size % BLOCK, size, 0) for place in range(count)]
                  for base in (block.ctypes.data, remote))
         local, far = (agent.get_xfer_descs(descriptors, "DRAM") for descriptors in lists)
         transfer = agent.initialize_xfer("WRITE", local, far, peer)
@@ -148,7 +154,7 @@ class Other:
     def rate(self, size, count):
         self.signal(signal.SIGCONT)
         self.questions.put((size, count))
-        rate = self.rates.get(timeout=120)
+        rate = self.rates.get(timeout=RATE_SECONDS)
         self.signal(signal.SIGSTOP)
         return rate
 
@@ -178,7 +184,7 @@ class Handfast:
 
 def main():
     program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
-    engines = {"handfast": Handfast(program)}
+    engines = {} if program == "-" else {"handfast": Handfast(program)}
     for name in ("python", "mooncake", "nixl"):
         try:
             engines[name] = Other(name)
@@ -193,17 +199,25 @@ def main():
 
 def compare(engines, rounds):
     for size, count in WORKLOADS:
-        rates = {name: [] for name in engines}
+        names = [name for name in engines if name != "handfast" or count <= BENCH_BATCH_MAX]
+        rates = {name: [] for name in names}
         for round_ in range(rounds + 1):
-            order = list(engines) if round_ % 2 else list(reversed(engines))
+            order = list(rates) if round_ % 2 else list(reversed(rates))
             for name in order:
-                rate = engines[name].rate(size, count)
+                try:
+                    rate = engines[name].rate(size, count)
+                except queue.Empty:
+                    print(f"{size:>8} x {count:<3} {name:<9} no result within {RATE_SECONDS} s", flush=True)
+                    engines.pop(name).kill()
+                    del rates[name]
+                    continue
                 if round_:  # the first warms up
                     rates[name].append(rate)
+        base = next(iter(rates), None)
         for name, own in rates.items():
-            ratio = statistics.median(b / a for a, b in zip(own, rates["handfast"]))
+            ratio = statistics.median(b / a for a, b in zip(own, rates[base]))
             print(f"{size:>8} x {count:<3} {name:<9} {statistics.median(own):7.3f} GiB/s  "
-                  f"({min(own):.3f} to {max(own):.3f})  handfast is {ratio:.2f} times as fast", flush=True)
+                  f"({min(own):.3f} to {max(own):.3f})  {base} is {ratio:.2f} times as fast", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Maximum registered regions. Each change copies the table, so this also bounds the copy.
-pub const REGIONS_MAX: usize = 16_384;
+/// Maximum registered regions.
+pub const REGIONS_MAX: usize = 131_072;
+
+/// Leading bits of a key that choose its part of the table. A change copies one part, and a
+/// reference to each other one.
+const PART_BITS: u32 = 8;
 
 /// A peer's permissions in a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,15 +129,28 @@ pub enum RegistrationError {
     ReadOnly,
 }
 
-/// One state of the table, sorted by key.
+/// One state of the table.
 struct Snapshot {
     version: u64,
-    regions: Vec<Region>,
+    count: usize,
+    /// By the leading bits of keys, which are drawn at random; each sorted by key.
+    parts: Vec<Part>,
+}
+
+type Part = Arc<Vec<Region>>;
+
+fn part_of(key: u64) -> usize {
+    (key >> (u64::BITS - PART_BITS)) as usize
+}
+
+fn find(part: &[Region], key: u64) -> Result<usize, usize> {
+    part.binary_search_by_key(&key, |region| region.key)
 }
 
 impl Snapshot {
-    fn find(&self, key: u64) -> Result<usize, usize> {
-        self.regions.binary_search_by_key(&key, |region| region.key)
+    fn find(&self, key: u64) -> Option<&Region> {
+        let part = &self.parts[part_of(key)];
+        find(part, key).ok().map(|place| &part[place])
     }
 }
 
@@ -153,7 +170,8 @@ impl Default for RegionTable {
 impl RegionTable {
     /// Creates an empty table.
     pub fn new() -> Self {
-        let snapshot = Snapshot { version: 0, regions: Vec::new() };
+        let parts = vec![Part::default(); 1 << PART_BITS];
+        let snapshot = Snapshot { version: 0, count: 0, parts };
         Self { version: AtomicU64::new(0), current: RwLock::new(Arc::new(snapshot)) }
     }
 
@@ -162,21 +180,26 @@ impl RegionTable {
         Arc::clone(&self.current.read())
     }
 
+    /// Replaces the part of a key, and the number of regions.
     fn change<T, E>(
         &self,
-        edit: impl FnOnce(&mut Vec<Region>, &Snapshot) -> Result<T, E>,
+        key: u64,
+        edit: impl FnOnce(&mut Vec<Region>, &mut usize) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut current = self.current.write();
-        let mut regions = current.regions.clone();
-        let result = edit(&mut regions, &current)?;
+        let (place, mut count) = (part_of(key), current.count);
+        let mut part = Vec::clone(&current.parts[place]);
+        let result = edit(&mut part, &mut count)?;
+        let mut parts = current.parts.clone();
+        parts[place] = Arc::new(part);
         let version = current.version + 1;
-        *current = Arc::new(Snapshot { version, regions });
+        *current = Arc::new(Snapshot { version, count, parts });
         self.version.store(version, Ordering::Release);
         Ok(result)
     }
 
     /// Registers `span` under the key `entropy`, drawn at random by the caller: the key alone
-    /// protects the region from a peer that guesses. Costs a copy of the table.
+    /// protects the region from a peer that guesses. Costs a copy of a part of the table.
     ///
     /// # Errors
     /// [`RegistrationError`]; the table is unchanged.
@@ -189,15 +212,16 @@ impl RegionTable {
         if access.remote_write && !span.is_writable() {
             return Err(RegistrationError::ReadOnly);
         }
-        self.change(|regions, current| {
-            if regions.len() >= REGIONS_MAX {
+        self.change(entropy, |part, count| {
+            if *count >= REGIONS_MAX {
                 return Err(RegistrationError::Full);
             }
-            match current.find(entropy) {
+            match find(part, entropy) {
                 Ok(_) => Err(RegistrationError::KeyTaken),
                 Err(place) => {
                     let region = Region { key: entropy, span, access };
-                    regions.insert(place, region.clone());
+                    part.insert(place, region.clone());
+                    *count += 1;
                     Ok(region)
                 }
             }
@@ -209,22 +233,22 @@ impl RegionTable {
     /// A running transfer checks again before its next copy and holds the memory until then;
     /// [`Memory::holders`] counts the holders.
     pub fn unregister(&self, key: u64) -> Option<Memory> {
-        self.change(|regions, current| {
-            let place = current.find(key).map_err(|_| ())?;
-            Ok::<_, ()>(regions.remove(place).span.memory().clone())
+        self.change(key, |part, count| {
+            let place = find(part, key).map_err(|_| ())?;
+            *count -= 1;
+            Ok::<_, ()>(part.remove(place).span.memory().clone())
         })
         .ok()
     }
 
     /// Finds the region with `key`.
     pub fn region(&self, key: u64) -> Option<Region> {
-        let snapshot = self.snapshot();
-        snapshot.find(key).ok().map(|place| snapshot.regions[place].clone())
+        self.snapshot().find(key).cloned()
     }
 
     /// Returns the number of registered regions.
     pub fn len(&self) -> usize {
-        self.snapshot().regions.len()
+        self.snapshot().count
     }
 
     /// Returns true if no region is registered.
@@ -255,8 +279,8 @@ fn lookup(
     length: u64,
     direction: Direction,
 ) -> Result<Span, RegionError> {
-    let place = snapshot.find(key).map_err(|_| RegionError::UnknownKey)?;
-    snapshot.regions[place].reach(address, length, direction)
+    let region = snapshot.find(key).ok_or(RegionError::UnknownKey)?;
+    region.reach(address, length, direction)
 }
 
 /// A reader's view of the table: it takes the lock only when the table has changed. It holds no

@@ -186,6 +186,8 @@ fn build(
     maturin.current_dir(project.root().join("bindings/python"));
     maturin.env("CARGO_INCREMENTAL", "0");
     maturin.args(["build", "--quiet", "--out"]).arg(&wheels).args(features.words());
+    // `doctor` checks stores behind TLS, as the engine uses them.
+    maturin.args(["--features", "tls"]);
     // Libraries of RDMA are loaded at run time, so there is nothing to bundle.
     maturin.args(["--auditwheel", "skip"]);
     if nightly {

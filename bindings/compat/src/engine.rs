@@ -123,6 +123,22 @@ impl TransferEngine {
         port.unwrap_or(0)
     }
 
+    /// Address of the metrics server, if there is one ([`Options::metrics`]).
+    #[cfg(feature = "metrics")]
+    pub fn metrics_address(&self) -> Option<std::net::SocketAddr> {
+        self.inner.engine.metrics_address()
+    }
+
+    /// A snapshot of the engine, peer by peer.
+    ///
+    /// # Errors
+    /// [`Cause::Forked`].
+    #[cfg(feature = "metrics")]
+    pub fn metrics(&self) -> Result<handfast::metrics::EngineState, Failure> {
+        self.inner.process.check()?;
+        outside(self.inner.runtime, self.inner.engine.state())
+    }
+
     /// Moves bytes to or from a peer, and waits for the end. A notification is sent after the last
     /// byte. Without a timeout the engine's holds, and one nanosecond more for each byte.
     ///
@@ -652,9 +668,14 @@ async fn start_at(
         .adjust(|limits, _| {
             limits.requests_per_batch_max = REQUESTS_AT_ONCE as u32;
             limits.batches_max = BATCHES_MAX as u32;
+            limits.regions_max = options.regions_max;
         });
     if let Some(name) = &options.name {
         builder = builder.name(name);
+    }
+    #[cfg(feature = "metrics")]
+    if let Some(address) = &options.metrics {
+        builder = builder.metrics(address);
     }
     let invalid = |error: handfast_metadata::StoreError| {
         Failure::argument(format!("the metadata store cannot be used: {error}"))

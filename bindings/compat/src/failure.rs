@@ -119,6 +119,18 @@ impl Failure {
         Cause::Argument(text.into()).into()
     }
 
+    /// The failure of a registration, with the cure in the terms of callers.
+    pub(crate) fn of_registration(error: handfast::Error) -> Self {
+        match error.cause() {
+            handfast::Cause::Limit { name: "regions_max", value } => {
+                let cure = "start the engine with a larger one (HANDFAST_REGIONS_MAX), at most \
+                            131,072, or register larger pieces";
+                Cause::Limit { name: "regions_max", max: *value, cure }.into()
+            }
+            _ => error.into(),
+        }
+    }
+
     /// The cause.
     pub fn cause(&self) -> &Cause {
         &self.cause
@@ -187,6 +199,9 @@ impl Failure {
                 }
                 handfast::Cause::Closed => "closed",
                 handfast::Cause::Limit { .. } => "limit",
+                handfast::Cause::Invalid(_) if error.stage() == handfast::Stage::Configuration => {
+                    "argument"
+                }
                 _ => "engine",
             },
             Cause::Argument(_) => "argument",

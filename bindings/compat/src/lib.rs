@@ -24,6 +24,8 @@ pub use engine::{
     Interrupt, PEERS_MAX, REQUESTS_MAX, Request, TransferEngine, UNREGISTER_WAIT, topology,
 };
 pub use failure::{Cause, Failure};
+#[cfg(feature = "metrics")]
+pub use handfast::metrics::EngineState;
 pub use handfast::mooncake::Notification;
 pub use handfast::{Direction, Remote, ServedSegment};
 pub use handfast_environment::TIMEOUT_MIN;

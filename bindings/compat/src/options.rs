@@ -1,9 +1,11 @@
 //! Arguments of an engine in Mooncake's form, and the environment variables that change them.
 
 use crate::failure::Failure;
+use crate::regions::LOCAL_REGIONS_MAX;
 use handfast::TransportChoice;
 use handfast::topology::{MATRIX_BYTES_MAX, PriorityMatrix};
 use handfast_core::address::host_and_port;
+use handfast_core::wire::REGIONS_PUBLISHED_DEFAULT_MAX;
 use handfast_environment::{Environment, Ports};
 use handfast_metadata::Source;
 use std::env;
@@ -18,6 +20,9 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// The variable that chooses the transport for callers that cannot: `tcp`, `rdma` or `auto`.
 const TRANSPORT: &str = "HANDFAST_TRANSPORT";
+
+/// The variable that raises the limit of memory that peers reach.
+const REGIONS_MAX: &str = "HANDFAST_REGIONS_MAX";
 
 /// Options of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +48,11 @@ pub struct Options {
     pub environment: Environment,
     /// Whether variables of Mooncake without an effect here are worth a warning.
     is_of_mooncake: bool,
+    /// Maximum registered pieces of memory that peers reach, at most [`LOCAL_REGIONS_MAX`].
+    pub regions_max: usize,
+    /// Address of the metrics server, `host:port`.
+    #[cfg(feature = "metrics")]
+    pub metrics: Option<String>,
 }
 
 impl Options {
@@ -103,6 +113,9 @@ impl Options {
             devices,
             matrix: matrix.as_deref().map(read_matrix).transpose()?,
             timeout: environment.transfer_timeout().unwrap_or(TIMEOUT_DEFAULT),
+            regions_max: regions_max()?,
+            #[cfg(feature = "metrics")]
+            metrics: None,
             environment,
             is_of_mooncake: false,
         })
@@ -212,6 +225,16 @@ fn choice(what: &str, transport: &str) -> Result<TransportChoice, Failure> {
         "auto" => Ok(TransportChoice::Auto),
         _ => Err(Failure::argument(format!("{what} is '{transport}': expected tcp, rdma or auto"))),
     }
+}
+
+fn regions_max() -> Result<usize, Failure> {
+    let given = env::var(REGIONS_MAX).ok().filter(|value| !value.is_empty());
+    let Some(text) = given else { return Ok(REGIONS_PUBLISHED_DEFAULT_MAX) };
+    let given = text.trim().parse().ok().filter(|it| (1..=LOCAL_REGIONS_MAX).contains(it));
+    given.ok_or_else(|| {
+        let range = format!("expected a number from 1 to {LOCAL_REGIONS_MAX}");
+        Failure::argument(format!("{REGIONS_MAX} is '{text}': {range}"))
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::failure::{Cause, Failure};
 use handfast::{Memory, Registration, Span};
+use std::collections::BTreeMap;
 
 /// Maximum registered pieces of memory, those that no peer can reach among them.
 pub const LOCAL_REGIONS_MAX: usize = 131_072;
@@ -40,26 +41,31 @@ impl LocalRegion {
     }
 }
 
-/// Registered memory, without overlaps, in the order of addresses.
+/// Registered memory without overlaps, by address.
 #[derive(Default)]
 pub(crate) struct LocalRegions {
-    regions: Vec<LocalRegion>,
+    regions: BTreeMap<u64, LocalRegion>,
 }
 
 impl LocalRegions {
+    /// The last region that begins at `address` or before.
+    fn before(&self, address: u64) -> Option<&LocalRegion> {
+        self.regions.range(..=address).next_back().map(|(_, region)| region)
+    }
+
     /// # Errors
     /// [`Cause::Overlap`].
-    pub(crate) fn check_free(&self, address: u64, bytes: u64) -> Result<usize, Failure> {
-        let place = self.regions.partition_point(|known| known.end() <= address);
-        match self.regions.get(place) {
-            Some(known) if known.address() < address.saturating_add(bytes) => Err(Cause::Overlap {
+    fn check_free(&self, address: u64, bytes: u64) -> Result<(), Failure> {
+        let last = address.saturating_add(bytes.saturating_sub(1));
+        match self.before(last) {
+            Some(known) if known.end() > address => Err(Cause::Overlap {
                 address,
                 bytes,
                 registered: known.address(),
                 registered_bytes: known.bytes(),
             }
             .into()),
-            _ => Ok(place),
+            _ => Ok(()),
         }
     }
 
@@ -69,13 +75,9 @@ impl LocalRegions {
             let max = LOCAL_REGIONS_MAX;
             return Err(Cause::Limit { name: "LOCAL_REGIONS_MAX", max, cure }.into());
         }
-        let place = self.check_free(region.address(), region.bytes())?;
-        self.regions.insert(place, region);
+        self.check_free(region.address(), region.bytes())?;
+        self.regions.insert(region.address(), region);
         Ok(())
-    }
-
-    fn at(&mut self, address: u64) -> Option<usize> {
-        self.regions.binary_search_by_key(&address, LocalRegion::address).ok()
     }
 
     /// Keeps the registration of the region at `address`; returns it if the region has ended
@@ -86,9 +88,8 @@ impl LocalRegions {
         address: u64,
         served: Registration,
     ) -> Option<Registration> {
-        let place = self.at(address).filter(|place| !self.regions[*place].is_ending);
-        match place {
-            Some(place) => self.regions[place].served.replace(served),
+        match self.regions.get_mut(&address).filter(|region| !region.is_ending) {
+            Some(region) => region.served.replace(served),
             None => Some(served),
         }
     }
@@ -97,8 +98,7 @@ impl LocalRegions {
     /// registration, whose drop takes the region from peers.
     pub(crate) fn begin_end(&mut self, address: u64) -> Result<Option<Registration>, Failure> {
         let missing = Cause::NotRegistered { address, bytes: 0 };
-        let place = self.at(address).ok_or(missing)?;
-        let region = &mut self.regions[place];
+        let region = self.regions.get_mut(&address).ok_or(missing)?;
         if region.is_managed {
             let text = format!("the memory at {address:#x} is managed: free the managed buffers");
             return Err(Failure::argument(text));
@@ -110,34 +110,33 @@ impl LocalRegions {
     /// Removes the region at `address`, whose end has begun, if nothing uses it. Returns whether it
     /// is gone.
     pub(crate) fn remove_unused(&mut self, address: u64) -> bool {
-        let Some(place) = self.at(address).filter(|place| self.regions[*place].is_ending) else {
+        let Some(region) = self.regions.get(&address).filter(|region| region.is_ending) else {
             return true;
         };
-        let is_unused = self.regions[place].memory.holders() == 1;
+        let is_unused = region.memory.holders() == 1;
         if is_unused {
-            self.regions.remove(place);
+            self.regions.remove(&address);
         }
         is_unused
     }
 
     /// Removes the region at `address` that could not be served.
     pub(crate) fn discard(&mut self, address: u64) {
-        if let Some(place) = self.at(address).filter(|place| self.regions[*place].served.is_none())
-        {
-            self.regions.remove(place);
+        if self.regions.get(&address).is_some_and(|region| region.served.is_none()) {
+            self.regions.remove(&address);
         }
     }
 
     /// Begins the end of all regions, and returns their registrations.
     pub(crate) fn begin_end_of_all(&mut self) -> Vec<Registration> {
-        self.regions.iter_mut().for_each(|region| region.is_ending = true);
-        self.regions.iter_mut().filter_map(|region| region.served.take()).collect()
+        self.regions.values_mut().for_each(|region| region.is_ending = true);
+        self.regions.values_mut().filter_map(|region| region.served.take()).collect()
     }
 
     /// The address of a region that something uses.
     pub(crate) fn in_use(&self) -> Option<u64> {
         let used = |region: &&LocalRegion| region.memory.holders() > 1;
-        self.regions.iter().find(used).map(LocalRegion::address)
+        self.regions.values().find(used).map(LocalRegion::address)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -147,14 +146,14 @@ impl LocalRegions {
     /// Returns a finder of spans, which remembers the last region: requests of a batch mostly lie
     /// in one.
     pub(crate) fn finder(&self) -> Finder<'_> {
-        Finder { regions: &self.regions, last: 0 }
+        Finder { regions: self, last: None }
     }
 }
 
 /// Finds spans of registered memory.
 pub(crate) struct Finder<'a> {
-    regions: &'a [LocalRegion],
-    last: usize,
+    regions: &'a LocalRegions,
+    last: Option<&'a LocalRegion>,
 }
 
 impl Finder<'_> {
@@ -162,13 +161,13 @@ impl Finder<'_> {
     /// [`Cause::NotRegistered`].
     pub(crate) fn find(&mut self, address: u64, bytes: u64) -> Result<Span, Failure> {
         let missing = || Failure::from(Cause::NotRegistered { address, bytes });
-        let holds = |known: &LocalRegion| {
+        let holds = |known: &&LocalRegion| {
             !known.is_ending && known.address() <= address && address < known.end()
         };
-        if !self.regions.get(self.last).is_some_and(holds) {
-            self.last = self.regions.partition_point(|known| known.end() <= address);
-        }
-        let region = self.regions.get(self.last).filter(|it| holds(it)).ok_or_else(missing)?;
+        let again = self.last.filter(holds);
+        let region = again.or_else(|| self.regions.before(address).filter(holds));
+        self.last = region;
+        let region = region.ok_or_else(missing)?;
         let (offset, length) = (address - region.address(), usize::try_from(bytes));
         let length = length.map_err(|_| missing())?;
         region.memory.span(offset as usize, length).map_err(|_| missing())
@@ -186,7 +185,8 @@ mod tests {
         let mut regions = LocalRegions::default();
         regions.insert(region()).unwrap();
         assert_eq!(regions.insert(region()).unwrap_err().code(), -7);
-        regions.regions.resize_with(LOCAL_REGIONS_MAX, region);
+        let others = (1..LOCAL_REGIONS_MAX as u64).map(|address| (address, region()));
+        regions.regions.extend(others);
         let error = regions.insert(region()).unwrap_err();
         assert!(matches!(error.cause(), Cause::Limit { name: "LOCAL_REGIONS_MAX", .. }), "{error}");
     }

@@ -99,6 +99,45 @@ fn batch_of_two_hundred_thousand_requests_is_one_batch() {
     assert_eq!(wrong, None);
 }
 
+/// A peer reaches each of them, and one more is refused.
+#[test]
+#[allow(unsafe_code)]
+fn hundred_thousand_regions_are_served() {
+    const REGIONS: usize = 100_000;
+    const STEP: usize = 16;
+    const WRITTEN: usize = 10_000;
+    let (here, there) = (Buffer::new(WRITTEN * 8, 1), Buffer::new(REGIONS * STEP, 2));
+    let user = engine();
+    let mut options = Options::of_mooncake("127.0.0.1", "P2PHANDSHAKE", "tcp", "").unwrap();
+    options.regions_max = REGIONS;
+    let owner = TransferEngine::start(&options).unwrap();
+    here.register(&user).unwrap();
+    let place = |region| (there.address() + (region * STEP) as u64, 8);
+    let places: Vec<_> = (0..REGIONS).map(place).collect();
+    // SAFETY: the buffers outlive the engines, and are read only when nothing writes them.
+    unsafe { owner.register_all(&places, "*") }.unwrap();
+    // SAFETY: as above.
+    let error = unsafe { owner.register(there.address() + 8, 8, "*") }.unwrap_err();
+    let limit = matches!(error.cause(), Cause::Limit { name: "regions_max", max: REGIONS, .. });
+    assert!(limit && error.code() == -2, "{error}");
+    // Neighbours of one side lie far apart on the other; the last region is among them.
+    let region = |piece: usize| REGIONS - 1 - piece * 7_919 % REGIONS;
+    let piece = |piece: usize| {
+        let (local, (remote, bytes)) = (here.address() + (piece * 8) as u64, places[region(piece)]);
+        request(Direction::Write, local, remote, bytes)
+    };
+    let requests: Vec<_> = (0..WRITTEN).map(piece).collect();
+    user.transfer(owner.address(), &requests, None, None, &mut never()).unwrap();
+    let mut expected = Buffer::new(REGIONS * STEP, 2).0;
+    for (piece, sent) in here.content().chunks(8).enumerate() {
+        expected[region(piece) * STEP..][..8].copy_from_slice(sent);
+    }
+    assert!(there.content() == *expected);
+    owner.unregister(requests[0].remote).unwrap();
+    user.transfer(owner.address(), &requests[..1], None, None, &mut never()).unwrap_err();
+    user.transfer(owner.address(), &requests[1..3], None, None, &mut never()).unwrap();
+}
+
 #[test]
 fn what_is_not_registered_is_refused_on_both_sides() {
     let (here, there) = (Buffer::new(4_096, 1), Buffer::new(4_096, 2));

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use crate::errors::{exception, instance};
-use crate::numbers;
+use crate::numbers::{self, Numbers};
 use handfast_compat::{
     BatchState, Direction, Failure, Notification, Options, Request, ServedSegment, TransferEngine,
     topology,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -60,31 +60,54 @@ fn direction(is_write: bool) -> Direction {
     if is_write { Direction::Write } else { Direction::Read }
 }
 
-fn requests(
-    is_write: bool,
-    locals: &Bound<'_, PyAny>,
-    remotes: &Bound<'_, PyAny>,
-    lengths: &Bound<'_, PyAny>,
-) -> PyResult<Vec<Request>> {
-    let locals = numbers::read("buffers", locals)?;
-    let remotes = numbers::read("peer_buffer_addresses", remotes)?;
-    let lengths = numbers::read("lengths", lengths)?;
-    if locals.len() != remotes.len() || locals.len() != lengths.len() {
-        return Err(PyValueError::new_err(format!(
-            "the lists have different lengths: {} buffers, {} addresses of the peer, {} lengths",
-            locals.len(),
-            remotes.len(),
-            lengths.len()
-        )));
+/// The pieces of a call, as its arguments have them.
+struct Pieces {
+    direction: Direction,
+    locals: Numbers,
+    remotes: Numbers,
+    lengths: Numbers,
+    count: usize,
+}
+
+impl Pieces {
+    fn read(
+        is_write: bool,
+        locals: &Bound<'_, PyAny>,
+        remotes: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let locals = numbers::read("buffers", locals)?;
+        let remotes = numbers::read("peer_buffer_addresses", remotes)?;
+        let lengths = numbers::read_lengths("lengths", lengths)?;
+        let count = locals.count().unwrap_or(0);
+        let counts = [count, remotes.count().unwrap_or(count), lengths.count().unwrap_or(count)];
+        if counts != [count; 3] {
+            let [locals, remotes, lengths] = counts;
+            return Err(PyValueError::new_err(format!(
+                "the lists have different lengths: {locals} buffers, {remotes} addresses of the \
+                 peer, {lengths} lengths"
+            )));
+        }
+        Ok(Self { direction: direction(is_write), locals, remotes, lengths, count })
     }
-    let direction = direction(is_write);
-    let request = |((local, remote), bytes)| Request { direction, local, remote, bytes };
-    Ok(locals.into_iter().zip(remotes).zip(lengths).map(request).collect())
+
+    /// Needs no lock of the interpreter.
+    fn into_requests(self) -> Vec<Request> {
+        let Self { direction, locals, remotes, lengths, count } = self;
+        let [locals, remotes, lengths] =
+            [locals, remotes, lengths].map(|numbers| numbers.into_each(count));
+        let request = |((local, remote), bytes)| Request { direction, local, remote, bytes };
+        locals.into_iter().zip(remotes).zip(lengths).map(request).collect()
+    }
 }
 
 #[pymethods]
 impl Core {
     #[new]
+    #[pyo3(signature = (
+        local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn new(
         py: Python<'_>,
         local_name: &str,
@@ -92,12 +115,16 @@ impl Core {
         protocol: &str,
         devices: &str,
         is_exact: bool,
+        metrics: Option<String>,
+        regions_max: Option<usize>,
     ) -> PyResult<Self> {
         let start = || {
-            let options = match is_exact {
+            let mut options = match is_exact {
                 true => Options::new(local_name, metadata, protocol, devices)?,
                 false => Options::of_mooncake(local_name, metadata, protocol, devices)?,
             };
+            options.metrics = metrics;
+            options.regions_max = regions_max.unwrap_or(options.regions_max);
             TransferEngine::start(&options).map(Arc::new)
         };
         let engine = blocking(py, |_| start())?;
@@ -142,8 +169,8 @@ impl Core {
         lengths: &Bound<'_, PyAny>,
         location: &str,
     ) -> PyResult<()> {
-        let addresses = numbers::read("buffer_addresses", addresses)?;
-        let lengths = numbers::read("capacities", lengths)?;
+        let addresses = numbers::read_each("buffer_addresses", addresses)?;
+        let lengths = numbers::read_each("capacities", lengths)?;
         if addresses.len() != lengths.len() {
             return Err(PyValueError::new_err(format!(
                 "the lists have different lengths: {} addresses, {} capacities",
@@ -159,6 +186,24 @@ impl Core {
     fn unregister(&self, py: Python<'_>, address: &Bound<'_, PyAny>) -> PyResult<()> {
         let address = numbers::one(&"address", address)?;
         blocking(py, |_| self.engine.unregister(address))
+    }
+
+    /// The address of the metrics server, if there is one.
+    #[getter]
+    fn metrics_address(&self) -> Option<String> {
+        self.engine.metrics_address().map(|address| address.to_string())
+    }
+
+    /// A snapshot as JSON.
+    fn metrics(&self, py: Python<'_>) -> PyResult<String> {
+        let state = blocking(py, |_| self.engine.metrics())?;
+        serde_json::to_string(&state).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// A snapshot as OpenMetrics.
+    fn openmetrics(&self, py: Python<'_>) -> PyResult<String> {
+        let state = blocking(py, |_| self.engine.metrics())?;
+        state.to_openmetrics().map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
     #[getter]
@@ -204,9 +249,10 @@ impl Core {
         notification: Option<(String, String)>,
         timeout_s: Option<f64>,
     ) -> PyResult<()> {
-        let requests = requests(is_write, locals, remotes, lengths)?;
+        let pieces = Pieces::read(is_write, locals, remotes, lengths)?;
         let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
         blocking(py, |interrupt| {
+            let requests = pieces.into_requests();
             self.engine.transfer(peer, &requests, notification.as_ref(), timeout, interrupt)
         })
     }
@@ -223,9 +269,11 @@ impl Core {
         lengths: &Bound<'_, PyAny>,
         timeout_s: Option<f64>,
     ) -> PyResult<u64> {
-        let requests = requests(is_write, locals, remotes, lengths)?;
+        let pieces = Pieces::read(is_write, locals, remotes, lengths)?;
         let timeout = timeout(timeout_s)?;
-        blocking(py, |interrupt| self.engine.submit(peer, &requests, timeout, interrupt))
+        blocking(py, |interrupt| {
+            self.engine.submit(peer, &pieces.into_requests(), timeout, interrupt)
+        })
     }
 
     /// `None` while the batch is under way, then the bytes moved and the exception, if it failed.
@@ -233,9 +281,16 @@ impl Core {
         ended(py, self.engine.state(id).map_err(|failure| exception(py, &failure))?)
     }
 
-    /// Bytes of each request that are at their destination for certain.
-    fn landed(&self, py: Python<'_>, id: u64) -> PyResult<Vec<u64>> {
-        self.engine.landed(id).map_err(|failure| exception(py, &failure))
+    /// Bytes of each request that are at their destination for certain, as 64-bit integers in the
+    /// machine's order.
+    fn landed<'py>(&self, py: Python<'py>, id: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let landed = self.engine.landed(id).map_err(|failure| exception(py, &failure))?;
+        let bytes = |packed: &mut [u8]| {
+            let (places, _) = packed.as_chunks_mut();
+            places.iter_mut().zip(&landed).for_each(|(place, it)| *place = it.to_ne_bytes());
+            Ok(())
+        };
+        PyBytes::new_with(py, landed.len() * size_of::<u64>(), bytes)
     }
 
     fn wait(&self, py: Python<'_>, id: u64) -> PyResult<(u64, Option<Py<PyAny>>)> {

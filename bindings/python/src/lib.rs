@@ -4,6 +4,8 @@
 mod engine;
 mod errors;
 mod numbers;
+mod program;
+mod strided;
 
 use pyo3::prelude::*;
 
@@ -11,6 +13,10 @@ use pyo3::prelude::*;
 mod _handfast {
     #[pymodule_export]
     use super::engine::{Core, Signal, close_all, local_topology};
+    #[pymodule_export]
+    use super::program::run_tool;
+    #[pymodule_export]
+    use super::strided::Strided;
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {

@@ -1,16 +1,70 @@
-//! Lists of addresses and lengths: any sequence of integers, or an array of 64-bit ones.
+//! Addresses and lengths: sequences of integers, arrays of 64-bit ones, and strided layouts.
 #![allow(unsafe_code)]
 
+use crate::strided::{Layout, Strided};
 use handfast_compat::REQUESTS_MAX;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyCapsule, PyCapsuleMethods, PyInt, PyList, PyMemoryView, PyTuple};
+use std::ffi::{c_char, c_int, c_void};
+
+/// Maximum elements that a sequence gets room for before it is read.
+const CAPACITY_MAX: usize = 4_096;
+/// Bytes of an element of an array.
+const ELEMENT_BYTES: usize = size_of::<u64>();
+
+/// Numbers of a call.
+pub(crate) enum Numbers {
+    /// One by one.
+    Each(Vec<u64>),
+    /// Of a regular layout.
+    Strided(Layout),
+    /// The same number for each piece.
+    All(u64),
+}
+
+impl Numbers {
+    /// The count; `None` for as many as needed.
+    pub(crate) fn count(&self) -> Option<usize> {
+        match self {
+            Self::Each(each) => Some(each.len()),
+            Self::Strided(layout) => Some(layout.count()),
+            Self::All(_) => None,
+        }
+    }
+
+    /// The first `count` numbers. Needs no lock of the interpreter.
+    pub(crate) fn into_each(self, count: usize) -> Vec<u64> {
+        match self {
+            Self::Each(each) => each,
+            Self::Strided(layout) => layout.addresses(),
+            Self::All(number) => vec![number; count],
+        }
+    }
+}
+
+/// Reads the addresses of a call.
+pub(crate) fn read(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Numbers> {
+    match numbers.cast::<Strided>() {
+        Ok(strided) => Ok(Numbers::Strided(strided.get().layout().clone())),
+        Err(_) => read_each(name, numbers).map(Numbers::Each),
+    }
+}
+
+/// Reads the lengths of a call; an integer is the length of every piece.
+pub(crate) fn read_lengths(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Numbers> {
+    match numbers.is_instance_of::<PyInt>() {
+        true => one(&name, numbers).map(Numbers::All),
+        false => read_each(name, numbers).map(Numbers::Each),
+    }
+}
 
 /// Reads a list of numbers.
-pub(crate) fn read(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    if let Ok(interface) = numbers.getattr("__array_interface__")
-        && let Some(read) = read_array(name, interface.cast::<PyDict>()?)?
-    {
+pub(crate) fn read_each(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    // A missing attribute is an exception, which costs more than a short list.
+    let is_plain = numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>();
+    if !is_plain && let Some(read) = read_whole(name, numbers)? {
         return Ok(read);
     }
     let hint = numbers.len().unwrap_or(0);
@@ -22,10 +76,19 @@ pub(crate) fn read(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<u64>>
     Ok(read)
 }
 
-/// Maximum elements that a sequence gets room for before it is read.
-const CAPACITY_MAX: usize = 4_096;
+/// Reads an array of one dimension of 64-bit integers; `None` for anything else.
+fn read_whole(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64>>> {
+    if let Ok(array) = numbers.getattr(intern!(numbers.py(), "__array_struct__")) {
+        return read_array(name, &array);
+    }
+    match PyMemoryView::from(numbers) {
+        Ok(view) => read_buffer(name, &view),
+        Err(_) => Ok(None),
+    }
+}
 
-fn check_count(name: &str, count: usize) -> PyResult<()> {
+/// Checks the number of pieces of a call.
+pub(crate) fn check_count(name: &str, count: usize) -> PyResult<()> {
     if count <= REQUESTS_MAX {
         return Ok(());
     }
@@ -42,26 +105,52 @@ pub(crate) fn one(name: &dyn std::fmt::Display, number: &Bound<'_, PyAny>) -> Py
     })
 }
 
-/// Reads an array of one dimension of 64-bit integers; `None` for another.
-fn read_array(name: &str, interface: &Bound<'_, PyDict>) -> PyResult<Option<Vec<u64>>> {
-    let get = |key: &str| {
-        let missing = || PyTypeError::new_err(format!("{name}: the array has no '{key}'"));
-        interface.get_item(key)?.ok_or_else(missing)
+/// `PyArrayInterface` of numpy's array interface, up to the members in use.
+#[repr(C)]
+struct ArrayInterface {
+    /// 2, so that a wrong structure is recognised.
+    two: c_int,
+    dimensions: c_int,
+    kind: c_char,
+    element_bytes: c_int,
+    flags: c_int,
+    shape: *const isize,
+    strides: *const isize,
+    data: *const c_void,
+}
+
+/// Flag of elements in the machine's order of bytes.
+const NOT_SWAPPED: c_int = 0x200;
+
+/// Reads numpy's array interface; `None` for elements or dimensions of another kind.
+fn read_array(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64>>> {
+    let interface = array.cast::<PyCapsule>()?.pointer_checked(None)?.cast::<ArrayInterface>();
+    // SAFETY: the capsule of this attribute has a structure of this type, by numpy's definition of
+    // the attribute, and `array` keeps it alive during this call.
+    let interface = unsafe { interface.as_ref() };
+    let ArrayInterface { two: 2, dimensions: 1, element_bytes: 8, shape, strides, data, .. } =
+        *interface
+    else {
+        return Ok(None);
     };
-    let kind: String = get("typestr")?.extract()?;
-    let shape: Vec<usize> = get("shape")?.extract()?;
-    let ([count], "<i8" | "<u8") = (&shape[..], &*kind) else { return Ok(None) };
-    check_count(name, *count)?;
-    let (address, _): (usize, bool) = get("data")?.extract()?;
-    let stride = match interface.get_item("strides")? {
-        Some(strides) if !strides.is_none() => strides.extract::<(isize,)>()?.0,
-        _ => size_of::<u64>() as isize,
+    let is_signed = match interface.kind as u8 {
+        b'i' => true,
+        b'u' => false,
+        _ => return Ok(None),
     };
-    let first: *const u8 = std::ptr::with_exposed_provenance(address);
+    if interface.flags & NOT_SWAPPED == 0 {
+        return Ok(None);
+    }
+    // SAFETY: by the same definition both have a number for each dimension; contiguous arrays may
+    // have no strides.
+    let (count, stride) = unsafe { (*shape as usize, strides.as_ref().copied()) };
+    let stride = stride.unwrap_or(ELEMENT_BYTES as isize);
+    check_count(name, count)?;
+    let first = data.cast::<u8>();
     let element = |place: usize| {
-        // SAFETY: the array interface describes `count` elements of eight bytes, `stride` bytes
-        // apart, in memory that the array keeps alive, and the caller holds the array. No Python
-        // code runs meanwhile, and every pattern of bytes is a number.
+        // SAFETY: the interface describes `count` elements of eight bytes, `stride` bytes apart, in
+        // memory that the array keeps alive, and the capsule holds the array. No Python code runs
+        // meanwhile, and every pattern of bytes is a number.
         unsafe {
             first
                 .wrapping_offset((place as isize).wrapping_mul(stride))
@@ -69,10 +158,38 @@ fn read_array(name: &str, interface: &Bound<'_, PyDict>) -> PyResult<Option<Vec<
                 .read_unaligned()
         }
     };
-    let read: Vec<u64> = (0..*count).map(element).collect();
-    let negative = |number: &u64| kind == "<i8" && *number > i64::MAX as u64;
-    match read.iter().position(negative) {
-        Some(place) => Err(PyTypeError::new_err(format!("{name}[{place}] is negative"))),
-        None => Ok(Some(read)),
+    let read: Vec<u64> = (0..count).map(element).collect();
+    check_signs(name, is_signed, &read)?;
+    Ok(Some(read))
+}
+
+/// Reads an object of the buffer protocol, of one dimension of 64-bit integers; `None` for another.
+fn read_buffer(name: &str, view: &Bound<'_, PyMemoryView>) -> PyResult<Option<Vec<u64>>> {
+    let format: String = view.getattr("format")?.extract()?;
+    let dimensions: usize = view.getattr("ndim")?.extract()?;
+    let element_bytes: usize = view.getattr("itemsize")?.extract()?;
+    let is_signed = match &*format {
+        "q" | "l" | "<q" => true,
+        "Q" | "L" | "<Q" => false,
+        _ => return Ok(None),
+    };
+    if dimensions != 1 || element_bytes != ELEMENT_BYTES {
+        return Ok(None);
     }
+    check_count(name, view.len()?)?;
+    let copied = view.call_method0("tobytes")?;
+    let (elements, _) = copied.cast::<PyBytes>()?.as_bytes().as_chunks::<ELEMENT_BYTES>();
+    let read: Vec<u64> = elements.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
+    check_signs(name, is_signed, &read)?;
+    Ok(Some(read))
+}
+
+fn check_signs(name: &str, is_signed: bool, read: &[u64]) -> PyResult<()> {
+    let negative = |number: &u64| *number > i64::MAX as u64;
+    // Looks at all of them at once; the place is of interest in an error alone.
+    if !is_signed || read.iter().fold(0, |all, number| all | number) <= i64::MAX as u64 {
+        return Ok(());
+    }
+    let place = read.iter().position(negative).unwrap_or(0);
+    Err(PyTypeError::new_err(format!("{name}[{place}] is negative")))
 }

@@ -8,8 +8,13 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Maximum regions of one descriptor. At about 150 bytes each they fit into a frame of 1 MiB.
-pub const REGIONS_PUBLISHED_MAX: usize = 4_096;
+/// Maximum regions of one descriptor.
+pub const REGIONS_PUBLISHED_MAX: usize = 131_072;
+/// Maximum regions of one descriptor unless configured otherwise. At about 150 bytes each they fit
+/// into a frame of 1 MiB, the most that a Mooncake node takes by default.
+pub const REGIONS_PUBLISHED_DEFAULT_MAX: usize = 4_096;
+/// Longest descriptor that this version takes from a peer, in bytes.
+pub const DESCRIPTOR_BYTES_MAX: usize = 64 << 20;
 /// Longest name of a region, in bytes.
 pub const REGION_NAME_BYTES_MAX: usize = 64;
 /// Longest location of a region's memory, in bytes.

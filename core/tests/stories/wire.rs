@@ -171,8 +171,10 @@ fn segment_descriptor_survives_the_wire() {
     let refused = Err(DescriptorError::Field("buffers.length"));
     assert_eq!(NodeDescriptor::decode(&wrapping.encode()), refused);
     let mut many = whole;
+    many.regions = vec![many.regions[0].clone(); REGIONS_PUBLISHED_DEFAULT_MAX];
+    assert!(many.encode().len() < FRAME_BYTES_DEFAULT_MAX, "the default fits into a frame");
     many.regions = vec![many.regions[0].clone(); REGIONS_PUBLISHED_MAX];
-    assert!(many.encode().len() < FRAME_BYTES_DEFAULT_MAX, "the limit fits into a frame");
+    assert!(many.encode().len() < DESCRIPTOR_BYTES_MAX, "the limit fits into the longest one");
     assert!(NodeDescriptor::decode(&many.encode()).is_ok());
     many.regions.push(many.regions[0].clone());
     assert_eq!(NodeDescriptor::decode(&many.encode()), Err(DescriptorError::Field("regions")));

@@ -7,6 +7,7 @@ use crate::mooncake::MooncakeOptions;
 use crate::time::millis;
 use handfast_core::NodeName;
 use handfast_core::address::{AddressError, host_and_port};
+use handfast_core::wire::{REGIONS_PUBLISHED_DEFAULT_MAX, REGIONS_PUBLISHED_MAX};
 use handfast_trace::RecordOptions;
 use std::time::Duration;
 
@@ -18,7 +19,9 @@ pub struct EngineLimits {
     /// without a complete request is closed.
     pub control_connections_max: usize,
     /// Maximum number of regions that peers may access; at most
-    /// [`REGIONS_PUBLISHED_MAX`](handfast_core::wire::REGIONS_PUBLISHED_MAX).
+    /// [`REGIONS_PUBLISHED_MAX`](handfast_core::wire::REGIONS_PUBLISHED_MAX). Past the default their
+    /// description may exceed a frame of 1 MiB: earlier versions of handfast do not take it,
+    /// Mooncake nodes do with `MC_HANDSHAKE_MAX_LENGTH`, and metadata stores have no room for it.
     pub regions_max: usize,
     /// Maximum number of known peers.
     pub peers_max: usize,
@@ -61,7 +64,7 @@ impl Default for EngineLimits {
     fn default() -> Self {
         Self {
             control_connections_max: 1_024,
-            regions_max: handfast_core::wire::REGIONS_PUBLISHED_MAX,
+            regions_max: REGIONS_PUBLISHED_DEFAULT_MAX,
             peers_max: 65_536,
             lanes_max: 16_384,
             lanes_per_peer_max: 128,
@@ -234,9 +237,14 @@ impl Builder {
         if let Some(name) = &self.name {
             NodeName::new(name).map_err(|error| Error::local(Stage::Configuration, error))?;
         }
-        let published_max = handfast_core::wire::REGIONS_PUBLISHED_MAX;
-        if self.limits.regions_max > published_max {
-            return Err(invalid(format!("regions_max must not exceed {published_max}")));
+        if self.limits.regions_max > REGIONS_PUBLISHED_MAX {
+            return Err(invalid(format!("regions_max must not exceed {REGIONS_PUBLISHED_MAX}")));
+        }
+        if self.metadata.is_some() && self.limits.regions_max > REGIONS_PUBLISHED_DEFAULT_MAX {
+            return Err(invalid(format!(
+                "regions_max must not exceed {REGIONS_PUBLISHED_DEFAULT_MAX} with a metadata \
+                 store, whose values have at most 1 MiB: use addresses instead of names"
+            )));
         }
         let slice_max = handfast_transport_tcp::SLICE_BYTES_MAX as u32;
         if self.limits.slice_bytes_max == 0 || self.limits.slice_bytes_max > slice_max {

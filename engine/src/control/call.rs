@@ -5,7 +5,9 @@ use super::kept::Kept;
 use crate::error::{Cause, Error, Stage};
 use handfast_core::node::CallFailure;
 use handfast_core::transport::Side;
-use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind, encode_frame};
+use handfast_core::wire::{
+    DESCRIPTOR_BYTES_MAX, FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind, encode_frame,
+};
 use handfast_transport_tcp::{Look, Net, ResolveError, Stream};
 use std::future::Future;
 use std::io;
@@ -212,5 +214,9 @@ async fn speak<S: Stream>(
     stream.write_all(&encode_frame(kind, text)).await.map_err(ReadError::Nothing)?;
     stream.flush().await.map_err(ReadError::Nothing)?;
     let header = read_header(stream, look).await?;
-    read_frame(stream, header, FRAME_BYTES_DEFAULT_MAX).await
+    let bytes_max = match kind {
+        FrameKind::Metadata => DESCRIPTOR_BYTES_MAX,
+        _ => FRAME_BYTES_DEFAULT_MAX,
+    };
+    read_frame(stream, header, bytes_max).await
 }

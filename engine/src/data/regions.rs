@@ -9,6 +9,7 @@ use handfast_transport::{
     Access, Direction, Region, RegionError, RegionTable, RegistrationError, Span,
 };
 use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -18,10 +19,42 @@ const KEY_DRAWS_MAX: usize = 4;
 
 pub(crate) struct Regions {
     pub(crate) table: Arc<RegionTable>,
-    named: Mutex<Vec<Named>>,
+    named: Mutex<NamedRegions>,
     regions_max: usize,
     /// Notified of every change.
     pub(crate) changed: Arc<Notify>,
+}
+
+/// The served regions.
+#[derive(Default)]
+struct NamedRegions {
+    /// In the order of registration.
+    by_order: BTreeMap<u64, Named>,
+    names: BTreeSet<Arc<str>>,
+    /// Address and order of the regions that peers reach by address.
+    by_address: BTreeSet<(u64, u64)>,
+    /// Order of the next region.
+    next: u64,
+}
+
+impl NamedRegions {
+    fn insert(&mut self, named: Named) -> u64 {
+        let order = self.next;
+        self.next += 1;
+        self.names.insert(named.name.clone());
+        if named.reach == Reach::ByAddress {
+            self.by_address.insert((named.region.address(), order));
+        }
+        self.by_order.insert(order, named);
+        order
+    }
+
+    fn remove(&mut self, order: u64) -> Option<Named> {
+        let named = self.by_order.remove(&order)?;
+        self.names.remove(&named.name);
+        self.by_address.remove(&(named.region.address(), order));
+        Some(named)
+    }
 }
 
 /// A served region.
@@ -71,6 +104,7 @@ pub struct Registration {
     regions: Arc<Regions>,
     name: Arc<str>,
     region: Region,
+    order: u64,
 }
 
 impl fmt::Debug for Registration {
@@ -98,10 +132,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.regions.table.unregister(self.region.key());
-        let mut named = self.regions.named.lock();
-        let place = named.iter().position(|named| named.region.key() == self.region.key());
-        let gone = place.map(|place| named.remove(place));
-        drop(named);
+        let gone = self.regions.named.lock().remove(self.order);
         // Here peers lose the device's key. The lock is not held, since this releases pages.
         drop(gone);
         self.regions.changed.notify_one();
@@ -117,7 +148,7 @@ impl Regions {
 
     /// Returns the number of served regions.
     pub(crate) fn len(&self) -> usize {
-        self.named.lock().len()
+        self.named.lock().by_order.len()
     }
 
     pub(crate) fn register(
@@ -140,10 +171,10 @@ impl Regions {
             return Err(failed(Cause::Invalid("a segment has at least one byte".into())));
         }
         let mut named = self.named.lock();
-        if named.iter().any(|known| &*known.name == name) {
+        if named.names.contains(name) {
             return Err(failed(Cause::Invalid(format!("the segment '{name}' is served already"))));
         }
-        if named.len() >= self.regions_max {
+        if named.by_order.len() >= self.regions_max {
             return Err(failed(Cause::Limit { name: "regions_max", value: self.regions_max }));
         }
         let mut draws = (0..KEY_DRAWS_MAX)
@@ -155,7 +186,7 @@ impl Regions {
         let name: Arc<str> = name.into();
         let found = || registered.as_ref().map(|known| known.location().clone());
         let location = location.or_else(found).filter(|place| *place != Location::Anywhere);
-        named.push(Named {
+        let order = named.insert(Named {
             name: name.clone(),
             region: region.clone(),
             registered,
@@ -164,7 +195,7 @@ impl Regions {
         });
         drop(named);
         self.changed.notify_one();
-        Ok(Registration { regions: self.clone(), name, region })
+        Ok(Registration { regions: self.clone(), name, region, order })
     }
 
     /// Describes the regions that `reach` permits; access by key reaches all.
@@ -182,7 +213,7 @@ impl Regions {
                 writable: region.access().remote_write,
                 location: location.as_ref().map(Location::to_string),
             };
-        self.named.lock().iter().filter(reached).map(describe).collect()
+        self.named.lock().by_order.values().filter(reached).map(describe).collect()
     }
 
     /// Finds bytes by their address alone, in one region that allows it.
@@ -194,14 +225,13 @@ impl Regions {
     ) -> Result<Span, ReachError> {
         let nowhere = ReachError::Nowhere { address, length };
         let end = address.checked_add(length).filter(|_| length > 0).ok_or(nowhere)?;
-        let holds = |named: &&Named| {
-            let first = named.region.address();
-            named.reach == Reach::ByAddress
-                && (first..first + named.region.bytes()).contains(&address)
-                && end - first <= named.region.bytes()
-        };
-        let key =
-            self.named.lock().iter().find(holds).map(|named| named.region.key()).ok_or(nowhere)?;
+        let holds = |named: &&Named| end - named.region.address() <= named.region.bytes();
+        let named = self.named.lock();
+        // Regions may overlap: the nearest one that begins before need not hold the bytes.
+        let before = named.by_address.range(..=(address, u64::MAX)).rev();
+        let found = before.filter_map(|(_, order)| named.by_order.get(order)).find(holds);
+        let key = found.map(|named| named.region.key()).ok_or(nowhere)?;
+        drop(named);
         Ok(self.table.lookup(key, address, length, direction)?)
     }
 }

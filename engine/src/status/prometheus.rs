@@ -28,6 +28,16 @@ pub(super) fn text(state: &EngineState) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
+impl EngineState {
+    /// The text of `/metrics`, for Prometheus: OpenMetrics 1.0.
+    ///
+    /// # Errors
+    /// Never in practice: writing to a string cannot fail.
+    pub fn to_openmetrics(&self) -> Result<String, fmt::Error> {
+        text(self)
+    }
+}
+
 #[derive(Debug)]
 struct Page(EngineState);
 

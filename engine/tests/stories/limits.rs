@@ -27,7 +27,7 @@ fn limit(name: &'static str, value: usize) -> Cause {
 async fn options_out_of_their_range_are_refused_by_name() {
     type Change = fn(&mut EngineLimits);
     let cases: [(&str, Change); 10] = [
-        ("regions_max", |limits| limits.regions_max = 4_097),
+        ("regions_max", |limits| limits.regions_max = 131_073),
         ("slice_bytes_max", |limits| limits.slice_bytes_max = 0),
         ("slice_bytes_max", |limits| limits.slice_bytes_max = u32::MAX),
         ("lane_depth", |limits| limits.lane_depth = 0),
@@ -45,7 +45,7 @@ async fn options_out_of_their_range_are_refused_by_name() {
     }
     let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(0));
     assert!(Engine::builder().timing(timing).start().await.is_err());
-    let largest = limited(|limits| (limits.regions_max, limits.lane_depth) = (4_096, 4_096));
+    let largest = limited(|limits| (limits.regions_max, limits.lane_depth) = (131_072, 4_096));
     largest.start().await.unwrap().close().await;
 }
 

@@ -142,7 +142,7 @@ impl TransferEngine {
             }
             Err(error) => {
                 inner.regions.write().discard(address);
-                Err(error.into())
+                Err(Failure::of_registration(error))
             }
         }
     }

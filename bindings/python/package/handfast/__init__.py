@@ -14,6 +14,7 @@ from __future__ import annotations as _annotations
 
 import asyncio as _asyncio
 import atexit as _atexit
+import json as _json
 import logging as _logging
 import threading as _threading
 from collections.abc import Generator as _Generator
@@ -38,7 +39,7 @@ from ._errors import (
     PeerRestarted,
     TransferTimeout,
 )
-from ._handfast import __version__
+from ._handfast import Strided, __version__
 
 __all__ = [
     "Cancelled",
@@ -57,6 +58,7 @@ __all__ = [
     "PeerRestarted",
     "Registration",
     "Segment",
+    "Strided",
     "Transfer",
     "TransferTimeout",
     "__version__",
@@ -65,8 +67,12 @@ __all__ = [
 
 _log = _logging.getLogger("handfast")
 
-#: A list of integers, or an array of numpy.
+#: A list of integers, or a contiguous or strided array of 64-bit ones: of numpy, or of the buffer
+#: protocol.
 _Numbers: _TypeAlias = "_Sequence[int] | _Any"
+_Places: _TypeAlias = "_Numbers | Strided"
+#: One length for each piece, or one for all.
+_Lengths: _TypeAlias = "_Numbers | int"
 #: A CPU tensor of torch, an array of numpy, or an object of the buffer protocol.
 _Buffer: _TypeAlias = _Any
 _Notify: _TypeAlias = "tuple[str, str] | None"
@@ -100,6 +106,9 @@ class Engine:
     ``rdma``, or ``auto``: RDMA where both sides have it, else TCP. ``devices`` names RDMA devices.
     ``metadata`` is a store in which nodes find each other by name: ``http://HOST:PORT/PATH`` or
     ``etcd://HOST:PORT``; ``host`` is then the node's whole name. Without one, nodes are found by address.
+    ``metrics``, ``HOST:PORT``, serves metrics over HTTP there, and ``python -m handfast top`` shows them.
+    ``regions_max`` is the maximum of registrations, 4,096 by default and at most 131,072: see the limits
+    in docs/python.md before it is raised.
 
     Every process that reaches the address may read and write the registered memory: use it beyond one
     machine only on a trusted network.
@@ -114,8 +123,13 @@ class Engine:
         transport: str = "auto",
         devices: _Sequence[str] = (),
         metadata: str = "P2PHANDSHAKE",
+        metrics: str | None = None,
+        regions_max: int | None = None,
     ) -> None:
-        self._core = _handfast.Core(host, metadata, transport, ",".join(devices), True)
+        names = ",".join(devices)
+        self._core = _handfast.Core(
+            host, metadata, transport, names, True, metrics, regions_max
+        )
         # Each registration keeps its buffer here, and itself while it is not closed.
         self._registrations: dict[int, tuple[Registration, object]] = {}
         for warning in self._core.warnings:
@@ -155,6 +169,20 @@ class Engine:
     def notifications(self) -> list[tuple[str, str]]:
         """Return the notifications received since the last call, as pairs of name and message."""
         return self._core.take_notifications()
+
+    @property
+    def metrics_address(self) -> str | None:
+        """The address at which metrics are served, or None."""
+        return self._core.metrics_address
+
+    def metrics(self) -> dict[str, _Any]:
+        """Return the counters of the engine and of each peer, as docs/schema/state.txt has them."""
+        state: dict[str, _Any] = _json.loads(self._core.metrics())
+        return state
+
+    def openmetrics(self) -> str:
+        """Return the metrics as text for Prometheus, as docs/schema/metrics.txt has them."""
+        return self._core.openmetrics()
 
     def close(self) -> None:
         """End every transfer, and wait until nothing touches memory any more. Raises InUse if that
@@ -240,22 +268,23 @@ class Peer:
 
     def write_many(
         self,
-        locals: _Numbers,
-        remotes: _Numbers,
-        lengths: _Numbers,
+        locals: _Places,
+        remotes: _Places,
+        lengths: _Lengths,
         *,
         timeout: float | None = None,
         notify: _Notify = None,
     ) -> None:
-        """Write many pieces, by lists or numpy arrays of local addresses, addresses of the peer, and
-        lengths, and wait for the end of all."""
+        """Write many pieces, by their local addresses, addresses of the peer, and lengths, and wait
+        for the end of all. Each is a list, an array of 64-bit integers, or a ``Strided``; one
+        integer is the length of every piece."""
         self._core.transfer(self.address, True, locals, remotes, lengths, notify, timeout)
 
     def read_many(
         self,
-        locals: _Numbers,
-        remotes: _Numbers,
-        lengths: _Numbers,
+        locals: _Places,
+        remotes: _Places,
+        lengths: _Lengths,
         *,
         timeout: float | None = None,
         notify: _Notify = None,
@@ -265,9 +294,9 @@ class Peer:
 
     def start_write(
         self,
-        locals: _Numbers,
-        remotes: _Numbers,
-        lengths: _Numbers,
+        locals: _Places,
+        remotes: _Places,
+        lengths: _Lengths,
         *,
         timeout: float | None = None,
     ) -> Transfer:
@@ -276,9 +305,9 @@ class Peer:
 
     def start_read(
         self,
-        locals: _Numbers,
-        remotes: _Numbers,
-        lengths: _Numbers,
+        locals: _Places,
+        remotes: _Places,
+        lengths: _Lengths,
         *,
         timeout: float | None = None,
     ) -> Transfer:
@@ -288,9 +317,9 @@ class Peer:
     def _start(
         self,
         is_write: bool,
-        locals: _Numbers,
-        remotes: _Numbers,
-        lengths: _Numbers,
+        locals: _Places,
+        remotes: _Places,
+        lengths: _Lengths,
         timeout: float | None,
     ) -> Transfer:
         batch = self._core.submit(self.address, is_write, locals, remotes, lengths, timeout)
@@ -323,7 +352,7 @@ class Transfer:
         self._batch = batch
         self._lock = _threading.Lock()
         self._ended: tuple[int, HandfastError | None] | None = None
-        self._landed: list[int] = []
+        self._landed = b""
 
     def settled(self) -> bool:
         """Whether it has ended: nothing of the engine touches the local memory any more."""
@@ -352,7 +381,7 @@ class Transfer:
         if not self.settled():
             text = "the transfer has not ended: wait for it first"
             raise InUse(text, "local", "the transfer", None, "indeterminate", -4)
-        return self._landed
+        return memoryview(self._landed).cast("Q").tolist()
 
     def __await__(self) -> _Generator[_Any, None, int]:
         return self._wait_async().__await__()

@@ -1,4 +1,5 @@
-"""``python -m handfast``: shell variables for programs that import ``mooncake.engine``."""
+"""``python -m handfast``: looks at machines, errors and nodes, as the program ``handfast`` does, and
+shell variables for programs that import ``mooncake.engine``."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ import argparse
 import os
 import pathlib
 import shlex
+import signal
+import sys
 
 import handfast
+from handfast import _handfast
 
 OVERLAY = str(pathlib.Path(handfast.__file__).parent / "_overlay")
 
@@ -19,9 +23,23 @@ def paths(undo: bool) -> list[str]:
     return others if undo else [OVERLAY, *others]
 
 
+#: Commands of the program ``handfast``, with its options and exit codes.
+TOOLS = {
+    "doctor": "find obstacles to transfers on this machine, or between it and another",
+    "explain": "explain an error: its meaning, the side at fault and the remedy",
+    "top": "show the traffic of a node, peer by peer",
+}
+
+
 def main() -> None:
+    if sys.argv[1:] and sys.argv[1] in TOOLS:
+        # Ends the process at once, as it ends the program.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        sys.exit(_handfast.run_tool(sys.argv[1:]))
     parser = argparse.ArgumentParser(prog="python -m handfast")
     commands = parser.add_subparsers(dest="command", required=True)
+    for tool, help in TOOLS.items():
+        commands.add_parser(tool, help=help, add_help=False)
     environment = commands.add_parser(
         "mooncake-env",
         help="print the variables under which mooncake.engine is handfast's",

@@ -1,26 +1,62 @@
 """The extension module: an engine with raw addresses."""
 
+import os
+from collections.abc import Sequence
 from typing import Any, final
 
 from ._errors import HandfastError
 
-__all__ = ["Core", "Signal", "VERBS", "__version__", "close_all", "local_topology"]
+__all__ = [
+    "Core",
+    "Signal",
+    "Strided",
+    "VERBS",
+    "__version__",
+    "close_all",
+    "local_topology",
+    "run_tool",
+]
 
 __version__: str
 VERBS: bool
 
 def close_all() -> None: ...
 def local_topology() -> str: ...
+def run_tool(arguments: Sequence[str | os.PathLike[str]]) -> int: ...
 
 @final
 class Signal:
     def __new__(cls, eventfd: int) -> Signal: ...
 
 @final
+class Strided:
+    def __new__(
+        cls, address: int, shape: int | Sequence[int], strides: int | Sequence[int]
+    ) -> Strided: ...
+    def __len__(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def strides(self) -> list[int]: ...
+
+@final
 class Core:
     def __new__(
-        cls, local_name: str, metadata: str, protocol: str, devices: str, is_exact: bool
+        cls,
+        local_name: str,
+        metadata: str,
+        protocol: str,
+        devices: str,
+        is_exact: bool,
+        metrics: str | None = None,
+        regions_max: int | None = None,
     ) -> Core: ...
+    @property
+    def metrics_address(self) -> str | None: ...
+    def metrics(self) -> str: ...
+    def openmetrics(self) -> str: ...
     @property
     def address(self) -> str: ...
     @property
@@ -62,7 +98,7 @@ class Core:
         timeout_s: float | None = None,
     ) -> int: ...
     def state(self, id: int) -> tuple[int, HandfastError | None] | None: ...
-    def landed(self, id: int) -> list[int]: ...
+    def landed(self, id: int) -> bytes: ...
     def wait(self, id: int) -> tuple[int, HandfastError | None]: ...
     def cancel(self, id: int) -> None: ...
     def free(self, id: int) -> None: ...

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""The cost of Python: a call beside the same call in Rust, and the descriptors of a million pieces.
+
+Usage: calls.py PROGRAM [ROUNDS]
+
+PROGRAM is a release build of the example `calls` of bindings/compat; the package handfast is a release
+build of bindings/python, beside numpy. Both have a process of their own, write to a third over loopback
+TCP, and are measured in turns. Prints medians over the rounds: of the mean time of a call, and of the
+difference between Python and Rust in the same round. A call of pieces without bytes has no wire in it.
+"""
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import time
+
+import handfast
+import numpy
+from handfast.mooncake import TransferEngine
+
+BLOCK = 64 << 20
+SECONDS = 0.2
+MILLION = 1_000_000
+# Length and number of pieces.
+WORKLOADS = [(0, 1), (0, 32), (4096, 1), (4096, 32)]
+
+
+def serve(ready):
+    engine = handfast.Engine(transport="tcp")
+    block = numpy.zeros(BLOCK, numpy.uint8)
+    ready.put((engine.address, engine.register(block).address))
+    time.sleep(3600)
+
+
+class Python:
+    def __init__(self, peer, remote):
+        self.engine, self.peer, self.remote = TransferEngine(), peer, remote
+        assert self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+        self.block = numpy.ones(BLOCK, numpy.uint8)
+        assert self.engine.register_memory(self.block.ctypes.data, BLOCK) == 0
+
+    def forms(self, size, count):
+        """Calls that write the pieces, by name."""
+        engine, peer = self.engine, self.peer
+        offsets = numpy.arange(count, dtype=numpy.uint64) * size % BLOCK
+        local, remote = offsets + self.block.ctypes.data, offsets + self.remote
+        lengths = numpy.full(count, size, numpy.uint64)
+        if count == 1:
+            pieces = int(local[0]), int(remote[0]), size
+            return {"integers": lambda: engine.transfer_sync_write(peer, *pieces)}
+        lists = local.tolist(), remote.tolist(), lengths.tolist()
+        return {
+            "lists": lambda: engine.batch_transfer_sync_write(peer, *lists),
+            "numpy": lambda: engine.batch_transfer_sync_write(peer, local, remote, lengths),
+        }
+
+
+class Rust:
+    def __init__(self, program, peer, remote):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen([program, peer, str(remote)], text=True, **pipes)
+        assert self.process.stdout.readline() == "ready\n"
+
+    def nanoseconds(self, size, count):
+        self.process.stdin.write(f"{size} {count}\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+def nanoseconds(call):
+    assert call() == 0
+    calls, start = 0, time.perf_counter_ns()
+    while time.perf_counter_ns() - start < SECONDS * 1e9:
+        assert call() == 0
+        calls += 1
+    return (time.perf_counter_ns() - start) / calls
+
+
+def compare_calls(program, peer, remote, rounds):
+    python, rust = Python(peer, remote), Rust(program, peer, remote)
+    for size, count in WORKLOADS:
+        forms = python.forms(size, count)
+        times = {name: [] for name in ("rust", *forms)}
+        for _ in range(rounds):
+            times["rust"].append(rust.nanoseconds(size, count))
+            for name, call in forms.items():
+                times[name].append(nanoseconds(call))
+        for name in forms:
+            pairs = list(zip(times[name], times["rust"]))
+            more = statistics.median(own - other for own, other in pairs)
+            least = min(times[name]) - min(times["rust"])
+            medians = [statistics.median(column) / 1000 for column in zip(*pairs)]
+            print(f"{size:>6} x {count:<3} {name:<9} {medians[0]:8.2f} us, in Rust {medians[1]:8.2f} us: "
+                  f"{more / 1000:+.2f} us ({least / 1000:+.2f} between the fastest)", flush=True)
+    rust.process.kill()
+
+
+def milliseconds(call):
+    start = time.perf_counter_ns()
+    result = call()
+    return (time.perf_counter_ns() - start) / 1e6, result
+
+
+def measure_descriptors(name, remote, rounds):
+    engine = handfast.Engine(transport="tcp")
+    block = numpy.ones(BLOCK, numpy.uint8)
+    local = engine.register(block).address
+    peer = engine.peer(name)
+    offsets = numpy.arange(MILLION, dtype=numpy.uint64) * 64
+    arrays = local + offsets, remote + offsets
+
+    def strided():
+        return handfast.Strided(local, MILLION, 64), handfast.Strided(remote, MILLION, 64)
+
+    shapes = {
+        "numpy": (lambda: arrays, numpy.full(MILLION, 8, numpy.uint64), numpy.zeros(MILLION, numpy.uint64)),
+        "strided": (strided, 8, 0),
+    }
+    for name, (places, lengths, nothing) in shapes.items():
+        taken, submitted, ended = [], [], []
+        for _ in range(rounds):
+            # Pieces without bytes are complete once they are read.
+            taken.append(milliseconds(lambda: peer.write_many(*places(), nothing))[0])
+            spent, transfer = milliseconds(lambda: peer.start_write(*places(), lengths))
+            submitted.append(spent)
+            ended.append(spent + milliseconds(transfer.wait)[0])
+        times = [f"{min(it):.1f} ms ({statistics.median(it):.1f})" for it in (taken, submitted, ended)]
+        print(f"a million pieces, {name}: taken in {times[0]}, submitted in {times[1]}, "
+              f"8 bytes each written in {times[2]}; the least, and the median", flush=True)
+    built = min(nanoseconds(lambda: strided() and 0) for _ in range(rounds))
+    print(f"two layouts are made in {built / 1000:.2f} us", flush=True)
+
+
+def main():
+    program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    context = multiprocessing.get_context("spawn")
+    ready = context.Queue()
+    server = context.Process(target=serve, args=(ready,), daemon=True)
+    server.start()
+    try:
+        peer, remote = ready.get(timeout=60)
+        compare_calls(program, peer, remote, rounds)
+        measure_descriptors(peer, remote, rounds)
+    finally:
+        server.kill()
+
+
+if __name__ == "__main__":
+    main()
