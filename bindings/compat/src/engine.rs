@@ -4,7 +4,7 @@ use crate::batches::{BATCHES_MAX, BatchId, BatchState, Batches, Share};
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
 use crate::mapped::Mapped;
-use crate::options::Options;
+use crate::options::{Options, credentials, variable};
 use crate::regions::{LocalRegion, LocalRegions};
 use crate::runtime::{Process, runtime};
 use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
@@ -12,7 +12,6 @@ use handfast::metadata::MetadataOptions;
 use handfast::mooncake::{MooncakeOptions, Notification};
 use handfast::rdma::RdmaOptions;
 use handfast::{Access, Direction, Engine, Memory, Remote, Segment, ServedSegment, Transfer};
-use handfast_metadata::{Credentials, Source};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -94,9 +93,7 @@ impl TransferEngine {
         if let Some(name) = &options.name {
             builder = builder.name(name);
         }
-        let user = std::env::var("ETCDCTL_USER").ok().filter(|_| is_etcd(&options.store));
-        let user = user.and_then(|it| it.split_once(':').map(|(a, b)| (a.into(), b.into())));
-        let credentials = Credentials { user, ..Credentials::default() };
+        let credentials = credentials(&options.store, variable)?;
         let engine = outside(runtime, async move {
             let builder = match options.store.open(credentials).map_err(invalid)? {
                 Some(store) => {
@@ -750,10 +747,6 @@ pub fn topology() -> Result<String, Failure> {
     let machine = handfast::topology::Machine::discover(std::path::Path::new("/"));
     let machine = machine.map_err(|error| Failure::argument(error.to_string()))?;
     Ok(machine.matrix().to_json())
-}
-
-fn is_etcd(store: &Source) -> bool {
-    matches!(store, Source::Etcd(_))
 }
 
 fn warnings(engine: &Engine) -> Vec<String> {

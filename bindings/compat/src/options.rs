@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use handfast::TransportChoice;
 use handfast_core::address::host_and_port;
-use handfast_metadata::Source;
+use handfast_metadata::{Credentials, Source};
 use std::env;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Options {
     ) -> Result<Self, Failure> {
         let host = host_of(local_name)?;
         let store: Source = metadata.parse().map_err(|error| {
-            Failure::argument(format!("the metadata server '{metadata}' is invalid: {error}"))
+            Failure::argument(format!("the metadata server is invalid: {error}"))
         })?;
         let name = (store != Source::Peers).then(|| local_name.to_owned());
         let (listen, advertise) = place(&host)?;
@@ -131,7 +131,35 @@ fn outward(unspecified: IpAddr) -> Result<String, Failure> {
     Ok(routed.map_or_else(|_| loopback.to_owned(), |address| address.ip().to_string()))
 }
 
-fn variable(name: &str) -> Option<String> {
+/// Returns the credentials for a store, from the environment, which `variable` reads.
+pub(crate) fn credentials(
+    store: &Source,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Credentials, Failure> {
+    let none = Credentials::default();
+    Ok(match store {
+        Source::Peers | Source::Http(_) => none,
+        Source::Etcd(_) => {
+            let user = variable("ETCDCTL_USER");
+            let user = user.and_then(|it| it.split_once(':').map(|(a, b)| (a.into(), b.into())));
+            Credentials { user, ..none }
+        }
+        Source::Redis(_) => {
+            let name = variable("MC_REDIS_USERNAME").unwrap_or_default();
+            let user = variable("MC_REDIS_PASSWORD").map(|password| (name, password));
+            let database = variable(REDIS_DATABASE).map(|text| {
+                let invalid = format!("{REDIS_DATABASE} is '{text}': expected 0 to 255");
+                text.parse().map_err(|_| Failure::argument(invalid))
+            });
+            Credentials { user, database: database.transpose()?, ..none }
+        }
+    })
+}
+
+/// The variable with the database of a Redis.
+const REDIS_DATABASE: &str = "MC_REDIS_DB_INDEX";
+
+pub(crate) fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -204,6 +232,32 @@ mod tests {
         assert_eq!(it.name.as_deref(), Some("127.0.0.1:12345"));
         assert_eq!(it.devices, ["mlx5_0", "mlx5_1"]);
         assert_eq!(options("h", "h2:2379", "rdma").unwrap().transport, TransportChoice::Auto);
+    }
+
+    #[test]
+    fn credentials_are_those_of_the_kind_of_store() {
+        let set = |name: &str| {
+            Some(match name {
+                "ETCDCTL_USER" => "ann:a:b",
+                "MC_REDIS_USERNAME" => "bob",
+                "MC_REDIS_PASSWORD" => "secret",
+                "MC_REDIS_DB_INDEX" => "255",
+                _ => return None,
+            })
+            .map(str::to_owned)
+        };
+        let of = |store: &str, set: &dyn Fn(&str) -> Option<String>| {
+            credentials(&store.parse().unwrap(), set)
+        };
+        assert_eq!(of("http://h/metadata", &set).unwrap(), Credentials::default());
+        let user = |name: &str, password: &str| Some((name.to_owned(), password.to_owned()));
+        assert_eq!(of("h:2379", &set).unwrap().user, user("ann", "a:b"));
+        let redis = of("redis://h", &set).unwrap();
+        assert_eq!((redis.user, redis.database), (user("bob", "secret"), Some(255)));
+        let unnamed = |name: &str| set(name).filter(|_| name == "MC_REDIS_PASSWORD");
+        assert_eq!(of("redis://h", &unnamed).unwrap().user, user("", "secret"));
+        let error = of("redis://h", &|_| Some("256".to_owned())).unwrap_err();
+        assert!(error.to_string().contains("MC_REDIS_DB_INDEX is '256'"), "{error}");
     }
 
     #[test]

@@ -98,8 +98,9 @@ class Engine:
 
     ``host`` is the host of this node's address, under which peers reach it. ``transport`` is ``tcp``,
     ``rdma``, or ``auto``: RDMA where both sides have it, else TCP. ``devices`` names RDMA devices.
-    ``metadata`` is a store in which nodes find each other by name: ``http://HOST:PORT/PATH`` or
-    ``etcd://HOST:PORT``; ``host`` is then the node's whole name. Without one, nodes are found by address.
+    ``metadata`` is a store in which nodes find each other by name: ``http://HOST:PORT/PATH``,
+    ``etcd://HOST:PORT`` or ``redis://HOST:PORT/DATABASE``; ``host`` is then the node's whole name.
+    Without one, nodes are found by address.
 
     Every process that reaches the address may read and write the registered memory: use it beyond one
     machine only on a trusted network.
