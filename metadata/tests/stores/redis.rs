@@ -13,6 +13,7 @@ use handfast_metadata::{
 };
 use server::{Redis, brief};
 use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 const ABSENT: &str = "no redis-server; `cargo xtask test --stage fleet` unpacks one";
@@ -216,6 +217,37 @@ async fn service_that_is_no_redis_is_named() {
     let port = nobody.local_addr().unwrap().port();
     let error = RedisStore::new("127.0.0.1", port, brief()).get("k").await.unwrap_err();
     assert_eq!(error.cause, StoreCause::Silent { timeout: brief().timeout });
+}
+
+/// A service that answers only when as many requests wait as may, and counts them.
+#[tokio::test]
+async fn eight_requests_wait_for_a_redis_and_no_more() {
+    const ALL: usize = 20;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let service = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (mut asked, mut answered, mut bytes) = (String::new(), 0, [0; 4_096]);
+        while answered < ALL {
+            let read = stream.read(&mut bytes).await.unwrap();
+            asked += std::str::from_utf8(&bytes[..read]).unwrap();
+            let waiting = asked.matches("GET\r\n$1\r\nk\r\n").count() - answered;
+            assert!(waiting <= 8, "{waiting} requests wait");
+            if waiting == 8 || waiting + answered == ALL {
+                stream.write_all("$-1\r\n".repeat(waiting).as_bytes()).await.unwrap();
+                answered += waiting;
+            }
+        }
+    });
+    let store = Arc::new(RedisStore::new("127.0.0.1", port, RedisOptions::default()));
+    let one = |_| {
+        let store = store.clone();
+        tokio::spawn(async move { assert_eq!(store.get("k").await, Ok(None)) })
+    };
+    for task in (0..ALL).map(one).collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    service.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
