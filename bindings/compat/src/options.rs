@@ -237,14 +237,14 @@ mod tests {
     #[test]
     fn credentials_are_those_of_the_kind_of_store() {
         let set = |name: &str| {
-            Some(match name {
+            let value = match name {
                 "ETCDCTL_USER" => "ann:a:b",
                 "MC_REDIS_USERNAME" => "bob",
                 "MC_REDIS_PASSWORD" => "secret",
                 "MC_REDIS_DB_INDEX" => "255",
                 _ => return None,
-            })
-            .map(str::to_owned)
+            };
+            Some(value.to_owned())
         };
         let of = |store: &str, set: &dyn Fn(&str) -> Option<String>| {
             credentials(&store.parse().unwrap(), set)

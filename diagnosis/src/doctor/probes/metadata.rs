@@ -72,6 +72,11 @@ impl Service<'_> {
         finding.with("host", host).with("port", port.to_string())
     }
 
+    /// The path that is asked first.
+    fn first_path(&self) -> &str {
+        if self.is_etcd() { "version" } else { self.path }
+    }
+
     fn scheme(&self) -> &'static str {
         if self.is_encrypted { "https" } else { "http" }
     }
@@ -169,14 +174,8 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
         Kind::Http | Kind::Redis => rest.split_once('/').unwrap_or((rest, "")),
         Kind::Etcd => (rest.trim_end_matches('/'), ""),
     };
-    if kind == Kind::Redis && !path.is_empty() && path.parse::<u8>().is_err() {
-        return Err(said!(
-            "'{path}' is not a database of a Redis, 0 to 255",
-            "“{path}”不是 Redis 的数据库编号(0 到 255)"
-        ));
-    }
-    if kind == Kind::Redis && hosts.contains([',', ';']) {
-        return Err(said!("a Redis has one endpoint", "Redis 只有一个端点"));
+    if kind == Kind::Redis {
+        redis::check(hosts, path)?;
     }
     if hosts.contains('@') {
         return Err(said!(
@@ -190,6 +189,12 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
             "多个端点用逗号分隔,不能用空格"
         ));
     }
+    let endpoints = endpoints(hosts, kind, is_encrypted)?;
+    Ok(Service { kind, is_encrypted, endpoints, path, user })
+}
+
+/// Returns host and port of each endpoint.
+fn endpoints(hosts: &str, kind: Kind, is_encrypted: bool) -> Result<Vec<(&str, u16)>, Observed> {
     let mut endpoints = Vec::new();
     for text in hosts.split([',', ';']).take(ENDPOINTS_MAX) {
         let encrypted = text.strip_prefix(ENCRYPTED).filter(|_| kind == Kind::Etcd);
@@ -222,7 +227,7 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
             }
         }
     }
-    Ok(Service { kind, is_encrypted, endpoints, path, user })
+    Ok(endpoints)
 }
 
 fn endpoint(
@@ -241,13 +246,11 @@ fn endpoint(
         }
     };
     let address = SocketAddr::new(ip, port);
-    let ask = |method: &str, path: &str, body: &str| {
-        service.ask(context, address, host, method, path, body)
-    };
-    let path = if service.kind == Kind::Etcd { "version" } else { service.path };
     let answer = match service.kind {
         Kind::Redis => redis::ask(context, service, address, host, &["PING"]),
-        Kind::Etcd | Kind::Http => ask("GET", path, ""),
+        Kind::Etcd | Kind::Http => {
+            service.ask(context, address, host, "GET", service.first_path(), "")
+        }
     };
     let answer = match answer {
         Ok(answer) => answer,
@@ -266,10 +269,26 @@ fn endpoint(
             redis::judge(&answer, address, host)
         };
     }
+    of_http(context, service, (address, host), &answer)
+}
+
+/// Judges an answer over HTTP, and asks an etcd for more.
+fn of_http(
+    context: &Context<'_>,
+    service: &Service<'_>,
+    (address, host): (SocketAddr, &str),
+    answer: &str,
+) -> Option<Finding> {
+    let fatal =
+        |id, observed: Observed| Finding::new(id, Severity::Fatal, observed).with("host", host);
+    let ask = |method: &str, path: &str, body: &str| {
+        service.ask(context, address, host, method, path, body)
+    };
+    let path = service.first_path();
     if answer.contains(WANTS_TLS) && !service.is_encrypted {
         return Some(service.wants_tls(address, host));
     }
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     let status = head.lines().next().unwrap_or_default();
     if !status.starts_with("HTTP/") {
         if TLS_RECORDS.iter().any(|record| answer.as_bytes().starts_with(record)) {

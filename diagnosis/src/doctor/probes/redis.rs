@@ -2,7 +2,7 @@
 
 use super::metadata::Service;
 use crate::doctor::observed::said;
-use crate::doctor::{AskFailure, Context, Finding};
+use crate::doctor::{AskFailure, Context, Finding, Observed};
 use crate::explain::explain;
 use crate::ids;
 use crate::problem::Severity;
@@ -14,6 +14,20 @@ const ANSWERS_BYTES_MAX: usize = 4 << 20;
 const USER: &str = "MC_REDIS_USERNAME";
 const PASSWORD: &str = "MC_REDIS_PASSWORD";
 const DATABASE: &str = "MC_REDIS_DB_INDEX";
+
+/// Checks the host and the database of a URL.
+pub(super) fn check(hosts: &str, database: &str) -> Result<(), Observed> {
+    if !database.is_empty() && database.parse::<u8>().is_err() {
+        return Err(said!(
+            "'{database}' is not a database of a Redis, 0 to 255",
+            "“{database}”不是 Redis 的数据库编号(0 到 255)"
+        ));
+    }
+    match hosts.contains([',', ';']) {
+        true => Err(said!("a Redis has one endpoint", "Redis 只有一个端点")),
+        false => Ok(()),
+    }
+}
 
 /// Sends a request, with the user and the database of a node, and returns its answer, or the first
 /// error of an earlier request.
