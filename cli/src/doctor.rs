@@ -59,7 +59,8 @@ pub(crate) struct Doctor {
     /// Host, or HOST:PORT, at which peers reach the node
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
-    /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http[s]://HOST[:PORT]/PATH; p2p for none
+    /// Metadata service, etcd://HOST:PORT[,HOST:PORT], http[s]://HOST[:PORT]/PATH or
+    /// redis[s]://[USER:PASSWORD@]HOST[:PORT][/DATABASE]; p2p for none
     #[arg(long, value_name = "URL")]
     metadata: Option<String>,
     #[command(flatten)]

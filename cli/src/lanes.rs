@@ -43,8 +43,9 @@ pub(crate) struct LaneOptions {
     #[arg(long, value_enum, value_name = "ENGINE")]
     pub(crate) compat: Option<EngineName>,
     /// Metadata store in which nodes find each other by name: p2p (by address),
-    /// http[s]://HOST:PORT/PATH, or etcd://HOST:PORT[,HOST:PORT], with https:// before each
-    /// endpoint for TLS; ETCDCTL_USER has the name and password for an etcd
+    /// http[s]://HOST:PORT/PATH, etcd://HOST:PORT[,HOST:PORT], with https:// before each
+    /// endpoint for TLS, or redis[s]://[USER:PASSWORD@]HOST[:PORT][/DATABASE]; ETCDCTL_USER has
+    /// the name and password for an etcd, MC_REDIS_USERNAME and MC_REDIS_PASSWORD for a Redis
     #[arg(long, value_name = "STORE", default_value = "p2p")]
     pub(crate) metadata: Source,
     #[command(flatten)]
@@ -130,11 +131,12 @@ impl LaneOptions {
 
     /// Credentials for the store.
     fn credentials(&self, environment: &Environment) -> Result<Credentials, Failure> {
-        let Credentials { user, tls } = match &self.metadata {
+        let credentials = match &self.metadata {
             Source::Etcd(_) => environment.etcd_credentials()?,
+            Source::Redis(_) => environment.redis_credentials(),
             Source::Peers | Source::Http(_) => Credentials::default(),
         };
-        Ok(Credentials { user, tls: self.certificates.over(tls) })
+        Ok(Credentials { tls: self.certificates.over(credentials.tls), ..credentials })
     }
 
     /// Returns the same options as command-line arguments.
@@ -143,13 +145,17 @@ impl LaneOptions {
         // A path that is not UTF-8 is altered here, and then refused by name.
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let transport = self.transport.to_possible_value();
+        let store = match &self.metadata {
+            Source::Redis(url) => url.with_password(),
+            other => other.to_string(),
+        };
         let options = [
             ("--transport", transport.map(|value| value.get_name().to_owned())),
             ("--device", (!self.device.is_empty()).then(|| self.device.join(","))),
             ("--nic-priority-matrix", path(&self.nic_priority_matrix)),
             ("--gid", self.gid.map(|gid| gid.to_string())),
             ("--compat", self.compat.map(|EngineName::Mooncake| "mooncake".to_owned())),
-            ("--metadata", Some(self.metadata.to_string())),
+            ("--metadata", Some(store)),
             ("--metadata-ca", path(metadata_ca)),
             ("--metadata-cert", path(metadata_cert)),
             ("--metadata-key", path(metadata_key)),

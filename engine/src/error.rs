@@ -15,7 +15,7 @@ use handfast_core::transport::Side;
 use handfast_core::wire::FrameError;
 use handfast_core::{Incarnation, identity::NameError};
 #[cfg(feature = "metadata")]
-use handfast_metadata::{StoreCause, StoreError};
+use handfast_metadata::StoreError;
 use handfast_trace::RecordError;
 use handfast_transport::{Direction, MemoryError, RegistrationError};
 use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
@@ -367,9 +367,9 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "try again in a moment, or name the metadata store of its fleet"
         }
         #[cfg(feature = "metadata")]
-        Cause::Store(StoreError { cause: StoreCause::Tls { failure, .. }, .. }) => failure.cure(),
-        #[cfg(feature = "metadata")]
-        Cause::Store(_) => "established lanes continue; check the metadata store, then try again",
+        Cause::Store(error) => error
+            .cure()
+            .unwrap_or("established lanes continue; check the metadata store, then try again"),
         #[cfg(feature = "metadata")]
         Cause::NotPublished { .. } => "check the name and the cluster id, and that the node runs",
         Cause::MooncakeDescriptor(_) => "check that the release of that node is a supported one",

@@ -91,8 +91,8 @@ pub mod identity {
 pub mod metadata {
     pub use crate::directory::MetadataOptions;
     pub use handfast_metadata::{
-        Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation,
-        TlsFailure,
+        Change, Changes, HttpStore, Pending, RedisRefusal, Store, StoreCause, StoreError,
+        StoreOperation, TlsFailure,
     };
 }
 

@@ -31,6 +31,8 @@ enum Values {
     Set,
     /// Name and password; the password is never shown.
     User,
+    /// A non-empty text that is never shown.
+    Password,
 }
 
 /// Maximum edit distance of a suggested name.
@@ -45,6 +47,7 @@ impl fmt::Display for Values {
             Self::Text { bytes_max } => write!(f, "a text of 1 to {bytes_max} bytes"),
             Self::Set => f.write_str("anything"),
             Self::User => f.write_str("NAME:PASSWORD"),
+            Self::Password => write!(f, "a password of 1 to {PASSWORD_BYTES_MAX} bytes"),
         }
     }
 }
@@ -65,11 +68,16 @@ const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
 const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
 const ETCD_KEY: &str = "ETCDCTL_KEY";
+const REDIS_USER: &str = "MC_REDIS_USERNAME";
+const REDIS_PASSWORD: &str = "MC_REDIS_PASSWORD";
+const REDIS_DATABASE: &str = "MC_REDIS_DB_INDEX";
 
 /// The prefix of Mooncake's variables.
 const THEIRS: &str = "MC_";
 /// Mooncake's default ports if only one end of the range is set.
 const PORTS: RangeInclusive<u16> = 15_000..=17_000;
+/// Maximum length of a password, and of a name.
+const PASSWORD_BYTES_MAX: usize = 512;
 /// Maximum length of a path.
 const PATH_BYTES_MAX: usize = 4_095;
 
@@ -80,7 +88,7 @@ const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 28] = [
+const VARIABLES: [Variable; 31] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -137,6 +145,12 @@ const VARIABLES: [Variable; 28] = [
         what: "file with the client certificate for an etcd, without --metadata-cert" },
     Variable { name: ETCD_KEY, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
         what: "file with its key, without --metadata-key" },
+    Variable { name: REDIS_USER, values: Values::Text { bytes_max: PASSWORD_BYTES_MAX }, default: "(Redis's default user)",
+        what: "name for a Redis with a password, without a user in its URL" },
+    Variable { name: REDIS_PASSWORD, values: Values::Password, default: "(none)",
+        what: "password for a Redis, without a user in its URL" },
+    Variable { name: REDIS_DATABASE, values: Values::Number { min: 0, max: 255, unit: "" }, default: "0",
+        what: "database of a Redis, without one in its URL" },
 ];
 
 /// A variable is malformed, or contradicts another.
@@ -307,8 +321,17 @@ impl Environment {
         let user = text("ETCDCTL_USER").and_then(|user| user.split_once(':'));
         Ok(Credentials {
             user: user.map(|(name, password)| (name.to_owned(), password.to_owned())),
+            database: None,
             tls: TlsFiles { authority: path("ETCDCTL_CACERT"), identity },
         })
+    }
+
+    /// Credentials for a Redis. As in Mooncake, a name without a password has no effect.
+    pub fn redis_credentials(&self) -> Credentials {
+        let text = |name| self.get(name).cloned();
+        let user = |password| (text(REDIS_USER).unwrap_or_default(), password);
+        let database = self.number(REDIS_DATABASE).and_then(|number| u8::try_from(number).ok());
+        Credentials { user: text(REDIS_PASSWORD).map(user), database, ..Credentials::default() }
     }
 
     /// Every variable with an effect.
@@ -433,6 +456,7 @@ impl Variable {
             }
             Values::Set => true,
             Values::User => value.split_once(':').is_some_and(|(name, _)| !name.is_empty()),
+            Values::Password => (1..=PASSWORD_BYTES_MAX).contains(&value.len()),
         };
         let Self { name, values, .. } = self;
         match good {
@@ -447,7 +471,7 @@ impl Variable {
     fn shown(&self, value: &str) -> String {
         match (self.values, value.split_once(':')) {
             (Values::User, Some((name, _))) => format!("{name}:..."),
-            (Values::User, None) => "...".to_owned(),
+            (Values::User, None) | (Values::Password, _) => "...".to_owned(),
             _ => value.to_owned(),
         }
     }
@@ -658,5 +682,25 @@ mod tests {
         assert_eq!(credentials.user, Some(("ann".into(), "a:b".into())));
         assert_eq!(credentials.tls.identity, Some(("/c".into(), "/k".into())));
         assert_eq!(credentials.tls.authority, None);
+    }
+
+    #[test]
+    fn redis_credentials_come_from_the_environment() {
+        let set = of(&[(REDIS_PASSWORD, "secret"), (REDIS_DATABASE, "255")]).unwrap();
+        let credentials = set.redis_credentials();
+        assert_eq!(credentials.user, Some((String::new(), "secret".to_owned())));
+        assert_eq!(credentials.database, Some(255));
+        let shown = set.settings().into_iter().find(|it| it.name == REDIS_PASSWORD).unwrap();
+        assert_eq!((&*shown.value, shown.source), ("...", "environment"));
+        let set = of(&[(REDIS_PASSWORD, "a:b"), (REDIS_USER, "ann")]).unwrap();
+        assert_eq!(set.redis_credentials().user, Some(("ann".to_owned(), "a:b".to_owned())));
+        assert_eq!(of(&[(REDIS_USER, "ann")]).unwrap().redis_credentials().user, None);
+        for value in ["256", "-1", "x"] {
+            let wrong = of(&[(REDIS_DATABASE, value)]).err().unwrap();
+            assert!(wrong.contains("must be 0 to 255"), "{wrong}");
+        }
+        let long = "x".repeat(PASSWORD_BYTES_MAX + 1);
+        let wrong = of(&[(REDIS_PASSWORD, &long)]).err().unwrap();
+        assert!(wrong.contains("a password of 1 to 512 bytes") && !wrong.contains("xx"), "{wrong}");
     }
 }

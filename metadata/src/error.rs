@@ -70,8 +70,67 @@ impl TlsFailure {
             Self::BadCertificate => "give the store a certificate for servers",
             Self::OursMissing => "name a certificate and its key",
             Self::OursRefused => "name a valid certificate signed by the store's authority",
-            Self::NotSpoken => "check the port, or name the store without https",
+            Self::NotSpoken => "check the port, or name the store without https or rediss",
             Self::NothingInCommon => "let the store speak TLS 1.2 or 1.3",
+        }
+    }
+}
+
+/// The kind of an error that a Redis answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RedisRefusal {
+    /// It requires another user or password, or the user has no permission.
+    #[error("it refuses the user")]
+    User,
+    /// It is in protected mode, and refuses other hosts.
+    #[error("it is in protected mode")]
+    Protected,
+    /// It has no such database.
+    #[error("it has no such database")]
+    Database,
+    /// It is a replica, or a node of a cluster.
+    #[error("it is a replica or part of a cluster")]
+    NotPrimary,
+    /// Its memory or its disk is full, or too few replicas are connected.
+    #[error("it refuses writes")]
+    Full,
+    /// It loads its data or is busy.
+    #[error("it is not ready")]
+    NotReady,
+    /// Another error.
+    #[error("it refused")]
+    Other,
+}
+
+impl RedisRefusal {
+    /// The kind of an error with that code, the first word, and the rest of the text.
+    #[cfg(any(feature = "redis", test))]
+    pub(crate) fn of(code: &str, detail: &str) -> Self {
+        match code {
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::User,
+            "DENIED" => Self::Protected,
+            "READONLY" | "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => Self::NotPrimary,
+            "OOM" | "MISCONF" | "NOREPLICAS" => Self::Full,
+            "LOADING" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" => Self::NotReady,
+            "ERR" if detail.contains("AUTH") || detail.contains("password") => Self::User,
+            "ERR" if detail.contains("DB index") || detail.contains("SELECT") => Self::Database,
+            _ => Self::Other,
+        }
+    }
+
+    /// The remedy, in one sentence.
+    pub fn cure(self) -> &'static str {
+        match self {
+            Self::User => {
+                "name the user and the password in the URL, or in MC_REDIS_USERNAME and \
+                 MC_REDIS_PASSWORD, and let the user GET, SET and DEL the keys mooncake/*"
+            }
+            Self::Protected => "give the Redis a password, or bind it to an address of its network",
+            Self::Database => "name a database below the Redis's `databases`, usually 0 to 15",
+            Self::NotPrimary => "name the primary of a Redis without cluster mode",
+            Self::Full => "make room in the memory or on the disk of the Redis",
+            Self::NotReady => "wait until the Redis has loaded its data",
+            Self::Other => "look into the log of the Redis",
         }
     }
 }
@@ -102,6 +161,14 @@ pub enum StoreCause {
         /// Its code.
         status: u16,
         /// The text of the answer, at most 200 bytes, in one line.
+        text: String,
+    },
+    /// A Redis refused the request.
+    #[error("{refusal} ({text})")]
+    RedisRefused {
+        /// The kind of its error.
+        refusal: RedisRefusal,
+        /// Its error, at most 200 bytes, in one line.
         text: String,
     },
     /// A key or a value exceeds a limit.
@@ -143,6 +210,15 @@ pub struct StoreError {
 impl StoreError {
     pub(crate) fn new(store: &str, operation: StoreOperation, cause: StoreCause) -> Self {
         Self { store: store.to_owned(), operation, cause }
+    }
+
+    /// The remedy, if the cause has one.
+    pub fn cure(&self) -> Option<&'static str> {
+        match &self.cause {
+            StoreCause::Tls { failure, .. } => Some(failure.cure()),
+            StoreCause::RedisRefused { refusal, .. } => Some(refusal.cure()),
+            _ => None,
+        }
     }
 
     /// The failure of TLS, if that is the cause.
@@ -225,6 +301,31 @@ pub(crate) fn check(key: &str, value: Option<&str>) -> Result<(), StoreCause> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_a_redis_have_kinds_with_cures() {
+        use RedisRefusal::*;
+        for (line, kind) in [
+            ("NOAUTH Authentication required.", User),
+            ("WRONGPASS invalid username-password pair or user is disabled.", User),
+            ("NOPERM this user has no permissions to run the 'set' command", User),
+            ("ERR invalid password", User),
+            ("ERR AUTH <password> called without any password configured", User),
+            ("DENIED Redis is running in protected mode", Protected),
+            ("ERR DB index is out of range", Database),
+            ("ERR SELECT is not allowed in cluster mode", Database),
+            ("READONLY You can't write against a read only replica.", NotPrimary),
+            ("MOVED 3999 127.0.0.1:6381", NotPrimary),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Full),
+            ("MISCONF Redis is configured to save RDB snapshots", Full),
+            ("LOADING Redis is loading the dataset in memory", NotReady),
+            ("ERR max number of clients reached", Other),
+        ] {
+            let (code, detail) = line.split_once(' ').unwrap();
+            assert_eq!(RedisRefusal::of(code, detail), kind, "{line}");
+            assert!(!kind.cure().is_empty());
+        }
+    }
 
     #[test]
     fn what_a_store_says_is_repeated_in_one_short_line() {

@@ -1,5 +1,9 @@
 //! The source of metadata, parsed from Mooncake's notation.
 
+mod redis;
+
+pub use redis::RedisUrl;
+
 use crate::{HttpStore, Store, StoreError};
 use std::fmt;
 use std::path::PathBuf;
@@ -16,6 +20,8 @@ pub enum Source {
     /// An etcd, by its endpoints: `etcd://host:port,host:port`, or the endpoints alone; each begins with
     /// `https://` if the etcd speaks TLS.
     Etcd(Vec<String>),
+    /// A Redis, by its URL: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, with `rediss` for TLS.
+    Redis(RedisUrl),
 }
 
 /// The prefix of an endpoint of an etcd with TLS.
@@ -26,8 +32,10 @@ const PLAIN: &str = "http://";
 /// Credentials for a store.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// Name and password, for an etcd.
+    /// Name and password, for an etcd or a Redis; those in the URL of a Redis precede.
     pub user: Option<(String, String)>,
+    /// Number of the database of a Redis; that in its URL precedes.
+    pub database: Option<u8>,
     /// Certificates, for a store that speaks TLS.
     pub tls: TlsFiles,
 }
@@ -36,7 +44,7 @@ impl fmt::Debug for Credentials {
     /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user.as_ref().map(|(name, _)| name);
-        write!(f, "Credentials({user:?}, {:?})", self.tls)
+        write!(f, "Credentials({user:?}, {:?}, {:?})", self.database, self.tls)
     }
 }
 
@@ -54,8 +62,8 @@ pub struct TlsFiles {
 pub enum SourceError {
     /// The kind of store is not supported.
     #[error(
-        "'{0}' is not a metadata store: expected p2p, http[s]://HOST:PORT/PATH or \
-         etcd://HOST:PORT[,HOST:PORT]"
+        "'{0}' is not a metadata store: expected p2p, http[s]://HOST:PORT/PATH, \
+         etcd://HOST:PORT[,HOST:PORT] or redis[s]://HOST[:PORT][/DATABASE]"
     )]
     Unknown(String),
     /// Some endpoints of an etcd begin with `https://` and some do not.
@@ -64,6 +72,12 @@ pub enum SourceError {
     /// An endpoint has no host or port.
     #[error("'{0}' has no HOST:PORT")]
     NoHost(String),
+    /// The user of a Redis is not UTF-8 with `%` escapes. The text is omitted: it has a password.
+    #[error("the name or the password of the Redis is malformed; write special characters as %HH")]
+    RedisUser,
+    /// The database of a Redis is not a number, or too large.
+    #[error("'{0}' is not a database of a Redis: expected 0 to 255")]
+    RedisDatabase(String),
 }
 
 impl Source {
@@ -90,12 +104,26 @@ impl Source {
                 let options = crate::EtcdOptions { user, tls, ..crate::EtcdOptions::default() };
                 Ok(Some(Arc::new(crate::EtcdStore::new(endpoints, options))))
             }
+            #[cfg(feature = "redis")]
+            Self::Redis(url) => {
+                let asked = url.is_encrypted || credentials.tls != TlsFiles::default();
+                let tls = if asked { Some(self.load(&credentials)?) } else { None };
+                let options = crate::RedisOptions {
+                    user: url.user.clone().or(credentials.user),
+                    database: url.database.or(credentials.database).unwrap_or(0),
+                    tls,
+                    ..crate::RedisOptions::default()
+                };
+                Ok(Some(Arc::new(crate::RedisStore::new(&url.host, url.port, options))))
+            }
             #[cfg(not(feature = "etcd"))]
             Self::Etcd(_) => {
                 // The password stays out of messages.
                 drop(credentials);
                 Err(self.failed(crate::StoreCause::NotBuilt { feature: "etcd" }))
             }
+            #[cfg(not(feature = "redis"))]
+            Self::Redis(_) => Err(self.failed(crate::StoreCause::NotBuilt { feature: "redis" })),
         }
     }
 
@@ -104,7 +132,7 @@ impl Source {
         crate::Tls::load(&credentials.tls).map_err(|cause| self.failed(cause))
     }
 
-    #[cfg(any(feature = "tls", not(feature = "etcd")))]
+    #[cfg(any(feature = "tls", not(feature = "redis")))]
     fn failed(&self, cause: crate::StoreCause) -> StoreError {
         StoreError::new(&self.to_string(), crate::StoreOperation::Connect, cause)
     }
@@ -116,6 +144,7 @@ impl fmt::Display for Source {
             Self::Peers => f.write_str("p2p"),
             Self::Http(base) => f.write_str(base),
             Self::Etcd(endpoints) => write!(f, "etcd://{}", endpoints.join(",")),
+            Self::Redis(url) => url.fmt(f),
         }
     }
 }
@@ -135,6 +164,7 @@ impl FromStr for Source {
             }
             "http" | "https" => Ok(Self::Http(text.to_owned())),
             "etcd" => endpoints(rest, text).map(Self::Etcd),
+            "redis" | "rediss" => RedisUrl::parse(rest, scheme == "rediss").map(Self::Redis),
             _ => Err(unknown()),
         }
     }
@@ -182,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_names_no_store_is_refused_in_words() {
-        for text in ["redis://h:1", "file:///tmp"] {
+        for text in ["consul://h:1", "file:///tmp"] {
             assert_eq!(text.parse::<Source>(), Err(SourceError::Unknown(text.into())));
         }
         for text in ["", "http://", "https:///metadata", "etcd://", "a:1,,b:2", "host", "a/b:1"] {

@@ -142,6 +142,9 @@ fn wrong(path: &Path, why: &dyn fmt::Display) -> StoreCause {
 pub(crate) fn failure(error: &(dyn Error + 'static)) -> Option<TlsFailure> {
     let mut next = Some(error);
     while let Some(error) = next {
+        // So does `Arc::source`.
+        let shared = error.downcast_ref::<Arc<dyn Error + Send + Sync>>();
+        let error = shared.map_or(error, |shared| &**shared);
         // `io::Error::source` skips the error that it wraps.
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let inner = inner.map(|inner| inner as &(dyn Error + 'static));

@@ -20,7 +20,7 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// `verbs` and `etcd`, each if its build dependencies were unpacked.
+    /// `redis`, and `verbs` and `etcd`, each if its build dependencies were unpacked.
     pub(crate) fn available(project: &Project, deadline: Instant) -> Self {
         Self::with_verbs(project, deadline).unwrap_or_else(|_| Self::without_verbs(project))
     }
@@ -37,9 +37,10 @@ impl Features {
         Ok(features)
     }
 
-    /// `etcd`, if it can be built. Other crates have the same features as with `verbs`.
+    /// `redis`, and `etcd` if it can be built. Other crates have the same features as with `verbs`.
     pub(crate) fn without_verbs(project: &Project) -> Self {
         let mut features = Self::default_only();
+        features.options.extend(["--features", "redis"]);
         if let Some(variables) = fleet::etcd_build(project) {
             variables.into_iter().for_each(|(name, value)| features.set(name, value));
             features.options.extend(["--features", "etcd"]);

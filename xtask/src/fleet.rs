@@ -23,9 +23,9 @@ pub(crate) const FOLDER: &str = "HANDFAST_FLEET";
 /// Marker file, written last.
 const COMPLETE: &str = ".complete";
 
-/// A library that the releases load, and a metadata store.
+/// A library that the releases load, and metadata stores.
 pub(crate) static PACKAGES: Packages =
-    Packages::of_system("fleet", &["libibverbs1", "etcd-server"]);
+    Packages::of_system("fleet", &["libibverbs1", "etcd-server", "redis-server"]);
 
 /// A program of the distribution that runs on scripted devices.
 pub(crate) static PERFTEST: Packages = Packages::of_system("perftest", &["perftest"]);
@@ -44,7 +44,7 @@ pub(crate) fn installs(project: &Project) -> impl Iterator<Item = Step<'_>> {
     })
 }
 
-/// The tests, and those of the store in an etcd. Nightly, all of them run with both releases.
+/// The tests, and those of the stores in an etcd and in a Redis. Nightly, all of them run with both releases.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let tests = move |step: &str, name: &str, arguments: &[&str], deadline| {
         let mut features = Features::available(project, deadline);
@@ -59,12 +59,16 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         unless_skipped(&project.run(command, &log, deadline)?)
     };
     vec![
-        Step::new("etcd", move |deadline| {
+        Step::new("stores", move |deadline| {
             let missing = [&PACKAGES, &PROTOC].into_iter().find(|it| !it.is_present(project));
             match missing {
                 Some(missing) => Err(skipped(missing.missing())),
-                None => tests("etcd", "metadata/stores", &[], deadline),
+                None => tests("stores", "metadata/stores", &[], deadline),
             }
+        }),
+        Step::new("bindings", move |deadline| match PACKAGES.is_present(project) {
+            true => tests("bindings", "bindings/compat/stories", &["redis"], deadline),
+            false => Err(skipped(PACKAGES.missing())),
         }),
         Step::new("released-nodes", move |deadline| {
             check(project)?;

@@ -3,8 +3,9 @@
 use crate::features::Features;
 use crate::fleet;
 use crate::project::Project;
+use crate::release::{GLIBC, ZIG, newest_glibc};
 use crate::report::{Outcome, Step, as_skipped, skipped};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +13,8 @@ use std::time::Instant;
 
 /// The stage.
 pub(crate) const STAGE: &str = "python";
+/// The platform of the nightly tests.
+const HOST: &str = "x86_64-unknown-linux-gnu";
 /// The builder of the wheel.
 const MATURIN: &[&str] = &["maturin==1.16.0"];
 /// Packages of the tests, and the checker of types and stubs.
@@ -33,14 +36,22 @@ const PROGRAM: &str = "HANDFAST_PROGRAM";
 const ROUNDS: &str = "10000";
 /// The drivers of the scripted devices of those rounds.
 const PROFILES: [&str; 2] = ["rxe", "mlx5"];
+/// The extension module in the wheel.
+const MODULE: &str = "handfast/_handfast.abi3.so";
 
 /// Builds the wheel, at night as it is released, and runs its tests.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![
         Step::new("wheel", move |deadline| {
-            let tools = environment(project, "build", MATURIN, deadline)?;
             let features = Features::available(project, deadline);
-            let wheel = build(project, &features, &tools, nightly, deadline)?;
+            let mut maturin = maturin(project, features.words(), deadline)?;
+            features.apply(&mut maturin);
+            // Only zig links for an older glibc; its build shares no crate with the tests.
+            let wheel = match nightly {
+                true => released(project, maturin, HOST, deadline)?,
+                false => built(project, maturin, deadline)?,
+            };
+            let (major, minor) = glibc_of(project, &wheel)?;
             let bytes = fs::metadata(&wheel)?.len();
             if nightly && bytes > WHEEL_BYTES_MAX {
                 bail!("the wheel has {bytes} bytes, more than {WHEEL_BYTES_MAX}");
@@ -49,7 +60,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             let mut install = pip(&fresh);
             install.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
             project.run(install, "python-install", deadline)?;
-            Ok(format!("{} KiB", bytes >> 10))
+            Ok(format!("{} KiB, needs glibc {major}.{minor}", bytes >> 10))
         }),
         Step::new("python-tests", |deadline| {
             let mut tests = Command::new(interpreter(project)?);
@@ -171,32 +182,85 @@ fn pip(folder: &Path) -> Command {
     pip
 }
 
-fn build(
+/// Returns the build of the wheel with these options of cargo.
+fn maturin<'a>(
     project: &Project,
-    features: &Features,
-    tools: &Path,
-    nightly: bool,
+    features: impl Iterator<Item = &'a str>,
+    deadline: Instant,
+) -> Result<Command> {
+    let tools = environment(project, "build", MATURIN, deadline)?;
+    let mut maturin = Command::new(tools.join("bin/maturin"));
+    maturin.current_dir(project.root().join("bindings/python"));
+    maturin.env("CARGO_INCREMENTAL", "0").args(["build", "--quiet"]).args(features);
+    // `doctor` checks stores behind TLS, as the engine uses them.
+    maturin.args(["--features", "tls"]);
+    Ok(maturin)
+}
+
+/// Runs the build for this machine, and returns the wheel.
+fn built(project: &Project, mut maturin: Command, deadline: Instant) -> Result<PathBuf> {
+    // Libraries of RDMA are loaded at run time, so there is nothing to bundle.
+    maturin.args(["--auditwheel", "skip"]);
+    only(project, maturin, deadline)
+}
+
+/// Runs the build of a release for every system with [`GLIBC`], and returns the wheel. maturin checks
+/// its libraries and symbols against that platform.
+fn released(
+    project: &Project,
+    mut maturin: Command,
+    target: &str,
     deadline: Instant,
 ) -> Result<PathBuf> {
+    let zig = ZIG.ensure(project, deadline).context("zig, which links for an older glibc")?;
+    let platform = format!("manylinux_{}_{}", GLIBC.0, GLIBC.1);
+    maturin.args(["--release", "--locked", "--zig", "--target", target]);
+    maturin.args(["--compatibility", &platform, "--auditwheel", "check"]);
+    maturin.env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
+    let wheel = only(project, maturin, deadline)?;
+    let name = wheel.to_string_lossy().into_owned();
+    ensure!(name.contains(&platform), "{name} is not tagged {platform}");
+    let newest = glibc_of(project, &wheel)?;
+    ensure!(newest <= GLIBC, "{name} needs glibc {}.{}", newest.0, newest.1);
+    Ok(wheel)
+}
+
+/// Builds the wheel of a release for a target, with these features, for which `prepare` sets the
+/// variables.
+pub(crate) fn release(
+    project: &Project,
+    (target, features): (&str, &str),
+    prepare: impl FnOnce(&mut Command) -> Result<()>,
+    deadline: Instant,
+) -> Result<PathBuf> {
+    let mut maturin = maturin(project, ["--features", features].into_iter(), deadline)?;
+    prepare(&mut maturin)?;
+    released(project, maturin, target, deadline)
+}
+
+/// Runs a build into an empty folder, and returns its wheel.
+fn only(project: &Project, mut maturin: Command, deadline: Instant) -> Result<PathBuf> {
     let wheels = folder(project, "wheels");
     if wheels.exists() {
         fs::remove_dir_all(&wheels)?;
     }
-    let mut maturin = Command::new(tools.join("bin/maturin"));
-    maturin.current_dir(project.root().join("bindings/python"));
-    maturin.env("CARGO_INCREMENTAL", "0");
-    maturin.args(["build", "--quiet", "--out"]).arg(&wheels).args(features.words());
-    // `doctor` checks stores behind TLS, as the engine uses them.
-    maturin.args(["--features", "tls"]);
-    // Libraries of RDMA are loaded at run time, so there is nothing to bundle.
-    maturin.args(["--auditwheel", "skip"]);
-    if nightly {
-        maturin.arg("--release");
-    }
-    features.apply(&mut maturin);
+    maturin.arg("--out").arg(&wheels);
     project.run(maturin, "python-wheel", deadline)?;
     let mut built = fs::read_dir(&wheels)?.map(|entry| entry.map(|it| it.path()));
     built.next().context("maturin made no wheel")?.map_err(Into::into)
+}
+
+/// Returns the newest version of glibc that the wheel's module needs.
+fn glibc_of(project: &Project, wheel: &Path) -> Result<(u32, u32)> {
+    let unpacked = folder(project, "unpacked");
+    if unpacked.exists() {
+        fs::remove_dir_all(&unpacked)?;
+    }
+    let mut unpack = Command::new("python3");
+    unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked);
+    let output = unpack.output().context("python3")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    newest_glibc(&unpacked.join(MODULE))
 }
 
 fn unittest(

@@ -2,6 +2,7 @@
 
 use crate::fleet;
 use crate::project::Project;
+use crate::python;
 use crate::verbs::VerbsBuild;
 use crate::wheel::Wheel;
 use anyhow::{Context, Result, ensure};
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Build the program for release into target/release-artifacts
 ///
 /// Links with every feature against glibc 2.28 by zig, checks that no symbol of a later glibc is
-/// needed and that the program starts, and writes an archive per architecture, SHA256SUMS and the
-/// Containerfile. cargo-zigbuild and zig are unpacked below cargo's target folder. AArch64 is built
+/// needed and that the program starts, and writes an archive and a Python wheel per architecture,
+/// SHA256SUMS and the Containerfile. cargo-zigbuild and zig are unpacked below cargo's target folder. AArch64 is built
 /// if the toolchain has that target, without verbs, and is marked unproven: it is never run.
 ///
 /// Exit code: 1 if a part cannot be built or a check fails.
@@ -27,9 +28,9 @@ pub(crate) struct Arguments {
 }
 
 /// The oldest supported glibc: that of RHEL 8 and Debian 10.
-const GLIBC: Version = (2, 28);
+pub(crate) const GLIBC: Version = (2, 28);
 /// The C compiler and linker for an older glibc.
-const ZIG: Wheel = Wheel {
+pub(crate) const ZIG: Wheel = Wheel {
     release: "ziglang==0.15.2",
     checksums: [
         "806316453d1ede7174ed3fefb8e5348154629089c3bb5fe812dfd0e172fac130",
@@ -41,7 +42,7 @@ const ZIGBUILD: &str = "cargo-zigbuild@0.24.1";
 const STARTS: [&[&str]; 3] = [&["--version"], &["--help"], &["doctor", "--help"]];
 const DOCUMENTS: [&str; 3] = ["LICENSE", "README.md", "CHANGELOG.md"];
 
-type Version = (u32, u32);
+pub(crate) type Version = (u32, u32);
 
 struct Build {
     target: &'static str,
@@ -51,8 +52,12 @@ struct Build {
 }
 
 const BUILDS: [Build; 2] = [
-    Build { target: "x86_64-unknown-linux-gnu", features: "verbs,etcd,tls", is_unproven: false },
-    Build { target: "aarch64-unknown-linux-gnu", features: "etcd,tls", is_unproven: true },
+    Build {
+        target: "x86_64-unknown-linux-gnu",
+        features: "verbs,etcd,redis,tls",
+        is_unproven: false,
+    },
+    Build { target: "aarch64-unknown-linux-gnu", features: "etcd,redis,tls", is_unproven: true },
 ];
 
 /// `cargo xtask release`.
@@ -78,6 +83,7 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
         }
         let name = build.archive(project, &program, &artifacts)?;
         anstream::println!("{name}: {}, glibc {major}.{minor}", build.features);
+        anstream::println!("{}", build.wheel(project, &artifacts, deadline)?);
     }
     fs::copy(project.root().join("Containerfile"), artifacts.join("Containerfile"))?;
     anstream::println!("Containerfile: podman build {}", artifacts.display());
@@ -107,13 +113,30 @@ impl Build {
         let path = [zigbuild].into_iter().chain(env::split_paths(&path));
         command.env("PATH", env::join_paths(path)?);
         command.env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
+        self.prepare(project, &mut command, deadline)?;
+        project.run(command, &format!("release-{}", self.target), deadline)?;
+        Ok(project.target().join(self.target).join("release/handfast"))
+    }
+
+    /// Sets the variables of the features.
+    fn prepare(&self, project: &Project, command: &mut Command, deadline: Instant) -> Result<()> {
         fleet::PROTOC.ensure(project, deadline).context("protoc, for the feature etcd")?;
         command.envs(fleet::etcd_build(project).into_iter().flatten());
         if self.features.contains("verbs") {
-            VerbsBuild::prepare(project, deadline)?.apply(&mut command);
+            VerbsBuild::prepare(project, deadline)?.apply(command);
         }
-        project.run(command, &format!("release-{}", self.target), deadline)?;
-        Ok(project.target().join(self.target).join("release/handfast"))
+        Ok(())
+    }
+
+    /// Builds the Python wheel, which always has TLS, and returns its name.
+    fn wheel(&self, project: &Project, artifacts: &Path, deadline: Instant) -> Result<String> {
+        let features = self.features.trim_end_matches(",tls");
+        let prepare = |command: &mut Command| self.prepare(project, command, deadline);
+        let wheel = python::release(project, (self.target, features), prepare, deadline)?;
+        let name = wheel.file_name().context("a wheel")?.to_string_lossy().into_owned();
+        let name = if self.is_unproven { marked_unproven(&name)? } else { name };
+        fs::copy(wheel, artifacts.join(&name))?;
+        Ok(name)
     }
 
     /// Packs the program with its documents and returns the archive's name.
@@ -141,6 +164,13 @@ impl Build {
     }
 }
 
+/// Marks the name of a wheel by its build tag, which begins with a digit.
+fn marked_unproven(name: &str) -> Result<String> {
+    let (package, rest) = name.split_once('-').context("a wheel's name")?;
+    let (version, tags) = rest.split_once('-').context("a wheel's name")?;
+    Ok(format!("{package}-{version}-0unproven-{tags}"))
+}
+
 /// Returns the folder of cargo-zigbuild, built if necessary.
 fn zigbuild(project: &Project, deadline: Instant) -> Result<PathBuf> {
     let tools = project.scratch().join("tools");
@@ -154,7 +184,7 @@ fn zigbuild(project: &Project, deadline: Instant) -> Result<PathBuf> {
 }
 
 /// Returns the newest version of glibc that a symbol of the program requires.
-fn newest_glibc(program: &Path) -> Result<Version> {
+pub(crate) fn newest_glibc(program: &Path) -> Result<Version> {
     let output = Command::new("readelf").args(["--version-info", "--wide"]).arg(program).output();
     let output = output.context("readelf, of binutils")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -203,6 +233,14 @@ mod tests {
         assert_eq!(newest_in(text), Some((2, 28)));
         assert!(newest_in("GLIBC_2.34").is_some_and(|newest| newest > GLIBC));
         assert_eq!(newest_in("GCC_3.0"), None);
+    }
+
+    #[test]
+    fn unproven_wheel_is_marked_in_its_name() {
+        let name = "handfast-0.1.0-cp310-abi3-manylinux_2_28_aarch64.whl";
+        let marked = "handfast-0.1.0-0unproven-cp310-abi3-manylinux_2_28_aarch64.whl";
+        assert_eq!(marked_unproven(name).unwrap(), marked);
+        assert!(marked_unproven("handfast.whl").is_err());
     }
 
     /// This test's own program needs a glibc, of a version that is read, and starts nothing here.

@@ -182,7 +182,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         ),
         stage(
             fleet::STAGE,
-            "released Mooncake nodes as peers, a real etcd",
+            "released Mooncake nodes as peers, a real etcd and a real Redis",
             80,
             fleet::steps(project, nightly),
         ),

@@ -682,6 +682,7 @@ async fn start_at(
     };
     let credentials = match options.store {
         Source::Etcd(_) => environment.etcd_credentials()?,
+        Source::Redis(_) => environment.redis_credentials(),
         _ => Credentials::default(),
     };
     if let Some(store) = options.store.open(credentials).map_err(invalid)? {

@@ -96,7 +96,7 @@ impl Options {
     ) -> Result<Self, Failure> {
         let host = host_of(local_name)?;
         let store: Source = metadata.parse().map_err(|error| {
-            Failure::argument(format!("the metadata server '{metadata}' is invalid: {error}"))
+            Failure::argument(format!("the metadata server is invalid: {error}"))
         })?;
         let name = (store != Source::Peers).then(|| local_name.to_owned());
         let (listen, advertise) = place(environment.advertise().unwrap_or(&host))?;

@@ -66,6 +66,65 @@ fn two_engines_of_a_process_write_and_read() {
     owner.unregister(there.address()).unwrap();
 }
 
+/// A Redis of the unpacked distribution packages, which ends with the test.
+#[cfg(feature = "redis")]
+struct Redis(std::process::Child);
+
+#[cfg(feature = "redis")]
+impl Redis {
+    /// Starts one that requires a password, and returns its URL; `None` if there is none.
+    fn start(password: &str) -> Option<(Self, String)> {
+        let fleet = std::env::var_os("HANDFAST_FLEET")?;
+        let usr = std::path::Path::new(&fleet).join("packages/fleet/usr");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let mut command = std::process::Command::new(usr.join("bin/redis-server"));
+        command.env("LD_LIBRARY_PATH", usr.join("lib/x86_64-linux-gnu"));
+        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--save", ""]);
+        command.args(["--requirepass", password]).current_dir(std::env::temp_dir());
+        let redis = Self(command.stdout(std::process::Stdio::null()).spawn().ok()?);
+        while std::net::TcpStream::connect(address).is_err() {
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+        Some((redis, format!("redis://:{password}@{address}/3")))
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // Either fails only when it is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn engines_find_each_other_by_name_through_a_redis() {
+    let Some((_redis, url)) = Redis::start("secret") else {
+        // The macros that print would print into the capture.
+        let why = b"skipped: no redis-server; `cargo xtask test --stage fleet` unpacks one\n";
+        return std::io::Write::write_all(&mut std::io::stderr(), why).unwrap();
+    };
+    let named = |name: &str, url: &str| {
+        let options = Options::of_mooncake(name, url, "tcp", "")?;
+        TransferEngine::start(&options)
+    };
+    let (here, there) = (Buffer::new(1 << 16, 1), Buffer::new(1 << 16, 9));
+    let user = named("127.0.0.1:12347", &url).unwrap();
+    let owner = named("127.0.0.1:12345", &url).unwrap();
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    let write = request(Direction::Write, here.address(), there.address(), 1 << 16);
+    user.transfer("127.0.0.1:12345", &[write], None, None, &mut never()).unwrap();
+    assert!(there.content() == here.content());
+    let error = named("127.0.0.1:12349", &url.replace("secret", "guess")).err().unwrap();
+    let told = error.to_string();
+    assert!(told.contains("WRONGPASS") && !told.contains("guess"), "{told}");
+}
+
 /// More requests than the engine takes at once, among them empty ones.
 #[test]
 fn batch_of_two_hundred_thousand_requests_is_one_batch() {

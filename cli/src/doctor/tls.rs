@@ -9,9 +9,10 @@ use std::io;
 /// Uses the certificates that a node would use: options precede variables. Errors in them are
 /// reported at the first use, errors in variables elsewhere.
 pub(super) fn encrypt(arguments: &Doctor) -> Encrypt {
-    let is_http = arguments.metadata.as_deref().is_some_and(|url| url.starts_with("http"));
+    let other = |url: &str| ["http", "redis"].iter().any(|scheme| url.starts_with(scheme));
+    let is_other = arguments.metadata.as_deref().is_some_and(other);
     let of_etcd = || Environment::read().ok()?.etcd_credentials().ok();
-    let variables = if is_http { None } else { of_etcd() };
+    let variables = if is_other { None } else { of_etcd() };
     let files = arguments.certificates.over(variables.unwrap_or_default().tls);
     Box::new(move |name: &str, stream: Timed| {
         let tls = Tls::load(&files);

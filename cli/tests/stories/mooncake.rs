@@ -6,6 +6,8 @@ mod crossing;
 mod doctor;
 mod moved;
 pub(crate) mod peer;
+#[cfg(feature = "redis")]
+mod redis;
 pub(crate) mod servers;
 mod stores;
 

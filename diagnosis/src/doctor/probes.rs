@@ -8,6 +8,7 @@ mod machine;
 mod metadata;
 mod names;
 mod pair;
+mod redis;
 mod segment;
 mod settings;
 mod way;

@@ -373,8 +373,8 @@ impl Batch {
         Ok((target.clone(), batch, report))
     }
 
-    /// Resolves the segment, and checks and places the requests. A node may have registered memory since its
-    /// descriptor was fetched, so an unknown address fetches it once more.
+    /// Resolves the segment, and checks and places the requests. An unknown address fetches the
+    /// descriptor once more: the node may have registered memory since.
     async fn check(&mut self) -> Result<Resolved, Error> {
         let resolved = self.segment.resolve().await?;
         match self.place_in(&resolved.memory) {

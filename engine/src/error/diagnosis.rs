@@ -7,7 +7,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, RefusalReason};
 use handfast_diagnosis::{Id, ids, of_call};
 #[cfg(feature = "metadata")]
-use handfast_metadata::StoreCause;
+use handfast_metadata::{RedisRefusal, StoreCause, StoreError};
 use handfast_transport_rdma::{NicLimit, RdmaUnavailable};
 
 /// Prefix of the message of [`Failure::Refused`], with which a peer is given up.
@@ -40,7 +40,7 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
         Cause::NotificationRejected => ids::HS_FAILED,
         Cause::Recording(_) => ids::CONFIG_INVALID,
         #[cfg(feature = "metadata")]
-        Cause::Store(error) => of_store(&error.cause),
+        Cause::Store(error) => of_store(error),
         #[cfg(feature = "metadata")]
         Cause::NotPublished { .. } => ids::SEG_NAME,
         Cause::Bind(text) => of_bind(text),
@@ -65,8 +65,20 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
 }
 
 #[cfg(feature = "metadata")]
-fn of_store(cause: &StoreCause) -> Id {
-    match cause {
+fn of_store(error: &StoreError) -> Id {
+    match &error.cause {
+        StoreCause::RedisRefused { refusal, .. } => match refusal {
+            RedisRefusal::User => ids::REDIS_AUTH,
+            RedisRefusal::Protected => ids::REDIS_LOOPBACK,
+            RedisRefusal::Database => ids::REDIS_DATABASE,
+            RedisRefusal::NotPrimary | RedisRefusal::Full => ids::REDIS_READONLY,
+            RedisRefusal::NotReady | RedisRefusal::Other => ids::REDIS_DOWN,
+        },
+        StoreCause::Unreachable(_) | StoreCause::Silent { .. }
+            if error.store.starts_with("redis") =>
+        {
+            ids::REDIS_DOWN
+        }
         // HTTP and gRPC codes: permission denied, unauthenticated.
         StoreCause::Refused { status: 401 | 403 | 7 | 16, .. } => ids::ETCD_AUTH,
         StoreCause::Unreachable(_) | StoreCause::Silent { .. } | StoreCause::Refused { .. } => {
@@ -160,7 +172,7 @@ mod tests {
     use handfast_core::identity::NameError;
     use handfast_core::wire::{FrameError, Refusal};
     use handfast_diagnosis::problem;
-    use handfast_metadata::{StoreError, StoreOperation, TlsFailure};
+    use handfast_metadata::{StoreOperation, TlsFailure};
     use handfast_transport::{Direction, RegistrationError};
     use handfast_transport_rdma::LimitReached;
     use std::collections::BTreeSet;
@@ -226,6 +238,7 @@ mod tests {
             StoreCause::Refused { status: 401, text: "x".into() },
             StoreCause::Refused { status: 500, text: "x".into() },
             StoreCause::TooLong { what: "key", bytes: 2, limit: 1 },
+            StoreCause::RedisRefused { refusal: RedisRefusal::User, text: "x".into() },
             StoreCause::NotBuilt { feature: "etcd" },
             StoreCause::Certificates("x".into()),
             StoreCause::Tls { failure: TlsFailure::WrongName, detail: "x".into() },

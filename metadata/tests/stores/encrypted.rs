@@ -23,7 +23,7 @@ async fn mutually_authenticated_store_works() {
     let certificates = Certificates::make();
     let (base, _running) = served(&certificates).await;
     let source: Source = base.parse().unwrap();
-    let credentials = Credentials { user: None, tls: certificates.client() };
+    let credentials = Credentials { tls: certificates.client(), ..Credentials::default() };
     let store = source.open(credentials).unwrap().unwrap();
     store.put("a/b:1", "{}").await.unwrap();
     assert_eq!(store.get("a/b:1").await, Ok(Some("{}".to_owned())));

@@ -4,6 +4,7 @@ mod server;
 mod watched;
 
 use crate::certificates::Certificates;
+use crate::helpers::{eventually, skipped};
 use etcd_client::{Client, ConnectOptions, Permission};
 use handfast::metadata::MetadataOptions;
 use handfast::{Access, Cause, Engine, Memory};
@@ -12,14 +13,11 @@ use handfast_metadata::{
     TlsFiles,
 };
 use server::Etcd;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Codes of gRPC.
 const NOT_FOUND: u16 = 5;
 const PERMISSION_DENIED: u16 = 7;
@@ -176,7 +174,9 @@ async fn etcd_with_tls_accepts_authorized_clients_only() {
     let certificates = Certificates::make();
     let Some(mut etcd) = Etcd::start_encrypted(&certificates).await else { return skipped(ABSENT) };
     let source: Source = format!("etcd://https://{}", etcd.endpoint).parse().unwrap();
-    let open = |tls: TlsFiles| source.open(Credentials { user: None, tls }).map(Option::unwrap);
+    let open = |tls: TlsFiles| {
+        source.open(Credentials { tls, ..Credentials::default() }).map(Option::unwrap)
+    };
     let store = open(certificates.client()).unwrap();
     store.put("k", "{}").await.unwrap();
     assert_eq!(store.get("k").await, Ok(Some("{}".to_owned())));
@@ -212,19 +212,4 @@ async fn etcd_with_tls_accepts_authorized_clients_only() {
 fn known_as(name: &str, password: &str) -> EtcdOptions {
     let user = Some((name.to_owned(), password.to_owned()));
     EtcdOptions { user, ..EtcdOptions::default() }
-}
-
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let waited = timeout(PATIENCE, async {
-        while !holds().await {
-            sleep(Duration::from_millis(20)).await;
-        }
-    });
-    waited.await.unwrap_or_else(|_| panic!("not in time: {what}"));
-}
-
-fn skipped(why: &str) {
-    let name = std::thread::current().name().unwrap_or("a story").to_owned();
-    // The macros that print would print into the capture.
-    std::io::stderr().write_all(format!("skipped: {name}: {why}\n").as_bytes()).unwrap();
 }

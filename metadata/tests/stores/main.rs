@@ -8,4 +8,8 @@ mod certificates;
 mod encrypted;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(any(feature = "etcd", feature = "redis"))]
+mod helpers;
 mod http;
+#[cfg(feature = "redis")]
+mod redis;

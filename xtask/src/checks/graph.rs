@@ -22,6 +22,7 @@ const LIBRARY_LACKS: &[&str] = &[
     "hyper-rustls",
     "hyper-util",
     "prometheus-client",
+    "redis",
     "reqwest",
     "rustls",
     "tonic",

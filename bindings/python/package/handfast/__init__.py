@@ -104,8 +104,9 @@ class Engine:
 
     ``host`` is the host of this node's address, under which peers reach it. ``transport`` is ``tcp``,
     ``rdma``, or ``auto``: RDMA where both sides have it, else TCP. ``devices`` names RDMA devices.
-    ``metadata`` is a store in which nodes find each other by name: ``http://HOST:PORT/PATH`` or
-    ``etcd://HOST:PORT``; ``host`` is then the node's whole name. Without one, nodes are found by address.
+    ``metadata`` is a store in which nodes find each other by name: ``http://HOST:PORT/PATH``,
+    ``etcd://HOST:PORT`` or ``redis://HOST:PORT/DATABASE``; ``host`` is then the node's whole name.
+    Without one, nodes are found by address.
     ``metrics``, ``HOST:PORT``, serves metrics over HTTP there, and ``python -m handfast top`` shows them.
     ``regions_max`` is the maximum of registrations, 4,096 by default and at most 131,072: see the limits
     in docs/python.md before it is raised.

@@ -1,11 +1,15 @@
 //! Metadata servers of every kind, as processes of a story.
 
 use super::peer::Release;
+#[cfg(feature = "redis")]
+use super::peer::packages;
 #[cfg(feature = "etcd")]
 use crate::helpers::Folder;
 use crate::helpers::{PROGRAM, Process};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
+#[cfg(feature = "redis")]
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,6 +40,23 @@ impl Metadata {
     /// The address that it listens at.
     pub(crate) fn address(&self) -> &str {
         self.url.strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap()
+    }
+
+    /// The Redis of the unpacked distribution packages, with these arguments; `None` if there is none.
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis(address: &str, arguments: &[&str]) -> Option<Self> {
+        let usr = packages(&PathBuf::from(std::env::var_os("HANDFAST_FLEET")?)).join("usr");
+        let program = usr.join("bin/redis-server");
+        if !program.exists() {
+            return None;
+        }
+        let (host, port) = address.rsplit_once(':').unwrap();
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", usr.join("lib/x86_64-linux-gnu"));
+        command.args(["--port", port, "--bind", host, "--save", "", "--appendonly", "no"]);
+        command.args(arguments).current_dir(std::env::temp_dir());
+        let url = format!("redis://{address}");
+        Some(Self::spawn(command, address, url))
     }
 
     fn spawn(mut command: Command, address: &str, url: String) -> Self {

@@ -91,8 +91,8 @@ fn lost_or_unstartable_metadata_server_is_named() {
     fs::write(&letter, "Dear Sir\n").unwrap();
     let damaged = ["metadata", "--listen", "127.0.0.1:0", "--file", &letter];
     run(&damaged).failed(5, &["letter is not the table", "name another file"]);
-    let redis = ["get", "h:1", "x", "--metadata", "redis://h:1"];
-    assert!(run(&redis).errors.contains("not a metadata store"));
+    let unknown = ["get", "h:1", "x", "--metadata", "consul://h:1"];
+    assert!(run(&unknown).errors.contains("not a metadata store"));
 }
 
 #[test]

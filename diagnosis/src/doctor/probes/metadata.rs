@@ -1,6 +1,7 @@
 //! The metadata service: its address, its availability, and its kind.
 
 use super::names::addresses_of;
+use super::redis;
 use super::settings::without_user;
 use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
@@ -15,6 +16,8 @@ use std::net::SocketAddr;
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Maximum endpoints queried.
 const ENDPOINTS_MAX: usize = 16;
+/// Port of a Redis whose URL names none.
+const REDIS_PORT: u16 = 6_379;
 /// Prefix of an etcd endpoint with TLS.
 const ENCRYPTED: &str = "https://";
 /// The answer of a Go server with TLS to a plain request (`net/http`, server.go).
@@ -31,14 +34,18 @@ const CLIENT_HELLO: [&[u8]; 3] =
 enum Kind {
     Etcd,
     Http,
+    Redis,
 }
 
 pub(super) struct Service<'a> {
     kind: Kind,
-    is_encrypted: bool,
+    pub(super) is_encrypted: bool,
     /// Host and port of each endpoint.
     pub(super) endpoints: Vec<(&'a str, u16)>,
+    /// The path of a URL, or the number of the database of a Redis.
     pub(super) path: &'a str,
+    /// Name and password of a Redis in its URL, with escapes.
+    pub(super) user: Option<(&'a str, &'a str)>,
 }
 
 impl Service<'_> {
@@ -46,15 +53,28 @@ impl Service<'_> {
         self.kind == Kind::Etcd
     }
 
+    pub(super) fn is_redis(&self) -> bool {
+        self.kind == Kind::Redis
+    }
+
     fn wants_tls(&self, address: SocketAddr, host: &str) -> Finding {
-        let (port, scheme) =
-            (address.port(), if self.is_etcd() { "etcd://https://" } else { "https://" });
+        let port = address.port();
+        let scheme = match self.kind {
+            Kind::Etcd => "etcd://https://",
+            Kind::Http => "https://",
+            Kind::Redis => "rediss://",
+        };
         let observed = said!(
             "{address} uses TLS: write {scheme}{host}:{port}",
             "{address} 使用 TLS:请写成 {scheme}{host}:{port}"
         );
         let finding = Finding::new(ids::ETCD_TLS, Severity::Fatal, observed);
         finding.with("host", host).with("port", port.to_string())
+    }
+
+    /// The path that is asked first.
+    fn first_path(&self) -> &str {
+        if self.is_etcd() { "version" } else { self.path }
     }
 
     fn scheme(&self) -> &'static str {
@@ -137,17 +157,26 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
         "etcd" => (Kind::Etcd, rest.starts_with(ENCRYPTED)),
         "http" => (Kind::Http, false),
         "https" => (Kind::Http, true),
+        "redis" => (Kind::Redis, false),
+        "rediss" => (Kind::Redis, true),
         _ => {
             return Err(said!(
-                "the scheme '{scheme}' is not etcd, http or https",
-                "协议“{scheme}”不是 etcd、http 或 https"
+                "the scheme '{scheme}' is not etcd, http, https, redis or rediss",
+                "协议“{scheme}”不是 etcd、http、https、redis 或 rediss"
             ));
         }
     };
+    let (user, rest) = match rest.rsplit_once('@').filter(|_| kind == Kind::Redis) {
+        Some((user, rest)) => (Some(user.split_once(':').unwrap_or((user, ""))), rest),
+        None => (None, rest),
+    };
     let (hosts, path) = match kind {
-        Kind::Http => rest.split_once('/').unwrap_or((rest, "")),
+        Kind::Http | Kind::Redis => rest.split_once('/').unwrap_or((rest, "")),
         Kind::Etcd => (rest.trim_end_matches('/'), ""),
     };
+    if kind == Kind::Redis {
+        redis::check(hosts, path)?;
+    }
     if hosts.contains('@') {
         return Err(said!(
             "a name and a password in the address are ignored",
@@ -160,6 +189,12 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
             "多个端点用逗号分隔,不能用空格"
         ));
     }
+    let endpoints = endpoints(hosts, kind, is_encrypted)?;
+    Ok(Service { kind, is_encrypted, endpoints, path, user })
+}
+
+/// Returns host and port of each endpoint.
+fn endpoints(hosts: &str, kind: Kind, is_encrypted: bool) -> Result<Vec<(&str, u16)>, Observed> {
     let mut endpoints = Vec::new();
     for text in hosts.split([',', ';']).take(ENDPOINTS_MAX) {
         let encrypted = text.strip_prefix(ENCRYPTED).filter(|_| kind == Kind::Etcd);
@@ -186,12 +221,13 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
             (host, None) if kind == Kind::Http && !host.contains(':') => {
                 endpoints.push((host, if is_encrypted { 443 } else { 80 }));
             }
+            (host, None) if kind == Kind::Redis => endpoints.push((host, REDIS_PORT)),
             (host, None) => {
                 return Err(said!("the endpoint '{host}' has no port", "端点“{host}”没有端口"));
             }
         }
     }
-    Ok(Service { kind, is_encrypted, endpoints, path })
+    Ok(endpoints)
 }
 
 fn endpoint(
@@ -210,23 +246,49 @@ fn endpoint(
         }
     };
     let address = SocketAddr::new(ip, port);
-    let ask = |method: &str, path: &str, body: &str| {
-        service.ask(context, address, host, method, path, body)
+    let answer = match service.kind {
+        Kind::Redis => redis::ask(context, service, address, host, &["PING"]),
+        Kind::Etcd | Kind::Http => {
+            service.ask(context, address, host, "GET", service.first_path(), "")
+        }
     };
-    let path = if service.kind == Kind::Etcd { "version" } else { service.path };
-    let answer = match ask("GET", path, "") {
+    let answer = match answer {
         Ok(answer) => answer,
         Err(AskFailure::Broken | AskFailure::Silent)
             if !service.is_encrypted && speaks_tls(context, address) =>
         {
             return Some(service.wants_tls(address, host));
         }
-        Err(failure) => return Some(silent(context, address, host, &failure)),
+        Err(failure) => return Some(silent(context, service, address, host, &failure)),
     };
+    if service.is_redis() {
+        let is_tls = TLS_RECORDS.iter().any(|record| answer.as_bytes().starts_with(record));
+        return if is_tls {
+            Some(service.wants_tls(address, host))
+        } else {
+            redis::judge(&answer, address, host)
+        };
+    }
+    of_http(context, service, (address, host), &answer)
+}
+
+/// Judges an answer over HTTP, and asks an etcd for more.
+fn of_http(
+    context: &Context<'_>,
+    service: &Service<'_>,
+    (address, host): (SocketAddr, &str),
+    answer: &str,
+) -> Option<Finding> {
+    let fatal =
+        |id, observed: Observed| Finding::new(id, Severity::Fatal, observed).with("host", host);
+    let ask = |method: &str, path: &str, body: &str| {
+        service.ask(context, address, host, method, path, body)
+    };
+    let path = service.first_path();
     if answer.contains(WANTS_TLS) && !service.is_encrypted {
         return Some(service.wants_tls(address, host));
     }
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     let status = head.lines().next().unwrap_or_default();
     if !status.starts_with("HTTP/") {
         if TLS_RECORDS.iter().any(|record| answer.as_bytes().starts_with(record)) {
@@ -275,7 +337,13 @@ fn useless_address(members: &str) -> Option<String> {
 }
 
 /// Explains a silent endpoint; on this host by the table of sockets.
-fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskFailure) -> Finding {
+fn silent(
+    context: &Context<'_>,
+    service: &Service<'_>,
+    address: SocketAddr,
+    host: &str,
+    failure: &AskFailure,
+) -> Finding {
     let facts = context.facts;
     let is_here = facts.addresses.contains(&address.ip()) && !address.ip().is_loopback();
     let on_loopback = facts.listeners.iter().any(|listener| {
@@ -286,7 +354,10 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
         |id, observed: Observed| Finding::new(id, Severity::Fatal, observed).with("host", host);
     if refused && is_here && on_loopback {
         let port = address.port();
-        let finding = seen!(ETCD_LOOPBACK, Severity::Fatal, address, port, host);
+        let finding = match service.kind {
+            Kind::Redis => seen!(REDIS_LOOPBACK, Severity::Fatal, address, port, host),
+            Kind::Etcd | Kind::Http => seen!(ETCD_LOOPBACK, Severity::Fatal, address, port, host),
+        };
         return finding.at(crate::Side::Local);
     }
     let words = match failure {
@@ -310,7 +381,8 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
             return unknown.with("host", host).with("port", address.port().to_string());
         }
     };
-    finding(ids::ETCD_DOWN, words.after(&format!("{address}: "), &format!("{address}:")))
+    let id = if service.is_redis() { ids::REDIS_DOWN } else { ids::ETCD_DOWN };
+    finding(id, words.after(&format!("{address}: "), &format!("{address}:")))
 }
 
 #[cfg(test)]
@@ -325,6 +397,10 @@ mod tests {
         assert_eq!(endpoints("http://h/metadata"), Ok(vec![("h", 80)]));
         assert_eq!(endpoints("etcd://https://a:1,https://b:2"), Ok(vec![("a", 1), ("b", 2)]));
         assert_eq!(endpoints("https://h/metadata"), Ok(vec![("h", 443)]));
+        assert_eq!(endpoints("redis://h"), Ok(vec![("h", 6_379)]));
+        let redis = parse("rediss://ann:a%40b@[::1]:7/3").unwrap();
+        assert_eq!((redis.user, redis.path), (Some(("ann", "a%40b")), "3"));
+        assert_eq!((redis.endpoints, redis.is_encrypted), (vec![("::1", 7)], true));
         for wrong in [
             "etc://a:1",
             "etcd://u:p@a:1",
@@ -336,6 +412,9 @@ mod tests {
             "etcd://a:1,https://b:2",
             "http://h:99999/metadata",
             "etcd://h:x",
+            "redis://h/256",
+            "redis://a:1,b:2",
+            "redis://u:p@",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

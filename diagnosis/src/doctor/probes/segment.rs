@@ -2,6 +2,8 @@
 
 use super::metadata::{Service, body_of, parse};
 use super::names::addresses_of;
+use super::redis;
+use super::settings::without_user;
 use crate::doctor::observed::said;
 use crate::doctor::{AskFailure, Context, Finding};
 use crate::ids;
@@ -37,6 +39,7 @@ pub(super) fn segment(context: &mut Context<'_>) -> Vec<Finding> {
     };
     let key = keys.rpc_meta(&name);
     let Some(found) = get(context, &service, &key) else {
+        let url = without_user(&url);
         let observed = said!(
             "no endpoint of {url} returned the value of {key}",
             "{url} 的任何端点都没有给出 {key} 的内容"
@@ -62,6 +65,10 @@ fn get(context: &Context<'_>, service: &Service<'_>, key: &str) -> Option<Option
             answer.get("header")?;
             let value = answer["kvs"][0]["value"].as_str();
             return Some(value.map(|value| text_of(value).unwrap_or_default()));
+        }
+        if service.is_redis() {
+            let answer = redis::ask(context, service, address, host, &["GET", key]).ok()?;
+            return redis::text_of(&answer);
         }
         let path = format!("{}?key={}", service.path, utf8_percent_encode(key, PLAIN));
         let answer = service.ask(context, address, host, "GET", &path, "").ok()?;

@@ -1,7 +1,7 @@
 //! A real etcd as a child process.
 
-use super::eventually;
 use crate::certificates::Certificates;
+use crate::helpers::eventually;
 use etcd_client::Client;
 use handfast_metadata::{EtcdOptions, EtcdStore, Store, Tls};
 use std::net::TcpListener;

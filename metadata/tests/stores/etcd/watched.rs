@@ -1,7 +1,8 @@
 //! Watches on an etcd: order, expiry, restarts.
 
+use super::ABSENT;
 use super::server::Etcd;
-use super::{ABSENT, PATIENCE, eventually, skipped};
+use crate::helpers::{PATIENCE, eventually, skipped};
 use handfast::metadata::MetadataOptions;
 use handfast::{Access, Cause, Engine, Memory, Registration};
 use handfast_metadata::{Change, Changes, EtcdOptions, Store, StoreError};

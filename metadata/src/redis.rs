@@ -1,0 +1,226 @@
+//! A store in a Redis.
+
+mod limited;
+
+use crate::Tls;
+use crate::error::{RedisRefusal, StoreCause, StoreError, StoreOperation, broken, check, words};
+use crate::store::{Pending, Store, VALUE_BYTES_MAX};
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisError, Value, cmd};
+use limited::Limited;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Operations at once; more wait.
+const OPERATIONS_MAX: usize = 8;
+/// Longest answers to all of them together, in bytes; longer ones end the connection.
+const ANSWERS_BYTES_MAX: usize = 2 * OPERATIONS_MAX * VALUE_BYTES_MAX;
+
+/// Options of a Redis store.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// Name and password, if the Redis requires them; an empty name is Redis's default user.
+    pub user: Option<(String, String)>,
+    /// Number of the database.
+    pub database: u8,
+    /// Certificates for TLS; `None` for plain connections.
+    pub tls: Option<Tls>,
+    /// Timeout of an operation, connecting included; at least one millisecond.
+    pub timeout: Duration,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self { user: None, database: 0, tls: None, timeout: Duration::from_secs(5) }
+    }
+}
+
+impl fmt::Debug for RedisOptions {
+    /// Omits the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.user.as_ref().map(|(name, _)| name);
+        write!(f, "RedisOptions({user:?}, {}, {:?})", self.database, self.timeout)
+    }
+}
+
+/// A store in a Redis. It connects at the first operation, and reconnects after a failure. Entries stay
+/// until they are removed.
+pub struct RedisStore {
+    name: String,
+    host: String,
+    port: u16,
+    options: RedisOptions,
+    connection: Mutex<Option<MultiplexedConnection>>,
+}
+
+impl RedisStore {
+    /// Creates a store at a host or address.
+    pub fn new(host: &str, port: u16, options: RedisOptions) -> Self {
+        let options =
+            RedisOptions { timeout: options.timeout.max(Duration::from_millis(1)), ..options };
+        let url = crate::RedisUrl {
+            host: host.to_owned(),
+            port,
+            is_encrypted: options.tls.is_some(),
+            user: None,
+            database: Some(options.database).filter(|database| *database != 0),
+        };
+        let connection = Mutex::default();
+        Self { name: url.to_string(), host: host.to_owned(), port, options, connection }
+    }
+
+    async fn ask(&self, operation: StoreOperation, request: &Cmd) -> Result<Value, StoreError> {
+        let limit = self.options.timeout;
+        let ended = timeout(limit, self.exchange(request)).await;
+        let cause = match ended.unwrap_or(Err(StoreCause::Silent { timeout: limit })) {
+            Ok(value) => return Ok(value),
+            Err(cause) => cause,
+        };
+        if !matches!(cause, StoreCause::RedisRefused { .. }) {
+            // The next operation reconnects.
+            self.forget().await;
+        }
+        Err(self.failed(operation, cause))
+    }
+
+    async fn exchange(&self, request: &Cmd) -> Result<Value, StoreCause> {
+        let (mut connection, is_fresh) = self.connection().await?;
+        match request.query_async(&mut connection).await {
+            // A Redis closes idle connections and restarts; every request may be repeated.
+            Err(error) if !is_fresh && !is_answer(&error) => {
+                self.forget().await;
+                let (mut connection, _) = self.connection().await?;
+                request.query_async(&mut connection).await
+            }
+            ended => ended,
+        }
+        .map_err(|error| cause(&error))
+    }
+
+    /// Returns the connection, and whether it is new.
+    async fn connection(&self) -> Result<(MultiplexedConnection, bool), StoreCause> {
+        let mut known = self.connection.lock().await;
+        if let Some(connection) = &*known {
+            return Ok((connection.clone(), false));
+        }
+        let stream = TcpStream::connect((&*self.host, self.port)).await;
+        let stream = stream.map_err(|error| broken(&error))?;
+        stream.set_nodelay(true).map_err(|error| broken(&error))?;
+        let connection = match &self.options.tls {
+            None => self.authenticated(stream).await?,
+            Some(tls) => {
+                let name = self.host.clone().try_into();
+                let name = name.map_err(|error| broken(&io::Error::other(error)))?;
+                let connecting = TlsConnector::from(tls.config.clone()).connect(name, stream);
+                let stream = connecting.await.map_err(|error| broken(&error))?;
+                self.authenticated(stream).await?
+            }
+        };
+        Ok((known.insert(connection).clone(), true))
+    }
+
+    /// Authenticates and selects the database.
+    async fn authenticated(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<MultiplexedConnection, StoreCause> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_concurrency_limit(OPERATIONS_MAX);
+        // The commands are sent below, so that errors keep the text of the Redis.
+        let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let stream = Limited::new(stream, ANSWERS_BYTES_MAX);
+        let made = MultiplexedConnection::new_with_config(&silent, stream, config).await;
+        let (mut connection, driver) = made.map_err(|error| cause(&error))?;
+        // It ends with the last clone of the connection.
+        tokio::spawn(driver);
+        let mut requests = Vec::new();
+        if let Some((name, password)) = &self.options.user {
+            let mut request = cmd("AUTH");
+            if !name.is_empty() {
+                request.arg(name);
+            }
+            requests.push(request.arg(password).take());
+        }
+        if self.options.database != 0 {
+            requests.push(cmd("SELECT").arg(self.options.database).take());
+        }
+        for request in requests {
+            let ended = request.query_async::<Value>(&mut connection).await;
+            ended.map_err(|error| cause(&error))?;
+        }
+        Ok(connection)
+    }
+
+    async fn forget(&self) {
+        *self.connection.lock().await = None;
+    }
+
+    fn failed(&self, operation: StoreOperation, cause: StoreCause) -> StoreError {
+        StoreError::new(&self.name, operation, cause)
+    }
+}
+
+impl Store for RedisStore {
+    fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<String>> {
+        Box::pin(async move {
+            let operation = StoreOperation::Get;
+            check(key, None).map_err(|cause| self.failed(operation, cause))?;
+            match self.ask(operation, cmd("GET").arg(key)).await? {
+                Value::Nil => Ok(None),
+                Value::BulkString(bytes) => {
+                    let text = String::from_utf8(bytes).map_err(|_| StoreCause::NotText);
+                    let text = text.and_then(|text| check(key, Some(&text)).map(|()| text));
+                    text.map(Some).map_err(|cause| self.failed(operation, cause))
+                }
+                _ => Err(self.failed(operation, StoreCause::NotText)),
+            }
+        })
+    }
+
+    fn put<'a>(&'a self, key: &'a str, value: &'a str) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let operation = StoreOperation::Put;
+            check(key, Some(value)).map_err(|cause| self.failed(operation, cause))?;
+            self.ask(operation, cmd("SET").arg(key).arg(value)).await.map(drop)
+        })
+    }
+
+    fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let operation = StoreOperation::Remove;
+            check(key, None).map_err(|cause| self.failed(operation, cause))?;
+            self.ask(operation, cmd("DEL").arg(key)).await.map(drop)
+        })
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Returns whether the Redis answered with an error, so that the connection is intact.
+fn is_answer(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}
+
+fn cause(error: &RedisError) -> StoreCause {
+    match (error.code(), error.kind()) {
+        (Some(code), _) => {
+            let detail = error.detail().unwrap_or_default();
+            let text = words(&format!("{code} {detail}"));
+            StoreCause::RedisRefused { refusal: RedisRefusal::of(code, detail), text }
+        }
+        (None, ErrorKind::Parse) => {
+            StoreCause::Unreachable(words(&format!("it does not answer as a Redis: {error}")))
+        }
+        (None, _) => broken(error),
+    }
+}
