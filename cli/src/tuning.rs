@@ -2,13 +2,14 @@
 
 use clap::{Args, value_parser};
 use handfast::rdma::{
-    LANE_QUEUE_PAIRS_MAX, POOLED_LANES_MAX, PartitionKey, Polling, RETRY_COUNT_MAX, RdmaOptions,
-    TIMEOUT_EXPONENT_MAX,
+    LANE_QUEUE_PAIRS_MAX, POLLERS_MAX, POOLED_LANES_MAX, PartitionKey, Polling, RETRY_COUNT_MAX,
+    RdmaOptions, TIMEOUT_EXPONENT_MAX,
 };
 
 const TIMEOUT_MAX: i64 = TIMEOUT_EXPONENT_MAX as i64;
 const RETRIES_MAX: i64 = RETRY_COUNT_MAX as i64;
 const QUEUE_PAIRS_MAX: i64 = LANE_QUEUE_PAIRS_MAX as i64;
+const THREADS_MAX: i64 = POLLERS_MAX as i64;
 const POOLED_MAX: i64 = POOLED_LANES_MAX as i64;
 
 /// Options of RDMA queue pairs.
@@ -26,6 +27,9 @@ pub(crate) struct Tuning {
     /// polling before sleeping [default: event on soft-RoCE, adaptive:100 on other devices]
     #[arg(long, value_name = "HOW")]
     polling: Option<Polling>,
+    /// Threads of each RDMA device that take completions [default: 1]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u8).range(1..=THREADS_MAX))]
+    pollers: Option<u8>,
     /// Queue pairs of an RDMA lane; each is a flow of its own in the fabric. The smaller number of
     /// both sides is used [default: MC_NUM_QP_PER_EP, or 2]
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u8).range(1..=QUEUE_PAIRS_MAX))]
@@ -54,6 +58,7 @@ impl Tuning {
             it.timeout_exponent = self.ack_timeout.or(it.timeout_exponent);
             it.retries = self.retry_count.or(it.retries);
             it.polling = self.polling.or(it.polling);
+            it.pollers = self.pollers.map_or(it.pollers, usize::from);
             it.queue_pairs = self.queue_pairs.map(usize::from).or(it.queue_pairs);
             it.pooled_lanes = self.pooled_lanes.map_or(it.pooled_lanes, usize::from);
             it.partition_key = self.partition_key.unwrap_or(it.partition_key);
@@ -68,6 +73,7 @@ impl Tuning {
             ("--ack-timeout", self.ack_timeout.map(|exponent| exponent.to_string())),
             ("--retry-count", self.retry_count.map(|count| count.to_string())),
             ("--polling", self.polling.map(|polling| polling.to_string())),
+            ("--pollers", self.pollers.map(|count| count.to_string())),
             ("--queue-pairs", self.queue_pairs.map(|count| count.to_string())),
             ("--pooled-lanes", self.pooled_lanes.map(|count| count.to_string())),
             ("--partition-key", self.partition_key.map(|key| key.to_string())),
@@ -99,13 +105,15 @@ mod tests {
         program.map(|program| program.tuning).map_err(|error| error.to_string())
     }
 
-    const ALL: [&str; 14] = [
+    const ALL: [&str; 16] = [
         "--ack-timeout",
         "20",
         "--retry-count",
         "6",
         "--polling",
         "adaptive:50",
+        "--pollers",
+        "8",
         "--queue-pairs",
         "8",
         "--pooled-lanes",
@@ -124,7 +132,7 @@ mod tests {
             (set.timeout_exponent, set.retries, set.queue_pairs),
             (Some(20), Some(6), Some(8))
         );
-        assert_eq!(set.pooled_lanes, 0);
+        assert_eq!((set.pollers, set.pooled_lanes), (8, 0));
         let spin = Duration::from_micros(50);
         assert_eq!(set.polling, Some(Polling::Adaptive { spin }));
         assert_eq!((set.partition_key, set.places_threads), (PartitionKey::Value(0x8001), false));
@@ -148,6 +156,8 @@ mod tests {
             (["--ack-timeout", "32"], "1..=31"),
             (["--retry-count", "7"], "0..=6"),
             (["--polling", "adaptive:1000001"], "at most 1000000"),
+            (["--pollers", "0"], "1..=8"),
+            (["--pollers", "9"], "1..=8"),
             (["--queue-pairs", "0"], "1..=8"),
             (["--queue-pairs", "9"], "1..=8"),
             (["--pooled-lanes", "65"], "0..=64"),

@@ -119,9 +119,9 @@ pub mod rdma {
     pub use handfast_core::policy::RAILS_MAX;
     pub use handfast_transport::{LimitReached, NicLimit};
     pub use handfast_transport_rdma::{
-        LANE_QUEUE_PAIRS_MAX, POOLED_LANES_MAX, PartitionKey, PartitionKeyError, Polling,
-        PollingError, RETRY_COUNT_MAX, RdmaUnavailable, SERVICE_LEVEL_MAX, SPIN_DEFAULT, SPIN_MAX,
-        TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+        LANE_QUEUE_PAIRS_MAX, POLLERS_MAX, POOLED_LANES_MAX, PartitionKey, PartitionKeyError,
+        Polling, PollingError, RETRY_COUNT_MAX, RdmaUnavailable, SERVICE_LEVEL_MAX, SPIN_DEFAULT,
+        SPIN_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
     };
 }
 

@@ -36,9 +36,9 @@ pub use handfast_transport::{LimitReached, NicLimit};
 pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBERED_MAX, Routes};
 pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
 pub use settings::{
-    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, POOLED_LANES_DEFAULT, POOLED_LANES_MAX,
-    PartitionKey, PartitionKeyError, Polling, PollingError, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
-    SPIN_DEFAULT, SPIN_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
+    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, POLLERS_MAX, POOLED_LANES_DEFAULT,
+    POOLED_LANES_MAX, PartitionKey, PartitionKeyError, Polling, PollingError, RETRY_COUNT_MAX,
+    SERVICE_LEVEL_MAX, SPIN_DEFAULT, SPIN_MAX, TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
 pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};

@@ -18,6 +18,8 @@ pub const LANE_QUEUE_PAIRS_DEFAULT: usize = 2;
 pub const POOLED_LANES_MAX: usize = 64;
 /// Default number of lanes whose queue pairs are created in advance.
 pub const POOLED_LANES_DEFAULT: usize = 4;
+/// Maximum threads of a device that take completions.
+pub const POLLERS_MAX: usize = 8;
 /// Longest spin of [`Polling::Adaptive`].
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
 /// Default spin of [`Polling::Adaptive`]: longer than a round trip with a slice, and short compared with

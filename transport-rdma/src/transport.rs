@@ -233,17 +233,12 @@ impl DataPath for RdmaTransport {
         self.try_withdraw(lane, slice, silence);
     }
 
-    /// Takes the completions of the lane's NIC while its own thread polls, and no longer than
-    /// [`CALLER_SPIN_MAX`]. With [`Polling::Event`](crate::Polling::Event) it returns at once.
+    /// Takes the completions of the lane's queue for as long as the NIC's own thread would poll,
+    /// and no longer than [`CALLER_SPIN_MAX`]. With [`Polling::Event`](crate::Polling::Event) it
+    /// returns at once.
     fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
-        if let Some(nic) = self.inner.connected(lane) {
-            nic.attend(nic.spin().min(CALLER_SPIN_MAX), is_done);
-        }
-    }
-
-    fn take_completions(&self, lane: Lifecycle) {
-        if let Some(nic) = self.inner.connected(lane) {
-            nic.take_completions();
+        if let Some(handle) = self.handle(lane) {
+            handle.busy_poll(is_done);
         }
     }
 

@@ -30,10 +30,6 @@ pub trait DataPath: Send + Sync + 'static {
     /// returns true. For a thread that would park otherwise. Does nothing if polling does not pay.
     fn busy_poll(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
 
-    /// Reports the completions that a device has for a lane, on this thread. Does nothing if
-    /// another thread polls for them, and without a device.
-    fn take_completions(&self, _lane: Lifecycle) {}
-
     /// Has the lane's task poll for completions for a bounded time. For a task that is about to
     /// yield. Does nothing if polling does not pay.
     fn request_poll(&self, _lane: Lifecycle) {}
@@ -47,9 +43,21 @@ pub trait DataPath: Send + Sync + 'static {
     fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
 }
 
-/// A lane of a [`DataPath`].
+/// A lane of a [`DataPath`] whose completions a device reports.
 pub trait LaneHandle: Send + Sync + 'static {
     /// Like [`DataPath::post`] on this lane. Returns false and leaves `postings` as they are once the
     /// transport has forgotten the lane.
     fn post(&self, postings: &mut Vec<Posting>) -> bool;
+
+    /// Like [`DataPath::busy_poll`] on this lane.
+    fn busy_poll(&self, _is_done: &mut dyn FnMut() -> bool) {}
+
+    /// Reports some of the completions that the device has, on this thread; none if another thread
+    /// does.
+    fn take_completions(&self) {}
+
+    /// Whether a thread of the transport polls for completions, and does not sleep.
+    fn is_polled(&self) -> bool {
+        true
+    }
 }

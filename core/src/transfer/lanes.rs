@@ -197,11 +197,15 @@ impl Lanes {
         affinity: Affinity,
         bytes: impl FnOnce() -> u32,
     ) -> Option<u32> {
-        let usable = || (0..GROUPS).filter(|group| self.groups[*group].usable > 0);
-        let rank = |group: &Group| affinity.rank(Some(*group as u8));
-        let nearest = usable().map(|group| rank(&group)).min()?;
-        let near = || usable().filter(|group| rank(group) == nearest);
         let first = |group: Group| self.groups[group].ready.front();
+        let is_usable = |group: Group| u16::from(self.groups[group].usable > 0);
+        let usable = (0..GROUPS).fold(0, |bits, group| bits | is_usable(group) << group);
+        if usable.is_power_of_two() {
+            return first(usable.trailing_zeros() as Group);
+        }
+        let rank = |group: &Group| affinity.rank(Some(*group as u8));
+        let nearest = groups_of(usable).map(|group| rank(&group)).min()?;
+        let near = || groups_of(usable).filter(|group| rank(group) == nearest);
         let turn = |slot: &u32| self.slab[*slot].turn;
         if !self.balance.is_uneven() {
             return near().filter_map(first).min_by_key(turn);
@@ -312,6 +316,17 @@ impl Lanes {
         }
     }
 }
+
+/// The groups of a set, which has a bit for each.
+fn groups_of(mut bits: u16) -> impl Iterator<Item = Group> {
+    core::iter::from_fn(move || {
+        let group = (bits != 0).then_some(bits.trailing_zeros() as Group)?;
+        bits &= bits - 1;
+        Some(group)
+    })
+}
+
+const _: () = assert!(GROUPS <= u16::BITS as usize, "every group has a bit");
 
 impl Index<u32> for Lanes {
     type Output = Lane;

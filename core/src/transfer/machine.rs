@@ -294,6 +294,9 @@ impl Transfers {
     }
 
     fn next_post(&mut self) -> Option<TransferOutput> {
+        if self.queues.are_empty() {
+            return None;
+        }
         let (lanes, slices, shares, batches) =
             (&self.lanes, &self.slices, &self.shares, &self.batches);
         let bytes_max = self.limits.slice_bytes_max;

@@ -5,6 +5,7 @@ use handfast::rdma::{Polling, RdmaOptions};
 use handfast::{
     Access, Engine, EngineLimits, Memory, Prepared, Registration, Segment, Span, TransportChoice,
 };
+use std::collections::VecDeque;
 use tokio::runtime::Runtime;
 
 /// A user and an owner of memory.
@@ -53,11 +54,16 @@ impl Ends {
         self.submit(place, requests).await.await.expect("a batch");
     }
 
-    /// Writes several batches that are in flight together.
-    pub(crate) async fn batches(&self, count: usize, requests: usize) {
-        let mut transfers = Vec::with_capacity(count);
-        for place in 0..count {
-            transfers.push(self.submit(place, requests).await);
+    /// Writes batches one after the other, of which some are in flight together.
+    pub(crate) async fn stream(&self, batches: usize, in_flight: usize, requests: usize) {
+        let mut transfers = VecDeque::<handfast::Transfer>::with_capacity(in_flight);
+        for place in 0..batches {
+            if transfers.len() == in_flight
+                && let Some(oldest) = transfers.pop_front()
+            {
+                oldest.await.expect("a batch");
+            }
+            transfers.push_back(self.submit(place, requests).await);
         }
         for transfer in transfers {
             transfer.await.expect("a batch");

@@ -27,10 +27,15 @@ const PIECES_MAX: usize = 32;
 const BATCHES_APART: usize = 512;
 /// Lanes to other peers.
 const OTHERS: u64 = 1_000;
-/// Batches in flight over shaped devices.
+/// Batches over shaped devices in a round, and how many of them are in flight together.
+const STREAMED: usize = 40;
 const IN_FLIGHT: usize = 4;
+/// Rounds over shaped devices, about a millisecond each: most of them see no other program.
+const SHAPED_ROUNDS: usize = 201;
 /// A shaped device takes as many times longer for a slice than the engine does.
 const SHAPE: f64 = 4.0;
+/// Most batches until the lanes over both NICs are up.
+const LANES_AWAITED_MAX: usize = 100_000;
 /// Waits for completions before a batch is given up.
 const POLLED_MAX: usize = 1_000_000;
 /// Devices: of the bare loop, of pairs of engines with one and two NICs, and of the backend alone.
@@ -64,26 +69,31 @@ fn main() {
 struct Rounds(Vec<(f64, f64)>);
 
 impl Rounds {
-    /// Measures both sides in turns.
-    fn measure(
+    /// Measures batches of both sides in turns.
+    fn measure(requests: usize, one: impl FnMut(), other: impl FnMut()) -> Self {
+        let batches = if requests == 1 { BATCHES_OF_ONE } else { SLICES_PER_ROUND / requests };
+        Self::timed(OWN, (ROUNDS, batches, requests), one, other)
+    }
+
+    /// Measures so many rounds of calls, each of so many slices.
+    fn timed(
         clock: ClockId,
-        requests: usize,
+        (rounds, calls, slices): (usize, usize, usize),
         mut one: impl FnMut(),
         mut other: impl FnMut(),
     ) -> Self {
-        let batches = if requests == 1 { BATCHES_OF_ONE } else { SLICES_PER_ROUND / requests };
         let nanos = || {
             let now = clock_gettime(clock);
             now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
         };
         let took = |side: &mut dyn FnMut()| {
             let began = nanos();
-            (0..batches).for_each(|_| side());
-            (nanos() - began) / (batches * requests) as f64
+            (0..calls).for_each(|_| side());
+            (nanos() - began) / (calls * slices) as f64
         };
         took(&mut one);
         took(&mut other);
-        Self((0..ROUNDS).map(|_| (took(&mut one), took(&mut other))).collect())
+        Self((0..rounds).map(|_| (took(&mut one), took(&mut other))).collect())
     }
 
     fn of(&self, figure: fn(&(f64, f64)) -> f64) -> f64 {
@@ -124,7 +134,7 @@ fn measure() -> Value {
                 runtime.block_on(ends.batch(place, batch));
                 place = (place + 1) % apart;
             };
-            let rounds = Rounds::measure(OWN, batch, || bare.batch(), engine);
+            let rounds = Rounds::measure(batch, || bare.batch(), engine);
             rows.push(rounds.to_json(batch, copies, name));
             instant(fabric, "off");
         }
@@ -144,17 +154,24 @@ fn two_nics(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> (f64, f64) {
     let one = start(&["few0"], &["few1"]).expect("two engines");
     let posts = || {
         let count = |device| fabric.run(&format!("count {device} ibv_post_send"));
-        ["own0", "own1"].iter().map(|it| count(it).parse::<u64>().expect("a number")).sum::<u64>()
+        ["own0", "own1"].map(|it| count(it).parse::<u64>().expect("a number"))
     };
     instant(fabric, "");
+    let carried = posts();
+    let carries = |_| {
+        runtime.block_on(two.batch(0, PIECES_MAX));
+        posts().iter().zip(carried).all(|(now, before)| *now > before)
+    };
+    assert!((0..LANES_AWAITED_MAX).any(carries), "a lane over each NIC");
     let measured = 100;
     (0..measured).for_each(|_| runtime.block_on(two.batch(0, PIECES_MAX)));
-    let before = posts();
+    let before = posts().iter().sum::<u64>();
     (0..measured).for_each(|_| runtime.block_on(two.batch(0, PIECES_MAX)));
-    let doorbells = (posts() - before) as f64 / (measured * PIECES_MAX) as f64;
+    let doorbells = (posts().iter().sum::<u64>() - before) as f64 / (measured * PIECES_MAX) as f64;
     instant(fabric, &format!("every {}", (SHAPE * slice_ns) as u64));
-    let run = |ends: &Ends| runtime.block_on(ends.batches(IN_FLIGHT, PIECES_MAX));
-    let rounds = Rounds::measure(WALL, IN_FLIGHT * PIECES_MAX, || run(&one), || run(&two));
+    let run = |ends: &Ends| runtime.block_on(ends.stream(STREAMED, IN_FLIGHT, PIECES_MAX));
+    let round = (SHAPED_ROUNDS, 1, STREAMED * PIECES_MAX);
+    let rounds = Rounds::timed(WALL, round, || run(&one), || run(&two));
     instant(fabric, "off");
     (rounds.of(|it| it.0 / it.1), doorbells)
 }
@@ -166,7 +183,7 @@ fn with_other_lanes(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> f64 {
     let (mut few, mut many) = (start("few0", "few1", 0), start("many0", "many1", OTHERS));
     instant(fabric, "");
     let (few, many) = (|| few.batch(PIECES_MAX), || many.batch(PIECES_MAX));
-    let rounds = Rounds::measure(OWN, PIECES_MAX, few, many);
+    let rounds = Rounds::measure(PIECES_MAX, few, many);
     instant(fabric, "off");
     (slice_ns + rounds.of(|it| it.1 - it.0)) / slice_ns
 }

@@ -1,10 +1,10 @@
 //! A peer's segment, and batches of requests on it.
 
 use crate::api::engine::Engine;
-use crate::api::served::{RemoteMemory, Resolved, Scope};
+use crate::api::served::{RemoteMemory, RemotePart, Resolved, Scope};
 use crate::api::transfer::{Resubmission, Resubmit, Submitted, Transfer, submit_error};
 use crate::data::local::LocalRegion;
-use crate::data::transport::RegionPair;
+use crate::data::transport::{RegionPair, RequestRegions};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::ABSOLUTE;
 use crate::peer::opening::LaneOpening;
@@ -319,7 +319,12 @@ impl Batch {
     pub fn write(mut self, span: &Span, offset: u64) -> Self {
         let span = span.clone();
         let remote = RemoteSpan { key: 0, address: offset };
-        self.requests.push(RequestSpan { direction: Direction::Write, span, remote, ends: None });
+        self.requests.push(RequestSpan {
+            direction: Direction::Write,
+            span,
+            remote,
+            regions: RequestRegions::None,
+        });
         self
     }
 
@@ -327,7 +332,12 @@ impl Batch {
     pub fn read(mut self, span: &Span, offset: u64) -> Self {
         let span = span.clone();
         let remote = RemoteSpan { key: 0, address: offset };
-        self.requests.push(RequestSpan { direction: Direction::Read, span, remote, ends: None });
+        self.requests.push(RequestSpan {
+            direction: Direction::Read,
+            span,
+            remote,
+            regions: RequestRegions::None,
+        });
         self
     }
 
@@ -345,10 +355,15 @@ impl Batch {
     /// # Errors
     /// An invalid range, a missing permission, a reached limit, or an unreachable owner.
     pub async fn submit(mut self) -> Result<Transfer, Error> {
-        let segment = self.segment.clone();
-        let engine = &segment.inner.engine;
-        let deadline = self.timeout.map(|timeout| engine.deadline(timeout));
-        let resolved = by(engine, deadline, Stage::Metadata, self.check()).await;
+        let deadline = self.timeout.map(|timeout| self.segment.inner.engine.deadline(timeout));
+        let resolved = match self.place_at_once() {
+            Some(placed) => placed,
+            // Rare and large: in a box, it does not enlarge the future of every submission.
+            None => {
+                let engine = self.segment.inner.engine.clone();
+                Box::pin(by(&engine, deadline, Stage::Metadata, self.check())).await
+            }
+        };
         let resolved = resolved.map_err(|error| error.at(self.segment.address()))?;
         let (target, batch, report) = self.submit_to(&resolved, deadline).await?;
         let submitted = Submitted { segment: self.segment.inner, resolved, deadline };
@@ -363,14 +378,30 @@ impl Batch {
     ) -> Result<(Arc<Target>, BatchId, oneshot::Receiver<Ended>), Error> {
         let engine = &self.segment.inner.engine;
         let Resolved { target, memory, .. } = resolved;
-        if memory.has_keys() {
-            find_ends(engine, &mut self.requests, memory).await?;
+        if memory.has_keys() && engine.shared().answers.offer.transports.rdma {
+            let unknown = find_regions(engine, &mut self.requests, memory)?;
+            if !unknown.is_empty() {
+                // As above.
+                Box::pin(register_missing(engine, &mut self.requests, memory, unknown)).await?;
+            }
         }
         engine.check_open()?;
         let submitted = target.submit(std::mem::take(&mut self.requests), deadline);
         let (batch, report) =
             submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
         Ok((target.clone(), batch, report))
+    }
+
+    /// Checks and places the requests by the cached descriptor; `None` if another may be needed.
+    fn place_at_once(&mut self) -> Option<Result<Resolved, Error>> {
+        let cached = self.segment.resolved();
+        if cached.is_stale() {
+            return None;
+        }
+        match self.place_in(&cached.memory) {
+            Err(error) if matches!(error.cause(), Cause::NoSuchAddress { .. }) => None,
+            placed => Some(placed.map(|()| cached)),
+        }
     }
 
     /// Resolves the segment, and checks and places the requests. An unknown address fetches the
@@ -489,52 +520,74 @@ impl IntoFuture for Batch {
     }
 }
 
-/// Looks up the device registrations of local memory, and registers missing ones.
-async fn find_ends(
+/// Whether a registration has all bytes of a span.
+fn has(local: &LocalRegion, span: &Span) -> bool {
+    local.memory().covers(span)
+}
+
+/// Looks up the device registrations of local memory, and returns the memory that has none.
+fn find_regions(
     engine: &Engine,
     pieces: &mut [RequestSpan],
     memory: &RemoteMemory,
-) -> Result<(), Error> {
-    if !engine.shared().answers.offer.transports.rdma {
-        return Ok(());
-    }
+) -> Result<Vec<Span>, Error> {
     let transport = &engine.shared().transport;
-    let has = |local: &Arc<LocalRegion>, span: &Span| local.memory().covers(span);
     let mut unknown: Vec<Span> = Vec::new();
-    let mut last: Option<Arc<LocalRegion>> = None;
-    for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
-        // Requests of one batch are mostly from one block.
-        let again = last.take().filter(|local| has(local, &piece.span));
-        last = again.or_else(|| transport.registered(&piece.span));
-        match last.clone() {
-            Some(local) => piece.ends = pair(local, memory, piece)?,
-            None => include(&mut unknown, &piece.span)?,
+    let mut last = &mut RequestRegions::None;
+    for RequestSpan { span, remote, regions, .. } in pieces.iter_mut() {
+        if span.is_empty() {
+            continue;
         }
+        let part = memory.part(remote.address, span.len() as u64)?;
+        // Requests of one batch are mostly from one block, and to one region.
+        let known = match last {
+            RequestRegions::Own(pair) if has(&pair.local, span) => Some(pair),
+            _ => None,
+        };
+        if known.as_ref().is_some_and(|pair| Arc::ptr_eq(&pair.remote, &part.keys)) {
+            *regions = std::mem::replace(last, RequestRegions::Next);
+        } else {
+            let local = known.map(|pair| pair.local.clone());
+            match local.or_else(|| transport.registered(span)) {
+                Some(local) => *regions = pair(&local, part),
+                None => include(&mut unknown, span)?,
+            }
+        }
+        last = regions;
     }
+    Ok(unknown)
+}
+
+/// Registers memory with the devices, for the requests that have no registration.
+async fn register_missing(
+    engine: &Engine,
+    pieces: &mut [RequestSpan],
+    memory: &RemoteMemory,
+    unknown: Vec<Span>,
+) -> Result<(), Error> {
     let mut fresh = Vec::with_capacity(unknown.len());
     for span in unknown {
         fresh.extend(engine.prepare_for(&span, None).await?);
     }
-    if fresh.is_empty() {
-        return Ok(());
-    }
     // An empty span is never registered and never posted.
-    let missing = |piece: &&mut RequestSpan| piece.ends.is_none() && !piece.span.is_empty();
+    let missing = |piece: &&mut RequestSpan| {
+        matches!(piece.regions, RequestRegions::None) && !piece.span.is_empty()
+    };
     for piece in pieces.iter_mut().filter(missing) {
         if let Some(local) = fresh.iter().find(|local| has(local, &piece.span)) {
-            piece.ends = pair(local.clone(), memory, piece)?;
+            piece.regions =
+                pair(local, memory.part(piece.remote.address, piece.span.len() as u64)?);
         }
     }
     Ok(())
 }
 
-/// Returns the registrations at both ends of a request; none if the peer's end has no keys.
-fn pair(
-    local: Arc<LocalRegion>,
-    memory: &RemoteMemory,
-    piece: &RequestSpan,
-) -> Result<Option<RegionPair>, Error> {
-    let part = memory.part(piece.remote.address, piece.span.len() as u64)?;
-    let has_keys = !part.region.remote_keys.is_empty();
-    Ok(has_keys.then(|| RegionPair { local, remote: part.keys.clone() }))
+/// The registrations at both ends of a request; none if the peer's end has no keys.
+fn pair(local: &Arc<LocalRegion>, part: &RemotePart) -> RequestRegions {
+    match part.region.remote_keys.is_empty() {
+        true => RequestRegions::None,
+        false => {
+            RequestRegions::Own(RegionPair { local: local.clone(), remote: part.keys.clone() })
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Memory that a peer serves, as its descriptor reports it.
 
-use crate::data::transport::RemoteRegion;
+use crate::data::transport::{RemoteRegion, RequestRegions};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{ABSOLUTE, absolute};
 use crate::peer::target::{RequestSpan, Target};
@@ -137,7 +137,7 @@ impl RemoteMemory {
         };
         let unplaced = |request: RequestSpan| {
             let remote = RemoteSpan { key: 0, address: request.remote.address - first };
-            RequestSpan { remote, ends: None, ..request }
+            RequestSpan { remote, regions: RequestRegions::None, ..request }
         };
         placed.into_iter().map(unplaced).collect()
     }

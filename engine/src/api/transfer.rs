@@ -101,9 +101,6 @@ impl Transfer {
     /// woken by a task costs more than most waits. Yields once before that, so that its other
     /// futures make progress. `None`: waits as usual.
     fn busy_poll(&mut self, context: &Context<'_>) -> Option<Poll<Result<Ended, Gone>>> {
-        if tokio::task::try_id().is_some() {
-            return None;
-        }
         match self.waiting {
             Waiting::No => {
                 let found = self.found();
@@ -144,11 +141,13 @@ impl Transfer {
 
     /// Waits for the end of the batch.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+        let is_task = tokio::task::try_id().is_some();
         if self.waiting == Waiting::No {
             // Before a waker is known: waking this task costs more than a look.
-            self.target.take_completions(self.batch);
+            self.target.take_completions(self.batch, is_task);
         }
-        let ended = match self.busy_poll(context) {
+        let attended = if is_task { None } else { self.busy_poll(context) };
+        let ended = match attended {
             Some(attended) => attended,
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
         };

@@ -12,8 +12,8 @@ use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, Cut, Endpoints, LaneSink, Span};
 use handfast_transport_rdma::{
-    LANE_QUEUE_PAIRS_MAX, NicCounters, POOLED_LANES_DEFAULT, POOLED_LANES_MAX, PartitionKey,
-    Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_MAX, TIMEOUT_EXPONENT_MAX,
+    LANE_QUEUE_PAIRS_MAX, NicCounters, POLLERS_MAX, POOLED_LANES_DEFAULT, POOLED_LANES_MAX,
+    PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_MAX, TIMEOUT_EXPONENT_MAX,
 };
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
@@ -90,6 +90,9 @@ pub struct RdmaOptions {
     /// Method of waiting for completions. Default: by device, events on soft-RoCE, and 100 µs of
     /// polling before them on others.
     pub polling: Option<Polling>,
+    /// Threads of each device that take completions, 1 to 8: each has completion queues of its own,
+    /// and lanes are spread over them. Default: 1.
+    pub pollers: usize,
     /// Queue pairs of a lane, 1 to 8; the smaller number of both sides is used, and a Mooncake node
     /// must have equally many (`MC_NUM_QP_PER_EP`). On Ethernet each has a UDP source port of its
     /// own, by which bundled links and the paths of a fabric are chosen. Default: 2.
@@ -98,7 +101,7 @@ pub struct RdmaOptions {
     /// first transfer to a peer then waits for no creation. They count in the device's limits, and
     /// are given back before a limit refuses a lane. 0 for none. Default: 4.
     pub pooled_lanes: usize,
-    /// Whether the thread of each device runs on the processors of the device's NUMA node alone, as
+    /// Whether the threads of each device run on the processors of the device's NUMA node alone, as
     /// far as the process may use them. Default: true.
     pub places_threads: bool,
     /// Accepts that every peer with a lane can write to all registered memory, on a device whose
@@ -133,6 +136,9 @@ impl RdmaOptions {
         if self.queue_pairs.is_some_and(|pairs| !lane_pairs.contains(&pairs)) {
             return Err(format!("the RDMA queue_pairs must be 1 to {LANE_QUEUE_PAIRS_MAX}"));
         }
+        if !(1..=POLLERS_MAX).contains(&self.pollers) {
+            return Err(format!("the RDMA pollers must be 1 to {POLLERS_MAX}"));
+        }
         if self.pooled_lanes > POOLED_LANES_MAX {
             return Err(format!("the RDMA pooled_lanes must be 0 to {POOLED_LANES_MAX}"));
         }
@@ -161,6 +167,7 @@ impl Default for RdmaOptions {
             timeout_exponent: None,
             retries: None,
             polling: None,
+            pollers: 1,
             queue_pairs: None,
             pooled_lanes: POOLED_LANES_DEFAULT,
             places_threads: true,
@@ -191,6 +198,20 @@ pub(crate) struct Offer {
 pub(crate) struct RegionPair {
     pub(crate) local: Arc<LocalRegion>,
     pub(crate) remote: Arc<RemoteRegion>,
+}
+
+/// The registrations of a request. A batch counts those that its requests share once.
+#[derive(Clone, Default)]
+pub(crate) enum RequestRegions {
+    /// There are none.
+    #[default]
+    None,
+    /// The request has them.
+    Own(RegionPair),
+    /// They are those of the next request of the batch that has some.
+    Next,
+    /// They are those of the request in this slot of the held memory.
+    OfSlot(u32),
 }
 
 /// RDMA keys of a peer's region.
@@ -357,6 +378,9 @@ mod tests {
         assert_eq!(check(&|it| it.retries = Some(RETRY_COUNT_MAX)), Ok(()));
         assert_eq!(check(&|it| it.polling = spin(SPIN_MAX)), Ok(()));
         assert_eq!(check(&|it| it.service_level = SERVICE_LEVEL_MAX), Ok(()));
+        assert_eq!(check(&|it| it.pollers = POLLERS_MAX), Ok(()));
+        assert!(check(&|it| it.pollers = POLLERS_MAX + 1).is_err());
+        assert!(check(&|it| it.pollers = 0).is_err());
         assert_eq!(check(&|it| it.pooled_lanes = POOLED_LANES_MAX), Ok(()));
         assert!(check(&|it| it.pooled_lanes = POOLED_LANES_MAX + 1).is_err());
         assert_eq!(check(&|it| it.queue_pairs = Some(LANE_QUEUE_PAIRS_MAX)), Ok(()));

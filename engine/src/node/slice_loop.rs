@@ -2,7 +2,7 @@
 
 use crate::command::{Command, Commands};
 use crate::data::local::LocalRegion;
-use crate::data::transport::{RegionPair, RemoteRegion};
+use crate::data::transport::{RegionPair, RemoteRegion, RequestRegions};
 use crate::node::registry::LaneTable;
 use crate::observe::meters::PeerMeters;
 use crate::path::nic_path;
@@ -235,10 +235,11 @@ fn pieces(count: usize, nics: usize) -> Vec<RequestSpan> {
     }));
     let piece = |number: usize| {
         let span = memory.span(number * bytes, bytes).expect("within the block");
-        let ends = Some(RegionPair { local: local.clone(), remote: remote.clone() });
+        let regions =
+            RequestRegions::Own(RegionPair { local: local.clone(), remote: remote.clone() });
         let address = FIRST_ADDRESS + (number * bytes) as u64;
         let remote = RemoteSpan { key: 1, address };
-        RequestSpan { direction: Direction::Write, span, remote, ends }
+        RequestSpan { direction: Direction::Write, span, remote, regions }
     };
     (0..count).map(piece).collect()
 }

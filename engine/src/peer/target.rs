@@ -9,9 +9,10 @@ mod memory;
 mod outbox;
 
 pub(crate) use lanes::LaneUp;
+use lanes::PolledLane;
 
 use crate::command::{Command, Commands};
-use crate::data::transport::RegionPair;
+use crate::data::transport::RequestRegions;
 use crate::error::Cause;
 use crate::observe::meters::{PeerMeters, Rail};
 use crate::peer::edges::Edges;
@@ -26,7 +27,7 @@ use handfast_core::transfer::{
     SubmitError, TransferLimits, Work,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
-use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
+use handfast_core::{Duration, Incarnation, Instant, NicPath};
 use handfast_trace::{Edge, Trace};
 use handfast_transport::{
     Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span, TransportKind,
@@ -49,7 +50,7 @@ pub(crate) struct RequestSpan {
     pub(crate) span: Span,
     /// First byte in the peer's memory.
     pub(crate) remote: RemoteSpan,
-    pub(crate) ends: Option<RegionPair>,
+    pub(crate) regions: RequestRegions,
 }
 
 /// Status of lanes for waiters.
@@ -131,6 +132,8 @@ struct State {
     batches: BTreeMap<BatchId, Batch>,
     /// Established lanes, and lanes being probed, by their lifecycle.
     lanes: Vec<lanes::Lane>,
+    /// The same as waiters poll them.
+    polled: Arc<[PolledLane]>,
     /// A lane counts the bytes of its pair of NICs.
     has_pairs: bool,
     /// Ranks of rails by memory location.
@@ -175,6 +178,7 @@ impl Target {
             affinities: Vec::new(),
             batches: BTreeMap::new(),
             lanes: Vec::new(),
+            polled: Arc::default(),
             has_pairs: false,
             near: None,
             devices: Vec::new(),
@@ -329,16 +333,16 @@ impl Target {
 
     /// Polls for the completion of a batch for a while, on a thread that would sleep otherwise.
     pub(crate) fn busy_poll(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
-        let lanes = self.soon_ending(batch);
-        let mut known = lanes.iter().flatten();
-        let Some(first) = known.next() else { return };
-        if known.next().is_none() {
-            return self.parts.data_path.busy_poll(*first, is_done);
-        }
+        let data_path = &*self.parts.data_path;
+        let lanes = match self.soon_ending(batch) {
+            Some(lanes) if lanes.len() > 1 => lanes,
+            Some(lanes) => return lanes.iter().for_each(|lane| lane.busy_poll(data_path, is_done)),
+            None => return,
+        };
         let until = self.parts.clock.now() + POLLED_IN_TURNS_MAX;
-        for (polls, lane) in (0_u32..).zip(lanes.iter().flatten().cycle()) {
+        for (polls, lane) in (0_u32..).zip(lanes.iter().cycle()) {
             let (mut has_polled, mut is_over) = (false, false);
-            self.parts.data_path.busy_poll(*lane, &mut || {
+            lane.busy_poll(data_path, &mut || {
                 (has_polled, is_over) = (true, is_done());
                 true
             });
@@ -349,30 +353,29 @@ impl Target {
         }
     }
 
-    /// Takes the completions that the device of a batch's lane has, if the batch ends soon.
-    pub(crate) fn take_completions(&self, batch: BatchId) {
-        for lane in self.soon_ending(batch).into_iter().flatten() {
-            self.parts.data_path.take_completions(lane);
+    /// Takes completions that the devices of a batch's lanes have, if the batch ends soon: some
+    /// devices have executed a request when its post returns. A task leaves them to a thread that
+    /// polls, and another thread, which would poll next, does not.
+    pub(crate) fn take_completions(&self, batch: BatchId, is_task: bool) {
+        let lanes = self.soon_ending(batch);
+        let handles = lanes.iter().flat_map(|lanes| lanes.iter()).filter_map(PolledLane::handle);
+        for handle in handles.filter(|handle| !is_task || !handle.is_polled()) {
+            handle.take_completions();
         }
     }
 
     /// Requests a poll for the completion of a batch, on behalf of a waiting task.
     pub(crate) fn request_poll(&self, batch: BatchId) {
-        if let [Some(lane), None, ..] = self.soon_ending(batch) {
-            self.parts.data_path.request_poll(lane);
+        if let Some([lane]) = self.soon_ending(batch).as_deref() {
+            self.parts.data_path.request_poll(lane.lifecycle);
         }
     }
 
-    /// Returns the lanes over which a batch will probably complete soon; none if there are many.
-    fn soon_ending(&self, batch: BatchId) -> [Option<Lifecycle>; RAILS_MAX] {
+    /// Returns the lanes over which a batch will probably complete soon; `None` if there are many.
+    fn soon_ending(&self, batch: BatchId) -> Option<Arc<[PolledLane]>> {
         let state = self.lock();
-        let mut lanes = [None; RAILS_MAX];
-        if state.lanes.len() <= RAILS_MAX && state.batches.get(&batch).is_some_and(Batch::ends_soon)
-        {
-            let known = lanes.iter_mut().zip(&state.lanes);
-            known.for_each(|(place, lane)| *place = Some(lane.lifecycle));
-        }
-        lanes
+        let ends_soon = state.batches.get(&batch).is_some_and(Batch::ends_soon);
+        (ends_soon && state.polled.len() <= RAILS_MAX).then(|| state.polled.clone())
     }
 
     pub(crate) fn cancel(&self, batch: BatchId) {
@@ -612,17 +615,17 @@ impl Drop for Target {
 impl State {
     /// Returns the posting of a slice on a lane; `None` if no memory is held for it.
     fn posting(&self, lane: Option<&lanes::Lane>, slice: SliceId, work: &Work) -> Option<Posting> {
-        let RequestSpan { span, ends, .. } = self.memory.get(work.local.region)?;
-        let span = span.slice(work.local.offset as usize, work.length as usize).ok()?;
+        let request = self.memory.get(work.local.region)?;
+        let span = request.span.slice(work.local.offset as usize, work.length as usize).ok()?;
         let Work { direction, mut remote, .. } = *work;
         let mut memory = None;
         if let Some(device) = lane.and_then(lanes::Lane::device)
-            && let Some(ends) = ends
+            && let Some(regions) = self.memory.regions(request)
             && let Some(device) = device
-            && let Some(key) = ends.remote.key(device, remote.address, u64::from(work.length))
+            && let Some(key) = regions.remote.key(device, remote.address, u64::from(work.length))
         {
             remote.key = u64::from(key);
-            memory = Some(ends.local.memory().clone());
+            memory = Some(regions.local.memory().clone());
         }
         Some(Posting { slice, direction, span, remote, memory })
     }

@@ -1,12 +1,13 @@
-//! Cost of sections of a program, in counts: the system calls and the instructions of one thread,
-//! while every other thread of its process stands still. The program runs under the tracing of its
-//! parent.
+//! Cost of sections of a program, in counts: the system calls, the instructions and the locked ones
+//! of one thread, while every other thread of its process stands still. The program runs under the
+//! tracing of its parent.
 //!
 //! A section lies between two [`mark`]s. The program runs each section twice: its system calls are
 //! counted the first time, and its instructions the second.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::mpsc;
@@ -20,6 +21,12 @@ const INSTRUCTIONS_MAX: u64 = 10_000_000;
 const READY_MAX: Duration = Duration::from_secs(60);
 /// Longest time of all sections; the program is killed then.
 const COUNTED_MAX: Duration = Duration::from_secs(120);
+/// Longest instruction of x86.
+const INSTRUCTION_BYTES_MAX: usize = 15;
+/// The prefix of instructions that lock memory, and all prefixes but REX, with its upper bits.
+const LOCK: u8 = 0xf0;
+const PREFIXES: [u8; 11] = [LOCK, 0xf2, 0xf3, 0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67];
+const REX: u8 = 0x40;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Cost of a section.
@@ -29,6 +36,9 @@ pub struct Cost {
     pub system_calls: u64,
     /// Instructions of the second run, in the program alone.
     pub instructions: u64,
+    /// Those of the instructions that lock memory: each taking and giving back of a lock, and each
+    /// change of a count that threads share.
+    pub locked: u64,
 }
 
 /// In the program: waits until the parent traces the calling thread and holds all others.
@@ -106,7 +116,8 @@ fn counted(
         request(libc::PTRACE_INTERRUPT, other, 0)?;
         wait(other)?;
     }
-    let traced = Traced { thread };
+    let memory = File::open(format!("/proc/{thread}/mem"))?;
+    let traced = Traced { thread, memory };
     fs::write(folder.join("go"), "")?;
     traced.until_mark()?;
     (0..sections).map(|_| traced.section()).collect()
@@ -115,23 +126,35 @@ fn counted(
 /// A stopped thread.
 struct Traced {
     thread: libc::pid_t,
+    /// The memory of its process.
+    memory: File,
 }
 
 impl Traced {
     fn section(&self) -> io::Result<Cost> {
         let system_calls = self.until_mark()?;
         let marked = self.place()?;
-        let mut instructions = 0;
+        let (mut instructions, mut locked) = (0, 0);
+        let mut place = marked;
         loop {
+            locked += u64::from(self.locks(place)?);
             self.go(libc::PTRACE_SINGLESTEP)?;
             instructions += 1;
-            if self.place()? == marked {
-                return Ok(Cost { system_calls, instructions });
+            place = self.place()?;
+            if place == marked {
+                return Ok(Cost { system_calls, instructions, locked });
             }
             if instructions >= INSTRUCTIONS_MAX {
                 return Err(io::Error::other("a section has too many instructions"));
             }
         }
+    }
+
+    /// Whether the instruction at a place locks memory.
+    fn locks(&self, place: u64) -> io::Result<bool> {
+        let mut code = [0; INSTRUCTION_BYTES_MAX];
+        let read = self.memory.read_at(&mut code, place)?;
+        Ok(locks(&code[..read]))
     }
 
     /// Runs to the end of the next mark, and returns the system calls before it.
@@ -172,6 +195,14 @@ impl Traced {
     }
 }
 
+/// Whether an instruction has the prefix `lock`, or is an `xchg` with memory, which needs none.
+fn locks(code: &[u8]) -> bool {
+    let is_prefix = |byte: &u8| PREFIXES.contains(byte) || (*byte & 0xf0 == REX);
+    let (prefixes, rest) = code.split_at(code.iter().take_while(|byte| is_prefix(byte)).count());
+    let is_exchange = matches!(rest, [0x86 | 0x87, operands, ..] if *operands < 0xc0);
+    prefixes.contains(&LOCK) || is_exchange
+}
+
 fn request(request: libc::c_uint, thread: libc::pid_t, data: usize) -> io::Result<()> {
     let nothing = std::ptr::null_mut::<libc::c_void>();
     // SAFETY: no request here reads or writes memory of this process but the one for the registers,
@@ -192,4 +223,20 @@ fn wait(thread: libc::pid_t) -> io::Result<i32> {
         return Err(io::Error::other("the program ended within a section"));
     }
     Ok(libc::WSTOPSIG(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lock is recognised behind other prefixes, and `xchg` locks memory and no register.
+    #[test]
+    fn locking_instructions_are_recognised() {
+        // lock cmpxchg [rdi], ecx; lock inc qword [rax]; data16 lock add [rax], ax
+        assert!(locks(&[0xf0, 0x0f, 0xb1, 0x0f]) && locks(&[0xf0, 0x48, 0xff, 0x00]));
+        assert!(locks(&[0x66, 0xf0, 0x01, 0x00]));
+        // xchg [rbx], eax; xchg eax, ecx; mov [rdi], ecx; mov eax, 0xf0
+        assert!(locks(&[0x87, 0x03]) && !locks(&[0x87, 0xc8]));
+        assert!(!locks(&[0x89, 0x0f]) && !locks(&[0xb8, 0xf0, 0, 0, 0]) && !locks(&[]));
+    }
 }

@@ -5,6 +5,7 @@
 //! has seen the queue empty after they were destroyed: some drivers leave their completions there.
 
 use super::objects::{Channel, CompletionQueue};
+use super::sweeper::Sweep;
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
 use handfast_transport::{LimitReached, NicLimit};
@@ -20,12 +21,41 @@ pub const COMPLETION_QUEUES_MAX: usize = 16;
 /// Time limit of a reservation's wait for entries that are about to be freed.
 const RECLAIM_WAIT: Duration = Duration::from_millis(500);
 
+/// State that a poller shares with other threads.
+pub(super) struct PollerShared {
+    /// Its place among the pollers of the NIC.
+    pub(super) number: usize,
+    /// The channel that its queues signal.
+    pub(super) channel: Arc<Channel>,
+    /// It polls, and does not wait for events.
+    pub(super) polls: AtomicBool,
+    wake: File,
+}
+
+impl PollerShared {
+    pub(super) fn new(number: usize, channel: Channel, wake: File) -> Self {
+        Self { number, channel: Arc::new(channel), polls: AtomicBool::new(false), wake }
+    }
+
+    /// Wakes the poller, which checks its queues again.
+    pub(super) fn wake(&self) {
+        // Fails only if the counter is at its maximum, and then the poller is about to wake.
+        let _ = (&self.wake).write_all(&1u64.to_ne_bytes());
+    }
+}
+
 /// One queue and its reservations.
 pub(super) struct Shard {
     pub(super) queue: Arc<CompletionQueue>,
     entries: u32,
     /// Its name in events.
     pub(super) number: usize,
+    /// The poller of the queue.
+    pub(super) poller: Arc<PollerShared>,
+    /// Held by the thread that takes completions, so that those of a lane stay in order.
+    pub(super) sweep: Mutex<Sweep>,
+    /// A waiting thread has taken completions.
+    pub(super) is_busy_polled: AtomicBool,
     /// Time of its failure: it has lost completions, and takes no more lanes.
     failed_since: OnceLock<Instant>,
 }
@@ -68,15 +98,14 @@ pub(super) struct QueueLimits {
 }
 
 pub(super) struct CompletionQueues {
-    channel: Arc<Channel>,
+    /// At least one.
+    pollers: Vec<Arc<PollerShared>>,
     limits: QueueLimits,
     table: Mutex<Table>,
     reclaimed: Condvar,
-    /// Number of queues, and whether any entries are leaving; read by the poller on each poll.
+    /// Number of queues, and whether any entries are leaving; read by the pollers on each poll.
     made: AtomicUsize,
     any_leaving: AtomicBool,
-    /// Wakes the poller.
-    wake: File,
 }
 
 /// Reserved entries of one lane, released when dropped, after the lane's queue pairs.
@@ -87,20 +116,19 @@ pub(super) struct Reservation {
 }
 
 impl CompletionQueues {
-    pub(super) fn new(channel: Arc<Channel>, limits: QueueLimits, wake: File) -> Self {
+    pub(super) fn new(pollers: Vec<Arc<PollerShared>>, limits: QueueLimits) -> Self {
         Self {
-            channel,
+            pollers,
             limits,
             table: Mutex::default(),
             reclaimed: Condvar::new(),
             made: AtomicUsize::new(0),
             any_leaving: AtomicBool::new(false),
-            wake,
         }
     }
 
-    pub(super) fn channel(&self) -> &Channel {
-        &self.channel
+    pub(super) fn pollers(&self) -> &[Arc<PollerShared>] {
+        &self.pollers
     }
 
     /// Reserves entries, in a new queue if the existing ones are full. Waits for entries that are
@@ -134,28 +162,45 @@ impl CompletionQueues {
         }
     }
 
-    /// Finds a queue with that many free entries.
+    /// Finds a queue with that many free entries: one of the poller with the fewest in use, else a
+    /// new one for it, else one of another poller.
     fn place(&self, table: &mut Table, entries: u32) -> Result<Option<usize>, VerbsError> {
-        let Table { shards, books } = table;
-        let free = shards.iter().zip(books.iter()).map(|(shard, books)| {
-            let alive = !shard.has_failed();
-            alive.then(|| shard.entries - books.reserved)
-        });
-        if let Some(number) = first_fit(free, entries) {
+        let poller = least_used(self.pollers.len(), table);
+        if let Some(number) = first_fit(table.free(Some(poller)), entries) {
             return Ok(Some(number));
         }
-        if entries > self.limits.entries_max || shards.len() >= COMPLETION_QUEUES_MAX {
-            return Ok(None);
+        let number = table.shards.len();
+        if entries <= self.limits.entries_max && number < COMPLETION_QUEUES_MAX {
+            match self.add(table, poller, entries) {
+                Ok(()) => return Ok(Some(number)),
+                Err(error) if table.free(None).all(|free| free.is_none_or(|it| it < entries)) => {
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
         }
-        let (number, entries) = (shards.len(), entries.max(self.limits.entries));
+        Ok(first_fit(table.free(None), entries))
+    }
+
+    /// Creates a queue with at least so many entries.
+    fn add(&self, table: &mut Table, poller: usize, entries: u32) -> Result<(), VerbsError> {
+        let (number, entries) = (table.shards.len(), entries.max(self.limits.entries));
+        let poller = Arc::clone(&self.pollers[poller]);
         let name = u64::try_from(number).unwrap_or(u64::MAX);
-        let queue = CompletionQueue::new(Arc::clone(&self.channel), entries, name)?;
-        let (queue, failed_since) = (Arc::new(queue), OnceLock::new());
-        shards.push(Arc::new(Shard { queue, entries, number, failed_since }));
-        books.push(Books::default());
-        self.made.store(shards.len(), Ordering::Release);
-        self.wake();
-        Ok(Some(number))
+        let queue = CompletionQueue::new(Arc::clone(&poller.channel), entries, name)?;
+        table.shards.push(Arc::new(Shard {
+            queue: Arc::new(queue),
+            entries,
+            number,
+            poller: Arc::clone(&poller),
+            sweep: Mutex::default(),
+            is_busy_polled: AtomicBool::new(false),
+            failed_since: OnceLock::new(),
+        }));
+        table.books.push(Books::default());
+        self.made.store(table.shards.len(), Ordering::Release);
+        poller.wake();
+        Ok(())
     }
 
     fn full(&self, table: &Table, entries: u32) -> VerbsError {
@@ -172,7 +217,8 @@ impl CompletionQueues {
                  room for {entries} more"
             )
         };
-        let error = self.channel.context.error(Side::Local, "reserve", 0, detail);
+        let context = &self.pollers[0].channel.context;
+        let error = context.error(Side::Local, "reserve", 0, detail);
         let max = table.shards.iter().map(|shard| u64::from(shard.entries)).sum();
         let limit = LimitReached { limit: NicLimit::CompletionEntries, in_use: reserved, max };
         VerbsError { limit: Some(limit), ..error }
@@ -190,11 +236,21 @@ impl CompletionQueues {
         self.table.lock().shards.get(number).cloned()
     }
 
-    /// Updates a list of the queues; queues are only added.
-    pub(super) fn refresh(&self, known: &mut Vec<Arc<Shard>>) {
-        if known.len() != self.made.load(Ordering::Acquire) {
-            known.clone_from(&self.table.lock().shards);
+    /// All queues.
+    pub(super) fn shards(&self) -> Vec<Arc<Shard>> {
+        self.table.lock().shards.clone()
+    }
+
+    /// Returns the queues of a poller that were made after the first `seen` of all; queues are only
+    /// added.
+    pub(super) fn made_since(&self, seen: &mut usize, poller: usize) -> Vec<Arc<Shard>> {
+        if *seen == self.made.load(Ordering::Acquire) {
+            return Vec::new();
         }
+        let mut shards = self.shards();
+        let fresh = shards.split_off(*seen);
+        *seen += fresh.len();
+        fresh.into_iter().filter(|shard| shard.poller.number == poller).collect()
     }
 
     /// Entries leaving the queue now; free once the queue is seen empty after this.
@@ -216,11 +272,30 @@ impl CompletionQueues {
         self.reclaimed.notify_all();
     }
 
-    /// Wakes the poller, which checks all queues again.
+    /// Wakes the pollers, which check all queues again.
     pub(super) fn wake(&self) {
-        // Fails only if the counter is at its maximum, and then the poller is about to wake.
-        let _ = (&self.wake).write_all(&1u64.to_ne_bytes());
+        self.pollers.iter().for_each(|poller| poller.wake());
     }
+}
+
+impl Table {
+    /// Free entries of each queue, or of those of one poller; none of others and of failed queues.
+    fn free(&self, poller: Option<usize>) -> impl Iterator<Item = Option<u32>> {
+        self.shards.iter().zip(&self.books).map(move |(shard, books)| {
+            let is_its = poller.is_none_or(|poller| shard.poller.number == poller);
+            (is_its && !shard.has_failed()).then(|| shard.entries - books.reserved)
+        })
+    }
+}
+
+/// The poller whose queues have the fewest reserved entries, the first of several.
+fn least_used(pollers: usize, table: &Table) -> usize {
+    let reserved = |poller: &usize| -> u64 {
+        let of_all = table.shards.iter().zip(&table.books);
+        let its = of_all.filter(|(shard, _)| shard.poller.number == *poller);
+        its.map(|(_, books)| u64::from(books.reserved)).sum()
+    };
+    (0..pollers).min_by_key(reserved).unwrap_or(0)
 }
 
 /// The first queue with room; `free` are the free entries of each, none of a failed one.
@@ -234,7 +309,7 @@ impl Drop for Reservation {
         table.books[self.shard.number].leaving += self.entries;
         self.queues.any_leaving.store(true, Ordering::Release);
         drop(table);
-        self.queues.wake();
+        self.shard.poller.wake();
     }
 }
 

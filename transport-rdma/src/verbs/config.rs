@@ -4,9 +4,9 @@ use super::context::mtu_number;
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
 use crate::settings::{
-    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, POOLED_LANES_DEFAULT, POOLED_LANES_MAX,
-    PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, TIMEOUT_EXPONENT_MAX,
-    silent_peer_wait,
+    LANE_QUEUE_PAIRS_DEFAULT, LANE_QUEUE_PAIRS_MAX, POLLERS_MAX, POOLED_LANES_DEFAULT,
+    POOLED_LANES_MAX, PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
+    TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::time::Duration;
@@ -56,6 +56,9 @@ pub struct NicConfig {
     pub drain: Duration,
     /// Method of waiting for completions.
     pub polling: Polling,
+    /// Threads that take completions, at least 1, at most [`POLLERS_MAX`]: each has completion queues
+    /// of its own, and lanes are spread over them.
+    pub pollers: usize,
     /// Entries of a completion queue, which lanes share; at most the device's maximum. Further
     /// queues are made when it is full, [`crate::COMPLETION_QUEUES_MAX`] at most.
     pub completion_entries: u32,
@@ -65,7 +68,7 @@ pub struct NicConfig {
     /// an empty read, since a queue pair without traffic never notices that its peer is gone. From
     /// [`IDLE_PROBE_MIN`] to [`IDLE_PROBE_MAX`].
     pub idle_probe: Option<Duration>,
-    /// Whether the NIC's thread runs on the processors of the NIC's NUMA node alone, as far as the
+    /// Whether the NIC's threads run on the processors of the NIC's NUMA node alone, as far as the
     /// process may use them.
     pub places_thread: bool,
     /// Lanes whose queue pairs the transport creates in advance, at most [`POOLED_LANES_MAX`]; 0
@@ -108,6 +111,7 @@ impl NicConfig {
             retries: RETRY_COUNT_MAX,
             drain: Duration::from_secs(2),
             polling: Polling::Event,
+            pollers: 1,
             completion_entries: COMPLETION_ENTRIES_DEFAULT,
             queue_pairs_max: u32::MAX,
             idle_probe: Some(IDLE_PROBE_DEFAULT),
@@ -168,6 +172,7 @@ impl NicConfig {
             (self.idle_probe.is_none_or(|interval| idle_probes.contains(&interval)), "idle_probe"),
             (self.drain <= DRAIN_MAX, "drain"),
             (self.polling.is_valid(), "polling"),
+            ((1..=POLLERS_MAX).contains(&self.pollers), "pollers"),
             (self.pooled_lanes <= POOLED_LANES_MAX, "pooled_lanes"),
         ];
         let wrong = checks.iter().find(|(good, _)| !good);
@@ -235,6 +240,9 @@ mod tests {
         assert_eq!(with(|c| c.pooled_lanes = POOLED_LANES_MAX), Ok(()));
         assert!(with(|c| c.pooled_lanes = POOLED_LANES_MAX + 1).is_err());
         assert!(with(|c| c.completion_entries = 0).is_err());
+        assert_eq!(with(|c| c.pollers = POLLERS_MAX), Ok(()));
+        assert!(with(|c| c.pollers = POLLERS_MAX + 1).is_err());
+        assert!(with(|c| c.pollers = 0).is_err());
         assert_eq!(with(|c| c.idle_probe = None), Ok(()));
         assert!(with(|c| c.idle_probe = Some(IDLE_PROBE_MIN / 2)).is_err());
         let longer = Duration::from_nanos(1);

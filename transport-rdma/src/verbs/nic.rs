@@ -1,7 +1,7 @@
 //! A NIC: one port of one device, its registrations and its lanes.
 
 use super::affinity::processors_near;
-use super::completions::{CompletionQueues, QueueLimits, Shard};
+use super::completions::{CompletionQueues, PollerShared, QueueLimits, Shard};
 use super::config::NicConfig;
 use super::context::{Context, DeviceFacts};
 use super::counters::{Counts, NicLoad};
@@ -10,18 +10,18 @@ use super::kept::keep;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain, Place, RegionLimits, Undestroyed};
-use super::poller::{Poller, waker};
+use super::poller::{Pollers, waker};
 use super::pool::{Fresh, Pool};
 use super::probing::Probing;
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use super::sink::NicSink;
-use super::sweeper::Sweeper;
 use crate::counters::NicCounters;
 use crate::discovery::{discover_one, root};
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
 use crate::pairing::AddressBook;
 use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
+use crate::transport::CALLER_SPIN_MAX;
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
@@ -30,6 +30,7 @@ use handfast_transport::{
 };
 use parking_lot::Mutex;
 use std::fs::File;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -43,7 +44,7 @@ const WAIT_MAX: Duration = Duration::from_secs(86_400);
 /// Shortest wait for the flush of a lane's outstanding work.
 const DRAIN_MIN: Duration = Duration::from_millis(10);
 
-/// State shared between the NIC and its poller thread.
+/// State shared between the NIC and its pollers.
 pub(super) struct Shared {
     pub(super) context: Arc<Context>,
     pub(super) queues: Arc<CompletionQueues>,
@@ -53,11 +54,8 @@ pub(super) struct Shared {
     /// At least one lane exists.
     pub(super) has_lanes: AtomicBool,
     pub(super) stopped: AtomicBool,
-    /// The NIC's thread polls, and does not wait for events.
-    pub(super) polls: AtomicBool,
     pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
-    pub(super) sweeper: Sweeper,
     pub(super) profile: &'static DeviceProfile,
     pub(super) patience: Duration,
     /// Time of the device's loss.
@@ -119,8 +117,8 @@ impl Shared {
 /// for another's peer. Dropping it retires its lanes; registrations may outlive it. A lane that the
 /// device does not let go then, and the memory of its slices, stay until the process ends.
 pub struct Nic {
-    // Dropped first: its thread uses what follows.
-    pub(super) poller: Option<Poller>,
+    // Dropped first: their threads use what follows.
+    pub(super) pollers: Option<Pollers>,
     pub(super) shared: Arc<Shared>,
     pub(super) domain: Arc<Domain>,
     pub(super) config: NicConfig,
@@ -185,26 +183,20 @@ impl Nic {
         let gid = explained(usable[0], &entries, config.gid);
         tracing::debug!(device = config.device, gid = gid.why, profile = %recognised, "NIC opened");
         let domain = Arc::new(Domain::new(Arc::clone(&context), region_limits(&device, profile))?);
-        let channel = Arc::new(Channel::new(Arc::clone(&context))?);
-        let system =
-            |error: &std::io::Error| context.failed("eventfd", error.raw_os_error().unwrap_or(0));
-        let woken = waker().map_err(|error| system(&error))?;
-        let wake = woken.try_clone().map_err(|error| system(&error))?;
+        let (pollers, woken) = pollers(&context, config.pollers)?;
         let limits = QueueLimits {
             entries: config.completion_entries.min(device.completions_max),
             entries_max: device.completions_max,
         };
         let queue_pairs_max = config.queue_pairs_max.min(device.queue_pairs_max);
         let shared = Arc::new(Shared {
-            queues: Arc::new(CompletionQueues::new(channel, limits, wake)),
+            queues: Arc::new(CompletionQueues::new(pollers, limits)),
             lanes: Mutex::new(Lanes::new(config.lanes_max, queue_pairs_max)),
             port: config.port,
             has_lanes: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            polls: AtomicBool::new(false),
             sink,
             counts,
-            sweeper: Sweeper::default(),
             profile,
             patience: config.patience(profile),
             scratch: scratch(&domain, profile)?,
@@ -213,10 +205,10 @@ impl Nic {
             probing: Arc::default(),
             context,
         });
-        let poller = start_poller(&shared, woken, &config)?;
+        let pollers = start_pollers(&shared, woken, &config)?;
         Ok(Self {
             pool: Arc::new(Pool::new(&config, &shared, &domain, place)),
-            poller: Some(poller),
+            pollers: Some(pollers),
             shared,
             domain,
             config,
@@ -376,7 +368,9 @@ impl Nic {
     /// Returns a handle of a lane, which does not keep it; `None` if there is no such lane.
     pub fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
         let lane = self.shared.lane(lane)?;
-        Some(Arc::new(Handle(Arc::downgrade(&lane))))
+        let (lane, shared) = (Arc::downgrade(&lane), Arc::downgrade(&self.shared));
+        let spin = self.config.polling.spin().min(CALLER_SPIN_MAX);
+        Some(Arc::new(Handle { lane, shared, spin }))
     }
 
     /// Reads over each queue pair of a connected lane, and waits until all have answered: a byte of
@@ -457,11 +451,6 @@ impl Nic {
         Ok(())
     }
 
-    /// Time of polling after the last completion.
-    pub(crate) fn spin(&self) -> Duration {
-        self.config.polling.spin()
-    }
-
     /// Queue pairs of a lane, unless the peer has fewer.
     pub fn queue_pairs_per_lane(&self) -> usize {
         self.config.queue_pairs_per_lane
@@ -540,14 +529,29 @@ fn place_of(context: &Context, config: &NicConfig) -> Result<(Place, u16), Verbs
     Ok((Place { port: number, key_index }, port.lid))
 }
 
-fn start_poller(
+/// What the pollers share with other threads, and the descriptors that wake them.
+fn pollers(
+    context: &Arc<Context>,
+    count: usize,
+) -> Result<(Vec<Arc<PollerShared>>, Vec<File>), VerbsError> {
+    let system = |error: io::Error| context.failed("eventfd", error.raw_os_error().unwrap_or(0));
+    let poller = |number| {
+        let channel = Channel::new(Arc::clone(context))?;
+        let woken = waker().map_err(system)?;
+        let wake = woken.try_clone().map_err(system)?;
+        Ok((Arc::new(PollerShared::new(number, channel, wake)), woken))
+    };
+    (0..count).map(poller).collect()
+}
+
+fn start_pollers(
     shared: &Arc<Shared>,
-    woken: File,
+    woken: Vec<File>,
     config: &NicConfig,
-) -> Result<Poller, VerbsError> {
+) -> Result<Pollers, VerbsError> {
     let near = config.places_thread.then(|| processors_near(&root(), config.system_name()));
     let near = near.flatten().unwrap_or_default();
-    Poller::start(Arc::clone(shared), woken, config.polling, config.idle_probe, near)
+    Pollers::start(shared, woken, config.polling, config.idle_probe, &near)
 }
 
 pub(super) fn recognised(device: &str) -> Recognised {
@@ -602,7 +606,7 @@ fn retirement(now: Instant, drain: Duration, lost: Option<Instant>) -> Instant {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // The lanes stay in the table meanwhile: the poller finds what is flushed there.
+        // The lanes stay in the table meanwhile: the pollers find what is flushed there.
         let lanes = self.shared.all_lanes();
         lanes.iter().for_each(|lane| lane.revoke());
         let deadline = Instant::now() + self.config.drain;
@@ -615,7 +619,7 @@ impl Drop for Nic {
             }
         }
         self.pool.close();
-        drop(self.poller.take());
+        drop(self.pollers.take());
         self.shared.lanes.lock().clear();
     }
 }

@@ -1,13 +1,13 @@
-//! The NIC's own thread: polls completions, handles events and probes idle lanes.
+//! The threads of a NIC: they poll for completions, and the first handles the device's events and
+//! probes idle lanes.
 #![allow(unsafe_code)]
 
 use super::affinity::move_near;
-use super::completions::Shard;
+use super::completions::{PollerShared, Shard};
 use super::context::errno;
 use super::events::{EVENTS_PER_LOOK, Heard, on_event, take_event, take_some};
 use super::nic::Shared;
 use super::rounds::{LANES_PER_CHECK, Rounds};
-use super::sweeper::Others;
 use crate::error::VerbsError;
 use crate::settings::Polling;
 use std::fs::File;
@@ -21,20 +21,21 @@ use std::time::{Duration, Instant};
 
 /// Polls of the queues per check for events, while spinning.
 const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
-/// Polls in the time of a turn that is left to waiting threads, about 10 µs.
-const LOOKS_PER_TURN_LEFT: u32 = 256;
+/// Pauses in a turn that is left to waiting threads, about 10 µs, as long as so many polls: each
+/// look at what a waiting thread writes costs that thread.
+const PAUSES_PER_TURN_LEFT: u32 = 256;
 /// Interval of polls where the device cannot signal completions any more.
 const DEAF_INTERVAL: Duration = Duration::from_millis(10);
 /// Polls of the queues per clock reading, since the clock may be a slow device.
 const LOOKS_PER_CLOCK_LOOK: u32 = 64;
 
-/// Handle of the thread; dropping it stops and joins the thread.
-pub(super) struct Poller {
+/// Handle of the threads; dropping it stops and joins them.
+pub(super) struct Pollers {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// An eventfd that wakes the poller.
+/// An eventfd that wakes a poller.
 pub(super) fn waker() -> io::Result<File> {
     // SAFETY: the call takes two numbers; what it returns is checked.
     let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -45,42 +46,51 @@ pub(super) fn waker() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(raw) })
 }
 
-impl Poller {
+impl Pollers {
+    /// Starts a thread for each poller; `woken` wake them.
     pub(super) fn start(
-        shared: Arc<Shared>,
-        woken: File,
+        shared: &Arc<Shared>,
+        woken: Vec<File>,
         polling: Polling,
         idle_probe: Option<Duration>,
-        near: Vec<usize>,
+        near: &[usize],
     ) -> Result<Self, VerbsError> {
         let failed = |call, error: &io::Error| {
             shared.context.failed(call, error.raw_os_error().unwrap_or(0))
         };
-        let channel = shared.queues.channel().descriptor();
-        for descriptor in [shared.context.event_descriptor(), channel] {
-            never_block(descriptor).map_err(|error| failed("fcntl", &error))?;
+        let set_up = |descriptor| never_block(descriptor).map_err(|error| failed("fcntl", &error));
+        set_up(shared.context.event_descriptor())?;
+        let mut pollers = Self { shared: Arc::clone(shared), threads: Vec::new() };
+        for (poller, woken) in shared.queues.pollers().iter().zip(woken) {
+            set_up(poller.channel.descriptor())?;
+            let turn = Turn::new(Arc::clone(shared), Arc::clone(poller), woken, polling);
+            let turn = match poller.number {
+                0 => turn.with_events(idle_probe),
+                _ => turn,
+            };
+            let near = near.to_vec();
+            let run = move || {
+                place(&near, &turn.shared.context.device);
+                turn.run();
+            };
+            let name = format!("rdma-{}", shared.context.device);
+            let thread = thread::Builder::new().name(name).spawn(run);
+            pollers.threads.push(thread.map_err(|error| failed("thread", &error))?);
         }
-        let name = format!("rdma-{}", shared.context.device);
-        let turn = Turn::new(Arc::clone(&shared), woken, polling, idle_probe);
-        let run = move || {
-            place(&near, &turn.shared.context.device);
-            turn.run();
-        };
-        let thread = thread::Builder::new().name(name).spawn(run);
-        let thread = thread.map_err(|error| failed("thread", &error))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(pollers)
     }
 }
 
-impl Drop for Poller {
+impl Drop for Pollers {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.queues.wake();
-        let Some(thread) = self.thread.take() else { return };
-        // A sink that drops the NIC does so on this very thread.
-        if thread.thread().id() != thread::current().id() {
-            // A panic of a sink was printed where it happened.
-            let _ = thread.join();
+        for thread in self.threads.drain(..) {
+            // A sink that drops the NIC does so on a thread of it.
+            if thread.thread().id() != thread::current().id() {
+                // A panic of a sink was printed where it happened.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -133,67 +143,73 @@ impl Idle {
 const WAKER: usize = 0;
 const EVENTS: usize = 1;
 const COMPLETIONS: usize = 2;
-/// The descriptor in the place of one that failed: it would always be ready.
-const FAILED: RawFd = -1;
+/// The descriptor in the place of one that is not watched: one that failed would always be ready.
+const ABSENT: RawFd = -1;
+
+/// A completion queue of the thread.
+struct Polled {
+    shard: Arc<Shard>,
+    /// It reports its next completion.
+    is_armed: bool,
+    /// Turns in a row that were left to waiting threads.
+    turns_left: u32,
+}
 
 /// State of the thread.
 struct Turn {
     shared: Arc<Shared>,
+    poller: Arc<PollerShared>,
     woken: File,
     /// The waker, the device's events, the completion channel.
     watched: [libc::pollfd; 3],
     spin: Duration,
     /// Checks for idle lanes.
     rounds: Option<Rounds>,
-    /// Queues armed to report their next completion, by number.
-    armed: Vec<bool>,
+    queues: Vec<Polled>,
+    /// Number of the NIC's queues that were looked through for those of the thread.
+    seen: usize,
     heard: Vec<Heard>,
 }
 
 impl Turn {
-    fn new(
-        shared: Arc<Shared>,
-        woken: File,
-        polling: Polling,
-        idle_probe: Option<Duration>,
-    ) -> Self {
+    fn new(shared: Arc<Shared>, poller: Arc<PollerShared>, woken: File, polling: Polling) -> Self {
         let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let watched = [
-            watch(woken.as_raw_fd()),
-            watch(shared.context.event_descriptor()),
-            watch(shared.queues.channel().descriptor()),
-        ];
+        let watched = [woken.as_raw_fd(), ABSENT, poller.channel.descriptor()].map(watch);
         Self {
             shared,
+            poller,
             woken,
             watched,
             spin: polling.spin(),
-            rounds: idle_probe.map(|interval| Rounds::new(interval, Instant::now())),
-            armed: Vec::new(),
-            heard: Vec::with_capacity(EVENTS_PER_LOOK),
+            rounds: None,
+            queues: Vec::new(),
+            seen: 0,
+            heard: Vec::new(),
         }
+    }
+
+    /// Also handles the device's events and checks for idle lanes.
+    fn with_events(mut self, idle_probe: Option<Duration>) -> Self {
+        self.watched[EVENTS].fd = self.shared.context.event_descriptor();
+        self.rounds = idle_probe.map(|interval| Rounds::new(interval, Instant::now()));
+        self.heard.reserve(EVENTS_PER_LOOK);
+        self
     }
 
     fn run(mut self) {
         let mut idle = Idle::default();
         let (mut looks, mut polled) = (0u32, false);
-        let (mut shards, mut others) = (Vec::new(), Others::default());
         while !self.shared.stopped.load(Ordering::Acquire) {
-            self.shared.queues.refresh(&mut shards);
-            if self.shared.sweeper.leave_to_others(&mut others) {
-                // It takes as long as that many polls.
-                looks += LOOKS_PER_TURN_LEFT;
+            self.find_queues();
+            let (taken, is_left) = self.take_turn();
+            looks += if is_left { PAUSES_PER_TURN_LEFT } else { 1 };
+            if is_left || taken > 0 {
                 idle = Idle::default();
-            } else {
-                looks += 1;
-                if self.sweep() > 0 {
-                    idle = Idle::default();
-                }
             }
             let spins = !idle.is_over(self.spin) && self.shared.has_lanes.load(Ordering::Relaxed);
             if spins != polled {
                 polled = spins;
-                self.shared.polls.store(spins, Ordering::Relaxed);
+                self.poller.polls.store(spins, Ordering::Relaxed);
             }
             if spins && looks < LOOKS_PER_EVENT_LOOK {
                 std::hint::spin_loop();
@@ -201,7 +217,7 @@ impl Turn {
             }
             looks = 0;
             // Armed first, so that a completion after the last poll raises an event.
-            if !spins && (!self.arm(&shards) || self.sweep() > 0) {
+            if !spins && (!self.arm() || self.sweep() > 0) {
                 idle = Idle::default();
                 continue;
             }
@@ -212,6 +228,30 @@ impl Turn {
         }
     }
 
+    fn find_queues(&mut self) {
+        let made = self.shared.queues.made_since(&mut self.seen, self.poller.number);
+        let polled = |shard| Polled { shard, is_armed: false, turns_left: 0 };
+        self.queues.extend(made.into_iter().map(polled));
+    }
+
+    /// Polls the queues, but for those that waiting threads poll; returns the number of
+    /// completions, and whether a queue was left to such threads.
+    fn take_turn(&mut self) -> (usize, bool) {
+        let (mut taken, mut is_left) = (0, false);
+        for Polled { shard, turns_left, .. } in &mut self.queues {
+            match shard.is_left(turns_left) {
+                true => is_left = true,
+                false => taken += shard.sweep(&self.shared),
+            }
+        }
+        if is_left {
+            (0..PAUSES_PER_TURN_LEFT).for_each(|_| std::hint::spin_loop());
+            // The waiting thread may need the processor.
+            thread::yield_now();
+        }
+        (taken, is_left)
+    }
+
     /// Timeout of a wait for an event.
     fn patience(&self) -> Option<Duration> {
         if !self.shared.has_lanes.load(Ordering::Relaxed) {
@@ -220,19 +260,17 @@ impl Turn {
         let until = |rounds: &Rounds| rounds.next_check().saturating_duration_since(Instant::now());
         let patience = self.rounds.as_ref().map(until);
         match self.watched[COMPLETIONS].fd {
-            FAILED => Some(patience.unwrap_or(DEAF_INTERVAL).min(DEAF_INTERVAL)),
+            ABSENT => Some(patience.unwrap_or(DEAF_INTERVAL).min(DEAF_INTERVAL)),
             _ => patience,
         }
     }
 
     /// Arms every queue for its next completion. False after a failure, which was reported.
-    fn arm(&mut self, shards: &[Arc<Shard>]) -> bool {
-        self.armed.resize(shards.len(), false);
-        for (shard, armed) in shards.iter().zip(&mut self.armed) {
-            if *armed {
+    fn arm(&mut self) -> bool {
+        for Polled { shard, is_armed, .. } in &mut self.queues {
+            if std::mem::replace(is_armed, true) {
                 continue;
             }
-            *armed = true;
             if let Err(error) = shard.queue.arm() {
                 self.shared.fail_queue(shard, &error);
                 return false;
@@ -241,9 +279,9 @@ impl Turn {
         true
     }
 
-    /// Polls all queues and returns the number of completions.
+    /// Polls all its queues and returns the number of completions.
     fn sweep(&self) -> usize {
-        self.shared.sweeper.sweep(&self.shared)
+        self.queues.iter().map(|polled| polled.shard.sweep(&self.shared)).sum()
     }
 
     /// Waits for an event and handles it. Returns false if polling fails.
@@ -279,29 +317,30 @@ impl Turn {
         let Self { shared, heard, .. } = self;
         let taken = take_some(heard, || take_event(shared));
         // A completion names the cause of a queue pair's end, and the event says no more than that.
-        self.sweep();
+        for shard in shared.queues.shards() {
+            shard.sweep(shared);
+        }
         for heard in self.heard.drain(..) {
             on_event(&self.shared, heard);
         }
         if let Err(code) = taken {
             self.shared.lose(self.shared.context.failed("ibv_get_async_event", code));
-            self.watched[EVENTS].fd = FAILED;
+            self.watched[EVENTS].fd = ABSENT;
         }
     }
 
     /// Takes the events of the completion channel: one for each queue that was armed.
     fn disarm(&mut self) {
-        let Self { shared, armed, .. } = self;
+        let Self { poller, queues, .. } = self;
         let disarmed = || {
-            let number = usize::try_from(shared.queues.channel().take()?).unwrap_or(usize::MAX);
-            if let Some(armed) = armed.get_mut(number) {
-                *armed = false;
-            }
+            let number = usize::try_from(poller.channel.take()?).unwrap_or(usize::MAX);
+            let of_event = queues.iter_mut().find(|polled| polled.shard.number == number);
+            of_event.into_iter().for_each(|polled| polled.is_armed = false);
             Ok(())
         };
         if let Err(code) = all(disarmed) {
             self.shared.lose(self.shared.context.failed("ibv_get_cq_event", code));
-            self.watched[COMPLETIONS].fd = FAILED;
+            self.watched[COMPLETIONS].fd = ABSENT;
         }
     }
 

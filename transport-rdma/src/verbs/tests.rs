@@ -1,6 +1,8 @@
 //! Lanes over a scripted device: what it keeps, loses and reports late.
 
+use super::completions::Shard;
 use super::scripted::{Device, allocations};
+use super::sweeper::COMPLETIONS_PER_HOLD;
 use super::{DeviceEvent, Nic, NicConfig, NicSink, Registration};
 use crate::Polling;
 use crate::status::FLUSHED;
@@ -154,14 +156,15 @@ fn first_look_takes_completions_of_a_sleeping_nic() {
     let site = Site::new(|config| config.idle_probe = None);
     site.device.holds.store(true, Ordering::Relaxed);
     site.connect(LANE, 1);
-    let pair = site.device.queue_pairs()[0];
+    let (pair, handle) = (site.device.queue_pairs()[0], site.nic.handle(LANE).unwrap());
     let deadline = Instant::now() + PATIENCE;
     // The NIC's thread looks a few times after a creation, and then sleeps: nothing is signalled.
     for round in 1..=64 {
         site.post(LANE, 1);
         site.device.complete(pair, 0);
         while site.told().ends.len() < round && Instant::now() < deadline {
-            site.nic.take_completions();
+            assert!(!handle.is_polled(), "it waits for events");
+            handle.take_completions();
         }
         assert_eq!(site.told().ends.len(), round);
     }
@@ -351,16 +354,55 @@ fn waiting_thread_takes_completions() {
     site.wait("the event", |told| told.events.len() == 1);
     site.post(LANE, 3);
     let is_over = || site.told().ends.len() == 3;
-    site.nic.attend(Duration::ZERO, &mut || unreachable!("no look"));
+    let (shard, shared) = (site.shard(LANE), &site.nic.shared);
+    shard.busy_poll(shared, Duration::ZERO, &mut || unreachable!("no look"));
     assert!(!is_over(), "the NIC's own thread is held");
-    site.nic.attend(PATIENCE, &mut || is_over());
+    shard.busy_poll(shared, PATIENCE, &mut || is_over());
     assert!(is_over());
     let begun = Instant::now();
-    site.nic.attend(limit, &mut || false);
+    shard.busy_poll(shared, limit, &mut || false);
     assert!(begun.elapsed() >= limit && begun.elapsed() < PATIENCE);
     drop(stalled);
     site.post(LANE, 1);
     site.wait("a completion that nobody waits for", |told| told.ends.len() == 4);
+}
+
+/// A waiting thread holds the queue for some completions and no more, so that another's lane is not
+/// delayed for long.
+#[test]
+fn queue_is_held_for_few_completions() {
+    let site = Site::new(|config| config.polling = Polling::Busy);
+    site.device.holds.store(true, Ordering::Relaxed);
+    site.connect(LANE, 2);
+    let stalled = site.told.stall.lock();
+    site.device.raise(LID_CHANGE, std::ptr::without_provenance_mut(1));
+    site.wait("the event", |told| told.events.len() == 1);
+    let all = 3 * COMPLETIONS_PER_HOLD;
+    site.post(LANE, all as u64);
+    site.device.queue_pairs().into_iter().for_each(|pair| site.device.complete(pair, 0));
+    let handle = site.nic.handle(LANE).unwrap();
+    for expected in [1, 2, 3, 3].map(|holds| holds * COMPLETIONS_PER_HOLD) {
+        handle.take_completions();
+        assert_eq!(site.told().ends.len(), expected);
+    }
+    drop(stalled);
+}
+
+/// Each poller has queues of its own: a thread that holds one delays no lane of another.
+#[test]
+fn pollers_share_no_lock() {
+    let site = Site::new(|config| (config.polling, config.pollers) = (Polling::Busy, 2));
+    let lanes = [LANE, NEXT, Lifecycle(9), Lifecycle(10)];
+    lanes.iter().for_each(|lane| site.connect(*lane, 1));
+    assert_eq!(lanes.map(|lane| site.shard(lane).poller.number), [0, 1, 0, 1]);
+    let shard = site.shard(LANE);
+    let held = shard.sweep.lock();
+    site.post(LANE, 1);
+    site.post(NEXT, 1);
+    site.wait("the other lane's slice", |told| told.ends.len() == 1);
+    assert_eq!(site.told().ends, [(NEXT, CompletionStatus::Done)]);
+    drop(held);
+    site.wait("the held lane's slice", |told| told.ends.len() == 2);
 }
 
 /// Posting and completing allocate nothing but the growth of buffers, on one lane or on many.
@@ -513,6 +555,10 @@ impl Site {
 
     fn post(&self, lane: Lifecycle, count: u64) {
         self.nic.post(lane, &mut self.postings(count));
+    }
+
+    fn shard(&self, lane: Lifecycle) -> Arc<Shard> {
+        self.nic.shared.lane(lane).unwrap().shard.clone()
     }
 
     fn told(&self) -> Told {

@@ -54,6 +54,31 @@ fn completions_come_however_they_are_waited_for() {
     }
 }
 
+/// Lanes are spread over the queues of several pollers, of which each reports its own.
+#[test]
+fn completions_come_from_several_pollers() {
+    const LANES: u64 = 4;
+    for polling in [Polling::Event, Polling::Busy] {
+        let polled = |name| NicConfig { polling, pollers: 2, ..config(name) };
+        let (one, other) = (Site::new(polled("rxe0")), Site::new(polled("rxe1")));
+        for lane in (0..LANES).map(Lifecycle) {
+            connect_lane(&one, &other, lane, 2);
+        }
+        assert_eq!(one.nic.load().completion_entries_made, 2 * 16_384, "a queue of each poller");
+        for round in 1..=3 {
+            one.told.forget();
+            for lane in (0..LANES).map(Lifecycle) {
+                let slice = round * LANES + lane.0;
+                let posting = one.posting(&other, slice, Direction::Write, 0, 4096);
+                one.nic.post(lane, &mut vec![posting]);
+            }
+            let ends = one.told.ends(LANES as usize);
+            assert!(ends.iter().all(|end| *end == CompletionStatus::Done), "{polling:?}");
+        }
+        assert_eq!(one.told.failures(), []);
+    }
+}
+
 #[test]
 fn completions_of_lanes_that_share_a_queue_go_to_their_own() {
     const LANES: u64 = 8;

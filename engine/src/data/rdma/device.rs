@@ -249,6 +249,7 @@ fn config(
         timeout_exponent: options.timeout_exponent.unwrap_or(default.timeout_exponent),
         retries: options.retries.unwrap_or(default.retries),
         polling: options.polling.unwrap_or(default.polling),
+        pollers: options.pollers,
         queue_pairs_per_lane: options.queue_pairs.unwrap_or(default.queue_pairs_per_lane),
         places_thread: options.places_threads,
         pooled_lanes: options.pooled_lanes,

@@ -299,10 +299,6 @@ impl<N: Net> DataPath for Lanes<N> {
         }
     }
 
-    fn take_completions(&self, lane: Lifecycle) {
-        self.choice.rdma.take_completions(lane);
-    }
-
     fn request_poll(&self, lane: Lifecycle) {
         if let Some(tcp) = &self.choice.tcp {
             tcp.request_poll(lane);

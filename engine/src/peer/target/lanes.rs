@@ -2,7 +2,7 @@
 
 use super::{Batch, LaneStatus, RequestSpan, State, Target, closed};
 use crate::command::Command;
-use crate::data::transport::RegionPair;
+use crate::data::transport::{RegionPair, RequestRegions};
 use crate::observe::count;
 use crate::observe::meters::NicPair;
 use crate::peer::near::Near;
@@ -15,7 +15,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{Duration, Instant, Lifecycle, NicPath};
 use handfast_trace::Edge;
-use handfast_transport::{Completion, LaneHandle, TransportKind};
+use handfast_transport::{Completion, DataPath, LaneHandle, TransportKind};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -32,6 +32,25 @@ pub(super) struct Lane {
     pub(super) handle: Option<Arc<dyn LaneHandle>>,
     /// Time of its last completion, or of the first posting after that.
     answered: Instant,
+}
+
+/// An established lane, as waiters poll it.
+pub(super) struct PolledLane {
+    pub(super) lifecycle: Lifecycle,
+    handle: Option<Arc<dyn LaneHandle>>,
+}
+
+impl PolledLane {
+    pub(super) fn handle(&self) -> Option<&Arc<dyn LaneHandle>> {
+        self.handle.as_ref()
+    }
+
+    pub(super) fn busy_poll(&self, data_path: &dyn DataPath, is_done: &mut dyn FnMut() -> bool) {
+        match &self.handle {
+            Some(handle) => handle.busy_poll(is_done),
+            None => data_path.busy_poll(self.lifecycle, is_done),
+        }
+    }
 }
 
 /// Properties of a new lane.
@@ -56,11 +75,18 @@ impl State {
         let mut affinities = std::mem::take(&mut self.affinities);
         affinities.clear();
         let Some(near) = &mut self.near else { return affinities };
-        affinities.extend(pieces.iter().map(|piece| {
-            piece.ends.as_ref().map_or(Affinity::ANY, |RegionPair { local, remote }| {
+        let mut pair = None;
+        affinities.extend(pieces.iter().rev().map(|piece| {
+            match &piece.regions {
+                RequestRegions::Own(own) => pair = Some(own),
+                RequestRegions::Next => {}
+                RequestRegions::None | RequestRegions::OfSlot(_) => return Affinity::ANY,
+            }
+            pair.map_or(Affinity::ANY, |RegionPair { local, remote }| {
                 near.affinity(&local.place(&piece.span), &remote.place(piece.remote.address))
             })
         }));
+        affinities.reverse();
         affinities
     }
 
@@ -106,6 +132,13 @@ impl State {
         let pair = self.meters.as_ref()?.pairs.of(ours, theirs)?;
         count(&pair.lanes);
         Some(pair)
+    }
+
+    /// Updates the lanes that waiters poll.
+    fn set_polled(&mut self) {
+        let polled =
+            |lane: &Lane| PolledLane { lifecycle: lane.lifecycle, handle: lane.handle.clone() };
+        self.polled = self.lanes.iter().map(polled).collect();
     }
 
     /// Returns the place of a lane.
@@ -225,6 +258,7 @@ impl Target {
                 answered: now,
             };
             state.lanes.insert(place, lane);
+            state.set_polled();
             state.machine.handle_lane_up(now, lifecycle, path, depth);
         });
         if awaited {
@@ -255,6 +289,7 @@ impl Target {
         self.update(|state, now| {
             state.count_moved();
             state.lanes.retain(|known| known.lifecycle != lane);
+            state.set_polled();
             state.has_pairs = state.lanes.iter().any(|lane| lane.pair.is_some());
             self.doubt_unpublished(state);
             state.machine.handle_lane_down(now, lane);

@@ -4,10 +4,10 @@ use super::*;
 use crate::api::transfer::Transfer;
 use crate::error::{Cause, Error};
 use crate::time::TokioClock;
-use handfast_core::NodeName;
 use handfast_core::policy::{FailureClass, RailPlan};
 use handfast_core::transfer::Remote;
 use handfast_core::wire::DeviceDescriptor;
+use handfast_core::{Lifecycle, NodeName};
 use handfast_transport::{CompletionStatus, Memory, Sent, Step};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -141,7 +141,12 @@ impl Story {
     fn write(&self, bytes: usize) -> Transfer {
         let span = Memory::zeroed(bytes).unwrap().whole();
         let remote = RemoteSpan { key: 1, address: 4_096 };
-        let piece = RequestSpan { direction: Direction::Write, span, remote, ends: None };
+        let piece = RequestSpan {
+            direction: Direction::Write,
+            span,
+            remote,
+            regions: RequestRegions::None,
+        };
         let (batch, report) = self.target.submit(vec![piece], None).unwrap();
         Transfer::new(self.target.clone(), batch, report, None)
     }
