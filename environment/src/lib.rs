@@ -697,10 +697,14 @@ mod tests {
         assert_eq!(of(&[(REDIS_USER, "ann")]).unwrap().redis_credentials().user, None);
         for value in ["256", "-1", "x"] {
             let wrong = of(&[(REDIS_DATABASE, value)]).err().unwrap();
-            assert!(wrong.contains("must be 0 to 255"), "{wrong}");
+            assert!(wrong.to_string().contains("must be 0 to 255"), "{wrong}");
         }
         let long = "x".repeat(PASSWORD_BYTES_MAX + 1);
         let wrong = of(&[(REDIS_PASSWORD, &long)]).err().unwrap();
-        assert!(wrong.contains("a password of 1 to 512 bytes") && !wrong.contains("xx"), "{wrong}");
+        assert!(
+            wrong.to_string().contains("a password of 1 to 512 bytes")
+                && !wrong.to_string().contains("xx"),
+            "{wrong}"
+        );
     }
 }

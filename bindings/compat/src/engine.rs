@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::future::ready;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 /// Time that [`TransferEngine::unregister`] waits for transfers that use the memory.
