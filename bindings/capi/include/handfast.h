@@ -126,7 +126,7 @@
 // No limit of time.
 #define HANDFAST_FOREVER UINT64_MAX
 
-// How an engine starts. Fields that are 0 or NULL have their defaults. A program sets size to
+// Options of an engine. Fields that are 0 or NULL have their defaults. A program sets size to
 // sizeof(handfast_options); a library with more fields takes the defaults for them, and one with
 // fewer refuses fields that it does not know.
 typedef struct handfast_options {
@@ -190,7 +190,7 @@ typedef struct handfast_error {
     // The state of the peer's memory: HANDFAST_UNTOUCHED, HANDFAST_FENCED or
     // HANDFAST_INDETERMINATE.
     int32_t remote;
-    // What failed, such as "connecting".
+    // The step that failed, such as "connecting".
     const char *stage;
     // The cause in a word, such as "peer-lost".
     const char *cause;

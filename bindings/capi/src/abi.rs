@@ -70,7 +70,7 @@ pub const HANDFAST_INDETERMINATE: i32 = 2;
 /// No limit of time.
 pub const HANDFAST_FOREVER: u64 = u64::MAX;
 
-/// How an engine starts. Fields that are 0 or NULL have their defaults. A program sets size to
+/// Options of an engine. Fields that are 0 or NULL have their defaults. A program sets size to
 /// sizeof(handfast_options); a library with more fields takes the defaults for them, and one with
 /// fewer refuses fields that it does not know.
 #[repr(C)]
@@ -133,7 +133,7 @@ pub struct ErrorRecord {
     /// The state of the peer's memory: HANDFAST_UNTOUCHED, HANDFAST_FENCED or
     /// HANDFAST_INDETERMINATE.
     pub remote: i32,
-    /// What failed, such as "connecting".
+    /// The step that failed, such as "connecting".
     pub stage: *const c_char,
     /// The cause in a word, such as "peer-lost".
     pub cause: *const c_char,

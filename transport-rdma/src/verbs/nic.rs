@@ -529,7 +529,7 @@ fn place_of(context: &Context, config: &NicConfig) -> Result<(Place, u16), Verbs
     Ok((Place { port: number, key_index }, port.lid))
 }
 
-/// What the pollers share with other threads, and the descriptors that wake them.
+/// The state that the pollers share with other threads, and the descriptors that wake them.
 fn pollers(
     context: &Arc<Context>,
     count: usize,

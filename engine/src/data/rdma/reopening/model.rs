@@ -254,7 +254,7 @@ impl World {
         pause
     }
 
-    /// What follows depends on nothing else.
+    /// The future depends on nothing else.
     fn key(&self) -> Key {
         let since = |since: u64| (self.now - since).min(STEADY);
         let of = |(place, (expected, pauses)): (usize, &(Expected, usize))| {

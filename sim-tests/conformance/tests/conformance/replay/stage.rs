@@ -288,7 +288,7 @@ impl Stage {
             self.run(&format!("release call {} {call} {code} at {place}", device(site)));
         }
         until("the end of a stalled operation", || running.thread.is_finished());
-        // Nobody is told.
+        // The result goes to nobody.
         drop(running.thread.join().unwrap());
     }
 
