@@ -28,7 +28,7 @@ impl<'a> Ports<'a> {
             let port = first + (std::process::id() + self.tried) % count;
             self.tried += 1;
             let port = u16::try_from(port).unwrap_or(u16::MAX);
-            if TcpListener::bind(format!("{}:{port}", self.host)).is_ok() {
+            if self.is_free(port) {
                 return Ok(port);
             }
         }
@@ -40,6 +40,13 @@ impl<'a> Ports<'a> {
             self.host
         );
         Err(Invalid(text))
+    }
+}
+
+impl Ports<'_> {
+    /// Returns whether the port is free at this moment.
+    pub fn is_free(&self, port: u16) -> bool {
+        TcpListener::bind(format!("{}:{port}", self.host)).is_ok()
     }
 }
 

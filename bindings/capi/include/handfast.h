@@ -135,7 +135,7 @@ typedef struct handfast_options {
     // HOST or HOST:PORT; required. Peers reach the engine at this host, at a port that the system
     // chooses. With a metadata store it is also the engine's name.
     const char *name;
-    // The metadata store, such as "http://HOST:PORT/metadata" or "etcd://HOST:PORT". Default:
+    // The metadata store, such as "etcd://HOST:PORT" or "redis://HOST:PORT/0". Default:
     // none, peers are found by address.
     const char *metadata;
     // "tcp", "rdma", or "auto": RDMA where both sides have it. Default: "tcp".

@@ -81,7 +81,7 @@ pub struct Options {
     /// HOST or HOST:PORT; required. Peers reach the engine at this host, at a port that the system
     /// chooses. With a metadata store it is also the engine's name.
     pub name: *const c_char,
-    /// The metadata store, such as "http://HOST:PORT/metadata" or "etcd://HOST:PORT". Default:
+    /// The metadata store, such as "etcd://HOST:PORT" or "redis://HOST:PORT/0". Default:
     /// none, peers are found by address.
     pub metadata: *const c_char,
     /// "tcp", "rdma", or "auto": RDMA where both sides have it. Default: "tcp".

@@ -83,7 +83,7 @@ impl TransferEngine {
     pub fn start(options: &Options) -> Result<Self, Failure> {
         let runtime = runtime()?;
         let process = Process::this();
-        let started = at_ports(options.ports()?, async |port, data_port| {
+        let started = at_ports(options.ports()?, options.wants_ports(), async |port, data_port| {
             start_at(options, port, data_port).await
         });
         let engine = outside(runtime, started)??;
@@ -586,8 +586,12 @@ impl Inner {
                 Err(failure) => {
                     let has_writes = shares.iter().any(Share::has_writes);
                     let (_, ended) = settle(transfers, has_writes, ready(())).await;
-                    let remote = ended.err().map_or(Remote::Untouched, |it| it.remote());
-                    return Err(failure.with_remote(remote));
+                    let Err(ended) = ended else {
+                        return Err(failure.with_remote(Remote::Untouched));
+                    };
+                    // A device still uses the memory, which says more than the refusal.
+                    let is_kept = matches!(ended.cause(), Cause::Kept);
+                    return Err(if is_kept { ended } else { failure.with_remote(ended.remote()) });
                 }
             }
         }
@@ -627,19 +631,31 @@ impl Inner {
 /// Starts an engine at a port of the range in the environment, if it has one. Another program may
 /// take a port between its choice and its use; then another one is chosen.
 async fn at_ports<T>(
-    mut ports: Option<Ports<'_>>,
+    ports: Option<Ports<'_>>,
+    (wants_port, wants_data_port): (bool, bool),
     mut start: impl AsyncFnMut(Option<u16>, Option<u16>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let mut tries = 0;
-    loop {
-        let mut take = || ports.as_mut().map(Ports::take).transpose();
-        let (port, data_port) = (take()?, take()?);
-        tries += 1;
+    let Some(mut ports) = ports else { return start(None, None).await };
+    let mut last = None;
+    for _ in 0..PORT_TRIES_MAX {
+        let port = match wants_port.then(|| ports.take()).transpose() {
+            Ok(port) => port,
+            Err(error) => return Err(last.unwrap_or_else(|| error.into())),
+        };
+        // A range of one port has none left for data, which then has any.
+        let data_port = wants_data_port.then(|| ports.take().ok()).flatten();
         match start(port, data_port).await {
-            Err(failure) if port.is_some() && tries < PORT_TRIES_MAX && is_of_port(&failure) => {}
+            Err(failure) if is_of_port(&failure) => {
+                let is_taken = |port: u16| !ports.is_free(port);
+                if !port.is_some_and(is_taken) && !data_port.is_some_and(is_taken) {
+                    return Err(failure);
+                }
+                last = Some(failure);
+            }
             started => return started,
         }
     }
+    Err(last.unwrap_or_else(|| Failure::argument("no port was tried")))
 }
 
 fn is_of_port(failure: &Failure) -> bool {
@@ -717,30 +733,39 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A port that another program takes before its use costs one try of those allowed.
+    /// A port that another program takes before its use costs one try; a failure for another
+    /// address is the result at once.
     #[test]
     fn port_that_is_taken_before_its_use_is_left() {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let held = taken.local_addr().unwrap().port();
         let options = Options::of_mooncake("127.0.0.1", "P2PHANDSHAKE", "tcp", "").unwrap();
-        let ports = || Some(Ports::new("127.0.0.1", 20_000..=23_000));
-        let tried = |taken_times: usize| {
-            let mut tried = Vec::new();
-            let started = at_ports(ports(), async |port, _| {
-                tried.push(port.unwrap());
-                match tried.len() > taken_times {
-                    true => Ok(()),
-                    false => start_at(&options, Some(held), None).await.map(drop),
+        let first = 20_000 + (std::process::id() % 100) as u16 * 30;
+        let started = |taken_times: usize, at_chosen: bool| {
+            let (mut tried, mut taken) = (0, Vec::new());
+            let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
+            let ports = Some(Ports::new("127.0.0.1", first..=first + 9));
+            let started = at_ports(ports, (true, false), async |port, _| {
+                tried += 1;
+                if tried > taken_times {
+                    return Ok(());
                 }
+                let chosen = format!("127.0.0.1:{}", port.unwrap());
+                let listener = match at_chosen {
+                    true => TcpListener::bind(chosen).unwrap(),
+                    false => elsewhere.try_clone().unwrap(),
+                };
+                let port = listener.local_addr().unwrap().port();
+                taken.push(listener);
+                start_at(&options, Some(port), None).await.map(drop)
             });
-            let started = outside(runtime().unwrap(), started).unwrap();
-            tried.dedup();
-            (started, tried.len())
+            (outside(runtime().unwrap(), started).unwrap(), tried)
         };
-        assert!(matches!(tried(0), (Ok(()), 1)));
-        assert!(matches!(tried(2), (Ok(()), 3)));
-        let (failed, tries) = tried(PORT_TRIES_MAX);
+        assert!(matches!(started(0, true), (Ok(()), 1)));
+        assert!(matches!(started(2, true), (Ok(()), 3)));
+        let (failed, tries) = started(usize::MAX, true);
         assert!(is_of_port(&failed.unwrap_err()));
-        assert_eq!(tries, PORT_TRIES_MAX);
+        assert!((1..=10).contains(&tries), "as many as are free: {tries}");
+        let (failed, tries) = started(usize::MAX, false);
+        assert!(is_of_port(&failed.unwrap_err()));
+        assert_eq!(tries, 1);
     }
 }

@@ -84,6 +84,7 @@ impl Options {
     ) -> Result<Self, Failure> {
         let environment = Environment::read_without_empty()?;
         let transport = choice("the transport", transport)?;
+        let transport = if environment.forces_tcp() { TransportChoice::Tcp } else { transport };
         Self::with_transport(local_name, metadata, transport, devices, environment)
     }
 
@@ -125,6 +126,11 @@ impl Options {
     pub(crate) fn ports(&self) -> Result<Option<Ports<'_>>, Failure> {
         let (range, host) = (self.environment.ports()?, self.listen.rsplit_once(':'));
         Ok(range.zip(host).map(|(range, (host, _))| Ports::new(host, range)))
+    }
+
+    /// Whether the engine chooses its port, and whether it has a port for data that it chooses.
+    pub(crate) fn wants_ports(&self) -> (bool, bool) {
+        (self.listen.ends_with(":0"), self.transport != TransportChoice::Rdma)
     }
 
     /// The listening address, with this port if one was chosen and none is given.

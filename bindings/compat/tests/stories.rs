@@ -462,6 +462,7 @@ fn ports_are_those_of_the_environment() {
     let first = 18_000 + (std::process::id() % 400) as u16 * 20;
     let port = start(first, first + 19).unwrap();
     assert!((first..first + 20).contains(&port), "{port}");
+    assert_eq!(start(port, port).unwrap(), port, "one port is enough");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let held = taken.local_addr().unwrap().port();
     let refused = start(held, held).unwrap_err();

@@ -281,10 +281,10 @@ impl Rails {
         }
     }
 
-    /// Opens a closed or paused rail regardless of its failures: a lane over it is the proof that
+    /// Opens a rail that is closed, paused or refused an access, regardless of its failures: a lane over it is the proof that
     /// nothing posted before can land (rule H12).
     pub fn handle_fence_demand(&mut self, path: &NicPath) {
-        let idle = |state| matches!(state, State::Closed | State::Paused { .. });
+        let idle = |state| matches!(state, State::Closed | State::Paused { .. } | State::Refused);
         if let Some(rail) = self.find(path).filter(|rail| idle(rail.state)) {
             rail.state = State::Opening;
             self.outputs.push_back(RailOutput::Open(path.clone()));
@@ -374,7 +374,9 @@ impl Rails {
             State::Probing(_) | State::Up { .. } => true,
             State::Closed | State::Paused { .. } | State::Out | State::Refused => false,
         };
-        let any = self.all().any(tries);
+        // One that refused an access works, unless the peer's process takes no calls.
+        let refused = blamed && self.rails.iter().any(|rail| rail.state == State::Refused);
+        let any = refused || self.all().any(tries);
         // A process that takes no calls is not reached over TCP either.
         let tcp_left = self.tcp.as_ref().is_some_and(|tcp| tcp.state == State::Closed) && blamed;
         match any || tcp_left {

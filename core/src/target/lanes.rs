@@ -127,7 +127,16 @@ impl Target {
             rails.handle_lane_down(now, lane, Some(&cause).filter(|_| failed));
         }
         match self.rails.as_ref().map(|rails| rails.stance(&path)) {
-            Some(RailStance::GivenUp) => self.lose_fences(now, &path, &cause),
+            Some(RailStance::GivenUp) => {
+                let is_refused = FailureClass::of(&cause) == FailureClass::Protection;
+                match &mut self.rails {
+                    // Batches wait for the proof of this rail, which works.
+                    Some(rails) if is_refused && self.transfers.owes_fence(lane) => {
+                        rails.handle_fence_demand(&path);
+                    }
+                    _ => self.lose_fences(now, &path, &cause),
+                }
+            }
             Some(RailStance::Pursued) => {}
             // The peer's choice: this side has no demand for it, and it may owe a proof.
             _ if path != self.config.path && used && self.is_busy() && !self.has_ended() => {
@@ -149,11 +158,12 @@ impl Target {
 
     /// A lane that was asked for cannot be had. Without others that may be had the peer is lost.
     ///
-    /// If a lane in use ends for a refused access, the batch with that access has failed. What waits
-    /// has other accesses, and asks for a lane again.
+    /// If the cause is a refused access on a lane in use, the batch with that access has failed. What
+    /// waits has other accesses, and asks for a lane again.
     pub fn handle_open_failed(&mut self, now: Instant, path: &NicPath, cause: &TransportError) {
         let Some(rails) = &mut self.rails else {
-            if self.transfers.has_waiting() && self.ends_for_refused_access(path) {
+            let is_refused = FailureClass::of(cause) == FailureClass::Protection;
+            if is_refused && self.transfers.has_waiting() && self.ends_for_refused_access(path) {
                 return self.outputs.push_back(TargetOutput::Open(path.clone()));
             }
             return self.handle_peer_lost(now, cause.clone());

@@ -10,6 +10,7 @@ use crate::transfer::{
     RemoteSpan, Request, RequestStatus, Sent,
 };
 use crate::transport::Side;
+use alloc::vec;
 use alloc::vec::Vec;
 
 const FIRST: Lifecycle = Lifecycle(1);
@@ -351,6 +352,40 @@ fn refused_access_fails_no_other_batch() {
             assert_eq!(story.report().outcome, BatchOutcome::Success);
         }
     }
+}
+
+/// Another failure than the refused access loses the peer, also while the lane is not gone: nothing is
+/// asked for in a circle.
+#[test]
+fn failed_opening_after_a_refused_access_loses_the_peer() {
+    let refused = error(Side::Protection, "completion");
+    let mut story = Story::with_one_path();
+    story.write(10);
+    story.write(10);
+    let posted = story.posted();
+    story.ended(posted[0], CompletionStatus::Refused(refused.clone()));
+    story.report();
+    story.target.handle_lane_ending(FIRST, refused.clone(), true);
+    story.ended(posted[1], CompletionStatus::Failed(silent()));
+    let path = story.paths[0].clone();
+    story.target.handle_open_failed(NOW, &path, &refused);
+    story.drain();
+    story.target.handle_open_failed(NOW, &path, &device_gone());
+    assert_eq!(story.opened(), []);
+    assert!(matches!(story.report().outcome, BatchOutcome::Failed(Cause::PeerLost(_))));
+}
+
+/// A write of which a slice was flushed by another batch's refused access has its proof from the
+/// rail's next lane.
+#[test]
+fn refused_access_leaves_the_proofs_of_its_rail() {
+    let refused = error(Side::Protection, "completion");
+    let mut story = Story::with_rails();
+    story.write_of_which_a_slice_moved();
+    story.down(FIRST, refused);
+    assert_eq!((story.opened(), story.fences_lost()), (vec![story.paths[0].clone()], 0));
+    story.up(Lifecycle(3), 0);
+    assert_eq!(story.report().outcome, BatchOutcome::Success);
 }
 
 /// A protection error of a lane that never carried bytes fails all that waits.

@@ -274,6 +274,20 @@ fn refused_accesses_leave_no_peer_without_rails() {
     }
 }
 
+/// A rail that cannot be opened does not lose the peer whose other rail refused an access.
+#[test]
+fn refused_access_is_no_failed_rail() {
+    let mut rails = rails(2, false);
+    rails.handle_demand();
+    outputs(&mut rails);
+    rails.handle_lane_up(at(0), &plan(0).path, Lifecycle(1));
+    rails.handle_busy(true);
+    rails.handle_lane_down(at(1), Lifecycle(1), Some(&error(Side::Protection, "completion")));
+    assert_eq!(outputs(&mut rails), []);
+    rails.handle_open_failed(at(1), &plan(1).path, &cut());
+    assert_eq!(outputs(&mut rails), [open(0)]);
+}
+
 /// Every NIC of the side with more has a rail, and NICs of one name are paired.
 #[test]
 fn every_nic_of_the_larger_side_has_a_rail() {
