@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::tuning::Tuning;
 use crate::{cure, files, output};
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 use handfast::metadata::MetadataOptions;
 use handfast::rdma::RdmaOptions;
@@ -12,6 +13,7 @@ use handfast_environment::Environment;
 use handfast_metadata::{Credentials, Source, TlsFiles};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::net::IpAddr;
@@ -46,13 +48,34 @@ pub(crate) struct LaneOptions {
     /// http[s]://HOST:PORT/PATH, etcd://HOST:PORT[,HOST:PORT], with https:// before each
     /// endpoint for TLS, or redis[s]://[USER:PASSWORD@]HOST[:PORT][/DATABASE]; ETCDCTL_USER has
     /// the name and password for an etcd, MC_REDIS_USERNAME and MC_REDIS_PASSWORD for a Redis
-    #[arg(long, value_name = "STORE", default_value = "p2p")]
+    #[arg(long, value_name = "STORE", default_value = "p2p", value_parser = StoreParser)]
     pub(crate) metadata: Source,
     #[command(flatten)]
     pub(crate) certificates: Certificates,
     /// Data port for nodes of another engine; 0 for any.
     #[arg(skip)]
     pub(crate) data_port: u16,
+}
+
+/// Reads a metadata store. The error omits the value, which may have a password.
+#[derive(Clone)]
+struct StoreParser;
+
+impl TypedValueParser for StoreParser {
+    type Value = Source;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Source, clap::Error> {
+        let parsed = value.to_string_lossy().parse();
+        parsed.map_err(|error: handfast_metadata::SourceError| {
+            let text = format!("invalid value for '--metadata <STORE>': {error}\n");
+            clap::Error::raw(clap::error::ErrorKind::ValueValidation, text).with_cmd(command)
+        })
+    }
 }
 
 /// Certificates for a metadata store.

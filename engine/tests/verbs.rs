@@ -222,7 +222,9 @@ fn closed(is_released: bool) -> Error {
     let builder = |device: &str| {
         let devices = vec![device.to_owned()];
         let rdma = RdmaOptions::default().with(|it| it.devices = devices);
-        let timing = EngineTiming::default().with(|it| it.close_timeout = CLOSE_TIMEOUT);
+        // A lane that ends has 15 times as long.
+        let close_timeout = if is_released { 20 * CLOSE_TIMEOUT } else { CLOSE_TIMEOUT };
+        let timing = EngineTiming::default().with(|it| it.close_timeout = close_timeout);
         Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing)
     };
     let ended = runtime.block_on(async {

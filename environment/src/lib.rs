@@ -9,7 +9,7 @@ use handfast::Builder;
 use handfast::metadata::MetadataOptions;
 use handfast::mooncake::{MooncakeOptions, ProtocolVersion};
 use handfast::rdma::{LANE_QUEUE_PAIRS_MAX, PartitionKey, RdmaOptions};
-use handfast_metadata::{Credentials, TlsFiles};
+use handfast_metadata::{Credentials, Source, TlsFiles};
 use known::{WITHOUT_EFFECT, why_without_effect};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -222,12 +222,18 @@ impl Environment {
         Self::of(variables())
     }
 
-    /// Reads the environment. Empty values are no values, except those of switches.
+    /// Reads the environment for an engine with a store, without the variables of other stores.
+    /// Empty values are no values, except those of switches.
     ///
     /// # Errors
     /// A value is malformed.
-    pub fn read_without_empty() -> Result<Self, Invalid> {
-        Self::of(variables().filter(|(name, value)| !value.is_empty() || is_switch(name)))
+    pub fn read_without_empty(store: &Source) -> Result<Self, Invalid> {
+        let is_of_another = |name: &str| {
+            name.starts_with("ETCDCTL_") && !matches!(store, Source::Etcd(_))
+                || name.starts_with("MC_REDIS_") && !matches!(store, Source::Redis(_))
+        };
+        let is_value = |(name, value): &(String, String)| !value.is_empty() || is_switch(name);
+        Self::of(variables().filter(is_value).filter(|(name, _)| !is_of_another(name)))
     }
 
     fn of(all: impl Iterator<Item = (String, String)>) -> Result<Self, Invalid> {

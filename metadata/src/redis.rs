@@ -10,10 +10,11 @@ use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisE
 use limited::Limited;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -56,7 +57,10 @@ pub struct RedisStore {
     host: String,
     port: u16,
     options: RedisOptions,
-    connection: Mutex<Option<MultiplexedConnection>>,
+    /// The connection, with its number.
+    connection: Mutex<Option<(u64, MultiplexedConnection)>>,
+    /// Connections so far.
+    connections: AtomicU64,
 }
 
 impl RedisStore {
@@ -72,30 +76,42 @@ impl RedisStore {
             database: Some(options.database).filter(|database| *database != 0),
         };
         let connection = Mutex::default();
-        Self { name: url.to_string(), host: host.to_owned(), port, options, connection }
+        let connections = AtomicU64::new(0);
+        Self {
+            name: url.to_string(),
+            host: host.to_owned(),
+            port,
+            options,
+            connection,
+            connections,
+        }
     }
 
     async fn ask(&self, operation: StoreOperation, request: &Cmd) -> Result<Value, StoreError> {
         let limit = self.options.timeout;
-        let ended = timeout(limit, self.exchange(request)).await;
+        let used = AtomicU64::new(0);
+        let ended = timeout(limit, self.exchange(request, &used)).await;
         let cause = match ended.unwrap_or(Err(StoreCause::Silent { timeout: limit })) {
             Ok(value) => return Ok(value),
             Err(cause) => cause,
         };
         if !matches!(cause, StoreCause::RedisRefused { .. }) {
-            // The next operation reconnects.
-            self.forget().await;
+            // The next operation reconnects. Another that connects now holds the lock.
+            if let Ok(known) = self.connection.try_lock() {
+                forget(known, used.into_inner());
+            }
         }
         Err(self.failed(operation, cause))
     }
 
-    async fn exchange(&self, request: &Cmd) -> Result<Value, StoreCause> {
-        let (mut connection, is_fresh) = self.connection().await?;
+    /// `used` is set to the number of the connection.
+    async fn exchange(&self, request: &Cmd, used: &AtomicU64) -> Result<Value, StoreCause> {
+        let (mut connection, is_fresh) = self.connection(used).await?;
         match request.query_async(&mut connection).await {
             // A Redis closes idle connections and restarts; every request may be repeated.
             Err(error) if !is_fresh && !is_answer(&error) => {
-                self.forget().await;
-                let (mut connection, _) = self.connection().await?;
+                forget(self.connection.lock().await, used.load(Ordering::Relaxed));
+                let (mut connection, _) = self.connection(used).await?;
                 request.query_async(&mut connection).await
             }
             ended => ended,
@@ -104,9 +120,13 @@ impl RedisStore {
     }
 
     /// Returns the connection, and whether it is new.
-    async fn connection(&self) -> Result<(MultiplexedConnection, bool), StoreCause> {
+    async fn connection(
+        &self,
+        used: &AtomicU64,
+    ) -> Result<(MultiplexedConnection, bool), StoreCause> {
         let mut known = self.connection.lock().await;
-        if let Some(connection) = &*known {
+        if let Some((number, connection)) = &*known {
+            used.store(*number, Ordering::Relaxed);
             return Ok((connection.clone(), false));
         }
         let stream = TcpStream::connect((&*self.host, self.port)).await;
@@ -122,7 +142,9 @@ impl RedisStore {
                 self.authenticated(stream).await?
             }
         };
-        Ok((known.insert(connection).clone(), true))
+        let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        used.store(number, Ordering::Relaxed);
+        Ok((known.insert((number, connection)).1.clone(), true))
     }
 
     /// Authenticates and selects the database.
@@ -154,18 +176,31 @@ impl RedisStore {
         }
         for request in requests {
             let ended = request.query_async::<Value>(&mut connection).await;
-            ended.map_err(|error| cause(&error))?;
+            ended.map_err(|error| self.without_password(cause(&error)))?;
         }
         Ok(connection)
     }
 
-    async fn forget(&self) {
-        *self.connection.lock().await = None;
+    /// A Redis that does not know a command repeats its arguments.
+    fn without_password(&self, cause: StoreCause) -> StoreCause {
+        match (cause, &self.options.user) {
+            (StoreCause::RedisRefused { refusal, text }, Some((_, password)))
+                if !password.is_empty() =>
+            {
+                StoreCause::RedisRefused { refusal, text: text.replace(password, "...") }
+            }
+            (cause, _) => cause,
+        }
     }
 
     fn failed(&self, operation: StoreOperation, cause: StoreCause) -> StoreError {
         StoreError::new(&self.name, operation, cause)
     }
+}
+
+/// Drops the connection with a number.
+fn forget(mut known: MutexGuard<'_, Option<(u64, MultiplexedConnection)>>, used: u64) {
+    known.take_if(|(number, _)| *number == used);
 }
 
 impl Store for RedisStore {

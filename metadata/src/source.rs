@@ -153,17 +153,20 @@ impl FromStr for Source {
     type Err = SourceError;
 
     fn from_str(text: &str) -> Result<Self, SourceError> {
-        let unknown = || SourceError::Unknown(text.to_owned());
+        // Also an unknown store may have a password in its name.
+        let shown =
+            text.rsplit_once('@').map_or(text.to_owned(), |(_, place)| format!("...@{place}"));
+        let unknown = || SourceError::Unknown(shown.clone());
         if text == "P2PHANDSHAKE" || text == "p2p" {
             return Ok(Self::Peers);
         }
         let (scheme, rest) = text.split_once("://").unwrap_or(("etcd", text));
         match scheme {
             "http" | "https" if rest.is_empty() || rest.starts_with('/') => {
-                Err(SourceError::NoHost(text.to_owned()))
+                Err(SourceError::NoHost(shown))
             }
             "http" | "https" => Ok(Self::Http(text.to_owned())),
-            "etcd" => endpoints(rest, text).map(Self::Etcd),
+            "etcd" => endpoints(rest, &shown).map(Self::Etcd),
             "redis" | "rediss" => RedisUrl::parse(rest, scheme == "rediss").map(Self::Redis),
             _ => Err(unknown()),
         }
@@ -194,6 +197,19 @@ fn endpoints(rest: &str, text: &str) -> Result<Vec<String>, SourceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_show_no_password() {
+        for text in [
+            "valkey://ann:secret@h",
+            "Redis://ann:secret@h",
+            "redis:/ann:secret@h:x",
+            "ann:secret@h",
+        ] {
+            let error = text.parse::<Source>().unwrap_err().to_string();
+            assert!(!error.contains("secret") && error.contains("...@h"), "{error}");
+        }
+    }
 
     #[test]
     fn stores_are_named_as_users_of_mooncake_name_them() {

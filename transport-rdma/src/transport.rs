@@ -188,9 +188,14 @@ impl RdmaTransport {
         let patience = nic.patience();
         let wait =
             patience.saturating_sub(Duration::from_nanos(silence.nanos())).max(WITHDRAWAL_MIN);
+        let completions = nic.completions(lane);
         let (nic, sink) = (Arc::downgrade(&nic), Arc::downgrade(&self.inner.sink));
         self.inner.runtime.spawn(async move {
             tokio::time::sleep(wait).await;
+            // A lane that answers again has the whole time, once.
+            if nic.upgrade().is_some_and(|nic| nic.completions(lane) != completions) {
+                tokio::time::sleep(patience.saturating_sub(wait)).await;
+            }
             let (Some(nic), Some(sink)) = (nic.upgrade(), sink.upgrade()) else { return };
             // The slice may have completed meanwhile.
             if nic.holds(lane, slice) {

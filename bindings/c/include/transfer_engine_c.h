@@ -29,7 +29,7 @@
  *
  * Buffers of failed transfers
  *   When a task is reported as STATUS_FAILED, nothing of the engine reads or writes its local
- *   memory any more.
+ *   memory any more, unless a device keeps it after the engine was destroyed, which the log says.
  */
 #ifndef TRANSFER_ENGINE_C
 #define TRANSFER_ENGINE_C

@@ -30,7 +30,9 @@
  *
  * Buffers of failed transfers
  *   Once a batch has ended, completed or failed, nothing of the library reads or writes its local
- *   memory any more. The remote field of the error is the state of the peer's memory.
+ *   memory any more. HANDFAST_IN_USE of a batch after handfast_engine_close is the exception: a device
+ *   keeps the memory, which must stay until the process ends. The remote field of the error is the
+ *   state of the peer's memory.
  */
 
 
@@ -282,7 +284,8 @@ int32_t handfast_peer_fence(handfast_engine engine, handfast_peer peer);
 
 // Starts requests to a peer as a batch and writes its handle. timeout_ms is the time limit of the
 // batch, 0 for the engine's. Waits for the peer's answer if it has restarted. After a failure
-// nothing was started. A batch is released with handfast_batch_free.
+// nothing is under way; remote of the error tells whether bytes were written. A batch is released
+// with handfast_batch_free.
 //
 // # Safety
 // So many requests can be read; `batch` is NULL or can be written.

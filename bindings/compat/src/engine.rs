@@ -227,7 +227,7 @@ impl TransferEngine {
     /// Starts requests as a batch of their own.
     ///
     /// # Errors
-    /// Nothing was started.
+    /// Nothing is under way; `Failure::remote` tells whether bytes were written.
     pub fn submit(
         &self,
         peer: &str,

@@ -66,9 +66,10 @@ impl Options {
         protocol: &str,
         devices: &str,
     ) -> Result<Self, Failure> {
-        let environment = Environment::read_without_empty()?;
+        let store = store(metadata)?;
+        let environment = Environment::read_without_empty(&store)?;
         let transport = of_protocol(protocol, environment.forces_tcp())?;
-        let options = Self::with_transport(local_name, metadata, transport, devices, environment)?;
+        let options = Self::with_transport(local_name, store, transport, devices, environment)?;
         Ok(Self { is_of_mooncake: true, ..options })
     }
 
@@ -82,23 +83,21 @@ impl Options {
         transport: &str,
         devices: &str,
     ) -> Result<Self, Failure> {
-        let environment = Environment::read_without_empty()?;
+        let store = store(metadata)?;
+        let environment = Environment::read_without_empty(&store)?;
         let transport = choice("the transport", transport)?;
         let transport = if environment.forces_tcp() { TransportChoice::Tcp } else { transport };
-        Self::with_transport(local_name, metadata, transport, devices, environment)
+        Self::with_transport(local_name, store, transport, devices, environment)
     }
 
     fn with_transport(
         local_name: &str,
-        metadata: &str,
+        store: Source,
         transport: TransportChoice,
         devices: &str,
         environment: Environment,
     ) -> Result<Self, Failure> {
         let host = host_of(local_name)?;
-        let store: Source = metadata.parse().map_err(|error| {
-            Failure::argument(format!("the metadata server is invalid: {error}"))
-        })?;
         let name = (store != Source::Peers).then(|| local_name.to_owned());
         let (listen, advertise) = place(environment.advertise().unwrap_or(&host))?;
         let devices = devices.split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -222,6 +221,11 @@ fn of_protocol(protocol: &str, forces_tcp: bool) -> Result<TransportChoice, Fail
             "the protocol '{protocol}' is not supported: use tcp, or rdma, which falls back to tcp"
         ))),
     }
+}
+
+fn store(metadata: &str) -> Result<Source, Failure> {
+    let invalid = |error| Failure::argument(format!("the metadata server is invalid: {error}"));
+    metadata.parse().map_err(invalid)
 }
 
 fn choice(what: &str, transport: &str) -> Result<TransportChoice, Failure> {

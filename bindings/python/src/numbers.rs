@@ -54,7 +54,13 @@ pub(crate) fn read(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Numbers> 
 
 /// Reads the lengths of a call; an integer is the length of every piece.
 pub(crate) fn read_lengths(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Numbers> {
-    match numbers.is_instance_of::<PyInt>() {
+    let is_list = numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>();
+    // Integers of numpy are no `int`; its arrays have a length.
+    let is_one = !is_list
+        && (numbers.is_instance_of::<PyInt>()
+            || numbers.hasattr(intern!(numbers.py(), "__index__"))?
+                && !numbers.hasattr(intern!(numbers.py(), "__len__"))?);
+    match is_one {
         true => one(&name, numbers).map(Numbers::All),
         false => read_each(name, numbers).map(Numbers::Each),
     }

@@ -23,7 +23,9 @@ impl Layout {
             let text = format!("a layout has at most {DIMENSIONS_MAX} dimensions");
             return Err(PyValueError::new_err(text));
         }
-        let count = dimensions.iter().fold(1_usize, |all, (count, _)| all.saturating_mul(*count));
+        let is_empty = dimensions.iter().any(|(count, _)| *count == 0);
+        let all = dimensions.iter().fold(1_usize, |all, (count, _)| all.saturating_mul(*count));
+        let count = if is_empty { 0 } else { all };
         check_count("the layout", count)?;
         let (mut lowest, mut highest) = (i128::from(first), i128::from(first));
         for (count, stride) in dimensions.iter().filter(|_| count > 0) {
@@ -40,13 +42,19 @@ impl Layout {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.dimensions.iter().map(|(count, _)| count).product()
+        // With an empty dimension the others are not bounded.
+        match self.dimensions.iter().any(|(count, _)| *count == 0) {
+            true => 0,
+            false => self.dimensions.iter().map(|(count, _)| count).product(),
+        }
     }
 
     /// The places, in order.
     pub(crate) fn addresses(&self) -> Vec<u64> {
         let mut addresses = Vec::with_capacity(self.count());
-        fill(&mut addresses, self.first, &self.dimensions);
+        if self.count() > 0 {
+            fill(&mut addresses, self.first, &self.dimensions);
+        }
         addresses
     }
 }

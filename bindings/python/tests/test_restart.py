@@ -49,7 +49,8 @@ class Restart(unittest.TestCase):
             owner.process.kill()
             load.wait()
             for failed, error in load.failed:
-                self.assertLess(failed - killed, 1, error)
+                # A quiet machine takes 0.3 s; the limit of the transfer is 30 s.
+                self.assertLess(failed - killed, 5, error)
                 self.assertIsInstance(error, handfast.PeerLost)
             owner = self.replaced(owner, port)
             self.write(owner, 1000)

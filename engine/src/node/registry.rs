@@ -69,6 +69,8 @@ impl LaneTable {
 
 /// Interval of the tries to retire a lane after a close.
 const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
+/// Its maximum, reached by doubling.
+const RETIRE_INTERVAL_MAX: Duration = Duration::from_millis(1_600);
 
 /// Ends everything that remains once the driver has exited, after a close or because its runtime
 /// ended. Lanes refer to targets and targets to lanes, so neither would ever be freed otherwise;
@@ -117,9 +119,14 @@ async fn end_lane(
     clock: Arc<dyn Clock>,
     lane: Lifecycle,
 ) -> Lifecycle {
+    let mut pause = RETIRE_INTERVAL;
     while let Err(error) = transport.retire(lane).await {
-        tracing::warn!(?lane, %error, "retiring a lane failed after the close");
-        clock.sleep_until(clock.now() + RETIRE_INTERVAL).await;
+        match pause == RETIRE_INTERVAL {
+            true => tracing::warn!(?lane, %error, "retiring a lane failed after the close"),
+            false => tracing::debug!(?lane, %error, "retiring a lane failed again"),
+        }
+        clock.sleep_until(clock.now() + pause).await;
+        pause = pause.doubled(1).min(RETIRE_INTERVAL_MAX);
     }
     lane
 }

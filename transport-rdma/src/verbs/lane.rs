@@ -84,6 +84,8 @@ struct State {
     probe_failed: Option<VerbsError>,
     /// Something was posted or completed since the last check for idle lanes.
     active: bool,
+    /// Completions so far.
+    completions: u64,
 }
 
 impl State {
@@ -189,6 +191,7 @@ impl Lane {
             probed: None,
             probe_failed: None,
             active: true,
+            completions: 0,
         };
         Self {
             lifecycle,
@@ -389,6 +392,10 @@ impl Lane {
     }
 
     /// Returns whether the device has the slice and has not reported its completion.
+    pub(super) fn completions(&self) -> u64 {
+        self.state.lock().completions
+    }
+
     pub(super) fn holds(&self, slice: SliceId) -> bool {
         let is_it = |held: &Held| matches!(&held.purpose, Purpose::Slice(posting) if posting.slice == slice);
         self.state.lock().in_flight.any(is_it)
@@ -416,6 +423,7 @@ impl Lane {
         let mut state = self.state.lock();
         state.reporting += 1;
         state.active = true;
+        state.completions += told.len() as u64;
         for told in told {
             // An id that is not in flight belongs to an earlier use of the slot.
             let Some(held) = state.in_flight.remove(told.name) else {

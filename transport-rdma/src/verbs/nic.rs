@@ -468,6 +468,11 @@ impl Nic {
         self.shared.lanes.lock().len()
     }
 
+    /// Completions of a lane so far; 0 for one that does not exist.
+    pub fn completions(&self, lane: Lifecycle) -> u64 {
+        self.shared.lane(lane).map_or(0, |lane| lane.completions())
+    }
+
     /// Returns whether the device holds a slice without a reported completion. Scans all work in flight
     /// on the lane.
     pub fn holds(&self, lane: Lifecycle, slice: SliceId) -> bool {

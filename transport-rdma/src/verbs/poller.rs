@@ -85,12 +85,15 @@ impl Drop for Pollers {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.queues.wake();
+        // A sink that drops the NIC does so on one of these threads, with a queue locked for which
+        // another may wait. They hold what they use, and end by themselves then.
+        let own = thread::current().id();
+        if self.threads.iter().any(|thread| thread.thread().id() == own) {
+            return;
+        }
         for thread in self.threads.drain(..) {
-            // A sink that drops the NIC does so on a thread of it.
-            if thread.thread().id() != thread::current().id() {
-                // A panic of a sink was printed where it happened.
-                let _ = thread.join();
-            }
+            // A panic of a sink was printed where it happened.
+            let _ = thread.join();
         }
     }
 }
@@ -222,6 +225,7 @@ impl Turn {
                 continue;
             }
             if !self.look(if spins { Some(Duration::ZERO) } else { self.patience() }) {
+                self.poller.polls.store(false, Ordering::Relaxed);
                 return;
             }
             self.probe();

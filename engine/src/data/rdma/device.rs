@@ -69,14 +69,17 @@ pub(super) fn open(
 /// Opens a lost device again, as it is found now: by its GUID, which it has under every name, else
 /// by its name. Returns its present GUID too.
 pub(super) fn reopen(
-    (device, guid): (&str, Option<u64>),
+    (device, guids): (&str, &BTreeMap<String, u64>),
     options: &RdmaOptions,
     limits: (usize, u32),
     sink: &Arc<Watch>,
     counts: &NicCounts,
 ) -> Result<(Nic, Option<u64>), VerbsError> {
     let listed = discover(&root()).unwrap_or_default();
-    let name = present_name(&listed, device, guid);
+    let Some(name) = present_name(&listed, device, guids) else {
+        let detail = "absent: its name is that of another device of this engine now".to_owned();
+        return Err(failure(device, Side::Local, detail));
+    };
     let renamed = (name != device).then(|| name.to_owned());
     if let Some(name) = &renamed {
         tracing::info!(device, name, "the RDMA device has another name now");
@@ -87,6 +90,11 @@ pub(super) fn reopen(
     Ok((nic, guid))
 }
 
+/// A failure to open a device again.
+pub(super) fn failure(device: &str, side: Side, detail: String) -> VerbsError {
+    VerbsError { side, call: "reopen", code: 0, device: device.to_owned(), detail, limit: None }
+}
+
 /// The GUID of a device, unless others have it too, as software devices over one interface do.
 fn own_guid(listed: &[Device], name: &str) -> Option<u64> {
     let guid = listed.iter().find(|known| known.name == name)?.guid?;
@@ -94,12 +102,22 @@ fn own_guid(listed: &[Device], name: &str) -> Option<u64> {
     (count == 1).then_some(guid)
 }
 
-/// The present name of a device: that of its GUID, unless several devices have it.
-fn present_name<'a>(listed: &'a [Device], device: &'a str, guid: Option<u64>) -> &'a str {
+/// The present name of a device: that of its GUID, unless several devices have it, else its own name.
+/// `None` if another one of the known devices has that name now.
+fn present_name<'a>(
+    listed: &'a [Device],
+    device: &'a str,
+    guids: &BTreeMap<String, u64>,
+) -> Option<&'a str> {
+    let guid = guids.get(device).copied();
     let mut of_guid = listed.iter().filter(|known| guid.is_some() && known.guid == guid);
     match (of_guid.next(), of_guid.next()) {
-        (Some(found), None) => &found.name,
-        _ => device,
+        (Some(found), None) => Some(&found.name),
+        _ => {
+            let has_name = own_guid(listed, device).filter(|found| Some(*found) != guid);
+            let is_known = |found| guids.values().any(|known| *known == found);
+            (!has_name.is_some_and(is_known)).then_some(device)
+        }
     }
 }
 

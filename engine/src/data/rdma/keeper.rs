@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::device::{self, of_device};
+use super::device::{self, failure, of_device};
 use super::nics::Nics;
 use super::notices::{Notice, Notices};
 use super::regions::LocalRegions;
@@ -213,8 +213,9 @@ impl Subjects for Site {
     /// Opens a device again. All memory is registered with it before a lane can use it.
     fn reopen(&self, device: &str) -> Result<(), Error> {
         let counts = self.rdma.counts(device);
-        let guid = self.guids.lock().get(device).copied();
-        let nic = device::reopen((device, guid), &self.options, self.limits, &self.watch, &counts);
+        let guids = self.guids.lock().clone();
+        let nic =
+            device::reopen((device, &guids), &self.options, self.limits, &self.watch, &counts);
         let (nic, guid) = nic.map_err(|error| of_device(still_lost(error)))?;
         let nic = Arc::new(nic);
         let grants = nic.recognised().profile.grants_remote_write;
@@ -294,10 +295,6 @@ fn exposing(device: &str) -> VerbsError {
 /// The error of an attempt that panicked.
 fn panicked(device: &str) -> Error {
     of_device(failure(device, Side::Local, "the attempt to open it panicked".to_owned()))
-}
-
-fn failure(device: &str, side: Side, detail: String) -> VerbsError {
-    VerbsError { side, call: "reopen", code: 0, device: device.to_owned(), detail, limit: None }
 }
 
 /// The end of a lane over TCP whose device is open again.

@@ -1,7 +1,8 @@
 """The interface of ``mooncake.engine`` over handfast.
 
 Calls return what Mooncake's return: 0 or a negative number, ids above 0. A call that returns a failure
-leaves the local buffers alone: nothing reads or writes them any more. ``TransferEngine.last_error`` has
+leaves the local buffers alone: nothing reads or writes them any more, unless a device keeps them after the
+engine was closed (``InUse``). ``TransferEngine.last_error`` has
 the reason, and what may be in the peer's memory.
 """
 

@@ -188,16 +188,20 @@ fn lost_device_is_found_by_its_guid() {
     let with = |name: &str, guid| Device { guid, ..ethernet(name, "mlx5_core", "ACTIVE") };
     let listed = [with("a", Some(1)), with("b", Some(2)), with("c", Some(3)), with("d", Some(3))];
     for (device, guid, present) in [
-        ("a", Some(2), "b"),
-        ("b", Some(2), "b"),
-        ("gone", Some(1), "a"),
-        ("c", Some(3), "c"),
-        ("gone", Some(9), "gone"),
-        ("a", None, "a"),
+        ("a", Some(2), Some("b")),
+        ("b", Some(2), Some("b")),
+        ("gone", Some(1), Some("a")),
+        ("c", Some(3), Some("c")),
+        ("gone", Some(9), Some("gone")),
+        ("a", None, Some("a")),
+        ("a", Some(9), Some("a")),
     ] {
-        assert_eq!(present_name(&listed, device, guid), present, "{device}, {guid:?}");
+        let guids = guid.map(|guid| (device.to_owned(), guid)).into_iter().collect();
+        assert_eq!(present_name(&listed, device, &guids), present, "{device}, {guid:?}");
     }
-    assert_eq!(present_name(&[with("x", None)], "a", None), "a");
+    let guids = BTreeMap::from([("a".to_owned(), 9), ("b".to_owned(), 1)]);
+    assert_eq!(present_name(&listed, "a", &guids), None, "b has the name");
+    assert_eq!(present_name(&[with("x", None)], "a", &BTreeMap::new()), Some("a"));
     let own = |name| own_guid(&listed, name);
     assert_eq!((own("a"), own("c"), own("gone")), (Some(1), None, None), "shared by two");
 }
