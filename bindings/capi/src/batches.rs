@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Starts requests to a peer as a batch and writes its handle. timeout_ms is the time limit of the
 /// batch, 0 for the engine's. Waits for the peer's answer if it has restarted. After a failure
-/// nothing is under way; remote of the error tells whether bytes were written. A batch is released
+/// nothing is under way; remote of the error is the state of the peer's memory. A batch is released
 /// with handfast_batch_free.
 ///
 /// # Safety

@@ -227,7 +227,7 @@ impl TransferEngine {
     /// Starts requests as a batch of their own.
     ///
     /// # Errors
-    /// Nothing is under way; `Failure::remote` tells whether bytes were written.
+    /// Nothing is under way; `Failure::remote` is the state of the peer's memory.
     pub fn submit(
         &self,
         peer: &str,
