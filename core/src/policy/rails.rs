@@ -281,8 +281,8 @@ impl Rails {
         }
     }
 
-    /// Opens a rail that is closed, paused or refused an access, regardless of its failures: a lane over it is the proof that
-    /// nothing posted before can land (rule H12).
+    /// Opens a rail that is closed, paused or refused an access, regardless of its failures: a lane
+    /// over it is the proof that nothing posted before can land (rule H12).
     pub fn handle_fence_demand(&mut self, path: &NicPath) {
         let idle = |state| matches!(state, State::Closed | State::Paused { .. } | State::Refused);
         if let Some(rail) = self.find(path).filter(|rail| idle(rail.state)) {
