@@ -14,6 +14,7 @@ from __future__ import annotations as _annotations
 
 import asyncio as _asyncio
 import atexit as _atexit
+import itertools as _itertools
 import json as _json
 import logging as _logging
 import threading as _threading
@@ -131,8 +132,10 @@ class Engine:
         self._core = _handfast.Core(
             host, metadata, transport, names, True, metrics, regions_max
         )
-        # Each registration keeps its buffer here, and itself while it is not closed.
-        self._registrations: dict[int, tuple[Registration, object]] = {}
+        # The buffers of open registrations, by number: a registration refers to its engine, and the
+        # engine not to it, so that an engine without users ends at once.
+        self._buffers: dict[int, object] = {}
+        self._numbers = _itertools.count()
         for warning in self._core.warnings:
             _log.warning(warning)
 
@@ -155,11 +158,11 @@ class Engine:
         ``owner`` is kept until then."""
         registration = Registration(self, address, nbytes)
         # Before the call: an exception of a signal may come right after it.
-        self._registrations[id(registration)] = registration, owner
+        self._buffers[registration._number] = owner
         try:
             self._core.register(address, nbytes, location)
         except Exception:
-            del self._registrations[id(registration)]
+            del self._buffers[registration._number]
             raise
         return registration
 
@@ -189,7 +192,7 @@ class Engine:
         """End every transfer, and wait until nothing touches memory any more. Raises InUse if that
         lasts; buffers are kept alive then, and the call may be repeated."""
         self._core.close()
-        self._registrations.clear()
+        self._buffers.clear()
 
     def __enter__(self) -> Engine:
         return self
@@ -206,6 +209,7 @@ class Registration:
 
     def __init__(self, engine: Engine, address: int, nbytes: int) -> None:
         self._engine = engine
+        self._number = next(engine._numbers)
         #: Address of the first byte, for peers.
         self.address = address
         #: Length in bytes.
@@ -213,11 +217,11 @@ class Registration:
 
     def close(self) -> None:
         """End the registration. Raises InUse while transfers use the memory."""
-        if id(self) not in self._engine._registrations:
+        if self._number not in self._engine._buffers:
             text = "the registration is closed"
             raise NotRegistered(text, "local", "registering memory", None, "untouched", -3)
         self._engine._core.unregister(self.address)
-        self._engine._registrations.pop(id(self), None)
+        self._engine._buffers.pop(self._number, None)
 
     def __enter__(self) -> Registration:
         return self
