@@ -6,7 +6,10 @@
 
 pub mod explain_and_exchange;
 pub mod frame_and_json;
+pub mod lanes;
 pub mod mooncake;
+pub mod schedules;
+pub mod texts;
 pub mod trace;
 
 /// A function that panics if what must hold for its input does not.
@@ -15,7 +18,10 @@ pub type Check = fn(&[u8]);
 /// Every target by name: its corpus is `fuzz/corpus/NAME`, its binary `fuzz/fuzz_targets/NAME.rs`.
 pub const TARGETS: &[(&str, Check)] = &[
     ("frame_and_json", frame_and_json::check),
+    ("lanes", lanes::check),
     ("mooncake", mooncake::check),
+    ("schedules", schedules::check),
+    ("texts", texts::check),
     ("trace", trace::check),
     ("explain_and_exchange", explain_and_exchange::check),
 ];

@@ -1,0 +1,187 @@
+//! Bytes of a peer on a lane over TCP: a hello, or frames after a valid one.
+
+use handfast_core::transport::TransportError;
+use handfast_core::wire::Body;
+use handfast_core::{Incarnation, Lifecycle, Pair};
+use handfast_transport::{Access, Completion, LaneSink, Memory, RegionTable};
+use handfast_transport_tcp::{
+    ACK_BYTES, Bounced, HELLO_BYTES, LANE_MAGIC, LANE_VERSION, Net, TcpConfig, TcpLimits, TcpTiming,
+    TcpTransport,
+};
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::runtime::{Builder, Runtime};
+
+/// Bytes of each region.
+const REGION_BYTES: usize = 256;
+/// Bytes that a pipe holds.
+const PIPE_BYTES: usize = 4 << 10;
+/// Pattern of memory that no peer may change.
+const UNTOUCHED: u8 = 0x5A;
+const DEPTH: u32 = 8;
+const TOKEN: u64 = 0x0123_4567_89AB_CDEF;
+const LANE: Lifecycle = Lifecycle(7);
+const PEER: Pair = Pair { incarnation: Incarnation(1), lifecycle: LANE };
+const NODE: Pair = Pair { incarnation: Incarnation(2), lifecycle: LANE };
+/// Keys of the regions: a peer may write the first and read the second.
+const KEYS: [u64; 2] = [0x1001, 0x1002];
+/// Limit of the end of a lane.
+const END_MAX: Duration = Duration::from_secs(4);
+
+/// Panics if a byte lands where the peer may not write, or if the lane does not end with its
+/// connection.
+///
+/// With an even first byte the others are what the peer sends after the magic of its hello; with an
+/// odd one they follow a valid hello, as frames: records of a frame's kind, its region, offset,
+/// length and payload, and after a record of an unknown kind the rest as it is.
+pub fn check(bytes: &[u8]) {
+    thread_local! {
+        static RUNTIME: RefCell<Runtime> =
+            RefCell::new(Builder::new_current_thread().enable_time().build().expect("a runtime"));
+    }
+    let Some((mode, rest)) = bytes.split_first() else { return };
+    RUNTIME.with_borrow(|runtime| {
+        runtime.block_on(async {
+            let lane = tokio::time::timeout(END_MAX, lane(mode & 1 == 1, rest));
+            lane.await.expect("the lane ends with its connection");
+        });
+    });
+}
+
+async fn lane(is_valid: bool, rest: &[u8]) {
+    let regions = Arc::new(RegionTable::new());
+    let memory = Memory::zeroed(4 * REGION_BYTES).expect("memory");
+    memory.copy_in(0, &[UNTOUCHED; 4 * REGION_BYTES]).expect("in bounds");
+    let span = |place: usize| memory.span(place * REGION_BYTES, REGION_BYTES).expect("in bounds");
+    let write = regions.register(span(1), Access::READ_WRITE, KEYS[0]).expect("a region");
+    let read = regions.register(span(2), Access::READ, KEYS[1]).expect("a region");
+    let addresses = [write.address(), read.address()];
+    let limits = TcpLimits { depth: DEPTH, ..TcpLimits::default() };
+    let timing = TcpTiming { hello: END_MAX / 2, ..TcpTiming::default() };
+    let config =
+        TcpConfig { limits, timing, address: "pipe:1".into(), incarnation: NODE.incarnation };
+    let transport = TcpTransport::new(config, Pipes, Arc::clone(&regions), Arc::new(Ignored));
+    transport.create(LANE, TOKEN).expect("a lane");
+    transport.connect(NODE, PEER, Body::default()).await.expect("a lane that waits");
+    let (near, far) = tokio::io::duplex(PIPE_BYTES);
+    let said = if is_valid { frames(rest, addresses) } else { rest.to_vec() };
+    let ((), answers) = tokio::join!(
+        transport.accept(Bounced(near), LANE_MAGIC),
+        peer(far, is_valid, &said),
+    );
+    if is_valid {
+        assert_eq!(answers.first_chunk(), Some(&LANE_MAGIC), "the hello is answered");
+    }
+    transport.retire(LANE).await.expect("a lane that ends");
+    drop((write, read));
+    for key in KEYS {
+        regions.unregister(key);
+    }
+    let mut bytes = vec![0; 4 * REGION_BYTES];
+    memory.copy_out(0, &mut bytes).expect("in bounds");
+    bytes.drain(REGION_BYTES..2 * REGION_BYTES);
+    assert!(bytes.iter().all(|byte| *byte == UNTOUCHED), "a byte landed outside the region");
+    assert_eq!(memory.holders(), 1, "a holder is left");
+}
+
+/// Sends the bytes and reads until the end, as far as the other side lets it.
+async fn peer(stream: DuplexStream, is_valid: bool, said: &[u8]) -> Vec<u8> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let send = async {
+        let hello = hello();
+        let hello = if is_valid { &hello[LANE_MAGIC.len()..] } else { &[] };
+        // A lane that ends closes the pipe.
+        if writer.write_all(hello).await.is_ok() && writer.write_all(said).await.is_ok() {
+            let _ = writer.shutdown().await;
+        }
+    };
+    let receive = async {
+        let mut answers = Vec::with_capacity(ACK_BYTES);
+        let _ = reader.read_to_end(&mut answers).await;
+        answers
+    };
+    tokio::join!(send, receive).1
+}
+
+fn hello() -> [u8; HELLO_BYTES] {
+    let mut bytes = [0; HELLO_BYTES];
+    bytes[..8].copy_from_slice(&LANE_MAGIC);
+    bytes[8..10].copy_from_slice(&LANE_VERSION.to_le_bytes());
+    bytes[12..16].copy_from_slice(&DEPTH.to_le_bytes());
+    bytes[16..24].copy_from_slice(&TOKEN.to_le_bytes());
+    for (at, pair) in [(24, PEER), (48, NODE)] {
+        bytes[at..at + 16].copy_from_slice(&pair.incarnation.0.to_le_bytes());
+        bytes[at + 16..at + 24].copy_from_slice(&pair.lifecycle.0.to_le_bytes());
+    }
+    bytes
+}
+
+/// Frames of records of six bytes: kind, region, offset (two), length, tag.
+fn frames(mut rest: &[u8], addresses: [u64; 2]) -> Vec<u8> {
+    let mut frames = Vec::new();
+    while let Some(([kind, region, low, high, length, tag], left)) = rest.split_first_chunk::<6>() {
+        if !(1..=4).contains(kind) {
+            break;
+        }
+        rest = left;
+        let offset = u64::from(u16::from_le_bytes([*low, *high]));
+        let (key, start) = match *region {
+            place @ 0..=1 => (KEYS[usize::from(place)], addresses[usize::from(place)]),
+            other => (u64::from(other), addresses[0]),
+        };
+        let address = start.wrapping_add(offset).wrapping_sub(u64::from(*region >> 2));
+        frames.extend([*kind, 0, 0xA6, 0xF5]);
+        frames.extend(u32::from(*length).to_le_bytes());
+        for word in [u64::from(*tag), key, address] {
+            frames.extend(word.to_le_bytes());
+        }
+        if matches!(kind, 1 | 3) {
+            let (payload, left) = rest.split_at(rest.len().min(usize::from(*length)));
+            frames.extend(payload);
+            rest = left;
+        }
+    }
+    frames.extend(rest);
+    frames
+}
+
+struct Ignored;
+
+impl LaneSink for Ignored {
+    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
+        assert!(completions.is_empty(), "nothing was posted");
+    }
+
+    fn on_lane_failed(&self, _: Lifecycle, error: TransportError) {
+        crate::check_error(&error.to_string());
+    }
+}
+
+/// A network without listeners: each lane is given its pipe.
+#[derive(Clone)]
+struct Pipes;
+
+impl Net for Pipes {
+    type Stream = Bounced<DuplexStream>;
+    type Listener = ();
+
+    async fn bind(&self, _: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    async fn accept(&self, (): &()) -> io::Result<(Self::Stream, SocketAddr)> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    async fn connect(&self, _: &str) -> io::Result<Self::Stream> {
+        Err(io::ErrorKind::ConnectionRefused.into())
+    }
+
+    fn local_address(&self, (): &()) -> io::Result<SocketAddr> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
