@@ -4,6 +4,7 @@
 #![allow(clippy::float_arithmetic)]
 
 mod figures;
+mod guest;
 mod page;
 mod targets;
 
@@ -43,6 +44,10 @@ pub(crate) struct Arguments {
     /// Fail if a target is missed
     #[arg(long)]
     check: bool,
+    /// Only a single write of 4 KiB on soft-RoCE in a guest, sleeping for its completion, against
+    /// perftest's `ib_write_lat` in turns; writes `guest.json`
+    #[arg(long, conflicts_with = "quick")]
+    guest: bool,
     /// Output folder [default: docs/bench, with --quick target/xtask/bench]
     #[arg(long)]
     folder: Option<PathBuf>,
@@ -80,6 +85,10 @@ const PARTS: [Part; 2] = [
 ];
 
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
+    if arguments.guest {
+        let folder = arguments.folder.clone().unwrap_or_else(|| project.root().join("docs/bench"));
+        return Ok(guest::run(&project, &folder)? || !arguments.check);
+    }
     println!("building handfast");
     let build = ["build", "--quiet", "--release", "-p", "handfast-cli"];
     let built = project.cargo(&build).status().context("cargo build")?;

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use std::cell::Cell;
 use std::env;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -62,6 +63,11 @@ pub(crate) fn take_processor_time() -> Duration {
     PROCESSOR.take()
 }
 
+/// Adds processor time of programs that another thread ran for this one.
+pub(crate) fn add_processor_time(took: Duration) {
+    PROCESSOR.set(PROCESSOR.get() + took);
+}
+
 /// Returns the time of a process and of its awaited children: fields 14 to 17 of `/proc/PID/stat`.
 fn processor_time(stat: &str) -> Option<Duration> {
     // The second field is a name in parentheses, which may contain spaces.
@@ -86,7 +92,7 @@ fn wait(mut child: Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
             child.wait()?;
         }
         if ended.is_some() || is_late {
-            PROCESSOR.set(PROCESSOR.get() + took);
+            add_processor_time(took);
             return Ok(ended);
         }
         thread::sleep(POLL);
@@ -103,14 +109,20 @@ pub(crate) fn answers(command: &mut Command) -> bool {
 /// scripts that read them, such as ring's, would otherwise run again after each manual call of
 /// cargo.
 pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
-    let mut command = Command::new("cargo");
+    let mut command = calling_cargo("cargo");
+    command.current_dir(root).args(arguments);
+    command
+}
+
+/// A program that calls cargo, without these variables either.
+pub(crate) fn calling_cargo(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             command.env_remove(&name);
         }
     }
-    command.current_dir(root).args(arguments);
     command
 }
 

@@ -1,5 +1,6 @@
 //! The Python package: its wheel, and its tests in a fresh environment without RDMA libraries.
 
+use crate::command::calling_cargo;
 use crate::features::Features;
 use crate::fleet;
 use crate::project::Project;
@@ -189,7 +190,7 @@ fn maturin<'a>(
     deadline: Instant,
 ) -> Result<Command> {
     let tools = environment(project, "build", MATURIN, deadline)?;
-    let mut maturin = Command::new(tools.join("bin/maturin"));
+    let mut maturin = calling_cargo(tools.join("bin/maturin"));
     maturin.current_dir(project.root().join("bindings/python"));
     maturin.env("CARGO_INCREMENTAL", "0").args(["build", "--quiet"]).args(features);
     // `doctor` checks stores behind TLS, as the engine uses them.

@@ -162,7 +162,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stage(
             "tests",
             "every test of every package, examples in the docs",
-            370,
+            400,
             rust_tests::workspace(project, depth.property_cases()),
         ),
         stage(
@@ -189,14 +189,14 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stage(
             python::STAGE,
             "the Python package, in an environment of its own",
-            90,
+            110,
             python::steps(project, nightly),
         ),
         // The machine is emulated.
         stage(
             "guest",
             "the same on the kernel's RDMA driver in a virtual machine",
-            260,
+            210,
             guest::steps(project, nightly),
         ),
     ];

@@ -38,6 +38,14 @@ impl Held {
         });
     }
 
+    /// Waits until the device of the other side has no queue pair: its process has ended.
+    pub(crate) fn until_other_side_is_gone(&self) {
+        let pairs = format!("pairs {}", self.to);
+        until("the queue pairs of an ended process are gone", || {
+            self.fabric.run(&pairs).is_empty()
+        });
+    }
+
     /// Lets some packets arrive that are sent meanwhile.
     fn let_some_pass(&self) {
         let before = packets(&self.to);

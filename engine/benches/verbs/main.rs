@@ -69,8 +69,8 @@ fn main() {
 struct Rounds(Vec<(f64, f64)>);
 
 impl Rounds {
-    /// Measures batches of both sides in turns.
-    fn measure(requests: usize, one: impl FnMut(), other: impl FnMut()) -> Self {
+    /// Measures batches of both sides in turns. Each side makes as many batches as it is called with.
+    fn measure(requests: usize, one: impl FnMut(usize), other: impl FnMut(usize)) -> Self {
         let batches = if requests == 1 { BATCHES_OF_ONE } else { SLICES_PER_ROUND / requests };
         Self::timed(OWN, (ROUNDS, batches, requests), one, other)
     }
@@ -79,16 +79,16 @@ impl Rounds {
     fn timed(
         clock: ClockId,
         (rounds, calls, slices): (usize, usize, usize),
-        mut one: impl FnMut(),
-        mut other: impl FnMut(),
+        mut one: impl FnMut(usize),
+        mut other: impl FnMut(usize),
     ) -> Self {
         let nanos = || {
             let now = clock_gettime(clock);
             now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
         };
-        let took = |side: &mut dyn FnMut()| {
+        let took = |side: &mut dyn FnMut(usize)| {
             let began = nanos();
-            (0..calls).for_each(|_| side());
+            side(calls);
             (nanos() - began) / (calls * slices) as f64
         };
         took(&mut one);
@@ -130,11 +130,17 @@ fn measure() -> Value {
             let mut bare = BareLoop::new("bare0", "bare1", batch, apart).expect("a bare loop");
             instant(fabric, if copies { "copying" } else { "" });
             let mut place = 0;
-            let engine = || {
-                runtime.block_on(ends.batch(place, batch));
-                place = (place + 1) % apart;
+            // The runtime is entered once, as by a program whose task makes transfers.
+            let engine = |batches| {
+                runtime.block_on(async {
+                    for _ in 0..batches {
+                        ends.batch(place, batch).await;
+                        place = (place + 1) % apart;
+                    }
+                });
             };
-            let rounds = Rounds::measure(batch, || bare.batch(), engine);
+            let bare = |batches| (0..batches).for_each(|_| bare.batch());
+            let rounds = Rounds::measure(batch, bare, engine);
             rows.push(rounds.to_json(batch, copies, name));
             instant(fabric, "off");
         }
@@ -169,9 +175,13 @@ fn two_nics(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> (f64, f64) {
     (0..measured).for_each(|_| runtime.block_on(two.batch(0, PIECES_MAX)));
     let doorbells = (posts().iter().sum::<u64>() - before) as f64 / (measured * PIECES_MAX) as f64;
     instant(fabric, &format!("every {}", (SHAPE * slice_ns) as u64));
-    let run = |ends: &Ends| runtime.block_on(ends.stream(STREAMED, IN_FLIGHT, PIECES_MAX));
+    let run = |ends: &Ends, streams: usize| {
+        let stream = || runtime.block_on(ends.stream(STREAMED, IN_FLIGHT, PIECES_MAX));
+        (0..streams).for_each(|_| stream());
+    };
     let round = (SHAPED_ROUNDS, 1, STREAMED * PIECES_MAX);
-    let rounds = Rounds::timed(WALL, round, || run(&one), || run(&two));
+    let rounds =
+        Rounds::timed(WALL, round, |streams| run(&one, streams), |streams| run(&two, streams));
     instant(fabric, "off");
     (rounds.of(|it| it.0 / it.1), doorbells)
 }
@@ -182,7 +192,8 @@ fn with_other_lanes(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> f64 {
     let start = |own, peer, others| runtime.block_on(Backend::start(own, peer, others));
     let (mut few, mut many) = (start("few0", "few1", 0), start("many0", "many1", OTHERS));
     instant(fabric, "");
-    let (few, many) = (|| few.batch(PIECES_MAX), || many.batch(PIECES_MAX));
+    let few = |batches| (0..batches).for_each(|_| few.batch(PIECES_MAX));
+    let many = |batches| (0..batches).for_each(|_| many.batch(PIECES_MAX));
     let rounds = Rounds::measure(PIECES_MAX, few, many);
     instant(fabric, "off");
     (slice_ns + rounds.of(|it| it.1 - it.0)) / slice_ns

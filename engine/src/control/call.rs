@@ -36,10 +36,11 @@ impl CallError {
     pub(crate) fn failure(&self) -> CallFailure {
         match self {
             Self::UnknownHost(_) => CallFailure::Unreachable,
-            Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                CallFailure::Refused
-            }
-            Self::Connect(_) => CallFailure::Unreachable,
+            Self::Connect(error) => match connect_cause(error) {
+                Cause::Refused => CallFailure::Refused,
+                Cause::Broken(_) => CallFailure::Broken,
+                _ => CallFailure::Unreachable,
+            },
             Self::Silent(_) => CallFailure::TimedOut,
             Self::Answer(_) => CallFailure::Broken,
         }
@@ -68,9 +69,16 @@ impl CallError {
     }
 }
 
+/// Returns the cause of a failed connect. A process that ends resets connections that its listener
+/// has not taken: there is a route then.
 fn connect_cause(error: &io::Error) -> Cause {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset};
+    use io::ErrorKind::{NotConnected, UnexpectedEof};
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => Cause::Refused,
+        ConnectionRefused => Cause::Refused,
+        BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => {
+            Cause::Broken(error.to_string())
+        }
         _ => Cause::Unreachable(error.to_string()),
     }
 }
@@ -219,4 +227,29 @@ async fn speak<S: Stream>(
         _ => FRAME_BYTES_DEFAULT_MAX,
     };
     read_frame(stream, header, bytes_max).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listener that closes resets the connections in its queue; no route is missing then.
+    #[test]
+    fn reset_connect_is_a_broken_connection() {
+        let failed = |code: i32| CallError::Connect(io::Error::from_raw_os_error(code));
+        for code in [libc::ECONNRESET, libc::ECONNABORTED, libc::EPIPE, libc::ENOTCONN] {
+            assert_eq!(failed(code).failure(), CallFailure::Broken, "{code}");
+            let error = failed(code).into_error(Stage::Metadata);
+            assert_eq!(error.stage(), Stage::Connect, "{code}");
+            assert!(matches!(error.cause(), Cause::Broken(_)), "{error}");
+        }
+        let refused = failed(libc::ECONNREFUSED);
+        assert_eq!(refused.failure(), CallFailure::Refused);
+        assert_eq!(refused.into_error(Stage::Metadata).cause(), &Cause::Refused);
+        for code in [libc::EHOSTUNREACH, libc::ENETUNREACH] {
+            assert_eq!(failed(code).failure(), CallFailure::Unreachable, "{code}");
+            let error = failed(code).into_error(Stage::Metadata);
+            assert!(matches!(error.cause(), Cause::Unreachable(_)), "{error}");
+        }
+    }
 }

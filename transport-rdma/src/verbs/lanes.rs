@@ -205,9 +205,13 @@ impl Lanes {
         (self.pooled.len(), self.pooled_pairs)
     }
 
-    pub(super) fn clear(&mut self) {
+    /// Forgets all lanes, and returns the queue pairs of none, for a last attempt to destroy them.
+    pub(super) fn clear(&mut self) -> Vec<Fresh> {
         self.by_lifecycle.clear();
         self.by_serial.clear();
         self.queue_pairs = 0;
+        let fresh: Vec<Fresh> = self.pooled.drain(..).chain(self.spoiled.drain(..)).collect();
+        self.pooled_pairs = 0;
+        fresh
     }
 }

@@ -21,6 +21,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// A device, which lives as long as the process. The library's context is its first field, so that
@@ -40,6 +41,8 @@ pub(crate) struct Device {
     /// Time of a destruction of a queue pair.
     pub(super) destruction: Mutex<Duration>,
     queue_pairs: Mutex<Vec<usize>>,
+    /// The thread of each destruction of a queue pair, failed ones too.
+    destroyed_by: Mutex<Vec<ThreadId>>,
     /// Polls and destructions of queue pairs, now and at most at the same time.
     inside: Mutex<(u32, u32)>,
 }
@@ -120,6 +123,7 @@ impl Device {
             holds: AtomicBool::new(false),
             destruction: Mutex::default(),
             queue_pairs: Mutex::default(),
+            destroyed_by: Mutex::default(),
             inside: Mutex::default(),
         });
         // SAFETY: it was made above, and objects are never freed.
@@ -177,6 +181,11 @@ impl Device {
         for name in pair.held.lock().drain(..) {
             queue.ready.lock().push_back(completion(name, status, pair.qp.qp_num));
         }
+    }
+
+    /// The threads that destroyed queue pairs, or failed to, in order.
+    pub(super) fn destroyed_by(&self) -> Vec<ThreadId> {
+        self.destroyed_by.lock().clone()
     }
 
     /// The most polls and destructions of queue pairs that were under way at the same time.
@@ -365,6 +374,7 @@ extern "C" fn modify_qp(qp: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int
 extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let device = device(unsafe { (*qp).context });
     device.enter();
+    device.destroyed_by.lock().push(std::thread::current().id());
     let answer = device.next("ibv_destroy_qp");
     std::thread::sleep(*device.destruction.lock());
     if answer == 0 {

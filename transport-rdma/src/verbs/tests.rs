@@ -12,8 +12,9 @@ use handfast_transport::{
     Access, Completion, CompletionStatus, Direction, LaneSink, Memory, NicLimit, Posting, SliceId,
 };
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const LANE: Lifecycle = Lifecycle(7);
@@ -118,6 +119,37 @@ fn undestroyed_queue_pair_of_no_lane_counts_in_the_limit() {
     assert_eq!(error.limit.map(|reached| reached.limit), Some(NicLimit::QueuePairs), "{error}");
     site.nic.create(LANE, &[1; 2]).unwrap();
     assert_eq!((site.device.queue_pairs().len(), site.nic.load().queue_pairs_pooled), (2, 0));
+}
+
+/// Queue pairs that the device kept are destroyed when their NIC is dropped, by the thread that drops
+/// it and with no poll at the same time: other holders of the NIC's state have nothing to destroy.
+#[test]
+fn dropped_nic_destroys_kept_queue_pairs_itself() {
+    let site = Site::new(|config| {
+        (config.pooled_lanes, config.queue_pairs_per_lane) = (1, 2);
+        config.polling = Polling::Busy;
+    });
+    site.connect(LANE, 2);
+    site.nic.pool_to_refill().unwrap().refill();
+    assert_eq!(site.device.queue_pairs().len(), 4);
+    let (shared, shard) = (site.nic.shared.clone(), site.shard(LANE));
+    site.nic.retire(LANE).unwrap();
+    // The pool is emptied, and what is left tried once more, before the last attempt.
+    site.device.answer("ibv_destroy_qp", &[libc::EBUSY; 4]);
+    *site.device.destruction.lock() = Duration::from_millis(5);
+    let Site { device, nic, .. } = site;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            shard.busy_poll(&shared, PATIENCE, &mut || is_over.load(Ordering::Relaxed));
+        });
+        drop(nic);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(device.queue_pairs().len(), 0, "another still holds the state");
+    // Once each pair of the lane, three times each of the pool's.
+    assert_eq!(device.destroyed_by(), [thread::current().id(); 8]);
+    assert_eq!(device.inside_max(), 1, "no poll at the same time");
 }
 
 /// The objects of a device that was removed are gone, and their destruction is answered by EIO. It is

@@ -93,6 +93,18 @@ pub(super) fn judge(figures: &Figures) -> Vec<Target> {
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
+/// The target of single writes in the guest, of pairs of perftest's and the program's microseconds.
+pub(super) fn lone_write(pairs: &[(f64, f64)]) -> Target {
+    let mut ratios: Vec<f64> = pairs.iter().map(|(perftest, ours)| ours / perftest).collect();
+    ratios.sort_by(f64::total_cmp);
+    let mut sorted = pairs.to_vec();
+    sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let middle = sorted.get(sorted.len() / 2);
+    let note = middle.map(|(perftest, ours)| format!("{ours:.0} us, {perftest:.0} in that pair"));
+    let what = "4 KiB, write, alone, on soft-RoCE in a guest: in those of ib_write_lat";
+    Target::new(what, Bound::AtMost(2.0), ratios.get(ratios.len() / 2).copied()).note(note)
+}
+
 /// Ratio to the raw stream of the same block size over the same memory.
 fn ratio(row: &Value) -> Option<f64> {
     row["ratio"].as_f64()

@@ -1,6 +1,6 @@
 //! Steps that run Rust tests and count them.
 
-use crate::command::modest;
+use crate::command::{add_processor_time, modest, take_processor_time};
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::{Artifact, Message};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 /// The tests of the explorer and the sweeps, optimised.
@@ -50,6 +52,10 @@ const LONG: [&str; 5] = [
     "transport-tcp/lanes",
     "xtask/xtask",
 ];
+
+/// Binaries whose tests wait for sockets, timers and processes more than for a processor, the longest
+/// first.
+const WAITING: [&str; 3] = [PROGRAM, "transport-rdma/rdma", "diagnosis/stories"];
 
 /// Every test of the workspace.
 pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
@@ -111,22 +117,53 @@ pub(crate) fn binary(
     found.with_context(|| format!("no test binary {name}"))
 }
 
-/// Builds the test binaries at once and runs each of the chosen ones.
+/// Builds the test binaries at once and runs each of the chosen ones, two at a time.
 fn tests(project: &Project, features: &Features, choice: Choice, deadline: Instant) -> Outcome {
-    let (mut passed, mut failed) = (0, Vec::new());
-    for binary in build(project, features, "tests-build", deadline)? {
-        let Some(command) = chosen(features, choice, &binary) else { continue };
-        let name = binary.name;
-        match project.run(command, &format!("tests-{}", name.replace('/', "-")), deadline) {
-            Ok(output) => passed += count(&output),
-            Err(error) => failed.push(format!("{name}: {error:#}")),
+    let built = build(project, features, "tests-build", deadline)?;
+    let chosen = |binary: TestBinary| Some((chosen(features, choice, &binary)?, binary.name));
+    let mut runs: Vec<_> = built.into_iter().filter_map(chosen).collect();
+    // From its end: what waits longest begins first, and the others run meanwhile.
+    runs.sort_by_key(|(_, name)| std::cmp::Reverse(place(name)));
+    let runs = Mutex::new(runs);
+    let ended = side_by_side(|| {
+        let (mut passed, mut failed) = (0, Vec::new());
+        loop {
+            let next = runs.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some((command, name)) = next else { break };
+            match project.run(command, &format!("tests-{}", name.replace('/', "-")), deadline) {
+                Ok(output) => passed += count(&output),
+                Err(error) => failed.push(format!("{name}: {error:#}")),
+            }
         }
-    }
+        (passed, failed)
+    });
+    let passed: u64 = ended.iter().map(|(passed, _)| passed).sum();
+    let failed: Vec<_> = ended.into_iter().flat_map(|(_, failed)| failed).collect();
     if !failed.is_empty() {
         bail!("{} test binaries failed\n{}", failed.len(), failed.join("\n"));
     }
     ensure!(passed > 0, "no test ran");
     Ok(format!("{passed} tests"))
+}
+
+/// The place of a binary in the order of the runs.
+fn place(name: &str) -> usize {
+    WAITING.iter().position(|waiting| *waiting == name).unwrap_or(WAITING.len())
+}
+
+/// Runs a function on two threads, and counts the processor time of its programs for this one.
+fn side_by_side<T: Send>(run: impl Fn() -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(|| (run(), take_processor_time())));
+        let joined = threads.map(|thread| match thread.join() {
+            Ok((ended, took)) => {
+                add_processor_time(took);
+                ended
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.into()
+    })
 }
 
 /// A test binary.
@@ -288,11 +325,31 @@ mod tests {
         assert!(judged("no tests\n").is_err());
     }
 
+    /// Two programs run at the same time, and the processor time of both counts.
+    #[test]
+    fn programs_run_side_by_side() {
+        let barrier = std::sync::Barrier::new(2);
+        take_processor_time();
+        let ended = side_by_side(|| {
+            add_processor_time(std::time::Duration::from_secs(1));
+            // Neither of them passes alone.
+            barrier.wait();
+            7
+        });
+        assert_eq!((ended, take_processor_time().as_secs()), (vec![7, 7], 2));
+        assert!(place(PROGRAM) < place("diagnosis/stories") && place("core/any") == WAITING.len());
+    }
+
     /// A renamed binary would run without its arguments, or would no longer be excluded.
     #[test]
     fn binary_with_a_choice_exists() {
         let root = Project::find().unwrap().root().to_owned();
-        let named = ARGUMENTS.iter().map(|(name, _)| *name).chain(LONG).chain([EXPLORATIONS]);
+        let named = ARGUMENTS
+            .iter()
+            .map(|(name, _)| *name)
+            .chain(LONG)
+            .chain(WAITING)
+            .chain([EXPLORATIONS]);
         for name in named.filter(|name| *name != "xtask/xtask") {
             let (folder, binary) = name.rsplit_once('/').unwrap();
             let manifest = std::fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();

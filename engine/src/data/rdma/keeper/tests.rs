@@ -1,6 +1,7 @@
 //! The keeper, with devices whose calls fail and panic.
 
 use super::*;
+use crate::data::rdma::reopening::REOPEN_STEADY;
 use crate::error::Cause;
 use crate::time::TokioClock;
 use parking_lot::Mutex;
@@ -123,4 +124,51 @@ async fn device_lost_during_its_attempt_is_tried_again() {
     notices.on_lost(NIC);
     let seen: Vec<_> = calls(&scripted, 4).await.iter().map(|(call, _)| *call).collect();
     assert_eq!(seen, ["release", "reopen", "release", "reopen"]);
+}
+
+/// A whole life: the device dies, attempts fail, it is open again and dies soon, then works for long
+/// and dies once more. A loss that is reported twice is one, the pauses go on after the short use and
+/// begin again after the long one, and a change of addresses does not end a pause.
+#[tokio::test(start_paused = true)]
+async fn device_lives_through_losses_and_attempts() {
+    let ends = [End::Fails, End::Fails, End::Opens, End::Fails, End::Opens, End::Opens];
+    let (scripted, notices, _keeper) = start(&ends, false);
+    notices.on_lost(NIC);
+    notices.on_changed(NIC);
+    let mut seen = taken(&scripted, 2).await;
+    notices.on_lost(NIC);
+    tokio::time::sleep(SETTLED).await;
+    notices.on_changed(NIC);
+    seen.extend(taken(&scripted, 3).await);
+    // Within the time that ends a row of pauses.
+    notices.on_lost(NIC);
+    seen.extend(taken(&scripted, 3).await);
+    tokio::time::sleep(Duration::from_nanos(REOPEN_STEADY.nanos())).await;
+    notices.on_lost(NIC);
+    seen.extend(taken(&scripted, 2).await);
+    let steps: Vec<_> = seen.iter().map(|(call, _)| *call).collect();
+    let first = ["release", "reopen", "refresh", "reopen", "reopen"];
+    assert_eq!(
+        steps,
+        [&first[..], &["release", "reopen", "reopen"], &["release", "reopen"]].concat()
+    );
+    let since = |from: usize, to: usize| seen[to].1 - seen[from].1;
+    let pauses = [since(0, 1), since(1, 3), since(3, 4), since(5, 6), since(6, 7), since(8, 9)];
+    let near = |(pause, expected): (&u64, u64)| (expected..expected + 50).contains(pause);
+    let expected = [100, 200, 400, 800, 1_600, 100];
+    assert!(pauses.iter().zip(expected).all(near), "{pauses:?} and not {expected:?}");
+    assert_eq!(scripted.errors.lock().len(), 3);
+    assert_eq!(calls(&scripted, 0).await, [], "it is open");
+}
+
+/// Virtual time passes only while the keeper and its attempts have nothing to do.
+const SETTLED: Duration = Duration::from_millis(5);
+
+/// Waits for so many calls in virtual time, and until the keeper has taken the end of the last.
+async fn taken(scripted: &Scripted, count: usize) -> Vec<(&'static str, u64)> {
+    while scripted.calls.lock().len() < count {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(SETTLED).await;
+    std::mem::take(&mut *scripted.calls.lock())
 }
