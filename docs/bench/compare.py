@@ -8,7 +8,8 @@ nixl-cu12 come from pip; an engine whose package is missing is left out, with th
 needs libibverbs.so.1 and librdmacm.so.1 of the distribution. Each engine has a client and a
 server process and writes from one block to one other: requests of a batch, one batch at a time, by the
 call that its users have (Mooncake: transfer_sync_write, batch_transfer_sync_write; NIXL: a transfer
-handle made once and posted again; handfast.mooncake: the same as Mooncake; handfast: its bench). NIXL uses UCX with UCX_TLS=tcp. Prints the
+handle made once and posted again; handfast.mooncake: the same as Mooncake; handfast: its bench; Mooncake
+takes at most 2,048 pieces at once, so that larger batches are several calls). NIXL uses UCX with UCX_TLS=tcp. Prints the
 median rate of each engine in GiB/s, and the median of the ratios to handfast of the same round, or to
 its package for batches that its bench does not make. The
 processes of the others are stopped while one is measured: some of them poll.
@@ -28,6 +29,8 @@ WORKLOADS = [(4096, 1), (4096, 32), (65536, 32), (1 << 20, 32), (4096, 100_000)]
 # The most requests of a batch of handfast's bench: beyond, its package is compared with the others.
 BENCH_BATCH_MAX = 4096
 SECONDS = 0.4
+# The most pieces of a call of Mooncake 0.3.13: of more its queue refuses some, the call fails, and those after it.
+MOONCAKE_BATCH_MAX = 2048
 # Within which an engine answers, or is left out from there on.
 RATE_SECONDS = 120
 BLOCK = 64 << 20
@@ -57,7 +60,11 @@ def mooncake_client(numpy, server, *package):
         sources, targets = ([base + offset for offset in offsets] for base in (block.ctypes.data, remote))
         if count == 1:
             return lambda: engine.transfer_sync_write(name, sources[0], targets[0], size)
-        return lambda: engine.batch_transfer_sync_write(name, sources, targets, [size] * count)
+        of_call = MOONCAKE_BATCH_MAX if not package else count
+        calls = [(sources[first : first + of_call], targets[first : first + of_call])
+                 for first in range(0, count, of_call)]
+        calls = [(name, *places, [size] * len(places[0])) for places in calls]
+        return lambda: any(engine.batch_transfer_sync_write(*arguments) for arguments in calls)
 
     return writer
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import unittest
+import unittest.mock
 import weakref
 
 import handfast
@@ -249,6 +250,17 @@ class Native(unittest.TestCase):
         for wrong in (None, 7, object()):
             with self.assertRaises(TypeError):
                 self.user.register(wrong)
+        # Their memory is a copy that ends at once.
+        for number in (numpy.float64(1), numpy.zeros(1, dtype=[("field", "i4")])[0]):
+            with self.assertRaises((ValueError, TypeError)):
+                self.user.register(number)
+
+    def test_devices_are_a_list_or_text(self):
+        for devices in (["mlx5_0", "mlx5_1"], "mlx5_0,mlx5_1"):
+            with unittest.mock.patch.object(handfast._handfast, "Core") as core:
+                core.return_value.warnings = []
+                handfast.Engine(devices=devices)
+            self.assertEqual(core.call_args.args[3], "mlx5_0,mlx5_1")
 
     def test_threads_share_an_engine(self):
         failures = []

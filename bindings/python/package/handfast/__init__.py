@@ -104,7 +104,8 @@ class Engine:
     """A node: it serves registered memory to peers, and reads and writes theirs.
 
     ``host`` is the host of this node's address, under which peers reach it. ``transport`` is ``tcp``,
-    ``rdma``, or ``auto``: RDMA where both sides have it, else TCP. ``devices`` names RDMA devices.
+    ``rdma``, or ``auto``: RDMA where both sides have it, else TCP. ``devices`` names RDMA devices: a list,
+    or text with commas.
     ``metadata`` is a store in which nodes find each other by name: ``http://HOST:PORT/PATH``,
     ``etcd://HOST:PORT`` or ``redis://HOST:PORT/DATABASE``; ``host`` is then the node's whole name.
     Without one, nodes are found by address.
@@ -123,12 +124,12 @@ class Engine:
         host: str = "127.0.0.1",
         *,
         transport: str = "auto",
-        devices: _Sequence[str] = (),
+        devices: _Sequence[str] | str = (),
         metadata: str = "P2PHANDSHAKE",
         metrics: str | None = None,
         regions_max: int | None = None,
     ) -> None:
-        names = ",".join(devices)
+        names = devices if isinstance(devices, str) else ",".join(devices)
         self._core = _handfast.Core(
             host, metadata, transport, names, True, metrics, regions_max
         )

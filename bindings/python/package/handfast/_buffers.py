@@ -19,9 +19,9 @@ def locate(buffer: Any) -> tuple[int, int, object]:
         if not buffer.is_contiguous():
             raise ValueError("the tensor is not contiguous: call .contiguous() first")
         return buffer.data_ptr(), buffer.numel() * buffer.element_size(), buffer
-    interface = getattr(buffer, "__array_interface__", None)
-    if interface is not None:
-        address, read_only = interface["data"]
+    # A number of numpy has the interface too, of a copy that ends at once.
+    if hasattr(buffer, "__array_interface__") and hasattr(buffer, "ctypes"):
+        address, read_only = buffer.__array_interface__["data"]
         if read_only:
             raise ValueError("the array is read-only")
         if buffer.dtype.hasobject:

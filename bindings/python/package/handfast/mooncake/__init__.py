@@ -11,7 +11,8 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any, NoReturn
 
 from .. import _handfast
@@ -82,6 +83,7 @@ class TransferEngine:
     def __init__(self) -> None:
         self._core: _handfast.Core | None = None
         self._errors = threading.local()
+        self._starting = threading.Lock()
 
     # Not of Mooncake's.
 
@@ -97,8 +99,7 @@ class TransferEngine:
 
     def _initialized(self) -> _handfast.Core:
         if self._core is None:
-            text = "the engine is not initialized: call initialize first"
-            raise InvalidArgument(text, "local", "configuration", None, "untouched", -1)
+            raise _invalid("the engine is not initialized: call initialize first")
         return self._core
 
     # Start.
@@ -108,11 +109,13 @@ class TransferEngine:
     ) -> int:
         """Start the engine. ``rdma`` uses TCP where RDMA is not available, with a warning."""
         try:
-            if self._core is not None:
-                text = "the engine is initialized already"
-                raise InvalidArgument(text, "local", "configuration", None, "untouched", -1)
-            devices = device_name or ""
-            self._core = _handfast.Core(local_hostname, metadata_server, protocol, devices, False)
+            with self._starting:
+                if self._core is not None:
+                    raise _invalid("the engine is initialized already")
+                devices = device_name or ""
+                self._core = _handfast.Core(
+                    local_hostname, metadata_server, protocol, devices, False
+                )
         except HandfastError as error:
             _log.warning("initialize failed: %s", error)
             return self._fail(error)
@@ -187,8 +190,9 @@ class TransferEngine:
     def batch_unregister_memory(self, buffer_addresses: Numbers) -> int:
         """End registrations. The first failure is returned after all others were tried."""
         code = 0
-        for address in buffer_addresses:
-            failed = self.unregister_memory(int(address))
+        # A wrong one raises before any has ended.
+        for address in [index(address) for address in buffer_addresses]:
+            failed = self.unregister_memory(address)
             code = code or failed
         return code
 
@@ -207,11 +211,15 @@ class TransferEngine:
             return self._fail(error)
         return 0
 
-    def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
-        """Copy bytes to registered memory."""
+    def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes | str, length: int) -> int:
+        """Copy the first bytes of some to registered memory."""
+        text = src_ptr.encode() if isinstance(src_ptr, str) else bytes(memoryview(src_ptr))
         try:
-            self._initialized().copy_in(dest_address, bytes(src_ptr)[:length])
-        except HandfastError as error:
+            core = self._initialized()
+            if not 0 <= length <= len(text):
+                raise _invalid(f"{length} bytes were to be copied of {len(text)}")
+            core.copy_in(dest_address, text[:length])
+        except (HandfastError, OverflowError) as error:
             return self._fail(error)
         return 0
 
@@ -399,18 +407,19 @@ class TransferEngine:
             return 1
         return self._fail(failure, -2 if isinstance(failure, TimeoutError) else -1)
 
-    def get_batch_transfer_status(self, batch_ids: Sequence[int]) -> int:
+    def get_batch_transfer_status(self, batch_ids: Iterable[int]) -> int:
         """Wait for batches. Return 0 if all are done, else -1: the first failure cancels the others,
         and all have ended when this returns."""
         code = 0
+        batches = [index(batch) for batch in batch_ids]
         try:
-            for batch in batch_ids:
+            for batch in batches:
                 failure = self._end(batch, is_cancelled=code != 0)
                 if failure is not None and code == 0:
                     code = self._fail(failure)
         except BaseException:
             # Such as KeyboardInterrupt: nothing stays under way.
-            for batch in batch_ids:
+            for batch in batches:
                 self._end(batch, is_cancelled=True)
             raise
         return code
@@ -448,6 +457,10 @@ class TransferEngine:
 
 def _is_write(opcode: int) -> bool:
     return TransferOpcode(opcode) is TransferOpcode.Write
+
+
+def _invalid(text: str) -> InvalidArgument:
+    return InvalidArgument(text, "local", "configuration", None, "untouched", -1)
 
 
 def _pair(notify: TransferNotify | None) -> tuple[str, str] | None:
