@@ -7,6 +7,8 @@
 mod eviction;
 mod fallback;
 mod fence;
+mod lone_poll;
+mod pace;
 mod qpn_reuse;
 mod quota;
 mod rails;
@@ -17,6 +19,8 @@ pub use eviction::{
 };
 pub use fallback::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 pub use fence::FenceLedger;
+pub use lone_poll::{ALONE_MIN, IN_PLACE_MAX, LonePoll};
+pub use pace::{DENSE_MAX, Pace};
 pub use qpn_reuse::QpnReuseDetector;
 pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
 pub use rails::{

@@ -12,8 +12,9 @@ use crate::hello::HelloRefusal;
 use crate::net::Direct;
 use crate::reader::Inbound;
 use crate::slots::Slots;
+use handfast_core::policy::Pace;
 use handfast_core::transport::{Side, TransportError};
-use handfast_core::{Lifecycle, Pair};
+use handfast_core::{Instant, Lifecycle, Pair};
 use handfast_transport::{
     Completion, Direction, LaneSink, Posting, RegionCache, RegionTable, Sent, SliceId, SpinBudget,
 };
@@ -21,7 +22,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -63,6 +64,8 @@ pub(crate) struct State {
     pub(crate) slots: Slots,
     /// Bounded by the agreed depth.
     pub(crate) answers: VecDeque<Answer>,
+    /// Pauses between requests, of either side.
+    pace: Pace,
 }
 
 pub(crate) struct Lane {
@@ -79,6 +82,10 @@ pub(crate) struct Lane {
     pub(crate) attending: AtomicU32,
     /// These threads, and the lane's task while it polls.
     pub(crate) looking: AtomicU32,
+    /// Whether requests come with pauses, as [`State::pace`] has found.
+    pub(crate) is_sparse: AtomicBool,
+    /// Origin of the lane's time.
+    origin: tokio::time::Instant,
     /// Whether polling pays.
     pub(crate) budget: SpinBudget,
     /// Notified when a task waits for an answer and nothing polls.
@@ -137,11 +144,14 @@ impl Lane {
             incoming: Mutex::default(),
             attending: AtomicU32::new(0),
             looking: AtomicU32::new(0),
+            is_sparse: AtomicBool::new(false),
+            origin: tokio::time::Instant::now(),
             budget: SpinBudget::default(),
             state: Mutex::new(State {
                 dead: false,
                 slots: Slots::new(depth),
                 answers: VecDeque::with_capacity(depth),
+                pace: Pace::default(),
             }),
             expected: Notify::new(),
             work: Notify::new(),
@@ -300,11 +310,33 @@ impl Lane {
         }
     }
 
+    pub(crate) fn now(&self) -> Instant {
+        Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Records a request that follows a pause in which none was outstanding.
+    pub(crate) fn on_request(&self, state: &mut State, began: Instant) {
+        state.pace.handle_request(began);
+        let is_sparse = state.pace.is_sparse();
+        self.is_sparse.store(is_sparse, Ordering::Relaxed);
+        if is_sparse {
+            self.budget.skip_one();
+        }
+    }
+
+    /// Records the end of requests.
+    pub(crate) fn on_end(&self, state: &mut State) {
+        state.pace.handle_end(self.now());
+    }
+
     /// Queues postings; those that do not fit complete at once.
     pub(crate) fn post(self: &Arc<Self>, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
         let mut state = self.state.lock();
         let dead = state.dead;
+        if !state.slots.has_any() {
+            self.on_request(&mut state, self.now());
+        }
         for posting in postings.drain(..) {
             let slice = posting.slice;
             if !dead && let Some(error) = unusable(&posting) {
