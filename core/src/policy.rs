@@ -13,6 +13,7 @@ mod qpn_reuse;
 mod quota;
 mod rails;
 mod watchdog;
+mod ways;
 
 pub use eviction::{
     EvictionChoice, HOLD_MAX, HOLD_MIN, LOOK_AGAIN, LaneEviction, LaneUsage, RETURN_MAX,
@@ -28,3 +29,4 @@ pub use rails::{
     RailOutput, RailPlan, RailStance, RailVerdict, Rails, plan_rails,
 };
 pub use watchdog::LaneWatchdog;
+pub use ways::{TRIAL_EVERY, Ways};
