@@ -7,6 +7,7 @@ mod processor;
 mod raw;
 mod report;
 mod server;
+mod sporadic;
 
 use crate::failure::{Failure, Outcome};
 use crate::lanes::{FallbackReport, LaneOptions, Warnings, transport_kind};
@@ -20,6 +21,7 @@ use load::{Load, Workload};
 use processor::Meter;
 use report::{Report, Row};
 use server::Process;
+use sporadic::Sporadic;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -73,8 +75,8 @@ pub(crate) struct Bench {
     /// Also measure a raw one-way TCP stream of equal block size over equal memory, and show the ratio
     #[arg(long)]
     pub(crate) limit: bool,
-    /// Also measure the latency of single requests, for each direction and size; with --limit
-    /// together with a raw ping-pong of the same bytes
+    /// Also measure the latency of single requests, for each direction and size, and the processor
+    /// time of writes with pauses; with --limit together with raw ping-pongs of the same bytes
     #[arg(long)]
     pub(crate) latency: bool,
     /// Also measure the first transfer to a new peer, and with --limit a raw connection
@@ -167,12 +169,16 @@ fn measure(
         true => Latency::all(&arguments.operation, &arguments.size),
         false => Vec::new(),
     };
+    let mut sporadic = Sporadic::default();
     for round in 0..arguments.rounds {
         for row in &mut rows {
             row.measure(arguments, &load, baseline)?;
         }
         for latency in &mut latencies {
             latency.measure(&load, baseline.sink)?;
+        }
+        if arguments.latency {
+            sporadic.measure(&load, baseline.sink)?;
         }
         if !arguments.json {
             output::note(format_args!("round {} of {}", round + 1, arguments.rounds));
@@ -187,7 +193,8 @@ fn measure(
     let lanes = (transport_kind(&segment), FallbackReport::all(&engine));
     runtime.block_on(engine.close());
     warn_if_incomplete(&engine);
-    Ok(Report::new(arguments, rows, latencies, first, lanes))
+    let waits = (latencies, sporadic);
+    Ok(Report::new(arguments, rows, waits, first, lanes))
 }
 
 impl Row {

@@ -7,16 +7,21 @@
 mod eviction;
 mod fallback;
 mod fence;
+mod lone_poll;
+mod pace;
 mod qpn_reuse;
 mod quota;
 mod rails;
 mod watchdog;
+mod ways;
 
 pub use eviction::{
     EvictionChoice, HOLD_MAX, HOLD_MIN, LOOK_AGAIN, LaneEviction, LaneUsage, RETURN_MAX,
 };
 pub use fallback::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 pub use fence::FenceLedger;
+pub use lone_poll::{ALONE_MIN, IN_PLACE_MAX, LonePoll};
+pub use pace::{DENSE_MAX, Pace};
 pub use qpn_reuse::QpnReuseDetector;
 pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
 pub use rails::{
@@ -24,3 +29,4 @@ pub use rails::{
     RailOutput, RailPlan, RailStance, RailVerdict, Rails, plan_rails,
 };
 pub use watchdog::LaneWatchdog;
+pub use ways::{TRIAL_EVERY, Ways};

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Write rates of handfast, its Python package, Mooncake and NIXL over loopback TCP, in turns, from one thread.
 
-Usage: compare.py PROGRAM [ROUNDS]
+Usage: compare.py PROGRAM [ROUNDS] [--json]
 
 PROGRAM is a release build of handfast, - for none. The package handfast is a release build of bindings/python; numpy, mooncake-transfer-engine-non-cuda, nixl and
-nixl-cu12 come from pip; an engine whose package is missing is left out, with the reason. Mooncake's
+nixl-cu12 come from pip (`cargo xtask bench --peers` installs them into a folder of its own, without what they
+depend on); an engine whose package is missing is left out, with the reason. Mooncake's
 needs libibverbs.so.1 and librdmacm.so.1 of the distribution. Each engine has a client and a
 server process and writes from one block to one other: requests of a batch, one batch at a time, by the
 call that its users have (Mooncake: transfer_sync_write, batch_transfer_sync_write; NIXL: a transfer
 handle made once and posted again; handfast.mooncake: the same as Mooncake; handfast: its bench; Mooncake
 takes at most 2,048 pieces at once, so that larger batches are several calls). NIXL uses UCX with UCX_TLS=tcp. Prints the
 median rate of each engine in GiB/s, and the median of the ratios to handfast of the same round, or to
-its package for batches that its bench does not make. The
+its package for batches that its bench does not make; for single writes also the medians of p50 and p99 in
+microseconds. With --json it prints one line with the same. The
 processes of the others are stopped while one is measured: some of them poll.
 """
 import importlib
@@ -25,7 +27,7 @@ import subprocess
 import sys
 import time
 
-WORKLOADS = [(4096, 1), (4096, 32), (65536, 32), (1 << 20, 32), (4096, 100_000)]
+WORKLOADS = [(4096, 1), (65536, 1), (1 << 20, 1), (4096, 32), (65536, 32), (1 << 20, 32), (4096, 100_000)]
 # The most requests of a batch of handfast's bench: beyond, its package is compared with the others.
 BENCH_BATCH_MAX = 4096
 SECONDS = 0.4
@@ -116,9 +118,12 @@ def nixl_client(numpy, server):
 
 
 def serve(engine, ready):
-    import numpy
+    try:
+        import numpy
 
-    {"python": python_server, "mooncake": mooncake_server, "nixl": nixl_server}[engine](numpy, ready)
+        {"python": python_server, "mooncake": mooncake_server, "nixl": nixl_server}[engine](numpy, ready)
+    except Exception as error:
+        ready.put(f"{type(error).__name__}: {error}")
 
 
 def answer(engine, server, questions, rates):
@@ -131,11 +136,14 @@ def answer(engine, server, questions, rates):
         size, count = questions.get()
         write = writer(size, count)
         assert not write()
-        writes, start = 0, time.perf_counter()
-        while time.perf_counter() - start < SECONDS:
+        ends = [time.perf_counter()]
+        while ends[-1] - ends[0] < SECONDS:
             assert not write()
-            writes += 1
-        rates.put(writes * size * count / (time.perf_counter() - start) / 2**30)
+            ends.append(time.perf_counter())
+        took = sorted(end - start for start, end in zip(ends, ends[1:]))
+        rate = len(took) * size * count / (ends[-1] - ends[0]) / 2**30
+        p50, p99 = (took[len(took) * percent // 100] * 1e6 for percent in (50, 99))
+        rates.put((rate, p50, p99))
 
 
 class Other:
@@ -148,7 +156,10 @@ class Other:
         server.start()
         self.processes = [server]
         try:
-            arguments = (engine, ready.get(timeout=60), self.questions, self.rates)
+            address = ready.get(timeout=60)
+            if isinstance(address, str):
+                raise RuntimeError(address)
+            arguments = (engine, address, self.questions, self.rates)
             client = context.Process(target=answer, args=arguments, daemon=True)
             client.start()
             self.processes.append(client)
@@ -161,9 +172,9 @@ class Other:
     def rate(self, size, count):
         self.signal(signal.SIGCONT)
         self.questions.put((size, count))
-        rate = self.rates.get(timeout=RATE_SECONDS)
+        figures = self.rates.get(timeout=RATE_SECONDS)
         self.signal(signal.SIGSTOP)
-        return rate
+        return figures
 
     def signal(self, signal_):
         for process in self.processes:
@@ -182,49 +193,71 @@ class Handfast:
     def rate(self, size, count):
         options = ["--rounds", "1", "--duration", f"{int(SECONDS * 1000)}ms", "--threads", "1", "--json",
                    "--operation", "write", "--size", str(size), "--batch", str(count)]
+        options += ["--latency"] if count == 1 else []
         run = subprocess.run([self.program, "bench", *options], capture_output=True, text=True, check=True)
-        return json.loads(run.stdout)["workloads"][0]["gib_per_s"]
+        result = json.loads(run.stdout)
+        us = result["latencies"][0]["us"] if count == 1 else {"p50": 0, "p99": 0}
+        return result["workloads"][0]["gib_per_s"], us["p50"], us["p99"]
 
     def kill(self):
         """Its processes have ended with the run."""
 
 
 def main():
-    program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    words = [word for word in sys.argv[1:] if word != "--json"]
+    program, rounds = words[0], int(words[1]) if len(words) > 1 else 9
+    say = (lambda line: None) if "--json" in sys.argv else (lambda line: print(line, flush=True))
     engines = {} if program == "-" else {"handfast": Handfast(program)}
+    left_out = []
     for name in ("python", "mooncake", "nixl"):
         try:
             engines[name] = Other(name)
         except Exception as error:
-            print(f"left out: {name}: {error!r}")
+            reason = str(error) or type(error).__name__
+            left_out.append({"engine": name, "reason": reason})
+            say(f"left out: {name}: {reason}")
     try:
-        compare(engines, rounds)
+        rows = compare(engines, rounds, left_out, say)
     finally:
         for engine in engines.values():
             engine.kill()
+    if "--json" in sys.argv:
+        print(json.dumps({"engines": {"rounds": rounds, "rows": rows, "left_out": left_out}}), flush=True)
 
 
-def compare(engines, rounds):
+def compare(engines, rounds, left_out, say):
+    rows = []
     for size, count in WORKLOADS:
         names = [name for name in engines if name != "handfast" or count <= BENCH_BATCH_MAX]
-        rates = {name: [] for name in names}
+        figures = {name: [] for name in names}
         for round_ in range(rounds + 1):
-            order = list(rates) if round_ % 2 else list(reversed(rates))
+            order = list(figures) if round_ % 2 else list(reversed(figures))
             for name in order:
                 try:
-                    rate = engines[name].rate(size, count)
+                    figure = engines[name].rate(size, count)
                 except queue.Empty:
-                    print(f"{size:>8} x {count:<3} {name:<9} no result within {RATE_SECONDS} s", flush=True)
+                    reason = f"no result for {size} x {count} within {RATE_SECONDS} s"
+                    left_out.append({"engine": name, "reason": reason})
+                    say(f"{size:>8} x {count:<3} {name:<9} {reason}")
                     engines.pop(name).kill()
-                    del rates[name]
+                    del figures[name]
                     continue
                 if round_:  # the first warms up
-                    rates[name].append(rate)
-        base = next(iter(rates), None)
-        for name, own in rates.items():
-            ratio = statistics.median(b / a for a, b in zip(own, rates[base]))
-            print(f"{size:>8} x {count:<3} {name:<9} {statistics.median(own):7.3f} GiB/s  "
-                  f"({min(own):.3f} to {max(own):.3f})  {base} is {ratio:.2f} times as fast", flush=True)
+                    figures[name].append(figure)
+        base = next(iter(figures), None)
+        for name, own in figures.items():
+            ratio = statistics.median(b[0] / a[0] for a, b in zip(own, figures[base]))
+            rate, p50, p99 = (statistics.median(column) for column in zip(*own))
+            rates = [figure[0] for figure in own]
+            row = {"engine": name, "size": size, "batch": count, "gib_per_s": rate, "to": base, "ratio": ratio}
+            alone = ""
+            if count == 1:
+                row |= {"p50_us": p50, "p99_us": p99}
+                alone = f"  p50 {p50:.1f} us, p99 {p99:.1f} us"
+            rows.append(row)
+            say(f"{size:>8} x {count:<3} {name:<9} {rate:7.3f} GiB/s  ({min(rates):.3f} to {max(rates):.3f})  "
+                f"{base} is {ratio:.2f} times as fast{alone}")
+    return rows
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ use crate::hello::HelloRefusal;
 use crate::net::Direct;
 use crate::reader::Inbound;
 use crate::slots::Slots;
+use handfast_core::policy::{Pace, Ways};
 use handfast_core::transport::{Side, TransportError};
-use handfast_core::{Lifecycle, Pair};
+use handfast_core::{Duration, Instant, Lifecycle, Pair};
 use handfast_transport::{
     Completion, Direction, LaneSink, Posting, RegionCache, RegionTable, Sent, SliceId, SpinBudget,
 };
@@ -21,7 +22,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -63,6 +64,44 @@ pub(crate) struct State {
     pub(crate) slots: Slots,
     /// Bounded by the agreed depth.
     pub(crate) answers: VecDeque<Answer>,
+    /// Pauses between requests, of either side.
+    pace: Pace,
+    /// How to wait for answers, and for requests of the peer.
+    asking: Ways,
+    serving: Ways,
+    /// Time of the request after which slices of the caller were outstanding.
+    asked: Instant,
+    /// End of the last request of the peer.
+    served: Instant,
+}
+
+/// How a lane waits at present, in the words of [`Ways`]; written under the lock of [`State`].
+pub(crate) struct Waiting {
+    /// Whether to poll.
+    polls: AtomicBool,
+    /// Whether somebody has polled since the wait began.
+    pub(crate) has_polled: AtomicBool,
+}
+
+impl Waiting {
+    const fn new() -> Self {
+        Self { polls: AtomicBool::new(true), has_polled: AtomicBool::new(false) }
+    }
+
+    fn begin(&self, ways: &mut Ways, is_polled: bool) {
+        let polls = ways.poll_next();
+        self.polls.store(polls, Ordering::Relaxed);
+        self.has_polled.store(polls && is_polled, Ordering::Relaxed);
+    }
+
+    fn end(&self, ways: &mut Ways, began: Instant, now: Instant) {
+        let took = Duration(now.0.saturating_sub(began.0));
+        ways.handle_wait(self.has_polled.load(Ordering::Relaxed), took);
+    }
+
+    pub(crate) fn polls(&self) -> bool {
+        self.polls.load(Ordering::Relaxed)
+    }
 }
 
 pub(crate) struct Lane {
@@ -79,6 +118,12 @@ pub(crate) struct Lane {
     pub(crate) attending: AtomicU32,
     /// These threads, and the lane's task while it polls.
     pub(crate) looking: AtomicU32,
+    /// Whether requests come with pauses, as [`State::pace`] has found.
+    pub(crate) is_sparse: AtomicBool,
+    pub(crate) asking: Waiting,
+    pub(crate) serving: Waiting,
+    /// Origin of the lane's time.
+    origin: tokio::time::Instant,
     /// Whether polling pays.
     pub(crate) budget: SpinBudget,
     /// Notified when a task waits for an answer and nothing polls.
@@ -137,11 +182,20 @@ impl Lane {
             incoming: Mutex::default(),
             attending: AtomicU32::new(0),
             looking: AtomicU32::new(0),
+            is_sparse: AtomicBool::new(false),
+            asking: Waiting::new(),
+            serving: Waiting::new(),
+            origin: tokio::time::Instant::now(),
             budget: SpinBudget::default(),
             state: Mutex::new(State {
                 dead: false,
                 slots: Slots::new(depth),
                 answers: VecDeque::with_capacity(depth),
+                pace: Pace::default(),
+                asking: Ways::default(),
+                serving: Ways::default(),
+                asked: Instant::default(),
+                served: Instant::default(),
             }),
             expected: Notify::new(),
             work: Notify::new(),
@@ -300,11 +354,61 @@ impl Lane {
         }
     }
 
+    pub(crate) fn now(&self) -> Instant {
+        Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Records requests of the caller while none was outstanding.
+    fn on_asked(&self, state: &mut State) {
+        let now = self.now();
+        self.on_request(state, now);
+        state.asked = now;
+        self.asking.begin(&mut state.asking, self.looking.load(Ordering::Relaxed) > 0);
+        if !self.asking.polls() {
+            self.budget.skip_one();
+        }
+    }
+
+    /// Records answers.
+    pub(crate) fn on_answered(&self, state: &mut State) {
+        let now = self.now();
+        state.pace.handle_end(now);
+        if !state.slots.has_any() && !state.pace.is_sparse() {
+            self.asking.end(&mut state.asking, state.asked, now);
+        }
+    }
+
+    /// Records requests of the peer, the first of which began at `began`.
+    pub(crate) fn on_served(&self, state: &mut State, began: Instant) {
+        if !state.slots.has_any() {
+            self.on_request(state, began);
+        }
+        if began > state.served && !state.pace.is_sparse() {
+            self.serving.end(&mut state.serving, state.served, began);
+        }
+        state.served = self.now();
+        state.pace.handle_end(state.served);
+        self.serving.begin(&mut state.serving, self.looking.load(Ordering::Relaxed) > 0);
+    }
+
+    /// Records a request that follows a pause in which none was outstanding.
+    fn on_request(&self, state: &mut State, began: Instant) {
+        state.pace.handle_request(began);
+        let is_sparse = state.pace.is_sparse();
+        self.is_sparse.store(is_sparse, Ordering::Relaxed);
+        if is_sparse {
+            self.budget.skip_one();
+        }
+    }
+
     /// Queues postings; those that do not fit complete at once.
     pub(crate) fn post(self: &Arc<Self>, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
         let mut state = self.state.lock();
         let dead = state.dead;
+        if !state.slots.has_any() {
+            self.on_asked(&mut state);
+        }
         for posting in postings.drain(..) {
             let slice = posting.slice;
             if !dead && let Some(error) = unusable(&posting) {

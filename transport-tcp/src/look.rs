@@ -1,16 +1,17 @@
 //! Busy-polling for an answer for a short time before sleeping.
 
+use crate::net::Stream;
 use handfast_transport::SpinBudget;
-use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncReadExt;
 
-/// Maximum polls, each a turn of the runtime of one to two microseconds. A peer on a near machine
-/// answers within that time, and waking a processor that went to sleep costs as much again.
-const TURNS_MAX: u32 = 64;
+/// Maximum polls, 0.2 µs each. A peer on a near machine answers within that time, and waking a
+/// processor that went to sleep costs as much again.
+const LOOKS_MAX: u32 = 384;
+/// Consecutive polls before the task yields to others; each yield of a task that is alone wakes another
+/// thread of the runtime.
+const LOOKS_IN_PLACE: u32 = 64;
 /// Maximum consecutive sleeps without polling after repeated empty polls.
 const REST_MAX: u32 = 64;
 
@@ -42,23 +43,23 @@ impl Drop for Looking<'_> {
 
 impl Look {
     /// Reads available bytes, polling first if that pays; other tasks run meanwhile. Cancel-safe.
-    pub async fn read<R: AsyncRead + Unpin>(
-        &self,
-        stream: &mut R,
-        buffer: &mut [u8],
-    ) -> io::Result<usize> {
-        let mut reading = pin!(stream.read(buffer));
+    pub async fn read<S: Stream>(&self, stream: &mut S, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(mut looking) = self.begin() {
-            for _ in 0..TURNS_MAX {
-                let once = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context)));
-                if let Poll::Ready(read) = once.await {
-                    looking.found = true;
-                    return read;
+            for look in 1..=LOOKS_MAX {
+                match stream.read_now(buffer) {
+                    None => break,
+                    Some(Err(error)) if is_transient(&error) => {}
+                    Some(read) => {
+                        looking.found = true;
+                        return read;
+                    }
                 }
-                tokio::task::yield_now().await;
+                if look % LOOKS_IN_PLACE == 0 {
+                    tokio::task::yield_now().await;
+                }
             }
         }
-        reading.await
+        stream.read(buffer).await
     }
 
     fn begin(&self) -> Option<Looking<'_>> {
@@ -73,15 +74,24 @@ impl Look {
     }
 }
 
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::task::Poll;
+    use tokio::net::{TcpListener, TcpStream};
 
     /// One read polls at a time; dropping it permits the next.
     #[tokio::test]
     async fn one_reader_polls_at_a_time() {
         let look = Look::default();
-        let (mut near, _far) = tokio::io::duplex(8);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut buffer = [0; 8];
         {
             let mut reading = pin!(look.read(&mut near, &mut buffer));

@@ -65,6 +65,12 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
         false
     }
 
+    /// Reads available bytes at once, whether or not the runtime has seen them; `None` if the stream
+    /// cannot.
+    fn read_now(&self, _buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        None
+    }
+
     /// Splits the stream, which must not have buffered any bytes.
     fn split(self) -> (Self::Reader, Self::Writer);
 }

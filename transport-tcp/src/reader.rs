@@ -6,6 +6,7 @@ use crate::failure::{peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
 use crate::lane::{Incoming, Lane, local_error};
 use crate::net::{Direct, StreamReader};
+use handfast_core::Instant;
 use handfast_core::transport::TransportError;
 use handfast_transport::{Completion, Direction, RegionCache, Span, SpinBudget};
 use parking_lot::MutexGuard;
@@ -53,18 +54,29 @@ enum Progress {
     Moved,
 }
 
+/// A turn.
+struct Turn {
+    progress: Progress,
+    /// Waiters of completions, or the sending task, must run.
+    must_yield: bool,
+    /// No frame has begun and not ended.
+    is_between_frames: bool,
+}
+
 /// Reasons to leave the loop.
 enum End {
     Closed,
     Failed(TransportError),
 }
 
-/// Consecutive polls of a socket, 0.2 µs each, before the task yields.
-const LOOKS: u32 = 8;
-/// Maximum yields of a polling reader before it sleeps. Waking a processor that
+/// Consecutive polls of a socket, 0.2 µs each, before the task yields. A yield with nothing else to
+/// run makes a runtime of several threads wake another one, which finds nothing and takes a processor
+/// from the peer.
+const LOOKS_IN_PLACE: u32 = 128;
+/// Maximum empty polls of a reader before it sleeps, some 80 µs. Waking a processor that
 /// went idle costs more than that: with both ends on processors of their own, 1 MiB at a time went
 /// from 0.74 of the raw stream to more than all of it.
-const SPINS_MAX: u32 = 48;
+const LOOKS_MAX: u32 = 384;
 /// Consecutive empty polls before a waiting thread sleeps, about as long as a reader
 /// polls.
 const ATTENDED_LOOKS_MAX: u32 = 400;
@@ -117,22 +129,26 @@ impl<R: StreamReader> Receiver<R> {
             let Self { lane, half, completions, .. } = self;
             let mut fill = |target: Option<&Span>, spare: &mut [u8]| half.try_fill(target, spare);
             let turn = lane.receive(lane.incoming.lock(), &mut fill, completions);
-            match turn {
+            let turn = match turn {
+                Ok(turn) => turn,
+                Err(end) => return end,
+            };
+            match turn.progress {
                 // Bytes may keep arriving without an await.
-                Ok(Progress::Moved) => tokio::task::consume_budget().await,
-                Ok(Progress::Drained) => {
-                    if self.budget.is_due()
-                        && let Err(end) = self.spin(false).await
+                Progress::Moved => tokio::task::consume_budget().await,
+                Progress::Drained => {
+                    if self.lane.expects_more(&turn)
+                        && self.budget.is_due()
+                        && let Err(end) = self.spin(false, turn.must_yield).await
                     {
                         return end;
                     }
                 }
-                Ok(Progress::Nothing) => {
+                Progress::Nothing => {
                     if let Err(end) = self.sleep().await {
                         return end;
                     }
                 }
-                Err(end) => return end,
             }
         }
     }
@@ -146,40 +162,49 @@ impl<R: StreamReader> Receiver<R> {
             }
             () = lane.expected.notified() => {}
         }
-        if self.requested.is_due() { self.spin(true).await } else { Ok(()) }
+        if self.requested.is_due() { self.spin(true, false).await } else { Ok(()) }
     }
 
     /// Polls and receives outside the runtime until no bytes arrive for a while; other tasks run
     /// meanwhile. With `expected` it polls for an answer that a task waits for, and for later bytes
-    /// only if polling after bytes is due. The thread keeps its processor: a yield on a busy
-    /// machine costs a time slice, and a write of 20 microseconds took 20 milliseconds. Before it
-    /// may wait for bytes, the runtime must observe that there are none.
-    async fn spin(&mut self, mut expected: bool) -> Result<(), End> {
+    /// only if polling after bytes is due. With `must_yield` other tasks run first. The
+    /// thread keeps its processor: a yield on a busy machine costs a time slice, and a write of 20
+    /// microseconds took 20 milliseconds. Before it may wait for bytes, the runtime must observe that
+    /// there are none.
+    async fn spin(&mut self, mut expected: bool, must_yield: bool) -> Result<(), End> {
         let Self { lane, direct, budget, requested, completions, .. } = self;
         let Some(direct) = direct else { return Ok(()) };
         let _looking = Looking::begin(lane, &**direct);
+        let waiting = if expected { &lane.asking } else { &lane.serving };
+        waiting.has_polled.store(true, Ordering::Relaxed);
         count(&lane.counts().looks);
-        let (mut spins, mut found) = (0, false);
-        while spins < SPINS_MAX {
-            tokio::task::yield_now().await;
+        let (mut in_vain, mut found) = (0, false);
+        let mut in_place = if must_yield { LOOKS_IN_PLACE } else { 0 };
+        while in_vain < LOOKS_MAX {
+            if in_place >= LOOKS_IN_PLACE {
+                tokio::task::yield_now().await;
+                in_place = 0;
+            }
             if lane.attending.load(Ordering::Relaxed) > 0 {
                 // A waiting thread polls, and must not be delayed.
                 return Ok(());
             }
-            spins += 1;
-            for _ in 0..LOOKS {
-                let mut fill =
-                    |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
-                let turn = lane.receive(lane.incoming.lock(), &mut fill, completions)?;
-                if turn != Progress::Nothing {
-                    if expected { &*requested } else { &*budget }.on_found();
-                    (spins, found) = (0, true);
-                }
-                if turn == Progress::Drained {
-                    if std::mem::take(&mut expected) && !budget.is_due() {
-                        return Ok(());
-                    }
-                    break;
+            let mut fill = |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
+            let turn = lane.receive(lane.incoming.lock(), &mut fill, completions)?;
+            if turn.progress == Progress::Nothing {
+                (in_vain, in_place) = (in_vain + 1, in_place + 1);
+                continue;
+            }
+            if in_vain > 0 {
+                // Bytes that were there before the first look prove nothing about looking.
+                if expected { &*requested } else { &*budget }.on_found();
+            }
+            (in_vain, found) = (0, true);
+            in_place += if turn.must_yield { LOOKS_IN_PLACE } else { ATTENDED_TURN_LOOKS };
+            if turn.progress == Progress::Drained {
+                let is_due = !std::mem::take(&mut expected) || budget.is_due();
+                if !is_due || !lane.expects_more(&turn) {
+                    return Ok(());
                 }
             }
         }
@@ -242,6 +267,7 @@ impl Lane {
         let Some(_live) = self.enter() else { return };
         let Some(direct) = self.incoming.lock().direct.clone() else { return };
         let looking = (Attending::begin(self), Looking::begin(self, &*direct));
+        self.asking.has_polled.store(true, Ordering::Relaxed);
         let attended = self.busy_poll_until(&*direct, is_done);
         drop(looking);
         match attended {
@@ -252,9 +278,16 @@ impl Lane {
         }
     }
 
+    /// Whether bytes will probably follow a turn soon.
+    fn expects_more(&self, turn: &Turn) -> bool {
+        let polls = self.serving.polls() && self.asking.polls();
+        !turn.is_between_frames || (polls && !self.is_sparse.load(Ordering::Relaxed))
+    }
+
     /// Requests a poll for an answer, from a task that is about to yield.
     pub(crate) fn request_poll(&self) {
-        if self.looking.load(Ordering::Relaxed) == 0 {
+        let is_worth_it = self.asking.polls() && !self.is_sparse.load(Ordering::Relaxed);
+        if is_worth_it && self.looking.load(Ordering::Relaxed) == 0 {
             self.expected.notify_one();
         }
     }
@@ -278,7 +311,7 @@ impl Lane {
                 continue;
             };
             let turn = self.receive(incoming, &mut fill, &mut completions)?;
-            if turn == Progress::Nothing {
+            if turn.progress == Progress::Nothing {
                 (in_vain, looks, busy) = (in_vain + 1, looks + 1, 0);
                 std::hint::spin_loop();
             } else {
@@ -297,19 +330,22 @@ impl Lane {
         mut incoming: MutexGuard<'_, Incoming>,
         fill: Fill<'_>,
         completions: &mut Vec<Completion>,
-    ) -> Result<Progress, End> {
+    ) -> Result<Turn, End> {
         let Some(inbound) = &mut incoming.inbound else { return Err(End::Closed) };
-        let turn = inbound.turn(self, fill);
-        let flushed = match turn {
-            Ok(Progress::Nothing) => return turn,
+        let progress = inbound.turn(self, fill);
+        let flushed = match progress {
+            Ok(progress @ Progress::Nothing) => {
+                return Ok(Turn { progress, must_yield: false, is_between_frames: false });
+            }
             _ => inbound.flush(self, completions),
         };
+        let is_between_frames = inbound.is_between_frames();
         drop(incoming);
-        if let Ok(true) = flushed {
-            self.send_now();
-        }
+        let must_send = matches!(flushed, Ok(true)) && self.send_now();
+        let must_yield = must_send || !completions.is_empty();
         self.report(completions);
-        turn.and_then(|turn| flushed.map(|_| turn))
+        progress
+            .and_then(|progress| flushed.map(|_| Turn { progress, must_yield, is_between_frames }))
     }
 }
 
@@ -323,6 +359,8 @@ pub(crate) struct Inbound {
     /// Maximum bytes to read ahead.
     ahead: usize,
     mode: Mode,
+    /// Arrival of the first byte after all earlier frames were complete.
+    began: Instant,
     answers: Vec<Answer>,
     dones: Vec<(u64, Status)>,
 }
@@ -337,6 +375,7 @@ impl Inbound {
             end: 0,
             ahead: BUFFER_BYTES,
             mode: Mode::Header,
+            began: Instant::default(),
             answers: Vec::new(),
             dones: Vec::new(),
         }
@@ -362,6 +401,9 @@ impl Inbound {
                 };
             }
         };
+        if self.is_between_frames() {
+            self.began = lane.now();
+        }
         let direct = count.min(target.map_or(0, |span| span.len()));
         self.end += count - direct;
         if self.end == self.buffer.len() {
@@ -382,9 +424,13 @@ impl Inbound {
     }
 
     fn end_of_stream(&self) -> String {
-        let whole = matches!(self.mode, Mode::Header) && self.start == self.end;
-        let place = if whole { "between frames" } else { "in the middle of a frame" };
+        let place =
+            if self.is_between_frames() { "between frames" } else { "in the middle of a frame" };
         format!("the peer closed the lane {place}")
+    }
+
+    fn is_between_frames(&self) -> bool {
+        matches!(self.mode, Mode::Header) && self.start == self.end
     }
 
     /// Returns the destination of the current payload; `None` if it is skipped or absent.
@@ -518,6 +564,10 @@ impl Inbound {
         let mut result = Ok(());
         let mut state = lane.state.lock();
         lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
+        if !self.answers.is_empty() {
+            lane.on_served(&mut state, self.began);
+        }
+        let has_dones = !self.dones.is_empty();
         state.answers.extend(self.answers.drain(..));
         if state.answers.len() > self.depth {
             state.answers.clear();
@@ -528,6 +578,9 @@ impl Inbound {
                 Ok(completion) => completions.extend(completion),
                 Err(error) => result = Err(broken(error)),
             }
+        }
+        if has_dones {
+            lane.on_answered(&mut state);
         }
         result.map(|()| !state.answers.is_empty() || state.slots.can_start())
     }

@@ -139,6 +139,11 @@ impl Slots {
         Ok(())
     }
 
+    /// Whether a slice of the caller is outstanding.
+    pub(crate) fn has_any(&self) -> bool {
+        self.held > 0
+    }
+
     /// Whether a queued slice can be sent now.
     pub(crate) fn can_start(&self) -> bool {
         self.on_wire < self.agreed && self.queue.front().is_some_and(|next| self.has_room(*next))

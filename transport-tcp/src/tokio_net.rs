@@ -77,6 +77,10 @@ impl Stream for TcpStream {
         matches!(ends, (Ok(local), Ok(peer)) if local.ip() == peer.ip())
     }
 
+    fn read_now(&self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        Some(socket::fill_now(self, None, buffer))
+    }
+
     fn split(self) -> (TcpReader, TcpWriter) {
         let socket = Arc::new(self);
         let reader = TcpReader { socket: Arc::clone(&socket), budget: SpinBudget::default() };

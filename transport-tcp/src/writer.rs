@@ -99,19 +99,20 @@ impl Lane {
     }
 
     /// Sends at once as far as the socket accepts bytes, unless another thread is sending. The rest
-    /// is left to the lane's task, whose wake-up costs more than a send.
-    pub(crate) fn send_now(self: &Arc<Self>) {
+    /// is left to the lane's task, whose wake-up costs more than a send. Returns whether it is.
+    pub(crate) fn send_now(self: &Arc<Self>) -> bool {
         // The lane remains until completed sends are reported.
-        let Some(_live) = self.enter() else { return };
+        let Some(_live) = self.enter() else { return false };
         let mut completions = Vec::new();
         let sent =
             self.outgoing.try_lock().map(|outgoing| self.send_some(outgoing, &mut completions));
         self.report(&mut completions);
         match sent {
-            Some(Ok(true)) => {}
+            Some(Ok(true)) => return false,
             Some(Ok(false)) | None => self.work.notify_one(),
             Some(Err(error)) => self.close(Some(peer_io("send", &error))),
         }
+        true
     }
 
     /// Returns false if data is left.

@@ -20,6 +20,11 @@ impl SpinBudget {
         self.resting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_err()
     }
 
+    /// Skips the poll before the next sleep.
+    pub fn skip_one(&self) {
+        self.resting.fetch_max(1, Ordering::Relaxed);
+    }
+
     /// Records a successful poll: the next sleep is preceded by one.
     pub fn on_found(&self) {
         self.rest.store(0, Ordering::Relaxed);
@@ -56,5 +61,8 @@ mod tests {
         assert!(budget.is_due() && budget.is_due());
         budget.on_empty(64);
         assert!(!budget.is_due() && budget.is_due(), "it starts from one again");
+        budget.skip_one();
+        budget.skip_one();
+        assert!(!budget.is_due() && budget.is_due(), "one poll is skipped");
     }
 }

@@ -3,6 +3,7 @@
 // Rates and ratios are only reported.
 #![allow(clippy::float_arithmetic)]
 
+mod engines;
 mod figures;
 mod guest;
 mod page;
@@ -48,6 +49,11 @@ pub(crate) struct Arguments {
     /// perftest's `ib_write_lat` in turns; writes `guest.json`
     #[arg(long, conflicts_with = "quick")]
     guest: bool,
+    /// Also measure the packages of Mooncake and NIXL in turns with handfast, each in processes of its
+    /// own. Installs them with pip into cargo's target folder; one that cannot be installed or started
+    /// is left out with the reason. Takes two minutes more
+    #[arg(long)]
+    peers: bool,
     /// Output folder [default: docs/bench, with --quick target/xtask/bench]
     #[arg(long)]
     folder: Option<PathBuf>,
@@ -122,6 +128,10 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     match VerbsBuild::prepare(&project, Instant::now() + LIMIT) {
         Ok(verbs) => figures.add(&over_verbs(&project, &verbs)?)?,
         Err(error) => println!("not measured: slices over verbs: {error:#}"),
+    }
+    if arguments.peers {
+        println!("measuring the packages of other engines");
+        figures.add(&engines::measure(&project, &program, arguments.quick)?)?;
     }
     figures.took(began.elapsed());
     let targets = targets::judge(&figures);

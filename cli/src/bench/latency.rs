@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// Bytes of the short direction of the ping-pong: a header of the lane protocol.
-const SHORT_BYTES: u64 = 24;
+pub(super) const SHORT_BYTES: u64 = 24;
 
 /// The latencies of one kind of request by round, in nanoseconds.
 pub(super) struct Latency {
@@ -24,13 +24,13 @@ pub(super) struct Latency {
 /// The result of one measurement, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Times {
-    mean: f64,
-    p50: f64,
-    p99: f64,
+    pub(super) mean: f64,
+    pub(super) p50: f64,
+    pub(super) p99: f64,
 }
 
 impl Times {
-    fn new(mut times: Vec<Duration>) -> Self {
+    pub(super) fn new(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let at = |percent: usize| {
@@ -42,7 +42,7 @@ impl Times {
     }
 
     /// The median of each figure over the rounds.
-    fn median(rounds: &[Self]) -> Option<Self> {
+    pub(super) fn median(rounds: &[Self]) -> Option<Self> {
         let of = |figure: fn(&Self) -> f64| report::median(rounds.iter().map(figure).collect());
         let (mean, p50, p99) = (of(|it| it.mean)?, of(|it| it.p50)?, of(|it| it.p99)?);
         Some(Self { mean, p50, p99 })
@@ -83,6 +83,10 @@ impl Latency {
             let raw = self.blocking.iter().zip(&self.adaptive).map(|(a, b)| of(a).min(of(b)));
             report::median(self.rounds.iter().zip(raw).map(|(us, raw)| of(us) / raw).collect())
         };
+        let to_adaptive = |of: fn(&Times) -> f64| {
+            let ratios = self.rounds.iter().zip(&self.adaptive).map(|(us, raw)| of(us) / of(raw));
+            report::median(ratios.collect())
+        };
         ShownLatency {
             operation: name(self.operation),
             size: self.size,
@@ -92,6 +96,8 @@ impl Latency {
             p50_ratio: ratio(|it| it.p50),
             p99_ratio: ratio(|it| it.p99),
             mean_ratio: ratio(|it| it.mean),
+            mean_to_adaptive: to_adaptive(|it| it.mean),
+            p99_to_adaptive: to_adaptive(|it| it.p99),
         }
     }
 }
@@ -112,24 +118,33 @@ pub(super) struct ShownLatency {
     p99_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ratio: Option<f64>,
+    /// To the baseline that polls, whatever the other one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_to_adaptive: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p99_to_adaptive: Option<f64>,
 }
 
 /// Returns the table, at most 80 columns wide.
 pub(super) fn table(latencies: &[ShownLatency]) -> Vec<String> {
-    let head = "single requests, us; raw: a ping-pong that sleeps, one that polls before it sleeps";
-    let columns = "operation   size     p50     p99   raw p50    p99   polling    p99   p50 ratio";
+    let head =
+        "single requests, us; raw ping-pongs that sleep, or poll first; ratios, two to polling";
+    let columns =
+        "operation  size   mean    p50    p99 | sleep p50   p99 |   poll    p99 | p50 mean  p99";
     let mut lines = vec![head.to_owned(), columns.to_owned()];
     for one in latencies {
-        let shown = |times: Option<Times>| match times {
-            Some(Times { p50, p99, .. }) => (format!("{p50:.1}"), format!("{p99:.1}")),
-            None => ("-".to_owned(), "-".to_owned()),
+        let of = |times: Option<Times>, figure: fn(Times) -> f64| {
+            times.map_or("-".to_owned(), |times| format!("{:.1}", figure(times)))
         };
-        let [(p50, p99), (sleeps, sleeps_99), (looks, looks_99)] =
-            [one.us, one.raw_blocking_us, one.raw_adaptive_us].map(shown);
-        let ratio = one.p50_ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        let (mean, p50, p99) =
+            (of(one.us, |it| it.mean), of(one.us, |it| it.p50), of(one.us, |it| it.p99));
+        let [(sleeps, sleeps_99), (looks, looks_99)] = [one.raw_blocking_us, one.raw_adaptive_us]
+            .map(|times| (of(times, |it| it.p50), of(times, |it| it.p99)));
+        let [to_p50, to_mean, to_p99] = [one.p50_ratio, one.mean_to_adaptive, one.p99_to_adaptive]
+            .map(|ratio| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}")));
         lines.push(format!(
-            "{:9} {:>6} {p50:>7} {p99:>7} {sleeps:>9} {sleeps_99:>6} {looks:>9} {looks_99:>6} \
-             {ratio:>11}",
+            "{:9} {:>5} {mean:>6} {p50:>6} {p99:>6} | {sleeps:>9} {sleeps_99:>5} | {looks:>6} \
+             {looks_99:>6} | {to_p50:>4} {to_mean:>4} {to_p99:>4}",
             one.operation,
             size::short(one.size)
         ));

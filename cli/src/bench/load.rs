@@ -2,6 +2,7 @@
 
 use super::processor::Meter;
 use super::raw;
+use super::sporadic::{PAUSE, Paused};
 use crate::failure::Failure;
 use crate::lanes::LaneOptions;
 use handfast::{Direction, Engine, LaneOpening, Memory, Segment, Span};
@@ -162,6 +163,28 @@ impl Load<'_> {
         self.runtime.block_on(compare(self.segment, &memory))?;
         Ok(times)
     }
+
+    /// Measures requests with a pause before each, submitted by a task of the runtime, and the
+    /// processor time.
+    pub(super) fn sporadic(&self, operation: Direction, size: u64) -> Result<Paused, Failure> {
+        let memory = block(&Workload { operation, size, batch: 1, threads: 1 })?;
+        let _prepared =
+            self.runtime.block_on(self.engine.prepare(&memory.whole()).into_future())?;
+        let (segment, span, duration) = (self.segment.clone(), memory.whole(), self.duration);
+        let meter = self.meter;
+        let asking = self.runtime.spawn(async move {
+            let mut times = Vec::new();
+            let (started, processor) = (Instant::now(), meter.read());
+            while started.elapsed() < duration {
+                tokio::time::sleep(PAUSE).await;
+                let began = Instant::now();
+                request(&segment, operation, &span).await?;
+                times.push(began.elapsed());
+            }
+            Ok::<_, Failure>(Paused { times, processor: meter.since(processor) })
+        });
+        self.runtime.block_on(asking).map_err(Failure::system("measuring requests"))?
+    }
 }
 
 async fn request(
@@ -225,8 +248,12 @@ pub(super) fn first_transfers(
             let raw = sink.connect_and_ask(FIRST_TRANSFER_BYTES as u64);
             measured.raw.push(raw.map_err(Failure::system("measuring raw connections"))?);
         }
-        let first = first_transfer(address, lanes, memory.whole());
-        measured.transfers.push(runtime.block_on(first)?);
+        let (address, lanes, span) = (address.to_owned(), lanes.clone(), memory.whole());
+        // A task of the runtime, as in an application.
+        let first = runtime.spawn(async move { first_transfer(&address, &lanes, span).await });
+        let first =
+            runtime.block_on(first).map_err(Failure::system("measuring first transfers"))?;
+        measured.transfers.push(first?);
     }
     Ok(measured)
 }

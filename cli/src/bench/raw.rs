@@ -4,6 +4,7 @@
 use super::load::Moved;
 use super::processor::Meter;
 use super::server::Process;
+use super::sporadic::{PAUSE, Paused};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -124,6 +125,29 @@ impl Sink {
             began = ended;
         }
         Ok(trips)
+    }
+
+    /// Measures round trips that sleep, with a pause before each.
+    pub(super) fn ping_pong_with_pauses(
+        &self,
+        (out, back): (u64, u64),
+        duration: Duration,
+    ) -> Result<Paused> {
+        let waiting = Waiting::Blocking;
+        let mut stream = self.connect(Order::PingPong { waiting, out, back })?;
+        let (message, mut answer) = (buffer(out)?, buffer(back)?);
+        let mut end = End::new(&stream, waiting)?;
+        let mut times = Vec::new();
+        let meter = Meter::new(Some(self.0.id()));
+        let (started, processor) = (Instant::now(), meter.read());
+        while started.elapsed() < duration {
+            std::thread::sleep(PAUSE);
+            let began = Instant::now();
+            end.send(&mut stream, &message)?;
+            end.receive(&mut stream, &mut answer)?;
+            times.push(began.elapsed());
+        }
+        Ok(Paused { times, processor: meter.since(processor) })
     }
 
     /// Measures the time to connect and to get an answer to `out` bytes.

@@ -3,6 +3,7 @@
 use super::latency::{self, Latency, ShownLatency};
 use super::load::{FirstTransfer, FirstTransfers, Moved, STAGES, Workload};
 use super::peers::Peers;
+use super::sporadic::{ShownSporadic, Sporadic};
 use super::{Bench, name};
 use crate::failure::Outcome;
 use crate::lanes::FallbackReport;
@@ -99,6 +100,8 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     latencies: Vec<ShownLatency>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    sporadic: Option<ShownSporadic>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     first_transfer_us: Option<ShownFirstTransfer>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) peers: Option<Peers>,
@@ -157,7 +160,7 @@ impl Report {
     pub(super) fn new(
         arguments: &Bench,
         rows: Vec<Row>,
-        latencies: Vec<Latency>,
+        (latencies, sporadic): (Vec<Latency>, Sporadic),
         first: Option<FirstTransfers>,
         (transport, fallbacks): (Option<&'static str>, Vec<FallbackReport>),
     ) -> Self {
@@ -174,6 +177,7 @@ impl Report {
             fallbacks,
             workloads: rows.into_iter().map(Row::show).collect(),
             latencies: latencies.into_iter().map(Latency::show).collect(),
+            sporadic: sporadic.show(),
             first_transfer_us: first.as_ref().map(ShownFirstTransfer::new),
             peers: None,
         }
@@ -213,6 +217,7 @@ impl Report {
         if !self.latencies.is_empty() {
             lines.extend(latency::table(&self.latencies));
         }
+        lines.extend(self.sporadic.iter().map(ShownSporadic::line));
         lines.extend(self.first_transfer_us.iter().flat_map(ShownFirstTransfer::lines));
         lines.extend(self.peers.iter().flat_map(Peers::lines));
         lines.join("\n")

@@ -124,6 +124,25 @@ impl Transfer {
         }
     }
 
+    /// Polls on the thread of the waiting task, if the transfer is alone. `None`: waits as usual.
+    fn poll_in_place(&mut self) -> Option<Poll<Result<Ended, Gone>>> {
+        if self.waiting != Waiting::No {
+            return None;
+        }
+        let (mut has_polled, mut found) = (false, None);
+        let (target, batch) = (self.target.clone(), self.batch);
+        target.poll_in_place(batch, &mut || {
+            has_polled = true;
+            found = self.found();
+            found.is_some()
+        });
+        if has_polled {
+            // The lane's task need not poll for the same answer once more.
+            self.waiting = Waiting::Asleep;
+        }
+        found.map(Poll::Ready)
+    }
+
     /// Returns the outcome, if reported.
     fn found(&mut self) -> Option<Result<Ended, Gone>> {
         match self.report.try_recv() {
@@ -146,7 +165,7 @@ impl Transfer {
             // Before a waker is known: waking this task costs more than a look.
             self.target.take_completions(self.batch, is_task);
         }
-        let attended = if is_task { None } else { self.busy_poll(context) };
+        let attended = if is_task { self.poll_in_place() } else { self.busy_poll(context) };
         let ended = match attended {
             Some(attended) => attended,
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),

@@ -2,7 +2,7 @@
 
 use super::foreign;
 use handfast_core::wire::{FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, frame_length};
-use handfast_transport_tcp::Look;
+use handfast_transport_tcp::{Look, Stream};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -33,8 +33,8 @@ pub(crate) enum ReadError {
 
 /// Reads the first bytes of a frame. Another protocol is recognised even if it sends fewer bytes, as a
 /// TLS alert does.
-pub(super) async fn read_header<R: AsyncRead + Unpin>(
-    stream: &mut R,
+pub(super) async fn read_header<S: Stream>(
+    stream: &mut S,
     look: &Look,
 ) -> Result<[u8; FRAME_HEADER_BYTES], ReadError> {
     let mut header = [0; FRAME_HEADER_BYTES];

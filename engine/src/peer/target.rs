@@ -20,7 +20,7 @@ use crate::peer::near::Near;
 use crate::peer::opening::LaneOpening;
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
-use handfast_core::policy::{LaneUsage, RAILS_MAX};
+use handfast_core::policy::{LaneUsage, LonePoll, RAILS_MAX};
 use handfast_core::target::{self, TargetConfig, TargetOutput};
 use handfast_core::transfer::{
     Affinity, BatchId, BatchOutcome, BatchReport, Cause as BatchCause, LocalSpan, Request,
@@ -134,6 +134,8 @@ struct State {
     lanes: Vec<lanes::Lane>,
     /// The same as waiters poll them.
     polled: Arc<[PolledLane]>,
+    /// Whether tasks poll for their batches themselves.
+    lone_poll: LonePoll,
     /// A lane counts the bytes of its pair of NICs.
     has_pairs: bool,
     /// Ranks of rails by memory location.
@@ -179,6 +181,7 @@ impl Target {
             batches: BTreeMap::new(),
             lanes: Vec::new(),
             polled: Arc::default(),
+            lone_poll: LonePoll::default(),
             has_pairs: false,
             near: None,
             devices: Vec::new(),
@@ -320,6 +323,8 @@ impl Target {
         match submitted {
             Ok(batch) => {
                 let (report, receiver) = oneshot::channel();
+                let others = state.batches.len();
+                state.lone_poll.handle_submitted(others);
                 state.batches.insert(batch, Batch { memory, report, direction, bytes });
                 self.pump(state, now);
                 Ok((batch, receiver))
@@ -361,6 +366,23 @@ impl Target {
         let handles = lanes.iter().flat_map(|lanes| lanes.iter()).filter_map(PolledLane::handle);
         for handle in handles.filter(|handle| !is_task || !handle.is_polled()) {
             handle.take_completions();
+        }
+    }
+
+    /// Polls for the completion of a batch on the thread of a waiting task, if that pays. The lane's
+    /// device has no thread of its own that polls.
+    pub(crate) fn poll_in_place(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
+        let now = self.parts.clock.now();
+        let lanes = {
+            let mut state = self.lock();
+            let ends_soon = state.batches.get(&batch).is_some_and(Batch::ends_soon);
+            if !ends_soon || state.polled.len() != 1 || !state.lone_poll.poll_in_place(now) {
+                return;
+            }
+            state.polled.clone()
+        };
+        for lane in lanes.iter().filter(|lane| lane.handle().is_none()) {
+            lane.busy_poll(&*self.parts.data_path, is_done);
         }
     }
 

@@ -10,8 +10,17 @@ use std::time::Duration;
 const SCHEMA: u32 = 2;
 /// Parts of the output of `handfast bench --json` and of the engine's benchmarks; lists of several
 /// runs are concatenated.
-const PARTS: [&str; 7] =
-    ["placement", "workloads", "latencies", "first_transfer_us", "peers", "slices", "verbs"];
+const PARTS: [&str; 9] = [
+    "placement",
+    "workloads",
+    "latencies",
+    "sporadic",
+    "first_transfer_us",
+    "peers",
+    "slices",
+    "verbs",
+    "engines",
+];
 
 /// All results of one run of `cargo xtask bench`, as in `bench.json`.
 pub(super) struct Figures(pub(super) Value);
@@ -21,8 +30,8 @@ impl Figures {
         Self(json!({
             "schema": SCHEMA, "quick": quick, "commit": commit, "took_s": 0,
             "placement": "", "machine": machine(),
-            "workloads": [], "latencies": [], "first_transfer_us": null, "peers": null,
-            "slices": [], "verbs": null,
+            "workloads": [], "latencies": [], "sporadic": null, "first_transfer_us": null,
+            "peers": null, "slices": [], "verbs": null, "engines": null,
         }))
     }
 
@@ -161,6 +170,7 @@ pub(super) mod tests {
             json!({
                 "operation": operation, "size": 4096, "us": times, "raw_blocking_us": times,
                 "raw_adaptive_us": times, "p50_ratio": 1.0, "p99_ratio": 1.0, "mean_ratio": 1.0,
+                "mean_to_adaptive": 1.0, "p99_to_adaptive": 1.0,
             })
         };
         let slice = |lanes: &str| {
@@ -198,7 +208,25 @@ pub(super) mod tests {
             },
         });
         figures.add(&result.to_string()).unwrap();
+        figures.add(&waits_and_engines(&times).to_string()).unwrap();
         figures
+    }
+
+    /// The results of requests with pauses and of other engines.
+    fn waits_and_engines(times: &Value) -> Value {
+        json!({
+            "sporadic": {
+                "us": times, "raw_us": times, "processor_us": 60.0, "raw_processor_us": 60.0,
+                "processor_ratio": 1.0,
+            },
+            "engines": {
+                "rounds": 1, "left_out": [{ "engine": "mooncake", "reason": "no library" }],
+                "rows": [{
+                    "engine": "nixl", "size": 4096, "batch": 1, "gib_per_s": 0.5, "ratio": 1.5,
+                    "p50_us": 16.0, "p99_us": 23.0,
+                }],
+            },
+        })
     }
 
     #[test]

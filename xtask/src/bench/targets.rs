@@ -165,6 +165,7 @@ fn waits(figures: &Figures) -> Vec<Target> {
         let target = Target::new(what, Bound::AtMost(1.3), latency["p50_ratio"].as_f64());
         targets.push(target.note(us_note(latency["us"]["p50"].as_f64())));
     }
+    targets.extend(tails(figures));
     let latency = figures.latency("write", 4 * KIB);
     let raw = ["raw_blocking_us", "raw_adaptive_us"].map(|way| latency[way]["mean"].as_f64());
     let raw = raw.into_iter().flatten().min_by(f64::total_cmp);
@@ -181,6 +182,35 @@ fn waits(figures: &Figures) -> Vec<Target> {
     let target = Target::new("first transfer to a new peer", Bound::AtMost(600.0), median);
     targets.push(target.unit(" us").note(note));
     targets
+}
+
+/// Returns the worst single requests right after other load, and the cost of seldom ones.
+fn tails(figures: &Figures) -> Vec<Target> {
+    let all = figures.0["latencies"].as_array().into_iter().flatten();
+    let worst = |name: &str| {
+        let ratios = all.clone().filter_map(|one| {
+            let size = one["size"].as_u64()? / KIB;
+            Some((one[name].as_f64()?, format!("{}, {size} KiB", one["operation"].as_str()?)))
+        });
+        ratios.max_by(|(one, _), (other, _)| one.total_cmp(other)).unzip()
+    };
+    let target = |figure: &str, bound, (ratio, which): (Option<f64>, Option<String>)| {
+        let what = format!("alone, right after the rates, any size, {figure}: to looking raw");
+        let note = which.map(|which| format!("the worst: {which}"));
+        Target::new(what, Bound::AtMost(bound), ratio).note(note)
+    };
+    let number = |name: &str| figures.0["sporadic"][name].as_f64();
+    let note = number("processor_us").zip(number("raw_processor_us"));
+    let sporadic = Target::new(
+        "4 KiB, write, one each ms: processor time, to a sleeping ping-pong",
+        Bound::AtMost(1.3),
+        number("processor_ratio"),
+    );
+    vec![
+        target("mean", 1.3, worst("mean_to_adaptive")),
+        target("p99", 2.0, worst("p99_to_adaptive")),
+        sporadic.note(note.map(|(own, raw)| format!("{own:.0} and {raw:.0} us"))),
+    ]
 }
 
 fn processor(figures: &Figures) -> Vec<Target> {

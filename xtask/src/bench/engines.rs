@@ -1,0 +1,67 @@
+//! The packages of other engines, measured in turns with handfast.
+
+use crate::project::Project;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The packages; their dependencies on frameworks of tensors are not needed.
+const PACKAGES: [&str; 4] = ["numpy", "nixl", "nixl-cu12", "mooncake-transfer-engine-non-cuda"];
+/// Time limits of the installation of a package, and of the measurement.
+const INSTALL_MAX: Duration = Duration::from_secs(300);
+const MEASURE_MAX: Duration = Duration::from_secs(600);
+
+/// Measures all engines that can be installed, and returns the line of the result.
+pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<String> {
+    let folder = project.scratch().join("engines");
+    let python = folder.join("bin/python");
+    if !python.exists() {
+        let mut create = Command::new("python3");
+        create.args(["-m", "venv"]).arg(&folder);
+        if let Err(error) = project.run(create, "bench-engines", Instant::now() + INSTALL_MAX) {
+            return Ok(left_out(&[("all", format!("python3 -m venv: {error:#}"))]).to_string());
+        }
+    }
+    let mut missing = Vec::new();
+    for package in PACKAGES {
+        let mut install = Command::new(&python);
+        install.args(["-m", "pip", "install", "--quiet", "--no-deps", package]);
+        let installed = project.run(install, "bench-engines", Instant::now() + INSTALL_MAX);
+        missing.extend(installed.err().map(|error| (package, format!("pip install: {error:#}"))));
+    }
+    let mut compare = Command::new(&python);
+    compare.arg(project.root().join("docs/bench/compare.py")).arg(program);
+    compare.args([if quick { "1" } else { "7" }, "--json"]);
+    let output = project.run(compare, "bench-engines", Instant::now() + MEASURE_MAX)?;
+    let line = output.lines().find(|line| line.starts_with("{\"engines\""));
+    let mut result: Value = serde_json::from_str(line.context("compare.py printed no result")?)?;
+    if let Value::Array(left_out) = &mut result["engines"]["left_out"] {
+        left_out.extend(missing.iter().map(|(package, reason)| entry(package, reason)));
+    }
+    Ok(result.to_string())
+}
+
+fn left_out(missing: &[(&str, String)]) -> Value {
+    let missing: Vec<_> = missing.iter().map(|(name, reason)| entry(name, reason)).collect();
+    json!({ "engines": { "rounds": 0, "rows": [], "left_out": missing } })
+}
+
+/// One entry of the engines left out; of the reason its first line, since the page is a page.
+fn entry(name: &str, reason: &str) -> Value {
+    json!({ "engine": name, "reason": reason.lines().next().unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An engine that cannot be installed is reported with one line.
+    #[test]
+    fn engine_left_out_has_its_reason() {
+        let result = left_out(&[("all", "no python3\nsecond line".to_owned())]);
+        assert_eq!(result["engines"]["left_out"][0]["reason"], "no python3");
+        assert_eq!(result["engines"]["rows"], json!([]));
+    }
+}
