@@ -22,6 +22,8 @@ use tokio_rustls::TlsConnector;
 const OPERATIONS_MAX: usize = 8;
 /// Longest answers to all of them together, in bytes; longer ones end the connection.
 const ANSWERS_BYTES_MAX: usize = 2 * OPERATIONS_MAX * VALUE_BYTES_MAX;
+/// The words of a Redis before the arguments of a request.
+const ARGUMENTS: &str = ", with args beginning with";
 
 /// Options of a Redis store.
 #[derive(Clone)]
@@ -181,7 +183,6 @@ impl RedisStore {
         Ok(connection)
     }
 
-    /// A Redis that does not know a command repeats its arguments.
     fn without_password(&self, cause: StoreCause) -> StoreCause {
         match (cause, &self.options.user) {
             (StoreCause::RedisRefused { refusal, text }, Some((_, password)))
@@ -250,7 +251,9 @@ fn cause(error: &RedisError) -> StoreCause {
     match (error.code(), error.kind()) {
         (Some(code), _) => {
             let detail = error.detail().unwrap_or_default();
-            let text = words(&format!("{code} {detail}"));
+            // A Redis that does not know a request repeats its arguments, cut where it likes.
+            let known = detail.split_once(ARGUMENTS).map_or(detail, |(before, _)| before);
+            let text = words(&format!("{code} {known}"));
             StoreCause::RedisRefused { refusal: RedisRefusal::of(code, detail), text }
         }
         (None, ErrorKind::Parse) => {

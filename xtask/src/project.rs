@@ -28,7 +28,7 @@ impl Project {
         Self { is_incremental: false, ..self }
     }
 
-    /// Takes the folder with Mooncake's sources, whose tests are run.
+    /// Takes the folder of other projects' sources, whose tests are run.
     pub(crate) fn with_upstream(self, folder: Option<&Path>) -> Result<Self> {
         let absolute = |folder: &Path| {
             folder.canonicalize().with_context(|| format!("--upstream {}", folder.display()))
@@ -36,7 +36,7 @@ impl Project {
         Ok(Self { upstream: folder.map(absolute).transpose()?, ..self })
     }
 
-    /// The folder with Mooncake's sources.
+    /// The folder of other projects' sources.
     pub(crate) fn upstream(&self) -> Option<&Path> {
         self.upstream.as_deref()
     }

@@ -20,6 +20,35 @@ const HOST: &str = "x86_64-unknown-linux-gnu";
 const MATURIN: &[&str] = &["maturin==1.16.0"];
 /// Packages of the tests, and the checker of types and stubs.
 const TESTS: &[&str] = &["numpy>=1.26,<3", "mypy==2.4.1"];
+/// Callers of the interface of `mooncake.engine`, without what they need on a GPU.
+const CALLERS: &[&str] =
+    &["lmcache==0.5.6", "sglang==0.5.23", "vllm==0.33.0", "checkpoint-engine==0.4.2"];
+/// Packages that their classes and tests import.
+const OF_CALLERS: &[&str] = &[
+    "torch==2.15.0",
+    "numpy<=2.2.6",
+    "aiohttp",
+    "cachetools",
+    "fastapi",
+    "loguru",
+    "msgspec",
+    "numba",
+    "nvtx",
+    "orjson",
+    "pillow",
+    "prometheus_client",
+    "psutil",
+    "py-cpuinfo",
+    "pybase64",
+    "pytest",
+    "pyyaml",
+    "pyzmq",
+    "requests",
+    "sortedcontainers",
+    "tqdm",
+];
+/// Variable with an interpreter that has them.
+const WITH_CALLERS: &str = "HANDFAST_CALLERS";
 /// Maximum bytes of the wheel of a release.
 const WHEEL_BYTES_MAX: u64 = 15 << 20;
 /// Variable with the interpreter of a released Mooncake node, for the tests.
@@ -27,7 +56,7 @@ const RELEASED: &str = "HANDFAST_RELEASED_PYTHON";
 /// Variable with the libraries that it needs.
 const RELEASED_LIBRARIES: &str = "HANDFAST_RELEASED_LIBRARIES";
 
-/// Variable with the folder of Mooncake's sources.
+/// Variable with the folder of `--upstream`.
 const UPSTREAM: &str = "HANDFAST_UPSTREAM";
 /// Variable with the library of `bindings/c`.
 const LIBRARY: &str = "HANDFAST_TRANSFER_ENGINE";
@@ -89,7 +118,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             tests.env(RELEASED_LIBRARIES, released.libraries);
             unittest(project, tests, "released", &["-p", "released_*.py"], deadline)
         }),
-        Step::new("python-upstream", |deadline| upstream(project, deadline)),
+        Step::new("python-upstream", move |deadline| upstream(project, nightly, deadline)),
     ];
     if nightly {
         steps.push(Step::new("python-contract", |deadline| {
@@ -108,8 +137,8 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     steps
 }
 
-/// Runs Mooncake's own tests.
-fn upstream(project: &Project, deadline: Instant) -> Outcome {
+/// Runs Mooncake's own tests, at night also those of its callers.
+fn upstream(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     let missing = || skipped("Mooncake's sources are not given: --upstream DIR");
     let sources = project.upstream().ok_or_else(missing)?;
     let mut tests = Command::new(interpreter(project)?);
@@ -126,7 +155,26 @@ fn upstream(project: &Project, deadline: Instant) -> Outcome {
         tests.env(RELEASED, released.interpreter);
         tests.env(RELEASED_LIBRARIES, released.libraries);
     }
-    unittest(project, tests, "upstream", &["-p", "upstream_*.py"], deadline)
+    if !nightly {
+        return unittest(project, tests, "upstream", &["-p", "upstream_*.py"], deadline);
+    }
+    // Without the packages, the tests with them are skipped and counted.
+    if let Ok(callers) = callers(project, deadline) {
+        tests.env(WITH_CALLERS, callers);
+    }
+    unittest(project, tests, "upstream", &["-p", "*_tests.py"], deadline)
+}
+
+/// Returns an interpreter that has the callers and the wheel: several gigabytes.
+fn callers(project: &Project, deadline: Instant) -> Result<PathBuf> {
+    let folder = environment(project, "callers", OF_CALLERS, deadline)?;
+    let mut install = pip(&folder);
+    install.arg("--no-deps").args(CALLERS);
+    project.run(install, "python-callers", deadline)?;
+    let mut install = pip(&folder);
+    install.args(["--no-deps", "--force-reinstall"]).arg(wheel(project)?);
+    project.run(install, "python-callers-wheel", deadline)?;
+    Ok(folder.join("bin/python"))
 }
 
 /// Plays the rounds of `contract.py`.
@@ -247,8 +295,13 @@ fn only(project: &Project, mut maturin: Command, deadline: Instant) -> Result<Pa
     }
     maturin.arg("--out").arg(&wheels);
     project.run(maturin, "python-wheel", deadline)?;
-    let mut built = fs::read_dir(&wheels)?.map(|entry| entry.map(|it| it.path()));
-    built.next().context("maturin made no wheel")?.map_err(Into::into)
+    wheel(project)
+}
+
+/// Returns the wheel that was built last.
+fn wheel(project: &Project) -> Result<PathBuf> {
+    let mut built = fs::read_dir(folder(project, "wheels"))?.map(|entry| entry.map(|it| it.path()));
+    built.next().context("there is no wheel")?.map_err(Into::into)
 }
 
 /// Returns the newest version of glibc that the wheel's module needs.
@@ -274,6 +327,7 @@ fn unittest(
     python.current_dir(project.root().join("bindings/python/tests"));
     python.args(["-B", "-m", "unittest", "discover"]).args(arguments);
     let output = project.run(python, &format!("python-{log}"), deadline)?;
-    let count = output.lines().rfind(|line| line.starts_with("Ran "));
-    Ok(count.context("no test ran")?.to_owned())
+    let count = output.lines().rfind(|line| line.starts_with("Ran ")).context("no test ran")?;
+    let skipped = output.lines().rfind(|line| line.starts_with("OK (skipped"));
+    Ok([Some(count), skipped].into_iter().flatten().collect::<Vec<_>>().join(", "))
 }

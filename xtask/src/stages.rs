@@ -37,7 +37,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     times: u32,
-    /// Run Mooncake's own tests too, from this folder with its sources; nothing of it is kept
+    /// Run Mooncake's own tests too, from this folder with its sources, or with Mooncake, LMCache and
+    /// nixl, of which the latter two are tested at night; nothing of it is kept
     #[arg(long, value_name = "DIR")]
     upstream: Option<PathBuf>,
     /// List the stages with their budgets without running any

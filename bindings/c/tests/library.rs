@@ -5,7 +5,7 @@ mod toolchain;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
-use toolchain::{built, functions, run, tool};
+use toolchain::{built, check_exports, functions, run, tool};
 
 const HEADER: &str = include_str!("../include/transfer_engine_c.h");
 const LIBRARY: &str = "libtransfer_engine.so";
@@ -36,16 +36,7 @@ fn library_exports_the_functions_of_the_header_alone() {
     let _ = transfer_engine::ENGINES_MAX;
     let declared = functions(HEADER);
     assert_eq!(declared.len(), 27, "{declared:?}");
-    let Some(mut symbols) = tool("nm") else { return };
-    let listed = run(symbols.args(["-D", "--defined-only"]).arg(built(LIBRARY)));
-    let mut exported: Vec<_> =
-        listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
-    exported.sort_unstable();
-    assert_eq!(exported, declared);
-    let Some(mut dynamic) = tool("readelf") else { return };
-    let dynamic = run(dynamic.arg("-d").arg(built(LIBRARY)));
-    assert!(dynamic.contains("soname: [libtransfer_engine.so]"), "{dynamic}");
-    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+    check_exports(LIBRARY, LIBRARY, &declared);
 }
 
 /// Compiles the example, runs it, and checks that it copied.

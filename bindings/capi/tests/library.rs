@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use toolchain::{built, functions, run, tool};
+use toolchain::{built, check_exports, functions, run, tool};
 
 const HEADER: &str = include_str!("../include/handfast.h");
 const LIBRARY: &str = "libhandfast_capi.so";
@@ -91,16 +91,7 @@ fn library_exports_the_functions_of_the_header_alone() {
     let declared = functions(HEADER);
     assert_eq!(declared.len(), 20, "{declared:?}");
     assert!(declared.iter().all(|name| name.starts_with("handfast_")), "{declared:?}");
-    let Some(mut symbols) = tool("nm") else { return };
-    let listed = run(symbols.args(["-D", "--defined-only"]).arg(built(LIBRARY)));
-    let mut exported: Vec<_> =
-        listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
-    exported.sort_unstable();
-    assert_eq!(exported, declared);
-    let Some(mut dynamic) = tool("readelf") else { return };
-    let dynamic = run(dynamic.arg("-d").arg(built(LIBRARY)));
-    assert!(dynamic.contains(&format!("soname: [{SONAME}]")), "{dynamic}");
-    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+    check_exports(LIBRARY, SONAME, &declared);
 }
 
 /// A serving process, which ends with the test.

@@ -235,6 +235,34 @@ class Transfers(unittest.TestCase):
         self.assertEqual(user.batch_unregister_memory(places), 0)
         self.assertEqual(user.batch_unregister_memory(places), -3)
 
+    def test_wrong_elements_change_nothing(self):
+        """None is converted, so that 4096.5 does not stand for the memory at 4096."""
+        user, of, to = self.user, self.of, self.to
+        for wrong in (of + 0.5, str(of), None):
+            with self.assertRaises(TypeError):
+                user.batch_unregister_memory([of, wrong])
+        self.assertEqual(user.transfer_sync_write(self.name, of, to, 4), 0)
+        batch = user.batch_transfer_async_write(self.name, [of], [to], [4])
+        with self.assertRaises(TypeError):
+            user.get_batch_transfer_status([batch, None])
+        self.assertEqual(user.get_batch_transfer_status(iter([batch])), 0)
+        self.assertEqual(user.get_batch_transfer_status([batch]), -1, "its end was taken")
+
+    def test_threads_initialize_one_engine(self):
+        made, codes = TransferEngine(), []
+        together = threading.Barrier(8)
+
+        def start():
+            together.wait()
+            codes.append(made.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", ""))
+
+        threads = [threading.Thread(target=start) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sorted(codes), [-1] * 7 + [0])
+
     def test_hundred_thousand_requests_are_one_call(self):
         count = 100_000
         offsets = numpy.arange(count, dtype=numpy.uint64) * numpy.uint64(40)
@@ -252,6 +280,14 @@ class Transfers(unittest.TestCase):
         self.assertEqual(bytes(self.there[:6]), b"tokens")
         self.assertEqual(user.get_first_buffer_address(self.name), self.to)
         self.assertEqual(user.write_bytes_to_buffer(8, b"x", 1), -1)
+        self.assertEqual(user.write_bytes_to_buffer(-1, b"x", 1), -1)
+        for length in (-1, 3):
+            self.assertEqual(user.write_bytes_to_buffer(address, b"xy", length), -1)
+        with self.assertRaises(TypeError):
+            user.write_bytes_to_buffer(address, 5, 5)
+        self.assertEqual(user.read_bytes_from_buffer(address, 6), b"tokens")
+        self.assertEqual(user.write_bytes_to_buffer(address, "token!", 6), 0)
+        self.assertEqual(user.read_bytes_from_buffer(address, 6), b"token!")
         self.assertEqual(user.free_managed_buffer(address, 1), -1)
         self.assertEqual(user.free_managed_buffer(address, 100_000), 0)
         self.assertEqual(user.free_managed_buffer(address, 100_000), -1)

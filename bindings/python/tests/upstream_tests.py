@@ -1,4 +1,4 @@
-"""Mooncake's own tests, unmodified, from the sources of Mooncake in HANDFAST_UPSTREAM."""
+"""Mooncake's own tests, unmodified, from its sources: HANDFAST_UPSTREAM, or the folder Mooncake there."""
 
 import os
 import re
@@ -12,6 +12,8 @@ import handfast
 from helpers import Store
 
 UPSTREAM = os.environ["HANDFAST_UPSTREAM"]
+if os.path.isdir(os.path.join(UPSTREAM, "Mooncake")):
+    UPSTREAM = os.path.join(UPSTREAM, "Mooncake")
 WHEEL = os.path.join(UPSTREAM, "mooncake-wheel/tests")
 CRATE = os.path.join(UPSTREAM, "mooncake-transfer-engine/rust")
 OVERLAY = os.path.join(os.path.dirname(handfast.__file__), "_overlay")

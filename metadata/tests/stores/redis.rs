@@ -288,6 +288,28 @@ async fn moved_node_is_found_again_through_a_redis() {
     second.close().await;
 }
 
+/// A service that does not know AUTH answers with the beginning of its arguments.
+#[tokio::test]
+async fn start_of_a_password_in_an_answer_is_not_shown() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let service = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 4_096];
+        assert!(stream.read(&mut bytes).await.unwrap() > 0);
+        let answer = b"-ERR unknown command `AUTH`, with args beginning with: `a long secr`, \r\n";
+        stream.write_all(answer).await.unwrap();
+        stream.read(&mut bytes).await
+    });
+    let store = RedisStore::new("127.0.0.1", port, known_as("", "a long secret"));
+    let error = store.get("k").await.unwrap_err();
+    assert_eq!(refusal(&error), RedisRefusal::User, "{error}");
+    assert!(error.to_string().contains("unknown command `AUTH`)"), "{error}");
+    assert!(!format!("{error} {error:?}").contains("secr"), "{error:?}");
+    drop(store);
+    service.await.unwrap().unwrap();
+}
+
 async fn tls_failure(port: u16, files: &TlsFiles) -> Option<TlsFailure> {
     let options = RedisOptions { tls: Some(Tls::load(files).unwrap()), ..brief() };
     let error = RedisStore::new("127.0.0.1", port, options).get("k").await.unwrap_err();

@@ -29,6 +29,20 @@ pub(crate) fn run(command: &mut Command) -> String {
     out
 }
 
+/// Checks that a library exports these functions alone, has this name, and stays loaded.
+pub(crate) fn check_exports(library: &str, soname: &str, declared: &[String]) {
+    let Some(mut symbols) = tool("nm") else { return };
+    let listed = run(symbols.args(["-D", "--defined-only"]).arg(built(library)));
+    let mut exported: Vec<_> =
+        listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    exported.sort_unstable();
+    assert_eq!(exported, declared);
+    let Some(mut dynamic) = tool("readelf") else { return };
+    let dynamic = run(dynamic.arg("-d").arg(built(library)));
+    assert!(dynamic.contains(&format!("soname: [{soname}]")), "{dynamic}");
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+}
+
 /// The names of functions in a header, sorted.
 pub(crate) fn functions(header: &str) -> Vec<String> {
     let code = header.split("*/").map(|it| it.split_once("/*").map_or(it, |(code, _)| code));

@@ -122,7 +122,7 @@ fn free_port() -> u16 {
 }
 
 /// An address of this machine that others could use: the one that it would be left by.
-fn own_address() -> Option<String> {
+pub(super) fn own_address() -> Option<String> {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     // Nothing is sent: the address is of the block for documentation.
     let left = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
@@ -135,11 +135,12 @@ fn own_address() -> Option<String> {
     }
 }
 
-/// Findings about the metadata service, by id.
-fn asked(url: &str, more: &[&str]) -> Vec<Value> {
+/// Findings about the metadata service. A password `secret` is in none.
+pub(super) fn asked(url: &str, more: &[&str]) -> Vec<Value> {
     let ended = doctor(&[&["--transport", "tcp", "--metadata", url], more].concat());
+    assert!(!ended.output.contains("secret"), "{ended:?}");
     let found = findings(&ended.output).into_iter();
-    let about = ["ETCD", "META", "SEG", "NET"];
+    let about = ["ETCD", "REDIS", "META", "SEG", "NET"];
     let is_about = |finding: &Value| {
         about.iter().any(|word| finding["id"].as_str().unwrap().starts_with(word))
     };
@@ -147,7 +148,7 @@ fn asked(url: &str, more: &[&str]) -> Vec<Value> {
 }
 
 #[track_caller]
-fn one(found: &[Value], id: &str) -> Value {
+pub(super) fn one(found: &[Value], id: &str) -> Value {
     assert_eq!(found.iter().map(|finding| &finding["id"]).collect::<Vec<_>>(), [id], "{found:?}");
     found[0].clone()
 }

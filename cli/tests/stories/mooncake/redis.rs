@@ -1,11 +1,10 @@
 //! The program with a real Redis as the metadata store.
 
+use super::doctor::{asked, one, own_address};
 use super::servers::{Metadata, free};
-use crate::doctor::{doctor, findings};
 use crate::helpers::{Folder, MIB, PROGRAM, Server, run, skipped, succeed};
 use serde_json::Value;
 use std::fs;
-use std::net::UdpSocket;
 use std::process::{Command, Output};
 
 const HOST: &str = "127.0.0.1";
@@ -84,24 +83,6 @@ fn redis_password_is_taken_from_the_environment() {
     assert!(shown.contains("MC_REDIS_PASSWORD = ... (environment") && !shown.contains("secret"));
 }
 
-/// Findings about the metadata service.
-fn asked(url: &str, more: &[&str]) -> Vec<Value> {
-    let ended = doctor(&[&["--transport", "tcp", "--metadata", url], more].concat());
-    assert!(!ended.output.contains("secret"), "{ended:?}");
-    let found = findings(&ended.output).into_iter();
-    let about = ["ETCD", "REDIS", "META", "SEG", "NET"];
-    let is_about = |finding: &Value| {
-        about.iter().any(|word| finding["id"].as_str().unwrap().starts_with(word))
-    };
-    found.filter(is_about).collect()
-}
-
-#[track_caller]
-fn one(found: &[Value], id: &str) -> Value {
-    assert_eq!(found.iter().map(|finding| &finding["id"]).collect::<Vec<_>>(), [id], "{found:?}");
-    found[0].clone()
-}
-
 #[test]
 fn stopped_redis_is_found_until_it_runs_again() {
     let Some(store) = redis(HOST, &[]) else { return };
@@ -131,13 +112,7 @@ fn doctor_authenticates_at_a_redis_as_a_node_does() {
 
 #[test]
 fn redis_in_protected_mode_is_told_from_one_that_is_down() {
-    // Nothing is sent: the address is of the block for documentation.
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    let left = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
-    let own = match left {
-        Ok(address) if !address.ip().is_loopback() => address.ip().to_string(),
-        _ => return skipped("this machine has no address but loopback"),
-    };
+    let Some(own) = own_address() else { return };
     let Some(store) = redis(HOST, &[]) else { return };
     one(&asked(&store.url.replace(HOST, &own), &[]), "REDIS-LOOPBACK");
     let Some(store) = redis(&own, &["--protected-mode", "yes"]) else { return };

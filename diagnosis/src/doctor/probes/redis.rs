@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 
 /// Maximum length of the answers: several times the longest entry.
 const ANSWERS_BYTES_MAX: usize = 4 << 20;
+/// The words of a Redis before the arguments of a request.
+const ARGUMENTS: &str = ", with args beginning with";
 const USER: &str = "MC_REDIS_USERNAME";
 const PASSWORD: &str = "MC_REDIS_PASSWORD";
 const DATABASE: &str = "MC_REDIS_DB_INDEX";
@@ -69,7 +71,22 @@ pub(super) fn ask(
             _ => break,
         }
     }
-    Ok(rest.to_owned())
+    Ok(without_password(rest, &password))
+}
+
+/// Removes from an error the arguments that a Redis repeats of a request that it does not know, cut
+/// where it likes, and the password wherever it is.
+fn without_password(answer: &str, password: &str) -> String {
+    let Some((code, text)) = answer.strip_prefix('-').and_then(|error| error.split_once(' '))
+    else {
+        return answer.to_owned();
+    };
+    let text = text.split_once(ARGUMENTS).map_or(text, |(before, _)| before);
+    let text = match password {
+        "" => text.to_owned(),
+        password => text.replace(password, "..."),
+    };
+    format!("-{code} {text}")
 }
 
 /// A request as an array of texts (RESP 2).
@@ -110,6 +127,20 @@ pub(super) fn judge(answer: &str, address: SocketAddr, host: &str) -> Option<Fin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A server without users, or another service, answers the password back.
+    #[test]
+    fn errors_have_neither_arguments_nor_the_password() {
+        let unknown = "-ERR unknown command 'AUTH', with args beginning with: 'ann' 'secr";
+        assert_eq!(without_password(unknown, "secret"), "-ERR unknown command 'AUTH'");
+        let repeated = "-ERR no user with secret here";
+        assert_eq!(without_password(repeated, "secret"), "-ERR no user with ... here");
+        assert_eq!(without_password(repeated, ""), repeated);
+        assert_eq!(without_password("-ERR ERR", "ERR"), "-ERR ...");
+        for other in ["$6\r\nsecret\r\n", "+PONG", "-secret", ""] {
+            assert_eq!(without_password(other, "secret"), other);
+        }
+    }
 
     #[test]
     fn redis_requests_and_answers_have_lengths() {

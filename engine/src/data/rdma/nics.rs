@@ -1,6 +1,6 @@
 //! Registration with all NICs of an engine at once.
 
-use super::regions::{Devices, Held, OnDevices};
+use super::regions::{Devices, Held, InPieces, OnDevices};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::PIECES_MAX;
 use handfast_transport::{Access, Cut, DeviceId, DeviceKey, Span};
@@ -84,7 +84,7 @@ impl Devices for Nics<'_> {
         span: &Span,
         access: Access,
         cut: Cut,
-    ) -> Result<(Vec<DeviceKey>, Vec<Registration>), TransportError> {
+    ) -> InPieces<Registration> {
         let none = || TransportError::new(Side::Local, "register", "there is no such NIC");
         let nic = self.nics().into_iter().nth(place).ok_or_else(none)??;
         let held = self.register_pieces(&nic, span, access, cut)?;

@@ -59,8 +59,11 @@ pub(super) trait Devices {
         span: &Span,
         access: Access,
         cut: Cut,
-    ) -> Result<(Vec<DeviceKey>, Vec<Self::Held>), TransportError>;
+    ) -> InPieces<Self::Held>;
 }
+
+/// The keys and the registrations of the pieces with one device.
+pub(super) type InPieces<H> = Result<(Vec<DeviceKey>, Vec<H>), TransportError>;
 
 /// A registration with one device. Dropping it ends it.
 pub(super) trait Held: Send + Sync + 'static {

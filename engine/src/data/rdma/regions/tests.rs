@@ -87,13 +87,7 @@ impl Devices for Counting {
         Ok(OnDevices { keys, cut, held: vec![vec![held]] })
     }
 
-    fn register_at(
-        &self,
-        place: usize,
-        span: &Span,
-        access: Access,
-        _: Cut,
-    ) -> Result<(Vec<DeviceKey>, Vec<Entry>), TransportError> {
+    fn register_at(&self, place: usize, span: &Span, access: Access, _: Cut) -> InPieces<Entry> {
         let OnDevices { mut keys, mut held, .. } = self.register(span, access)?;
         keys[0].device = self.replaced_by.unwrap_or(self.device);
         Ok((keys, held.swap_remove(place)))
@@ -359,13 +353,7 @@ impl Devices for Two {
         Ok(all)
     }
 
-    fn register_at(
-        &self,
-        place: usize,
-        span: &Span,
-        access: Access,
-        cut: Cut,
-    ) -> Result<(Vec<DeviceKey>, Vec<Entry>), TransportError> {
+    fn register_at(&self, place: usize, span: &Span, access: Access, cut: Cut) -> InPieces<Entry> {
         assert_eq!(place, 1, "the first is in use");
         self.began.wait();
         drop(self.gate.lock());
