@@ -13,7 +13,6 @@ mod qpn_reuse;
 mod quota;
 mod rails;
 mod watchdog;
-mod ways;
 
 pub use eviction::{
     EvictionChoice, HOLD_MAX, HOLD_MIN, LOOK_AGAIN, LaneEviction, LaneUsage, RETURN_MAX,
@@ -29,4 +28,3 @@ pub use rails::{
     RailOutput, RailPlan, RailStance, RailVerdict, Rails, plan_rails,
 };
 pub use watchdog::LaneWatchdog;
-pub use ways::{TRIAL_EVERY, Ways};

@@ -12,9 +12,9 @@ use crate::hello::HelloRefusal;
 use crate::net::Direct;
 use crate::reader::Inbound;
 use crate::slots::Slots;
-use handfast_core::policy::{Pace, Ways};
+use handfast_core::policy::Pace;
 use handfast_core::transport::{Side, TransportError};
-use handfast_core::{Duration, Instant, Lifecycle, Pair};
+use handfast_core::{Instant, Lifecycle, Pair};
 use handfast_transport::{
     Completion, Direction, LaneSink, Posting, RegionCache, RegionTable, Sent, SliceId, SpinBudget,
 };
@@ -66,42 +66,6 @@ pub(crate) struct State {
     pub(crate) answers: VecDeque<Answer>,
     /// Pauses between requests, of either side.
     pace: Pace,
-    /// How to wait for answers, and for requests of the peer.
-    asking: Ways,
-    serving: Ways,
-    /// Time of the request after which slices of the caller were outstanding.
-    asked: Instant,
-    /// End of the last request of the peer.
-    served: Instant,
-}
-
-/// How a lane waits at present, in the words of [`Ways`]; written under the lock of [`State`].
-pub(crate) struct Waiting {
-    /// Whether to poll.
-    polls: AtomicBool,
-    /// Whether somebody has polled since the wait began.
-    pub(crate) has_polled: AtomicBool,
-}
-
-impl Waiting {
-    const fn new() -> Self {
-        Self { polls: AtomicBool::new(true), has_polled: AtomicBool::new(false) }
-    }
-
-    fn begin(&self, ways: &mut Ways, is_polled: bool) {
-        let polls = ways.poll_next();
-        self.polls.store(polls, Ordering::Relaxed);
-        self.has_polled.store(polls && is_polled, Ordering::Relaxed);
-    }
-
-    fn end(&self, ways: &mut Ways, began: Instant, now: Instant) {
-        let took = Duration(now.0.saturating_sub(began.0));
-        ways.handle_wait(self.has_polled.load(Ordering::Relaxed), took);
-    }
-
-    pub(crate) fn polls(&self) -> bool {
-        self.polls.load(Ordering::Relaxed)
-    }
 }
 
 pub(crate) struct Lane {
@@ -120,8 +84,6 @@ pub(crate) struct Lane {
     pub(crate) looking: AtomicU32,
     /// Whether requests come with pauses, as [`State::pace`] has found.
     pub(crate) is_sparse: AtomicBool,
-    pub(crate) asking: Waiting,
-    pub(crate) serving: Waiting,
     /// Origin of the lane's time.
     origin: tokio::time::Instant,
     /// Whether polling pays.
@@ -183,8 +145,6 @@ impl Lane {
             attending: AtomicU32::new(0),
             looking: AtomicU32::new(0),
             is_sparse: AtomicBool::new(false),
-            asking: Waiting::new(),
-            serving: Waiting::new(),
             origin: tokio::time::Instant::now(),
             budget: SpinBudget::default(),
             state: Mutex::new(State {
@@ -192,10 +152,6 @@ impl Lane {
                 slots: Slots::new(depth),
                 answers: VecDeque::with_capacity(depth),
                 pace: Pace::default(),
-                asking: Ways::default(),
-                serving: Ways::default(),
-                asked: Instant::default(),
-                served: Instant::default(),
             }),
             expected: Notify::new(),
             work: Notify::new(),
@@ -358,41 +314,8 @@ impl Lane {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Records requests of the caller while none was outstanding.
-    fn on_asked(&self, state: &mut State) {
-        let now = self.now();
-        self.on_request(state, now);
-        state.asked = now;
-        self.asking.begin(&mut state.asking, self.looking.load(Ordering::Relaxed) > 0);
-        if !self.asking.polls() {
-            self.budget.skip_one();
-        }
-    }
-
-    /// Records answers.
-    pub(crate) fn on_answered(&self, state: &mut State) {
-        let now = self.now();
-        state.pace.handle_end(now);
-        if !state.slots.has_any() && !state.pace.is_sparse() {
-            self.asking.end(&mut state.asking, state.asked, now);
-        }
-    }
-
-    /// Records requests of the peer, the first of which began at `began`.
-    pub(crate) fn on_served(&self, state: &mut State, began: Instant) {
-        if !state.slots.has_any() {
-            self.on_request(state, began);
-        }
-        if began > state.served && !state.pace.is_sparse() {
-            self.serving.end(&mut state.serving, state.served, began);
-        }
-        state.served = self.now();
-        state.pace.handle_end(state.served);
-        self.serving.begin(&mut state.serving, self.looking.load(Ordering::Relaxed) > 0);
-    }
-
     /// Records a request that follows a pause in which none was outstanding.
-    fn on_request(&self, state: &mut State, began: Instant) {
+    pub(crate) fn on_request(&self, state: &mut State, began: Instant) {
         state.pace.handle_request(began);
         let is_sparse = state.pace.is_sparse();
         self.is_sparse.store(is_sparse, Ordering::Relaxed);
@@ -401,13 +324,18 @@ impl Lane {
         }
     }
 
+    /// Records the end of requests.
+    pub(crate) fn on_end(&self, state: &mut State) {
+        state.pace.handle_end(self.now());
+    }
+
     /// Queues postings; those that do not fit complete at once.
     pub(crate) fn post(self: &Arc<Self>, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
         let mut state = self.state.lock();
         let dead = state.dead;
         if !state.slots.has_any() {
-            self.on_asked(&mut state);
+            self.on_request(&mut state, self.now());
         }
         for posting in postings.drain(..) {
             let slice = posting.slice;

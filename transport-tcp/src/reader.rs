@@ -175,8 +175,6 @@ impl<R: StreamReader> Receiver<R> {
         let Self { lane, direct, budget, requested, completions, .. } = self;
         let Some(direct) = direct else { return Ok(()) };
         let _looking = Looking::begin(lane, &**direct);
-        let waiting = if expected { &lane.asking } else { &lane.serving };
-        waiting.has_polled.store(true, Ordering::Relaxed);
         count(&lane.counts().looks);
         let (mut in_vain, mut found) = (0, false);
         let mut in_place = if must_yield { LOOKS_IN_PLACE } else { 0 };
@@ -267,7 +265,6 @@ impl Lane {
         let Some(_live) = self.enter() else { return };
         let Some(direct) = self.incoming.lock().direct.clone() else { return };
         let looking = (Attending::begin(self), Looking::begin(self, &*direct));
-        self.asking.has_polled.store(true, Ordering::Relaxed);
         let attended = self.busy_poll_until(&*direct, is_done);
         drop(looking);
         match attended {
@@ -280,14 +277,13 @@ impl Lane {
 
     /// Whether bytes will probably follow a turn soon.
     fn expects_more(&self, turn: &Turn) -> bool {
-        let polls = self.serving.polls() && self.asking.polls();
-        !turn.is_between_frames || (polls && !self.is_sparse.load(Ordering::Relaxed))
+        !turn.is_between_frames || !self.is_sparse.load(Ordering::Relaxed)
     }
 
     /// Requests a poll for an answer, from a task that is about to yield.
     pub(crate) fn request_poll(&self) {
-        let is_worth_it = self.asking.polls() && !self.is_sparse.load(Ordering::Relaxed);
-        if is_worth_it && self.looking.load(Ordering::Relaxed) == 0 {
+        let is_sparse = self.is_sparse.load(Ordering::Relaxed);
+        if !is_sparse && self.looking.load(Ordering::Relaxed) == 0 {
             self.expected.notify_one();
         }
     }
@@ -564,10 +560,10 @@ impl Inbound {
         let mut result = Ok(());
         let mut state = lane.state.lock();
         lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
-        if !self.answers.is_empty() {
-            lane.on_served(&mut state, self.began);
+        if !self.answers.is_empty() && !state.slots.has_any() {
+            lane.on_request(&mut state, self.began);
         }
-        let has_dones = !self.dones.is_empty();
+        lane.on_end(&mut state);
         state.answers.extend(self.answers.drain(..));
         if state.answers.len() > self.depth {
             state.answers.clear();
@@ -578,9 +574,6 @@ impl Inbound {
                 Ok(completion) => completions.extend(completion),
                 Err(error) => result = Err(broken(error)),
             }
-        }
-        if has_dones {
-            lane.on_answered(&mut state);
         }
         result.map(|()| !state.answers.is_empty() || state.slots.can_start())
     }
