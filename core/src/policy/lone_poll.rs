@@ -1,4 +1,4 @@
-//! Where a task waits for its transfer: on its own thread, or in the runtime.
+//! The place in which a task waits for its transfer: its own thread, or the runtime.
 
 use crate::time::{Duration, Instant};
 
