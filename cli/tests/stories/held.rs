@@ -113,6 +113,13 @@ async fn given_up_write_releases_memory_and_keeps_its_lane() {
     let (owner, user) = (Owner::start(&link, None).await, start_shallow(&link).await);
     let segment = owner.opened_by(&user).await;
     write_and_check(&segment, &owner, BYTES, 1).await;
+    // A busy machine may have given an attempt up before this lane came up.
+    let ends = |user: &RecordedEngine| {
+        let counters = user.counters();
+        let published = counters.life_cycle.published;
+        (counters.rdma.lanes_failed, counters.rdma.lanes_retired, published)
+    };
+    let before = ends(&user);
     let block = pattern(BYTES, 2);
     let prepared = user.prepare(&block.whole()).await.unwrap();
     let unused = block.holders();
@@ -140,9 +147,7 @@ async fn given_up_write_releases_memory_and_keeps_its_lane() {
     assert_eq!(block.holders(), unused);
 
     write_and_check(&segment, &owner, BYTES, 3).await;
-    let counters = user.counters();
-    assert_eq!((counters.rdma.lanes_failed, counters.rdma.lanes_retired), (0, 0));
-    assert_eq!(counters.life_cycle.published, 1, "the first lane is in use still");
+    assert_eq!(ends(&user), before, "the lane is in use still");
     drop(prepared);
     until("the device forgets the memory", || block.holders() == ONLY_HERE);
     user.close().await;

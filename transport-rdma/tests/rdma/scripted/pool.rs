@@ -12,13 +12,16 @@ use handfast_transport_rdma::{
     NicLoad, POOLED_LANES_DEFAULT,
 };
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 const ENOMEM: i32 = 12;
 const NEXT: Lifecycle = Lifecycle(8);
 /// Queue pairs of a full pool.
 const POOLED: usize = POOLED_LANES_DEFAULT * LANE_QUEUE_PAIRS_DEFAULT;
+
+/// The devices of this process.
+static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric::find().unwrap());
 
 /// Runs a story of the pool on devices of these profiles.
 fn story<Ends: Future<Output = ()>>(
@@ -27,9 +30,8 @@ fn story<Ends: Future<Output = ()>>(
     story: impl Fn(&'static Fabric) -> Ends,
 ) {
     on(profiles, &format!("pool::{name}"), |_| {
-        let fabric = Box::leak(Box::new(Fabric::find().unwrap()));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(story(fabric));
+        runtime.block_on(story(&FABRIC));
     });
 }
 
