@@ -289,12 +289,12 @@ impl Sharing {
         if self.is_closing || self.peer != Peer::Connected {
             return Begun::Unshared(Unshared::Closing);
         }
-        match self.imports.get(&wanted.key) {
+        match self.imports.get(&wanted.key).copied() {
             Some(Import::Mapped { grant, offered }) => {
                 if !offered.allows(wanted) {
                     return Begun::Unshared(Unshared::NotAllowed);
                 }
-                let (grant, offset) = (*grant, wanted.address - offered.address);
+                let offset = wanted.address - offered.address;
                 let Some(copies) = self.maps.get_mut(&grant) else {
                     return Begun::Unshared(Unshared::Revoked);
                 };
@@ -304,9 +304,14 @@ impl Sharing {
             }
             Some(Import::Asked | Import::Mapping { is_revoked: false, .. }) => Begun::Asked,
             Some(Import::Mapping { .. }) => Begun::Unshared(Unshared::Revoked),
-            Some(Import::Denied(denial)) => Begun::Unshared(Unshared::Denied(*denial)),
+            Some(Import::Denied(Denial::UnknownKey)) => {
+                // The next one asks again, for a region that is registered later.
+                self.imports.remove(&wanted.key);
+                Begun::Unshared(Unshared::Denied(Denial::UnknownKey))
+            }
+            Some(Import::Denied(denial)) => Begun::Unshared(Unshared::Denied(denial)),
             Some(Import::Unmappable { .. }) => Begun::Unshared(Unshared::NotMapped),
-            None if self.imports.len() >= MAPS_MAX => Begun::Unshared(Unshared::Full),
+            None if !self.has_room() => Begun::Unshared(Unshared::Full),
             None => {
                 self.imports.insert(wanted.key, Import::Asked);
                 self.send(Frame::Ask { key: wanted.key });
@@ -477,6 +482,15 @@ impl Sharing {
         }
     }
 
+    /// Whether another region may be asked for. Keys that the owner did not know make room.
+    fn has_room(&mut self) -> bool {
+        if self.imports.len() >= MAPS_MAX {
+            let is_unknown = |import: &Import| matches!(import, Import::Denied(Denial::UnknownKey));
+            self.imports.retain(|_, import| !is_unknown(import));
+        }
+        self.imports.len() < MAPS_MAX
+    }
+
     fn send(&mut self, frame: Frame) {
         if matches!(self.peer, Peer::Connected | Peer::Closed) {
             self.outputs.push_back(SharingOutput::Send(frame));
@@ -497,11 +511,7 @@ impl Sharing {
         if !matches!(self.imports.get(&key), Some(Import::Asked)) {
             return;
         }
-        match denial {
-            // It may be asked again, for a region that is registered later.
-            Denial::UnknownKey => self.imports.remove(&key),
-            _ => self.imports.insert(key, Import::Denied(denial)),
-        };
+        self.imports.insert(key, Import::Denied(denial));
         self.outputs.push_back(SharingOutput::Answered { key });
     }
 
@@ -571,16 +581,11 @@ impl Sharing {
             self.send(Frame::Closed);
             self.is_closed = true;
         }
-        let is_fenced = matches!(self.peer, Peer::Closed | Peer::Dead);
-        if self.is_closed && (is_fenced || self.is_let_go()) && !self.has_ended {
+        // Without a grant the peer can touch nothing here, whatever it is doing.
+        if self.is_closed && self.grants.is_empty() && !self.has_ended {
             self.has_ended = true;
             self.outputs.push_back(SharingOutput::Ended);
         }
-    }
-
-    /// Whether the peer has left without holding anything.
-    fn is_let_go(&self) -> bool {
-        self.peer == Peer::HungUp && self.grants.is_empty()
     }
 
     fn release_all(&mut self) {

@@ -338,6 +338,12 @@ fn waiting_slices_are_called_once() {
     assert_eq!(outputs(&mut end), [SharingOutput::Answered { key: KEY }]);
     assert_eq!(end.begin(&one), Begun::Unshared(Unshared::Denied(Denial::NotSharable)));
     let mut end = Sharing::new();
+    for _ in 0..2 {
+        assert_eq!(end.begin(&one), Begun::Asked, "a key that was unknown is asked for again");
+        end.handle_frame(Frame::Deny { key: KEY, denial: Denial::UnknownKey });
+        assert_eq!(end.begin(&one), Begun::Unshared(Unshared::Denied(Denial::UnknownKey)));
+    }
+    let mut end = Sharing::new();
     end.begin(&one);
     outputs(&mut end);
     end.on_hung_up();
