@@ -158,7 +158,8 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
     let host = std::fs::read_to_string(arguments.root.join("proc/sys/kernel/hostname"));
     Ok(Request {
         wanted: match arguments.transport {
-            TransportName::Tcp => Wanted::Tcp,
+            // The lanes below those through shared memory are checked.
+            TransportName::Tcp | TransportName::Shm => Wanted::Tcp,
             TransportName::Auto => Wanted::Auto,
             TransportName::Rdma => Wanted::Rdma,
         },

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use handfast::metadata::MetadataOptions;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
-use handfast::{Builder, Engine, Error, Fallback, Segment, TransportChoice};
+use handfast::{Builder, Engine, Error, Fallback, Memory, MemoryError, Segment, TransportChoice};
 use handfast_environment::Environment;
 use handfast_metadata::{Credentials, Source, TlsFiles};
 use serde::Serialize;
@@ -25,6 +25,10 @@ pub(crate) struct LaneOptions {
     /// Transport of the lanes
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
+    /// Directory by which processes of this host without a common network namespace, such as
+    /// containers, find each other to share memory: each names its own mount of it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) shared_memory_dir: Option<PathBuf>,
     /// RDMA devices to use, by name, separated by commas; bytes are striped over all of them, and a
     /// warning names each that cannot be used [default: all usable ones of the best kind, hardware
     /// before software; with --gid the one with that address]
@@ -117,11 +121,22 @@ pub(crate) enum TransportName {
     Tcp,
     /// RDMA only; an error with the reason if it is unavailable
     Rdma,
-    /// RDMA if it works on both sides, else TCP, with a warning that gives the reason
+    /// Shared memory only, with processes of this host; an error with the reason elsewhere
+    Shm,
+    /// RDMA if it works on both sides, else shared memory with processes of this host, else TCP,
+    /// with a warning that gives the reason for no RDMA
     Auto,
 }
 
 impl LaneOptions {
+    /// Maps zero bytes, which processes of this host may map as well if lanes may share memory.
+    pub(crate) fn allocate(&self, len: usize) -> Result<Memory, MemoryError> {
+        match self.transport {
+            TransportName::Shm | TransportName::Auto => Memory::shared(len),
+            TransportName::Tcp | TransportName::Rdma => Memory::zeroed(len),
+        }
+    }
+
     pub(crate) fn apply(&self, builder: Builder) -> Result<Builder, Failure> {
         let environment = Environment::read()?;
         warn(environment.warnings());
@@ -129,9 +144,11 @@ impl LaneOptions {
             _ if environment.forces_tcp() => TransportChoice::Tcp,
             TransportName::Tcp => TransportChoice::Tcp,
             TransportName::Rdma => TransportChoice::Rdma,
+            TransportName::Shm => TransportChoice::Shm,
             TransportName::Auto => TransportChoice::Auto,
         };
-        let several = self.device.len() != 1 && choice != TransportChoice::Tcp;
+        let has_devices = matches!(choice, TransportChoice::Rdma | TransportChoice::Auto);
+        let several = self.device.len() != 1 && has_devices;
         let said = || environment.matrix().filter(|_| several);
         let matrix = self.nic_priority_matrix.clone().or_else(said);
         let matrix = matrix.as_deref().map(read_matrix).transpose()?;
@@ -141,6 +158,9 @@ impl LaneOptions {
             it.address = self.gid;
         });
         let mut builder = environment.bounds(builder).transport(choice).rdma(options);
+        if let Some(directory) = &self.shared_memory_dir {
+            builder = builder.shared_memory_dir(directory);
+        }
         if let Some(EngineName::Mooncake) = self.compat {
             warn(environment.warnings_of_those_without_effect());
             let options = environment.mooncake();
@@ -174,6 +194,7 @@ impl LaneOptions {
         };
         let options = [
             ("--transport", transport.map(|value| value.get_name().to_owned())),
+            ("--shared-memory-dir", path(&self.shared_memory_dir)),
             ("--device", (!self.device.is_empty()).then(|| self.device.join(","))),
             ("--nic-priority-matrix", path(&self.nic_priority_matrix)),
             ("--gid", self.gid.map(|gid| gid.to_string())),

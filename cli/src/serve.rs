@@ -6,7 +6,7 @@ use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::runtime::Stop;
 use crate::{files, help, output, size};
 use clap::Args;
-use handfast::{Access, Engine, Memory};
+use handfast::{Access, Engine, Memory, MemoryError};
 use handfast_environment::{Environment, Ports};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,8 @@ const DEFAULT_MEMORY: &str = "memory=64M";
 pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let mut stop = Stop::listen()?;
     raise_descriptor_limit();
-    let sources = sources(&arguments.memory, &arguments.file, arguments.read_only)?;
+    let allocate = |len| arguments.lanes.allocate(len);
+    let sources = sources(&arguments.memory, &arguments.file, arguments.read_only, allocate)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
     // Early callers wait for the segments to be registered.
@@ -195,17 +196,22 @@ struct Source {
 
 /// Validates the options of segments.
 pub(crate) fn check(memory: &[String], files: &[String], read_only: bool) -> Outcome {
-    sources(memory, files, read_only).map(drop)
+    sources(memory, files, read_only, Memory::zeroed).map(drop)
 }
 
-fn sources(memory: &[String], files: &[String], read_only: bool) -> Result<Vec<Source>, Failure> {
+fn sources(
+    memory: &[String],
+    files: &[String],
+    read_only: bool,
+    allocate: impl Fn(usize) -> Result<Memory, MemoryError>,
+) -> Result<Vec<Source>, Failure> {
     let mut sources = Vec::new();
     let default = [DEFAULT_MEMORY.to_owned()];
     let nothing = memory.is_empty() && files.is_empty();
     for text in if nothing { &default[..] } else { memory } {
         let (name, bytes) = text.split_once('=').unwrap_or(("memory", text));
         let bytes = size::parse_positive(bytes).map_err(Failure::Usage)?;
-        let memory = Memory::zeroed(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let memory = allocate(usize::try_from(bytes).unwrap_or(usize::MAX));
         let memory = memory?;
         sources.push(Source { name: name.to_owned(), memory, path: None });
     }

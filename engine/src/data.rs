@@ -13,4 +13,5 @@ pub(crate) mod rdma;
 #[path = "data/rdma_absent.rs"]
 pub(crate) mod rdma;
 pub(crate) mod regions;
+pub(crate) mod same_host;
 pub(crate) mod transport;

@@ -109,6 +109,7 @@ pub mod metrics {
     pub use crate::status::{EngineState, NodeState, STATE_SCHEMA};
     pub use handfast_core::node::Counters as LifeCycleCounters;
     pub use handfast_transport_rdma::NicCounters;
+    pub use handfast_transport_shm::ShmCounters;
     pub use handfast_transport_tcp::{HelloRefusal, TcpCounters};
 }
 

@@ -184,7 +184,7 @@ fn kind_of(key: &str) -> Option<Kind> {
         "node" | "nic" | "names" => Some(Kind::Name),
         "address" => Some(Kind::Address),
         "gid" => Some(Kind::Gid),
-        "token" => Some(Kind::Token),
+        "token" | "shared_memory" => Some(Kind::Token),
         "incarnation" | "superseded" | "old" | "new" | "live" | "other" | "transitions" => None,
         "call" | "Limit" => None,
         "Call" | "cause" | "edge" | "ending" | "failure" | "first_failure" | "from" | "kind"

@@ -37,6 +37,12 @@ pub trait Net: Clone + Send + Sync + 'static {
     /// # Errors
     /// The system's error.
     fn local_address(&self, listener: &Self::Listener) -> io::Result<SocketAddr>;
+
+    /// Whether it is the network of this host, whose processes may share memory. A simulated one is
+    /// not.
+    fn is_of_host(&self) -> bool {
+        false
+    }
 }
 
 /// A name that does not resolve; wrapped in an [`io::Error`] of the same kind.

@@ -29,6 +29,10 @@ impl Net for TokioNet {
     type Stream = TcpStream;
     type Listener = TcpListener;
 
+    fn is_of_host(&self) -> bool {
+        true
+    }
+
     async fn bind(&self, address: &str) -> io::Result<TcpListener> {
         TcpListener::bind(address).await
     }

@@ -3,11 +3,13 @@
 
 use crate::huge;
 use crate::mapping::{HiddenFromChildren, Mapping, page_bytes};
+use crate::memfd;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -70,6 +72,12 @@ pub enum MemoryError {
         /// Requested length in bytes.
         asked: usize,
     },
+    /// The file's owner may truncate it, so touching it may be fatal at any time.
+    #[error("the shared memory is not sealed against shrinking")]
+    NotSealed,
+    /// The block was shared with other rights before.
+    #[error("the block is shared with other rights already")]
+    OtherRights,
     /// The block is mapped read-only.
     #[error("the block is read-only")]
     ReadOnly,
@@ -97,6 +105,50 @@ impl Memory {
     /// kernel refuses.
     pub fn zeroed(len: usize) -> Result<Self, MemoryError> {
         Mapping::zeroed(len).map(Self::of)
+    }
+
+    /// Maps `len` zero bytes that processes of this host may map as well, if they are served to them
+    /// over a lane through shared memory. From 2 MiB on they are on huge pages of the machine's pool
+    /// where it has enough; [`Memory::huge_page_bytes`] returns what the kernel gave.
+    ///
+    /// # Errors
+    /// As [`Memory::zeroed`].
+    pub fn shared(len: usize) -> Result<Self, MemoryError> {
+        Mapping::shared(len).map(Self::of)
+    }
+
+    /// Maps the first `len` bytes of memory that another process shares, sealed against shrinking.
+    /// Children that this process forks do not have them.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotSealed`] for a file that its owner may truncate,
+    /// [`MemoryError::FileTooShort`] when it has fewer than `len` bytes; otherwise as
+    /// [`Memory::zeroed`].
+    pub fn of_peer(file: OwnedFd, writable: bool, len: usize) -> Result<Self, MemoryError> {
+        Mapping::of_peer(file.into(), writable, len).map(Self::of)
+    }
+
+    /// Returns a descriptor by which another process maps the whole block with these rights; `None`
+    /// if the block is not [shared](Memory::shared). The first descriptor decides for the life of the
+    /// block: bytes that were shared read-only can be mapped writable nowhere else afterwards, and
+    /// those that were shared writable cannot be shared read-only, for a holder could change that.
+    ///
+    /// # Errors
+    /// [`MemoryError::OtherRights`] for other rights than those of the first descriptor,
+    /// [`MemoryError::System`] when the kernel refuses.
+    pub fn descriptor(&self, writable: bool) -> Result<Option<OwnedFd>, MemoryError> {
+        self.block.mapping.sealed_file().map(|file| memfd::share(file, writable)).transpose()
+    }
+
+    /// Returns whether other processes can map the block, see [`Memory::shared`].
+    pub fn is_shared(&self) -> bool {
+        self.block.mapping.sealed_file().is_some()
+    }
+
+    /// Returns whether the kernel accesses the bytes for this crate, because touching them is fatal
+    /// once their file is truncated.
+    pub fn is_file(&self) -> bool {
+        self.file().is_some()
     }
 
     /// Maps the first `len` bytes of `file`, shared: writes reach the file.

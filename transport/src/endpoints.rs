@@ -17,11 +17,13 @@ pub enum TransportKind {
     Tcp,
     /// RDMA.
     Rdma,
+    /// Memory that both processes map.
+    Shm,
 }
 
 impl TransportKind {
     /// All transports, in order of declaration.
-    pub const ALL: [Self; 3] = [Self::Copy, Self::Tcp, Self::Rdma];
+    pub const ALL: [Self; 4] = [Self::Copy, Self::Tcp, Self::Rdma, Self::Shm];
 
     /// Returns the name in reports, a single word.
     pub fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl TransportKind {
             Self::Copy => "copy",
             Self::Tcp => "tcp",
             Self::Rdma => "rdma",
+            Self::Shm => "shm",
         }
     }
 }

@@ -12,6 +12,7 @@ mod endpoints;
 mod huge;
 mod limit;
 mod mapping;
+mod memfd;
 mod numa;
 mod path;
 mod posting;
@@ -30,6 +31,7 @@ pub use mapping::HiddenFromChildren;
 pub use path::{DataPath, LaneHandle, Step};
 pub use posting::{LaneSink, Posting};
 pub use region::{
-    Access, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable, RegistrationError,
+    Access, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable, RegionWatch,
+    RegistrationError, WATCHES_MAX,
 };
 pub use spin::SpinBudget;

@@ -3,10 +3,11 @@
 
 use crate::block::{MemoryError, system};
 use crate::huge;
+use crate::memfd;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -24,6 +25,9 @@ enum Backing {
     /// Mapped by this crate, shared with a file or anonymous. A file is also accessed by system
     /// calls: touching a mapping whose file was truncated is fatal, while a call reports it.
     Mapped { file: Option<File> },
+    /// Mapped by this crate with a file that cannot shrink, so no access to it is fatal. Maps whole
+    /// pages of its own size.
+    Sealed { file: File, mapped: usize },
     /// Owned elsewhere; kept alive by the value.
     Foreign { _keepalive: Arc<dyn Any + Send + Sync> },
 }
@@ -36,12 +40,15 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Backing::Mapped { .. } = self.backing {
-            // SAFETY: `start` and `bytes` are what mmap returned and was asked for, and this is the
-            // last reference: every block and span holds the mapping.
-            let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-            debug_assert_eq!(result, 0, "munmap of a whole mapping cannot fail");
-        }
+        let mapped = match &self.backing {
+            Backing::Mapped { .. } => self.bytes,
+            Backing::Sealed { mapped, .. } => *mapped,
+            Backing::Foreign { .. } => return,
+        };
+        // SAFETY: `start` and `mapped` are what mmap returned and was asked for, and this is the
+        // last reference: every block and span holds the mapping.
+        let result = unsafe { libc::munmap(self.start.as_ptr().cast(), mapped) };
+        debug_assert_eq!(result, 0, "munmap of a whole mapping cannot fail");
     }
 }
 
@@ -60,6 +67,49 @@ impl Mapping {
         // nothing.
         unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Ok(mapping)
+    }
+
+    /// Maps zero bytes that other processes may map: on huge pages of the machine's pool, else on
+    /// those that the kernel puts together, else on small ones.
+    pub(crate) fn shared(len: usize) -> Result<Self, MemoryError> {
+        if len == 0 || isize::try_from(len).is_err() {
+            return Err(MemoryError::Size(len));
+        }
+        if len >= huge::PAGE_BYTES
+            && let Some(whole) = len.checked_next_multiple_of(huge::PAGE_BYTES)
+            && let Ok(file) = memfd::create(whole, true)
+            && let Ok(mapping) = Self::of_sealed(file, true, len, whole)
+        {
+            return Ok(mapping);
+        }
+        let whole = len.checked_next_multiple_of(page_bytes()).ok_or(MemoryError::Size(len))?;
+        let mapping = Self::of_sealed(memfd::create(whole, false)?, true, len, whole)?;
+        if len >= huge::PAGE_BYTES {
+            // A kernel without huge pages for shared memory refuses, which changes nothing.
+            let _ = mapping.advise(libc::MADV_HUGEPAGE);
+        }
+        Ok(mapping)
+    }
+
+    /// Maps the first `len` bytes of memory that another process shares, out of reach of forked
+    /// children: a child that lives on would keep the map.
+    pub(crate) fn of_peer(file: File, writable: bool, len: usize) -> Result<Self, MemoryError> {
+        let whole = memfd::check_sealed(&file, len)?;
+        let mapping = Self::of_sealed(file, writable, len, whole)?;
+        mapping.advise(libc::MADV_DONTFORK)?;
+        Ok(mapping)
+    }
+
+    /// Maps `mapped` bytes of a sealed file, of which the first `len` are in use.
+    fn of_sealed(
+        file: File,
+        writable: bool,
+        len: usize,
+        mapped: usize,
+    ) -> Result<Self, MemoryError> {
+        let start = Self::map_pages(mapped, writable, libc::MAP_SHARED, file.as_raw_fd())?;
+        let backing = Backing::Sealed { file, mapped };
+        Ok(Self { start, bytes: len, writable, backing, hiders: Mutex::new(0) })
     }
 
     /// Maps the first `len` bytes of a file, shared.
@@ -87,19 +137,28 @@ impl Mapping {
         flags: i32,
         file: Option<File>,
     ) -> Result<Self, MemoryError> {
+        let fd = file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let start = Self::map_pages(len, writable, flags, fd)?;
+        let backing = Backing::Mapped { file };
+        Ok(Self { start, bytes: len, writable, backing, hiders: Mutex::new(0) })
+    }
+
+    fn map_pages(
+        len: usize,
+        writable: bool,
+        flags: i32,
+        fd: RawFd,
+    ) -> Result<NonNull<u8>, MemoryError> {
         if len == 0 || isize::try_from(len).is_err() {
             return Err(MemoryError::Size(len));
         }
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-        let fd = file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: a fresh mapping at an address the kernel chooses; it overlaps no other mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(system("mmap"));
         }
-        let start = NonNull::new(start.cast()).ok_or(MemoryError::Null)?;
-        let backing = Backing::Mapped { file };
-        Ok(Self { start, bytes: len, writable, backing, hiders: Mutex::new(0) })
+        NonNull::new(start.cast()).ok_or(MemoryError::Null)
     }
 
     /// Keeps the `len` bytes from the first huge page, of a mapping that is a huge page longer.
@@ -129,7 +188,15 @@ impl Mapping {
     pub(crate) fn file(&self) -> Option<&File> {
         match &self.backing {
             Backing::Mapped { file } => file.as_ref(),
-            Backing::Foreign { .. } => None,
+            Backing::Sealed { .. } | Backing::Foreign { .. } => None,
+        }
+    }
+
+    /// The file that other processes may map.
+    pub(crate) fn sealed_file(&self) -> Option<&File> {
+        match &self.backing {
+            Backing::Sealed { file, .. } => Some(file),
+            Backing::Mapped { .. } | Backing::Foreign { .. } => None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The trait that every transport implements for its lanes.
 
+use crate::endpoints::TransportKind;
 use crate::posting::Posting;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
@@ -48,6 +49,21 @@ pub trait LaneHandle: Send + Sync + 'static {
     /// Like [`DataPath::post`] on this lane. Returns false and leaves `postings` as they are once the
     /// transport has forgotten the lane.
     fn post(&self, postings: &mut Vec<Posting>) -> bool;
+
+    /// Whether the posting thread moves the bytes, in [`LaneHandle::advance`].
+    fn copies(&self) -> bool {
+        false
+    }
+
+    /// Moves bytes of posted slices on this thread, for a bounded time. Called after the postings of
+    /// a lane that [copies](LaneHandle::copies), without a lock and by several threads at once. A
+    /// call from within a completion of the same thread returns at once.
+    fn advance(&self) {}
+
+    /// Returns the transport of the lane's bytes at present, if it can change.
+    fn transport_kind(&self) -> Option<TransportKind> {
+        None
+    }
 
     /// Like [`DataPath::busy_poll`] on this lane.
     fn busy_poll(&self, _is_done: &mut dyn FnMut() -> bool) {}

@@ -154,11 +154,23 @@ impl Snapshot {
     }
 }
 
+/// Maximum watches of a table.
+pub const WATCHES_MAX: usize = 8;
+
+/// Learns about regions that are no longer registered.
+pub trait RegionWatch: Send + Sync {
+    /// Handles the end of a region, on the thread that ended it and before its memory is returned.
+    /// It must not block. A watch that gave the region to peers holds its memory until they have let
+    /// it go.
+    fn on_unregistered(&self, key: u64);
+}
+
 /// The registered regions. Readers work on a snapshot through a [`RegionCache`] and take no lock
 /// while the table is unchanged.
 pub struct RegionTable {
     version: AtomicU64,
     current: RwLock<Arc<Snapshot>>,
+    watches: RwLock<Vec<Weak<dyn RegionWatch>>>,
 }
 
 impl Default for RegionTable {
@@ -172,7 +184,22 @@ impl RegionTable {
     pub fn new() -> Self {
         let parts = vec![Part::default(); 1 << PART_BITS];
         let snapshot = Snapshot { version: 0, count: 0, parts };
-        Self { version: AtomicU64::new(0), current: RwLock::new(Arc::new(snapshot)) }
+        Self {
+            version: AtomicU64::new(0),
+            current: RwLock::new(Arc::new(snapshot)),
+            watches: RwLock::default(),
+        }
+    }
+
+    /// Adds a watch; returns false at [`WATCHES_MAX`]. One that was dropped leaves its place.
+    pub fn watch(&self, watch: Weak<dyn RegionWatch>) -> bool {
+        let mut watches = self.watches.write();
+        watches.retain(|watch| watch.strong_count() > 0);
+        let has_room = watches.len() < WATCHES_MAX;
+        if has_room {
+            watches.push(watch);
+        }
+        has_room
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {
@@ -233,12 +260,15 @@ impl RegionTable {
     /// A running transfer checks again before its next copy and holds the memory until then;
     /// [`Memory::holders`] counts the holders.
     pub fn unregister(&self, key: u64) -> Option<Memory> {
-        self.change(key, |part, count| {
+        let removed = self.change(key, |part, count| {
             let place = find(part, key).map_err(|_| ())?;
             *count -= 1;
             Ok::<_, ()>(part.remove(place).span.memory().clone())
-        })
-        .ok()
+        });
+        let memory = removed.ok()?;
+        let watches: Vec<_> = self.watches.read().iter().filter_map(Weak::upgrade).collect();
+        watches.iter().for_each(|watch| watch.on_unregistered(key));
+        Some(memory)
     }
 
     /// Finds the region with `key`.

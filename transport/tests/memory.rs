@@ -3,10 +3,12 @@
 
 use handfast_transport::{
     Access, Direction, Memory, MemoryError, REGIONS_MAX, RegionCache, RegionError, RegionTable,
-    RegistrationError,
+    RegionWatch, RegistrationError, WATCHES_MAX,
 };
 use proptest::prelude::*;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -250,4 +252,79 @@ fn large_blocks_ask_for_huge_pages() {
     small.copy_in(0, &[1]).unwrap();
     assert_eq!(small.huge_page_bytes().unwrap(), 0);
     assert!(matches!(Memory::zeroed(isize::MAX as usize), Err(MemoryError::Size(_))));
+}
+
+/// Another map of a shared block has the same bytes, with the rights of its descriptor, and no map
+/// with more rights can be made of it.
+#[test]
+fn shared_block_is_mapped_with_its_rights() {
+    let ours = Memory::shared(5_000).unwrap();
+    let descriptor = ours.descriptor(true).unwrap().unwrap();
+    let theirs = Memory::of_peer(descriptor, true, 5_000).unwrap();
+    ours.copy_in(4_000, b"seen").unwrap();
+    theirs.copy_in(4_996, b"back").unwrap();
+    let mut bytes = [0; 4];
+    theirs.copy_out(4_000, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"seen");
+    ours.copy_out(4_996, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"back");
+    assert!(matches!(ours.descriptor(false), Err(MemoryError::OtherRights)));
+
+    let read_only = Memory::shared(5_000).unwrap();
+    let reader = || read_only.descriptor(false).unwrap().unwrap();
+    let map = Memory::of_peer(reader(), false, 5_000).unwrap();
+    assert!(!map.is_writable() && read_only.is_writable());
+    read_only.copy_in(0, b"seen").unwrap();
+    map.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"seen");
+    assert!(matches!(read_only.descriptor(true), Err(MemoryError::OtherRights)));
+    assert!(Memory::of_peer(reader(), true, 5_000).is_err(), "a descriptor for reading");
+    let held = reader();
+    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let again = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    assert!(Memory::of_peer(again.into(), true, 5_000).is_err(), "opened again, yet sealed");
+}
+
+/// A file that its owner may truncate is refused before it is mapped, and so is one that is too
+/// short.
+#[test]
+fn unsealed_and_short_files_are_refused() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8_192).unwrap();
+    let refused = Memory::of_peer(file.into(), false, 4_096);
+    assert!(matches!(refused, Err(MemoryError::NotSealed)));
+    let ours = Memory::shared(4_096).unwrap();
+    let short = Memory::of_peer(ours.descriptor(true).unwrap().unwrap(), true, 4_097);
+    assert!(matches!(short, Err(MemoryError::FileTooShort { file: 4_096, asked: 4_097 })));
+    let file = File::from(ours.descriptor(true).unwrap().unwrap());
+    assert!(file.set_len(1).is_err() && file.set_len(8_192).is_err(), "sealed");
+    assert!(Memory::zeroed(8).unwrap().descriptor(true).unwrap().is_none());
+}
+
+/// A watch learns of each end of a region, before its memory comes back, and is forgotten with its
+/// owner.
+#[test]
+fn watches_learn_of_unregistered_regions() {
+    struct Watch(parking_lot::Mutex<Vec<u64>>);
+    impl RegionWatch for Watch {
+        fn on_unregistered(&self, key: u64) {
+            self.0.lock().push(key);
+        }
+    }
+    let table = RegionTable::new();
+    let watch: Arc<Watch> = Arc::new(Watch(parking_lot::Mutex::default()));
+    let dynamic: Arc<dyn RegionWatch> = watch.clone();
+    for _ in 0..WATCHES_MAX {
+        assert!(table.watch(Arc::downgrade(&dynamic)));
+    }
+    assert!(!table.watch(Arc::downgrade(&dynamic)));
+    let span = Memory::zeroed(8).unwrap().whole();
+    table.register(span.clone(), Access::READ, 5).unwrap();
+    assert!(table.unregister(4).is_none() && watch.0.lock().is_empty());
+    assert!(table.unregister(5).is_some());
+    assert_eq!(*watch.0.lock(), [5; WATCHES_MAX]);
+    drop(dynamic);
+    drop(watch);
+    let other: Arc<dyn RegionWatch> = Arc::new(Watch(parking_lot::Mutex::default()));
+    assert!(table.watch(Arc::downgrade(&other)), "the places of dropped ones are free");
 }

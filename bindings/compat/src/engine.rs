@@ -13,7 +13,7 @@ use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
 use handfast::metadata::MetadataOptions;
 use handfast::mooncake::Notification;
 use handfast::rdma::RdmaOptions;
-use handfast::{Direction, Engine, Memory, Remote, Segment, ServedSegment, Transfer};
+use handfast::{Direction, Engine, Remote, Segment, ServedSegment, Transfer};
 use handfast_environment::Ports;
 use handfast_metadata::{Credentials, Source};
 use parking_lot::{Mutex, RwLock};
@@ -476,7 +476,7 @@ impl TransferEngine {
                 Step::Ready(address) => return Ok(address),
                 Step::Block(block) => block,
             };
-            let memory = Memory::zeroed(block).map_err(handfast::Error::from);
+            let memory = self.inner.engine.allocate(block);
             let memory = memory.map_err(Failure::from).and_then(|memory| {
                 let region = LocalRegion::new(memory.clone()).managed();
                 self.serve(region, &format!("{:016x}", memory.address()), "*").map(|()| memory)

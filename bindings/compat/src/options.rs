@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Time limit of a transfer without `MC_TRANSFER_TIMEOUT`, as in Mooncake.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// The variable that chooses the transport for callers that cannot: `tcp`, `rdma` or `auto`.
+/// The variable that chooses the transport for callers that cannot: `tcp`, `rdma`, `shm` or `auto`.
 const TRANSPORT: &str = "HANDFAST_TRANSPORT";
 
 /// The variable that raises the limit of memory that peers reach.
@@ -73,7 +73,7 @@ impl Options {
         Ok(Self { is_of_mooncake: true, ..options })
     }
 
-    /// Reads options whose transport is `tcp`, `rdma` or `auto`; `rdma` requires RDMA.
+    /// Reads options whose transport is `tcp`, `rdma`, `shm` or `auto`; `rdma` requires RDMA.
     ///
     /// # Errors
     /// An argument or a variable is invalid.
@@ -102,7 +102,8 @@ impl Options {
         let (listen, advertise) = place(environment.advertise().unwrap_or(&host))?;
         let devices = devices.split(',').map(str::trim).filter(|name| !name.is_empty());
         let devices: Vec<_> = devices.map(str::to_owned).collect();
-        let has_choice = devices.len() != 1 && transport != TransportChoice::Tcp;
+        let has_devices = matches!(transport, TransportChoice::Rdma | TransportChoice::Auto);
+        let has_choice = devices.len() != 1 && has_devices;
         let matrix = environment.matrix().filter(|_| has_choice);
         Ok(Self {
             listen,
@@ -129,7 +130,8 @@ impl Options {
 
     /// Whether the engine chooses its port, and whether it has a port for data that it chooses.
     pub(crate) fn wants_ports(&self) -> (bool, bool) {
-        (self.listen.ends_with(":0"), self.transport != TransportChoice::Rdma)
+        let has_data_port = matches!(self.transport, TransportChoice::Tcp | TransportChoice::Auto);
+        (self.listen.ends_with(":0"), has_data_port)
     }
 
     /// The listening address, with this port if one was chosen and none is given.
@@ -232,8 +234,12 @@ fn choice(what: &str, transport: &str) -> Result<TransportChoice, Failure> {
     match transport {
         "tcp" => Ok(TransportChoice::Tcp),
         "rdma" => Ok(TransportChoice::Rdma),
+        "shm" => Ok(TransportChoice::Shm),
         "auto" => Ok(TransportChoice::Auto),
-        _ => Err(Failure::argument(format!("{what} is '{transport}': expected tcp, rdma or auto"))),
+        _ => {
+            let expected = "expected tcp, rdma, shm or auto";
+            Err(Failure::argument(format!("{what} is '{transport}': {expected}")))
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::identity::{Incarnation, Lifecycle, NameError, NicPath, NodeName, Pair};
 use crate::mooncake::is_null;
+use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::de::DeserializeOwned;
@@ -13,6 +14,8 @@ pub const WIRE_VERSION: u32 = 1;
 pub const QUEUE_PAIRS_MAX: usize = 64;
 /// Longest GID or token, in bytes: a GID has 47 and a token 16.
 pub(super) const SHORT_TEXT_BYTES_MAX: usize = 64;
+/// Longest announcement of shared memory, in bytes.
+pub const SHARED_MEMORY_BYTES_MAX: usize = 128;
 /// Maximum kept length of a peer's text, in bytes: a refusal's detail, or the quotation in a parse
 /// error.
 pub(super) const DETAIL_BYTES_MAX: usize = 512;
@@ -73,6 +76,8 @@ pub struct Key {
     refusal: Option<KeyRefusal>,
     #[serde(default)]
     required: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shared_memory: Option<Box<str>>,
     #[serde(default)]
     started_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,6 +171,10 @@ pub struct Body {
     /// A byte that the peer may read to learn whether this side answers; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeByte>,
+    /// Where the side offers shared memory, and a number that proves a peer of this host; `None`
+    /// if it offers none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_memory: Option<Box<str>>,
 }
 
 /// A byte without user data in a side's registered memory.
@@ -249,6 +258,7 @@ impl Message {
         let texts = [
             ("address", key.address.as_deref(), NodeName::BYTES_MAX),
             ("token", key.token.as_deref(), SHORT_TEXT_BYTES_MAX),
+            ("shared_memory", key.shared_memory.as_deref(), SHARED_MEMORY_BYTES_MAX),
             ("local_gid", Some(&*descriptor.local_gid), SHORT_TEXT_BYTES_MAX),
         ];
         let long =
@@ -284,6 +294,7 @@ impl Message {
                 token: key.token.unwrap_or_default(),
                 address: key.address.unwrap_or_default(),
                 probe: key.probe,
+                shared_memory: key.shared_memory,
             },
             refusal,
         })
@@ -313,6 +324,7 @@ impl Message {
                     reason: refusal.reason,
                 }),
                 required: 0,
+                shared_memory: self.body.shared_memory.clone(),
                 started_ms: 0,
                 token: some(&self.body.token),
                 version: WIRE_VERSION,

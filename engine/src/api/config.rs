@@ -9,6 +9,7 @@ use handfast_core::NodeName;
 use handfast_core::address::{AddressError, host_and_port};
 use handfast_core::wire::{REGIONS_PUBLISHED_DEFAULT_MAX, REGIONS_PUBLISHED_MAX};
 use handfast_trace::RecordOptions;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Limits of an engine. Past a limit a call fails with a typed error, or an older connection is closed.
@@ -120,6 +121,7 @@ pub struct Builder {
     pub(crate) timing: EngineTiming,
     pub(crate) transport: TransportChoice,
     pub(crate) rdma: RdmaOptions,
+    pub(crate) shared_memory_dir: Option<PathBuf>,
     pub(crate) record: Option<RecordOptions>,
     pub(crate) mooncake: Option<MooncakeOptions>,
     pub(crate) metadata: Option<MetadataOptions>,
@@ -184,6 +186,16 @@ impl Builder {
     /// RDMA device and its options, if [`Builder::transport`] asks for RDMA.
     pub fn rdma(mut self, options: RdmaOptions) -> Self {
         self.rdma = options;
+        self
+    }
+
+    /// Directory of the socket by which processes of this host find each other to share memory, if
+    /// [`Builder::transport`] allows that. Needed by processes without a common network namespace,
+    /// such as containers: each names its own mount of the directory. Every process that may write
+    /// to it may ask for memory that this node serves. Default: none; processes of one user and one
+    /// network namespace find each other.
+    pub fn shared_memory_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.shared_memory_dir = Some(directory.into());
         self
     }
 

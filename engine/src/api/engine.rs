@@ -11,7 +11,7 @@ use crate::control::answer::Answers;
 use crate::control::inbox::Inbox;
 use crate::control::{Answered, CallError, Calls};
 use crate::data::fallback::{Fallback, Fallbacks};
-use crate::data::transport::{Registered, Transport};
+use crate::data::transport::{Registered, SameHostUse, Transport};
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{Links, describe_registered};
@@ -27,7 +27,7 @@ use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDesc
 use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath};
 use handfast_trace::{RecorderStatus, Trace};
-use handfast_transport::{Span, TransportKind};
+use handfast_transport::{Memory, Span, TransportKind};
 use handfast_transport_tcp::Net;
 use std::fmt;
 use std::future::Future;
@@ -173,6 +173,19 @@ impl Engine {
     /// Returns the transports of this engine's lanes, the preferred one first.
     pub fn transport_kinds(&self) -> impl Iterator<Item = TransportKind> {
         self.shared.view.transport_kinds()
+    }
+
+    /// Maps `len` zero bytes: [shared](Memory::shared) if the engine's lanes may share memory with
+    /// processes of this host, so that they reach it without a call, otherwise
+    /// [private](Memory::zeroed).
+    ///
+    /// # Errors
+    /// [`Stage::Registration`] for 0 bytes, or a refusal of the system.
+    pub fn allocate(&self, len: usize) -> Result<Memory, Error> {
+        match self.shared.transport.same_host_use() {
+            SameHostUse::Never => Ok(Memory::zeroed(len)?),
+            SameHostUse::WherePossible | SameHostUse::Alone => Ok(Memory::shared(len)?),
+        }
     }
 
     /// Serves memory to peers under `name`, see [`Register::serve`].

@@ -12,6 +12,7 @@ use crate::data::fallback::Fallbacks;
 use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::rdma;
 use crate::data::regions::Regions;
+use crate::data::same_host::{self, SameHostParts};
 use crate::data::transport::{Offer, RdmaParts, Transport, TransportChoice};
 use crate::directory::{Directory, Watcher};
 use crate::error::{Cause, Error, Stage};
@@ -125,6 +126,14 @@ async fn start<N: Net>(
     };
     let fallbacks = rdma.fallbacks.clone();
     let transport = open(builder.transport, &tcp, rdma).await?;
+    let sharing = SameHostParts {
+        incarnation,
+        directory: builder.shared_memory_dir.clone(),
+        is_required: builder.transport == TransportChoice::Shm,
+        regions: regions.table.clone(),
+        lanes: lanes.clone(),
+    };
+    let transport = shared(builder.transport, net.is_of_host(), sharing, transport)?;
     let answers = Arc::new(Answers {
         name,
         incarnation,
@@ -402,7 +411,7 @@ async fn open<N: Net>(
     tcp: &TcpTransport<N>,
     rdma: RdmaParts<N>,
 ) -> Result<Arc<dyn Transport>, Error> {
-    if choice == TransportChoice::Tcp {
+    if matches!(choice, TransportChoice::Tcp | TransportChoice::Shm) {
         return Ok(Arc::new(tcp.clone()));
     }
     let fallbacks = rdma.fallbacks.clone();
@@ -412,6 +421,24 @@ async fn open<N: Net>(
             Ok(Arc::new(tcp.clone()))
         }
         opened => opened,
+    }
+}
+
+/// Puts shared memory above a transport, where the choice allows it.
+fn shared(
+    choice: TransportChoice,
+    is_of_host: bool,
+    parts: SameHostParts,
+    transport: Arc<dyn Transport>,
+) -> Result<Arc<dyn Transport>, Error> {
+    match choice {
+        TransportChoice::Tcp | TransportChoice::Rdma => Ok(transport),
+        TransportChoice::Auto if !is_of_host => Ok(transport),
+        TransportChoice::Shm if !is_of_host => {
+            let text = "memory is shared over the network of the host alone";
+            Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())))
+        }
+        TransportChoice::Auto | TransportChoice::Shm => same_host::share(parts, transport),
     }
 }
 
@@ -453,7 +480,7 @@ impl<N: Net> DataListener<N> {
         let (Some(options), Some(listen)) = (builder.mooncake, &builder.listen) else {
             return Ok(None);
         };
-        if builder.transport == TransportChoice::Rdma {
+        if matches!(builder.transport, TransportChoice::Rdma | TransportChoice::Shm) {
             return Ok(None);
         }
         let host = listen.rsplit_once(':').map_or(&**listen, |(host, _)| host);

@@ -15,6 +15,7 @@ use handfast_transport_rdma::{
     LANE_QUEUE_PAIRS_MAX, NicCounters, POLLERS_MAX, POOLED_LANES_DEFAULT, POOLED_LANES_MAX,
     PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX, SPIN_MAX, TIMEOUT_EXPONENT_MAX,
 };
+use handfast_transport_shm::ShmCounters;
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -30,9 +31,13 @@ pub enum TransportChoice {
     /// RDMA only: an engine without a usable device does not start, and a peer without one is
     /// refused.
     Rdma,
-    /// RDMA if both sides support it and it works, otherwise TCP. Each use of TCP is reported
-    /// as a [`Fallback`](crate::Fallback).
+    /// RDMA if both sides support it and it works. Otherwise shared memory, with a process that
+    /// proves to run on this host, else TCP. Each lane without RDMA is reported as a
+    /// [`Fallback`](crate::Fallback).
     Auto,
+    /// Shared memory only: a peer that does not prove that it runs on this host is refused, and so
+    /// are transfers of memory that cannot be shared.
+    Shm,
 }
 
 /// RDMA devices and their options.
@@ -275,6 +280,14 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) changed: Arc<Notify>,
 }
 
+/// Use of shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SameHostUse {
+    Never,
+    WherePossible,
+    Alone,
+}
+
 /// Registered memory, if there is a device.
 pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
 
@@ -292,6 +305,16 @@ pub(crate) trait Transport: Endpoints {
 
     /// Registers memory for transfers of this node, otherwise as [`Transport::register`].
     fn prepare(&self, span: &Span, location: Option<Location>) -> Registered;
+
+    /// Use of shared memory for lanes to processes of this host.
+    fn same_host_use(&self) -> SameHostUse {
+        SameHostUse::Never
+    }
+
+    /// Counters of shared memory.
+    fn shm_counters(&self) -> ShmCounters {
+        ShmCounters::default()
+    }
 
     /// Counters of registered memory.
     fn memory_counters(&self) -> MemoryCounters {

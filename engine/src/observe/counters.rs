@@ -4,6 +4,7 @@ use crate::observe::meters::Meters;
 use crate::observe::read;
 use handfast_core::node::Counters as LifeCycleCounters;
 use handfast_transport_rdma::NicCounters;
+use handfast_transport_shm::ShmCounters;
 use handfast_transport_tcp::TcpCounters;
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -53,6 +54,8 @@ pub struct Counters {
     pub rdma: NicCounters,
     /// Counters of the memory registered with them.
     pub memory: MemoryCounters,
+    /// Counters of lanes through shared memory.
+    pub shm: ShmCounters,
 }
 
 /// A counter with its name and description.
@@ -65,7 +68,25 @@ impl Counters {
         all.extend(self.of_life_cycle());
         all.extend(self.of_tcp());
         all.extend(self.of_rdma());
+        all.extend(self.of_shm());
         all
+    }
+
+    fn of_shm(&self) -> Vec<Named> {
+        let shm = &self.shm;
+        vec![
+            ("shm_lanes", "Lanes through shared memory", shm.lanes),
+            ("shm_refused", "Connections refused by the socket for shared memory", shm.refused),
+            ("shm_dials_failed", "Lanes whose peer shares no memory", shm.dials_failed),
+            ("shm_slices", "Slices copied through shared memory", shm.slices),
+            ("shm_bytes", "Bytes copied through shared memory", shm.bytes),
+            ("shm_rerouted", "Slices of memory that is not shared", shm.rerouted),
+            (
+                "shm_unproven",
+                "Lanes whose peer left without letting shared memory go",
+                shm.unproven,
+            ),
+        ]
     }
 
     fn of_connections(&self) -> Vec<Named> {

@@ -27,7 +27,7 @@ use handfast_core::transfer::{
     SubmitError, TransferLimits, Work,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
-use handfast_core::{Duration, Incarnation, Instant, NicPath};
+use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_trace::{Edge, Trace};
 use handfast_transport::{
     Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span, TransportKind,
@@ -142,8 +142,10 @@ struct State {
     near: Option<Near>,
     /// Names of the peer's devices.
     devices: Vec<String>,
-    /// Transport of the last established lane.
+    /// Transport of the last established lane, when it was established.
     transport_kind: Option<TransportKind>,
+    /// That lane.
+    in_use: Option<Lifecycle>,
     /// Time that the last lane took to be established.
     opening: Option<LaneOpening>,
     /// Counters of transfers over this transport.
@@ -186,6 +188,7 @@ impl Target {
             near: None,
             devices: Vec::new(),
             transport_kind: None,
+            in_use: None,
             opening: None,
             rail: None,
             meters: parts.meters.clone(),
@@ -424,9 +427,14 @@ impl Target {
         self.lock().opening
     }
 
-    /// Returns the transport of the last established lane.
+    /// Returns the transport of the last established lane, as it is now.
     pub(crate) fn transport_kind(&self) -> Option<TransportKind> {
-        self.lock().transport_kind
+        let state = self.lock();
+        let handle = state.in_use.and_then(|lane| state.lane(lane));
+        let handle = handle.and_then(|lane| state.lanes[lane].handle.clone());
+        let at_first = state.transport_kind;
+        drop(state);
+        handle.and_then(|handle| handle.transport_kind()).or(at_first)
     }
 
     /// Returns the local use of its lanes.
@@ -520,6 +528,8 @@ impl Target {
 
     /// Performs the machine's outputs, then arms the timer.
     fn pump<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) {
+        // Moved after the dispatch, so that other threads dispatch and move theirs meanwhile.
+        let mut copying = Vec::new();
         loop {
             while let Some(output) = state.machine.poll_output(now) {
                 self.on_output(&mut state, now, output);
@@ -532,6 +542,7 @@ impl Target {
             let mut outbox = std::mem::replace(&mut state.outbox, spare);
             drop(state);
             outbox.dispatch(&*self.parts.data_path);
+            outbox.take_copying(&mut copying);
             state = self.lock();
             state.dispatching = false;
             state.spare_outbox = outbox;
@@ -541,6 +552,11 @@ impl Target {
             state.armed = next;
             drop(state);
             self.timer.notify_one();
+        } else {
+            drop(state);
+        }
+        for lane in copying {
+            lane.advance();
         }
     }
 

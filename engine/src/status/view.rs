@@ -3,7 +3,7 @@
 use super::state::{EngineState, NodeState, STATE_SCHEMA};
 use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
-use crate::data::transport::Transport;
+use crate::data::transport::{SameHostUse, Transport};
 use crate::node::registry::LaneTable;
 use crate::observe::counters::Counters;
 use crate::observe::lifecycles::LifecyclesState;
@@ -33,13 +33,18 @@ impl View {
         let (lanes, rdma) = (self.lanes.len(), self.transport.nic_counters());
         let memory = self.transport.memory_counters();
         let counters = self.answers.counts.snapshot(lanes, (self.tcp_counters)(), rdma);
-        Counters { memory, ..counters }
+        Counters { memory, shm: self.transport.shm_counters(), ..counters }
     }
 
     /// Transports of its lanes, the preferred one first.
     pub(crate) fn transport_kinds(&self) -> impl Iterator<Item = TransportKind> + use<> {
         let Transports { tcp, rdma } = self.answers.offer.transports;
-        let all = [(rdma, TransportKind::Rdma), (tcp, TransportKind::Tcp)];
+        let used = self.transport.same_host_use();
+        let all = [
+            (rdma, TransportKind::Rdma),
+            (used != SameHostUse::Never, TransportKind::Shm),
+            (tcp && used != SameHostUse::Alone, TransportKind::Tcp),
+        ];
         all.into_iter().filter_map(|(offered, transport_kind)| offered.then_some(transport_kind))
     }
 

@@ -19,6 +19,7 @@ mod races;
 mod recorded;
 mod restart;
 mod runtimes;
+mod same_host;
 mod share;
 mod simulated;
 mod topology;

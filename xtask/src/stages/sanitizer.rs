@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The packages with unsafe code that needs no device, and the engine, which must not leak.
-const PACKAGES: [&str; 3] = ["handfast-transport", "handfast-transport-tcp", "handfast"];
+const PACKAGES: [&str; 4] =
+    ["handfast-transport", "handfast-transport-shm", "handfast-transport-tcp", "handfast"];
 /// The verbs transport.
 const VERBS: &str = "handfast-transport-rdma";
 

@@ -318,6 +318,7 @@ impl Target {
             TargetOutput::InUse(lane) => {
                 let of_lane = state.lane(lane);
                 state.transport_kind = of_lane.map(|lane| state.lanes[lane].transport_kind);
+                state.in_use = Some(lane);
                 state.edges.on_edge(now, Edge::LaneUp(lane));
                 self.lanes.send_modify(|status| status.up += 1);
             }

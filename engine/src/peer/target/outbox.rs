@@ -11,6 +11,8 @@ pub(super) struct Outbox {
     runs: Vec<Run>,
     /// Runs in use; the others are empty and stand behind them.
     used: usize,
+    /// Lanes of the last dispatch whose bytes the posting thread moves.
+    copying: Vec<Arc<dyn LaneHandle>>,
 }
 
 /// The slices of one lane.
@@ -51,7 +53,9 @@ impl Outbox {
     /// order in which they came, postings before withdrawals.
     pub(super) fn dispatch(&mut self, data_path: &dyn DataPath) {
         for Run { lane, handle, postings, withdrawn } in &mut self.runs[..self.used] {
-            let posted = handle.take().is_some_and(|handle| handle.post(postings));
+            let handle = handle.take();
+            let posted = handle.as_ref().is_some_and(|handle| handle.post(postings));
+            self.copying.extend(handle.filter(|handle| posted && handle.copies()));
             if !posted && !postings.is_empty() {
                 data_path.post(*lane, postings);
             }
@@ -60,6 +64,11 @@ impl Outbox {
             }
         }
         self.used = 0;
+    }
+
+    /// Takes the lanes of the last dispatch whose bytes the posting thread moves.
+    pub(super) fn take_copying(&mut self, into: &mut Vec<Arc<dyn LaneHandle>>) {
+        into.append(&mut self.copying);
     }
 
     fn run(&mut self, lane: Lifecycle) -> &mut Run {

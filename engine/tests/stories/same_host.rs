@@ -1,0 +1,137 @@
+//! Lanes through memory that processes of one host share.
+
+use crate::helpers::pattern;
+use handfast::{Access, Builder, Engine, Memory, Side, TransportChoice, TransportKind};
+use std::time::Duration;
+
+fn builder(choice: TransportChoice) -> Builder {
+    Engine::builder().transport(choice)
+}
+
+async fn owner(choice: TransportChoice) -> Engine {
+    builder(choice).listen("127.0.0.1:0").start().await.unwrap()
+}
+
+fn bytes(memory: &Memory) -> Vec<u8> {
+    let mut bytes = vec![0; memory.len()];
+    memory.copy_out(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Waits until nothing else holds the memory.
+async fn come_back(memory: &Memory) {
+    let alone = async {
+        while memory.holders() > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), alone).await.expect("memory comes back");
+}
+
+/// Without a choice of devices both ends copy through shared memory, at every size, and the owner's
+/// memory comes back when the segment ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn auto_shares_memory_on_one_host() {
+    for choice in [TransportChoice::Auto, TransportChoice::Shm] {
+        let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
+        let memory = owner.allocate(9 << 20).unwrap();
+        assert!(memory.is_shared());
+        let served =
+            owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+        let segment = user.open(&format!("{}/cache", owner.address())).await.unwrap();
+        for length in [1, 4_096, 300_000, 9 << 20] {
+            let block = pattern(length, length as u8);
+            segment.write(&block.whole(), 0).await.unwrap();
+            assert_eq!(bytes(&memory)[..length], bytes(&block));
+            let back = Memory::zeroed(length).unwrap();
+            segment.read(&back.whole(), 0).await.unwrap();
+            assert_eq!(bytes(&back), bytes(&block));
+            assert_eq!(segment.transport_kind(), Some(TransportKind::Shm));
+        }
+        let shm = user.counters().shm;
+        assert!(shm.bytes >= 2 * (9 << 20) && shm.rerouted == 0, "{shm:?}");
+        drop(served);
+        come_back(&memory).await;
+        let refused = segment.write(&pattern(64, 1).whole(), 0).await.unwrap_err();
+        assert!(matches!(refused.side(), Side::Peer | Side::Protection), "{refused}");
+        user.close().await;
+        owner.close().await;
+    }
+}
+
+/// Private memory is reached by calls of the kernel.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn private_memory_is_copied_by_the_kernel() {
+    let choice = TransportChoice::Shm;
+    let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
+    let memory = Memory::zeroed(300_000).unwrap();
+    let _served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+    let segment = user.open(&format!("{}/cache", owner.address())).await.unwrap();
+    let block = pattern(300_000, 4);
+    segment.write(&block.whole(), 0).await.unwrap();
+    assert_eq!(bytes(&memory), bytes(&block));
+    assert_eq!(segment.transport_kind(), Some(TransportKind::Shm));
+}
+
+/// A peer that shares nothing is reached over TCP, or refused where shared memory alone is wanted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peer_without_sharing_is_reached_over_tcp() {
+    let owner = owner(TransportChoice::Tcp).await;
+    let memory = owner.allocate(4_096).unwrap();
+    assert!(!memory.is_shared());
+    let _served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+    let address = format!("{}/cache", owner.address());
+    let block = pattern(4_096, 4);
+    let user = builder(TransportChoice::Auto).start().await.unwrap();
+    let segment = user.open(&address).await.unwrap();
+    segment.write(&block.whole(), 0).await.unwrap();
+    assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
+    assert_eq!(bytes(&memory), bytes(&block));
+    let strict = builder(TransportChoice::Shm).start().await.unwrap();
+    let segment = strict.open(&address).await.unwrap();
+    let refused = segment.write(&block.whole(), 0).await.unwrap_err();
+    assert_eq!(refused.side(), Side::Configuration, "{refused}");
+    assert!(refused.to_string().contains("the peer offers none"), "{refused}");
+}
+
+/// Both sides request at the same time, from several tasks, over one pair of nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn both_sides_copy_at_once() {
+    let (one, other) = (owner(TransportChoice::Auto).await, owner(TransportChoice::Auto).await);
+    let mut served = Vec::new();
+    for node in [&one, &other] {
+        let memory = node.allocate(4 << 20).unwrap();
+        let register = node.register("cache").access(Access::READ_WRITE);
+        served.push((register.serve(memory.whole()).unwrap(), memory));
+    }
+    let mut tasks = Vec::new();
+    for (node, peer) in [(&one, &other), (&other, &one)] {
+        for task in 0..4_u64 {
+            let segment = node.open(&format!("{}/cache", peer.address())).await.unwrap();
+            tasks.push(tokio::spawn(async move {
+                let block = pattern(1 << 20, task as u8);
+                for _ in 0..20 {
+                    segment.write(&block.whole(), task << 20).await.unwrap();
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for (_, memory) in &served {
+        for task in 0..4 {
+            let expected = bytes(&pattern(1 << 20, task as u8));
+            assert_eq!(bytes(memory)[task << 20..][..1 << 20], expected);
+        }
+    }
+}
+
+/// The directory of the socket has to be there, and its absence is an error of the start.
+#[tokio::test]
+async fn missing_directory_fails_the_start() {
+    let builder = builder(TransportChoice::Auto).shared_memory_dir("/proc/no-such-directory");
+    let Err(error) = builder.start().await else { panic!("it started") };
+    assert_eq!(error.side(), Side::Local);
+    assert!(error.to_string().contains("/proc/no-such-directory"), "{error}");
+}

@@ -1,0 +1,73 @@
+//! Counters of a transport.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShmCounters {
+    /// Channels that were proven.
+    pub lanes: u64,
+    /// Connections that were refused: without a proof, for another lane, or too many.
+    pub refused: u64,
+    /// Peers that were dialled and did not become a channel.
+    pub dials_failed: u64,
+    /// Slices copied completely.
+    pub slices: u64,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// Slices that took the other path because their region is not shared.
+    pub rerouted: u64,
+    /// Channels whose peer left without letting memory go.
+    pub unproven: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    lanes: AtomicU64,
+    refused: AtomicU64,
+    dials_failed: AtomicU64,
+    slices: AtomicU64,
+    bytes: AtomicU64,
+    rerouted: AtomicU64,
+    unproven: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn lane_up(&self) {
+        self.lanes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dial_failed(&self) {
+        self.dials_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn copied(&self, slices: u64, bytes: u64) {
+        self.slices.fetch_add(slices, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn rerouted(&self, slices: u64) {
+        self.rerouted.fetch_add(slices, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unproven(&self) {
+        self.unproven.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> ShmCounters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ShmCounters {
+            lanes: read(&self.lanes),
+            refused: read(&self.refused),
+            dials_failed: read(&self.dials_failed),
+            slices: read(&self.slices),
+            bytes: read(&self.bytes),
+            rerouted: read(&self.rerouted),
+            unproven: read(&self.unproven),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The thread that accepts channels and handles their packets. It sleeps while bytes move: copies
+//! need no packet.
+
+use crate::channel::Channel;
+use crate::hello::{self, Admission};
+use crate::lane::Lane;
+use crate::sys::{self, Name, Poller, Waker};
+use crate::transport::Shared;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Maximum connections whose hello is awaited.
+pub const HELLOS_PENDING_MAX: usize = 256;
+/// Time that a connection has for its hello.
+pub const HELLO_MAX: Duration = Duration::from_secs(1);
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+const WAKE: u64 = 0;
+const LISTENER: u64 = 1;
+/// Tokens of lanes begin here, each with its successor for the peer's process.
+const FIRST_LANE: u64 = 2;
+/// Bit of the tokens of connections without a lane.
+const PENDING: u64 = 1 << 63;
+
+pub(crate) struct Hub {
+    poller: Poller,
+    waker: Waker,
+    /// Lanes with a connection, by their token. They stay until the peer has let them go.
+    lanes: Mutex<BTreeMap<u64, Arc<Lane>>>,
+    next: AtomicU64,
+    has_ended: AtomicBool,
+}
+
+impl Hub {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (poller, waker) = (Poller::new()?, Waker::new()?);
+        poller.watch(waker.descriptor(), WAKE, false)?;
+        Ok(Self {
+            poller,
+            waker,
+            lanes: Mutex::default(),
+            next: AtomicU64::new(FIRST_LANE),
+            has_ended: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts the thread, which accepts at `name`.
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        name: &Name<'_>,
+        admission: Admission,
+    ) -> io::Result<()> {
+        let listener = sys::listen(name)?;
+        shared.hub.poller.watch(&listener, LISTENER, false)?;
+        let shared = Arc::clone(shared);
+        let run = move || Run::new(&shared, listener, admission).run();
+        thread::Builder::new().name("handfast-shm".into()).spawn(run).map(drop)
+    }
+
+    /// Ends the thread, once all lanes are let go.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// The lanes with a connection.
+    pub(crate) fn all(&self) -> Vec<Arc<Lane>> {
+        self.lanes.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.next.fetch_add(2, Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, lane: &Arc<Lane>) {
+        self.lanes.lock().insert(lane.token, Arc::clone(lane));
+    }
+
+    pub(crate) fn remove(&self, token: u64) {
+        let removed = self.lanes.lock().remove(&token);
+        if self.has_ended.load(Ordering::Acquire) {
+            self.waker.wake();
+        }
+        drop(removed);
+    }
+
+    /// Handles what comes from the peer and the end of its process.
+    pub(crate) fn watch(&self, token: u64, channel: &Channel) {
+        self.watch_socket(token, &channel.socket, channel.has_unsent());
+        if let Some(process) = &channel.process.descriptor {
+            self.watch_descriptor(process, token + 1, false);
+        }
+    }
+
+    pub(crate) fn watch_socket(&self, token: u64, socket: &OwnedFd, sends: bool) {
+        self.watch_descriptor(socket, token, sends);
+    }
+
+    fn watch_descriptor(&self, descriptor: &OwnedFd, token: u64, sends: bool) {
+        if let Err(error) = self.poller.watch(descriptor, token, sends) {
+            tracing::warn!(%error, "a channel cannot be watched");
+        }
+    }
+
+    pub(crate) fn forget(&self, descriptor: &OwnedFd) {
+        self.poller.forget(descriptor);
+    }
+
+    fn lane(&self, token: u64) -> Option<Arc<Lane>> {
+        self.lanes.lock().get(&token).cloned()
+    }
+}
+
+/// State of the thread.
+struct Run<'a> {
+    shared: &'a Arc<Shared>,
+    listener: OwnedFd,
+    admission: Admission,
+    pending: BTreeMap<u64, (OwnedFd, Instant)>,
+    next: u64,
+    /// Accepting pauses until then.
+    paused: Option<Instant>,
+}
+
+impl<'a> Run<'a> {
+    fn new(shared: &'a Arc<Shared>, listener: OwnedFd, admission: Admission) -> Self {
+        let pending = BTreeMap::new();
+        Self { shared, listener, admission, pending, next: PENDING, paused: None }
+    }
+
+    fn run(mut self) {
+        let hub = &self.shared.hub;
+        let mut ready = Vec::new();
+        while !hub.has_ended.load(Ordering::Acquire) || !hub.lanes.lock().is_empty() {
+            hub.poller.wait(&mut ready, self.timeout_ms());
+            for event in &ready {
+                match event.token {
+                    WAKE => hub.waker.clear(),
+                    LISTENER => self.accept(),
+                    token if token & PENDING != 0 => {
+                        self.greet(token);
+                    }
+                    token if token % 2 == FIRST_LANE % 2 => {
+                        if let Some(lane) = hub.lane(token) {
+                            lane.on_ready(event.readable, event.writable);
+                        }
+                    }
+                    token => {
+                        if let Some(lane) = hub.lane(token - 1) {
+                            lane.on_peer_dead();
+                        }
+                    }
+                }
+            }
+            self.expire();
+        }
+    }
+
+    fn timeout_ms(&self) -> i32 {
+        let next = self.pending.values().map(|(_, until)| *until).chain(self.paused).min();
+        let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+        left.map_or(-1, |left| {
+            i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1)
+        })
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let socket = match sys::accept(&self.listener) {
+                Ok(socket) => socket,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a channel cannot be accepted");
+                    self.shared.hub.forget(&self.listener);
+                    self.paused = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            };
+            let is_admitted = sys::credentials(&socket)
+                .is_ok_and(|credentials| self.admission.admits(credentials));
+            if !is_admitted || self.pending.len() >= HELLOS_PENDING_MAX {
+                self.shared.counts.refused();
+                continue;
+            }
+            let token = self.next;
+            self.next += 1;
+            self.pending.insert(token, (socket, Instant::now() + HELLO_MAX));
+            if !self.greet(token)
+                && let Some((socket, _)) = self.pending.get(&token)
+            {
+                self.shared.hub.watch_descriptor(socket, token, false);
+            }
+        }
+    }
+
+    /// Reads the hello of a connection, if it is there, and gives the connection to its lane.
+    fn greet(&mut self, token: u64) -> bool {
+        let Some((socket, _)) = self.pending.get(&token) else { return true };
+        let Some(read) = hello::read(socket) else { return false };
+        let Some((socket, _)) = self.pending.remove(&token) else { return true };
+        self.shared.hub.forget(&socket);
+        let result = read.and_then(|(hello, number)| {
+            let lane = self.shared.lane_of(hello.receiver).ok_or("no lane has the pair")?;
+            if number != lane.announcement.knock {
+                return Err("the page of the hello has another number");
+            }
+            hello::answer(&socket, &lane.announcement).map_err(|_| "the peer has gone")?;
+            let channel = Channel::new_of(socket);
+            lane.attach(channel, hello.sender).then_some(()).ok_or("the lane has a channel")
+        });
+        if let Err(reason) = result {
+            tracing::debug!(reason, "a channel is refused");
+            self.shared.counts.refused();
+        }
+        true
+    }
+
+    /// Closes connections whose hello is overdue, and accepts again after a pause.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let before = self.pending.len();
+        self.pending.retain(|_, (_, until)| *until > now);
+        (self.pending.len()..before).for_each(|_| self.shared.counts.refused());
+        if self.paused.is_some_and(|until| until <= now) {
+            self.paused = None;
+            self.shared.hub.watch_descriptor(&self.listener, LISTENER, false);
+        }
+    }
+}

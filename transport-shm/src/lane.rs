@@ -1,0 +1,639 @@
+//! One lane: its channel, the slices that wait for a copy, and the threads that copy.
+//!
+//! One lock guards the state. No byte is copied and the sink is called under none.
+
+use crate::announcement::Announcement;
+use crate::channel::Channel;
+use crate::map::{CopyError, Map};
+use crate::transport::Shared;
+use handfast_core::sharing::{Begun, Denial, GrantId, Unshared, Wanted};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, Pair};
+use handfast_transport::{
+    Completion, Direction, LaneHandle, Posting, Sent, SliceId, Span, TransportKind,
+};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use tokio::sync::{oneshot, watch};
+
+/// Maximum bytes of one copy, after which a revocation or the end of the lane is noticed.
+pub const PIECE_BYTES_MAX: usize = 256 << 10;
+/// Maximum slices copied between two looks at the state.
+pub(crate) const SLICES_AT_ONCE_MAX: usize = 32;
+/// Maximum bytes that a thread copies for its own call; threads of the transport copy the rest.
+pub const INLINE_BYTES_MAX: usize = 1 << 20;
+/// Maximum slices that wait on a lane.
+pub const SLICES_MAX: usize = 8_192;
+/// Looks of a waiting thread for a grant.
+const LOOKS_MAX: u32 = 400;
+
+/// State of the connection.
+pub(crate) enum Link {
+    /// There is none: not yet, not any more, or never, for a reason.
+    Apart(&'static str),
+    /// The peer's answer is awaited, with the number that proves it.
+    Dialled {
+        socket: OwnedFd,
+        answer: u64,
+        report: oneshot::Sender<()>,
+    },
+    Up(Box<Channel>),
+}
+
+pub(crate) struct State {
+    /// The pair of the local connect.
+    pub(crate) armed: Option<Pair>,
+    /// The pair that the channel leads to.
+    claimed: Option<Pair>,
+    pub(crate) link: Link,
+    queue: VecDeque<Posting>,
+    /// Slices whose region the peer is asked for.
+    waiting: Vec<Posting>,
+    /// A thread of the transport is to copy.
+    is_scheduled: bool,
+    retired: bool,
+}
+
+pub(crate) struct Lane {
+    pub(crate) lifecycle: Lifecycle,
+    /// Token of the socket in the hub; the next one is that of the peer's process.
+    pub(crate) token: u64,
+    pub(crate) announcement: Announcement,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Mutex<State>,
+    /// Path of the last slice.
+    last: AtomicU8,
+    /// Whether this node announced an address with the lane.
+    has_address: AtomicBool,
+    /// Whether it announced queue pairs.
+    has_queue_pairs: AtomicBool,
+    /// Whether the channel holds nothing any more.
+    pub(crate) apart: watch::Sender<bool>,
+}
+
+const NONE_YET: u8 = 0;
+const SHARED: u8 = 1;
+const OTHER: u8 = 2;
+
+/// Effects of a change that happen without the lock.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(crate) answered: Vec<u64>,
+    pub(crate) released: Vec<Span>,
+    pub(crate) has_ended: bool,
+    completions: Vec<Completion>,
+    rerouted: Vec<Posting>,
+    wakes: bool,
+}
+
+/// A piece of a slice, to copy.
+struct Copy {
+    posting: Posting,
+    grant: GrantId,
+    map: Arc<Map>,
+    offset: u64,
+    /// Bytes of the slice copied before, and in this piece.
+    done: usize,
+    length: usize,
+}
+
+thread_local! {
+    /// Whether this thread copies already, further up its stack.
+    static COPIES: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Lane {
+    pub(crate) fn new(
+        lifecycle: Lifecycle,
+        token: u64,
+        announcement: Announcement,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let state = State {
+            armed: None,
+            claimed: None,
+            link: Link::Apart("the peer has not connected"),
+            queue: VecDeque::new(),
+            waiting: Vec::new(),
+            is_scheduled: false,
+            retired: false,
+        };
+        Self {
+            lifecycle,
+            token,
+            announcement,
+            shared,
+            state: Mutex::new(state),
+            last: AtomicU8::new(NONE_YET),
+            has_address: AtomicBool::new(false),
+            has_queue_pairs: AtomicBool::new(false),
+            apart: watch::Sender::new(true),
+        }
+    }
+
+    /// Returns the transport of the last slice, or of the next if there was none.
+    pub(crate) fn transport_kind(&self) -> TransportKind {
+        let is_shared = match self.last.load(Ordering::Relaxed) {
+            NONE_YET => self.is_up(),
+            last => last == SHARED,
+        };
+        match is_shared {
+            true => TransportKind::Shm,
+            false => self.shared.inner.transport_kind(self.lifecycle),
+        }
+    }
+
+    /// Notes what this node announced with the lane.
+    pub(crate) fn note_announced(&self, body: &Body) {
+        self.has_address.store(!body.address.is_empty(), Ordering::Relaxed);
+        self.has_queue_pairs.store(!body.queue_pairs.is_empty(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_queue_pairs(&self) -> bool {
+        self.has_queue_pairs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_address(&self) -> bool {
+        self.has_address.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer offered a channel before the local connect.
+    pub(crate) fn was_offered(&self) -> bool {
+        self.state.lock().armed.is_some()
+    }
+
+    /// The error of a lane that has no channel and needs one.
+    pub(crate) fn apart_error(&self) -> TransportError {
+        let reason = match self.state.lock().link {
+            Link::Apart(reason) => reason,
+            Link::Dialled { .. } | Link::Up(_) => "the channel ends",
+        };
+        let detail = format!("the lane shares no memory with the peer: {reason}");
+        TransportError::new(Side::Peer, "share", detail)
+    }
+
+    /// Whether slices are copied.
+    pub(crate) fn is_up(&self) -> bool {
+        let state = self.state.lock();
+        matches!(&state.link, Link::Up(channel) if !channel.machine.is_closing())
+    }
+
+    /// Handles the local connect; the channel must lead to `remote`.
+    pub(crate) fn arm(&self, remote: Pair) -> Result<(), TransportError> {
+        let mut state = self.state.lock();
+        if state.retired || state.armed.is_some() {
+            return Err(TransportError::new(
+                Side::Local,
+                "wire",
+                "the lane is connected or retired",
+            ));
+        }
+        state.armed = Some(remote);
+        if state.claimed.is_some_and(|claimed| claimed != remote) {
+            self.shared.counts.refused();
+            self.part(&mut state, "another pair has connected");
+        } else if let Link::Up(channel) = &state.link {
+            self.shared.hub.watch(self.token, channel);
+        }
+        Ok(())
+    }
+
+    /// Takes a connection of `sender`, whose first packet proved it. Fails if there is one.
+    pub(crate) fn attach(self: &Arc<Self>, channel: Channel, sender: Pair) -> bool {
+        let mut state = self.state.lock();
+        let is_other = state.armed.is_some_and(|armed| armed != sender);
+        if state.retired || state.claimed.is_some() || is_other {
+            return false;
+        }
+        state.claimed = Some(sender);
+        self.connect_channel(&mut state, channel);
+        true
+    }
+
+    fn connect_channel(self: &Arc<Self>, state: &mut State, channel: Channel) {
+        self.shared.hub.add(self);
+        if state.armed.is_some() {
+            self.shared.hub.watch(self.token, &channel);
+        }
+        state.link = Link::Up(Box::new(channel));
+        self.apart.send_replace(false);
+        self.shared.counts.lane_up();
+    }
+
+    /// Awaits the answer of the peer that this side has dialled.
+    pub(crate) fn await_answer(
+        self: &Arc<Self>,
+        socket: OwnedFd,
+        answer: u64,
+        peer: Pair,
+    ) -> Option<oneshot::Receiver<()>> {
+        let mut state = self.state.lock();
+        if state.retired || state.claimed.is_some() {
+            return None;
+        }
+        let (report, reported) = oneshot::channel();
+        self.shared.hub.add(self);
+        self.shared.hub.watch_socket(self.token, &socket, false);
+        (state.claimed, state.link) = (Some(peer), Link::Dialled { socket, answer, report });
+        Some(reported)
+    }
+
+    /// Gives an answer up that has not come.
+    pub(crate) fn give_answer_up(&self) {
+        let mut state = self.state.lock();
+        if matches!(state.link, Link::Dialled { .. }) {
+            self.part(&mut state, "the peer did not answer in time");
+        }
+    }
+
+    /// Ends a connection that nothing was shared over.
+    fn part(&self, state: &mut State, reason: &'static str) {
+        state.link = Link::Apart(reason);
+        self.shared.hub.remove(self.token);
+        self.apart.send_replace(true);
+    }
+
+    /// Handles readiness of the socket.
+    pub(crate) fn on_ready(self: &Arc<Self>, readable: bool, writable: bool) {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if readable && matches!(state.link, Link::Dialled { .. }) {
+            self.take_answer(&mut state);
+        } else if let Link::Up(channel) = &mut state.link {
+            if writable {
+                channel.send_waiting();
+            }
+            if readable && !channel.receive(&self.shared.regions, &mut after) {
+                self.shared.hub.forget(&channel.socket);
+                if channel.machine.is_unproven() {
+                    tracing::warn!(
+                        lane = self.lifecycle.0,
+                        regions = channel.machine.granted(),
+                        "the peer left without letting memory go: kept until its process ends"
+                    );
+                    self.shared.counts.unproven();
+                }
+            } else {
+                self.shared.hub.watch_socket(self.token, &channel.socket, channel.has_unsent());
+            }
+        }
+        self.settle(state, after);
+        self.advance(PIECE_BYTES_MAX);
+    }
+
+    /// Reads the answer to the hello.
+    fn take_answer(self: &Arc<Self>, state: &mut State) {
+        let refused = Link::Apart("the peer refused the channel");
+        let Link::Dialled { socket, answer, report } = std::mem::replace(&mut state.link, refused)
+        else {
+            return;
+        };
+        match crate::hello::read_answer(&socket, answer) {
+            Ok(process) => {
+                self.connect_channel(state, Channel::new(socket, process));
+                let _ = report.send(());
+            }
+            Err(reason) => {
+                tracing::debug!(lane = self.lifecycle.0, reason, "no channel to the peer");
+                self.part(state, reason);
+            }
+        }
+    }
+
+    /// Handles the end of the peer's process.
+    pub(crate) fn on_peer_dead(self: &Arc<Self>) {
+        self.change(|channel| channel.machine.on_peer_dead());
+    }
+
+    /// Takes a region back from the peer.
+    pub(crate) fn revoke(self: &Arc<Self>, key: u64) {
+        self.change(|channel| channel.machine.revoke(key));
+    }
+
+    /// Begins the end of the lane: waiting slices come back, and no further ones are taken.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        state.retired = true;
+        let ended = state.queue.drain(..).map(|posting| posting.slice).collect::<Vec<_>>();
+        let waited = std::mem::take(&mut state.waiting).into_iter().map(|posting| posting.slice);
+        let released = |slice| Completion::released(slice, Sent::None);
+        after.completions.extend(ended.into_iter().chain(waited).map(released));
+        match &mut state.link {
+            Link::Up(channel) => {
+                channel.machine.close();
+                channel.drain(&self.shared.regions, &mut after);
+                self.shared.hub.watch(self.token, channel);
+            }
+            Link::Dialled { .. } => self.part(&mut state, "the lane was retired"),
+            Link::Apart(_) => {}
+        }
+        self.settle(state, after);
+    }
+
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Channel)) {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if let Link::Up(channel) = &mut state.link {
+            change(channel);
+            channel.drain(&self.shared.regions, &mut after);
+            if channel.has_unsent() {
+                self.shared.hub.watch_socket(self.token, &channel.socket, true);
+            }
+        }
+        self.settle(state, after);
+    }
+
+    /// Performs what follows a change.
+    fn settle(self: &Arc<Self>, mut state: parking_lot::MutexGuard<'_, State>, mut after: After) {
+        if !after.answered.is_empty() {
+            let waiting = std::mem::take(&mut state.waiting);
+            for posting in waiting {
+                match after.answered.contains(&posting.remote.key) {
+                    true => state.queue.push_back(posting),
+                    false => state.waiting.push(posting),
+                }
+            }
+            after.wakes = !state.queue.is_empty();
+        }
+        let mut channel = None;
+        if after.has_ended {
+            let over = Link::Apart("the channel has ended");
+            channel = Some(std::mem::replace(&mut state.link, over));
+            self.shared.hub.remove(self.token);
+            // Slices that wait find no channel and take the other path.
+            after.wakes |= !state.queue.is_empty();
+        }
+        if after.wakes && !state.is_scheduled {
+            state.is_scheduled = true;
+            self.shared.copiers.add(self);
+        }
+        drop(state);
+        drop((channel, after.released));
+        if after.has_ended {
+            self.apart.send_replace(true);
+        }
+        if !after.completions.is_empty() {
+            self.shared.sink.on_completions(self.lifecycle, &mut after.completions);
+        }
+        if !after.rerouted.is_empty() {
+            self.last.store(OTHER, Ordering::Relaxed);
+            self.shared.counts.rerouted(after.rerouted.len() as u64);
+            self.shared.inner.post(self.lifecycle, &mut after.rerouted);
+        }
+    }
+
+    /// Queues slices for a copy; returns false, and leaves them, without a channel.
+    pub(crate) fn queue(&self, postings: &mut Vec<Posting>) -> bool {
+        let mut state = self.state.lock();
+        let is_up = matches!(&state.link, Link::Up(channel) if !channel.machine.is_closing());
+        let has_room = state.queue.len() + postings.len() <= SLICES_MAX;
+        // A device's key names no region here, and the other path refuses what cannot be read into.
+        let is_plain = postings.iter().all(|posting| {
+            let can_read = posting.direction == Direction::Write || posting.span.is_writable();
+            posting.memory.is_none() && can_read
+        });
+        if is_up && has_room && is_plain {
+            state.queue.extend(postings.drain(..));
+            return true;
+        }
+        false
+    }
+
+    /// Takes back a slice that waits. Returns false if it does not.
+    pub(crate) fn withdraw(&self, slice: SliceId) -> bool {
+        let mut state = self.state.lock();
+        let is_it = |posting: &Posting| posting.slice == slice;
+        let queued = state.queue.iter().position(is_it).and_then(|at| state.queue.remove(at));
+        let waited = || state.waiting.iter().position(is_it).map(|at| state.waiting.remove(at));
+        let taken = queued.or_else(waited);
+        drop(state);
+        let is_taken = taken.is_some();
+        if is_taken {
+            let mut ended = vec![Completion::released(slice, Sent::None)];
+            self.shared.sink.on_completions(self.lifecycle, &mut ended);
+        }
+        is_taken
+    }
+
+    /// Copies waiting slices on this thread, up to a number of bytes; threads of the transport copy
+    /// the rest.
+    pub(crate) fn advance(self: &Arc<Self>, bytes_max: usize) {
+        if COPIES.replace(true) {
+            // Further up this thread's stack something is copied, perhaps for another lane.
+            return self.schedule();
+        }
+        let (mut left, mut copies, mut begun) = (bytes_max, Vec::new(), None);
+        loop {
+            let is_more = self.begin(&mut copies, begun.take());
+            if copies.is_empty() {
+                if !is_more {
+                    break;
+                }
+                continue;
+            }
+            let copied: usize = copies.iter().map(|copy: &Copy| copy.length).sum();
+            begun = self.perform(&mut copies);
+            left = left.saturating_sub(copied);
+            if left == 0 && begun.is_none() {
+                self.schedule();
+                break;
+            }
+        }
+        COPIES.set(false);
+    }
+
+    fn schedule(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        if !state.queue.is_empty() && !state.is_scheduled {
+            state.is_scheduled = true;
+            self.shared.copiers.add(self);
+        }
+    }
+
+    /// Notes that a thread of the transport copies.
+    pub(crate) fn on_scheduled(&self) {
+        self.state.lock().is_scheduled = false;
+    }
+
+    /// Begins copies, first the next piece of a slice. Returns whether slices may still wait.
+    fn begin(
+        self: &Arc<Self>,
+        copies: &mut Vec<Copy>,
+        mut begun: Option<(Posting, usize)>,
+    ) -> bool {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        let State { link, queue, waiting, retired, .. } = &mut *state;
+        let mut bytes = 0;
+        while copies.len() < SLICES_AT_ONCE_MAX && bytes < PIECE_BYTES_MAX {
+            let Some((posting, done)) = begun.take().or_else(|| Some((queue.pop_front()?, 0)))
+            else {
+                break;
+            };
+            let Link::Up(channel) = link else {
+                match *retired {
+                    true => after.completions.push(Completion::released(posting.slice, Sent::None)),
+                    false => self.reroute(posting, Unshared::Closing, &mut after),
+                }
+                continue;
+            };
+            let length = (posting.span.len() - done).min(PIECE_BYTES_MAX);
+            if length < posting.span.len() && !copies.is_empty() {
+                queue.push_front(posting);
+                break;
+            }
+            let wanted = Wanted {
+                key: posting.remote.key,
+                address: posting.remote.address.saturating_add(done as u64),
+                length: length as u64,
+                direction: posting.direction,
+            };
+            match channel.machine.begin(&wanted) {
+                Begun::Copy { grant, offset } => {
+                    let map = Arc::clone(&channel.maps[&grant]);
+                    copies.push(Copy { posting, grant, map, offset, done, length });
+                    bytes += length;
+                }
+                Begun::Asked => waiting.push(posting),
+                Begun::Unshared(reason) => self.reroute(posting, reason, &mut after),
+            }
+            channel.drain(&self.shared.regions, &mut after);
+        }
+        let is_more = !queue.is_empty();
+        if copies.is_empty() || !after.completions.is_empty() || !after.rerouted.is_empty() {
+            self.settle(state, after);
+        }
+        is_more
+    }
+
+    /// Copies what was begun, reports it, and returns a slice that has further pieces.
+    fn perform(self: &Arc<Self>, copies: &mut Vec<Copy>) -> Option<(Posting, usize)> {
+        let mut after = After::default();
+        let (mut more, mut bytes, mut grants) = (None, 0, Vec::with_capacity(copies.len()));
+        for copy in copies.drain(..) {
+            let Copy { posting, grant, map, offset, done, length } = copy;
+            let result = match posting.span.slice(done, length) {
+                Ok(local) => map.copy(posting.direction, &local, offset),
+                Err(error) => Err(CopyError::Remote(std::io::Error::other(error))),
+            };
+            // Before the machine learns that the copy has ended: it may have it unmapped.
+            drop(map);
+            grants.push(grant);
+            match result {
+                Ok(()) if done + length < posting.span.len() => {
+                    bytes += length as u64;
+                    more = Some((posting, done + length));
+                }
+                Ok(()) => {
+                    bytes += length as u64;
+                    after.completions.push(Completion::done(posting.slice));
+                }
+                Err(CopyError::Local(error)) => {
+                    after.completions.push(Completion::refused(posting.slice, error));
+                }
+                Err(CopyError::Remote(error)) => {
+                    tracing::debug!(%error, "a copy failed: the slice takes the other path");
+                    after.rerouted.push(posting);
+                }
+            }
+        }
+        self.shared.counts.copied(after.completions.len() as u64, bytes);
+        if self.last.load(Ordering::Relaxed) != SHARED {
+            self.last.store(SHARED, Ordering::Relaxed);
+        }
+        let mut state = self.state.lock();
+        if let Link::Up(channel) = &mut state.link {
+            for grant in grants {
+                channel.machine.end(grant);
+            }
+            channel.drain(&self.shared.regions, &mut after);
+        }
+        self.settle(state, after);
+        more
+    }
+
+    /// Sends a slice over the other path, unless shared memory alone is wanted.
+    fn reroute(&self, posting: Posting, reason: Unshared, after: &mut After) {
+        if !self.shared.is_required {
+            return after.rerouted.push(posting);
+        }
+        let side = match reason {
+            Unshared::Closing => {
+                let released = Completion::released(posting.slice, Sent::None);
+                return after.completions.push(released);
+            }
+            Unshared::Denied(Denial::UnknownKey) | Unshared::Revoked | Unshared::NotAllowed => {
+                Side::Protection
+            }
+            _ => Side::Configuration,
+        };
+        let error = TransportError::new(side, "share", reason.to_string());
+        after.completions.push(Completion::refused(posting.slice, error));
+    }
+
+    /// Handles packets of the peer on a thread that waits for them.
+    fn look(self: &Arc<Self>) {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        let is_awaited = !state.waiting.is_empty();
+        if let Link::Up(channel) = &mut state.link
+            && is_awaited
+        {
+            // The hub finds the end of the connection as well.
+            channel.receive(&self.shared.regions, &mut after);
+        }
+        if !after.answered.is_empty() {
+            // This thread copies itself.
+            state.is_scheduled = true;
+        }
+        let is_mine = !after.answered.is_empty();
+        self.settle(state, after);
+        if is_mine {
+            self.on_scheduled();
+            self.advance(INLINE_BYTES_MAX);
+        }
+    }
+}
+
+impl LaneHandle for Handle {
+    fn post(&self, postings: &mut Vec<Posting>) -> bool {
+        if !self.0.queue(postings) {
+            self.0.shared.post_elsewhere(&self.0, postings);
+        }
+        true
+    }
+
+    fn advance(&self) {
+        self.0.advance(INLINE_BYTES_MAX);
+    }
+
+    fn copies(&self) -> bool {
+        true
+    }
+
+    fn transport_kind(&self) -> Option<TransportKind> {
+        Some(self.0.transport_kind())
+    }
+
+    fn busy_poll(&self, is_done: &mut dyn FnMut() -> bool) {
+        for _ in 0..LOOKS_MAX {
+            if is_done() {
+                return;
+            }
+            self.0.look();
+            std::hint::spin_loop();
+        }
+        if !self.0.is_up() {
+            self.0.shared.inner.busy_poll(self.0.lifecycle, is_done);
+        }
+    }
+}
+
+/// A lane as posters use it.
+pub(crate) struct Handle(pub(crate) Arc<Lane>);

@@ -1,0 +1,355 @@
+//! Calls of the system: sockets that pass descriptors, processes, and their memory.
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Room for one descriptor in a packet, with its header.
+const CONTROL_BYTES: usize = 64;
+
+/// Name of a socket.
+pub(crate) enum Name<'a> {
+    Abstract(&'a str),
+    File(&'a Path),
+}
+
+impl Name<'_> {
+    fn address(&self) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+        // SAFETY: zeros are a valid value of this plain structure.
+        let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        let (first, name) = match self {
+            Self::Abstract(name) => (1, name.as_bytes()),
+            Self::File(path) => (0, OsStr::as_bytes(path.as_os_str())),
+        };
+        if first + name.len() >= address.sun_path.len() {
+            let long = "the path of the socket is longer than the system takes";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, long));
+        }
+        for (place, byte) in address.sun_path[first..].iter_mut().zip(name) {
+            *place = *byte as libc::c_char;
+        }
+        let after = usize::from(matches!(self, Self::File(_)));
+        let bytes = mem::offset_of!(libc::sockaddr_un, sun_path) + first + name.len() + after;
+        Ok((address, bytes as libc::socklen_t))
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    let fd = check(fd)?;
+    // SAFETY: the call that returned the descriptor made it, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a new socket.
+    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
+/// Listens at a name.
+pub(crate) fn listen(name: &Name<'_>) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    let (address, bytes) = name.address()?;
+    // SAFETY: the address is valid for its length.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })?;
+    // SAFETY: the socket is open.
+    check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
+    Ok(socket)
+}
+
+/// Connects to a name. Never blocks: a full queue of the listener is an error.
+pub(crate) fn connect(name: &Name<'_>) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    let (address, bytes) = name.address()?;
+    // SAFETY: the address is valid for its length.
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), bytes) })?;
+    Ok(socket)
+}
+
+/// Accepts a connection.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no address is asked for.
+    owned(unsafe { libc::accept4(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), flags) })
+}
+
+/// Credentials of the process that connected or listened, as this process knows them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credentials {
+    /// 0 if the process is outside of this one's namespace of processes.
+    pub(crate) process: libc::pid_t,
+    pub(crate) user: libc::uid_t,
+}
+
+pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    option(socket, libc::SO_PEERCRED, &mut found)?;
+    Ok(Credentials { process: found.pid, user: found.uid })
+}
+
+/// This process's effective user.
+pub(crate) fn user() -> libc::uid_t {
+    // SAFETY: reads a property of the process.
+    unsafe { libc::geteuid() }
+}
+
+/// `SO_PEERPIDFD`, since Linux 6.5.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// A descriptor of the peer's process, readable once the process has ended.
+pub(crate) fn process_of(socket: &OwnedFd, credentials: Credentials) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    if option(socket, SO_PEERPIDFD, &mut fd).is_ok() && fd >= 0 {
+        return owned(fd);
+    }
+    if credentials.process <= 0 {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: a new descriptor of a process.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, credentials.process, 0) };
+    let process = owned(fd as RawFd)?;
+    // The number may have another process by now: the peer is certainly the one if it still holds the
+    // other end of the socket.
+    match is_readable(socket, libc::POLLHUP) {
+        false => Ok(process),
+        true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
+/// Whether a process has ended.
+pub(crate) fn has_ended(process: &OwnedFd) -> bool {
+    is_readable(process, libc::POLLIN)
+}
+
+fn is_readable(fd: &OwnedFd, events: libc::c_short) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one valid entry; returns at once.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready > 0 && poll.revents & events != 0
+}
+
+fn option<T>(socket: &OwnedFd, name: libc::c_int, value: &mut T) -> io::Result<()> {
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is valid for `bytes` bytes, and every pattern of its plain type is valid.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            ptr::from_mut(value).cast(),
+            &raw mut bytes,
+        )
+    })?;
+    Ok(())
+}
+
+/// Buffer of ancillary data, aligned as its headers.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// Sends one packet, with a descriptor or without. Never blocks.
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], passed: Option<&OwnedFd>) -> io::Result<()> {
+    let mut piece =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = Control([0; CONTROL_BYTES]);
+    // SAFETY: zeros are a valid value of this plain structure.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+    if let Some(passed) = passed {
+        let fd = passed.as_raw_fd();
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: the buffer has room for one header and one descriptor, and is aligned for them.
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+            ptr::write_unaligned(libc::CMSG_DATA(header).cast::<RawFd>(), fd);
+        }
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the message names buffers that live during the call, which only reads them.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives one packet, with its descriptor if it has one; 0 bytes at the end of the connection.
+pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control([0; CONTROL_BYTES]);
+    // SAFETY: zeros are a valid value of this plain structure.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_BYTES as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the message names buffers that are valid for writes during the call.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    if received < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let passed = taken(&message);
+    if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet is too long"));
+    }
+    Ok((received as usize, passed))
+}
+
+/// Takes the descriptors of a received message. All but the first are closed.
+fn taken(message: &libc::msghdr) -> Option<OwnedFd> {
+    let mut first = None;
+    // SAFETY: the kernel filled the buffer that the message names; the macros stay inside of it. Each
+    // descriptor in it is new in this process, and owned by nothing else.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let is_rights =
+                (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS;
+            let data = libc::CMSG_DATA(header).cast::<RawFd>();
+            let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+            for place in 0..if is_rights { bytes / size_of::<RawFd>() } else { 0 } {
+                let fd = OwnedFd::from_raw_fd(ptr::read_unaligned(data.add(place)));
+                first.get_or_insert(fd);
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    first
+}
+
+/// Copies between this process's bytes and another's, and returns how many were copied.
+///
+/// # Safety
+/// `here` must be valid for `length` bytes, for writes unless `to_peer`, and no reference to them may
+/// exist.
+pub(crate) unsafe fn copy_by_call(
+    process: libc::pid_t,
+    here: *mut u8,
+    there: u64,
+    length: usize,
+    to_peer: bool,
+) -> io::Result<usize> {
+    let ours = libc::iovec { iov_base: here.cast(), iov_len: length };
+    let theirs =
+        libc::iovec { iov_base: ptr::without_provenance_mut(there as usize), iov_len: length };
+    // SAFETY: the caller's bytes are valid; the kernel checks those of the other process.
+    let copied = unsafe {
+        match to_peer {
+            true => libc::process_vm_writev(process, &raw const ours, 1, &raw const theirs, 1, 0),
+            false => libc::process_vm_readv(process, &raw const ours, 1, &raw const theirs, 1, 0),
+        }
+    };
+    if copied < 0 { Err(io::Error::last_os_error()) } else { Ok(copied as usize) }
+}
+
+/// Random bits of the system.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut bytes = [0_u8; 8];
+    // SAFETY: the buffer is valid for its length.
+    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match usize::try_from(filled) {
+        Ok(8) => Ok(u64::from_ne_bytes(bytes)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A set of descriptors that a thread waits for.
+pub(crate) struct Poller(OwnedFd);
+
+/// An event: the token, whether something can be read or has ended, and whether more can be sent.
+pub(crate) struct Ready {
+    pub(crate) token: u64,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+}
+
+/// Events taken at a time.
+const EVENTS_MAX: usize = 64;
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: a new descriptor.
+        owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
+    }
+
+    /// Adds a descriptor, or changes what is awaited of it.
+    pub(crate) fn watch(&self, fd: &OwnedFd, token: u64, sends: bool) -> io::Result<()> {
+        let events = libc::EPOLLIN | if sends { libc::EPOLLOUT } else { 0 };
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: both descriptors are open, and the event lives during the call.
+        let added = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if added == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, &raw mut event) })?;
+        Ok(())
+    }
+
+    /// Removes a descriptor, which may be unknown.
+    pub(crate) fn forget(&self, fd: &OwnedFd) {
+        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: both descriptors are open; an unknown one is an error without effect.
+        unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+    }
+
+    /// Waits for events, for at most `timeout_ms`, for ever if negative.
+    pub(crate) fn wait(&self, ready: &mut Vec<Ready>, timeout_ms: i32) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        // SAFETY: the array is valid for the number of its entries.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                EVENTS_MAX as libc::c_int,
+                timeout_ms,
+            )
+        };
+        ready.clear();
+        ready.extend(events.iter().take(count.max(0) as usize).map(|event| {
+            let (events, token) = (event.events, event.u64);
+            let writable = events & libc::EPOLLOUT as u32 != 0;
+            Ready { token, readable: events & !(libc::EPOLLOUT as u32) != 0, writable }
+        }));
+    }
+}
+
+/// A descriptor that wakes a thread in [`Poller::wait`].
+pub(crate) struct Waker(OwnedFd);
+
+impl Waker {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: a new descriptor.
+        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+    }
+
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    pub(crate) fn wake(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: the buffer is valid for its length. A full counter wakes as well.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut count = [0_u8; 8];
+        // SAFETY: the buffer is valid for its length.
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}

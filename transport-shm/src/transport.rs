@@ -1,0 +1,407 @@
+//! The transport: lanes of another one, with a channel for each where the peer shares the host.
+
+use crate::announcement::{Announcement, Place};
+use crate::copiers::Copiers;
+use crate::counters::{Counts, ShmCounters};
+use crate::hello::{self, Admission};
+use crate::hub::Hub;
+use crate::lane::{Handle, INLINE_BYTES_MAX, Lane};
+use crate::sys::{self, Name};
+use crate::wire::Hello;
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::Body;
+use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use handfast_transport::{
+    Attempt, Completion, CompletionStatus, Created, DataPath, Endpoints, LaneHandle, LaneSink,
+    Posting, RegionTable, RegionWatch, SliceId, Step, TransportKind,
+};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Time that a dialling side waits for the answer to its hello, after its lane is connected.
+pub const ANSWER_MAX: Duration = Duration::from_millis(250);
+/// Time that a retiring side waits for the peer to let memory go, before the step fails.
+pub const LET_GO_MAX: Duration = Duration::from_secs(2);
+
+/// Configuration of a transport.
+#[derive(Clone, Debug)]
+pub struct ShmConfig {
+    /// Incarnation of this node.
+    pub incarnation: Incarnation,
+    /// Directory of the socket, for processes that share a directory and no network namespace.
+    /// Processes that may write to it may connect. Without one the socket is a name of the network
+    /// namespace, for processes of the same user.
+    pub directory: Option<PathBuf>,
+    /// Whether slices fail that cannot be copied. Otherwise they take the lane below.
+    pub is_required: bool,
+}
+
+/// State that lanes share.
+pub(crate) struct Shared {
+    pub(crate) regions: Arc<RegionTable>,
+    pub(crate) sink: Arc<dyn LaneSink>,
+    pub(crate) inner: Arc<dyn Endpoints>,
+    pub(crate) counts: Counts,
+    pub(crate) hub: Hub,
+    pub(crate) copiers: Copiers,
+    pub(crate) is_required: bool,
+    config: ShmConfig,
+    place: Place,
+    lanes: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
+}
+
+/// Lanes through shared memory, over lanes of another transport that carry what cannot be shared.
+/// Cloning is cheap and shares them. Dropping the last clone ends the channels; memory that a peer
+/// may still write is kept until it has let it go.
+#[derive(Clone)]
+pub struct ShmTransport {
+    outer: Arc<Outer>,
+}
+
+/// Ends the threads with the last clone. They hold the rest.
+struct Outer {
+    shared: Arc<Shared>,
+    /// Kept for the table of regions.
+    _watch: Arc<dyn RegionWatch>,
+    file: Option<PathBuf>,
+}
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        self.shared.lanes.write().clear();
+        self.shared.hub.all().iter().for_each(Lane::close);
+        self.shared.hub.end();
+        self.shared.copiers.end();
+        if let Some(file) = &self.file {
+            // Another cleaner may have been faster.
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// Takes regions back from peers when they are no longer registered.
+struct Revoker(Weak<Shared>);
+
+impl RegionWatch for Revoker {
+    fn on_unregistered(&self, key: u64) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.hub.all().iter().for_each(|lane| lane.revoke(key));
+        }
+    }
+}
+
+impl Shared {
+    /// The lane of a pair of this node.
+    pub(crate) fn lane_of(&self, pair: Pair) -> Option<Arc<Lane>> {
+        (pair.incarnation == self.config.incarnation).then(|| self.lane(pair.lifecycle)).flatten()
+    }
+
+    fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
+        self.lanes.read().get(&lifecycle).cloned()
+    }
+
+    /// Posts on the lane below, or fails the lane if shared memory alone is wanted.
+    pub(crate) fn post_elsewhere(&self, lane: &Lane, postings: &mut Vec<Posting>) {
+        if !self.is_required {
+            return self.inner.post(lane.lifecycle, postings);
+        }
+        let failed = |posting: Posting| Completion {
+            slice: posting.slice,
+            status: CompletionStatus::Failed(lane.apart_error()),
+        };
+        let mut ended: Vec<_> = postings.drain(..).map(failed).collect();
+        if !ended.is_empty() {
+            self.sink.on_completions(lane.lifecycle, &mut ended);
+            self.sink.on_lane_failed(lane.lifecycle, lane.apart_error());
+        }
+    }
+}
+
+impl ShmTransport {
+    /// Starts to listen. Peers may access `regions`; `sink` receives completions, `inner` carries
+    /// the lanes.
+    ///
+    /// # Errors
+    /// The socket, its thread or the watch of regions cannot be made.
+    pub fn start(
+        config: ShmConfig,
+        regions: Arc<RegionTable>,
+        sink: Arc<dyn LaneSink>,
+        inner: Arc<dyn Endpoints>,
+    ) -> io::Result<Self> {
+        let name = format!("handfast-{:016x}", sys::random()?);
+        let file = config.directory.as_ref().map(|directory| directory.join(&name));
+        let (place, admission) = match &file {
+            Some(_) => (Place::Directory(name.clone()), Admission::Directory),
+            None => (Place::Abstract(name.clone()), Admission::SameUser),
+        };
+        let shared = Arc::new(Shared {
+            regions: Arc::clone(&regions),
+            sink,
+            inner,
+            counts: Counts::default(),
+            hub: Hub::new()?,
+            copiers: Copiers::default(),
+            is_required: config.is_required,
+            config,
+            place,
+            lanes: RwLock::default(),
+        });
+        let at = file.as_deref().map_or(Name::Abstract(&name), Name::File);
+        Hub::start(&shared, &at, admission)?;
+        let watch: Arc<dyn RegionWatch> = Arc::new(Revoker(Arc::downgrade(&shared)));
+        let is_watched = regions.watch(Arc::downgrade(&watch));
+        let started = Self { outer: Arc::new(Outer { shared, _watch: watch, file }) };
+        match is_watched {
+            true => Ok(started),
+            false => Err(io::Error::other("the table of regions has no room for a watch")),
+        }
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> ShmCounters {
+        self.shared().counts.snapshot()
+    }
+
+    /// Whether the slices of a lane are copied.
+    pub fn is_shared(&self, lane: Lifecycle) -> bool {
+        self.shared().lane(lane).is_some_and(|lane| lane.is_up())
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.outer.shared
+    }
+
+    async fn create_both(
+        self,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        entropy: u64,
+        attempt: Attempt,
+    ) -> Result<Body, handfast_transport::NotCreated> {
+        let shared = self.shared();
+        let mut body = shared.inner.create(lifecycle, peer, entropy, attempt).await?;
+        let (Ok(knock), Ok(answer)) = (sys::random(), sys::random()) else { return Ok(body) };
+        let announcement = Announcement { knock, answer, place: shared.place.clone() };
+        body.shared_memory = Some(announcement.to_string().into());
+        let lane = Lane::new(lifecycle, shared.hub.token(), announcement, Arc::clone(shared));
+        lane.note_announced(&body);
+        shared.lanes.write().insert(lifecycle, Arc::new(lane));
+        Ok(body)
+    }
+
+    async fn connect_both(
+        self,
+        local: Pair,
+        remote: Pair,
+        body: Body,
+    ) -> Result<(), TransportError> {
+        let shared = self.shared();
+        let Some(lane) = shared.lane(local.lifecycle) else {
+            return shared.inner.connect(local, remote, body).await;
+        };
+        let dialled = self.arm(&lane, local, remote, &body);
+        shared.inner.connect(local, remote, body).await?;
+        let failure = match dialled {
+            Dialled::NotWanted => None,
+            Dialled::Awaited(answered) => match timeout(ANSWER_MAX, answered).await {
+                Ok(Ok(())) => None,
+                Ok(Err(_)) => Some("the peer refused the channel"),
+                Err(_) => {
+                    lane.give_answer_up();
+                    Some("the peer did not answer in time")
+                }
+            },
+            Dialled::Failed(reason) => Some(reason),
+        };
+        let Some(reason) = failure else { return Ok(()) };
+        shared.counts.dial_failed();
+        if shared.is_required {
+            let detail = format!("no memory is shared with the peer: {reason}");
+            return Err(TransportError::new(Side::Configuration, "share", detail));
+        }
+        tracing::debug!(lane = local.lifecycle.0, reason, "no memory is shared with the peer");
+        Ok(())
+    }
+
+    /// Handles the local connect of a lane: dials the peer's socket if this side dials.
+    fn arm(&self, lane: &Arc<Lane>, local: Pair, remote: Pair, body: &Body) -> Dialled {
+        let shared = self.shared();
+        let Some(text) = &body.shared_memory else {
+            return Dialled::Failed("the peer offers none");
+        };
+        if lane.has_queue_pairs() && !body.queue_pairs.is_empty() {
+            // Both sides decide alike: the devices move the bytes.
+            return Dialled::NotWanted;
+        }
+        let Some(announcement) = Announcement::parse(text) else {
+            return Dialled::Failed("the peer's announcement cannot be read");
+        };
+        if lane.arm(remote).is_err() {
+            return Dialled::Failed("the lane was retired");
+        }
+        // As for the lane below: the side with a listener is dialled, else the lower pair dials.
+        let lower = local < remote || !lane.has_address();
+        if body.address.is_empty() || !lower {
+            return Dialled::NotWanted;
+        }
+        let hello = Hello { sender: local, receiver: remote };
+        match shared.dial(&announcement, &hello) {
+            Err(reason) => Dialled::Failed(reason),
+            Ok(socket) => match lane.await_answer(socket, announcement.answer, remote) {
+                Some(answered) => Dialled::Awaited(answered),
+                None => Dialled::Failed("the lane was retired"),
+            },
+        }
+    }
+
+    async fn retire_both(self, lifecycle: Lifecycle) -> Result<(), TransportError> {
+        let shared = self.shared();
+        if let Some(lane) = shared.lane(lifecycle) {
+            lane.close();
+            let mut apart = lane.apart.subscribe();
+            let ended = timeout(LET_GO_MAX, apart.wait_for(|apart| *apart)).await.is_ok();
+            if !ended {
+                let detail = "the peer's process lives and has not let this node's memory go: it is \
+                              stopped, or does not answer; memory stays with it until then";
+                return Err(TransportError::new(Side::Peer, "retire", detail));
+            }
+        }
+        shared.inner.retire(lifecycle).await?;
+        shared.lanes.write().remove(&lifecycle);
+        Ok(())
+    }
+}
+
+/// Course of the channel of a lane that connects.
+enum Dialled {
+    /// The peer dials.
+    NotWanted,
+    Awaited(oneshot::Receiver<()>),
+    Failed(&'static str),
+}
+
+impl Shared {
+    /// Connects to the peer's socket and says hello.
+    fn dial(
+        &self,
+        peer: &Announcement,
+        hello: &Hello,
+    ) -> Result<std::os::fd::OwnedFd, &'static str> {
+        let socket = match (&peer.place, &self.config.directory) {
+            (Place::Abstract(name), _) => sys::connect(&Name::Abstract(name)),
+            (Place::Directory(name), Some(directory)) => {
+                sys::connect(&Name::File(&directory.join(name)))
+            }
+            (Place::Directory(_), None) => {
+                return Err("the peer listens in a directory, and this node has none configured");
+            }
+        };
+        let socket = socket.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                "the peer's socket is not on this host, or not in this network namespace"
+            }
+            io::ErrorKind::PermissionDenied => "the peer's socket may not be used",
+            _ => "connecting to the peer's socket failed",
+        })?;
+        let admission = match peer.place {
+            Place::Abstract(_) => Admission::SameUser,
+            Place::Directory(_) => Admission::Directory,
+        };
+        if !sys::credentials(&socket).is_ok_and(|found| admission.admits(found)) {
+            return Err("the process at the peer's socket belongs to another user");
+        }
+        hello::say(&socket, hello, peer.knock).map_err(|_| "the peer's socket took no hello")?;
+        Ok(socket)
+    }
+}
+
+impl DataPath for ShmTransport {
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        let shared = self.shared();
+        match shared.lane(lane) {
+            Some(lane) if lane.queue(postings) => lane.advance(INLINE_BYTES_MAX),
+            Some(lane) if lane.was_offered() => shared.post_elsewhere(&lane, postings),
+            _ => shared.inner.post(lane, postings),
+        }
+    }
+
+    fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        let shared = self.shared();
+        match shared.lane(lane) {
+            Some(lane) if lane.was_offered() => Some(Arc::new(Handle(lane))),
+            _ => shared.inner.handle(lane),
+        }
+    }
+
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, silence: handfast_core::Duration) {
+        let shared = self.shared();
+        if !shared.lane(lane).is_some_and(|lane| lane.withdraw(slice)) {
+            shared.inner.withdraw(lane, slice, silence);
+        }
+    }
+
+    fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        self.shared().inner.busy_poll(lane, is_done);
+    }
+
+    fn request_poll(&self, lane: Lifecycle) {
+        if !self.is_shared(lane) {
+            self.shared().inner.request_poll(lane);
+        }
+    }
+
+    fn probe_rail(&self, lane: Lifecycle) -> Step<()> {
+        self.shared().inner.probe_rail(lane)
+    }
+
+    fn note_fallback(&self, peer: &NicPath, reason: TransportError) {
+        self.shared().inner.note_fallback(peer, reason);
+    }
+}
+
+impl Endpoints for ShmTransport {
+    fn create(
+        &self,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        entropy: u64,
+        attempt: Attempt,
+    ) -> Created {
+        Box::pin(self.clone().create_both(lifecycle, peer, entropy, attempt))
+    }
+
+    fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
+        Box::pin(self.clone().connect_both(local, remote, body))
+    }
+
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.clone().retire_both(lifecycle))
+    }
+
+    fn probe(&self, lifecycle: Lifecycle) -> Step<()> {
+        self.shared().inner.probe(lifecycle)
+    }
+
+    fn skip_numbers(&self, peer: &NicPath, count: u32) -> Step<()> {
+        self.shared().inner.skip_numbers(peer, count)
+    }
+
+    fn transport_kind(&self, lane: Lifecycle) -> TransportKind {
+        let shared = self.shared();
+        match shared.lane(lane) {
+            Some(lane) => lane.transport_kind(),
+            None => shared.inner.transport_kind(lane),
+        }
+    }
+
+    fn served(&self, lane: Lifecycle) -> u64 {
+        self.shared().inner.served(lane)
+    }
+}

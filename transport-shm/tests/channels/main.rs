@@ -1,0 +1,242 @@
+//! Channels between nodes of one process, and between processes.
+#![allow(unsafe_code, reason = "signals to child processes, and memory that is owned elsewhere")]
+
+mod processes;
+mod support;
+
+use handfast_core::transfer::CompletionStatus;
+use handfast_core::transport::Side;
+use handfast_transport::{Access, DataPath, Direction, Endpoints, Memory, TransportKind};
+use handfast_transport_shm::PIECE_BYTES_MAX;
+use std::sync::Arc;
+use support::{Node, Setup, nodes, wait_until};
+
+const DONE: CompletionStatus = CompletionStatus::Done;
+
+fn pattern(memory: &Memory, seed: usize) {
+    let bytes: Vec<u8> = (0..memory.len()).map(|at| ((at * 31 + seed) % 251) as u8).collect();
+    memory.copy_in(0, &bytes).unwrap();
+}
+
+fn bytes(memory: &Memory) -> Vec<u8> {
+    let mut bytes = vec![0; memory.len()];
+    memory.copy_out(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Bytes arrive in both directions and from both sides, through a map as by calls, at lengths around
+/// a piece; nothing goes below.
+#[tokio::test]
+async fn bytes_move_in_both_directions() {
+    let (first, second) = nodes(&Setup::default()).await;
+    wait_until(|| second.transport.is_shared(second.pair.lifecycle));
+    for (node, owner) in [(&first, &second), (&second, &first)] {
+        for (key, length) in (1..).zip([1, 4096, PIECE_BYTES_MAX, 3 * PIECE_BYTES_MAX + 5]) {
+            for (kind, there) in [Memory::shared(length).unwrap(), Memory::zeroed(length).unwrap()]
+                .iter()
+                .enumerate()
+            {
+                let key = key * 10 + kind as u64;
+                let region = owner.serve(there, Access::READ_WRITE, key);
+                let here = Memory::zeroed(length).unwrap();
+                pattern(&here, length + kind);
+                assert_eq!(node.write(here.whole(), &region), DONE);
+                assert_eq!(bytes(there), bytes(&here));
+                let back = Memory::zeroed(length).unwrap();
+                let (key, address) = (region.key(), region.address());
+                assert_eq!(node.transfer(Direction::Read, back.whole(), key, address), DONE);
+                assert_eq!(bytes(&back), bytes(&here));
+                owner.regions.unregister(key);
+            }
+        }
+        assert_eq!(node.transport.transport_kind(node.pair.lifecycle), TransportKind::Shm);
+        assert_eq!(node.posted_below(), 0);
+    }
+}
+
+/// Memory comes back once the peer has let it go, and later slices go below.
+#[tokio::test]
+async fn unregistered_memory_comes_back() {
+    let (first, second) = nodes(&Setup::default()).await;
+    for there in [Memory::shared(8_192).unwrap(), Memory::zeroed(8_192).unwrap()] {
+        let region = second.serve(&there, Access::READ_WRITE, 5);
+        let here = Memory::zeroed(8_192).unwrap();
+        assert_eq!(first.write(here.whole(), &region), DONE);
+        assert_eq!(there.holders(), 4, "the channel holds what it granted");
+        let memory = second.regions.unregister(5);
+        drop(memory);
+        let (key, address) = (region.key(), region.address());
+        drop(region);
+        wait_until(|| there.holders() == 1);
+        let below = first.posted_below();
+        let ended = first.transfer(Direction::Write, here.whole(), key, address);
+        assert!(matches!(ended, CompletionStatus::Released(_)));
+        assert_eq!(first.posted_below(), below + 1);
+    }
+}
+
+/// A region that peers may read is mapped for reading; writes, ranges outside of it and unknown keys
+/// go below, where they are refused.
+#[tokio::test]
+async fn access_beyond_the_rights_goes_below() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let there = Memory::shared(4_096).unwrap();
+    pattern(&there, 1);
+    let region = second.serve(&there, Access::READ, 5);
+    let here = Memory::zeroed(4_096).unwrap();
+    assert_eq!(first.transfer(Direction::Read, here.whole(), 5, region.address()), DONE);
+    assert_eq!(bytes(&here), bytes(&there));
+    let refused = [
+        (Direction::Write, 5, region.address()),
+        (Direction::Read, 5, region.address() + 1),
+        (Direction::Read, 5, region.address() - 1),
+        (Direction::Read, 6, region.address()),
+    ];
+    for (count, (direction, key, address)) in (1..).zip(refused) {
+        let ended = first.transfer(direction, here.whole(), key, address);
+        assert!(matches!(ended, CompletionStatus::Released(_)), "{ended:?}");
+        assert_eq!(first.posted_below(), count);
+    }
+}
+
+/// If shared memory alone is wanted, a slice that cannot be copied is refused with its reason, and a
+/// lane whose peer offers none does not connect.
+#[tokio::test]
+async fn required_sharing_is_refused_with_a_reason() {
+    let setup = Setup { is_required: true, ..Setup::default() };
+    let (first, second) = nodes(&setup).await;
+    let there = Memory::shared(4_096).unwrap();
+    let region = second.serve(&there, Access::READ, 5);
+    let here = Memory::zeroed(4_096).unwrap();
+    let CompletionStatus::Refused(error) = first.write(here.whole(), &region) else {
+        panic!("a write to memory for reading");
+    };
+    assert_eq!((error.side, first.posted_below()), (Side::Protection, 0));
+    let (third, fourth) = (Node::start(3, &setup), Node::start(4, &setup));
+    third.create().await;
+    let body = handfast_core::wire::Body { shared_memory: None, ..fourth.create().await };
+    let error = third.connect(fourth.pair, body).await.unwrap_err();
+    assert_eq!(error.side, Side::Configuration);
+    assert!(error.detail.contains("the peer offers none"), "{error}");
+}
+
+/// A number that is not the peer's, and a socket that is not there, leave the lane without a channel.
+#[tokio::test]
+async fn channel_needs_the_announced_numbers() {
+    fn changed(text: &str, at: usize) -> String {
+        let digit = if text[at..].starts_with('0') { "1" } else { "0" };
+        format!("{}{digit}{}", &text[..at], &text[at + 1..])
+    }
+    let second = Node::start(2, &Setup::default());
+    let changes: [fn(&str) -> String; 4] = [
+        |text| changed(text, 3),
+        |text| changed(text, 19),
+        |text| format!("{text}x"),
+        |_| "no announcement".to_owned(),
+    ];
+    for change in changes {
+        let theirs = second.create().await;
+        let text = change(theirs.shared_memory.as_deref().unwrap());
+        let node = Node::start(1, &Setup::default());
+        node.create().await;
+        let body = handfast_core::wire::Body { shared_memory: Some(text.into()), ..theirs.clone() };
+        node.connect(second.pair, body).await.unwrap();
+        assert!(!node.transport.is_shared(node.pair.lifecycle));
+        assert_eq!(node.transport.counters().dials_failed, 1);
+        let kind = node.transport.transport_kind(node.pair.lifecycle);
+        assert_eq!(kind, TransportKind::Tcp);
+        let retired = second.transport.retire(second.pair.lifecycle).await;
+        retired.unwrap();
+    }
+}
+
+/// Both sides find each other in a directory that they share, and no file stays behind.
+#[tokio::test]
+async fn directory_joins_both_sides() {
+    let directory = tempfile::tempdir().unwrap();
+    let setup = Setup { directory: Some(directory.path().to_owned()), ..Setup::default() };
+    let (first, second) = nodes(&setup).await;
+    assert!(first.transport.is_shared(first.pair.lifecycle));
+    assert_eq!(directory.path().read_dir().unwrap().count(), 2);
+    drop((first, second));
+    assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+}
+
+/// A retired lane holds nothing of either side, whichever retires first, and its slices come back.
+#[tokio::test]
+async fn retired_lane_lets_go_on_both_sides() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let there = Memory::shared(4_096).unwrap();
+    let region = second.serve(&there, Access::READ_WRITE, 5);
+    let here = Memory::zeroed(4_096).unwrap();
+    assert_eq!(first.write(here.whole(), &region), DONE);
+    let holders = there.holders();
+    first.transport.retire(first.pair.lifecycle).await.unwrap();
+    wait_until(|| there.holders() == holders - 1);
+    let ended = first.write(here.whole(), &region);
+    assert!(matches!(ended, CompletionStatus::Released(_)));
+    second.transport.retire(second.pair.lifecycle).await.unwrap();
+    second.transport.retire(second.pair.lifecycle).await.unwrap();
+    assert!(second.transport.handle(second.pair.lifecycle).is_none());
+}
+
+/// A truncated file behind local memory fails the slice with an error, and the process lives.
+#[tokio::test]
+async fn truncated_local_file_is_an_error() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let there = Memory::shared(8_192).unwrap();
+    let region = second.serve(&there, Access::READ_WRITE, 5);
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8_192).unwrap();
+    let here = Memory::map_file(&file, true, 8_192).unwrap();
+    assert_eq!(first.write(here.whole(), &region), DONE);
+    file.set_len(0).unwrap();
+    let CompletionStatus::Refused(error) = first.write(here.whole(), &region) else {
+        panic!("the bytes are gone");
+    };
+    assert_eq!(error.side, Side::Local);
+}
+
+/// A truncated file behind the owner's memory goes below, and both processes live.
+#[tokio::test]
+async fn truncated_file_of_the_owner_goes_below() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8_192).unwrap();
+    let there = Memory::map_file(&file, true, 8_192).unwrap();
+    let region = second.serve(&there, Access::READ_WRITE, 5);
+    let here = Memory::zeroed(8_192).unwrap();
+    assert_eq!(first.write(here.whole(), &region), DONE);
+    file.set_len(0).unwrap();
+    assert!(matches!(first.write(here.whole(), &region), CompletionStatus::Released(_)));
+}
+
+/// Threads that write through one lane at once each find their own bytes.
+#[tokio::test]
+async fn threads_share_a_lane() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let first = Arc::new(first);
+    let (length, threads) = (40_000, 4);
+    let there: Vec<_> = (0..threads).map(|_| Memory::shared(length).unwrap()).collect();
+    let regions: Vec<_> = (1..)
+        .zip(&there)
+        .map(|(key, memory)| second.serve(memory, Access::READ_WRITE, key))
+        .collect();
+    std::thread::scope(|scope| {
+        for (seed, region) in regions.iter().enumerate() {
+            let first = first.clone();
+            scope.spawn(move || {
+                let here = Memory::zeroed(length).unwrap();
+                for round in 0..50 {
+                    pattern(&here, seed + round);
+                    assert_eq!(first.write(here.whole(), region), DONE);
+                }
+            });
+        }
+    });
+    for (seed, memory) in there.iter().enumerate() {
+        let expected = Memory::zeroed(length).unwrap();
+        pattern(&expected, seed + 49);
+        assert_eq!(bytes(memory), bytes(&expected));
+    }
+}

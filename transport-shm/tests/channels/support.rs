@@ -1,0 +1,186 @@
+//! Nodes over a transport that only takes notes, and a sink.
+
+use handfast_core::transport::TransportError;
+use handfast_core::wire::Body;
+use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use handfast_transport::{
+    Access, Attempt, Completion, CompletionStatus, Created, DataPath, Direction, Endpoints,
+    LaneSink, Memory, Posting, Region, RegionTable, RemoteSpan, Sent, SliceId, Span, Step,
+    TransportKind,
+};
+use handfast_transport_shm::{ShmConfig, ShmTransport};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Long enough for anything a test waits for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Reports of lanes.
+#[derive(Default)]
+pub(crate) struct Sink {
+    ended: Mutex<Vec<Completion>>,
+    news: Condvar,
+    pub(crate) failures: AtomicU64,
+}
+
+impl LaneSink for Sink {
+    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
+        self.ended.lock().unwrap().append(completions);
+        self.news.notify_all();
+    }
+
+    fn on_lane_failed(&self, _: Lifecycle, _: TransportError) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Sink {
+    /// Waits for the end of a slice.
+    pub(crate) fn ended(&self, slice: SliceId) -> CompletionStatus {
+        let place = |ended: &[Completion]| ended.iter().position(|one| one.slice == slice);
+        let ended = self.ended.lock().unwrap();
+        let waited = self.news.wait_timeout_while(ended, PATIENCE, |ended| place(ended).is_none());
+        let (mut ended, _) = waited.unwrap();
+        let place = place(&ended).expect("a slice ends in time");
+        ended.swap_remove(place).status
+    }
+}
+
+/// The transport below: its lanes connect at once, and it gives every slice back as unsent.
+pub(crate) struct Below {
+    sink: Arc<Sink>,
+    address: &'static str,
+    pub(crate) posted: AtomicU64,
+}
+
+impl DataPath for Below {
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        self.posted.fetch_add(postings.len() as u64, Ordering::Relaxed);
+        let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
+        let mut ended: Vec<_> = postings.drain(..).map(released).collect();
+        self.sink.on_completions(lane, &mut ended);
+    }
+
+    fn withdraw(&self, _: Lifecycle, _: SliceId, _: handfast_core::Duration) {}
+}
+
+impl Endpoints for Below {
+    fn create(&self, _: Lifecycle, _: NicPath, _: u64, _: Attempt) -> Created {
+        let body = Body { address: self.address.to_owned(), ..Body::default() };
+        Box::pin(std::future::ready(Ok(body)))
+    }
+
+    fn connect(&self, _: Pair, _: Pair, _: Body) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn retire(&self, _: Lifecycle) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn transport_kind(&self, _: Lifecycle) -> TransportKind {
+        TransportKind::Tcp
+    }
+
+    fn served(&self, _: Lifecycle) -> u64 {
+        0
+    }
+}
+
+/// A node with one lane.
+pub(crate) struct Node {
+    pub(crate) transport: ShmTransport,
+    pub(crate) regions: Arc<RegionTable>,
+    pub(crate) sink: Arc<Sink>,
+    pub(crate) below: Arc<Below>,
+    pub(crate) pair: Pair,
+    next: AtomicU64,
+}
+
+/// Options of a node.
+#[derive(Clone, Default)]
+pub(crate) struct Setup {
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) is_required: bool,
+}
+
+impl Node {
+    pub(crate) fn start(number: u64, setup: &Setup) -> Self {
+        let pair = Pair {
+            incarnation: Incarnation(u128::from(number)),
+            lifecycle: Lifecycle(number + 10),
+        };
+        let (regions, sink) = (Arc::new(RegionTable::new()), Arc::new(Sink::default()));
+        let address = "127.0.0.1:1";
+        let below = Arc::new(Below { sink: sink.clone(), address, posted: AtomicU64::new(0) });
+        let config = ShmConfig {
+            incarnation: pair.incarnation,
+            directory: setup.directory.clone(),
+            is_required: setup.is_required,
+        };
+        let transport =
+            ShmTransport::start(config, regions.clone(), sink.clone(), below.clone()).unwrap();
+        Self { transport, regions, sink, below, pair, next: AtomicU64::new(0) }
+    }
+
+    pub(crate) async fn create(&self) -> Body {
+        let path = NicPath::parse("peer@host").unwrap();
+        self.transport.create(self.pair.lifecycle, path, 0, Attempt::First).await.unwrap()
+    }
+
+    pub(crate) async fn connect(&self, remote: Pair, body: Body) -> Result<(), TransportError> {
+        self.transport.connect(self.pair, remote, body).await
+    }
+
+    pub(crate) fn serve(&self, memory: &Memory, access: Access, key: u64) -> Region {
+        self.regions.register(memory.whole(), access, key).unwrap()
+    }
+
+    pub(crate) fn next_slice(&self) -> SliceId {
+        SliceId::from_bits(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Moves bytes between a span and the start of a peer's region, and returns the end.
+    pub(crate) fn transfer(
+        &self,
+        direction: Direction,
+        span: Span,
+        key: u64,
+        address: u64,
+    ) -> CompletionStatus {
+        let slice = self.next_slice();
+        let remote = RemoteSpan { key, address };
+        let posting = Posting { slice, direction, span, remote, memory: None };
+        self.transport.post(self.pair.lifecycle, &mut vec![posting]);
+        self.sink.ended(slice)
+    }
+
+    pub(crate) fn write(&self, span: Span, region: &Region) -> CompletionStatus {
+        self.transfer(Direction::Write, span, region.key(), region.address())
+    }
+
+    pub(crate) fn posted_below(&self) -> u64 {
+        self.below.posted.load(Ordering::Relaxed)
+    }
+}
+
+/// Two nodes with a lane between them.
+pub(crate) async fn nodes(setup: &Setup) -> (Node, Node) {
+    let (first, second) = (Node::start(1, setup), Node::start(2, setup));
+    let (ours, theirs) = (first.create().await, second.create().await);
+    // The side that is dialled connects last, as a handshake may have it.
+    first.connect(second.pair, theirs).await.unwrap();
+    second.connect(first.pair, ours).await.unwrap();
+    (first, second)
+}
+
+/// Waits until a condition holds.
+pub(crate) fn wait_until(mut is_true: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while !is_true() {
+        assert!(std::time::Instant::now() < until, "it becomes true in time");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
