@@ -171,8 +171,8 @@ pub struct Body {
     /// A byte that the peer may read to learn whether this side answers; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeByte>,
-    /// Where the side offers shared memory, and a number that proves a peer of this host; `None`
-    /// if it offers none.
+    /// Socket at which the side offers shared memory, and a number that proves a peer of this host;
+    /// `None` if it offers none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Box<str>>,
 }

@@ -149,17 +149,7 @@ async fn start<N: Net>(
         is_open: builder.mooncake.is_some() && builder.listen.is_some(),
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
-    let registry = Registry::new(RegistryParts {
-        data_path: transport.clone(),
-        clock: clock.clone(),
-        commands: commands.clone(),
-        limits: transfer_limits(&builder.limits, transport.offer()),
-        lane_mute: nanos(builder.timing.lane_timeout),
-        targets_max: builder.limits.peers_max,
-        runtime: Handle::current(),
-        trace: trace.clone(),
-        counts: (!builder.uncounted).then(|| answers.counts.clone()),
-    });
+    let registry = registry(&builder, &transport, &clock, &answers, &trace);
     let parts = Parts {
         builder,
         net,
@@ -177,6 +167,26 @@ async fn start<N: Net>(
         trace,
     };
     Ok(parts.run(listener, data, metrics, receiver))
+}
+
+fn registry(
+    builder: &Builder,
+    transport: &Transport,
+    clock: &Arc<dyn Clock>,
+    answers: &Answers,
+    trace: &Option<Trace>,
+) -> Registry {
+    Registry::new(RegistryParts {
+        data_path: transport.clone(),
+        clock: clock.clone(),
+        commands: answers.commands.clone(),
+        limits: transfer_limits(&builder.limits, transport.offer()),
+        lane_mute: nanos(builder.timing.lane_timeout),
+        targets_max: builder.limits.peers_max,
+        runtime: Handle::current(),
+        trace: trace.clone(),
+        counts: (!builder.uncounted).then(|| answers.counts.clone()),
+    })
 }
 
 /// Starts the recording, if one is requested.

@@ -5,8 +5,8 @@ use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_transport::{Access, Completion, LaneSink, Memory, RegionTable};
 use handfast_transport_tcp::{
-    ACK_BYTES, Bounced, HELLO_BYTES, LANE_MAGIC, LANE_VERSION, Net, TcpConfig, TcpLimits, TcpTiming,
-    TcpTransport,
+    ACK_BYTES, Bounced, HELLO_BYTES, LANE_MAGIC, LANE_VERSION, Net, TcpConfig, TcpLimits,
+    TcpTiming, TcpTransport,
 };
 use std::cell::RefCell;
 use std::io;
@@ -69,10 +69,8 @@ async fn lane(is_valid: bool, rest: &[u8]) {
     transport.connect(NODE, PEER, Body::default()).await.expect("a lane that waits");
     let (near, far) = tokio::io::duplex(PIPE_BYTES);
     let said = if is_valid { frames(rest, addresses) } else { rest.to_vec() };
-    let ((), answers) = tokio::join!(
-        transport.accept(Bounced(near), LANE_MAGIC),
-        peer(far, is_valid, &said),
-    );
+    let ((), answers) =
+        tokio::join!(transport.accept(Bounced(near), LANE_MAGIC), peer(far, is_valid, &said),);
     if is_valid {
         assert_eq!(answers.first_chunk(), Some(&LANE_MAGIC), "the hello is answered");
     }

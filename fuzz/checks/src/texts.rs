@@ -4,8 +4,8 @@
 use crate::check_error;
 use handfast::SegmentAddr;
 use handfast::topology::Location;
-use handfast_core::address::{host_and_port, with_port};
 use handfast_core::NicPath;
+use handfast_core::address::{host_and_port, with_port};
 use handfast_core::mooncake::{Keys, PriorityMatrix};
 use handfast_metadata::Source;
 use handfast_sim::Line;
