@@ -171,7 +171,7 @@ async fn start<N: Net>(
 
 fn registry(
     builder: &Builder,
-    transport: &Transport,
+    transport: &Arc<dyn Transport>,
     clock: &Arc<dyn Clock>,
     answers: &Answers,
     trace: &Option<Trace>,
