@@ -390,6 +390,9 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
              restarted node has new addresses"
         }
         Cause::Permission(_) => "the serving side sets the permissions of a segment",
+        Cause::PeerLost(error) if error.side == Side::Local && error.call == "close" => {
+            "the engine was closed meanwhile; start another"
+        }
         Cause::PeerLost(_) => {
             "the next transfer opens a new lane; check whether the peer still runs"
         }

@@ -118,7 +118,7 @@ impl RedisStore {
             }
             ended => ended,
         }
-        .map_err(|error| cause(&error))
+        .map_err(|error| self.cause(&error))
     }
 
     /// Returns the connection, and whether it is new.
@@ -162,7 +162,7 @@ impl RedisStore {
         let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
         let stream = Limited::new(stream, ANSWERS_BYTES_MAX);
         let made = MultiplexedConnection::new_with_config(&silent, stream, config).await;
-        let (mut connection, driver) = made.map_err(|error| cause(&error))?;
+        let (mut connection, driver) = made.map_err(|error| self.cause(&error))?;
         // It ends with the last clone of the connection.
         tokio::spawn(driver);
         let mut requests = Vec::new();
@@ -178,20 +178,13 @@ impl RedisStore {
         }
         for request in requests {
             let ended = request.query_async::<Value>(&mut connection).await;
-            ended.map_err(|error| self.without_password(cause(&error)))?;
+            ended.map_err(|error| self.cause(&error))?;
         }
         Ok(connection)
     }
 
-    fn without_password(&self, cause: StoreCause) -> StoreCause {
-        match (cause, &self.options.user) {
-            (StoreCause::RedisRefused { refusal, text }, Some((_, password)))
-                if !password.is_empty() =>
-            {
-                StoreCause::RedisRefused { refusal, text: text.replace(password, "...") }
-            }
-            (cause, _) => cause,
-        }
+    fn cause(&self, error: &RedisError) -> StoreCause {
+        cause(error, self.options.user.as_ref().map_or("", |(_, password)| password))
     }
 
     fn failed(&self, operation: StoreOperation, cause: StoreCause) -> StoreError {
@@ -247,18 +240,70 @@ fn is_answer(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-fn cause(error: &RedisError) -> StoreCause {
+/// The cause with the text of the service, in which a password of any length and with any blanks is
+/// replaced before the text is shortened.
+fn cause(error: &RedisError, password: &str) -> StoreCause {
     match (error.code(), error.kind()) {
         (Some(code), _) => {
             let detail = error.detail().unwrap_or_default();
+            let line = without(&format!("{code} {detail}"), password);
             // A Redis that does not know a request repeats its arguments, cut where it likes.
-            let known = detail.split_once(ARGUMENTS).map_or(detail, |(before, _)| before);
-            let text = words(&format!("{code} {known}"));
-            StoreCause::RedisRefused { refusal: RedisRefusal::of(code, detail), text }
+            let known = line.split_once(ARGUMENTS).map_or(&*line, |(before, _)| before);
+            let refusal = RedisRefusal::of(code, detail);
+            StoreCause::RedisRefused { refusal, text: words(known) }
         }
         (None, ErrorKind::Parse) => {
-            StoreCause::Unreachable(words(&format!("it does not answer as a Redis: {error}")))
+            let text = without(&error.to_string(), password);
+            StoreCause::Unreachable(words(&format!("it does not answer as a Redis: {text}")))
         }
         (None, _) => broken(error),
+    }
+}
+
+/// Replaces a password wherever it is.
+fn without(text: &str, password: &str) -> String {
+    match password {
+        "" => text.to_owned(),
+        password => text.replace(password, "..."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::redis::parse_redis_value;
+
+    fn shown(answer: &str, password: &str) -> String {
+        let error = match parse_redis_value(answer.as_bytes()) {
+            Ok(Value::ServerError(error)) => error.into(),
+            Ok(value) => panic!("{value:?}"),
+            Err(error) => error,
+        };
+        format!("{:?}", cause(&error, password))
+    }
+
+    /// The text is cut after 200 bytes, and its blanks become single ones.
+    #[test]
+    fn no_part_of_a_repeated_password_is_shown() {
+        let long = "secret".repeat(50);
+        let passwords =
+            [&long, "two  secret", "a\tsecret", "ERR secret", "secret, with args beginning with"];
+        for password in passwords {
+            for answer in ["ERR no user with {} here", "ERR {} {}", "{}", "{}x\ty"] {
+                let answer = answer.replace("{}", password);
+                let shown = shown(&format!("-{answer}\r\n"), password);
+                assert!(shown.contains("...") && !shown.contains("secret"), "{shown}");
+            }
+            let error = RedisError::from((ErrorKind::Parse, "no length", password.to_owned()));
+            let shown = format!("{:?}", cause(&error, password));
+            assert!(shown.contains("answer as a Redis"), "{shown}");
+            assert!(shown.contains("...") && !shown.contains("secret"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_read_before_the_password_is_replaced() {
+        let shown = shown("-WRONGPASS invalid username-password pair\r\n", "WRONGPASS");
+        assert!(shown.contains("User") && shown.contains("... invalid username"), "{shown}");
     }
 }

@@ -7,10 +7,11 @@ use crate::project::Project;
 use crate::release::{GLIBC, ZIG, newest_glibc};
 use crate::report::{Outcome, Step, as_skipped, skipped};
 use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The stage.
 pub(crate) const STAGE: &str = "python";
@@ -23,30 +24,33 @@ const TESTS: &[&str] = &["numpy>=1.26,<3", "mypy==2.4.1"];
 /// Callers of the interface of `mooncake.engine`, without what they need on a GPU.
 const CALLERS: &[&str] =
     &["lmcache==0.5.6", "sglang==0.5.23", "vllm==0.33.0", "checkpoint-engine==0.4.2"];
-/// Packages that their classes and tests import.
+/// Packages that their classes and tests import. Their torch brings libraries of a GPU, unused here.
 const OF_CALLERS: &[&str] = &[
     "torch==2.15.0",
-    "numpy<=2.2.6",
-    "aiohttp",
-    "cachetools",
-    "fastapi",
-    "loguru",
-    "msgspec",
-    "numba",
-    "nvtx",
-    "orjson",
-    "pillow",
-    "prometheus_client",
-    "psutil",
-    "py-cpuinfo",
-    "pybase64",
-    "pytest",
-    "pyyaml",
-    "pyzmq",
-    "requests",
-    "sortedcontainers",
-    "tqdm",
+    "numpy==2.2.6",
+    "aiohttp==3.14.5",
+    "cachetools==8.0.1",
+    "fastapi==0.165.0",
+    "loguru==0.7.3",
+    "msgspec==0.22.0",
+    "numba==0.68.1",
+    "nvtx==0.2.17",
+    "orjson==3.13.0",
+    "pillow==13.0.0",
+    "prometheus_client==0.26.0",
+    "psutil==7.2.2",
+    "py-cpuinfo==9.0.0",
+    "pybase64==1.5.1",
+    "pytest==9.2.0",
+    "pyyaml==6.0.3",
+    "pyzmq==27.3.0",
+    "requests==2.34.2",
+    "sortedcontainers==2.4.0",
+    "tqdm==4.70.1",
 ];
+/// Time limits of downloading them, and of the tests with them: the budget of the stage has neither.
+const DOWNLOAD_MAX: Duration = Duration::from_secs(45 * 60);
+const CALLERS_MAX: Duration = Duration::from_secs(30 * 60);
 /// Variable with an interpreter that has them.
 const WITH_CALLERS: &str = "HANDFAST_CALLERS";
 /// Maximum bytes of the wheel of a release.
@@ -118,27 +122,45 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             tests.env(RELEASED_LIBRARIES, released.libraries);
             unittest(project, tests, "released", &["-p", "released_*.py"], deadline)
         }),
-        Step::new("python-upstream", move |deadline| upstream(project, nightly, deadline)),
+        Step::new("python-upstream", |deadline| {
+            let tests = with_upstream(project, deadline)?;
+            unittest(project, tests, "upstream", &["-p", "upstream_*.py"], deadline)
+        }),
     ];
     if nightly {
-        steps.push(Step::new("python-contract", |deadline| {
-            contract(project, "tcp", &["--workers", "4"], deadline)
-        }));
-        steps.extend(PROFILES.map(|profile| {
-            Step::new(profile, move |deadline| {
-                let features = Features::available(project, deadline);
-                features.run(project, "python-program", ("build", &[]), deadline)?;
-                let program = project.target().join("debug/handfast").display().to_string();
-                let fabric = ["--fabric", &*program, "--profile", profile, "--workers", "6"];
-                contract(project, profile, &fabric, deadline)
-            })
-        }));
+        steps.extend(steps_at_night(project));
     }
     steps
 }
 
-/// Runs Mooncake's own tests, at night also those of its callers.
-fn upstream(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
+/// Runs programs of callers, and many rounds of failing peers.
+fn steps_at_night(project: &Project) -> Vec<Step<'_>> {
+    let mut steps = vec![
+        Step::new("python-nixl", |deadline| {
+            let tests = with_upstream(project, deadline)?;
+            let words = ["-p", "callers_tests.py", "-k", "Nixl"];
+            unittest(project, tests, "nixl", &words, deadline)
+        }),
+        Step::new("python-contract", |deadline| {
+            contract(project, "tcp", &["--workers", "4"], deadline)
+        }),
+    ];
+    steps.extend(PROFILES.map(|profile| {
+        Step::new(profile, move |deadline| {
+            let features = Features::available(project, deadline);
+            features.run(project, "python-program", ("build", &[]), deadline)?;
+            let program = project.target().join("debug/handfast").display().to_string();
+            let fabric = ["--fabric", &*program, "--profile", profile, "--workers", "6"];
+            contract(project, profile, &fabric, deadline)
+        })
+    }));
+    // After all others: gigabytes are downloaded.
+    steps.push(Step::new("python-callers", |_| callers(project)));
+    steps
+}
+
+/// Returns the interpreter, with the variables of tests that need other projects' sources.
+fn with_upstream(project: &Project, deadline: Instant) -> Result<Command> {
     let missing = || skipped("Mooncake's sources are not given: --upstream DIR");
     let sources = project.upstream().ok_or_else(missing)?;
     let mut tests = Command::new(interpreter(project)?);
@@ -155,26 +177,24 @@ fn upstream(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
         tests.env(RELEASED, released.interpreter);
         tests.env(RELEASED_LIBRARIES, released.libraries);
     }
-    if !nightly {
-        return unittest(project, tests, "upstream", &["-p", "upstream_*.py"], deadline);
-    }
-    // Without the packages, the tests with them are skipped and counted.
-    if let Ok(callers) = callers(project, deadline) {
-        tests.env(WITH_CALLERS, callers);
-    }
-    unittest(project, tests, "upstream", &["-p", "*_tests.py"], deadline)
+    Ok(tests)
 }
 
-/// Returns an interpreter that has the callers and the wheel: several gigabytes.
-fn callers(project: &Project, deadline: Instant) -> Result<PathBuf> {
-    let folder = environment(project, "callers", OF_CALLERS, deadline)?;
+/// Runs the tests with the packages of callers. It is skipped without them, and fails without the wheel.
+fn callers(project: &Project) -> Outcome {
+    let until = Instant::now() + DOWNLOAD_MAX;
+    let mut tests = with_upstream(project, until)?;
+    let folder = environment(project, "callers", OF_CALLERS, until)?;
     let mut install = pip(&folder);
     install.arg("--no-deps").args(CALLERS);
-    project.run(install, "python-callers", deadline)?;
+    project.run(install, "python-callers", until).map_err(as_skipped)?;
+    let until = Instant::now() + CALLERS_MAX;
     let mut install = pip(&folder);
     install.args(["--no-deps", "--force-reinstall"]).arg(wheel(project)?);
-    project.run(install, "python-callers-wheel", deadline)?;
-    Ok(folder.join("bin/python"))
+    project.run(install, "python-callers-wheel", until)?;
+    tests.env(WITH_CALLERS, folder.join("bin/python"));
+    let words = ["-p", "callers_tests.py", "-k", "Packages", "-k", "LMCache"];
+    unittest(project, tests, "callers-tests", &words, until)
 }
 
 /// Plays the rounds of `contract.py`.
@@ -325,9 +345,33 @@ fn unittest(
     deadline: Instant,
 ) -> Outcome {
     python.current_dir(project.root().join("bindings/python/tests"));
-    python.args(["-B", "-m", "unittest", "discover"]).args(arguments);
+    python.args(["-B", "-m", "unittest", "discover", "-v"]).args(arguments);
     let output = project.run(python, &format!("python-{log}"), deadline)?;
+    count_of(&output)
+}
+
+/// Returns the number of tests, and the number of skipped ones with the reasons.
+fn count_of(output: &str) -> Outcome {
     let count = output.lines().rfind(|line| line.starts_with("Ran ")).context("no test ran")?;
+    ensure!(!count.starts_with("Ran 0 "), "no test ran");
     let skipped = output.lines().rfind(|line| line.starts_with("OK (skipped"));
-    Ok([Some(count), skipped].into_iter().flatten().collect::<Vec<_>>().join(", "))
+    let reasons = output.lines().filter_map(|line| Some(line.split_once("... skipped ")?.1));
+    let reasons: BTreeSet<&str> = reasons.map(|reason| reason.trim_matches(['\'', '"'])).collect();
+    Ok([count].into_iter().chain(skipped).chain(reasons).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skipped_tests_are_counted_with_their_reasons() {
+        let output = "test_a (t.A.test_a) ... ok\ntest_b (t.A.test_b) ... skipped 'no compiler'\n\
+            test_c (t.A.test_c)\nIts words. ... skipped \"there's none\"\n\
+            test_d (t.A.test_d) ... skipped 'no compiler'\n\nRan 4 tests in 0.1s\n\nOK (skipped=3)\n";
+        let expected = "Ran 4 tests in 0.1s, OK (skipped=3), no compiler, there's none";
+        assert_eq!(count_of(output).unwrap(), expected);
+        assert_eq!(count_of("Ran 1 test in 0.1s\n\nOK\n").unwrap(), "Ran 1 test in 0.1s");
+        assert!(count_of("Ran 0 tests in 0.0s\n\nOK\n").is_err() && count_of("").is_err());
+    }
 }

@@ -4,6 +4,9 @@ use handfast::Remote;
 use std::fmt;
 use std::time::Duration;
 
+/// The call of the engine's errors for its own close.
+const CLOSE: &str = "close";
+
 /// A failed call.
 #[derive(Clone, Debug)]
 pub struct Failure {
@@ -193,6 +196,12 @@ impl Failure {
                 handfast::Cause::DeadlinePassed => "timeout",
                 handfast::Cause::Cancelled => "cancelled",
                 handfast::Cause::PeerRestarted => "peer-restarted",
+                // Transfers under way end with it when their own engine closes.
+                handfast::Cause::PeerLost(lost)
+                    if error.side() == handfast::Side::Local && lost.call == CLOSE =>
+                {
+                    "closed"
+                }
                 handfast::Cause::PeerLost(_) | handfast::Cause::Refused => "peer-lost",
                 handfast::Cause::NoSuchAddress { .. } | handfast::Cause::Permission(_) => {
                     "not-served"

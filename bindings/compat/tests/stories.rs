@@ -358,6 +358,23 @@ fn one_batch_moves_bytes_to_several_peers() {
     assert_eq!(owners[1].take_notifications().unwrap(), []);
 }
 
+/// Two gigabytes are under way, more than can be moved before the close begins.
+#[test]
+fn transfer_of_an_engine_that_closes_fails_as_closed() {
+    let (here, there) = (Buffer::new(1 << 20, 1), Buffer::new(1 << 20, 2));
+    let (user, owner) = (engine(), engine());
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    let write = request(Direction::Write, here.address(), there.address(), 1 << 20);
+    user.transfer(owner.address(), &[write], None, None, &mut never()).unwrap();
+    let id = user.allocate(2_048).unwrap();
+    user.submit_to(id, &vec![(owner.address(), write); 2_048], None, None, &mut never()).unwrap();
+    user.close().unwrap();
+    let state = user.wait(id, &mut never()).unwrap();
+    let BatchState::Failed { failure, .. } = state else { panic!("{state:?}") };
+    assert_eq!((failure.kind(), &*failure.side()), ("closed", "local"), "{failure}");
+}
+
 /// A batch writes to a peer that is there and to one that has closed. It fails, and the memory of its
 /// peers is not untouched: the first one has the bytes.
 #[test]

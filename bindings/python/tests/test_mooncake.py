@@ -241,6 +241,9 @@ class Transfers(unittest.TestCase):
         for wrong in (of + 0.5, str(of), None):
             with self.assertRaises(TypeError):
                 user.batch_unregister_memory([of, wrong])
+        for wrong in (-1, 1 << 64):
+            with self.assertRaises(OverflowError):
+                user.batch_unregister_memory([of, wrong])
         self.assertEqual(user.transfer_sync_write(self.name, of, to, 4), 0)
         batch = user.batch_transfer_async_write(self.name, [of], [to], [4])
         with self.assertRaises(TypeError):

@@ -127,29 +127,49 @@ pub(super) struct ShownLatency {
 
 /// Returns the table, at most 80 columns wide.
 pub(super) fn table(latencies: &[ShownLatency]) -> Vec<String> {
-    let head =
-        "single requests, us; raw ping-pongs that sleep, or poll first; ratios, two to polling";
-    let columns =
-        "operation  size   mean    p50    p99 | sleep p50   p99 |   poll    p99 | p50 mean  p99";
+    let head = "single requests, us; raw round trips asleep, or polling; two ratios to polling";
+    let columns = "way     size   mean    p50    p99|  sleep    p99|   poll    p99|  p50 mean  p99";
     let mut lines = vec![head.to_owned(), columns.to_owned()];
     for one in latencies {
         let of = |times: Option<Times>, figure: fn(Times) -> f64| {
-            times.map_or("-".to_owned(), |times| format!("{:.1}", figure(times)))
+            times.map_or("-".to_owned(), |times| short_us(figure(times)))
         };
         let (mean, p50, p99) =
             (of(one.us, |it| it.mean), of(one.us, |it| it.p50), of(one.us, |it| it.p99));
         let [(sleeps, sleeps_99), (looks, looks_99)] = [one.raw_blocking_us, one.raw_adaptive_us]
             .map(|times| (of(times, |it| it.p50), of(times, |it| it.p99)));
         let [to_p50, to_mean, to_p99] = [one.p50_ratio, one.mean_to_adaptive, one.p99_to_adaptive]
-            .map(|ratio| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}")));
+            .map(|ratio| ratio.map_or("-".into(), short_ratio));
         lines.push(format!(
-            "{:9} {:>5} {mean:>6} {p50:>6} {p99:>6} | {sleeps:>9} {sleeps_99:>5} | {looks:>6} \
-             {looks_99:>6} | {to_p50:>4} {to_mean:>4} {to_p99:>4}",
+            "{:5} {:>6} {mean:>6} {p50:>6} {p99:>6}| {sleeps:>6} {sleeps_99:>6}| {looks:>6} \
+             {looks_99:>6}| {to_p50:>4} {to_mean:>4} {to_p99:>4}",
             one.operation,
             size::short(one.size)
         ));
     }
     lines
+}
+
+/// Formats microseconds in at most six columns: from a second on, as seconds.
+fn short_us(us: f64) -> String {
+    if us >= 999_999.5 {
+        format!("{:.0}s", us / 1e6)
+    } else if us >= 1e3 {
+        format!("{us:.0}")
+    } else {
+        format!("{us:.1}")
+    }
+}
+
+/// Formats a ratio below 10,000 in at most four columns.
+fn short_ratio(ratio: f64) -> String {
+    if ratio >= 99.95 {
+        format!("{ratio:.0}")
+    } else if ratio >= 9.995 {
+        format!("{ratio:.1}")
+    } else {
+        format!("{ratio:.2}")
+    }
 }
 
 #[cfg(test)]
@@ -176,5 +196,31 @@ mod tests {
         let shown = latency.show();
         assert!((shown.p50_ratio.unwrap() - 3.0).abs() < 1e-9);
         assert!((shown.us.unwrap().p50 - 30.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_eighty_columns_wide() {
+        let times = |us: f64| Some(Times { mean: us, p50: us, p99: us });
+        let shown = |us: f64, ratio| ShownLatency {
+            operation: "write",
+            size: 16 << 20,
+            us: times(us),
+            raw_blocking_us: times(us),
+            raw_adaptive_us: None,
+            p50_ratio: Some(ratio),
+            p99_ratio: None,
+            mean_ratio: None,
+            mean_to_adaptive: Some(ratio),
+            p99_to_adaptive: None,
+        };
+        let all = [(0.4, 0.5), (999.99, 9.999), (123_456.7, 99.97), (7e6, 4321.0)];
+        let lines = table(&all.map(|(us, ratio)| shown(us, ratio)));
+        assert!(lines.iter().all(|line| line.len() <= 80), "{lines:#?}");
+        let bars = |line: &String| line.match_indices('|').map(|it| it.0).collect::<Vec<_>>();
+        assert_eq!(bars(&lines[1]).len(), 3);
+        for line in &lines[2..] {
+            assert_eq!((line.len(), bars(line)), (lines[1].len(), bars(&lines[1])), "{lines:#?}");
+        }
+        assert!(lines[5].contains("     7s "), "{lines:#?}");
     }
 }

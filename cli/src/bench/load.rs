@@ -165,7 +165,7 @@ impl Load<'_> {
     }
 
     /// Measures requests with a pause before each, submitted by a task of the runtime, and the
-    /// processor time.
+    /// processor time. Compares the bytes afterwards.
     pub(super) fn sporadic(&self, operation: Direction, size: u64) -> Result<Paused, Failure> {
         let memory = block(&Workload { operation, size, batch: 1, threads: 1 })?;
         let _prepared =
@@ -174,6 +174,10 @@ impl Load<'_> {
         let meter = self.meter;
         let asking = self.runtime.spawn(async move {
             let mut times = Vec::new();
+            for _ in 0..WARM_UP_REQUESTS {
+                tokio::time::sleep(PAUSE).await;
+                request(&segment, operation, &span).await?;
+            }
             let (started, processor) = (Instant::now(), meter.read());
             while started.elapsed() < duration {
                 tokio::time::sleep(PAUSE).await;
@@ -183,7 +187,10 @@ impl Load<'_> {
             }
             Ok::<_, Failure>(Paused { times, processor: meter.since(processor) })
         });
-        self.runtime.block_on(asking).map_err(Failure::system("measuring requests"))?
+        let paused =
+            self.runtime.block_on(asking).map_err(Failure::system("measuring requests"))??;
+        self.runtime.block_on(compare(self.segment, &memory))?;
+        Ok(paused)
     }
 }
 

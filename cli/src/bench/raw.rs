@@ -138,6 +138,11 @@ impl Sink {
         let (message, mut answer) = (buffer(out)?, buffer(back)?);
         let mut end = End::new(&stream, waiting)?;
         let mut times = Vec::new();
+        for _ in 0..WARM_UP_TRIPS {
+            std::thread::sleep(PAUSE);
+            end.send(&mut stream, &message)?;
+            end.receive(&mut stream, &mut answer)?;
+        }
         let meter = Meter::new(Some(self.0.id()));
         let (started, processor) = (Instant::now(), meter.read());
         while started.elapsed() < duration {

@@ -5,6 +5,7 @@ use super::load::Load;
 use super::raw::Sink;
 use super::report;
 use crate::failure::Failure;
+use crate::size;
 use handfast::Direction;
 use serde::Serialize;
 use std::time::Duration;
@@ -98,8 +99,10 @@ impl ShownSporadic {
     pub(super) fn line(&self) -> String {
         let shown = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.1}"));
         format!(
-            "a write of 4 KiB each ms: p50 {:.1} us, processor time of both {} us; raw, asleep: p50 {} \
-             us, {} us; ratio {}",
+            "writes of {} with pauses of {} ms: p50 {:.1} us, processor time of both {} us; raw, asleep: \
+             p50 {} us, {} us; ratio {}",
+            size::show(BYTES),
+            PAUSE.as_millis(),
             self.us.p50,
             shown(self.processor_us),
             shown(self.raw_us.map(|raw| raw.p50)),
@@ -124,6 +127,8 @@ mod tests {
         let shown = sporadic.show().unwrap();
         assert!((shown.processor_us.unwrap() - 65.0).abs() < 1e-9);
         assert!((shown.processor_ratio.unwrap() - 2.0).abs() < 1e-9);
+        let line = shown.line();
+        assert!(line.starts_with("writes of 4.0 KiB with pauses of 1 ms: p50 60.0 us,"), "{line}");
         assert!(Sporadic::default().show().is_none());
     }
 }

@@ -75,12 +75,12 @@ fn put_ends_with_a_typed_error_when_its_server_is_killed() {
     let mut server = serve(&link);
     let file = folder.sparse("file", ONE_PIECE);
     let (client, held) = put_under_way(&link, &[&file, &server.at("m")]);
-    let killed = Instant::now();
     server.process.kill();
     held.until_other_side_is_gone();
+    let released = Instant::now();
     drop(held);
     let ended = client.end();
-    assert!(killed.elapsed() < NOTICED_WITHIN, "{:?} after the kill", killed.elapsed());
+    assert!(released.elapsed() < NOTICED_WITHIN, "{:?} after the release", released.elapsed());
     ended.failed(9, &[&server.address, "the peer is lost"]);
 }
 

@@ -93,16 +93,16 @@ pub(super) fn judge(figures: &Figures) -> Vec<Target> {
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
-/// The target of single writes in the guest, of pairs of perftest's and the program's microseconds.
+/// The target of single writes in the guest, of pairs of perftest's and the program's microseconds:
+/// the ratio of the pair with the median ratio.
 pub(super) fn lone_write(pairs: &[(f64, f64)]) -> Target {
-    let mut ratios: Vec<f64> = pairs.iter().map(|(perftest, ours)| ours / perftest).collect();
-    ratios.sort_by(f64::total_cmp);
+    let ratio = |(perftest, own): &(f64, f64)| own / perftest;
     let mut sorted = pairs.to_vec();
-    sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
+    sorted.sort_by(|one, other| ratio(one).total_cmp(&ratio(other)));
     let middle = sorted.get(sorted.len() / 2);
-    let note = middle.map(|(perftest, ours)| format!("{ours:.0} us, {perftest:.0} in that pair"));
+    let note = middle.map(|(perftest, own)| format!("{own:.0} us, {perftest:.0} in that pair"));
     let what = "4 KiB, write, alone, on soft-RoCE in a guest: in those of ib_write_lat";
-    Target::new(what, Bound::AtMost(2.0), ratios.get(ratios.len() / 2).copied()).note(note)
+    Target::new(what, Bound::AtMost(2.0), middle.map(ratio)).note(note)
 }
 
 /// Ratio to the raw stream of the same block size over the same memory.
@@ -312,6 +312,14 @@ mod tests {
         // Batches of one at 1.8 GiB/s take 2.1 us, which is less than a round trip.
         assert!(missed.is_empty(), "{missed:?}");
         assert!(targets.len() >= 15, "{}", targets.len());
+    }
+
+    /// The pair of the median time has a ratio of 4, that of the median ratio takes longest.
+    #[test]
+    fn a_lone_write_has_ratio_and_times_of_one_pair() {
+        let target = lone_write(&[(200.0, 100.0), (30.0, 120.0), (90.0, 135.0)]);
+        assert_eq!(target.found(), "1.50 (135 us, 90 in that pair)");
+        assert_eq!(lone_write(&[]).verdict(), "not measured");
     }
 
     #[test]

@@ -49,7 +49,7 @@ class Cancelled(HandfastError):
 
 
 class Closed(HandfastError):
-    """The engine is closed."""
+    """The engine is closed, or was closed during the transfer."""
 
 
 class NotRegistered(HandfastError, LookupError):

@@ -266,7 +266,7 @@ fn endpoint(
         return if is_tls {
             Some(service.wants_tls(address, host))
         } else {
-            redis::judge(&answer, address, host)
+            redis::judge(context, service, &answer, address, host)
         };
     }
     of_http(context, service, (address, host), &answer)

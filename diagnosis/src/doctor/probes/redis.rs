@@ -31,8 +31,18 @@ pub(super) fn check(hosts: &str, database: &str) -> Result<(), Observed> {
     }
 }
 
+/// The name and the password of a node, or empty ones.
+fn user(context: &Context<'_>, service: &Service<'_>) -> (String, String) {
+    let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let of_environment = |name| context.variable(name).unwrap_or("").to_owned();
+    match service.user {
+        Some((name, password)) => (decoded(name), decoded(password)),
+        None => (of_environment(USER), of_environment(PASSWORD)),
+    }
+}
+
 /// Sends a request, with the user and the database of a node, and returns its answer, or the first
-/// error of an earlier request.
+/// error of an earlier request. The text may repeat the password.
 pub(super) fn ask(
     context: &Context<'_>,
     service: &Service<'_>,
@@ -40,12 +50,7 @@ pub(super) fn ask(
     host: &str,
     request: &[&str],
 ) -> Result<String, AskFailure> {
-    let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
-    let of_environment = |name| context.variable(name).unwrap_or("").to_owned();
-    let (name, password) = match service.user {
-        Some((name, password)) => (decoded(name), decoded(password)),
-        None => (of_environment(USER), of_environment(PASSWORD)),
-    };
+    let (name, password) = user(context, service);
     let database = match service.path {
         "" => context.variable(DATABASE).unwrap_or("0"),
         number => number,
@@ -71,22 +76,18 @@ pub(super) fn ask(
             _ => break,
         }
     }
-    Ok(without_password(rest, &password))
+    Ok(rest.to_owned())
 }
 
-/// Removes from an error the arguments that a Redis repeats of a request that it does not know, cut
-/// where it likes, and the password wherever it is.
-fn without_password(answer: &str, password: &str) -> String {
-    let Some((code, text)) = answer.strip_prefix('-').and_then(|error| error.split_once(' '))
-    else {
-        return answer.to_owned();
+/// Removes the password from the line of an error wherever it is, then the arguments that a Redis
+/// repeats of a request that it does not know, cut where it likes.
+fn without_password(error: &str, password: &str) -> String {
+    let mut text = match password {
+        "" => error.to_owned(),
+        password => error.replace(password, "..."),
     };
-    let text = text.split_once(ARGUMENTS).map_or(text, |(before, _)| before);
-    let text = match password {
-        "" => text.to_owned(),
-        password => text.replace(password, "..."),
-    };
-    format!("-{code} {text}")
+    text.truncate(text.find(ARGUMENTS).unwrap_or(text.len()));
+    text
 }
 
 /// A request as an array of texts (RESP 2).
@@ -105,7 +106,18 @@ pub(super) fn text_of(answer: &str) -> Option<Option<String>> {
 }
 
 /// Judges the answer to PING.
-pub(super) fn judge(answer: &str, address: SocketAddr, host: &str) -> Option<Finding> {
+pub(super) fn judge(
+    context: &Context<'_>,
+    service: &Service<'_>,
+    answer: &str,
+    address: SocketAddr,
+    host: &str,
+) -> Option<Finding> {
+    judge_without(&user(context, service).1, answer, address, host)
+}
+
+/// Judges the text as it came, and shows it without the password.
+fn judge_without(password: &str, answer: &str, address: SocketAddr, host: &str) -> Option<Finding> {
     let line = answer.lines().next().unwrap_or_default();
     let fatal = |id, observed| Some(Finding::new(id, Severity::Fatal, observed).with("host", host));
     let Some(error) = line.strip_prefix('-') else {
@@ -121,7 +133,8 @@ pub(super) fn judge(answer: &str, address: SocketAddr, host: &str) -> Option<Fin
     }
     let known = explain(error).first.map(|first| first.id);
     let known = known.filter(|id| id.as_str().starts_with("REDIS-"));
-    fatal(known.unwrap_or(ids::REDIS_DOWN), format!("{address}: {error}").into())
+    let shown = without_password(error, password);
+    fatal(known.unwrap_or(ids::REDIS_DOWN), format!("{address}: {shown}").into())
 }
 
 #[cfg(test)]
@@ -131,15 +144,38 @@ mod tests {
     /// A server without users, or another service, answers the password back.
     #[test]
     fn errors_have_neither_arguments_nor_the_password() {
-        let unknown = "-ERR unknown command 'AUTH', with args beginning with: 'ann' 'secr";
-        assert_eq!(without_password(unknown, "secret"), "-ERR unknown command 'AUTH'");
-        let repeated = "-ERR no user with secret here";
-        assert_eq!(without_password(repeated, "secret"), "-ERR no user with ... here");
+        let unknown = "ERR unknown command 'AUTH', with args beginning with: 'ann' 'secr";
+        assert_eq!(without_password(unknown, "secret"), "ERR unknown command 'AUTH'");
+        let repeated = "ERR no user with secret here";
+        assert_eq!(without_password(repeated, "secret"), "ERR no user with ... here");
         assert_eq!(without_password(repeated, ""), repeated);
-        assert_eq!(without_password("-ERR ERR", "ERR"), "-ERR ...");
-        for other in ["$6\r\nsecret\r\n", "+PONG", "-secret", ""] {
-            assert_eq!(without_password(other, "secret"), other);
+        for (error, shown) in
+            [("ERR ERR", "... ..."), ("secret", "..."), ("secret here", "... here"), ("", "")]
+        {
+            let password = if error.starts_with("ERR") { "ERR" } else { "secret" };
+            assert_eq!(without_password(error, password), shown);
         }
+        let both = "a, with args beginning with";
+        assert_eq!(without_password("ERR a, with args beginning with: x", both), "ERR ...: x");
+    }
+
+    /// A password may be a word of the Redis's own text, and the first line is the answer.
+    #[test]
+    fn errors_are_judged_with_the_password_and_shown_without() {
+        let address = SocketAddr::from(([10, 0, 0, 9], 6379));
+        let judged = |password, answer: &str| {
+            let finding = judge_without(password, answer, address, "h").unwrap();
+            (finding.id, format!("{:?}", finding.observed))
+        };
+        let refused = "-WRONGPASS invalid username-password pair or user is disabled.\r\n+OK\r\n";
+        for password in ["password", "WRONGPASS", "pair", ""] {
+            let (id, observed) = judged(password, refused);
+            assert_eq!(id, ids::REDIS_AUTH, "{observed}");
+            assert!(password.is_empty() || !observed.contains(password), "{observed}");
+        }
+        let (id, observed) = judged("secret", "-secret\r\n-ERR x\r\n");
+        assert_eq!(id, ids::REDIS_DOWN);
+        assert!(observed.contains("10.0.0.9:6379: ...") && !observed.contains("ERR"), "{observed}");
     }
 
     #[test]

@@ -191,7 +191,10 @@ class TransferEngine:
         """End registrations. The first failure is returned after all others were tried."""
         code = 0
         # A wrong one raises before any has ended.
-        for address in [index(address) for address in buffer_addresses]:
+        addresses = [index(address) for address in buffer_addresses]
+        if not all(0 <= address < 1 << 64 for address in addresses):
+            raise OverflowError("an address is negative or longer than 64 bits")
+        for address in addresses:
             failed = self.unregister_memory(address)
             code = code or failed
         return code
