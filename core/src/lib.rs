@@ -11,6 +11,7 @@ pub mod identity;
 pub mod mooncake;
 pub mod node;
 pub mod policy;
+pub mod sharing;
 pub mod target;
 mod time;
 pub mod transfer;

@@ -1,0 +1,402 @@
+//! Tests of the machine, and an exploration of every order of two processes' steps.
+
+use super::*;
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+const KEY: u64 = 7;
+const BYTES: u64 = 100;
+const OFFERED: Offered = Offered { address: 1_000, bytes: BYTES, readable: true, writable: true };
+
+/// A deliberate mistake in the code around the machines.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Mistake {
+    None,
+    /// Memory is given back with the revocation, before the answer.
+    ReleaseAtRevocation,
+    /// A copy is reported as ended before its last piece.
+    EndBeforeLastPiece,
+    /// A closed connection is taken for the death of the process.
+    HangUpIsDeath,
+    /// A stopped process is taken for a dead one.
+    StopIsDeath,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Step {
+    Begin,
+    Piece,
+    End,
+    ToInitiator,
+    ToOwner,
+    Unregister,
+    CloseOwner,
+    CloseInitiator,
+    Stop,
+    Continue,
+    Kill,
+    HangUp,
+    LearnHangUp,
+    LearnDeath,
+}
+
+/// The owner of a region, an initiator that copies to it, and what lies between them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct World {
+    owner: Sharing,
+    initiator: Sharing,
+    to_initiator: VecDeque<Frame>,
+    to_owner: VecDeque<Frame>,
+    /// Pieces left of the copy under way, its grant, and whether it was reported as ended.
+    copy: Option<(u8, GrantId, bool)>,
+    mapped: BTreeSet<GrantId>,
+    given: BTreeSet<GrantId>,
+    begun: u8,
+    registered: bool,
+    owner_closed: bool,
+    initiator_closed: bool,
+    stopped: bool,
+    stops: u8,
+    alive: bool,
+    hung_up: bool,
+    learnt: (bool, bool),
+    /// The region has another use: a write to it is a corruption.
+    reused: bool,
+    late: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            owner: Sharing::new(),
+            initiator: Sharing::new(),
+            to_initiator: VecDeque::new(),
+            to_owner: VecDeque::new(),
+            copy: None,
+            mapped: BTreeSet::new(),
+            given: BTreeSet::new(),
+            begun: 0,
+            registered: true,
+            owner_closed: false,
+            initiator_closed: false,
+            stopped: false,
+            stops: 0,
+            alive: true,
+            hung_up: false,
+            learnt: (false, false),
+            reused: false,
+            late: false,
+        }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let runs = self.alive && !self.stopped;
+        let is_copying = self.copy.is_some();
+        let pieces_left = self.copy.is_some_and(|(left, ..)| left > 0);
+        let all = [
+            (runs && !is_copying && self.begun < 2, Step::Begin),
+            (runs && pieces_left, Step::Piece),
+            (runs && is_copying, Step::End),
+            (runs && !self.hung_up && !self.to_initiator.is_empty(), Step::ToInitiator),
+            (!self.to_owner.is_empty() && !self.learnt.0, Step::ToOwner),
+            (self.registered, Step::Unregister),
+            (!self.owner_closed, Step::CloseOwner),
+            (runs && !self.initiator_closed, Step::CloseInitiator),
+            (runs && self.stops < 1, Step::Stop),
+            (self.alive && self.stopped, Step::Continue),
+            (self.alive, Step::Kill),
+            (runs && !self.hung_up, Step::HangUp),
+            (self.hung_up && !self.learnt.0, Step::LearnHangUp),
+            (!self.alive && !self.learnt.1, Step::LearnDeath),
+        ];
+        all.into_iter().filter_map(|(can, step)| can.then_some(step)).collect()
+    }
+
+    fn take(&mut self, step: Step, mistake: Mistake) {
+        match step {
+            Step::Begin => self.begin(),
+            Step::Piece => self.piece(mistake),
+            Step::End => self.end(),
+            Step::ToInitiator => {
+                let frame = self.to_initiator.pop_front().unwrap();
+                self.initiator.handle_frame(frame);
+            }
+            Step::ToOwner => {
+                let frame = self.to_owner.pop_front().unwrap();
+                self.owner.handle_frame(frame);
+            }
+            Step::Unregister => {
+                self.registered = false;
+                self.owner.revoke(KEY);
+            }
+            Step::CloseOwner => {
+                self.owner_closed = true;
+                self.owner.close();
+            }
+            Step::CloseInitiator => {
+                self.initiator_closed = true;
+                self.initiator.close();
+            }
+            Step::Stop => {
+                (self.stopped, self.stops) = (true, self.stops + 1);
+                if mistake == Mistake::StopIsDeath {
+                    self.owner.on_peer_dead();
+                }
+            }
+            Step::Continue => self.stopped = false,
+            Step::Kill => {
+                (self.alive, self.hung_up) = (false, true);
+                (self.copy, self.mapped) = (None, BTreeSet::new());
+            }
+            Step::HangUp => self.hung_up = true,
+            Step::LearnHangUp => {
+                self.learnt.0 = true;
+                match mistake {
+                    Mistake::HangUpIsDeath => self.owner.on_peer_dead(),
+                    _ => self.owner.on_hung_up(),
+                }
+            }
+            Step::LearnDeath => {
+                self.learnt.1 = true;
+                self.owner.on_peer_dead();
+            }
+        }
+        self.drain(mistake);
+    }
+
+    fn begin(&mut self) {
+        let wanted = Wanted { key: KEY, address: 1_010, length: 90, direction: Direction::Write };
+        if let Begun::Copy { grant, offset } = self.initiator.begin(&wanted) {
+            assert_eq!(offset, 10);
+            assert!(self.mapped.contains(&grant), "a copy uses a map that is there");
+            (self.copy, self.begun) = (Some((2, grant, false)), self.begun + 1);
+        }
+    }
+
+    fn piece(&mut self, mistake: Mistake) {
+        let Some((left, grant, mut reported)) = self.copy else { return };
+        self.late |= self.reused;
+        if mistake == Mistake::EndBeforeLastPiece && left == 2 {
+            self.initiator.end(grant);
+            reported = true;
+        }
+        self.copy = Some((left - 1, grant, reported));
+    }
+
+    fn end(&mut self) {
+        if let Some((_, grant, reported)) = self.copy.take()
+            && !reported
+        {
+            assert!(self.mapped.contains(&grant), "a map stays until its copies have ended");
+            self.initiator.end(grant);
+        }
+    }
+
+    fn drain(&mut self, mistake: Mistake) {
+        while let Some(output) = self.owner.poll_output() {
+            match output {
+                SharingOutput::Send(frame) => {
+                    self.to_initiator.push_back(frame);
+                    if mistake == Mistake::ReleaseAtRevocation
+                        && let Frame::Revoke { grant } = frame
+                    {
+                        self.given.remove(&grant);
+                        self.reused = true;
+                    }
+                }
+                SharingOutput::Asked { key } if self.registered => {
+                    self.given.extend(self.owner.grant(key, OFFERED));
+                }
+                SharingOutput::Asked { key } => self.owner.deny(key, Denial::UnknownKey),
+                SharingOutput::Release { grant } => {
+                    assert!(
+                        self.given.remove(&grant) || mistake == Mistake::ReleaseAtRevocation,
+                        "a grant is released once"
+                    );
+                }
+                SharingOutput::Ended => {
+                    assert_eq!(self.given, BTreeSet::new(), "nothing stays after the end");
+                }
+                _ => {}
+            }
+        }
+        self.reused |= !self.registered && self.given.is_empty();
+        while let Some(output) = self.initiator.poll_output() {
+            match output {
+                SharingOutput::Send(frame) => self.to_owner.push_back(frame),
+                SharingOutput::Map { grant, .. } => {
+                    self.mapped.insert(grant);
+                    self.initiator.on_mapped(grant, true);
+                }
+                SharingOutput::Unmap { grant } => {
+                    assert!(self.mapped.remove(&grant), "a map goes once");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether memory is kept although every process that could touch it let it go.
+    fn is_stuck(&self) -> bool {
+        let is_quiet = self.to_owner.is_empty()
+            && (self.to_initiator.is_empty() || self.hung_up)
+            && (self.learnt.0 || !self.hung_up)
+            && (self.learnt.1 || self.alive);
+        let is_let_go = !self.alive || (!self.stopped && self.copy.is_none() && !self.hung_up);
+        let wants = !self.registered || self.owner_closed || self.initiator_closed;
+        is_quiet && is_let_go && wants && !self.given.is_empty()
+    }
+}
+
+/// Visits every world, and returns their number, and whether one of them is bad.
+fn explore(mistake: Mistake) -> (usize, bool) {
+    let mut seen = BTreeSet::from([World::new()]);
+    let mut open = vec![World::new()];
+    while let Some(world) = open.pop() {
+        if world.late || world.is_stuck() {
+            return (seen.len(), true);
+        }
+        for step in world.steps() {
+            let mut next = world.clone();
+            next.take(step, mistake);
+            if seen.insert(next.clone()) {
+                open.push(next);
+            }
+        }
+    }
+    (seen.len(), false)
+}
+
+/// Memory has another use only after the last write to it, in every order of the steps of both
+/// processes; and it has one once all that could write it let it go.
+#[test]
+fn memory_is_given_back_after_the_last_write() {
+    let (worlds, is_bad) = explore(Mistake::None);
+    assert!(!is_bad, "after {worlds} worlds");
+    assert!(worlds > 5_000, "{worlds} worlds are too few to mean anything");
+}
+
+/// Each mistake leads to a late write that the exploration finds.
+#[test]
+fn mistakes_around_the_machine_are_found() {
+    let mistakes = [
+        Mistake::ReleaseAtRevocation,
+        Mistake::EndBeforeLastPiece,
+        Mistake::HangUpIsDeath,
+        Mistake::StopIsDeath,
+    ];
+    for mistake in mistakes {
+        assert!(explore(mistake).1, "{mistake:?} is not found");
+    }
+}
+
+fn outputs(end: &mut Sharing) -> Vec<SharingOutput> {
+    core::iter::from_fn(|| end.poll_output()).collect()
+}
+
+fn wanted(address: u64, length: u64, direction: Direction) -> Wanted {
+    Wanted { key: KEY, address, length, direction }
+}
+
+fn mapped(offered: Offered) -> Sharing {
+    let mut end = Sharing::new();
+    assert_eq!(end.begin(&wanted(offered.address, 1, Direction::Read)), Begun::Asked);
+    end.handle_frame(Frame::Grant { key: KEY, grant: GrantId(1), offered });
+    end.on_mapped(GrantId(1), true);
+    outputs(&mut end);
+    end
+}
+
+/// A copy stays inside the region and its rights, at the edges of the address space too.
+#[test]
+fn copies_stay_within_the_grant() {
+    let address = u64::MAX - BYTES;
+    let offered = Offered { address, bytes: BYTES, readable: true, writable: false };
+    let mut end = mapped(offered);
+    let mut begin = |at, length, direction| end.begin(&wanted(at, length, direction));
+    let no = Begun::Unshared(Unshared::NotAllowed);
+    assert_eq!(
+        begin(address, BYTES, Direction::Read),
+        Begun::Copy { grant: GrantId(1), offset: 0 }
+    );
+    assert_eq!(begin(address, BYTES, Direction::Write), no);
+    assert_eq!(begin(address - 1, 1, Direction::Read), no);
+    assert_eq!(begin(address + 1, BYTES, Direction::Read), no);
+    assert_eq!(begin(address + 1, u64::MAX, Direction::Read), no);
+}
+
+/// A region is asked for once; slices that wait are called when the answer is there, and when it
+/// never comes.
+#[test]
+fn waiting_slices_are_called_once() {
+    let mut end = Sharing::new();
+    let one = wanted(OFFERED.address, 1, Direction::Write);
+    assert_eq!((end.begin(&one), end.begin(&one)), (Begun::Asked, Begun::Asked));
+    assert_eq!(outputs(&mut end), [SharingOutput::Send(Frame::Ask { key: KEY })]);
+    end.handle_frame(Frame::Deny { key: KEY, denial: Denial::NotSharable });
+    assert_eq!(outputs(&mut end), [SharingOutput::Answered { key: KEY }]);
+    assert_eq!(end.begin(&one), Begun::Unshared(Unshared::Denied(Denial::NotSharable)));
+    let mut end = Sharing::new();
+    end.begin(&one);
+    outputs(&mut end);
+    end.on_hung_up();
+    let ended = [SharingOutput::Answered { key: KEY }, SharingOutput::Ended];
+    assert_eq!(outputs(&mut end), ended);
+}
+
+/// At the limits neither table grows, and both sides learn of it.
+#[test]
+fn tables_have_their_limits() {
+    let mut end = Sharing::new();
+    for key in 0..GRANTS_MAX as u64 {
+        assert!(end.grant(key, OFFERED).is_some());
+    }
+    outputs(&mut end);
+    assert_eq!((end.grant(KEY, OFFERED), end.granted()), (None, GRANTS_MAX));
+    let denied = Frame::Deny { key: KEY, denial: Denial::Full };
+    assert_eq!(outputs(&mut end), [SharingOutput::Send(denied)]);
+    for key in 0..MAPS_MAX as u64 {
+        let one = Wanted { key, ..wanted(1, 1, Direction::Read) };
+        assert_eq!(end.begin(&one), Begun::Asked);
+    }
+    let past = Wanted { key: MAPS_MAX as u64, ..wanted(1, 1, Direction::Read) };
+    assert_eq!(end.begin(&past), Begun::Unshared(Unshared::Full));
+}
+
+/// A map that is made while its grant is taken back goes before the answer.
+#[test]
+fn map_that_comes_too_late_goes_at_once() {
+    let mut end = Sharing::new();
+    end.begin(&wanted(OFFERED.address, 1, Direction::Write));
+    end.handle_frame(Frame::Grant { key: KEY, grant: GrantId(1), offered: OFFERED });
+    end.handle_frame(Frame::Revoke { grant: GrantId(1) });
+    outputs(&mut end);
+    end.on_mapped(GrantId(1), true);
+    let expected = [
+        SharingOutput::Unmap { grant: GrantId(1) },
+        SharingOutput::Send(Frame::Revoked { grant: GrantId(1) }),
+        SharingOutput::Answered { key: KEY },
+    ];
+    assert_eq!(outputs(&mut end), expected);
+}
+
+/// A failed copy leaves doubt only while a thread may still copy, and an owner only while a peer
+/// may still write.
+#[test]
+fn doubt_ends_with_the_copy() {
+    assert_eq!(left_by(false, false), Remote::Untouched);
+    assert_eq!(left_by(true, false), Remote::Fenced);
+    assert_eq!(left_by(true, true), Remote::Indeterminate);
+    let mut owner = Sharing::new();
+    let read_only = owner.grant(1, Offered { writable: false, ..OFFERED }).unwrap();
+    let writable = owner.grant(2, OFFERED).unwrap();
+    assert_eq!(owner.owned_state(read_only), Remote::Untouched);
+    owner.revoke(2);
+    owner.on_hung_up();
+    assert_eq!(owner.owned_state(writable), Remote::Indeterminate);
+    assert!(owner.is_unproven() && !owner.has_ended());
+    owner.on_peer_dead();
+    assert_eq!(owner.owned_state(writable), Remote::Fenced);
+    assert!(!owner.is_unproven() && owner.has_ended());
+}
