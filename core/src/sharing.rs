@@ -306,8 +306,10 @@ impl Sharing {
             Some(Import::Mapping { .. }) => Begun::Unshared(Unshared::Revoked),
             Some(Import::Denied(denial)) => Begun::Unshared(Unshared::Denied(*denial)),
             Some(Import::Unmappable { .. }) => Begun::Unshared(Unshared::NotMapped),
-            None if self.imports.len() >= MAPS_MAX => Begun::Unshared(Unshared::Full),
             None => {
+                if self.imports.len() >= MAPS_MAX && !self.forget_denial() {
+                    return Begun::Unshared(Unshared::Full);
+                }
                 self.imports.insert(wanted.key, Import::Asked);
                 self.send(Frame::Ask { key: wanted.key });
                 Begun::Asked
@@ -497,11 +499,7 @@ impl Sharing {
         if !matches!(self.imports.get(&key), Some(Import::Asked)) {
             return;
         }
-        match denial {
-            // It may be asked again, for a region that is registered later.
-            Denial::UnknownKey => self.imports.remove(&key),
-            _ => self.imports.insert(key, Import::Denied(denial)),
-        };
+        self.imports.insert(key, Import::Denied(denial));
         self.outputs.push_back(SharingOutput::Answered { key });
     }
 
@@ -528,6 +526,13 @@ impl Sharing {
                 self.give_back(grant, false);
             }
         }
+    }
+
+    /// Makes room for a region in a full table: a key that was denied may be asked for again.
+    fn forget_denial(&mut self) -> bool {
+        let is_denied = |(_, import): &(&u64, &Import)| matches!(import, Import::Denied(_));
+        let denied = self.imports.iter().find(is_denied).map(|(key, _)| *key);
+        denied.is_some_and(|key| self.imports.remove(&key).is_some())
     }
 
     /// Gives a map back that was revoked, once no copy uses it.

@@ -345,6 +345,23 @@ fn waiting_slices_are_called_once() {
     assert_eq!(outputs(&mut end), ended);
 }
 
+/// A key is drawn once, so its denial is for good: what waits takes another path and asks no more. A
+/// denial leaves a full table first.
+#[test]
+fn denied_key_is_not_asked_for_again() {
+    let mut end = Sharing::new();
+    let one = wanted(OFFERED.address, 1, Direction::Write);
+    end.begin(&one);
+    end.handle_frame(Frame::Deny { key: KEY, denial: Denial::UnknownKey });
+    outputs(&mut end);
+    let denied = Begun::Unshared(Unshared::Denied(Denial::UnknownKey));
+    assert_eq!([end.begin(&one), end.begin(&one)], [denied; 2]);
+    for key in 1_000..1_000 + MAPS_MAX as u64 {
+        assert_eq!(end.begin(&Wanted { key, ..one }), Begun::Asked);
+    }
+    assert_eq!(end.begin(&one), Begun::Unshared(Unshared::Full), "it was forgotten");
+}
+
 /// At the limits neither table grows, and both sides learn of it.
 #[test]
 fn tables_have_their_limits() {
