@@ -10,6 +10,7 @@ mod recorded;
 mod refinement;
 mod replay;
 mod shipping;
+mod sharing;
 mod short;
 mod sweep;
 mod transcripts;
