@@ -7,9 +7,13 @@ mod events;
 mod oracle;
 mod process;
 mod setup;
+#[cfg(feature = "variants")]
+mod variants;
 mod world;
 
 pub use events::SharingEvent;
 pub use oracle::{SharingOracle, SharingViolation};
 pub use setup::{CopyPlan, RegionPlan, SharingBackend, SharingScenario, SharingSetup};
+#[cfg(feature = "variants")]
+pub use variants::{SHARING_VARIANTS, SharingEntry, SharingSource};
 pub use world::SharingWorld;
