@@ -23,6 +23,7 @@ pub mod scenario;
 mod scheduler;
 pub mod script;
 mod seen;
+pub mod sharing;
 pub mod sweep;
 pub mod timeline;
 mod transcript;

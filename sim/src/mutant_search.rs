@@ -4,9 +4,10 @@ use crate::batches::{TransferEntry, VARIANTS};
 use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::explorer::{Counterexample, Ending, Explorer};
-use crate::machine_world::{self, Searched, Violation};
+use crate::machine_world::{self, MachineWorld, Searched, Violation};
 use crate::play::Rules;
 use crate::policies::{POLICY_VARIANTS, PolicyEntry, PolicyMachines};
+use crate::sharing::{SHARING_VARIANTS, SharingEntry};
 use crate::sweep::Random;
 use crate::variants::{ALL, CANARY, Entry};
 use handfast_transport_sim::Oracle;
@@ -126,13 +127,17 @@ pub enum VariantSearch {
     Transfers(&'static TransferEntry),
     /// Of policies.
     Policy(&'static PolicyEntry),
+    /// Of same-host channels.
+    Sharing(&'static SharingEntry),
 }
 
 /// The searches for every variant, in the order of the registries.
 pub fn searches() -> Vec<VariantSearch> {
     let transfers = VARIANTS.iter().map(VariantSearch::Transfers);
     let policies = POLICY_VARIANTS.iter().map(VariantSearch::Policy);
-    ALL.iter().map(VariantSearch::Handshake).chain(transfers).chain(policies).collect()
+    let sharing = SHARING_VARIANTS.iter().map(VariantSearch::Sharing);
+    let handshake = ALL.iter().map(VariantSearch::Handshake);
+    handshake.chain(transfers).chain(policies).chain(sharing).collect()
 }
 
 impl VariantSearch {
@@ -142,6 +147,7 @@ impl VariantSearch {
             Self::Handshake(entry) => entry.id,
             Self::Transfers(entry) => entry.id,
             Self::Policy(entry) => entry.id,
+            Self::Sharing(entry) => entry.id,
         }
     }
 
@@ -151,6 +157,7 @@ impl VariantSearch {
             Self::Handshake(entry) => entry.name,
             Self::Transfers(entry) => entry.name,
             Self::Policy(entry) => entry.name,
+            Self::Sharing(entry) => entry.name,
         }
     }
 
@@ -163,6 +170,7 @@ impl VariantSearch {
             Self::Handshake(entry) => mutant_search(entry),
             Self::Transfers(entry) => search_transfers(entry),
             Self::Policy(entry) => search_policy(entry),
+            Self::Sharing(entry) => search_sharing(entry),
         }
     }
 }
@@ -270,19 +278,32 @@ fn first_seed(breaks: impl Fn(u64) -> bool) -> Result<u64, Escape> {
 }
 
 fn search_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
-    let (start, control) = (entry.start(), entry.control());
     let known = Known {
         id: entry.id,
         breaks: entry.breaks,
         oracle: format!("{:?}", entry.oracle),
         faults_max: entry.faults_max,
     };
+    search_world(known, &entry.start(), &entry.control())
+}
+
+fn search_sharing(entry: &SharingEntry) -> Result<Catch, Escape> {
+    let known = Known {
+        id: entry.id,
+        breaks: entry.breaks,
+        oracle: format!("{:?}", entry.oracle),
+        faults_max: entry.faults_max,
+    };
+    search_world(known, &entry.start(), &entry.control())
+}
+
+fn search_world<W: MachineWorld>(known: Known, start: &W, control: &W) -> Result<Catch, Escape> {
     search_machine(
         known,
-        (|states| machine_world::explore(&start, states), |seed| machine_world::play(&start, seed)),
+        (|states| machine_world::explore(start, states), |seed| machine_world::play(start, seed)),
         (
-            |states| machine_world::explore(&control, states),
-            |seed| machine_world::play(&control, seed),
+            |states| machine_world::explore(control, states),
+            |seed| machine_world::play(control, seed),
         ),
     )
 }

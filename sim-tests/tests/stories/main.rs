@@ -9,6 +9,7 @@ mod reconnect;
 mod recorded;
 mod refinement;
 mod replay;
+mod sharing;
 mod shipping;
 mod short;
 mod sweep;

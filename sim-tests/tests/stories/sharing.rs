@@ -1,0 +1,57 @@
+//! The shipping channels between processes of one host, explored and played at random.
+
+use crate::nightly;
+use handfast_core::sharing::Sharing;
+use handfast_sim::machine_world::{explore, play};
+use handfast_sim::sharing::{SharingScenario, SharingWorld};
+use sim_tests::assert_snapshot;
+
+const SEEDS: u64 = if cfg!(debug_assertions) { 400 } else { 4_000 };
+
+const STATES_MAX: usize = 3_000_000;
+
+/// Faults of a scenario on every change. At night there is one more.
+fn faults_max(scenario: SharingScenario) -> u32 {
+    if scenario == SharingScenario::Shared { 1 } else { 2 }
+}
+
+/// The others have too many worlds: random schedules play them.
+fn is_explored(scenario: &SharingScenario) -> bool {
+    !matches!(scenario, SharingScenario::Reopened | SharingScenario::Hostile)
+}
+
+fn figures(scenario: SharingScenario, faults: u32) -> String {
+    let start = SharingWorld::new(scenario.setup(Sharing::new(), faults));
+    let searched = explore(&start, STATES_MAX);
+    if let Some(found) = searched.finding {
+        panic!("{scenario:?} with {faults} faults\n{}", found.transcript);
+    }
+    assert!(!searched.cut_short, "{scenario:?}: the bound on states was reached");
+    let (states, transitions) = (searched.states, searched.transitions);
+    let (depth, rests) = (searched.depth, searched.rests);
+    format!("{scenario:?}, {faults}: {states}, {transitions}, {depth}, {rests}\n")
+}
+
+/// No oracle breaks in any world of processes that copy, are stopped, die and lose their connections.
+#[test]
+fn memory_is_given_back_when_no_process_reaches_it() {
+    let mut kept = String::from("scenario, faults: worlds, events tried, depth, rests\n");
+    for scenario in SharingScenario::ALL.into_iter().filter(is_explored) {
+        let last = faults_max(scenario);
+        kept.extend((0..=last).map(|faults| figures(scenario, faults)));
+        if nightly() {
+            print!("{}", figures(scenario, last + 1));
+        }
+    }
+    assert_snapshot("sharing", &kept);
+}
+
+#[test]
+fn seeds_with_more_faults_break_no_sharing() {
+    for seed in 0..SEEDS {
+        for scenario in SharingScenario::ALL {
+            let start = SharingWorld::new(scenario.setup(Sharing::new(), 6));
+            assert_eq!(play(&start, seed), None, "{scenario:?}, seed {seed}");
+        }
+    }
+}

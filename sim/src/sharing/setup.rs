@@ -1,0 +1,194 @@
+//! The processes of a world, their memory and the copies that they begin.
+
+use handfast_core::sharing::{Denial, Frame, GrantId, Offered, Sharing};
+use handfast_core::transfer::Direction;
+
+/// Bytes of a region. A copy moves one at a time, so that a process can stop between two.
+pub(super) const REGION_BYTES: u64 = 2;
+
+/// Memory of a process that its peers may reach.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionPlan {
+    /// The process that it belongs to.
+    pub owner: usize,
+    /// Peers may write it, and not only read it.
+    pub is_writable: bool,
+    /// It has no descriptor: peers copy by the calls for the memory of another process.
+    pub is_foreign: bool,
+    /// Its owner may drop it.
+    pub may_drop: bool,
+}
+
+/// A copy that a process begins.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyPlan {
+    /// The process that copies.
+    pub by: usize,
+    /// The channel to the owner, if there is more than one.
+    pub lane: usize,
+    /// The region of another process.
+    pub region: usize,
+    /// The direction.
+    pub direction: Direction,
+    /// The application may give it up.
+    pub may_cancel: bool,
+    /// It goes past the end of the region.
+    pub is_beyond: bool,
+}
+
+/// The caller of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharingBackend {
+    /// It keeps the contract of the machine.
+    Shipping,
+    /// It takes the end of a connection for the death of its peer.
+    HangUpIsDeath,
+    /// It ends a copy in the machine when the application gives it up, while its thread copies on.
+    EndedWhileCopying,
+    /// It looks a region up, and grants it in a later step, dropped or not.
+    LookUpApart,
+}
+
+/// A world before its first event.
+#[derive(Clone, Debug)]
+pub struct SharingSetup {
+    /// The machine of every end of a channel.
+    pub machine: Sharing,
+    /// Processes.
+    pub processes: usize,
+    /// Regions.
+    pub regions: Vec<RegionPlan>,
+    /// Copies.
+    pub copies: Vec<CopyPlan>,
+    /// Processes that may close a channel.
+    pub closers: Vec<usize>,
+    /// A process that may send any message, at a fault each.
+    pub hostile: Option<usize>,
+    /// The caller of the machines.
+    pub backend: SharingBackend,
+    /// Most faults.
+    pub faults_max: u32,
+}
+
+/// Worlds of same-host channels by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharingScenario {
+    /// A region is dropped while its peer writes and reads it.
+    Dropped,
+    /// Two processes write to each other, and one closes the channel.
+    Closed,
+    /// Two peers write into one region, which is dropped.
+    Shared,
+    /// A region for reads only, a write to it, and a read past its end.
+    ReadOnly,
+    /// A write that the application gives up, and a region that is dropped.
+    GivenUp,
+    /// Memory without a descriptor, which is dropped during a write and a read.
+    Foreign,
+    /// Two channels between two processes, either of which is closed, and a region that is dropped.
+    Reopened,
+    /// A region that two peers write, one of which sends any message and owns another region.
+    Hostile,
+}
+
+impl SharingScenario {
+    /// Every scenario.
+    pub const ALL: [Self; 8] = [
+        Self::Dropped,
+        Self::Closed,
+        Self::Shared,
+        Self::ReadOnly,
+        Self::GivenUp,
+        Self::Foreign,
+        Self::Reopened,
+        Self::Hostile,
+    ];
+
+    /// The world of a scenario.
+    pub fn setup(self, machine: Sharing, faults_max: u32) -> SharingSetup {
+        let region = RegionPlan { owner: 0, is_writable: true, is_foreign: false, may_drop: true };
+        let write = CopyPlan {
+            by: 1,
+            lane: 0,
+            region: 0,
+            direction: Direction::Write,
+            may_cancel: false,
+            is_beyond: false,
+        };
+        let read = CopyPlan { direction: Direction::Read, ..write };
+        let (regions, copies) = match self {
+            Self::Dropped => (vec![region], vec![write, read]),
+            Self::Closed => {
+                let other = RegionPlan { owner: 1, may_drop: false, ..region };
+                let back = CopyPlan { by: 0, region: 1, ..write };
+                (vec![RegionPlan { may_drop: false, ..region }, other], vec![write, back])
+            }
+            Self::Shared => (vec![region], vec![write, CopyPlan { by: 2, ..write }]),
+            Self::ReadOnly => {
+                let beyond = CopyPlan { is_beyond: true, ..read };
+                let region = RegionPlan { is_writable: false, ..region };
+                (vec![region], vec![read, write, beyond])
+            }
+            Self::GivenUp => (vec![region], vec![CopyPlan { may_cancel: true, ..write }, write]),
+            Self::Foreign => (vec![RegionPlan { is_foreign: true, ..region }], vec![write, read]),
+            Self::Reopened => (vec![region], vec![write, CopyPlan { lane: 1, ..write }]),
+            Self::Hostile => {
+                let other = RegionPlan { owner: 1, may_drop: false, ..region };
+                let honest = CopyPlan { by: 2, ..write };
+                (vec![region, other], vec![write, honest, CopyPlan { by: 0, region: 1, ..read }])
+            }
+        };
+        let processes = if matches!(self, Self::Shared | Self::Hostile) { 3 } else { 2 };
+        let closers = match self {
+            Self::Closed => vec![0, 1],
+            Self::Reopened => vec![1],
+            _ => Vec::new(),
+        };
+        let hostile = (self == Self::Hostile).then_some(1);
+        let backend = SharingBackend::Shipping;
+        SharingSetup { machine, processes, regions, copies, closers, hostile, backend, faults_max }
+    }
+}
+
+impl SharingSetup {
+    /// A region as its owner offers it.
+    pub(super) fn offered(&self, region: usize) -> Offered {
+        let writable = self.regions[region].is_writable;
+        let address = address(region);
+        Offered { address, bytes: REGION_BYTES, readable: true, writable }
+    }
+
+    /// Whether a copy is within the region and its rights.
+    pub(super) fn is_allowed(&self, copy: &CopyPlan) -> bool {
+        let is_writable = self.regions[copy.region].is_writable;
+        !copy.is_beyond && (copy.direction == Direction::Read || is_writable)
+    }
+}
+
+/// Messages that a hostile process sends whenever it likes: about grants that exist or not, answers to
+/// nothing, and a region larger than its memory.
+pub(super) fn forged() -> [Frame; 9] {
+    let offered =
+        Offered { address: address(1), bytes: 2 * REGION_BYTES, readable: true, writable: true };
+    [
+        Frame::Ask { key: key(0) },
+        Frame::Ask { key: key(9) },
+        Frame::Grant { key: key(1), grant: GrantId(9), offered },
+        Frame::Deny { key: key(1), denial: Denial::NotSharable },
+        Frame::Revoke { grant: GrantId(1) },
+        Frame::Revoked { grant: GrantId(1) },
+        Frame::Revoked { grant: GrantId(2) },
+        Frame::Close,
+        Frame::Closed,
+    ]
+}
+
+/// The first byte of a region in the addresses of its owner.
+pub(super) fn address(region: usize) -> u64 {
+    0x1000 * (region as u64 + 1)
+}
+
+/// The key of a region, and the region of a key.
+pub(super) fn key(region: usize) -> u64 {
+    region as u64 + 100
+}
