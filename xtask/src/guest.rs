@@ -11,6 +11,7 @@ pub(crate) use packages::{Packages, files_of};
 use crate::features::Features;
 use crate::fleet;
 use crate::project::Project;
+use crate::python;
 use crate::report::{Outcome, Step, as_skipped, skipped};
 use crate::stages::{NIGHTLY, binary, build, judged};
 use crate::verbs::HEADERS;
@@ -58,6 +59,9 @@ const FLEET: &str = "mooncake_rdma::";
 const ONE_HOST_SECONDS_MAX: &str = "1800";
 /// Time limit of all of them in sequence.
 const FLEET_SECONDS_MAX: &str = "3600";
+/// Fifty rounds of each of six kinds, and their time limit.
+const CONTRACT_ROUNDS: &str = "300";
+const CONTRACT_SECONDS_MAX: &str = "3600";
 /// Makes the numbers of the two NICs differ; built by the stage, then used by every guest.
 const EXAMPLE: &str = "numbers_apart";
 /// Moves bytes between two hosts.
@@ -189,6 +193,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             Tests { words: &["reborn::"], ..TWO_PROGRAMS }.run(project, deadline)
         }));
         steps.push(Step::new("fleet-over-rdma", |deadline| fleet(project, deadline)));
+        steps.push(Step::new("python-contract-rdma", |deadline| contract(project, deadline)));
     }
     steps
 }
@@ -258,6 +263,19 @@ fn fleet(project: &Project, deadline: Instant) -> Outcome {
         ..PROGRAM
     };
     fleet::unless_skipped(&tests.output(project, deadline)?)
+}
+
+/// Plays the rounds of `contract.py` between the two NICs, fifty of each kind of failure.
+fn contract(project: &Project, deadline: Instant) -> Outcome {
+    check(project)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.current_dir(project.root().join(python::TESTS));
+    command
+        .args(["guest", "--limit", CONTRACT_SECONDS_MAX, "--"])
+        .arg(python::interpreter(project)?);
+    command.args(["-B", "contract.py", "--devices", "rxe0,rxe1", "--workers", "1"]);
+    command.args(["--rounds", CONTRACT_ROUNDS]);
+    python::rounds_of(&project.run(command, "guest-python-contract", deadline)?)
 }
 
 /// Scenarios played on the simulated fabric, compared with a kernel's soft-RoCE.

@@ -20,7 +20,7 @@ const HOST: &str = "x86_64-unknown-linux-gnu";
 /// The builder of the wheel.
 const MATURIN: &[&str] = &["maturin==1.16.0"];
 /// Packages of the tests, and the checker of types and stubs.
-const TESTS: &[&str] = &["numpy>=1.26,<3", "mypy==2.4.1"];
+const OF_TESTS: &[&str] = &["numpy>=1.26,<3", "mypy==2.4.1"];
 /// Callers of the interface of `mooncake.engine`, without what they need on a GPU.
 const CALLERS: &[&str] =
     &["lmcache==0.5.6", "sglang==0.5.23", "vllm==0.33.0", "checkpoint-engine==0.4.2"];
@@ -70,6 +70,8 @@ const PROGRAM: &str = "HANDFAST_PROGRAM";
 const ROUNDS: &str = "10000";
 /// The drivers of the scripted devices of those rounds.
 const PROFILES: [&str; 2] = ["rxe", "mlx5"];
+/// Folder of the tests.
+pub(crate) const TESTS: &str = "bindings/python/tests";
 /// The extension module in the wheel.
 const MODULE: &str = "handfast/_handfast.abi3.so";
 
@@ -90,7 +92,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             if nightly && bytes > WHEEL_BYTES_MAX {
                 bail!("the wheel has {bytes} bytes, more than {WHEEL_BYTES_MAX}");
             }
-            let fresh = environment(project, "use", TESTS, deadline)?;
+            let fresh = environment(project, "use", OF_TESTS, deadline)?;
             let mut install = pip(&fresh);
             install.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
             project.run(install, "python-install", deadline)?;
@@ -200,9 +202,13 @@ fn callers(project: &Project) -> Outcome {
 /// Plays the rounds of `contract.py`.
 fn contract(project: &Project, log: &str, arguments: &[&str], deadline: Instant) -> Outcome {
     let mut rounds = Command::new(interpreter(project)?);
-    rounds.current_dir(project.root().join("bindings/python/tests"));
+    rounds.current_dir(project.root().join(TESTS));
     rounds.args(["-B", "contract.py", "--rounds", ROUNDS]).args(arguments);
-    let output = project.run(rounds, &format!("python-contract-{log}"), deadline)?;
+    rounds_of(&project.run(rounds, &format!("python-contract-{log}"), deadline)?)
+}
+
+/// Returns the line of `contract.py` that counts the rounds.
+pub(crate) fn rounds_of(output: &str) -> Outcome {
     let first = output.lines().find(|line| line.contains(" rounds in "));
     Ok(first.context("no round was played")?.to_owned())
 }
@@ -212,7 +218,7 @@ fn folder(project: &Project, name: &str) -> PathBuf {
 }
 
 /// Returns the interpreter that has the package.
-fn interpreter(project: &Project) -> Result<PathBuf> {
+pub(crate) fn interpreter(project: &Project) -> Result<PathBuf> {
     let python = folder(project, "use").join("bin/python");
     match python.exists() {
         true => Ok(python),
@@ -344,7 +350,7 @@ fn unittest(
     arguments: &[&str],
     deadline: Instant,
 ) -> Outcome {
-    python.current_dir(project.root().join("bindings/python/tests"));
+    python.current_dir(project.root().join(TESTS));
     python.args(["-B", "-m", "unittest", "discover", "-v"]).args(arguments);
     let output = project.run(python, &format!("python-{log}"), deadline)?;
     count_of(&output)

@@ -4,6 +4,7 @@
 use crate::strided::{Layout, Strided};
 use handfast_compat::REQUESTS_MAX;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyCapsuleMethods, PyInt, PyList, PyMemoryView, PyTuple};
@@ -68,6 +69,9 @@ pub(crate) fn read_lengths(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<N
 
 /// Reads a list of numbers.
 pub(crate) fn read_each(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    if let Some(read) = read_plain(name, numbers)? {
+        return Ok(read);
+    }
     // A missing attribute is an exception, which costs more than a short list.
     let is_plain = numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>();
     if !is_plain && let Some(read) = read_whole(name, numbers)? {
@@ -80,6 +84,43 @@ pub(crate) fn read_each(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<
         read.push(one(&format_args!("{name}[{place}]"), &number?)?);
     }
     Ok(read)
+}
+
+/// Reads a list or a tuple, of which a call can have a hundred thousand integers; `None` for anything
+/// else, their subclasses included.
+fn read_plain(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64>>> {
+    let py = numbers.py();
+    let element: unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject =
+        if numbers.is_exact_instance_of::<PyList>() {
+            ffi::PyList_GetItem
+        } else if numbers.is_exact_instance_of::<PyTuple>() {
+            ffi::PyTuple_GetItem
+        } else {
+            return Ok(None);
+        };
+    let count = numbers.len()?;
+    check_count(name, count)?;
+    let mut read = Vec::with_capacity(count);
+    for place in 0..count {
+        // SAFETY: the object is of the function's type. The result is null with an exception set, or
+        // an element that the object keeps alive until Python code runs, which none does below
+        // before the element is read or counted.
+        let borrowed = unsafe { element(numbers.as_ptr(), place as ffi::Py_ssize_t) };
+        if borrowed.is_null() {
+            drop(PyErr::fetch(py));
+            return Err(PyValueError::new_err(format!("{name} became shorter while it was read")));
+        }
+        // SAFETY: the element is alive, as above. An object that is no `int` is an exception.
+        let mut number = unsafe { ffi::PyLong_AsUnsignedLongLong(borrowed) };
+        if number == u64::MAX {
+            // SAFETY: the element is alive, as above; from here on it is counted.
+            let counted = unsafe { Bound::from_borrowed_ptr(py, borrowed) };
+            drop(PyErr::take(py));
+            number = one(&format_args!("{name}[{place}]"), &counted)?;
+        }
+        read.push(number);
+    }
+    Ok(Some(read))
 }
 
 /// Reads an array of one dimension of 64-bit integers; `None` for anything else.

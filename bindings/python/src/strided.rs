@@ -1,7 +1,7 @@
 //! The class `Strided`.
 
 use crate::numbers::check_count;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Maximum dimensions of a layout.
@@ -81,27 +81,27 @@ impl Strided {
     }
 }
 
-/// An integer for one dimension, or a sequence for several.
-#[derive(FromPyObject)]
-enum Dimensions<T> {
-    One(T),
-    Several(Vec<T>),
-}
-
-impl<T> Dimensions<T> {
-    fn into_vec(self) -> Vec<T> {
-        match self {
-            Self::One(one) => vec![one],
-            Self::Several(several) => several,
-        }
+/// Reads an integer for one dimension, or a sequence for several.
+fn dimensions<'a, 'py, T>(name: &str, given: &'a Bound<'py, PyAny>) -> PyResult<Vec<T>>
+where
+    T: FromPyObject<'a, 'py>,
+    Vec<T>: FromPyObject<'a, 'py>,
+{
+    if let Ok(one) = given.extract() {
+        return Ok(vec![one]);
     }
+    given.extract().map_err(|_| {
+        let text = format!("{name} is neither an integer nor a sequence of integers: {given:?}");
+        PyTypeError::new_err(text)
+    })
 }
 
 #[pymethods]
 impl Strided {
     #[new]
-    fn new(address: u64, shape: Dimensions<usize>, strides: Dimensions<i64>) -> PyResult<Self> {
-        let (shape, strides) = (shape.into_vec(), strides.into_vec());
+    fn new(address: u64, shape: &Bound<'_, PyAny>, strides: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let shape: Vec<usize> = dimensions("shape", shape)?;
+        let strides: Vec<i64> = dimensions("strides", strides)?;
         if shape.len() != strides.len() {
             let text = format!("{} dimensions have {} strides", shape.len(), strides.len());
             return Err(PyValueError::new_err(text));

@@ -10,10 +10,13 @@ looks at it while they are stopped or dead.
     python contract.py --rounds 200
     python contract.py --rounds 10000 --workers 4
     python contract.py --fabric target/debug/handfast --profile mlx5 --rounds 400
+    python contract.py --devices rxe0,rxe1 --rounds 300
     python contract.py --engine mooncake.engine --rounds 24
 
 Each worker has a network of its own, which needs `unshare -rn`; without it no peer is cut off. With
-`--fabric` it has scripted RDMA devices too. The exit code is 1 if a check failed.
+`--fabric` it has scripted RDMA devices too. `--devices` are two of the kernel, of this program and of its
+peers, which are cut off by rules of routing: that needs root. Every kind of failure has as many rounds then.
+The exit code is 1 if a check failed.
 """
 
 import argparse
@@ -56,11 +59,11 @@ PR_SET_PDEATHSIG = 1
 class Native:
     """The interface of `handfast`."""
 
-    def __init__(self, host, transport, _):
+    def __init__(self, host, transport, _, devices):
         import handfast
 
         self.module = handfast
-        self.engine = handfast.Engine(host, transport=transport)
+        self.engine = handfast.Engine(host, transport=transport, devices=devices)
         self.name = self.engine.address
 
     def register(self, address, nbytes):
@@ -104,9 +107,9 @@ class Native:
 class Mooncake:
     """The interface of `mooncake.engine`, of Mooncake's package or of handfast's."""
 
-    def __init__(self, host, transport, module):
+    def __init__(self, host, transport, module, devices):
         self.engine = importlib.import_module(module).TransferEngine()
-        assert self.engine.initialize(host, "P2PHANDSHAKE", transport, "") == 0
+        assert self.engine.initialize(host, "P2PHANDSHAKE", transport, devices) == 0
         self.name = f"{host}:{self.engine.get_rpc_port()}"
 
     def register(self, address, nbytes):
@@ -133,9 +136,11 @@ def cut_up(nbytes, pieces=8):
     return [(first, end - first) for first, end in zip(firsts, ends) if end > first]
 
 
-def open_engine(options, host):
+def open_engine(options, host, is_peer):
     native = options.engine == "handfast"
-    return (Native if native else Mooncake)(host, options.transport, options.engine)
+    # One for each side, so that there is a network between them; all where none are named.
+    device = options.devices.split(",")[is_peer] if options.devices else ""
+    return (Native if native else Mooncake)(host, options.transport, options.engine, device)
 
 
 def end_with_parent():
@@ -165,7 +170,7 @@ class Zygote:
             if os.fork() == 0:
                 end_with_parent()
                 region = regions[int(place)]
-                engine = open_engine(options, host)
+                engine = open_engine(options, host, True)
                 engine.register(region.ctypes.data, REGION)
                 told = f"{os.getpid()} {engine.name} {region.ctypes.data}\n"
                 os.write(answered, told.encode())
@@ -208,9 +213,9 @@ class Peer:
         self.start()
 
 
-def rules(verb):
+def rules(verb, network):
     """Cut this program off from its peers, or mend that."""
-    lines = [f"rule {verb} pref 10 {side} 127.0.0.0/8 blackhole" for side in ("to", "from")]
+    lines = [f"rule {verb} pref 5 {side} {network} blackhole" for side in ("to", "from")]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
 
 
@@ -242,10 +247,12 @@ class Worker:
         regions = [self.map() for _ in range(PEERS)]
         self.zygote = Zygote(options, regions)
         self.local = self.map()
-        self.fabric = Fabric() if options.transport == "rdma" else None
+        self.fabric = Fabric() if options.transport == "rdma" and not options.devices else None
+        # Of the bytes: that of the control channel stays with the kernel's devices.
+        self.network = "10.0.0.0/8" if options.devices else "127.0.0.0/8"
         self.open()
         self.peers = [Peer(self.zygote, place, region) for place, region in enumerate(regions)]
-        self.kinds = options.kinds.split(",")
+        self.kinds, self.next_kinds = options.kinds.split(","), []
         self.count = collections.Counter()
         self.states = collections.Counter()
         self.violations = []
@@ -260,7 +267,7 @@ class Worker:
         return numpy.frombuffer(mmap.mmap(-1, REGION), numpy.uint8)
 
     def open(self):
-        self.engine = open_engine(self.options, "127.0.0.1")
+        self.engine = open_engine(self.options, "127.0.0.1", False)
         self.engine.register(self.local.ctypes.data, REGION)
 
     def fresh(self):
@@ -288,7 +295,7 @@ class Worker:
             elif kind == "cut" and self.fabric:
                 self.fabric.paths("cut")
             elif kind == "cut":
-                rules("add")
+                rules("add", self.network)
             elif kind == "completions":
                 self.fabric.completions("hold")
             elif kind == "close":
@@ -310,15 +317,23 @@ class Worker:
         elif kind == "cut" and self.fabric:
             self.fabric.paths("mend")
         elif kind == "cut":
-            rules("del")
+            rules("del", self.network)
         elif kind == "completions":
             self.fabric.completions("release")
         elif kind == "close":
             self.open()
 
+    def next_kind(self):
+        if not self.options.devices:
+            return self.random.choice(self.kinds)
+        # Equally often, for these rounds are few.
+        if not self.next_kinds:
+            self.next_kinds = self.random.sample(self.kinds, len(self.kinds))
+        return self.next_kinds.pop()
+
     def round(self, number):
         chance = self.random
-        kind, way = chance.choice(self.kinds), chance.choice(["write", "read"])
+        kind, way = self.next_kind(), chance.choice(["write", "read"])
         peer = chance.choice(self.peers)
         nbytes = min(REGION - TAIL, int(2 ** chance.uniform(10, 22)))
         delay = chance.choice([0, 0, chance.uniform(0, 0.001), chance.uniform(0, 0.02)])
@@ -439,6 +454,7 @@ def command(options, number, rounds, is_alone):
     words = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--worker"]
     words += ["--engine", options.engine, "--kinds", options.kinds, "--rounds", str(rounds)]
     words += ["--seed", str(options.seed + number), "--transport", options.transport]
+    words += ["--devices", options.devices] if options.devices else []
     if options.fabric:
         run = [options.fabric, "fabric", "run", "--profile", options.profile]
         run += ["--library", options.library] if options.library else []
@@ -472,14 +488,15 @@ def results(options, is_alone):
 
 
 def main(options):
-    is_alone = has_network()
+    is_alone = not options.devices and has_network()
+    can_cut = is_alone or options.devices
     if not options.kinds:
         kinds = KINDS if options.engine == "handfast" else KINDS[:3]
         kinds = DEVICE_KINDS if options.fabric else kinds
-        options.kinds = ",".join(kind for kind in kinds if is_alone or kind != "cut")
-    if not is_alone:
+        options.kinds = ",".join(kind for kind in kinds if can_cut or kind != "cut")
+    if not can_cut:
         print("skipped: no peer is cut off, which needs a network of its own (unshare -rn)")
-    if options.fabric:
+    if options.fabric or options.devices:
         options.transport = "rdma"
     began = time.monotonic()
     rounds, ends, late, violations = collections.Counter(), collections.Counter(), {}, []
@@ -513,6 +530,7 @@ if __name__ == "__main__":
     parser.add_argument("--fabric")
     parser.add_argument("--profile", default="rxe")
     parser.add_argument("--library")
+    parser.add_argument("--devices", default="")
     parser.add_argument("--worker", action="store_true")
     chosen = parser.parse_args()
     sys.exit(Worker(chosen).run() if chosen.worker else main(chosen))

@@ -70,6 +70,44 @@ class Pieces(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, r"lengths\[2\] is negative"):
             self.peer.write_many([self.of] * 3, [self.to] * 3, wrong)
 
+    def test_lists_that_change_while_they_are_read_are_refused(self):
+        class Clearing:
+            def __init__(self, numbers):
+                self.numbers = numbers
+
+            def __index__(self):
+                self.numbers.clear()
+                return 0
+
+        numbers = []
+        numbers += [Clearing(numbers), self.of]
+        with self.assertRaisesRegex(ValueError, "buffers became shorter"):
+            self.peer.write_many(numbers, [self.to] * 2, 4)
+
+    def test_lists_and_tuples_have_every_kind_of_integer(self):
+        class Own(int):
+            pass
+
+        class Index:
+            def __init__(self, number):
+                self.number = number
+
+            def __index__(self):
+                return self.number
+
+        kinds = [int, Own, Index, numpy.uint64, numpy.int64]
+        offsets = [place * 64 for place in range(len(kinds))]
+        for sequence in (list, tuple):
+            here = sequence(kind(self.of + offset) for kind, offset in zip(kinds, offsets))
+            there = sequence(kind(self.to + offset) for kind, offset in zip(kinds, offsets))
+            self.peer.write_many(here, there, sequence([True, 1, 1, 1, 1]))
+            self.check(offsets, offsets, 1)
+        for wrong in (2**64, -1, 1.0, None, "1"):
+            with self.assertRaisesRegex(TypeError, r"lengths\[1\] is not an integer"):
+                self.peer.write_many([self.of] * 2, [self.to] * 2, [1, wrong])
+        with self.assertRaises(handfast.NotServed):
+            self.peer.write_many([self.of], [2**64 - 1], [1])
+
     def test_layouts_are_those_of_numpy(self):
         """A tensor of layers, blocks and heads, of which every second head is sent in other orders."""
         shape, strides = (5, 7, 3), (MIB // 2, 65536, 8192)
@@ -131,6 +169,8 @@ class Pieces(unittest.TestCase):
         for wrong in ((-1, 1, 1), (0, -1, 1), (0, "a", 1), (0, 1, 2**63)):
             with self.assertRaises((TypeError, OverflowError)):
                 handfast.Strided(*wrong)
+        with self.assertRaisesRegex(TypeError, "strides is neither an integer nor a sequence"):
+            handfast.Strided(0, (1, 2), (1.5, 1))
         with self.assertRaisesRegex(ValueError, "different lengths: 3 buffers, 4 addresses"):
             locals, remotes = handfast.Strided(self.of, 3, 8), handfast.Strided(self.to, 4, 8)
             self.peer.write_many(locals, remotes, 8)
