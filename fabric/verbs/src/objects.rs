@@ -3,6 +3,8 @@
 #![allow(unsafe_code)]
 
 use crate::{abi, instant};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 
 /// A device of the list.
@@ -53,11 +55,21 @@ pub(crate) fn give<Object>(object: Object) -> *mut Object {
     Box::into_raw(Box::new(object))
 }
 
+/// Objects that a device did not destroy. Their program has dropped them, so that a search for leaks finds
+/// them here alone.
+static UNDESTROYED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+/// Remembers an object that a device did not destroy.
+pub(crate) fn keep<Object>(object: *mut Object) {
+    UNDESTROYED.lock().insert(object.expose_provenance());
+}
+
 /// Frees an object.
 ///
 /// # Safety
 /// It came from [`give`], and nothing uses it any more.
 pub(crate) unsafe fn free<Object>(object: *mut Object) {
+    UNDESTROYED.lock().remove(&object.addr());
     // SAFETY: by the function's own condition.
     drop(unsafe { Box::from_raw(object) });
 }

@@ -5,7 +5,7 @@ use super::{context_id, failed, null, unsupported};
 use crate::abi::{Pd, Qp, QpAttr, QpCap, QpInitAttr, RELIABLE_CONNECTED};
 use crate::convert::{KNOWN_ATTRIBUTES, mtu_number, pair_attributes};
 use crate::link::{call, done};
-use crate::objects::{PairObject, free, give, zeroed};
+use crate::objects::{PairObject, free, give, keep, zeroed};
 use handfast_fabric::protocol::{Answer, Request, access_flag, mask};
 use libc::c_int;
 
@@ -149,6 +149,7 @@ unsafe extern "C" fn ibv_destroy_qp(pair: *mut Qp) -> c_int {
     // SAFETY: by the rules of the interface.
     let code = done(Request::DestroyPair { pair: unsafe { pair_id(pair) } });
     if code != 0 {
+        keep(pair);
         return failed(code);
     }
     // SAFETY: it came from the matching call, and this ends it by the rules of the interface.
