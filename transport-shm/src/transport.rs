@@ -351,6 +351,10 @@ impl DataPath for ShmTransport {
         self.shared().inner.busy_poll(lane, is_done);
     }
 
+    fn poll_in_place(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        self.shared().inner.poll_in_place(lane, is_done);
+    }
+
     fn request_poll(&self, lane: Lifecycle) {
         if !self.is_shared(lane) {
             self.shared().inner.request_poll(lane);

@@ -42,7 +42,8 @@ impl Drop for Looking<'_> {
 }
 
 impl Look {
-    /// Reads available bytes, polling first if that pays; other tasks run meanwhile. Cancel-safe.
+    /// Reads available bytes, polling first if that pays; other tasks run after
+    /// each `LOOKS_IN_PLACE` polls. Cancel-safe.
     pub async fn read<S: Stream>(&self, stream: &mut S, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(mut looking) = self.begin() {
             for look in 1..=LOOKS_MAX {

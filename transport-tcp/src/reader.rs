@@ -85,6 +85,11 @@ const BUSY_MAX: u32 = 32;
 /// Maximum polls of such a thread, empty or not, so that other futures on the same thread
 /// make progress.
 const ATTENDED_TURNS_MAX: u32 = 4096;
+/// Maximum consecutive empty polls on the thread of a task, some 50 µs: timers and other tasks of the
+/// thread wait meanwhile.
+const IN_PLACE_LOOKS_MAX: u32 = 256;
+/// Maximum polls of such a task, empty or not: at most 12 turns with bytes.
+const IN_PLACE_TURNS_MAX: u32 = 384;
 /// Number of polls that a turn with bytes counts for, as it takes 5 to 50 microseconds.
 const ATTENDED_TURN_LOOKS: u32 = 32;
 /// Maximum consecutive sleeps of a reader without polling after repeated empty polls.
@@ -92,6 +97,26 @@ const REST_MAX: u32 = 64;
 /// The same maximum for waiting threads. Each occupies a whole thread, on which the other end may
 /// depend.
 const ATTENDED_REST_MAX: u32 = 128;
+
+/// Bounds of polling for a waiter.
+#[derive(Clone, Copy)]
+pub(crate) struct PollBounds {
+    /// Consecutive empty polls.
+    looks_max: u32,
+    /// Polls in all.
+    turns_max: u32,
+    /// Consecutive times that another thread receives.
+    busy_max: u32,
+}
+
+impl PollBounds {
+    /// Of a thread that would park.
+    pub(crate) const THREAD: Self =
+        Self { looks_max: ATTENDED_LOOKS_MAX, turns_max: ATTENDED_TURNS_MAX, busy_max: BUSY_MAX };
+    /// Of a task, whose thread never yields to another one.
+    pub(crate) const IN_PLACE: Self =
+        Self { looks_max: IN_PLACE_LOOKS_MAX, turns_max: IN_PLACE_TURNS_MAX, busy_max: 0 };
+}
 
 /// The receiving task.
 pub(crate) struct Receiver<R> {
@@ -137,12 +162,18 @@ impl<R: StreamReader> Receiver<R> {
                 // Bytes may keep arriving without an await.
                 Progress::Moved => tokio::task::consume_budget().await,
                 Progress::Drained => {
-                    if self.lane.expects_more(&turn)
+                    if self.direct.is_some()
+                        && self.lane.expects_more(&turn)
                         && self.budget.is_due()
-                        && let Err(end) = self.spin(false, turn.must_yield).await
                     {
-                        return end;
+                        if let Err(end) = self.spin(false, turn.must_yield).await {
+                            return end;
+                        }
+                    } else if turn.must_yield {
+                        tokio::task::yield_now().await;
                     }
+                    // A peer that always sends a little leaves no other await.
+                    tokio::task::consume_budget().await;
                 }
                 Progress::Nothing => {
                     if let Err(end) = self.sleep().await {
@@ -258,14 +289,26 @@ type Fill<'a> = &'a mut dyn FnMut(Option<&Span>, &mut [u8]) -> io::Result<usize>
 
 impl Lane {
     /// Receives until `is_done`, for a bounded time.
-    pub(crate) fn busy_poll(self: &Arc<Self>, is_done: &mut dyn FnMut() -> bool) {
+    pub(crate) fn busy_poll(
+        self: &Arc<Self>,
+        bounds: PollBounds,
+        is_done: &mut dyn FnMut() -> bool,
+    ) {
         if !self.budget.is_due() {
             return;
         }
         let Some(_live) = self.enter() else { return };
-        let Some(direct) = self.incoming.lock().direct.clone() else { return };
+        // A task does not wait for the thread that receives.
+        let incoming = if bounds.busy_max == 0 {
+            let Some(incoming) = self.incoming.try_lock() else { return };
+            incoming
+        } else {
+            self.incoming.lock()
+        };
+        let Some(direct) = incoming.direct.clone() else { return };
+        drop(incoming);
         let looking = (Attending::begin(self), Looking::begin(self, &*direct));
-        let attended = self.busy_poll_until(&*direct, is_done);
+        let attended = self.busy_poll_until(bounds, &*direct, is_done);
         drop(looking);
         match attended {
             Ok(true) => self.budget.on_found(),
@@ -290,18 +333,22 @@ impl Lane {
 
     fn busy_poll_until(
         self: &Arc<Self>,
+        bounds: PollBounds,
         direct: &dyn Direct,
         is_done: &mut dyn FnMut() -> bool,
     ) -> Result<bool, End> {
         let mut completions = Vec::new();
         let mut fill = |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
         let (mut in_vain, mut looks, mut busy) = (0, 0, 0);
-        while looks < ATTENDED_TURNS_MAX && busy < BUSY_MAX {
+        while looks < bounds.turns_max {
             if is_done() {
                 return Ok(true);
             }
             let Some(incoming) = self.incoming.try_lock() else {
                 // Another thread receives, also for this one, and may need this processor.
+                if busy == bounds.busy_max {
+                    return Ok(true);
+                }
                 std::thread::yield_now();
                 busy += 1;
                 continue;
@@ -313,7 +360,7 @@ impl Lane {
             } else {
                 (in_vain, looks, busy) = (0, looks + ATTENDED_TURN_LOOKS, 0);
             }
-            if in_vain == ATTENDED_LOOKS_MAX {
+            if in_vain == bounds.looks_max {
                 return Ok(false);
             }
         }
@@ -391,8 +438,8 @@ impl Inbound {
             Ok(count) => count,
             Err(error) => {
                 return match error.kind() {
-                    io::ErrorKind::WouldBlock => Ok(Progress::Nothing),
-                    io::ErrorKind::Interrupted => Ok(Progress::Moved),
+                    // After an interruption the runtime still counts the stream as readable.
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Progress::Nothing),
                     _ => Err(End::Failed(peer_io("receive", &error))),
                 };
             }

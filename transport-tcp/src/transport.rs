@@ -8,7 +8,7 @@ use crate::hello::{
 use crate::lane::{Lane, local_error};
 use crate::look::Look;
 use crate::net::{Net, ResolveError, Stream, StreamWriter};
-use crate::reader::Receiver;
+use crate::reader::{PollBounds, Receiver};
 use crate::writer::Outbound;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
@@ -377,7 +377,13 @@ impl<N: Net> DataPath for TcpTransport<N> {
     /// and backs off after polls that found nothing.
     fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
         if let Some(lane) = self.lane(lane) {
-            lane.busy_poll(is_done);
+            lane.busy_poll(PollBounds::THREAD, is_done);
+        }
+    }
+
+    fn poll_in_place(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(lane) = self.lane(lane) {
+            lane.busy_poll(PollBounds::IN_PLACE, is_done);
         }
     }
 

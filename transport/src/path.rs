@@ -31,6 +31,10 @@ pub trait DataPath: Send + Sync + 'static {
     /// returns true. For a thread that would park otherwise. Does nothing if polling does not pay.
     fn busy_poll(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
 
+    /// Like [`DataPath::busy_poll`] on the thread of a task, which runs other tasks soon after: the
+    /// bound is tighter, and the thread never waits for another one.
+    fn poll_in_place(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
+
     /// Has the lane's task poll for completions for a bounded time. For a task that is about to
     /// yield. Does nothing if polling does not pay.
     fn request_poll(&self, _lane: Lifecycle) {}

@@ -23,14 +23,16 @@ impl LonePoll {
         self.alone = if others == 0 { self.alone.saturating_add(1) } else { 0 };
     }
 
-    /// Whether the task polls in place. If not, it yields.
-    pub fn poll_in_place(&mut self, now: Instant) -> bool {
+    /// Whether the task polls in place.
+    #[must_use]
+    pub fn polls_in_place(&self, now: Instant) -> bool {
         let since = now.0.saturating_sub(self.yielded.0);
-        let in_place = self.alone > ALONE_MIN && since < IN_PLACE_MAX.nanos();
-        if !in_place {
-            self.yielded = now;
-        }
-        in_place
+        self.alone > ALONE_MIN && since < IN_PLACE_MAX.nanos()
+    }
+
+    /// Takes a yield of a waiting task to others of its thread.
+    pub fn handle_yielded(&mut self, now: Instant) {
+        self.yielded = now;
     }
 }
 
@@ -43,7 +45,10 @@ mod tests {
         let mut in_place = 0;
         for _ in 0..count {
             poll.handle_submitted(0);
-            in_place += u32::from(poll.poll_in_place(*now));
+            match poll.polls_in_place(*now) {
+                true => in_place += 1,
+                false => poll.handle_yielded(*now),
+            }
             *now = *now + took;
         }
         in_place
@@ -60,13 +65,27 @@ mod tests {
         assert_eq!(alone(&mut poll, &mut now, IN_PLACE_MAX, 10), 1);
     }
 
+    /// A transfer that ends without a yield does not count as one.
+    #[test]
+    fn only_a_yield_permits_more_polling_in_place() {
+        let (mut poll, mut now) = (LonePoll::default(), Instant(0));
+        alone(&mut poll, &mut now, Duration(10_000), 100);
+        now = now + IN_PLACE_MAX;
+        for _ in 0..3 {
+            poll.handle_submitted(0);
+            assert!(!poll.polls_in_place(now));
+        }
+        poll.handle_yielded(now);
+        assert!(poll.polls_in_place(now));
+    }
+
     /// A second transfer at the same time ends the polling in place at once.
     #[test]
     fn second_transfer_ends_polling_in_place() {
         let (mut poll, mut now) = (LonePoll::default(), Instant(0));
         alone(&mut poll, &mut now, Duration(10_000), 100);
         poll.handle_submitted(1);
-        assert!(!poll.poll_in_place(now));
+        assert!(!poll.polls_in_place(now));
         assert_eq!(alone(&mut poll, &mut now, Duration(10_000), ALONE_MIN), 0);
         assert_eq!(alone(&mut poll, &mut now, Duration(10_000), 5), 5);
     }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
+use tokio::task::coop;
 
 /// A submitted batch. Awaiting it yields the outcome. Dropping it cancels the batch; its memory
 /// stays held until no transport touches it, possibly a moment after the drop. To learn when, call
@@ -165,11 +166,23 @@ impl Transfer {
             // Before a waker is known: waking this task costs more than a look.
             self.target.take_completions(self.batch, is_task);
         }
-        let attended = if is_task { self.poll_in_place() } else { self.busy_poll(context) };
+        let attended = if is_task {
+            // A task that never sleeps for its transfers yields once its budget is spent.
+            let Poll::Ready(budget) = coop::poll_proceed(context) else {
+                self.target.on_yielded();
+                return Poll::Pending;
+            };
+            self.poll_in_place().inspect(|_| budget.made_progress())
+        } else {
+            self.busy_poll(context)
+        };
         let ended = match attended {
             Some(attended) => attended,
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
         };
+        if ended.is_pending() && is_task {
+            self.target.on_yielded();
+        }
         if ended.is_pending() && self.waiting == Waiting::No {
             // Not earlier: other tasks must not receive until this one yields.
             self.waiting = Waiting::Asleep;

@@ -79,6 +79,10 @@ impl DataPath for SameHost {
         self.shm.busy_poll(lane, is_done);
     }
 
+    fn poll_in_place(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        self.shm.poll_in_place(lane, is_done);
+    }
+
     fn request_poll(&self, lane: Lifecycle) {
         self.shm.request_poll(lane);
     }

@@ -377,16 +377,22 @@ impl Target {
     pub(crate) fn poll_in_place(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
         let now = self.parts.clock.now();
         let lanes = {
-            let mut state = self.lock();
+            let state = self.lock();
             let ends_soon = state.batches.get(&batch).is_some_and(Batch::ends_soon);
-            if !ends_soon || state.polled.len() != 1 || !state.lone_poll.poll_in_place(now) {
+            if !ends_soon || state.polled.len() != 1 || !state.lone_poll.polls_in_place(now) {
                 return;
             }
             state.polled.clone()
         };
         for lane in lanes.iter().filter(|lane| lane.handle().is_none()) {
-            lane.busy_poll(&*self.parts.data_path, is_done);
+            self.parts.data_path.poll_in_place(lane.lifecycle, is_done);
         }
+    }
+
+    /// Records that a waiting task yields to others of its thread.
+    pub(crate) fn on_yielded(&self) {
+        let now = self.parts.clock.now();
+        self.lock().lone_poll.handle_yielded(now);
     }
 
     /// Requests a poll for the completion of a batch, on behalf of a waiting task.

@@ -299,6 +299,13 @@ impl<N: Net> DataPath for Lanes<N> {
         }
     }
 
+    fn poll_in_place(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        let Choice { rdma, tcp, .. } = &self.choice;
+        if let Some(tcp) = tcp.as_ref().filter(|_| !rdma.is_connected(lane)) {
+            tcp.poll_in_place(lane, is_done);
+        }
+    }
+
     fn request_poll(&self, lane: Lifecycle) {
         if let Some(tcp) = &self.choice.tcp {
             tcp.request_poll(lane);
