@@ -3,7 +3,7 @@
 
 use crate::announcement::Announcement;
 use crate::map::Process;
-use crate::sys::{self, Credentials};
+use crate::sys::{self, Credentials, Received};
 use crate::wire::{ANSWER, ANSWER_BYTES, HELLO_BYTES, Hello};
 use handfast_transport::{Memory, MemoryError};
 use std::io;
@@ -44,7 +44,8 @@ pub(crate) fn answer(socket: &OwnedFd, announcement: &Announcement) -> io::Resul
 pub(crate) fn read(socket: &OwnedFd) -> Option<Result<(Hello, u64), &'static str>> {
     let mut bytes = [0; HELLO_BYTES];
     let (length, page) = match sys::receive(socket, &mut bytes) {
-        Ok(received) => received,
+        Ok(received) if received.is_cut => return Some(Err("the first packet is no hello")),
+        Ok(received) => (received.length, received.passed),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
         Err(_) => return Some(Err("the connection broke before a hello")),
     };
@@ -62,7 +63,8 @@ pub(crate) fn read(socket: &OwnedFd) -> Option<Result<(Hello, u64), &'static str
 /// Reads the answer to a hello, and checks its number.
 pub(crate) fn read_answer(socket: &OwnedFd, expected: u64) -> Result<Process, &'static str> {
     let mut bytes = [0; ANSWER_BYTES];
-    let Ok((ANSWER_BYTES, Some(page))) = sys::receive(socket, &mut bytes) else {
+    let received = sys::receive(socket, &mut bytes).ok().filter(|received| !received.is_cut);
+    let Some(Received { length: ANSWER_BYTES, passed: Some(page), .. }) = received else {
         return Err("the peer refused the channel");
     };
     if bytes != ANSWER || number_in(page) != Some(expected) {

@@ -253,6 +253,11 @@ impl Lane {
 
     /// Ends a connection that nothing was shared over.
     fn part(&self, state: &mut State, reason: &'static str) {
+        match &state.link {
+            Link::Up(channel) => self.shared.hub.release(channel),
+            Link::Dialled { socket, .. } => self.shared.hub.forget(socket),
+            Link::Apart(_) => {}
+        }
         state.link = Link::Apart(reason);
         self.shared.hub.remove(self.token);
         self.apart.send_replace(true);
@@ -279,7 +284,7 @@ impl Lane {
                     self.shared.counts.unproven();
                 }
             } else {
-                self.shared.hub.watch_socket(self.token, &channel.socket, channel.has_unsent());
+                self.shared.hub.watch_packets(self.token, channel);
             }
         }
         self.settle(state, after);
@@ -299,6 +304,7 @@ impl Lane {
                 let _ = report.send(());
             }
             Err(reason) => {
+                self.shared.hub.forget(&socket);
                 tracing::debug!(lane = self.lifecycle.0, reason, "no channel to the peer");
                 self.part(state, reason);
             }
@@ -342,9 +348,6 @@ impl Lane {
         if let Link::Up(channel) = &mut state.link {
             change(channel);
             channel.drain(&self.shared.regions, &mut after);
-            if channel.has_unsent() {
-                self.shared.hub.watch_socket(self.token, &channel.socket, true);
-            }
         }
         self.settle(state, after);
     }
@@ -362,10 +365,19 @@ impl Lane {
             after.wakes = !state.queue.is_empty();
         }
         let mut channel = None;
-        if after.has_ended {
+        if let Link::Up(up) = &state.link
+            && up.is_over()
+        {
+            self.shared.hub.release(up);
             let over = Link::Apart("the channel has ended");
             channel = Some(std::mem::replace(&mut state.link, over));
             self.shared.hub.remove(self.token);
+        } else if let Link::Up(up) = &state.link
+            && (up.awaits_room() || up.retries())
+        {
+            self.shared.hub.watch_packets(self.token, up);
+        }
+        if after.has_ended {
             // Slices that wait find no channel and take the other path.
             after.wakes |= !state.queue.is_empty();
         }
@@ -375,9 +387,6 @@ impl Lane {
         }
         drop(state);
         drop((channel, after.released));
-        if after.has_ended {
-            self.apart.send_replace(true);
-        }
         if !after.completions.is_empty() {
             self.shared.sink.on_completions(self.lifecycle, &mut after.completions);
         }
@@ -385,6 +394,10 @@ impl Lane {
             self.last.store(OTHER, Ordering::Relaxed);
             self.shared.counts.rerouted(after.rerouted.len() as u64);
             self.shared.inner.post(self.lifecycle, &mut after.rerouted);
+        }
+        // Last: the lane may be retired from now on.
+        if after.has_ended {
+            self.apart.send_replace(true);
         }
     }
 

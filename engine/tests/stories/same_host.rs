@@ -36,8 +36,7 @@ async fn shm_shares_memory_on_one_host() {
     let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
     let memory = owner.allocate(9 << 20).unwrap();
     assert!(memory.is_shared());
-    let served =
-        owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+    let served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
     let segment = user.open(&format!("{}/cache", owner.address())).await.unwrap();
     for length in [1, 4_096, 300_000, 9 << 20] {
         let block = pattern(length, length as u8);
