@@ -53,12 +53,6 @@ impl Channel {
         }
     }
 
-    /// A channel over a connection that was accepted.
-    pub(crate) fn new_of(socket: OwnedFd) -> Self {
-        let process = crate::hello::process(&socket);
-        Self::new(socket, process)
-    }
-
     /// Whether packets wait for room in the socket.
     pub(crate) fn awaits_room(&self) -> bool {
         !self.unsent.is_empty() && !self.retries

@@ -70,15 +70,17 @@ pub(crate) fn read_answer(socket: &OwnedFd, expected: u64) -> Result<Process, &'
     if bytes != ANSWER || number_in(page) != Some(expected) {
         return Err("the process at the peer's socket is not the peer");
     }
-    Ok(process(socket))
+    process(socket)
 }
 
-/// The peer's process.
-pub(crate) fn process(socket: &OwnedFd) -> Process {
-    let none = Credentials { process: 0, user: sys::user() };
-    let found = sys::credentials(socket).unwrap_or(none);
-    let descriptor = sys::process_of(socket, found).ok();
-    Process { number: found.process, descriptor }
+/// The peer's process, whose end this one can see: without that, memory that the peer may access would
+/// never come back.
+pub(crate) fn process(socket: &OwnedFd) -> Result<Process, &'static str> {
+    let unseen = "the end of the peer's process cannot be watched: Linux 6.5, or one namespace of \
+                  processes on Linux 5.3, is needed";
+    let found = sys::credentials(socket).map_err(|_| unseen)?;
+    let descriptor = sys::process_of(socket, found).map_err(|_| unseen)?;
+    Ok(Process { number: found.process, descriptor: Some(descriptor) })
 }
 
 fn page(number: u64) -> Result<OwnedFd, MemoryError> {

@@ -245,8 +245,9 @@ impl<'a> Run<'a> {
             if number != lane.announcement.knock {
                 return Err("the page of the hello has another number");
             }
+            let process = hello::process(&socket)?;
             hello::answer(&socket, &lane.announcement).map_err(|_| "the peer has gone")?;
-            let channel = Channel::new_of(socket);
+            let channel = Channel::new(socket, process);
             lane.attach(channel, hello.sender).then_some(()).ok_or("the lane has a channel")
         });
         if let Err(reason) = result {

@@ -323,6 +323,9 @@ impl Lane {
 
     /// Begins the end of the lane: waiting slices come back, and no further ones are taken.
     pub(crate) fn close(self: &Arc<Self>) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
         let mut after = After::default();
         let mut state = self.state.lock();
         state.retired = true;
@@ -343,6 +346,9 @@ impl Lane {
     }
 
     fn change(self: &Arc<Self>, change: impl FnOnce(&mut Channel)) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
         let mut after = After::default();
         let mut state = self.state.lock();
         if let Link::Up(channel) = &mut state.link {
@@ -491,8 +497,10 @@ impl Lane {
             };
             let Link::Up(channel) = link else {
                 match *retired {
-                    true => after.completions.push(Completion::released(posting.slice, Sent::None)),
-                    false => self.reroute(posting, Unshared::Closing, &mut after),
+                    true => {
+                        after.completions.push(Completion::released(posting.slice, sent_of(done)));
+                    }
+                    false => self.reroute(posting, done, Unshared::Closing, &mut after),
                 }
                 continue;
             };
@@ -514,7 +522,7 @@ impl Lane {
                     bytes += length;
                 }
                 Begun::Asked => waiting.push(posting),
-                Begun::Unshared(reason) => self.reroute(posting, reason, &mut after),
+                Begun::Unshared(reason) => self.reroute(posting, done, reason, &mut after),
             }
             channel.drain(&self.shared.regions, &mut after);
         }
@@ -572,13 +580,13 @@ impl Lane {
     }
 
     /// Sends a slice over the other path, unless shared memory alone is wanted.
-    fn reroute(&self, posting: Posting, reason: Unshared, after: &mut After) {
+    fn reroute(&self, posting: Posting, done: usize, reason: Unshared, after: &mut After) {
         if !self.shared.is_required {
             return after.rerouted.push(posting);
         }
         let side = match reason {
             Unshared::Closing => {
-                let released = Completion::released(posting.slice, Sent::None);
+                let released = Completion::released(posting.slice, sent_of(done));
                 return after.completions.push(released);
             }
             Unshared::Denied(Denial::UnknownKey) | Unshared::Revoked | Unshared::NotAllowed => {
@@ -611,6 +619,14 @@ impl Lane {
             self.on_scheduled();
             self.advance(INLINE_BYTES_MAX);
         }
+    }
+}
+
+/// Part of a slice that left, of which `done` bytes were copied.
+fn sent_of(done: usize) -> Sent {
+    match done {
+        0 => Sent::None,
+        _ => Sent::Partly,
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::ptr;
 
@@ -74,6 +75,10 @@ pub(crate) fn listen(name: &Name<'_>) -> io::Result<OwnedFd> {
     let (address, bytes) = name.address()?;
     // SAFETY: the address is valid for its length.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })?;
+    if let Name::File(path) = name {
+        // The user of this process, and the superuser; nobody connects before the socket listens.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    }
     // SAFETY: the socket is open.
     check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
     Ok(socket)
