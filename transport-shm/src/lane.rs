@@ -411,13 +411,9 @@ impl Lane {
     pub(crate) fn queue(&self, postings: &mut Vec<Posting>) -> bool {
         let mut state = self.state.lock();
         let is_up = matches!(&state.link, Link::Up(channel) if !channel.machine.is_closing());
-        let has_room = state.queue.len() + postings.len() <= SLICES_MAX;
-        // A device's key names no region here, and the other path refuses what cannot be read into.
-        let is_plain = postings.iter().all(|posting| {
-            let can_read = posting.direction == Direction::Write || posting.span.is_writable();
-            posting.memory.is_none() && can_read
-        });
-        if is_up && has_room && is_plain {
+        let held = state.queue.len() + state.waiting.len();
+        let has_room = held + postings.len() <= SLICES_MAX;
+        if is_up && has_room && postings.iter().all(is_plain) {
             state.queue.extend(postings.drain(..));
             return true;
         }
@@ -620,6 +616,13 @@ impl Lane {
             self.advance(INLINE_BYTES_MAX);
         }
     }
+}
+
+/// Whether a slice can be copied: a device's key names no region here, and nothing is read into memory
+/// that is not writable.
+pub(crate) fn is_plain(posting: &Posting) -> bool {
+    let can_read = posting.direction == Direction::Write || posting.span.is_writable();
+    posting.memory.is_none() && can_read
 }
 
 /// Part of a slice that left, of which `done` bytes were copied.

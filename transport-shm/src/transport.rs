@@ -5,7 +5,7 @@ use crate::copiers::Copiers;
 use crate::counters::{Counts, ShmCounters};
 use crate::hello::{self, Admission};
 use crate::hub::Hub;
-use crate::lane::{Handle, INLINE_BYTES_MAX, Lane};
+use crate::lane::{Handle, INLINE_BYTES_MAX, Lane, is_plain};
 use crate::sys::{self, Name};
 use crate::wire::Hello;
 use handfast_core::transport::{Side, TransportError};
@@ -116,9 +116,27 @@ impl Shared {
     }
 
     /// Posts on the lane below, or fails the lane if shared memory alone is wanted.
-    pub(crate) fn post_elsewhere(&self, lane: &Lane, postings: &mut Vec<Posting>) {
+    pub(crate) fn post_elsewhere(&self, lane: &Arc<Lane>, postings: &mut Vec<Posting>) {
         if !self.is_required {
             return self.inner.post(lane.lifecycle, postings);
+        }
+        if lane.is_up() {
+            let mut refused = Vec::new();
+            postings.retain(|posting| {
+                let stays = is_plain(posting);
+                if !stays {
+                    let detail = "the slice names a device's key, or memory that is not writable";
+                    let error = TransportError::new(Side::Configuration, "share", detail);
+                    refused.push(Completion::refused(posting.slice, error));
+                }
+                stays
+            });
+            if !refused.is_empty() {
+                self.sink.on_completions(lane.lifecycle, &mut refused);
+            }
+            if lane.queue(postings) {
+                return lane.advance(INLINE_BYTES_MAX);
+            }
         }
         let failed = |posting: Posting| Completion {
             slice: posting.slice,
