@@ -26,7 +26,7 @@ pub(crate) struct LaneOptions {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
     /// Directory by which processes of this host without a common network namespace, such as
-    /// containers, find each other to share memory: each names its own mount of it
+    /// containers, find each other for `--transport shm`: each names its own mount of it
     #[arg(long, value_name = "DIR")]
     pub(crate) shared_memory_dir: Option<PathBuf>,
     /// RDMA devices to use, by name, separated by commas; bytes are striped over all of them, and a
@@ -123,8 +123,7 @@ pub(crate) enum TransportName {
     Rdma,
     /// Shared memory only, with processes of this host; an error with the reason elsewhere
     Shm,
-    /// RDMA if it works on both sides, else shared memory with processes of this host, else TCP,
-    /// with a warning that gives the reason for no RDMA
+    /// RDMA if it works on both sides, else TCP, with a warning that gives the reason
     Auto,
 }
 
@@ -132,8 +131,8 @@ impl LaneOptions {
     /// Maps zero bytes, which processes of this host may map as well if lanes may share memory.
     pub(crate) fn allocate(&self, len: usize) -> Result<Memory, MemoryError> {
         match self.transport {
-            TransportName::Shm | TransportName::Auto => Memory::shared(len),
-            TransportName::Tcp | TransportName::Rdma => Memory::zeroed(len),
+            TransportName::Shm => Memory::shared(len),
+            TransportName::Tcp | TransportName::Rdma | TransportName::Auto => Memory::zeroed(len),
         }
     }
 

@@ -254,6 +254,8 @@ pub struct Sharing {
     is_closed: bool,
     has_ended: bool,
     next_grant: u64,
+    /// Greatest grant of the peer.
+    newest: GrantId,
     grants: BTreeMap<GrantId, Grant>,
     imports: BTreeMap<u64, Import>,
     maps: BTreeMap<GrantId, Copies>,
@@ -276,6 +278,7 @@ impl Sharing {
             is_closed: false,
             has_ended: false,
             next_grant: 1,
+            newest: GrantId(0),
             grants: BTreeMap::new(),
             imports: BTreeMap::new(),
             maps: BTreeMap::new(),
@@ -390,12 +393,14 @@ impl Sharing {
         }
     }
 
-    /// Handles a frame of the peer. One that names nothing changes nothing.
+    /// Handles a frame of the peer. One that names nothing changes nothing. A grant that was named
+    /// before, and a request for a key that is granted, end the channel as [`Sharing::close`].
     pub fn handle_frame(&mut self, frame: Frame) {
         if self.peer != Peer::Connected {
             return;
         }
         match frame {
+            Frame::Ask { key } if self.is_granted(key) => return self.close(),
             Frame::Ask { key } => self.outputs.push_back(SharingOutput::Asked { key }),
             Frame::Grant { key, grant, offered } => self.on_grant(key, grant, offered),
             Frame::Deny { key, denial } => self.on_deny(key, denial),
@@ -452,6 +457,11 @@ impl Sharing {
         self.is_closing || self.peer != Peer::Connected
     }
 
+    /// Whether the channel has ended and the peer sends nothing that matters.
+    pub fn is_over(&self) -> bool {
+        self.has_ended && self.peer != Peer::Connected
+    }
+
     /// Whether nothing of the channel touches memory of either side.
     pub fn has_ended(&self) -> bool {
         self.has_ended
@@ -498,6 +508,10 @@ impl Sharing {
     }
 
     fn on_grant(&mut self, key: u64, grant: GrantId, offered: Offered) {
+        if grant <= self.newest {
+            return self.close();
+        }
+        self.newest = grant;
         let is_expected = matches!(self.imports.get(&key), Some(Import::Asked));
         if self.is_closing || !is_expected {
             // The owner learns from the answer that nothing maps it.
@@ -505,6 +519,10 @@ impl Sharing {
         }
         self.imports.insert(key, Import::Mapping { grant, offered, is_revoked: false });
         self.outputs.push_back(SharingOutput::Map { key, grant, offered });
+    }
+
+    fn is_granted(&self, key: u64) -> bool {
+        self.grants.values().any(|grant| grant.key == key && !grant.is_revoked)
     }
 
     fn on_deny(&mut self, key: u64, denial: Denial) {

@@ -11,7 +11,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Maximum packets that wait for room in the socket. A peer that asks and does not read is cut off.
+/// Maximum packets that wait for room in the socket, and the last two. A peer that asks and does not
+/// read ends its channel.
 pub(crate) const PACKETS_UNSENT_MAX: usize = 16_384;
 /// Maximum packets handled at a time.
 const PACKETS_PER_WAKE: usize = 64;
@@ -30,6 +31,10 @@ pub(crate) struct Channel {
     leaving: BTreeMap<GrantId, (Way, Option<OwnedFd>)>,
     arrived: Option<(Way, Option<OwnedFd>)>,
     unsent: VecDeque<Packet>,
+    /// A send failed for a reason that passes, without news when it has.
+    retries: bool,
+    /// The connection has ended: nothing more is received.
+    pub(crate) has_hung_up: bool,
 }
 
 impl Channel {
@@ -43,37 +48,50 @@ impl Channel {
             leaving: BTreeMap::new(),
             arrived: None,
             unsent: VecDeque::new(),
+            retries: false,
+            has_hung_up: false,
         }
     }
 
-    /// A channel over a connection that was accepted.
-    pub(crate) fn new_of(socket: OwnedFd) -> Self {
-        let process = crate::hello::process(&socket);
-        Self::new(socket, process)
+    /// Whether packets wait for room in the socket.
+    pub(crate) fn awaits_room(&self) -> bool {
+        !self.unsent.is_empty() && !self.retries
     }
 
-    /// Whether packets wait for room in the socket.
-    pub(crate) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
+    /// Whether packets wait for a later attempt.
+    pub(crate) fn retries(&self) -> bool {
+        !self.unsent.is_empty() && self.retries
+    }
+
+    /// Whether nothing more is sent or awaited.
+    pub(crate) fn is_over(&self) -> bool {
+        self.machine.is_over() && self.unsent.is_empty()
     }
 
     /// Handles packets that are there. Returns false at the end of the connection.
     pub(crate) fn receive(&mut self, regions: &RegionTable, after: &mut After) -> bool {
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_PER_WAKE {
-            let (length, passed) = match sys::receive(&self.socket, &mut bytes) {
+            let received = match sys::receive(&self.socket, &mut bytes) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => (0, None),
+                // A peer that closed with packets unread reports itself before what it has sent.
+                Err(_) => continue,
             };
-            let Some((frame, way)) = wire::decode(&bytes[..length]) else {
+            if received.length == 0 {
+                self.has_hung_up = true;
+                self.unsent.clear();
                 self.machine.on_hung_up();
                 self.drain(regions, after);
                 return false;
-            };
-            self.arrived = Some((way, passed));
-            self.machine.handle_frame(frame);
+            }
+            match wire::decode(&bytes[..received.length]).filter(|_| !received.is_cut) {
+                Some((frame, way)) => {
+                    self.arrived = Some((way, received.passed));
+                    self.machine.handle_frame(frame);
+                }
+                None => self.machine.close(),
+            }
             self.drain(regions, after);
             self.arrived = None;
         }
@@ -82,10 +100,12 @@ impl Channel {
 
     /// Sends packets that waited for room.
     pub(crate) fn send_waiting(&mut self) {
+        self.retries = false;
         while let Some((packet, passed)) = self.unsent.front() {
             match sys::send(&self.socket, packet, passed.as_ref()) {
                 Ok(()) => drop(self.unsent.pop_front()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if sys::is_transient(&error) => return self.retries = true,
                 // The receiving side finds the end of the connection.
                 Err(_) => return self.unsent.clear(),
             }
@@ -120,14 +140,19 @@ impl Channel {
             match sys::send(&self.socket, &packet, passed.as_ref()) {
                 Ok(()) => return,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if sys::is_transient(&error) => self.retries = true,
                 // The receiving side finds the end of the connection.
                 Err(_) => return,
             }
         }
-        if self.unsent.len() >= PACKETS_UNSENT_MAX {
-            tracing::warn!(max = PACKETS_UNSENT_MAX, "the peer of a channel does not read");
-            self.machine.on_hung_up();
-            return self.unsent.clear();
+        let is_last = matches!(frame, Frame::Close | Frame::Closed);
+        if self.unsent.len() >= PACKETS_UNSENT_MAX && !is_last {
+            if !self.machine.is_closing() {
+                tracing::warn!(max = PACKETS_UNSENT_MAX, "the peer of a channel does not read");
+                self.machine.close();
+            }
+            // `Closed` says all that is missing.
+            return;
         }
         self.unsent.push_back((packet, passed));
     }
@@ -194,5 +219,103 @@ fn descriptor(region: &Region) -> Option<OwnedFd> {
             tracing::debug!(%error, "a region is not shared by descriptor");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_transport::{Access, Memory};
+
+    const KEY: u64 = 3;
+
+    /// A channel that has granted a region, and the peer's socket.
+    fn granted() -> (Channel, OwnedFd, RegionTable, Memory) {
+        let (ours, theirs) = sys::pair().unwrap();
+        let (regions, memory) = (RegionTable::new(), Memory::shared(4096).unwrap());
+        regions.register(memory.whole(), Access::READ_WRITE, KEY).unwrap();
+        let mut channel = Channel::new(ours, Process { number: 0, descriptor: None });
+        say(&theirs, &Frame::Ask { key: KEY });
+        assert!(channel.receive(&regions, &mut After::default()));
+        assert_eq!(channel.machine.granted(), 1);
+        (channel, theirs, regions, memory)
+    }
+
+    fn say(socket: &OwnedFd, frame: &Frame) {
+        sys::send(socket, &wire::encode(frame, Way::Descriptor), None).unwrap();
+    }
+
+    /// The last words of a peer count although it closed with packets unread, which the system
+    /// reports first.
+    #[test]
+    fn last_words_survive_packets_in_flight() {
+        let (mut channel, theirs, regions, memory) = granted();
+        say(&theirs, &Frame::Close);
+        say(&theirs, &Frame::Closed);
+        drop(theirs);
+        let mut after = After::default();
+        assert!(!channel.receive(&regions, &mut after));
+        assert!(after.has_ended && channel.is_over() && !channel.machine.is_unproven());
+        drop(after);
+        regions.unregister(KEY);
+        assert_eq!(memory.holders(), 1);
+    }
+
+    /// A packet that is none ends the channel in order: the peer learns that nothing touches its
+    /// memory, and what it says afterwards counts.
+    #[test]
+    fn unknown_packet_ends_the_channel_in_order() {
+        let (mut channel, theirs, regions, _memory) = granted();
+        sys::send(&theirs, b"unknown", None).unwrap();
+        let mut after = After::default();
+        assert!(channel.receive(&regions, &mut after));
+        let mut said = Vec::new();
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        while let Ok(received) = sys::receive(&theirs, &mut bytes) {
+            said.extend(wire::decode(&bytes[..received.length]).map(|(frame, _)| frame));
+        }
+        assert_eq!(said[1..], [Frame::Close, Frame::Closed]);
+        assert!(!after.has_ended, "the peer has not let the region go");
+        say(&theirs, &Frame::Closed);
+        assert!(channel.receive(&regions, &mut after));
+        assert!(after.has_ended && channel.is_over());
+    }
+
+    /// A grant whose descriptor was lost is not mapped, and the channel goes on.
+    #[test]
+    fn lost_descriptor_is_no_map() {
+        let (mut channel, theirs, regions, _memory) = granted();
+        let wanted = handfast_core::sharing::Wanted {
+            key: 9,
+            address: 0,
+            length: 1,
+            direction: handfast_transport::Direction::Read,
+        };
+        let mut after = After::default();
+        channel.machine.begin(&wanted);
+        let offered = Offered { address: 0, bytes: 8, readable: true, writable: true };
+        say(&theirs, &Frame::Grant { key: 9, grant: GrantId(1), offered });
+        assert!(channel.receive(&regions, &mut after));
+        assert_eq!(after.answered, [9]);
+        let no = handfast_core::sharing::Unshared::NotMapped;
+        let begun = channel.machine.begin(&wanted);
+        assert_eq!(begun, handfast_core::sharing::Begun::Unshared(no));
+        assert!(!channel.machine.is_closing());
+    }
+
+    /// A peer that asks and does not read ends its channel at the limit, and is owed the last words.
+    #[test]
+    fn unread_packets_have_their_limit() {
+        let (mut channel, theirs, regions, _memory) = granted();
+        let mut after = After::default();
+        for key in 0..=PACKETS_UNSENT_MAX as u64 + 4_096 {
+            channel.machine.deny(key, Denial::UnknownKey);
+            channel.drain(&regions, &mut after);
+        }
+        assert!(channel.machine.is_closing());
+        assert_eq!(channel.unsent.len(), PACKETS_UNSENT_MAX + 2);
+        let (last, _) = channel.unsent.back().unwrap();
+        assert_eq!(wire::decode(last).unwrap().0, Frame::Closed);
+        drop(theirs);
     }
 }

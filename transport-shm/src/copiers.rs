@@ -3,11 +3,15 @@
 use crate::lane::{INLINE_BYTES_MAX, Lane};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 
 /// Maximum threads that copy for a transport.
 pub const COPIERS_MAX: usize = 4;
+
+static PROCESSORS: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from));
 
 /// The lanes that wait for a thread: each at most once.
 #[derive(Default)]
@@ -28,19 +32,20 @@ struct Inner {
 }
 
 impl Copiers {
+    /// Starts the first thread, with which every lane is copied in the end.
+    pub(crate) fn start(&self) -> io::Result<()> {
+        self.0.spawn(&mut self.0.waiting.lock())
+    }
+
     /// Has a thread copy for a lane. The caller holds the lane's lock.
     pub(crate) fn add(&self, lane: &Arc<Lane>) {
         let mut waiting = self.0.waiting.lock();
         waiting.lanes.push_back(Arc::clone(lane));
-        let processors = || thread::available_parallelism().map_or(1, usize::from);
         let is_short = waiting.idle < waiting.lanes.len();
-        if is_short && waiting.threads < COPIERS_MAX && waiting.threads < processors() {
-            let inner = Arc::clone(&self.0);
-            let started =
-                thread::Builder::new().name("handfast-copy".into()).spawn(move || run(&inner));
-            match started {
-                Ok(_) => waiting.threads += 1,
-                Err(error) => tracing::warn!(%error, "a thread that copies did not start"),
+        if is_short && waiting.threads < COPIERS_MAX.min(*PROCESSORS) {
+            // Another one is there.
+            if let Err(error) = self.0.spawn(&mut waiting) {
+                tracing::warn!(%error, "a thread that copies did not start");
             }
         }
         drop(waiting);
@@ -51,6 +56,15 @@ impl Copiers {
     pub(crate) fn end(&self) {
         self.0.waiting.lock().has_ended = true;
         self.0.more.notify_all();
+    }
+}
+
+impl Inner {
+    fn spawn(self: &Arc<Self>, waiting: &mut Waiting) -> io::Result<()> {
+        let inner = Arc::clone(self);
+        thread::Builder::new().name("handfast-copy".into()).spawn(move || run(&inner))?;
+        waiting.threads += 1;
+        Ok(())
     }
 }
 

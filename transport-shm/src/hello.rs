@@ -3,7 +3,7 @@
 
 use crate::announcement::Announcement;
 use crate::map::Process;
-use crate::sys::{self, Credentials};
+use crate::sys::{self, Credentials, Received};
 use crate::wire::{ANSWER, ANSWER_BYTES, HELLO_BYTES, Hello};
 use handfast_transport::{Memory, MemoryError};
 use std::io;
@@ -44,7 +44,8 @@ pub(crate) fn answer(socket: &OwnedFd, announcement: &Announcement) -> io::Resul
 pub(crate) fn read(socket: &OwnedFd) -> Option<Result<(Hello, u64), &'static str>> {
     let mut bytes = [0; HELLO_BYTES];
     let (length, page) = match sys::receive(socket, &mut bytes) {
-        Ok(received) => received,
+        Ok(received) if received.is_cut => return Some(Err("the first packet is no hello")),
+        Ok(received) => (received.length, received.passed),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
         Err(_) => return Some(Err("the connection broke before a hello")),
     };
@@ -62,21 +63,24 @@ pub(crate) fn read(socket: &OwnedFd) -> Option<Result<(Hello, u64), &'static str
 /// Reads the answer to a hello, and checks its number.
 pub(crate) fn read_answer(socket: &OwnedFd, expected: u64) -> Result<Process, &'static str> {
     let mut bytes = [0; ANSWER_BYTES];
-    let Ok((ANSWER_BYTES, Some(page))) = sys::receive(socket, &mut bytes) else {
+    let received = sys::receive(socket, &mut bytes).ok().filter(|received| !received.is_cut);
+    let Some(Received { length: ANSWER_BYTES, passed: Some(page), .. }) = received else {
         return Err("the peer refused the channel");
     };
     if bytes != ANSWER || number_in(page) != Some(expected) {
         return Err("the process at the peer's socket is not the peer");
     }
-    Ok(process(socket))
+    process(socket)
 }
 
-/// The peer's process.
-pub(crate) fn process(socket: &OwnedFd) -> Process {
-    let none = Credentials { process: 0, user: sys::user() };
-    let found = sys::credentials(socket).unwrap_or(none);
-    let descriptor = sys::process_of(socket, found).ok();
-    Process { number: found.process, descriptor }
+/// The peer's process, whose end this one can see: without that, memory that the peer may access would
+/// never come back.
+pub(crate) fn process(socket: &OwnedFd) -> Result<Process, &'static str> {
+    let unseen = "the end of the peer's process cannot be watched: Linux 6.5, or one namespace of \
+                  processes on Linux 5.3, is needed";
+    let found = sys::credentials(socket).map_err(|_| unseen)?;
+    let descriptor = sys::process_of(socket, found).map_err(|_| unseen)?;
+    Ok(Process { number: found.process, descriptor: Some(descriptor) })
 }
 
 fn page(number: u64) -> Result<OwnedFd, MemoryError> {

@@ -21,6 +21,8 @@ pub const HELLOS_PENDING_MAX: usize = 256;
 pub const HELLO_MAX: Duration = Duration::from_secs(1);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Pause after a packet that the system had no room for.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
@@ -35,6 +37,8 @@ pub(crate) struct Hub {
     /// Lanes with a connection, by their token. They stay until the peer has let them go.
     lanes: Mutex<BTreeMap<u64, Arc<Lane>>>,
     next: AtomicU64,
+    /// Packets of a lane wait for a later attempt.
+    retries: AtomicBool,
     has_ended: AtomicBool,
 }
 
@@ -47,6 +51,7 @@ impl Hub {
             waker,
             lanes: Mutex::default(),
             next: AtomicU64::new(FIRST_LANE),
+            retries: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         })
     }
@@ -93,9 +98,28 @@ impl Hub {
 
     /// Handles what comes from the peer and the end of its process.
     pub(crate) fn watch(&self, token: u64, channel: &Channel) {
-        self.watch_socket(token, &channel.socket, channel.has_unsent());
+        self.watch_packets(token, channel);
         if let Some(process) = &channel.process.descriptor {
             self.watch_descriptor(process, token + 1, false);
+        }
+    }
+
+    /// Handles what comes from the peer, and room for what waits. Packets that wait for a later attempt
+    /// have it after [`RETRY_PAUSE`].
+    pub(crate) fn watch_packets(&self, token: u64, channel: &Channel) {
+        if !channel.has_hung_up {
+            self.watch_socket(token, &channel.socket, channel.awaits_room());
+        }
+        if channel.retries() && !self.retries.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    /// Ends the watch of a channel before it is dropped: a forked child may keep its descriptors.
+    pub(crate) fn release(&self, channel: &Channel) {
+        self.forget(&channel.socket);
+        if let Some(process) = &channel.process.descriptor {
+            self.forget(process);
         }
     }
 
@@ -138,8 +162,12 @@ impl<'a> Run<'a> {
     fn run(mut self) {
         let hub = &self.shared.hub;
         let mut ready = Vec::new();
+        let mut retry = None;
         while !hub.has_ended.load(Ordering::Acquire) || !hub.lanes.lock().is_empty() {
-            hub.poller.wait(&mut ready, self.timeout_ms());
+            if retry.is_none() && hub.retries.load(Ordering::Acquire) {
+                retry = Some(Instant::now() + RETRY_PAUSE);
+            }
+            hub.poller.wait(&mut ready, self.timeout_ms(retry));
             for event in &ready {
                 match event.token {
                     WAKE => hub.waker.clear(),
@@ -159,12 +187,18 @@ impl<'a> Run<'a> {
                     }
                 }
             }
+            if retry.is_some_and(|at| at <= Instant::now()) {
+                retry = None;
+                hub.retries.store(false, Ordering::Release);
+                hub.all().iter().for_each(|lane| lane.on_ready(false, true));
+            }
             self.expire();
         }
     }
 
-    fn timeout_ms(&self) -> i32 {
-        let next = self.pending.values().map(|(_, until)| *until).chain(self.paused).min();
+    fn timeout_ms(&self, retry: Option<Instant>) -> i32 {
+        let others = self.paused.into_iter().chain(retry);
+        let next = self.pending.values().map(|(_, until)| *until).chain(others).min();
         let left = next.map(|next| next.saturating_duration_since(Instant::now()));
         left.map_or(-1, |left| {
             i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1)
@@ -211,8 +245,9 @@ impl<'a> Run<'a> {
             if number != lane.announcement.knock {
                 return Err("the page of the hello has another number");
             }
+            let process = hello::process(&socket)?;
             hello::answer(&socket, &lane.announcement).map_err(|_| "the peer has gone")?;
-            let channel = Channel::new_of(socket);
+            let channel = Channel::new(socket, process);
             lane.attach(channel, hello.sender).then_some(()).ok_or("the lane has a channel")
         });
         if let Err(reason) = result {
@@ -226,7 +261,13 @@ impl<'a> Run<'a> {
     fn expire(&mut self) {
         let now = Instant::now();
         let before = self.pending.len();
-        self.pending.retain(|_, (_, until)| *until > now);
+        self.pending.retain(|_, (socket, until)| {
+            let stays = *until > now;
+            if !stays {
+                self.shared.hub.forget(socket);
+            }
+            stays
+        });
         (self.pending.len()..before).for_each(|_| self.shared.counts.refused());
         if self.paused.is_some_and(|until| until <= now) {
             self.paused = None;

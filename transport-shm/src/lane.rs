@@ -253,6 +253,11 @@ impl Lane {
 
     /// Ends a connection that nothing was shared over.
     fn part(&self, state: &mut State, reason: &'static str) {
+        match &state.link {
+            Link::Up(channel) => self.shared.hub.release(channel),
+            Link::Dialled { socket, .. } => self.shared.hub.forget(socket),
+            Link::Apart(_) => {}
+        }
         state.link = Link::Apart(reason);
         self.shared.hub.remove(self.token);
         self.apart.send_replace(true);
@@ -279,7 +284,7 @@ impl Lane {
                     self.shared.counts.unproven();
                 }
             } else {
-                self.shared.hub.watch_socket(self.token, &channel.socket, channel.has_unsent());
+                self.shared.hub.watch_packets(self.token, channel);
             }
         }
         self.settle(state, after);
@@ -299,6 +304,7 @@ impl Lane {
                 let _ = report.send(());
             }
             Err(reason) => {
+                self.shared.hub.forget(&socket);
                 tracing::debug!(lane = self.lifecycle.0, reason, "no channel to the peer");
                 self.part(state, reason);
             }
@@ -317,6 +323,9 @@ impl Lane {
 
     /// Begins the end of the lane: waiting slices come back, and no further ones are taken.
     pub(crate) fn close(self: &Arc<Self>) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
         let mut after = After::default();
         let mut state = self.state.lock();
         state.retired = true;
@@ -337,14 +346,14 @@ impl Lane {
     }
 
     fn change(self: &Arc<Self>, change: impl FnOnce(&mut Channel)) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
         let mut after = After::default();
         let mut state = self.state.lock();
         if let Link::Up(channel) = &mut state.link {
             change(channel);
             channel.drain(&self.shared.regions, &mut after);
-            if channel.has_unsent() {
-                self.shared.hub.watch_socket(self.token, &channel.socket, true);
-            }
         }
         self.settle(state, after);
     }
@@ -362,10 +371,19 @@ impl Lane {
             after.wakes = !state.queue.is_empty();
         }
         let mut channel = None;
-        if after.has_ended {
+        if let Link::Up(up) = &state.link
+            && up.is_over()
+        {
+            self.shared.hub.release(up);
             let over = Link::Apart("the channel has ended");
             channel = Some(std::mem::replace(&mut state.link, over));
             self.shared.hub.remove(self.token);
+        } else if let Link::Up(up) = &state.link
+            && (up.awaits_room() || up.retries())
+        {
+            self.shared.hub.watch_packets(self.token, up);
+        }
+        if after.has_ended {
             // Slices that wait find no channel and take the other path.
             after.wakes |= !state.queue.is_empty();
         }
@@ -375,9 +393,6 @@ impl Lane {
         }
         drop(state);
         drop((channel, after.released));
-        if after.has_ended {
-            self.apart.send_replace(true);
-        }
         if !after.completions.is_empty() {
             self.shared.sink.on_completions(self.lifecycle, &mut after.completions);
         }
@@ -386,19 +401,19 @@ impl Lane {
             self.shared.counts.rerouted(after.rerouted.len() as u64);
             self.shared.inner.post(self.lifecycle, &mut after.rerouted);
         }
+        // Last: the lane may be retired from now on.
+        if after.has_ended {
+            self.apart.send_replace(true);
+        }
     }
 
     /// Queues slices for a copy; returns false, and leaves them, without a channel.
     pub(crate) fn queue(&self, postings: &mut Vec<Posting>) -> bool {
         let mut state = self.state.lock();
         let is_up = matches!(&state.link, Link::Up(channel) if !channel.machine.is_closing());
-        let has_room = state.queue.len() + postings.len() <= SLICES_MAX;
-        // A device's key names no region here, and the other path refuses what cannot be read into.
-        let is_plain = postings.iter().all(|posting| {
-            let can_read = posting.direction == Direction::Write || posting.span.is_writable();
-            posting.memory.is_none() && can_read
-        });
-        if is_up && has_room && is_plain {
+        let held = state.queue.len() + state.waiting.len();
+        let has_room = held + postings.len() <= SLICES_MAX;
+        if is_up && has_room && postings.iter().all(is_plain) {
             state.queue.extend(postings.drain(..));
             return true;
         }
@@ -478,8 +493,10 @@ impl Lane {
             };
             let Link::Up(channel) = link else {
                 match *retired {
-                    true => after.completions.push(Completion::released(posting.slice, Sent::None)),
-                    false => self.reroute(posting, Unshared::Closing, &mut after),
+                    true => {
+                        after.completions.push(Completion::released(posting.slice, sent_of(done)));
+                    }
+                    false => self.reroute(posting, done, Unshared::Closing, &mut after),
                 }
                 continue;
             };
@@ -501,7 +518,7 @@ impl Lane {
                     bytes += length;
                 }
                 Begun::Asked => waiting.push(posting),
-                Begun::Unshared(reason) => self.reroute(posting, reason, &mut after),
+                Begun::Unshared(reason) => self.reroute(posting, done, reason, &mut after),
             }
             channel.drain(&self.shared.regions, &mut after);
         }
@@ -559,13 +576,13 @@ impl Lane {
     }
 
     /// Sends a slice over the other path, unless shared memory alone is wanted.
-    fn reroute(&self, posting: Posting, reason: Unshared, after: &mut After) {
+    fn reroute(&self, posting: Posting, done: usize, reason: Unshared, after: &mut After) {
         if !self.shared.is_required {
             return after.rerouted.push(posting);
         }
         let side = match reason {
             Unshared::Closing => {
-                let released = Completion::released(posting.slice, Sent::None);
+                let released = Completion::released(posting.slice, sent_of(done));
                 return after.completions.push(released);
             }
             Unshared::Denied(Denial::UnknownKey) | Unshared::Revoked | Unshared::NotAllowed => {
@@ -598,6 +615,21 @@ impl Lane {
             self.on_scheduled();
             self.advance(INLINE_BYTES_MAX);
         }
+    }
+}
+
+/// Whether a slice can be copied: a device's key names no region here, and nothing is read into memory
+/// that is not writable.
+pub(crate) fn is_plain(posting: &Posting) -> bool {
+    let can_read = posting.direction == Direction::Write || posting.span.is_writable();
+    posting.memory.is_none() && can_read
+}
+
+/// Part of a slice that left, of which `done` bytes were copied.
+fn sent_of(done: usize) -> Sent {
+    match done {
+        0 => Sent::None,
+        _ => Sent::Partly,
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::ptr;
 
@@ -58,12 +59,26 @@ fn socket() -> io::Result<OwnedFd> {
     owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
+/// A connected pair.
+#[cfg(test)]
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let mut ends = [-1; 2];
+    // SAFETY: the array has room for two descriptors.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
+    Ok((owned(ends[0])?, owned(ends[1])?))
+}
+
 /// Listens at a name.
 pub(crate) fn listen(name: &Name<'_>) -> io::Result<OwnedFd> {
     let socket = socket()?;
     let (address, bytes) = name.address()?;
     // SAFETY: the address is valid for its length.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })?;
+    if let Name::File(path) = name {
+        // The user of this process, and the superuser; nobody connects before the socket listens.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    }
     // SAFETY: the socket is open.
     check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
     Ok(socket)
@@ -186,8 +201,24 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], passed: Option<&OwnedFd>) -> 
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives one packet, with its descriptor if it has one; 0 bytes at the end of the connection.
-pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+/// A received packet.
+pub(crate) struct Received {
+    /// Its bytes; 0 at the end of the connection.
+    pub(crate) length: usize,
+    /// The descriptor that came with it.
+    pub(crate) passed: Option<OwnedFd>,
+    /// It was longer than the buffer.
+    pub(crate) is_cut: bool,
+}
+
+/// Whether a later attempt to send the same packet may succeed.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    let codes = [libc::ETOOMANYREFS, libc::ENOMEM, libc::ENOBUFS, libc::EINTR];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// Receives one packet.
+pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<Received> {
     let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_BYTES]);
     // SAFETY: zeros are a valid value of this plain structure.
@@ -201,11 +232,12 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, 
     if received < 0 {
         return Err(io::Error::last_os_error());
     }
-    let passed = taken(&message);
-    if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet is too long"));
-    }
-    Ok((received as usize, passed))
+    // A descriptor that this process has no room for is missing, and the packet is there.
+    Ok(Received {
+        length: received as usize,
+        passed: taken(&message),
+        is_cut: message.msg_flags & libc::MSG_TRUNC != 0,
+    })
 }
 
 /// Takes the descriptors of a received message. All but the first are closed.

@@ -5,7 +5,7 @@ use crate::copiers::Copiers;
 use crate::counters::{Counts, ShmCounters};
 use crate::hello::{self, Admission};
 use crate::hub::Hub;
-use crate::lane::{Handle, INLINE_BYTES_MAX, Lane};
+use crate::lane::{Handle, INLINE_BYTES_MAX, Lane, is_plain};
 use crate::sys::{self, Name};
 use crate::wire::Hello;
 use handfast_core::transport::{Side, TransportError};
@@ -35,7 +35,7 @@ pub struct ShmConfig {
     /// Incarnation of this node.
     pub incarnation: Incarnation,
     /// Directory of the socket, for processes that share a directory and no network namespace.
-    /// Processes that may write to it may connect. Without one the socket is a name of the network
+    /// Processes of the same user, and of the superuser, may connect. Without one the socket is a name of the network
     /// namespace, for processes of the same user.
     pub directory: Option<PathBuf>,
     /// Whether slices fail that cannot be copied. Otherwise they take the lane below.
@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) is_required: bool,
     config: ShmConfig,
     place: Place,
+    /// The process that started the transport: a forked child has its sockets and no part in them.
+    process: u32,
     lanes: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
 }
 
@@ -74,6 +76,9 @@ struct Outer {
 
 impl Drop for Outer {
     fn drop(&mut self) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
         self.shared.lanes.write().clear();
         self.shared.hub.all().iter().for_each(Lane::close);
         self.shared.hub.end();
@@ -102,14 +107,36 @@ impl Shared {
         (pair.incarnation == self.config.incarnation).then(|| self.lane(pair.lifecycle)).flatten()
     }
 
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
         self.lanes.read().get(&lifecycle).cloned()
     }
 
     /// Posts on the lane below, or fails the lane if shared memory alone is wanted.
-    pub(crate) fn post_elsewhere(&self, lane: &Lane, postings: &mut Vec<Posting>) {
+    pub(crate) fn post_elsewhere(&self, lane: &Arc<Lane>, postings: &mut Vec<Posting>) {
         if !self.is_required {
             return self.inner.post(lane.lifecycle, postings);
+        }
+        if lane.is_up() {
+            let mut refused = Vec::new();
+            postings.retain(|posting| {
+                let stays = is_plain(posting);
+                if !stays {
+                    let detail = "the slice names a device's key, or memory that is not writable";
+                    let error = TransportError::new(Side::Configuration, "share", detail);
+                    refused.push(Completion::refused(posting.slice, error));
+                }
+                stays
+            });
+            if !refused.is_empty() {
+                self.sink.on_completions(lane.lifecycle, &mut refused);
+            }
+            if lane.queue(postings) {
+                return lane.advance(INLINE_BYTES_MAX);
+            }
         }
         let failed = |posting: Posting| Completion {
             slice: posting.slice,
@@ -151,10 +178,15 @@ impl ShmTransport {
             is_required: config.is_required,
             config,
             place,
+            process: std::process::id(),
             lanes: RwLock::default(),
         });
         let at = file.as_deref().map_or(Name::Abstract(&name), Name::File);
-        Hub::start(&shared, &at, admission)?;
+        shared.copiers.start()?;
+        if let Err(error) = Hub::start(&shared, &at, admission) {
+            shared.copiers.end();
+            return Err(error);
+        }
         let watch: Arc<dyn RegionWatch> = Arc::new(Revoker(Arc::downgrade(&shared)));
         let is_watched = regions.watch(Arc::downgrade(&watch));
         let started = Self { outer: Arc::new(Outer { shared, _watch: watch, file }) };

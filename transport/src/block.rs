@@ -108,8 +108,8 @@ impl Memory {
     }
 
     /// Maps `len` zero bytes that processes of this host may map as well, if they are served to them
-    /// over a lane through shared memory. From 2 MiB on they are on huge pages of the machine's pool
-    /// where it has enough; [`Memory::huge_page_bytes`] returns what the kernel gave.
+    /// over a lane through shared memory. From 2 MiB on they are on huge pages where
+    /// the kernel puts them together for shared memory; [`Memory::huge_page_bytes`] returns what the kernel gave.
     ///
     /// # Errors
     /// As [`Memory::zeroed`].

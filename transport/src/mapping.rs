@@ -69,21 +69,14 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps zero bytes that other processes may map: on huge pages of the machine's pool, else on
-    /// those that the kernel puts together, else on small ones.
+    /// Maps zero bytes that other processes may map, on huge pages that the kernel puts together if
+    /// it does.
     pub(crate) fn shared(len: usize) -> Result<Self, MemoryError> {
         if len == 0 || isize::try_from(len).is_err() {
             return Err(MemoryError::Size(len));
         }
-        if len >= huge::PAGE_BYTES
-            && let Some(whole) = len.checked_next_multiple_of(huge::PAGE_BYTES)
-            && let Ok(file) = memfd::create(whole, true)
-            && let Ok(mapping) = Self::of_sealed(file, true, len, whole)
-        {
-            return Ok(mapping);
-        }
         let whole = len.checked_next_multiple_of(page_bytes()).ok_or(MemoryError::Size(len))?;
-        let mapping = Self::of_sealed(memfd::create(whole, false)?, true, len, whole)?;
+        let mapping = Self::of_sealed(memfd::create(whole)?, true, len, whole)?;
         if len >= huge::PAGE_BYTES {
             // A kernel without huge pages for shared memory refuses, which changes nothing.
             let _ = mapping.advise(libc::MADV_HUGEPAGE);

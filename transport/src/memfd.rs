@@ -10,11 +10,10 @@ use std::os::unix::fs::MetadataExt;
 /// No process can make the file shorter or longer.
 const SIZE: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Creates a file of `len` zero bytes, whose length is sealed. The length is a multiple of the page,
-/// of a huge one with `huge`.
-pub(crate) fn create(len: usize, huge: bool) -> Result<File, MemoryError> {
-    let pages = if huge { libc::MFD_HUGETLB | libc::MFD_HUGE_2MB } else { 0 };
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | pages;
+/// Creates a file of `len` zero bytes, whose length is sealed, a multiple of the page. It has no pages
+/// of the machine's pool: touching one is fatal while the pool is empty.
+pub(crate) fn create(len: usize) -> Result<File, MemoryError> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string; the call returns a new descriptor or an error.
     let fd = unsafe { libc::memfd_create(c"handfast".as_ptr(), flags) };
     if fd < 0 {
@@ -30,6 +29,10 @@ pub(crate) fn create(len: usize, huge: bool) -> Result<File, MemoryError> {
 /// Checks that a file of another process has `len` bytes and keeps them, and returns how many of its
 /// bytes to map: whole pages of its own size, and no more of a long file.
 pub(crate) fn check_sealed(file: &File, len: usize) -> Result<usize, MemoryError> {
+    // A hole in it is fatal to touch while the pool of huge pages is empty, and no seal forbids holes.
+    if is_huge(file)? {
+        return Err(MemoryError::NotSealed);
+    }
     // Before the length is read: it does not shrink afterwards.
     if seals(file).is_none_or(|seals| seals & libc::F_SEAL_SHRINK == 0) {
         return Err(MemoryError::NotSealed);
@@ -69,6 +72,17 @@ fn reopened(file: &File) -> io::Result<File> {
     OpenOptions::new().read(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
+/// Whether a file has huge pages of the machine's pool.
+fn is_huge(file: &File) -> Result<bool, MemoryError> {
+    // SAFETY: zeros are a valid value of this plain structure.
+    let mut system_of: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: writes to a local what it says about an open descriptor.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut system_of) } != 0 {
+        return Err(system("fstatfs"));
+    }
+    Ok(system_of.f_type == libc::HUGETLBFS_MAGIC)
+}
+
 fn seals(file: &File) -> Option<i32> {
     // SAFETY: reads a property of an open descriptor.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -79,4 +93,28 @@ fn add_seals(file: &File, seals: i32) -> Result<(), MemoryError> {
     // SAFETY: restricts what can be done with an open file, which this crate made.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
     if result == 0 { Ok(()) } else { Err(system("fcntl(F_ADD_SEALS)")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file on huge pages of the pool is not mapped, sealed as it may be; one on small pages is.
+    #[test]
+    fn pages_of_the_pool_are_refused() {
+        let sealed = create(4 << 20).unwrap();
+        assert_eq!(check_sealed(&sealed, 4 << 20).unwrap(), 4 << 20);
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+        // SAFETY: the name is a C string; the call returns a new descriptor or an error.
+        let fd = unsafe { libc::memfd_create(c"pool".as_ptr(), flags | libc::MFD_HUGE_2MB) };
+        if fd < 0 {
+            // A kernel without a pool has no such files.
+            return;
+        }
+        // SAFETY: the descriptor is new, and nothing else owns it.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(4 << 20).unwrap();
+        add_seals(&file, SIZE).unwrap();
+        assert!(matches!(check_sealed(&file, 1), Err(MemoryError::NotSealed)));
+    }
 }

@@ -84,8 +84,8 @@ pub struct Options {
     /// The metadata store, such as "etcd://HOST:PORT" or "redis://HOST:PORT/0". Default:
     /// none, peers are found by address.
     pub metadata: *const c_char,
-    /// "tcp", "rdma", "shm", or "auto": RDMA where both sides have it, memory shared with processes of
-    /// this host, else TCP. Default: "tcp".
+    /// "tcp", "rdma", "shm", memory shared with processes of this host, or "auto": RDMA where both
+    /// sides have it, else TCP. Default: "tcp".
     pub transport: *const c_char,
     /// Names of RDMA devices, separated by commas. Default: all that can be used.
     pub devices: *const c_char,

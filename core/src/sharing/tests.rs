@@ -406,3 +406,95 @@ fn doubt_ends_with_the_copy() {
     assert_eq!(owner.owned_state(writable), Remote::Fenced);
     assert!(!owner.is_unproven() && owner.has_ended());
 }
+
+/// A grant named twice would be two regions, and a key granted twice a table without a limit: both
+/// end the channel, after the copies of this end.
+#[test]
+fn grant_named_twice_ends_the_channel() {
+    let mut end = mapped(OFFERED);
+    end.begin(&Wanted { key: KEY + 1, ..wanted(OFFERED.address, 1, Direction::Write) });
+    let one = wanted(OFFERED.address, 1, Direction::Write);
+    assert_eq!(end.begin(&one), Begun::Copy { grant: GrantId(1), offset: 0 });
+    outputs(&mut end);
+    end.handle_frame(Frame::Grant { key: KEY + 1, grant: GrantId(1), offered: OFFERED });
+    let closing = [SharingOutput::Send(Frame::Close), SharingOutput::Answered { key: KEY + 1 }];
+    assert_eq!(outputs(&mut end), closing);
+    end.handle_frame(Frame::Revoke { grant: GrantId(1) });
+    assert_eq!(outputs(&mut end), []);
+    end.end(GrantId(1));
+    let gone = outputs(&mut end);
+    assert_eq!(gone[0], SharingOutput::Unmap { grant: GrantId(1) });
+    assert!(gone.contains(&SharingOutput::Send(Frame::Closed)), "{gone:?}");
+    assert!(end.has_ended() && !end.is_over(), "the peer's last words are awaited");
+    end.handle_frame(Frame::Closed);
+    assert!(end.is_over());
+    let mut owner = Sharing::new();
+    owner.handle_frame(Frame::Ask { key: KEY });
+    let grant = owner.grant(KEY, OFFERED).unwrap();
+    owner.revoke(KEY);
+    owner.handle_frame(Frame::Ask { key: KEY });
+    assert!(!owner.is_closing(), "a key is asked for again after a revocation");
+    owner.grant(KEY, OFFERED).unwrap();
+    owner.handle_frame(Frame::Ask { key: KEY });
+    assert!(owner.is_closing() && owner.granted() == 2);
+    owner.handle_frame(Frame::Revoked { grant });
+    assert_eq!(owner.granted(), 1);
+}
+
+/// No order of frames makes the machine panic, lose a copy or grow past its limits.
+#[test]
+fn hostile_frames_do_not_panic() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    for _ in 0..2_000 {
+        let mut end = Sharing::new();
+        let mut copies = Vec::new();
+        let mut mapped = BTreeSet::new();
+        for _ in 0..100 {
+            let (key, grant) = (random(4), GrantId(random(6)));
+            match random(12) {
+                0 => end.handle_frame(Frame::Ask { key }),
+                1..=3 => end.handle_frame(Frame::Grant { key, grant, offered: OFFERED }),
+                4 => end.handle_frame(Frame::Deny { key, denial: Denial::UnknownKey }),
+                5 => end.handle_frame(Frame::Revoke { grant }),
+                6 => end.handle_frame(Frame::Revoked { grant }),
+                7 if random(20) == 0 => end.handle_frame(Frame::Close),
+                7 if random(20) == 0 => end.handle_frame(Frame::Closed),
+                7 => end.revoke(key),
+                8 if !copies.is_empty() => {
+                    end.end(copies.swap_remove(random(copies.len() as u64) as usize));
+                }
+                _ => {
+                    let one = Wanted { key, ..wanted(OFFERED.address, 1, Direction::Write) };
+                    if let Begun::Copy { grant, .. } = end.begin(&one) {
+                        assert!(mapped.contains(&grant));
+                        copies.push(grant);
+                    }
+                }
+            }
+            while let Some(output) = end.poll_output() {
+                match output {
+                    SharingOutput::Asked { key } => drop(end.grant(key, OFFERED)),
+                    SharingOutput::Map { grant, .. } => {
+                        let is_mapped = random(4) > 0;
+                        assert!(!is_mapped || mapped.insert(grant), "mapped twice");
+                        end.on_mapped(grant, is_mapped);
+                    }
+                    SharingOutput::Unmap { grant } => {
+                        assert!(mapped.remove(&grant) && !copies.contains(&grant));
+                    }
+                    _ => {}
+                }
+            }
+            assert_eq!(end.copying() as usize, copies.len());
+        }
+        copies.drain(..).for_each(|grant| end.end(grant));
+        end.on_peer_dead();
+        assert!(end.has_ended() && end.is_over());
+    }
+}

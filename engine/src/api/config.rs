@@ -190,9 +190,9 @@ impl Builder {
     }
 
     /// Directory of the socket by which processes of this host find each other to share memory, if
-    /// [`Builder::transport`] allows that. Needed by processes without a common network namespace,
-    /// such as containers: each names its own mount of the directory. Every process that may write
-    /// to it may ask for memory that this node serves. Default: none; processes of one user and one
+    /// [`Builder::transport`] is [`TransportChoice::Shm`]. Needed by processes without a common network namespace,
+    /// such as containers: each names its own mount of the directory. Processes of this
+    /// process's user may ask for memory that this node serves, and the superuser's. Default: none; processes of one user and one
     /// network namespace find each other.
     pub fn shared_memory_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.shared_memory_dir = Some(directory.into());

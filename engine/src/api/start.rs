@@ -434,7 +434,7 @@ async fn open<N: Net>(
     }
 }
 
-/// Puts shared memory above a transport, where the choice allows it.
+/// Puts shared memory above a transport, where it is the choice.
 fn shared(
     choice: TransportChoice,
     is_of_host: bool,
@@ -442,13 +442,12 @@ fn shared(
     transport: Arc<dyn Transport>,
 ) -> Result<Arc<dyn Transport>, Error> {
     match choice {
-        TransportChoice::Tcp | TransportChoice::Rdma => Ok(transport),
-        TransportChoice::Auto if !is_of_host => Ok(transport),
+        TransportChoice::Tcp | TransportChoice::Rdma | TransportChoice::Auto => Ok(transport),
         TransportChoice::Shm if !is_of_host => {
             let text = "memory is shared over the network of the host alone";
             Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())))
         }
-        TransportChoice::Auto | TransportChoice::Shm => same_host::share(parts, transport),
+        TransportChoice::Shm => same_host::share(parts, transport),
     }
 }
 

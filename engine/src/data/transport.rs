@@ -31,9 +31,8 @@ pub enum TransportChoice {
     /// RDMA only: an engine without a usable device does not start, and a peer without one is
     /// refused.
     Rdma,
-    /// RDMA if both sides support it and it works. Otherwise shared memory, with a process that
-    /// proves to run on this host, else TCP. Each lane without RDMA is reported as a
-    /// [`Fallback`](crate::Fallback).
+    /// RDMA if both sides support it and it works, otherwise TCP. Each lane without RDMA is reported
+    /// as a [`Fallback`](crate::Fallback). Never shared memory.
     Auto,
     /// Shared memory only: a peer that does not prove that it runs on this host is refused, and so
     /// are transfers of memory that cannot be shared.

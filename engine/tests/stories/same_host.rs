@@ -28,34 +28,54 @@ async fn come_back(memory: &Memory) {
     tokio::time::timeout(Duration::from_secs(20), alone).await.expect("memory comes back");
 }
 
-/// Without a choice of devices both ends copy through shared memory, at every size, and the owner's
-/// memory comes back when the segment ends.
+/// Both ends that ask for shared memory copy through it, at every size, and the owner's memory comes
+/// back when the segment ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn auto_shares_memory_on_one_host() {
-    for choice in [TransportChoice::Auto, TransportChoice::Shm] {
-        let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
-        let memory = owner.allocate(9 << 20).unwrap();
-        assert!(memory.is_shared());
-        let served =
-            owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+async fn shm_shares_memory_on_one_host() {
+    let choice = TransportChoice::Shm;
+    let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
+    let memory = owner.allocate(9 << 20).unwrap();
+    assert!(memory.is_shared());
+    let served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+    let segment = user.open(&format!("{}/cache", owner.address())).await.unwrap();
+    for length in [1, 4_096, 300_000, 9 << 20] {
+        let block = pattern(length, length as u8);
+        segment.write(&block.whole(), 0).await.unwrap();
+        assert_eq!(bytes(&memory)[..length], bytes(&block));
+        let back = Memory::zeroed(length).unwrap();
+        segment.read(&back.whole(), 0).await.unwrap();
+        assert_eq!(bytes(&back), bytes(&block));
+        assert_eq!(segment.transport_kind(), Some(TransportKind::Shm));
+    }
+    let shm = user.counters().shm;
+    assert!(shm.bytes >= 2 * (9 << 20) && shm.rerouted == 0, "{shm:?}");
+    drop(served);
+    come_back(&memory).await;
+    let refused = segment.write(&pattern(64, 1).whole(), 0).await.unwrap_err();
+    assert!(matches!(refused.side(), Side::Peer | Side::Protection), "{refused}");
+    user.close().await;
+    owner.close().await;
+}
+
+/// `auto` leaves shared memory to those that ask for it by name, even where both sides could use it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn auto_shares_no_memory() {
+    for (choice, peer) in [
+        (TransportChoice::Auto, TransportChoice::Auto),
+        (TransportChoice::Auto, TransportChoice::Tcp),
+    ] {
+        let owner = owner(peer).await;
+        let memory = owner.allocate(4_096).unwrap();
+        assert!(!memory.is_shared());
+        let served = owner.register("cache").access(Access::READ_WRITE);
+        let _served = served.serve(memory.whole()).unwrap();
+        let user = builder(choice).start().await.unwrap();
         let segment = user.open(&format!("{}/cache", owner.address())).await.unwrap();
-        for length in [1, 4_096, 300_000, 9 << 20] {
-            let block = pattern(length, length as u8);
-            segment.write(&block.whole(), 0).await.unwrap();
-            assert_eq!(bytes(&memory)[..length], bytes(&block));
-            let back = Memory::zeroed(length).unwrap();
-            segment.read(&back.whole(), 0).await.unwrap();
-            assert_eq!(bytes(&back), bytes(&block));
-            assert_eq!(segment.transport_kind(), Some(TransportKind::Shm));
-        }
-        let shm = user.counters().shm;
-        assert!(shm.bytes >= 2 * (9 << 20) && shm.rerouted == 0, "{shm:?}");
-        drop(served);
-        come_back(&memory).await;
-        let refused = segment.write(&pattern(64, 1).whole(), 0).await.unwrap_err();
-        assert!(matches!(refused.side(), Side::Peer | Side::Protection), "{refused}");
-        user.close().await;
-        owner.close().await;
+        let block = pattern(4_096, 4);
+        segment.write(&block.whole(), 0).await.unwrap();
+        assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
+        assert_eq!(bytes(&memory), bytes(&block));
+        assert_eq!(user.counters().shm.lanes + owner.counters().shm.lanes, 0);
     }
 }
 
@@ -73,20 +93,15 @@ async fn private_memory_is_copied_by_the_kernel() {
     assert_eq!(segment.transport_kind(), Some(TransportKind::Shm));
 }
 
-/// A peer that shares nothing is reached over TCP, or refused where shared memory alone is wanted.
+/// A peer that shares nothing is refused where shared memory is wanted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peer_without_sharing_is_reached_over_tcp() {
+async fn peer_without_sharing_is_refused() {
     let owner = owner(TransportChoice::Tcp).await;
     let memory = owner.allocate(4_096).unwrap();
     assert!(!memory.is_shared());
     let _served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
     let address = format!("{}/cache", owner.address());
     let block = pattern(4_096, 4);
-    let user = builder(TransportChoice::Auto).start().await.unwrap();
-    let segment = user.open(&address).await.unwrap();
-    segment.write(&block.whole(), 0).await.unwrap();
-    assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
-    assert_eq!(bytes(&memory), bytes(&block));
     let strict = builder(TransportChoice::Shm).start().await.unwrap();
     let segment = strict.open(&address).await.unwrap();
     let refused = segment.write(&block.whole(), 0).await.unwrap_err();
@@ -97,7 +112,7 @@ async fn peer_without_sharing_is_reached_over_tcp() {
 /// Both sides request at the same time, from several tasks, over one pair of nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn both_sides_copy_at_once() {
-    let (one, other) = (owner(TransportChoice::Auto).await, owner(TransportChoice::Auto).await);
+    let (one, other) = (owner(TransportChoice::Shm).await, owner(TransportChoice::Shm).await);
     let mut served = Vec::new();
     for node in [&one, &other] {
         let memory = node.allocate(4 << 20).unwrap();
@@ -130,7 +145,7 @@ async fn both_sides_copy_at_once() {
 /// The directory of the socket has to be there, and its absence is an error of the start.
 #[tokio::test]
 async fn missing_directory_fails_the_start() {
-    let builder = builder(TransportChoice::Auto).shared_memory_dir("/proc/no-such-directory");
+    let builder = builder(TransportChoice::Shm).shared_memory_dir("/proc/no-such-directory");
     let Err(error) = builder.start().await else { panic!("it started") };
     assert_eq!(error.side(), Side::Local);
     assert!(error.to_string().contains("/proc/no-such-directory"), "{error}");

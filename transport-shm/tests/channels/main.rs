@@ -240,3 +240,21 @@ async fn threads_share_a_lane() {
         assert_eq!(bytes(memory), bytes(&expected));
     }
 }
+
+/// A slice that cannot be copied is refused alone: with shared memory required the lane goes on.
+#[tokio::test]
+async fn refused_slice_fails_no_lane() {
+    let setup = Setup { is_required: true, ..Setup::default() };
+    let (first, second) = nodes(&setup).await;
+    let there = Memory::shared(4_096).unwrap();
+    let region = second.serve(&there, Access::READ_WRITE, 7);
+    let here = Memory::zeroed(4_096).unwrap();
+    assert_eq!(first.write(here.whole(), &region), DONE);
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let read_only = Memory::map_file(&file, false, 4_096).unwrap();
+    let span = read_only.span(0, 64).unwrap();
+    let ended = first.transfer(Direction::Read, span, 7, region.address());
+    assert!(matches!(ended, CompletionStatus::Refused(_)), "{ended:?}");
+    assert_eq!(first.sink.failures.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(first.write(here.whole(), &region), DONE);
+}

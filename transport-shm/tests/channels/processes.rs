@@ -4,7 +4,7 @@ use crate::support::{Node, Setup, wait_until};
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_transport::{Access, Direction, Memory};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
@@ -174,4 +174,52 @@ fn lane_to_a_stopped_process_stays() {
     retire().unwrap();
     story.child.wait().unwrap();
     drop(story.input);
+}
+
+/// A forked child has the sockets of a channel. What it drops ends nothing for its parent, whose lane
+/// goes on and retires while the child lives.
+#[test]
+fn forked_child_ends_no_channel() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let directory = std::env::temp_dir().join(format!("handfast-fork-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let setup = Setup { directory: Some(directory.clone()), is_required: false };
+    let (first, second) = runtime.block_on(crate::support::nodes(&setup));
+    let there = Memory::shared(4_096).unwrap();
+    let region = second.serve(&there, Access::READ_WRITE, KEY);
+    let here = Memory::zeroed(4_096).unwrap();
+    assert_eq!(first.write(here.whole(), &region), crate::DONE);
+    let sockets = || std::fs::read_dir(&directory).unwrap().count();
+    assert_eq!(sockets(), 2);
+    let (mut dropped, mut drops) = std::os::unix::net::UnixStream::pair().unwrap();
+    // SAFETY: the child drops a node, which does nothing there, and waits for its end.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: the child never uses the original.
+        drop(unsafe { std::ptr::read(&raw const first) });
+        drops.write_all(&[1]).unwrap();
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    assert!(child > 0);
+    dropped.read_exact(&mut [0]).unwrap();
+    here.copy_in(0, &[WRITTEN; 4_096]).unwrap();
+    assert_eq!(first.write(here.whole(), &region), crate::DONE);
+    assert_eq!((sockets(), first.posted_below()), (2, 0));
+    for node in [&first, &second] {
+        let retired = handfast_transport::Endpoints::retire(&node.transport, node.pair.lifecycle);
+        runtime.block_on(retired).unwrap();
+    }
+    drop(region);
+    second.regions.unregister(KEY);
+    wait_until(|| there.holders() == 1);
+    // SAFETY: ends the child, which is not reaped before.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    drop((first, second));
+    std::fs::remove_dir_all(&directory).unwrap();
 }
