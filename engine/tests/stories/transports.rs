@@ -46,11 +46,7 @@ async fn auto_takes_tcp_then_says_why_once_and_moves_bytes() {
     assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
     assert_eq!(user.fallbacks().len(), 1);
     assert_eq!(user.devices().next(), None);
-    assert_eq!(
-        user.transport_kinds().collect::<Vec<_>>(),
-        [TransportKind::Shm, TransportKind::Tcp],
-        "with processes of this host"
-    );
+    assert_eq!(user.transport_kinds().collect::<Vec<_>>(), [TransportKind::Tcp]);
 }
 
 #[tokio::test]
