@@ -13,7 +13,7 @@ use handfast_transport::{
 };
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -139,10 +139,15 @@ fn dropped_nic_destroys_kept_queue_pairs_itself() {
     *site.device.destruction.lock() = Duration::from_millis(5);
     let Site { device, nic, .. } = site;
     let is_over = AtomicBool::new(false);
+    let (begins, has_begun) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {
-            shard.busy_poll(&shared, PATIENCE, &mut || is_over.load(Ordering::Relaxed));
+            shard.busy_poll(&shared, PATIENCE, &mut || {
+                let _ = begins.send(());
+                is_over.load(Ordering::Relaxed)
+            });
         });
+        has_begun.recv_timeout(PATIENCE).unwrap();
         drop(nic);
         is_over.store(true, Ordering::Relaxed);
     });

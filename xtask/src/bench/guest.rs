@@ -19,7 +19,7 @@ const GUEST_SECONDS_MAX: &str = "400";
 const BYTES: &str = "4096";
 /// The words in front of the figures of each program.
 const PERFTEST: &str = "perftest:";
-const OURS: &str = "handfast:";
+const HANDFAST: &str = "handfast:";
 
 /// Runs both programs in turns. The guest's links carry packets of 1,024 bytes. The server of perftest
 /// listens once its device is set up, which nothing reports: its client tries until then.
@@ -34,6 +34,11 @@ for pair in $(seq "$pairs"); do
         line=$(ib_write_lat -d rxe0 $words 10.0.0.2 2>/dev/null | grep '^ *4096 ') && break
         sleep 0.1
     done
+    if [ -z "$line" ]; then
+        kill $other $server
+        echo "perftest never answered" >&2
+        exit 1
+    fi
     wait $other
     echo "perftest: $line"
     line=$("$program" bench 10.0.0.2:7411/m --transport rdma --device rxe0 --polling event --json \
@@ -61,10 +66,8 @@ pub(super) fn run(project: &Project, folder: &Path) -> Result<bool> {
     let pairs = pairs(&output)?;
     ensure!(pairs.len() == PAIRS, "{} of {PAIRS} pairs were measured", pairs.len());
     let target = lone_write(&pairs);
-    let measured: Vec<Value> = pairs
-        .iter()
-        .map(|(perftest, ours)| json!({ "perftest_us": perftest, "us": ours }))
-        .collect();
+    let measured: Vec<Value> =
+        pairs.iter().map(|(perftest, own)| json!({ "perftest_us": perftest, "us": own })).collect();
     let figures = json!({
         "commit": super::commit(project), "bytes": 4_096, "pairs": measured,
         "target": target.to_json(),
@@ -80,11 +83,11 @@ fn pairs(output: &str) -> Result<Vec<(f64, f64)>> {
     let lines =
         |prefix| output.lines().filter_map(move |line: &str| line.trim().strip_prefix(prefix));
     let mut pairs = Vec::new();
-    for (perftest, ours) in lines(PERFTEST).zip(lines(OURS)) {
+    for (perftest, own) in lines(PERFTEST).zip(lines(HANDFAST)) {
         let perftest = typical(perftest).with_context(|| format!("of perftest: {perftest}"))?;
-        let ours: Value = serde_json::from_str(ours).context("the output of handfast bench")?;
-        let ours = ours["latencies"][0]["us"]["p50"].as_f64().context("no median")?;
-        pairs.push((perftest, ours));
+        let own: Value = serde_json::from_str(own).context("the output of handfast bench")?;
+        let own = own["latencies"][0]["us"]["p50"].as_f64().context("no median")?;
+        pairs.push((perftest, own));
     }
     Ok(pairs)
 }
@@ -103,11 +106,11 @@ mod tests {
     /// The output of both programs is read in pairs; a line of perftest without figures is refused.
     #[test]
     fn figures_of_a_pair_are_read() {
-        let ours = r#"handfast: {"latencies":[{"us":{"mean":120.5,"p50":110.0,"p99":300.0}}]}"#;
+        let own = r#"handfast: {"latencies":[{"us":{"mean":120.5,"p50":110.0,"p99":300.0}}]}"#;
         let theirs = "perftest:  4096    2000   52.1   900.4   66.25   70.1  12.0  120.0  300.0";
-        let output = format!("boot\n{theirs}\r\n{ours}\n{theirs}\n{ours}\n");
+        let output = format!("boot\n{theirs}\r\n{own}\n{theirs}\n{own}\n");
         assert_eq!(pairs(&output).unwrap(), [(66.25, 110.0); 2]);
-        assert!(pairs(&format!("perftest: \n{ours}\n")).is_err());
+        assert!(pairs(&format!("perftest: \n{own}\n")).is_err());
         assert!(pairs(&format!("{theirs}\nhandfast: {{}}\n")).is_err());
         assert_eq!(pairs(theirs).unwrap(), []);
     }
