@@ -2,6 +2,7 @@
 
 mod latency;
 mod load;
+mod median;
 mod peers;
 mod processor;
 mod raw;

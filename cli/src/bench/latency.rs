@@ -1,8 +1,9 @@
 //! Latency of single requests, and of a ping-pong with the same bytes.
 
 use super::load::Load;
+use super::median::median;
+use super::name;
 use super::raw::{Sink, Waiting};
-use super::{name, report};
 use crate::failure::Failure;
 use crate::size;
 use handfast::Direction;
@@ -43,7 +44,7 @@ impl Times {
 
     /// The median of each figure over the rounds.
     pub(super) fn median(rounds: &[Self]) -> Option<Self> {
-        let of = |figure: fn(&Self) -> f64| report::median(rounds.iter().map(figure).collect());
+        let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure).collect());
         let (mean, p50, p99) = (of(|it| it.mean)?, of(|it| it.p50)?, of(|it| it.p99)?);
         Some(Self { mean, p50, p99 })
     }
@@ -81,11 +82,11 @@ impl Latency {
     pub(super) fn show(self) -> ShownLatency {
         let ratio = |of: fn(&Times) -> f64| {
             let raw = self.blocking.iter().zip(&self.adaptive).map(|(a, b)| of(a).min(of(b)));
-            report::median(self.rounds.iter().zip(raw).map(|(us, raw)| of(us) / raw).collect())
+            median(self.rounds.iter().zip(raw).map(|(us, raw)| of(us) / raw).collect())
         };
         let to_adaptive = |of: fn(&Times) -> f64| {
             let ratios = self.rounds.iter().zip(&self.adaptive).map(|(us, raw)| of(us) / of(raw));
-            report::median(ratios.collect())
+            median(ratios.collect())
         };
         ShownLatency {
             operation: name(self.operation),

@@ -1,8 +1,7 @@
 //! The measured load: consecutive batches, from one or several threads.
 
-use super::processor::Meter;
+use super::processor::{Meter, PAUSE, Paused};
 use super::raw;
-use super::sporadic::{PAUSE, Paused};
 use crate::failure::Failure;
 use crate::lanes::LaneOptions;
 use handfast::{Direction, Engine, LaneOpening, Memory, Segment, Span};

@@ -1,8 +1,9 @@
 //! Many peers at once: engines with separate listeners in a few processes, and one engine that
 //! opens to all of them.
 
+use super::median::median;
+use super::pin;
 use super::server::Process;
-use super::{pin, report};
 use crate::failure::{Failure, Outcome};
 use crate::lanes::LaneOptions;
 use crate::serve::{raise_descriptor_limit, stdin_ends};
@@ -135,9 +136,9 @@ pub(super) fn measure(
     Ok(Peers {
         count,
         processes: processes.len(),
-        warm_ms: report::median(warm.clone()).unwrap_or(0.0),
+        warm_ms: median(warm.clone()).unwrap_or(0.0),
         warm_measurements_ms: warm,
-        calls_per_s: report::median(calls).unwrap_or(0.0),
+        calls_per_s: median(calls).unwrap_or(0.0),
         bytes_per_peer: memory.0 / count,
         their_bytes_per_peer: memory.1 / count,
         lanes_opened: opened,

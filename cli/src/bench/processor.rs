@@ -44,6 +44,16 @@ fn of_process(process: u32) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
+/// Pause before each request.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
+
+/// The times of requests after pauses, and the processor time of both processes for each.
+#[derive(Clone)]
+pub(super) struct Paused {
+    pub(super) times: Vec<Duration>,
+    pub(super) processor: Option<Duration>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

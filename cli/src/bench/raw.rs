@@ -2,9 +2,8 @@
 //! a ping-pong of messages.
 
 use super::load::Moved;
-use super::processor::Meter;
+use super::processor::{Meter, PAUSE, Paused};
 use super::server::Process;
-use super::sporadic::{PAUSE, Paused};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use std::io::{Error, ErrorKind, Read, Result, Write};

@@ -2,6 +2,7 @@
 
 use super::latency::{self, Latency, ShownLatency};
 use super::load::{FirstTransfer, FirstTransfers, Moved, STAGES, Workload};
+use super::median::median;
 use super::peers::Peers;
 use super::sporadic::{ShownSporadic, Sporadic};
 use super::{Bench, name};
@@ -227,24 +228,4 @@ impl Report {
 /// Returns the median of the ratios within each round.
 fn median_ratio(rates: &[f64], baseline: &[f64]) -> Option<f64> {
     median(rates.iter().zip(baseline).map(|(rate, baseline)| rate / baseline).collect())
-}
-
-pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 0 => Some((values[middle - 1] + values[middle]) / 2.0),
-        _ => Some(values[middle]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_median_is_the_middle_or_between_the_two_middles() {
-        assert_eq!(super::median(vec![]), None);
-        assert_eq!(super::median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(super::median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    }
 }

@@ -2,26 +2,16 @@
 
 use super::latency::Times;
 use super::load::Load;
+use super::median::median;
+use super::processor::{PAUSE, Paused};
 use super::raw::Sink;
-use super::report;
 use crate::failure::Failure;
 use crate::size;
 use handfast::Direction;
 use serde::Serialize;
-use std::time::Duration;
 
 /// Bytes of a request.
 const BYTES: u64 = 4096;
-/// Pause before each request.
-pub(super) const PAUSE: Duration = Duration::from_millis(1);
-
-/// The times of requests after pauses, and the processor time of both processes for each.
-#[derive(Clone)]
-pub(super) struct Paused {
-    pub(super) times: Vec<Duration>,
-    pub(super) processor: Option<Duration>,
-}
-
 /// Measurements by round.
 #[derive(Default)]
 pub(super) struct Sporadic {
@@ -61,7 +51,7 @@ impl Sporadic {
         let times =
             |all: &[One]| Times::median(&all.iter().map(|one| one.times).collect::<Vec<_>>());
         let processor =
-            |all: &[One]| report::median(all.iter().filter_map(|one| one.processor_us).collect());
+            |all: &[One]| median(all.iter().filter_map(|one| one.processor_us).collect());
         let ratios = self
             .rounds
             .iter()
@@ -74,7 +64,7 @@ impl Sporadic {
             raw_us: times(&self.raw),
             processor_us: processor(&self.rounds),
             raw_processor_us: processor(&self.raw),
-            processor_ratio: report::median(ratios.collect()),
+            processor_ratio: median(ratios.collect()),
         })
     }
 }
@@ -115,6 +105,7 @@ impl ShownSporadic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// Processor time is for each request, and its ratio of the same round.
     #[test]
