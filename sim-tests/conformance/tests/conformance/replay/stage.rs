@@ -108,7 +108,8 @@ fn device(site: usize) -> String {
 impl Stage {
     pub(crate) fn new(sites: usize) -> Self {
         let fabric = Fabric::find().unwrap();
-        fabric.run("renew");
+        // A thread whose call was held closes the device of the stage before, once the call returns.
+        until("the devices are closed", || fabric.execute("renew").is_ok());
         fabric.run("timers off");
         let mut stage = Self {
             fabric,
