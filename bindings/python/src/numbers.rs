@@ -103,18 +103,17 @@ fn read_plain(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64
     let mut read = Vec::with_capacity(count);
     for place in 0..count {
         // SAFETY: the object is of the function's type. The result is null with an exception set, or
-        // an element that the object keeps alive until Python code runs, which none does below
-        // before the element is read or counted.
+        // an element that the object keeps alive until Python code runs, none before it is counted.
         let borrowed = unsafe { element(numbers.as_ptr(), place as ffi::Py_ssize_t) };
         if borrowed.is_null() {
             drop(PyErr::fetch(py));
             return Err(PyValueError::new_err(format!("{name} became shorter while it was read")));
         }
-        // SAFETY: the element is alive, as above. An object that is no `int` is an exception.
-        let mut number = unsafe { ffi::PyLong_AsUnsignedLongLong(borrowed) };
+        // SAFETY: the element is alive, as above; from here on it is counted.
+        let counted = unsafe { Bound::from_borrowed_ptr(py, borrowed) };
+        // SAFETY: the element is counted. An object that is no `int` is an exception.
+        let mut number = unsafe { ffi::PyLong_AsUnsignedLongLong(counted.as_ptr()) };
         if number == u64::MAX {
-            // SAFETY: the element is alive, as above; from here on it is counted.
-            let counted = unsafe { Bound::from_borrowed_ptr(py, borrowed) };
             drop(PyErr::take(py));
             number = one(&format_args!("{name}[{place}]"), &counted)?;
         }
