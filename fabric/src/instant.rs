@@ -264,6 +264,12 @@ pub(crate) fn set(nic: usize, words: &[&str]) -> Result<(), String> {
     if SHARED.load(Ordering::Relaxed) {
         return Err("devices of other processes cannot be instant: the bytes are not here".into());
     }
+    MODES[nic].store(mode_of(words)?, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The mode that the words of a command name; 0 ends it.
+fn mode_of(words: &[&str]) -> Result<u64, String> {
     let mut mode = ON;
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -282,34 +288,29 @@ pub(crate) fn set(nic: usize, words: &[&str]) -> Result<(), String> {
             }
         }
     }
-    MODES[nic].store(mode, Ordering::Relaxed);
-    Ok(())
+    Ok(mode)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The last device of the table, which no test lists.
-    const DEVICE: usize = DEVICES_MAX - 1;
-
-    /// A mode is set by its words; wrong ones are named, and leave it as it is.
+    /// A mode is read from its words; wrong ones are named.
     #[test]
-    fn mode_is_set_by_words_and_wrong_ones_are_named() {
-        assert!(Mode::of(DEVICE).is_none());
-        set(DEVICE, &["copying", "every", "1000000000"]).unwrap();
+    fn mode_is_read_from_its_words() {
+        let mode = Mode(mode_of(&["copying", "every", "1000000000"]).unwrap());
+        assert!(mode.copies() && !mode.holds() && mode.interval_ns() == INTERVAL_NS_MAX);
+        assert_eq!(mode_of(&["off"]), Ok(0));
+        assert_eq!(mode_of(&[]), Ok(ON));
         for (words, part) in [
             (&["fast"][..], "'fast' is none of off, copying"),
             (&["every"], "at most 1000000000"),
             (&["every", "1000000001"], "at most 1000000000"),
         ] {
-            let error = set(DEVICE, words).unwrap_err();
+            let error = mode_of(words).unwrap_err();
             assert!(error.contains(part), "{error}");
-            let mode = Mode::of(DEVICE).unwrap();
-            assert!(mode.copies() && mode.interval_ns() == INTERVAL_NS_MAX);
         }
-        set(DEVICE, &["off"]).unwrap();
-        assert!(Mode::of(DEVICE).is_none() && Mode::of(DEVICES_MAX).is_none());
+        assert!(Mode::of(DEVICES_MAX).is_none());
     }
 
     /// A range is within its region, and its use permitted.
