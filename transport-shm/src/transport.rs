@@ -140,7 +140,7 @@ impl Shared {
         }
         let failed = |posting: Posting| Completion {
             slice: posting.slice,
-            status: CompletionStatus::Failed(lane.apart_error()),
+            status: CompletionStatus::Failed(lane.apart_error().into()),
         };
         let mut ended: Vec<_> = postings.drain(..).map(failed).collect();
         if !ended.is_empty() {

@@ -582,8 +582,8 @@ impl World {
         let status = match (completion.status, side) {
             (Status::Success, _) => CompletionStatus::Done,
             (Status::Flushed, _) => CompletionStatus::Flushed,
-            (_, Side::Protection | Side::Configuration) => CompletionStatus::Refused(cause),
-            _ => CompletionStatus::Failed(cause),
+            (_, Side::Protection | Side::Configuration) => CompletionStatus::Refused(cause.into()),
+            _ => CompletionStatus::Failed(cause.into()),
         };
         let ended = Completion { slice: SliceId::from_bits(completion.wr_id), status };
         let host = self.host(nic);

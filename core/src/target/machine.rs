@@ -209,6 +209,7 @@ impl Target {
     }
 
     /// Yields the next output, `None` when drained. `now` is the time of the call before.
+    #[inline]
     pub fn poll_output(&mut self, now: Instant) -> Option<TargetOutput> {
         loop {
             if let Some(output) = self.outputs.pop_front() {

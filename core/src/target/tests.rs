@@ -158,7 +158,7 @@ impl Story {
         posted.sort_unstable();
         let [first, second] = posted[..] else { panic!("{posted:?}") };
         assert_eq!((first.0, second.0), (FIRST, SECOND));
-        self.ended(first, CompletionStatus::Failed(silent()));
+        self.ended(first, CompletionStatus::Failed(silent().into()));
         let again = self.posted();
         assert!(matches!(again[..], [(SECOND, _)]), "{again:?}");
         self.done([second, again[0]]);
@@ -297,7 +297,7 @@ fn stuck_retire_without_rails_is_awaited() {
     let mut story = Story::with_one_path();
     story.write(10);
     let [posted] = story.posted()[..] else { panic!("one slice") };
-    story.ended(posted, CompletionStatus::Failed(silent()));
+    story.ended(posted, CompletionStatus::Failed(silent().into()));
     story.target.handle_retire_overdue(NOW, FIRST, device_gone());
     assert_eq!(story.fences_lost(), 0);
     story.down(FIRST, silent());
@@ -315,7 +315,7 @@ fn legacy_lane_takes_its_writes_along() {
     story.up(FIRST, 0);
     story.write(10);
     let [posted] = story.posted()[..] else { panic!("one slice") };
-    story.ended(posted, CompletionStatus::Failed(silent()));
+    story.ended(posted, CompletionStatus::Failed(silent().into()));
     story.down(FIRST, silent());
     assert_eq!(indeterminate(&story.report()), FailureClass::PeerRail);
     assert!(story.outputs.contains(&TargetOutput::PeerLost(silent())));
@@ -333,11 +333,11 @@ fn refused_access_fails_no_other_batch() {
             story.write(10);
         }
         let posted = story.posted();
-        story.ended(posted[0], CompletionStatus::Refused(refused.clone()));
+        story.ended(posted[0], CompletionStatus::Refused(refused.clone().into()));
         assert!(matches!(story.report().outcome, BatchOutcome::Failed(Cause::Refused(_))));
         story.target.handle_lane_ending(FIRST, refused.clone(), true);
         if with_other {
-            story.ended(posted[1], CompletionStatus::Failed(silent()));
+            story.ended(posted[1], CompletionStatus::Failed(silent().into()));
         }
         story.drain();
         let path = story.paths[0].clone();
@@ -363,10 +363,10 @@ fn failed_opening_after_a_refused_access_loses_the_peer() {
     story.write(10);
     story.write(10);
     let posted = story.posted();
-    story.ended(posted[0], CompletionStatus::Refused(refused.clone()));
+    story.ended(posted[0], CompletionStatus::Refused(refused.clone().into()));
     story.report();
     story.target.handle_lane_ending(FIRST, refused.clone(), true);
-    story.ended(posted[1], CompletionStatus::Failed(silent()));
+    story.ended(posted[1], CompletionStatus::Failed(silent().into()));
     let path = story.paths[0].clone();
     story.target.handle_open_failed(NOW, &path, &refused);
     story.drain();
@@ -480,7 +480,7 @@ fn released_slice_leaves_doubt_until_the_fence() {
 /// A slice that failed leaves doubt too, from its report on and not from the end of its lane.
 #[test]
 fn failed_slice_leaves_doubt_before_its_lane_is_down() {
-    for status in [CompletionStatus::Failed(silent()), CompletionStatus::Flushed] {
+    for status in [CompletionStatus::Failed(silent().into()), CompletionStatus::Flushed] {
         let mut story = Story::with_one_path();
         let batch = story.write(10);
         let posted = story.posted();

@@ -68,7 +68,7 @@ impl Transfers {
             CompletionStatus::Failed(error) => {
                 self.lanes.stop(lane);
                 self.expose(slot, lane);
-                self.try_again(now, slot, Some(Arc::new(error)));
+                self.try_again(now, slot, Some(error));
             }
             CompletionStatus::Flushed => {
                 self.lanes.stop(lane);
@@ -80,8 +80,7 @@ impl Transfers {
     }
 
     /// The peer has answered, so nothing of the attempt lands after this.
-    fn on_refused(&mut self, now: Instant, slot: u32, error: TransportError) {
-        let error = Arc::new(error);
+    fn on_refused(&mut self, now: Instant, slot: u32, error: Arc<TransportError>) {
         let slice = &self.slices[slot];
         let (index, request) = (slice.batch, slice.piece.request);
         let batch = &mut self.batches[index];

@@ -237,6 +237,7 @@ impl Transfers {
     }
 
     /// Yields the next output, `None` when drained.
+    #[inline]
     pub fn poll_output(&mut self) -> Option<TransferOutput> {
         if let Some(withdraw) = self.next_withdrawal() {
             return Some(withdraw);

@@ -137,8 +137,8 @@ impl Completion {
     }
 
     /// `slice` is refused: trying again cannot help.
-    pub const fn refused(slice: SliceId, error: TransportError) -> Self {
-        Self { slice, status: CompletionStatus::Refused(error) }
+    pub fn refused(slice: SliceId, error: TransportError) -> Self {
+        Self { slice, status: CompletionStatus::Refused(error.into()) }
     }
 
     /// `slice` is given back.
@@ -175,10 +175,10 @@ pub enum CompletionStatus {
     /// Every byte was moved and acknowledged.
     Done,
     /// A protection or range error: trying again cannot help. Says nothing about the lane.
-    Refused(TransportError),
+    Refused(Arc<TransportError>),
     /// The attempt failed and the lane with it: [`TransferInput::LaneDown`] follows. Of a write, any
     /// number of bytes may have reached the peer.
-    Failed(TransportError),
+    Failed(Arc<TransportError>),
     /// The lane had failed before: [`TransferInput::LaneDown`] follows. Bytes as with
     /// [`CompletionStatus::Failed`].
     Flushed,

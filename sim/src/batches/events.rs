@@ -89,11 +89,11 @@ impl MachineWorld for TransferWorld {
             }
             TransferEvent::Done(at) => self.complete(at, CompletionStatus::Done),
             TransferEvent::Refused(at) => {
-                let refused = CompletionStatus::Refused(error(Side::Protection, "access"));
+                let refused = CompletionStatus::Refused(error(Side::Protection, "access").into());
                 self.complete(at, refused);
             }
             TransferEvent::Failed(at) => {
-                self.complete(at, CompletionStatus::Failed(error(Side::Peer, "write")));
+                self.complete(at, CompletionStatus::Failed(error(Side::Peer, "write").into()));
             }
             TransferEvent::Flushed(at) => self.complete(at, CompletionStatus::Flushed),
             TransferEvent::Released(at, sent) => {

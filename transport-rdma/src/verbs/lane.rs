@@ -155,17 +155,17 @@ pub(super) struct LaneSetup {
 /// access was refused, or may have been, fails on another lane as well.
 fn ending(error: TransportError, may_be_refusal: bool) -> CompletionStatus {
     if error.side == Side::Protection {
-        return CompletionStatus::Refused(error);
+        return CompletionStatus::Refused(error.into());
     }
     if !may_be_refusal {
-        return CompletionStatus::Failed(error);
+        return CompletionStatus::Failed(error.into());
     }
     let detail = format!(
         "{}; on this device it may be a refused key: the segment is looked up again before another \
          attempt",
         error.detail
     );
-    CompletionStatus::Refused(TransportError { detail, ..error })
+    CompletionStatus::Refused(TransportError { detail, ..error }.into())
 }
 
 /// The error of a probe, with what it shows of the devices: then it is none of the peer's rights.

@@ -57,7 +57,7 @@ fn fingerprint_equals_behaviour() {
         |bench| bench.post(&[read(6)], None),
         |bench| bench.post(&[write(5)], None),
         |bench| bench.post(&[write(5)], Some(CompletionStatus::Flushed)),
-        |bench| bench.post(&[write(5)], Some(CompletionStatus::Failed(error(1)))),
+        |bench| bench.post(&[write(5)], Some(CompletionStatus::Failed(error(1).into()))),
         |bench| bench.post(&[write(20)], Some(CompletionStatus::Done)),
         |bench| {
             bench.submit(&[read(5)]);

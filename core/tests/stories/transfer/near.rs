@@ -76,7 +76,7 @@ fn a_near_lane_that_fails_hands_its_slices_to_a_far_one() {
     submit(&mut bench, &[(read(60), near)]);
     let posts = bench.take_posts();
     assert_eq!(lanes(&posts), [1, 1]);
-    bench.complete(posts[0].slice, CompletionStatus::Failed(error(1)));
+    bench.complete(posts[0].slice, CompletionStatus::Failed(error(1).into()));
     let far = bench.take_posts();
     assert_eq!(lanes(&far), [2, 2]);
     assert_eq!(far[0].work.remote, posts[0].work.remote, "what failed is tried again first");
@@ -223,7 +223,7 @@ proptest! {
                         moved += u64::from(post.work.length);
                         bench.complete(post.slice, CompletionStatus::Done);
                     } else {
-                        bench.complete(post.slice, CompletionStatus::Failed(error(1)));
+                        bench.complete(post.slice, CompletionStatus::Failed(error(1).into()));
                         up.retain(|known| *known != post.lane);
                         bench.posts.retain(|other| other.lane != post.lane);
                         bench.lane_down(post.lane, 1);

@@ -204,8 +204,8 @@ impl Answer {
         match self {
             Self::Released(sent) => CompletionStatus::Released(sent),
             Self::Done => CompletionStatus::Done,
-            Self::Refused => CompletionStatus::Refused(error),
-            Self::Failed => CompletionStatus::Failed(error),
+            Self::Refused => CompletionStatus::Refused(error.into()),
+            Self::Failed => CompletionStatus::Failed(error.into()),
             Self::Flushed => CompletionStatus::Flushed,
         }
     }

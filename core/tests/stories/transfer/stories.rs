@@ -56,7 +56,7 @@ fn a_lane_is_wanted_once_until_something_changes() {
     bench.submit(&[read(5)]);
     assert_eq!(bench.wants, 1, "a full lane is a lane");
     let post = bench.take_post();
-    bench.complete(post.slice, CompletionStatus::Failed(error(1)));
+    bench.complete(post.slice, CompletionStatus::Failed(error(1).into()));
     assert_eq!(bench.wants, 2, "a failed lane is none");
     bench.lane_down(1, 1);
     assert_eq!(bench.wants, 3, "one went down");
@@ -71,7 +71,7 @@ fn write_with_lost_fence_fails() {
     let mut bench = Bench::with_lanes(SMALL, 2, 4);
     let batch = bench.submit(&[write(5)]);
     let first = bench.take_post();
-    bench.complete(first.slice, CompletionStatus::Failed(error(1)));
+    bench.complete(first.slice, CompletionStatus::Failed(error(1).into()));
     let second = bench.take_post();
     bench.complete(second.slice, CompletionStatus::Done);
     let lane = handfast_core::Lifecycle(first.lane);
@@ -92,7 +92,7 @@ fn fence_lost_before_slice_returns_fails_batch() {
     type Back = fn(&mut Bench, SliceId);
     let ways: [Back; 4] = [
         |bench, slice| bench.complete(slice, CompletionStatus::Flushed),
-        |bench, slice| bench.complete(slice, CompletionStatus::Failed(error(1))),
+        |bench, slice| bench.complete(slice, CompletionStatus::Failed(error(1).into())),
         |bench, slice| bench.release(slice, Sent::Partly),
         |bench, _| bench.lane_down(1, 1),
     ];
@@ -135,7 +135,7 @@ fn a_read_whose_lane_fails_succeeds_on_another_at_once() {
     let mut bench = Bench::with_lanes(SMALL, 2, 4);
     let batch = bench.submit(&[read(5)]);
     let first = bench.take_post();
-    bench.complete(first.slice, CompletionStatus::Failed(error(1)));
+    bench.complete(first.slice, CompletionStatus::Failed(error(1).into()));
     let second = bench.take_post();
     assert_eq!((first.lane, second.lane), (1, 2));
     assert_eq!(first.work, second.work);
@@ -222,7 +222,7 @@ fn exhausted_slice_fails_batch_with_first_cause() {
         let lane = failure + 1;
         bench.lane_up(lane, 1).expect("there is room");
         let post = bench.take_post();
-        bench.complete(post.slice, CompletionStatus::Failed(error(10 + failure as i32)));
+        bench.complete(post.slice, CompletionStatus::Failed(error(10 + failure as i32).into()));
         bench.lane_down(lane, 99);
     }
     let outcome = BatchOutcome::Failed(Cause::Exhausted(Arc::new(error(10))));
@@ -272,10 +272,10 @@ fn refused_slice_ends_batch_after_releases() {
     let mut bench = Bench::with_lanes(SMALL, 1, 2);
     let batch = bench.submit(&[write(10), write(10), write(10)]);
     let posts = bench.take_posts();
-    bench.complete(posts[0].slice, CompletionStatus::Refused(error(5)));
+    bench.complete(posts[0].slice, CompletionStatus::Refused(error(5).into()));
     assert_eq!(bench.withdrawn, [posts[1].slice]);
     assert!(!bench.has_ended(batch), "a slice is posted");
-    bench.complete(posts[1].slice, CompletionStatus::Refused(error(6)));
+    bench.complete(posts[1].slice, CompletionStatus::Refused(error(6).into()));
     let report = bench.report(batch);
     let first = Arc::new(error(5));
     assert_eq!(report.outcome, BatchOutcome::Failed(Cause::Refused(first.clone())));
@@ -532,7 +532,7 @@ fn withheld_write(limits: TransferLimits) -> (Bench, BatchId) {
     let mut bench = Bench::with_lanes(limits, 2, 4);
     let batch = bench.submit_until(&[write(5)], 100);
     let first = bench.take_post();
-    bench.complete(first.slice, CompletionStatus::Failed(error(1)));
+    bench.complete(first.slice, CompletionStatus::Failed(error(1).into()));
     let second = bench.take_post();
     bench.complete(second.slice, CompletionStatus::Done);
     assert!(!bench.has_ended(batch), "bytes of the first attempt may still land");

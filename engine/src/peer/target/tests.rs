@@ -157,7 +157,7 @@ impl Story {
     }
 
     fn failed(&self, posted: (Lifecycle, SliceId)) {
-        self.ended(posted, CompletionStatus::Failed(silent()));
+        self.ended(posted, CompletionStatus::Failed(silent().into()));
     }
 
     fn ended(&self, (_, slice): (Lifecycle, SliceId), status: CompletionStatus) {
