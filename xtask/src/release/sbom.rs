@@ -84,7 +84,7 @@ fn component(id: &Id, package: &Value, sum: Option<&String>, is_linked: bool) ->
         "bom-ref": purl(id),
         "name": name,
         "version": version,
-        // What only runs in the build is not distributed.
+        // Packages that only run in the build are not distributed.
         "scope": if is_linked { "required" } else { "excluded" },
         "licenses": [licence],
         "purl": purl(id),
