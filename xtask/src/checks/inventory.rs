@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(counted(block).1, [1]);
         assert_eq!(counted(&format!("// SAFETY: so.\n\n{block}")).1, [3]);
         assert_eq!(counted(&format!("// SAFETY: so.\n{block}{block}")).1, [0; 0]);
-        let far = "\n".repeat(1) + &"f();\n".repeat(LINES_ABOVE_MAX);
+        let far = format!("\n{}", "f();\n".repeat(LINES_ABOVE_MAX));
         assert_eq!(counted(&format!("// SAFETY: so.{far}{block}")).1, [LINES_ABOVE_MAX + 2]);
         let of_file = "// SAFETY of the blocks below: so.\n\n";
         assert_eq!(counted(&format!("{of_file}{block}\n{block}")).1, [0; 0]);
