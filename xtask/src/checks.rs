@@ -2,6 +2,7 @@
 
 pub(crate) mod circles;
 pub(crate) mod graph;
+pub(crate) mod inventory;
 pub(crate) mod links;
 pub(crate) mod program;
 pub(crate) mod texts;

@@ -23,6 +23,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+/// Stages that build the features with the unpacked packages.
+const OF_FEATURES: [&str; 7] =
+    ["checks", "tests", "seeds", "sanitizer", "release", fleet::STAGE, python::STAGE];
 /// The program's name as a command.
 const COMMAND: &str = "handfast";
 /// Tests of the program and of the engine, by parts of their names.
@@ -153,7 +156,7 @@ fn program_folder(project: &Project, command: &[OsString]) -> Result<Option<Path
 /// Returns the packages to unpack during the setup of these stages.
 pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
     let any = |names: &[&str]| names.iter().any(|name| stages.contains(name));
-    match (any(&["guest"]), any(&["checks", "tests", "seeds", fleet::STAGE])) {
+    match (any(&["guest"]), any(&OF_FEATURES)) {
         (true, _) => &[&HEADERS, &fleet::PROTOC, &MACHINE, &DRIVERS],
         (false, true) => &[&HEADERS, &fleet::PROTOC],
         (false, false) => &[],

@@ -2,6 +2,7 @@
 
 mod api;
 mod bench;
+mod c_library;
 mod checks;
 mod command;
 mod dashboard;

@@ -4,7 +4,7 @@ use crate::command::calling_cargo;
 use crate::features::Features;
 use crate::fleet;
 use crate::project::Project;
-use crate::release::{GLIBC, ZIG, newest_glibc};
+use crate::release::{GLIBC, ZIG, newest_glibc, resolved};
 use crate::report::{Outcome, Step, as_skipped, skipped};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
@@ -340,7 +340,9 @@ fn glibc_of(project: &Project, wheel: &Path) -> Result<(u32, u32)> {
     unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked);
     let output = unpack.output().context("python3")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    newest_glibc(&unpacked.join(MODULE))
+    let module = unpacked.join(MODULE);
+    resolved(&module)?;
+    newest_glibc(&module)
 }
 
 fn unittest(

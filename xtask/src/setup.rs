@@ -4,6 +4,7 @@ use crate::command::answers;
 use crate::fleet;
 use crate::guest::{self, Packages};
 use crate::project::Project;
+use crate::python;
 use crate::report::{Outcome, Stage, Step, Summary, as_skipped, skipped};
 use crate::verbs;
 use anyhow::{Context, Result};
@@ -66,10 +67,13 @@ pub(crate) const FUZZ: Tool = tool("cargo-fuzz", "cargo fuzz --version", &[FUZZ_
 const MUTANTS_INSTALL: &str = "cargo install --locked cargo-mutants@27.1.0";
 pub(crate) const MUTANTS: Tool =
     tool("cargo-mutants", "cargo mutants --version", &[MUTANTS_INSTALL], "mutation");
+const CARGO_C_INSTALL: &str = "cargo install --locked cargo-c@0.10.24+cargo-0.98.0";
+pub(crate) const CARGO_C: Tool =
+    tool("cargo-c", "cargo capi --version", &[CARGO_C_INSTALL], "release");
 const CPP_INSTALL: [&str; 2] =
     ["apt-get update --quiet", "apt-get install --yes --no-install-recommends g++"];
 pub(crate) const CPP: Tool = tool("c++", "c++ --version", &CPP_INSTALL, "fuzz");
-const TOOLS: [&Tool; 6] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &MUTANTS];
+const TOOLS: [&Tool; 7] = [&RUSTFMT, &CLIPPY, &DENY, &CARGO_C, &CPP, &FUZZ, &MUTANTS];
 
 /// `cargo xtask setup`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
@@ -98,7 +102,8 @@ pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> 
     };
     let mut steps: Vec<_> = tools.map(install).collect();
     steps.extend(guest::packages(stages).iter().copied().map(unpack));
-    if stages.contains(&fleet::STAGE) {
+    // Tests of the Python package have released nodes as peers too.
+    if [fleet::STAGE, python::STAGE].iter().any(|stage| stages.contains(stage)) {
         steps.push(unpack(&fleet::PACKAGES));
         steps.push(unpack(&fleet::PERFTEST));
         steps.extend(fleet::installs(project));

@@ -6,11 +6,11 @@ mod sanitizer;
 
 pub(crate) use rust_tests::{NIGHTLY, binary, build, judged};
 
-use crate::checks::{circles, graph, links, program, texts};
+use crate::checks::{circles, graph, inventory, links, program, texts};
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
-use crate::{api, dashboard, fleet, fuzz, guest, python, setup, variants};
+use crate::{api, c_library, dashboard, fleet, fuzz, guest, python, setup, variants};
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// nixl, of which the latter two are tested at night; nothing of it is kept
     #[arg(long, value_name = "DIR")]
     upstream: Option<PathBuf>,
-    /// List the stages with their budgets without running any
+    /// List the stages with their budgets and steps without running any
     #[arg(long)]
     list: bool,
 }
@@ -110,6 +110,7 @@ fn run_once(project: &Project, arguments: &Arguments, depth: Depth) -> Result<bo
                 stage.what,
                 stage.budget.as_secs()
             );
+            anstream::println!("          {}", stage.step_names().collect::<Vec<_>>().join(", "));
         }
         return Ok(true);
     }
@@ -297,6 +298,7 @@ fn fast_checks(project: &Project) -> Vec<Step<'_>> {
         Step::new("core-features", |_| graph::check(project, &graph::CORE_FEATURES)),
         Step::new("core-source", |_| texts::check(project.root(), "core-source")),
         Step::new("import-circles", |_| circles::check(project.root())),
+        Step::new("unsafe-code", |_| inventory::check(project.root())),
         Step::new("variants-apply", |_| variants::check(project)),
         Step::new("texts", |_| texts::check(project.root(), "texts")),
         Step::new("links", |_| links::check(project.root())),
@@ -312,6 +314,7 @@ fn release(project: &Project) -> Vec<Step<'_>> {
             program::without_variants(project, deadline)
         }),
         Step::new("library-surface", |_| api::check(project)),
+        c_library::step(project),
     ]
 }
 

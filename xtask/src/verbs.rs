@@ -77,7 +77,7 @@ impl VerbsBuild {
     }
 
     fn find_headers(&mut self, project: &Project, deadline: Instant) -> Result<()> {
-        let pkg_config = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+        let pkg_config = system_pkg_config();
         if answers(Command::new(&pkg_config).arg("--exists").args(MODULES)) {
             return Ok(());
         }
@@ -113,6 +113,19 @@ impl VerbsBuild {
         self.variables.push(("BINDGEN_EXTRA_CLANG_ARGS", arguments.into()));
         Ok(())
     }
+}
+
+fn system_pkg_config() -> OsString {
+    env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into())
+}
+
+/// Returns the system's pkg-config, else the unpacked one if there is one.
+pub(crate) fn pkg_config(project: &Project) -> OsString {
+    let system = system_pkg_config();
+    if answers(Command::new(&system).arg("--version")) {
+        return system;
+    }
+    unpacked_pkg_config(&HEADERS.folder(project)).map_or(system, Into::into)
 }
 
 /// Returns Debian's library folder for this machine's architecture, relative to the root.

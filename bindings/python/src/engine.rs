@@ -47,8 +47,9 @@ fn blocking<T: Send>(
 }
 
 fn is_main_thread() -> bool {
+    // The function `gettid` is newer than the glibc of a release.
     // SAFETY: both calls have no preconditions.
-    unsafe { libc::gettid() == libc::getpid() }
+    unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
 }
 
 fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {

@@ -48,8 +48,9 @@ pub struct Cost {
 pub fn ready() -> io::Result<()> {
     let folder = std::env::var_os(FOLDER).ok_or_else(|| io::Error::other("nobody traces"))?;
     let folder = PathBuf::from(folder);
+    // The function `gettid` is newer than the glibc of a release.
     // SAFETY: the call takes nothing and returns a number.
-    let thread = unsafe { libc::gettid() };
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) };
     fs::write(folder.join("new"), thread.to_string())?;
     fs::rename(folder.join("new"), folder.join("thread"))?;
     wait_until(|| folder.join("go").exists())
