@@ -1,7 +1,7 @@
 //! The devices of a world's sites, and the traffic between them.
 
 use crate::transfers::Traffic;
-use handfast_transport_sim::verbs::{ENDLESS, PROFILES, Profile, PsnSource, Rebirth, STRICT};
+use handfast_transport_sim::verbs::{ENDLESS, PROFILES, Profile, PsnSource, Rebirth, SHM, STRICT};
 use handfast_transport_sim::{Backend, CommandKind, Devices, Faults, Setup};
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -80,9 +80,14 @@ impl Ground {
     }
 }
 
+/// Every device that has a name: those of [`PROFILES`], and those that no sweep draws.
+pub fn named_profiles() -> impl Iterator<Item = &'static Profile> {
+    PROFILES.into_iter().chain([&ENDLESS, &SHM])
+}
+
 /// The device of a name.
 pub fn profile_named(name: &str) -> Option<&'static Profile> {
-    PROFILES.into_iter().chain([&ENDLESS]).find(|profile| profile.name.eq_ignore_ascii_case(name))
+    named_profiles().find(|profile| profile.name.eq_ignore_ascii_case(name))
 }
 
 impl Display for Ground {

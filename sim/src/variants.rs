@@ -11,11 +11,11 @@ use crate::scenario::Scenario;
 #[cfg(feature = "variants")]
 use crate::transfers::Traffic;
 #[cfg(feature = "variants")]
-use handfast_core::{Node, node::Variant, target::Target};
+use handfast_core::{Node, node::Variant, sharing::Sharing, target::Target};
 #[cfg(feature = "variants")]
 use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{
-    Backend, Build, BuildTarget, Faults, Operations, Oracle, Setup, World,
+    Backend, Build, BuildSharing, BuildTarget, Faults, Operations, Oracle, Setup, World,
 };
 #[cfg(feature = "variants")]
 use std::sync::Arc;
@@ -49,6 +49,8 @@ pub struct Entry {
     pub build: fn() -> Build,
     /// Makes its targets.
     pub target: BuildTarget,
+    /// Makes the ends of its same-host channels.
+    pub sharing: BuildSharing,
 }
 
 impl Entry {
@@ -158,6 +160,7 @@ const CLASSIC: Entry = Entry {
     lasting: false,
     build: || Arc::new(Node::new),
     target: Target::new,
+    sharing: Sharing::new,
 };
 
 #[cfg(feature = "variants")]

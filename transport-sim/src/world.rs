@@ -6,6 +6,7 @@ use crate::journal::JournalEntry;
 use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
+use crate::shared::Channels;
 use handfast_core::node::{
     CallFailure, CallToken, Counters, Failure, StateKind, TimerId, TimerKind,
 };
@@ -108,6 +109,7 @@ pub struct World {
     /// Sites whose process is stopped.
     pub(crate) mute: Vec<usize>,
     pub(crate) data: Option<Arc<Data>>,
+    pub(crate) channels: Channels,
     pub(crate) faults_spent: u32,
     pub(crate) now: Instant,
 }
@@ -128,6 +130,7 @@ impl World {
             stuck: Vec::new(),
             mute: Vec::new(),
             data: None,
+            channels: Channels::default(),
             faults_spent: 0,
             now: Instant(0),
             setup,
@@ -199,7 +202,16 @@ impl World {
 
     /// Whether nothing that can arrive is in flight, and no operation is pending.
     pub fn quiet(&self) -> bool {
-        self.nothing_arrives() && self.operations.is_empty() && !self.data_moves()
+        self.nothing_arrives()
+            && self.operations.iter().all(|pending| self.waits_for_peer(pending))
+            && !self.data_moves()
+            && !self.channels_move()
+    }
+
+    /// Whether an operation waits for a process that may never act.
+    fn waits_for_peer(&self, pending: &Pending) -> bool {
+        let id = pending.operation.id();
+        id.kind == OperationKind::Retire && self.is_kept_waiting((pending.site, id.lifecycle))
     }
 
     /// Whether no call or answer can arrive before another action.
@@ -487,6 +499,7 @@ impl World {
         self.answers.retain(|(to, message)| *to != old.incarnation || !old.bears(&message.to));
         let (broken, held) = self.held.iter().partition(|held| held.site == site);
         self.held = held;
+        self.channels_die(site, old.incarnation);
         self.fabric.forget_site(site, self.setup.devices.rebirth);
         self.stuck.retain(|(owner, _)| *owner != site);
         self.mute.retain(|mute| *mute != site);
@@ -540,6 +553,9 @@ impl World {
                             self.leave_given(site, local.lifecycle, *remote, step);
                         }
                         Operation::Drain { lifecycle } => self.lane_drains(site, *lifecycle, step),
+                        Operation::Retire { lifecycle } => {
+                            self.channel_closes(site, *lifecycle, step);
+                        }
                         _ => {}
                     }
                     let asked = || JournalEntry::Asked { site, operation: operation.clone() };
