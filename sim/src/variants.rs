@@ -4,6 +4,8 @@
 
 #[cfg(feature = "variants")]
 mod list;
+#[cfg(feature = "variants")]
+mod same_host;
 
 use crate::case::Case;
 use crate::devices::Ground;
@@ -11,17 +13,23 @@ use crate::scenario::Scenario;
 #[cfg(feature = "variants")]
 use crate::transfers::Traffic;
 #[cfg(feature = "variants")]
-use handfast_core::{Node, node::Variant, sharing::Sharing, target::Target};
+use handfast_core::sharing::Sharing;
+#[cfg(feature = "variants")]
+use handfast_core::{Node, node::Variant, target::Target};
 #[cfg(feature = "variants")]
 use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{
     Backend, Build, BuildSharing, BuildTarget, Faults, Operations, Oracle, Setup, World,
 };
 #[cfg(feature = "variants")]
+use list::OF_LANES;
+#[cfg(feature = "variants")]
+use same_host::SAME_HOST;
+#[cfg(feature = "variants")]
 use std::sync::Arc;
 
 /// A broken variant of the rules, and where it is found out.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The race or rule it is named after, such as `SO-1`; letters, digits and `-` only.
     pub id: &'static str,
@@ -94,8 +102,20 @@ pub const CANARY: Entry = Entry {
 #[cfg(not(feature = "variants"))]
 pub const ALL: &[Entry] = &[];
 
+/// Every broken variant.
 #[cfg(feature = "variants")]
-pub use list::ALL;
+pub const ALL: &[Entry] = &joined::<{ OF_LANES.len() + SAME_HOST.len() }>(OF_LANES, SAME_HOST);
+
+#[cfg(feature = "variants")]
+const fn joined<const N: usize>(first: &[Entry], second: &[Entry]) -> [Entry; N] {
+    let mut all = [first[0]; N];
+    let mut at = 1;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
+        at += 1;
+    }
+    all
+}
 
 /// None: this build has only the shipping rules.
 #[cfg(not(feature = "variants"))]

@@ -308,6 +308,7 @@ impl World {
     pub fn apply(&mut self, choice: &Choice, step: &mut Step) {
         self.faults_spent += choice.cost;
         let arrived = self.receiver(&choice.action);
+        self.remember(&choice.action);
         match &choice.action {
             Action::Command(at) => self.command(*at, step),
             Action::Ask(command) => self.ask(*command, step),

@@ -15,6 +15,7 @@ mod data_check;
 mod device;
 mod fabric;
 mod fingerprint;
+mod history;
 mod journal;
 mod old;
 mod operate;

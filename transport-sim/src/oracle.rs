@@ -54,6 +54,12 @@ pub enum Oracle {
     /// A failed rail pauses while another carries bytes, is retried afterwards while there are
     /// transfers, and carries bytes only after a probe.
     Breaker,
+    /// H8: with nothing lost, nothing waits for a timer to be sent again.
+    Promptness,
+    /// H9: a demand fails for a lasting cause, or after as many failures in a row as its limit says.
+    Unjustified,
+    /// H6, H11: no lane is in use to a run that was replaced, or after a close.
+    Belonging,
     /// The machine made an undeclared transition.
     Undeclared,
     /// Equal fingerprints had unequal outputs.
@@ -83,6 +89,8 @@ impl World {
         self.check_ghosts(violations);
         self.check_held(violations);
         self.check_isolation(violations);
+        self.check_promptness(violations);
+        self.check_belonging(violations);
     }
 
     /// Checks that a refused access is reported, and that nothing reconnects (rule H9).

@@ -166,9 +166,14 @@ impl World {
         self.channels.unretired.retain(|known| *known != lane);
         self.stuck.retain(|known| *known != lane);
         self.check_let_go(lane, step);
+        let forgets = self.setup.devices.backend.retires_unreleased();
         if let Some(end) = self.end_mut(lane) {
             end.is_retired = true;
+            if forgets {
+                end.granted.clear();
+            }
         }
+        self.give_back(site);
         self.forget_over();
     }
 
@@ -327,7 +332,7 @@ impl World {
             return false;
         };
         let lives = self.lives(end.peer, end.remote.incarnation);
-        lives && (self.mute.contains(&end.peer) || end.has_read_end)
+        lives && (self.mute.contains(&end.peer) || (end.is_cut && end.has_read_end))
     }
 
     /// Whether an operation is the retirement of such a lane, which goes on for as long.

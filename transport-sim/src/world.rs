@@ -2,6 +2,7 @@
 
 use crate::data::Data;
 use crate::fabric::{Fabric, QueuePair, Target};
+use crate::history::History;
 use crate::journal::JournalEntry;
 use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
@@ -110,6 +111,7 @@ pub struct World {
     pub(crate) mute: Vec<usize>,
     pub(crate) data: Option<Arc<Data>>,
     pub(crate) channels: Channels,
+    pub(crate) history: History,
     pub(crate) faults_spent: u32,
     pub(crate) now: Instant,
 }
@@ -131,6 +133,7 @@ impl World {
             mute: Vec::new(),
             data: None,
             channels: Channels::default(),
+            history: History::default(),
             faults_spent: 0,
             now: Instant(0),
             setup,
@@ -284,6 +287,7 @@ impl World {
     pub(crate) fn ask(&mut self, command: Command, step: &mut Step) {
         let Command { site, peer, kind } = command;
         let path = self.way(site, peer);
+        self.remember_command(command, &path);
         let (demand, input) = match kind {
             CommandKind::Open => (Demand::Wanted, Input::Open(path)),
             CommandKind::Close => (Demand::None, Input::Close(path)),
@@ -342,6 +346,7 @@ impl World {
             }
             _ => Input::CallAnswered(Message::clone(&message)),
         };
+        self.remember_answer(site, &message);
         self.deliver(site, input, step);
         if self.old_site(&message.from).is_none() {
             self.check_refusal(site, &message, step);
@@ -492,6 +497,7 @@ impl World {
     }
 
     fn restart_nic(&mut self, site: usize) {
+        self.remember_restart(site);
         let old = self.sites[site].clone();
         let run = old.incarnation.0 % RUNS_MAX + 1;
         self.sites[site] = Arc::new(fresh(&self.setup, site, run));
@@ -535,7 +541,10 @@ impl World {
                 dead.retain(|(offered, _)| offered != lifecycle);
             }
             match output {
-                Output::Call(message) => self.call(message),
+                Output::Call(message) => {
+                    self.remember_call(site, &message);
+                    self.call(message);
+                }
                 Output::Answer { token, message } => self.answer(site, token, message, step),
                 Output::PlainAnswer { token, message } => {
                     let held = self.held.iter();
@@ -653,6 +662,7 @@ impl World {
             return;
         };
         qp.published = true;
+        self.remember_success(site, path);
         if remote.is_legacy() && !self.flows(site, local.lifecycle) {
             let own = self.describe_own(site, local.lifecycle);
             let detail = format!("{own} is usable, and what is posted is taken for repeated");
@@ -717,7 +727,8 @@ impl World {
     }
 
     fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
-        if let Event::OpenFailed { peer, .. } = &event {
+        if let Event::OpenFailed { peer, failure } = &event {
+            self.check_justified(site, peer, failure, step);
             let own = self.nic_of(site, peer);
             let peers: Vec<usize> =
                 (0..self.sites.len()).filter(|site| self.sites[*site].bears(peer)).collect();
@@ -725,7 +736,8 @@ impl World {
                 Arc::make_mut(&mut self.sites[own]).demands[peer] = Demand::Reported;
             }
         }
-        if let Event::Ended { lifecycle, failure, .. } = &event {
+        if let Event::Ended { peer, lifecycle, failure, .. } = &event {
+            self.remember_end(site, peer, failure);
             if self.setup.lasting {
                 let name = self.describe_pair(self.pair(site, *lifecycle));
                 let detail = format!("{name} ends: {failure}");

@@ -89,7 +89,9 @@ impl World {
         let excused = |site: usize| {
             let mut ends = self.channels.ends.iter().filter(|end| end.lane.0 == site);
             ends.any(|end| {
-                end.machine.is_unproven() && self.lives(end.peer, end.remote.incarnation)
+                end.is_cut
+                    && end.machine.is_unproven()
+                    && self.lives(end.peer, end.remote.incarnation)
             })
         };
         (0..self.sites.len()).filter(kept).find(|site| !excused(*site))
