@@ -41,6 +41,9 @@ impl Ground {
         if self == Self::BARE {
             return Faults::ALL;
         }
+        if self.profile.shares_memory {
+            return Faults { step_failure: true, mute: true, channel: true, ..Faults::ALL };
+        }
         let (step_failure, port, address, partition, mute) = (true, true, true, true, true);
         Faults { step_failure, port, address, partition, mute, ..Faults::ALL }
     }

@@ -3,6 +3,8 @@
 //! `variants`, which is for a core with those patches, [`ALL`] is empty.
 
 #[cfg(feature = "variants")]
+mod history;
+#[cfg(feature = "variants")]
 mod list;
 #[cfg(feature = "variants")]
 mod same_host;
@@ -21,6 +23,8 @@ use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{
     Backend, Build, BuildSharing, BuildTarget, Faults, Operations, Oracle, Setup, World,
 };
+#[cfg(feature = "variants")]
+use history::OF_HISTORY;
 #[cfg(feature = "variants")]
 use list::OF_LANES;
 #[cfg(feature = "variants")]
@@ -104,14 +108,23 @@ pub const ALL: &[Entry] = &[];
 
 /// Every broken variant.
 #[cfg(feature = "variants")]
-pub const ALL: &[Entry] = &joined::<{ OF_LANES.len() + SAME_HOST.len() }>(OF_LANES, SAME_HOST);
+pub const ALL: &[Entry] = &joined();
 
 #[cfg(feature = "variants")]
-const fn joined<const N: usize>(first: &[Entry], second: &[Entry]) -> [Entry; N] {
-    let mut all = [first[0]; N];
-    let mut at = 1;
-    while at < N {
-        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
+const COUNT: usize = OF_LANES.len() + OF_HISTORY.len() + SAME_HOST.len();
+
+#[cfg(feature = "variants")]
+const fn joined() -> [Entry; COUNT] {
+    let mut all = [OF_LANES[0]; COUNT];
+    let (mut at, ends) = (0, OF_LANES.len() + OF_HISTORY.len());
+    while at < COUNT {
+        all[at] = if at < OF_LANES.len() {
+            OF_LANES[at]
+        } else if at < ends {
+            OF_HISTORY[at - OF_LANES.len()]
+        } else {
+            SAME_HOST[at - ends]
+        };
         at += 1;
     }
     all

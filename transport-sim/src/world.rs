@@ -698,34 +698,6 @@ impl World {
         }
     }
 
-    /// Checks that a lane that ends deliberately, and not by a failure or by force, has no
-    /// outstanding work in either direction (H11).
-    fn check_cut_off(&self, site: usize, own: Lifecycle, failure: &Failure, step: &mut Step) {
-        if !matches!(failure, Failure::Closed | Failure::Evicted | Failure::Quiesced) {
-            return;
-        }
-        let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
-        let Some((qp, target)) = qp.and_then(|qp| Some((qp, qp.target?))) else { return };
-        let ends = [Some(qp), self.fabric.at(target.site, target.number)];
-        // A lane retired by its own node is not charged here.
-        let given_up = |qp: &QueuePair| {
-            let state = self.sites[qp.host].node.state_of(qp.lifecycle);
-            (qp.host, qp.lifecycle) != (site, own)
-                && state.is_none_or(|state| state == StateKind::Retiring)
-        };
-        // A legacy Mooncake node cannot be asked for consent.
-        let asked = |qp: &QueuePair| !self.is_old(qp.site);
-        let busy = |qp: &&QueuePair| qp.published && !qp.drained && !given_up(qp) && asked(qp);
-        if let Some(busy) = ends.into_iter().flatten().find(busy) {
-            let detail = format!(
-                "{} ends while work posted on {} may be under way",
-                self.describe_pair(self.pair(site, own)),
-                self.describe_pair(self.pair(busy.site, busy.lifecycle))
-            );
-            step.violations.push(Violation::new(Oracle::CutOff, detail));
-        }
-    }
-
     fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
         if let Event::OpenFailed { peer, failure } = &event {
             self.check_justified(site, peer, failure, step);

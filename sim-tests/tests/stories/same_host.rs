@@ -3,7 +3,8 @@
 
 use super::transfers::holds;
 use crate::nightly;
-use handfast_sim::{Case, Ground, Scenario, Traffic};
+use handfast_sim::sweep::{Swarm, failure};
+use handfast_sim::{Case, Coverage, Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::SHM;
 use handfast_transport_sim::{Faults, Operations};
 use sim_tests::assert_snapshot;
@@ -30,23 +31,66 @@ fn case(scenario: Scenario, traffic: Option<Traffic>, faults_max: u32) -> Case {
     }
 }
 
+/// Scenarios with their traffic, and the most faults on every change.
+const EXPLORED: [(Scenario, Option<Traffic>, u32); 9] = [
+    (Scenario::Transfers, Some(Traffic::Write), 1),
+    (Scenario::Transfers, Some(Traffic::Read), 1),
+    (Scenario::Transfers, Some(Traffic::GivenUp), 1),
+    (Scenario::Transfers, Some(Traffic::Dropped), 1),
+    (Scenario::Transfers, Some(Traffic::BothWays), 0),
+    (Scenario::CloseAgainstClose, Some(Traffic::Write), 0),
+    (Scenario::SimultaneousOpen, None, 1),
+    (Scenario::OpenAgainstRestart, None, 1),
+    (Scenario::OpenAgainstClose, None, 0),
+];
+
 /// Every oracle holds in every world of processes that copy, are stopped, die and come back.
 #[test]
 fn lanes_through_shared_memory_keep_every_oracle() {
     let mut kept = String::from("scenario, traffic, faults: worlds, events tried, depth\n");
-    let traffics = [Traffic::Write, Traffic::Read, Traffic::GivenUp, Traffic::Dropped];
-    let with_bytes = traffics.map(|traffic| (Scenario::Transfers, Some(traffic)));
-    let without = [Scenario::SimultaneousOpen, Scenario::OpenAgainstClose].map(|it| (it, None));
-    for (scenario, traffic) in with_bytes.into_iter().chain(without) {
-        for faults in 0..=if nightly() { 2 } else { 1 } {
+    for (scenario, traffic, faults_max) in EXPLORED {
+        for faults in 0..=faults_max {
             let report = holds(&case(scenario, traffic, faults));
-            if faults < 2 {
-                let (states, depth) = (report.states, report.depth);
-                let traffic = traffic.map_or("-".to_owned(), |it| format!("{it:?}"));
-                let row = format!("{states}, {}, {depth}", report.transitions);
-                kept.push_str(&format!("{scenario:?}, {traffic}, {faults}: {row}\n"));
-            }
+            let (states, depth) = (report.states, report.depth);
+            let traffic = traffic.map_or("-".to_owned(), |it| format!("{it:?}"));
+            let row = format!("{states}, {}, {depth}", report.transitions);
+            kept.push_str(&format!("{scenario:?}, {traffic}, {faults}: {row}\n"));
+        }
+        if nightly() {
+            holds(&case(scenario, traffic, faults_max + 1));
         }
     }
     assert_snapshot("same-host", &kept);
+}
+
+const SEEDS: u64 = if cfg!(debug_assertions) { 300 } else { 2_000 };
+
+/// Random schedules with many faults break no oracle, and leave no memory with anybody.
+#[test]
+fn seeds_of_shared_memory_break_no_oracle() {
+    let traffics = [
+        None,
+        Some(Traffic::Write),
+        Some(Traffic::WriteAndRead),
+        Some(Traffic::GivenUp),
+        Some(Traffic::BothWays),
+        Some(Traffic::Dropped),
+    ];
+    let swarm = Swarm {
+        scenarios: vec![
+            Scenario::Transfers,
+            Scenario::Reconnect,
+            Scenario::Established,
+            Scenario::CloseAgainstClose,
+            Scenario::OpenAgainstRestart,
+        ],
+        grounds: traffics.map(|traffic| Ground::on(&SHM, traffic)).to_vec(),
+        ..Swarm::default()
+    };
+    for seed in 0..SEEDS {
+        let swarmed = swarm.run(seed, &mut Coverage::default());
+        if let (Some(violation), Some(line)) = (swarmed.run.violation, &swarmed.line) {
+            panic!("seed {seed}: {violation:?}\n{}", failure(line));
+        }
+    }
 }
