@@ -8,9 +8,7 @@ use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
 use crate::shared::Channels;
-use handfast_core::node::{
-    CallFailure, CallToken, Counters, Failure, StateKind, TimerId, TimerKind,
-};
+use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerId, TimerKind};
 use handfast_core::transport::{Operation, OperationKind, Side, TransportError};
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{
