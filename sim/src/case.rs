@@ -71,6 +71,7 @@ impl Case {
         if let Some(entry) = self.variant {
             setup.build = (entry.build)();
             setup.build_target = entry.target;
+            setup.build_sharing = entry.sharing;
             setup.lasting = entry.lasting;
         }
         setup

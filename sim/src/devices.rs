@@ -1,7 +1,7 @@
 //! The devices of a world's sites, and the traffic between them.
 
 use crate::transfers::Traffic;
-use handfast_transport_sim::verbs::{ENDLESS, PROFILES, Profile, PsnSource, Rebirth, STRICT};
+use handfast_transport_sim::verbs::{ENDLESS, PROFILES, Profile, PsnSource, Rebirth, SHM, STRICT};
 use handfast_transport_sim::{Backend, CommandKind, Devices, Faults, Setup};
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -40,6 +40,9 @@ impl Ground {
     pub fn kinds(self) -> Faults {
         if self == Self::BARE {
             return Faults::ALL;
+        }
+        if self.profile.shares_memory {
+            return Faults { step_failure: true, mute: true, channel: true, ..Faults::ALL };
         }
         let (step_failure, port, address, partition, mute) = (true, true, true, true, true);
         Faults { step_failure, port, address, partition, mute, ..Faults::ALL }
@@ -80,9 +83,14 @@ impl Ground {
     }
 }
 
+/// Every device that has a name: those of [`PROFILES`], and those that no sweep draws.
+pub fn named_profiles() -> impl Iterator<Item = &'static Profile> {
+    PROFILES.into_iter().chain([&ENDLESS, &SHM])
+}
+
 /// The device of a name.
 pub fn profile_named(name: &str) -> Option<&'static Profile> {
-    PROFILES.into_iter().chain([&ENDLESS]).find(|profile| profile.name.eq_ignore_ascii_case(name))
+    named_profiles().find(|profile| profile.name.eq_ignore_ascii_case(name))
 }
 
 impl Display for Ground {

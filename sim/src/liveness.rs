@@ -151,6 +151,10 @@ pub fn next(world: &World) -> Option<Choice> {
         Action::Operation(_) | Action::Probe(..) => Some((0, 0)),
         Action::Completion(_) => Some((0, 1)),
         Action::Packet(_) => Some((0, 2)),
+        Action::Frame(..) | Action::Piece(..) | Action::ReadEnd(..) | Action::SeeDeath(..) => {
+            Some((0, 3))
+        }
+        Action::HeldRetire(_) => Some((3, 2)),
         Action::Answer(_) => Some((1, 0)),
         Action::Call(..) => Some((2, 0)),
         Action::Broken(..) | Action::Exhaust(..) => Some((3, 0)),
@@ -243,6 +247,9 @@ fn unsettled(world: &World) -> Option<Violation> {
                 ));
             }
         }
+    }
+    if let Some(site) = world.kept_memory() {
+        return failed(format!("site {site} keeps memory that it has dropped for ever"));
     }
     if world.transfers_pending() > 0 {
         return failed(format!("{} transfers never end", world.transfers_pending()));

@@ -3,6 +3,7 @@
 use crate::liveness::next;
 use crate::transfers::{FLEET_NICS, Traffic};
 use handfast_core::node::{Limits, Timing};
+use handfast_core::sharing::Sharing;
 use handfast_core::target::Target;
 use handfast_core::{NicPath, Node};
 use handfast_transport_sim::{
@@ -213,6 +214,7 @@ impl Scenario {
             lasting: false,
             build: Arc::new(Node::new),
             build_target: Target::new,
+            build_sharing: Sharing::new,
         }
     }
 

@@ -18,6 +18,8 @@ pub enum Traffic {
     BothWays,
     /// One write with a key that the peer never gave.
     Forbidden,
+    /// One write to memory that its owner may unregister at any time.
+    Dropped,
     /// Two hundred writes and reads between all NICs of a fleet, some of them given up.
     Fleet,
 }
@@ -35,7 +37,7 @@ impl Traffic {
         [Self::Write, Self::Read, Self::WriteAndRead, Self::GivenUp, Self::BothWays];
 
     /// The others.
-    pub const OTHERS: [Self; 2] = [Self::Forbidden, Self::Fleet];
+    pub const OTHERS: [Self; 3] = [Self::Forbidden, Self::Dropped, Self::Fleet];
 
     /// The traffic of a name as [`Debug`] writes it, ignoring case.
     pub fn named(name: &str) -> Option<Self> {
@@ -54,7 +56,9 @@ impl Traffic {
         };
         let (read, write) = (Direction::Read, Direction::Write);
         match self {
-            Self::Write | Self::GivenUp | Self::Forbidden => vec![transfer(0, write)],
+            Self::Write | Self::GivenUp | Self::Forbidden | Self::Dropped => {
+                vec![transfer(0, write)]
+            }
             Self::Read => vec![transfer(0, read)],
             Self::WriteAndRead => vec![transfer(0, write), transfer(0, read)],
             Self::BothWays => vec![transfer(0, write), transfer(1, write)],
@@ -73,7 +77,8 @@ impl Traffic {
                 lanes_max: 4,
                 ..TransferLimits::default()
             };
-            return TransferSetup { transfers: self.list(), limits, in_order: true };
+            let (transfers, dropped_by) = (self.list(), None);
+            return TransferSetup { transfers, limits, in_order: true, dropped_by };
         }
         let limits = TransferLimits {
             slices_per_lane_max: 4,
@@ -83,7 +88,8 @@ impl Traffic {
             lanes_max: 4,
             ..TransferLimits::default()
         };
-        TransferSetup { transfers: self.list(), limits, in_order: false }
+        let dropped_by = (self == Self::Dropped).then_some(1);
+        TransferSetup { transfers: self.list(), limits, in_order: false, dropped_by }
     }
 }
 

@@ -3,7 +3,11 @@
 //! `variants`, which is for a core with those patches, [`ALL`] is empty.
 
 #[cfg(feature = "variants")]
+mod history;
+#[cfg(feature = "variants")]
 mod list;
+#[cfg(feature = "variants")]
+mod same_host;
 
 use crate::case::Case;
 use crate::devices::Ground;
@@ -11,17 +15,25 @@ use crate::scenario::Scenario;
 #[cfg(feature = "variants")]
 use crate::transfers::Traffic;
 #[cfg(feature = "variants")]
+use handfast_core::sharing::Sharing;
+#[cfg(feature = "variants")]
 use handfast_core::{Node, node::Variant, target::Target};
 #[cfg(feature = "variants")]
 use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{
-    Backend, Build, BuildTarget, Faults, Operations, Oracle, Setup, World,
+    Backend, Build, BuildSharing, BuildTarget, Faults, Operations, Oracle, Setup, World,
 };
+#[cfg(feature = "variants")]
+use history::OF_HISTORY;
+#[cfg(feature = "variants")]
+use list::OF_LANES;
+#[cfg(feature = "variants")]
+use same_host::SAME_HOST;
 #[cfg(feature = "variants")]
 use std::sync::Arc;
 
 /// A broken variant of the rules, and where it is found out.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The race or rule it is named after, such as `SO-1`; letters, digits and `-` only.
     pub id: &'static str,
@@ -49,6 +61,8 @@ pub struct Entry {
     pub build: fn() -> Build,
     /// Makes its targets.
     pub target: BuildTarget,
+    /// Makes the ends of its same-host channels.
+    pub sharing: BuildSharing,
 }
 
 impl Entry {
@@ -92,8 +106,29 @@ pub const CANARY: Entry = Entry {
 #[cfg(not(feature = "variants"))]
 pub const ALL: &[Entry] = &[];
 
+/// Every broken variant.
 #[cfg(feature = "variants")]
-pub use list::ALL;
+pub const ALL: &[Entry] = &joined();
+
+#[cfg(feature = "variants")]
+const COUNT: usize = OF_LANES.len() + OF_HISTORY.len() + SAME_HOST.len();
+
+#[cfg(feature = "variants")]
+const fn joined() -> [Entry; COUNT] {
+    let mut all = [OF_LANES[0]; COUNT];
+    let (mut at, ends) = (0, OF_LANES.len() + OF_HISTORY.len());
+    while at < COUNT {
+        all[at] = if at < OF_LANES.len() {
+            OF_LANES[at]
+        } else if at < ends {
+            OF_HISTORY[at - OF_LANES.len()]
+        } else {
+            SAME_HOST[at - ends]
+        };
+        at += 1;
+    }
+    all
+}
 
 /// None: this build has only the shipping rules.
 #[cfg(not(feature = "variants"))]
@@ -158,6 +193,7 @@ const CLASSIC: Entry = Entry {
     lasting: false,
     build: || Arc::new(Node::new),
     target: Target::new,
+    sharing: Sharing::new,
 };
 
 #[cfg(feature = "variants")]

@@ -68,6 +68,20 @@ pub enum Action {
     Probe(usize, Lifecycle),
     /// A timer of a site's target fires; the target is given by its index.
     TargetTimer(usize, usize, TargetTimer),
+    /// A side of a same-host lane reads the next frame of its channel.
+    Frame(usize, Lifecycle),
+    /// A thread copies the next piece of a slice on a same-host lane.
+    Piece(usize, Lifecycle, usize),
+    /// A side of a same-host lane reads the end of its connection.
+    ReadEnd(usize, Lifecycle),
+    /// A side of a same-host lane learns of the death of its peer.
+    SeeDeath(usize, Lifecycle),
+    /// The connection of a same-host lane breaks between two live processes.
+    BreakChannel(usize, Lifecycle),
+    /// A retirement fails, since the peer does not let memory go.
+    HeldRetire(usize),
+    /// The application of a site unregisters the memory that peers may access.
+    Unregister(usize),
 }
 
 /// An action and its cost.
@@ -120,6 +134,7 @@ impl World {
         }
         self.push_disturbances(true, choices);
         self.push_data(paid, choices);
+        self.push_channels(paid, choices);
         if !self.mute.is_empty() {
             choices.retain(|choice| !self.stopped(&choice.action));
         }
@@ -252,6 +267,9 @@ impl World {
         let lifecycle = match pending.operation {
             Operation::Probe { lifecycle } => lifecycle,
             Operation::Drain { lifecycle } => return self.is_drained(pending.site, lifecycle),
+            Operation::Retire { lifecycle } if self.is_shared() => {
+                return self.is_apart(pending.site, lifecycle);
+            }
             Operation::Retire { .. } if self.setup.devices.backend.retires_on_insert() => {
                 let made = |other: &Arc<Pending>| {
                     let kind = other.operation.id().kind;
@@ -290,6 +308,7 @@ impl World {
     pub fn apply(&mut self, choice: &Choice, step: &mut Step) {
         self.faults_spent += choice.cost;
         let arrived = self.receiver(&choice.action);
+        self.remember(&choice.action);
         match &choice.action {
             Action::Command(at) => self.command(*at, step),
             Action::Ask(command) => self.ask(*command, step),
@@ -321,6 +340,13 @@ impl World {
             Action::Exhaust(site, number) => self.fabric.verbs.exhaust(*site, *number),
             Action::Probe(site, lane) => self.end_probe(*site, *lane, step),
             Action::TargetTimer(site, at, timer) => self.fire_target(*site, *at, *timer, step),
+            Action::Frame(site, lane) => self.receive_frame(*site, *lane, step),
+            Action::Piece(site, lane, at) => self.copy_piece(*site, *lane, *at, step),
+            Action::ReadEnd(site, lane) => self.read_end(*site, *lane, step),
+            Action::SeeDeath(site, lane) => self.see_death(*site, *lane, step),
+            Action::BreakChannel(site, lane) => self.break_channel(*site, *lane),
+            Action::HeldRetire(at) => self.fail_held_retire(*at, step),
+            Action::Unregister(site) => self.unregister(*site, step),
         }
         self.settle_data(arrived, step);
         self.prune();
@@ -384,6 +410,13 @@ impl World {
             Action::TargetTimer(at, _, timer) => {
                 format!("timer {timer:?} of the transfers of {} fires", site(at))
             }
+            Action::Unregister(at) => format!("{} unregisters its memory", site(at)),
+            Action::Frame(..)
+            | Action::Piece(..)
+            | Action::ReadEnd(..)
+            | Action::SeeDeath(..)
+            | Action::BreakChannel(..)
+            | Action::HeldRetire(_) => self.describe_channel(action),
         }
     }
 

@@ -24,6 +24,14 @@ pub enum Backend {
     WorkForgotten,
     /// Treats a new lane on another rail as the fence of a retired one.
     AnyRailFences,
+    /// Retires a same-host lane without waiting for its peer to let memory go.
+    RetiresUnreleased,
+    /// Reports the copies of a same-host lane that closes as ended while their threads copy.
+    DisownsCopies,
+    /// Finds maps of a peer's memory by their key, also those of an earlier incarnation.
+    KeepsMaps,
+    /// Treats the end of a same-host connection as the death of the peer.
+    HangUpIsDeath,
 }
 
 impl Backend {
@@ -57,6 +65,22 @@ impl Backend {
 
     pub(crate) fn forgets_work(self) -> bool {
         self == Self::WorkForgotten
+    }
+
+    pub(crate) fn retires_unreleased(self) -> bool {
+        self == Self::RetiresUnreleased
+    }
+
+    pub(crate) fn disowns_copies(self) -> bool {
+        self == Self::DisownsCopies
+    }
+
+    pub(crate) fn keeps_maps(self) -> bool {
+        self == Self::KeepsMaps
+    }
+
+    pub(crate) fn takes_hang_up_for_death(self) -> bool {
+        self == Self::HangUpIsDeath
     }
 
     pub(crate) fn takes_any_rail_for_fence(self) -> bool {

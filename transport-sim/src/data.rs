@@ -8,6 +8,7 @@ use crate::breaker::Breakers;
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind};
+use crate::shared::{Posted, Window};
 use crate::verbs::{Access, Keys, SendKind, Status, WorkCompletion, WorkRequest};
 use crate::world::{Step, World, error};
 use handfast_core::node::Failure;
@@ -71,6 +72,8 @@ pub struct TransferSetup {
     pub limits: TransferLimits,
     /// Whether each site submits its transfers in this order; otherwise in any order.
     pub in_order: bool,
+    /// The site whose application may unregister its memory at any time, once.
+    pub dropped_by: Option<usize>,
 }
 
 /// Progress of a transfer.
@@ -100,6 +103,7 @@ pub(crate) struct Target {
 #[derive(Clone, Debug)]
 pub(crate) struct SiteData {
     pub(crate) window: Keys,
+    pub(crate) state: Window,
     pub(crate) local: Keys,
     pub(crate) targets: Vec<Target>,
     /// Lanes with a running probe.
@@ -114,6 +118,8 @@ pub(crate) struct SiteData {
 pub(crate) struct Data {
     pub(crate) sites: Vec<SiteData>,
     pub(crate) progress: Vec<Progress>,
+    /// An application has unregistered its memory.
+    pub(crate) has_dropped: bool,
 }
 
 /// Initial bytes of a transfer in a site's window: distinct per incarnation for a read, zero for a
@@ -148,7 +154,7 @@ impl World {
             sites.extend(of_host.or_else(|| self.begin_site(site)));
         }
         let progress = setup.transfers.iter().map(|_| Progress::Waiting).collect();
-        self.data = Some(Arc::new(Data { sites, progress }));
+        self.data = Some(Arc::new(Data { sites, progress, has_dropped: false }));
     }
 
     fn begin_site(&mut self, site: usize) -> Option<SiteData> {
@@ -163,7 +169,8 @@ impl World {
         let local = verbs.register(site, LOCAL, local, Access::LOCAL).ok()?;
         let (targets, probing, drained) = (Vec::new(), Vec::new(), Vec::new());
         let breakers = Breakers::default();
-        Some(SiteData { window, local, targets, probing, drained, breakers })
+        let state = Window::Registered;
+        Some(SiteData { window, state, local, targets, probing, drained, breakers })
     }
 
     /// Handles the restart of a site: its memory is new, and its submitted transfers are orphaned.
@@ -592,6 +599,18 @@ impl World {
         }
     }
 
+    /// Reports the end of a slice to the target of its lane.
+    pub(crate) fn end_slice(
+        &mut self,
+        site: usize,
+        lane: Lifecycle,
+        completion: Completion,
+        step: &mut Step,
+    ) {
+        let at = self.target_of(site, lane);
+        self.update(site, at, step, |machine| machine.handle_completion(NOW, completion));
+    }
+
     /// Performs the outputs of a target until there are none.
     fn pump(&mut self, site: usize, at: usize, step: &mut Step) {
         loop {
@@ -600,13 +619,7 @@ impl World {
             let Some(output) = targets[at].machine.poll_output(NOW) else { return };
             match output {
                 TargetOutput::Post { lane, slice, work } => {
-                    let request = self.work_request(site, slice, &work);
-                    if !request.is_some_and(|request| self.post(site, lane, request))
-                        && let Some(data) = self.data_mut()
-                    {
-                        let released = Completion::released(slice, Sent::None);
-                        data.sites[site].targets[at].machine.handle_completion(NOW, released);
-                    }
+                    self.post_slice(site, at, lane, (slice, work), step);
                 }
                 TargetOutput::Finished { batch, report } => {
                     self.report(site, at, batch, &report, step);
@@ -632,11 +645,43 @@ impl World {
                     step.violations.push(Violation::new(Oracle::Transfer, detail));
                 }
                 // A device returns no posted work; its completion follows.
-                TargetOutput::Withdraw { .. }
+                TargetOutput::Withdraw { lane, slice } => {
+                    self.withdraw_copy(site, lane, slice, step);
+                }
                 // No lane runs over TCP here, and reports inform the application of the rest.
-                | TargetOutput::FallBack(_)
+                TargetOutput::FallBack(_)
                 | TargetOutput::FenceLost { .. }
                 | TargetOutput::DemandFailed(_) => {}
+            }
+        }
+    }
+
+    /// Posts a slice, or gives it back to its target.
+    fn post_slice(
+        &mut self,
+        site: usize,
+        at: usize,
+        lane: Lifecycle,
+        (slice, work): (SliceId, Work),
+        step: &mut Step,
+    ) {
+        let posted = if self.is_shared() {
+            self.post_copy(site, lane, (slice, &work), step)
+        } else {
+            let request = self.work_request(site, slice, &work);
+            match request.is_some_and(|request| self.post(site, lane, request)) {
+                true => Posted::Taken,
+                false => Posted::Returned,
+            }
+        };
+        match posted {
+            Posted::Taken => {}
+            Posted::Failed => self.fail_posted(site, lane, slice, step),
+            Posted::Returned => {
+                let released = Completion::released(slice, Sent::None);
+                if let Some(data) = self.data_mut() {
+                    data.sites[site].targets[at].machine.handle_completion(NOW, released);
+                }
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Possible actions of transfers, and their invariants (oracles O2, O3 and O7).
 
 use crate::action::{Action, Choice};
-use crate::data::{LENGTH, LOCAL, Progress, REUSED, at_first, written};
+use crate::data::{Data, LENGTH, LOCAL, Progress, REUSED, Transfer, at_first, written};
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind};
+use crate::shared::Window;
 use crate::verbs::QpState;
 use crate::world::{Step, World};
 use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, RequestStatus};
@@ -32,7 +33,8 @@ impl World {
         };
         let verbs = &self.fabric.verbs;
         self.data.is_some()
-            && (verbs.waiting(site).any(|waiting| waiting == number)
+            && (self.has_copies(self.host(site), lane)
+                || verbs.waiting(site).any(|waiting| waiting == number)
                 || verbs.nic(site).completions().any(|completion| completion.number == number))
     }
 
@@ -92,6 +94,8 @@ impl World {
                 _ => {}
             }
         }
+        self.push_drop(choices);
+        let mut push = |action, cost| choices.push(Choice { action, cost });
         self.completing().for_each(|site| push(Action::Completion(site), 0));
         self.probing().for_each(|(site, lane)| push(Action::Probe(site, lane), 0));
         for at in self.first_packets() {
@@ -128,6 +132,9 @@ impl World {
 
     /// Returns the site at which the packet of an action arrives.
     pub(crate) fn receiver(&self, action: &Action) -> Option<usize> {
+        if let Action::Piece(site, lane, at) = action {
+            return self.changed_by_piece(*site, *lane, *at);
+        }
         let (Action::Packet(at) | Action::DuplicatePacket(at)) = action else { return None };
         self.fabric.verbs.packets().get(*at).map(|packet| usize::from(packet.to))
     }
@@ -180,7 +187,12 @@ impl World {
                 _ => Some(&first[..]),
             };
             let found = self.window(transfer.peer, index);
-            if expected.is_some() && expected != found {
+            let state = data.sites[transfer.peer].state;
+            let reused = Some(&[REUSED; LENGTH][..]);
+            let expected = if state == Window::GivenBack { reused } else { expected };
+            // A device has no unregistered memory.
+            let is_there = found.is_some() || state == Window::Registered;
+            if expected.is_some() && expected != found && is_there {
                 let detail = format!(
                     "transfer {index}: the memory of {} holds {found:x?} instead of {expected:x?} \
                      after {progress:x?}",
@@ -215,7 +227,9 @@ impl World {
             step.violations.push(Violation::new(Oracle::Transfer, detail));
         };
         let alive = self.sites[transfer.peer].incarnation == run;
-        let remote = self.window(transfer.peer, index).filter(|_| alive).map(<[u8]>::to_vec);
+        let given_back = |data: &Data| data.sites[transfer.peer].state == Window::GivenBack;
+        let is_known = alive && !self.data.as_deref().is_some_and(given_back);
+        let remote = self.window(transfer.peer, index).filter(|_| is_known).map(<[u8]>::to_vec);
         let success = report.outcome == BatchOutcome::Success;
         match transfer.direction {
             Direction::Write
@@ -234,7 +248,7 @@ impl World {
         }
         let span = LOCAL + (index * LENGTH) as u64..LOCAL + ((index + 1) * LENGTH) as u64;
         let mut nics = (0..self.sites.len()).filter(|nic| self.host(*nic) == transfer.site);
-        if nics.any(|nic| self.fabric.verbs.holds(nic, &span)) {
+        if nics.any(|nic| self.fabric.verbs.holds(nic, &span) || self.copies_hold(nic, &span)) {
             wrong("its buffer is given back while work on it is outstanding".to_owned());
         }
         let status = report.requests.first();
@@ -322,12 +336,14 @@ impl World {
         progress.into_iter().flatten().filter(left).count()
     }
 
-    /// Whether a site has a transfer with a key that the peer never gave.
+    /// Whether a site has a transfer with a key that the peer never gave, or may unregister.
     pub fn misuses_keys(&self, site: usize, peer: usize) -> bool {
         let ends = (self.host(site), self.host(peer));
         let transfers = self.transfer_setup().map(|setup| setup.transfers.iter());
         let mut transfers = transfers.into_iter().flatten();
-        transfers.any(|at| at.forbidden && (at.site, at.peer) == ends)
+        let dropped_by = self.transfer_setup().and_then(|setup| setup.dropped_by);
+        let misused = |at: &Transfer| at.forbidden || dropped_by == Some(at.peer);
+        transfers.any(|at| misused(at) && (at.site, at.peer) == ends)
     }
 
     /// Returns the number of submitted transfers that have not ended.

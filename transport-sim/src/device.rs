@@ -107,6 +107,12 @@ impl World {
                 | Action::Deadline(_)
                 | Action::Probe(..)
                 | Action::TargetTimer(..)
+                | Action::Frame(..)
+                | Action::Piece(..)
+                | Action::ReadEnd(..)
+                | Action::SeeDeath(..)
+                | Action::HeldRetire(_)
+                | Action::Unregister(_)
         );
         by_process && self.mute.contains(&self.host(self.actor(action)))
     }

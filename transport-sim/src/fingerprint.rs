@@ -168,7 +168,7 @@ impl World {
 
     /// Whether lifecycles are identified by number instead of rank.
     fn knows_by_number(&self) -> bool {
-        self.setup.devices.random_psns || self.data.is_some()
+        self.setup.devices.random_psns || self.data.is_some() || self.is_shared()
     }
 
     /// Returns the digest of everything that can affect the future.
@@ -214,6 +214,9 @@ impl World {
         }
         if let Some(data) = &self.data {
             hash_data(data, &mut encoder);
+        }
+        if self.is_shared() {
+            self.channels.encode(&mut encoder);
         }
         self.mute.iter().for_each(|site| site.hash(&mut encoder));
         self.hash_bags(&ranks).hash(&mut encoder);
@@ -329,6 +332,9 @@ fn hash_operation(
 /// Hashes the debug form of each target, which contains every field, counters included.
 fn hash_data(data: &Data, encoder: &mut Encoder) {
     data.progress.iter().for_each(|progress| progress.hash(encoder));
+    if data.has_dropped {
+        data.sites.iter().for_each(|site| site.state.hash(encoder));
+    }
     for site in &data.sites {
         site.probing.iter().for_each(|lane| (1u8, lane).hash(encoder));
         site.drained.iter().for_each(|lane| (2u8, lane).hash(encoder));

@@ -15,6 +15,7 @@ mod data_check;
 mod device;
 mod fabric;
 mod fingerprint;
+mod history;
 mod journal;
 mod old;
 mod operate;
@@ -23,6 +24,7 @@ mod prune;
 mod rails;
 mod refinement;
 mod setup;
+mod shared;
 pub mod verbs;
 mod view;
 mod world;
@@ -36,7 +38,8 @@ pub use fingerprint::Encoder;
 pub use journal::JournalEntry;
 pub use oracle::{Oracle, Violation};
 pub use setup::{
-    Build, BuildTarget, Command, CommandKind, Devices, Faults, OldPeer, Operations, Setup,
+    Build, BuildSharing, BuildTarget, Command, CommandKind, Devices, Faults, OldPeer, Operations,
+    Setup,
 };
 pub use view::InFlight;
 pub use world::{Demand, Step, World};

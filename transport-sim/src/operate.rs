@@ -144,6 +144,7 @@ impl World {
         let destroyed = self.fabric.destroy(site, lifecycle, &mut drained);
         self.completions_drained(site, lifecycle, &drained, step);
         destroyed?;
+        self.channel_retired(site, lifecycle, step);
         self.lane_down(site, lifecycle, step);
         Ok(Outcome::Retired)
     }
@@ -178,6 +179,7 @@ impl World {
         }
         let psns = Psns { ours: self.psn(local), theirs };
         self.fabric.connect(site, local.lifecycle, target, psns)?;
+        self.channel_connects(site, local, remote);
         Ok(Outcome::Connected)
     }
 

@@ -3,7 +3,7 @@
 use crate::fabric::QueuePair;
 use crate::rails::Rail;
 use crate::world::{Demand, Step, World};
-use handfast_core::node::StateKind;
+use handfast_core::node::{Failure, StateKind};
 use handfast_core::transport::Side;
 use handfast_core::{Lifecycle, Pair};
 
@@ -54,6 +54,12 @@ pub enum Oracle {
     /// A failed rail pauses while another carries bytes, is retried afterwards while there are
     /// transfers, and carries bytes only after a probe.
     Breaker,
+    /// H8: with nothing lost, nothing waits for a timer to be sent again.
+    Promptness,
+    /// H9: a demand fails for a lasting cause, or after as many failures in a row as its limit says.
+    Unjustified,
+    /// H6, H11: no lane is in use to a run that was replaced, or after a close.
+    Belonging,
     /// The machine made an undeclared transition.
     Undeclared,
     /// Equal fingerprints had unequal outputs.
@@ -83,6 +89,8 @@ impl World {
         self.check_ghosts(violations);
         self.check_held(violations);
         self.check_isolation(violations);
+        self.check_promptness(violations);
+        self.check_belonging(violations);
     }
 
     /// Checks that a refused access is reported, and that nothing reconnects (rule H9).
@@ -100,6 +108,40 @@ impl World {
             let own = self.describe_site(site);
             let detail = format!("the port of {own} is down, and a peer is blamed for it");
             step.violations.push(Violation::new(Oracle::PeerBlamed, detail));
+        }
+    }
+
+    /// Checks that a lane that ends deliberately, and not by a failure or by force, has no
+    /// outstanding work in either direction (H11).
+    pub(crate) fn check_cut_off(
+        &self,
+        site: usize,
+        own: Lifecycle,
+        failure: &Failure,
+        step: &mut Step,
+    ) {
+        if !matches!(failure, Failure::Closed | Failure::Evicted | Failure::Quiesced) {
+            return;
+        }
+        let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
+        let Some((qp, target)) = qp.and_then(|qp| Some((qp, qp.target?))) else { return };
+        let ends = [Some(qp), self.fabric.at(target.site, target.number)];
+        // A lane retired by its own node is not charged here.
+        let given_up = |qp: &QueuePair| {
+            let state = self.sites[qp.host].node.state_of(qp.lifecycle);
+            (qp.host, qp.lifecycle) != (site, own)
+                && state.is_none_or(|state| state == StateKind::Retiring)
+        };
+        // A legacy Mooncake node cannot be asked for consent.
+        let asked = |qp: &QueuePair| !self.is_old(qp.site);
+        let busy = |qp: &&QueuePair| qp.published && !qp.drained && !given_up(qp) && asked(qp);
+        if let Some(busy) = ends.into_iter().flatten().find(busy) {
+            let detail = format!(
+                "{} ends while work posted on {} may be under way",
+                self.describe_pair(self.pair(site, own)),
+                self.describe_pair(self.pair(busy.site, busy.lifecycle))
+            );
+            step.violations.push(Violation::new(Oracle::CutOff, detail));
         }
     }
 

@@ -24,7 +24,7 @@ impl World {
 
     /// Drops answers that their receiver can only ignore.
     fn prune_answers(&mut self) {
-        let (sites, fabric) = (&self.sites, &self.fabric);
+        let (sites, fabric, in_flight) = (&self.sites, &self.fabric, self.answers.len());
         self.answers.retain(|(run, answer)| {
             let process = Self::process_of(*run);
             let caller = |site: &Arc<Site>| site.process == process && site.bears(&answer.to);
@@ -46,6 +46,7 @@ impl World {
                 _ => true,
             }
         });
+        self.history.lost |= self.answers.len() < in_flight;
     }
 
     /// Whether no node can lose its records of peers: no restart is possible, and tables of peers

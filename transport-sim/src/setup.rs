@@ -4,6 +4,7 @@ use crate::backend::Backend;
 use crate::data::TransferSetup;
 use crate::verbs::{Profile, Rebirth, STRICT};
 use handfast_core::node::{Limits, Timing};
+use handfast_core::sharing::Sharing;
 use handfast_core::target::{Target, TargetConfig};
 use handfast_core::{Instant, NicPath, Node, NodeConfig};
 use std::sync::Arc;
@@ -13,6 +14,9 @@ pub type Build = Arc<dyn Fn(NodeConfig) -> Node + Send + Sync>;
 
 /// Creates a target of a site. An explorer sets a variant for lanes and transfers here.
 pub type BuildTarget = fn(TargetConfig, Instant) -> Target;
+
+/// Creates an end of a same-host channel. An explorer sets a variant here.
+pub type BuildSharing = fn() -> Sharing;
 
 /// Requests of an application to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +92,8 @@ faults! {
     /// A silent client connects to a legacy Mooncake node. Its listener serves one connection at a
     /// time and accepts no call until the client leaves, which costs nothing.
     stranger "stranger",
+    /// The connection of a same-host channel breaks while both processes live.
+    channel "channel",
 }
 
 impl Faults {
@@ -222,6 +228,8 @@ pub struct Setup {
     pub build: Build,
     /// Creates the targets.
     pub build_target: BuildTarget,
+    /// Creates the ends of same-host channels.
+    pub build_sharing: BuildSharing,
 }
 
 impl Setup {

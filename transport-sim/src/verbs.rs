@@ -36,6 +36,6 @@ pub use profile::{
     Profile, PsnSource, Retry, Statuses,
 };
 pub use profiles::{
-    ENDLESS, ERDMA_COMPAT, ERDMA_ROCEV2, ERDMA_STANDARD, IRDMA, MLX5, PROFILES, RXE, STRICT,
+    ENDLESS, ERDMA_COMPAT, ERDMA_ROCEV2, ERDMA_STANDARD, IRDMA, MLX5, PROFILES, RXE, SHM, STRICT,
 };
 pub use states::{QpState, Step, Transitions};

@@ -55,6 +55,7 @@ impl World {
             Action::Operation(at)
             | Action::FailOperation(at)
             | Action::StallOperation(at)
+            | Action::HeldRetire(at)
             | Action::FailStep(at, _) => self.operations[*at].site,
             Action::Disturb(disturbance) => disturbance.site,
             Action::Submit(index) | Action::Cancel(index) | Action::Deadline(index) => {
@@ -74,6 +75,12 @@ impl World {
             | Action::Probe(site, _)
             | Action::TargetTimer(site, ..)
             | Action::ProtectionError(site, _)
+            | Action::Frame(site, _)
+            | Action::Piece(site, ..)
+            | Action::ReadEnd(site, _)
+            | Action::SeeDeath(site, _)
+            | Action::BreakChannel(site, _)
+            | Action::Unregister(site)
             | Action::Restart(site) => *site,
         }
     }

@@ -2,13 +2,13 @@
 
 use crate::data::Data;
 use crate::fabric::{Fabric, QueuePair, Target};
+use crate::history::History;
 use crate::journal::JournalEntry;
 use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
-use handfast_core::node::{
-    CallFailure, CallToken, Counters, Failure, StateKind, TimerId, TimerKind,
-};
+use crate::shared::Channels;
+use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerId, TimerKind};
 use handfast_core::transport::{Operation, OperationKind, Side, TransportError};
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{
@@ -108,6 +108,8 @@ pub struct World {
     /// Sites whose process is stopped.
     pub(crate) mute: Vec<usize>,
     pub(crate) data: Option<Arc<Data>>,
+    pub(crate) channels: Channels,
+    pub(crate) history: History,
     pub(crate) faults_spent: u32,
     pub(crate) now: Instant,
 }
@@ -128,6 +130,8 @@ impl World {
             stuck: Vec::new(),
             mute: Vec::new(),
             data: None,
+            channels: Channels::default(),
+            history: History::default(),
             faults_spent: 0,
             now: Instant(0),
             setup,
@@ -199,7 +203,16 @@ impl World {
 
     /// Whether nothing that can arrive is in flight, and no operation is pending.
     pub fn quiet(&self) -> bool {
-        self.nothing_arrives() && self.operations.is_empty() && !self.data_moves()
+        self.nothing_arrives()
+            && self.operations.iter().all(|pending| self.waits_for_peer(pending))
+            && !self.data_moves()
+            && !self.channels_move()
+    }
+
+    /// Whether an operation waits for a process that may never act.
+    fn waits_for_peer(&self, pending: &Pending) -> bool {
+        let id = pending.operation.id();
+        id.kind == OperationKind::Retire && self.is_kept_waiting((pending.site, id.lifecycle))
     }
 
     /// Whether no call or answer can arrive before another action.
@@ -272,6 +285,7 @@ impl World {
     pub(crate) fn ask(&mut self, command: Command, step: &mut Step) {
         let Command { site, peer, kind } = command;
         let path = self.way(site, peer);
+        self.remember_command(command, &path);
         let (demand, input) = match kind {
             CommandKind::Open => (Demand::Wanted, Input::Open(path)),
             CommandKind::Close => (Demand::None, Input::Close(path)),
@@ -330,6 +344,7 @@ impl World {
             }
             _ => Input::CallAnswered(Message::clone(&message)),
         };
+        self.remember_answer(site, &message);
         self.deliver(site, input, step);
         if self.old_site(&message.from).is_none() {
             self.check_refusal(site, &message, step);
@@ -480,6 +495,7 @@ impl World {
     }
 
     fn restart_nic(&mut self, site: usize) {
+        self.remember_restart(site);
         let old = self.sites[site].clone();
         let run = old.incarnation.0 % RUNS_MAX + 1;
         self.sites[site] = Arc::new(fresh(&self.setup, site, run));
@@ -487,6 +503,7 @@ impl World {
         self.answers.retain(|(to, message)| *to != old.incarnation || !old.bears(&message.to));
         let (broken, held) = self.held.iter().partition(|held| held.site == site);
         self.held = held;
+        self.channels_die(site, old.incarnation);
         self.fabric.forget_site(site, self.setup.devices.rebirth);
         self.stuck.retain(|(owner, _)| *owner != site);
         self.mute.retain(|mute| *mute != site);
@@ -522,7 +539,10 @@ impl World {
                 dead.retain(|(offered, _)| offered != lifecycle);
             }
             match output {
-                Output::Call(message) => self.call(message),
+                Output::Call(message) => {
+                    self.remember_call(site, &message);
+                    self.call(message);
+                }
                 Output::Answer { token, message } => self.answer(site, token, message, step),
                 Output::PlainAnswer { token, message } => {
                     let held = self.held.iter();
@@ -540,6 +560,9 @@ impl World {
                             self.leave_given(site, local.lifecycle, *remote, step);
                         }
                         Operation::Drain { lifecycle } => self.lane_drains(site, *lifecycle, step),
+                        Operation::Retire { lifecycle } => {
+                            self.channel_closes(site, *lifecycle, step);
+                        }
                         _ => {}
                     }
                     let asked = || JournalEntry::Asked { site, operation: operation.clone() };
@@ -637,6 +660,7 @@ impl World {
             return;
         };
         qp.published = true;
+        self.remember_success(site, path);
         if remote.is_legacy() && !self.flows(site, local.lifecycle) {
             let own = self.describe_own(site, local.lifecycle);
             let detail = format!("{own} is usable, and what is posted is taken for repeated");
@@ -672,36 +696,9 @@ impl World {
         }
     }
 
-    /// Checks that a lane that ends deliberately, and not by a failure or by force, has no
-    /// outstanding work in either direction (H11).
-    fn check_cut_off(&self, site: usize, own: Lifecycle, failure: &Failure, step: &mut Step) {
-        if !matches!(failure, Failure::Closed | Failure::Evicted | Failure::Quiesced) {
-            return;
-        }
-        let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
-        let Some((qp, target)) = qp.and_then(|qp| Some((qp, qp.target?))) else { return };
-        let ends = [Some(qp), self.fabric.at(target.site, target.number)];
-        // A lane retired by its own node is not charged here.
-        let given_up = |qp: &QueuePair| {
-            let state = self.sites[qp.host].node.state_of(qp.lifecycle);
-            (qp.host, qp.lifecycle) != (site, own)
-                && state.is_none_or(|state| state == StateKind::Retiring)
-        };
-        // A legacy Mooncake node cannot be asked for consent.
-        let asked = |qp: &QueuePair| !self.is_old(qp.site);
-        let busy = |qp: &&QueuePair| qp.published && !qp.drained && !given_up(qp) && asked(qp);
-        if let Some(busy) = ends.into_iter().flatten().find(busy) {
-            let detail = format!(
-                "{} ends while work posted on {} may be under way",
-                self.describe_pair(self.pair(site, own)),
-                self.describe_pair(self.pair(busy.site, busy.lifecycle))
-            );
-            step.violations.push(Violation::new(Oracle::CutOff, detail));
-        }
-    }
-
     fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
-        if let Event::OpenFailed { peer, .. } = &event {
+        if let Event::OpenFailed { peer, failure } = &event {
+            self.check_justified(site, peer, failure, step);
             let own = self.nic_of(site, peer);
             let peers: Vec<usize> =
                 (0..self.sites.len()).filter(|site| self.sites[*site].bears(peer)).collect();
@@ -709,7 +706,8 @@ impl World {
                 Arc::make_mut(&mut self.sites[own]).demands[peer] = Demand::Reported;
             }
         }
-        if let Event::Ended { lifecycle, failure, .. } = &event {
+        if let Event::Ended { peer, lifecycle, failure, .. } = &event {
+            self.remember_end(site, peer, failure);
             if self.setup.lasting {
                 let name = self.describe_pair(self.pair(site, *lifecycle));
                 let detail = format!("{name} ends: {failure}");

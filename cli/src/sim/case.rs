@@ -3,9 +3,10 @@
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use handfast_sim::case::{faults_named, kinds, names_of};
+use handfast_sim::devices::named_profiles;
 use handfast_sim::variants::{self, Entry};
 use handfast_sim::{Case, Ground, Scenario, Traffic};
-use handfast_transport_sim::verbs::{PROFILES, Profile, Rebirth};
+use handfast_transport_sim::verbs::{Profile, Rebirth};
 use handfast_transport_sim::{Faults, Operations};
 use serde_json::{Value, json};
 
@@ -157,7 +158,7 @@ pub(super) fn parse_scenario(name: &str) -> Result<Scenario, String> {
 }
 
 pub(super) fn parse_device(name: &str) -> Result<&'static Profile, String> {
-    let known = || PROFILES.iter().map(|profile| profile.name.to_owned());
+    let known = || named_profiles().map(|profile| profile.name.to_owned());
     handfast_sim::devices::profile_named(name).ok_or_else(|| unknown("device", name, known()))
 }
 

@@ -9,6 +9,7 @@ mod reconnect;
 mod recorded;
 mod refinement;
 mod replay;
+mod same_host;
 mod sharing;
 mod shipping;
 mod short;

@@ -9,8 +9,8 @@ use handfast_core::target::{Target, TargetVariant};
 use handfast_transport_sim::verbs::{ENDLESS, ERDMA_COMPAT, STRICT};
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle};
 
-/// Every broken variant.
-pub const ALL: &[Entry] = &[
+/// The variants of nodes, targets and devices.
+pub const OF_LANES: &[Entry] = &[
     Entry {
         id: "SO-1",
         name: "ReplacedByRequest",

@@ -182,6 +182,9 @@ pub struct Statuses {
 pub struct Profile {
     /// Its name; two profiles never share one.
     pub name: &'static str,
+    /// Lanes are channels of processes of one host that map memory of each other; a queue pair is
+    /// the lane below, and carries no bytes.
+    pub shares_memory: bool,
     /// Effect of each modify.
     pub transitions: Transitions,
     /// The state that a query returns for a new queue pair.

@@ -17,6 +17,7 @@ pub static PROFILES: [&Profile; 7] =
 /// once, and dropped work is never reported.
 pub static STRICT: Profile = Profile {
     name: "strict",
+    shares_memory: false,
     // Shared: `ib_modify_qp_is_ok`.
     transitions: states::SHARED,
     fresh: QpState::Reset,
@@ -91,6 +92,10 @@ pub static ENDLESS: Profile = Profile {
     },
     ..STRICT
 };
+
+/// Processes of one host that map memory of each other, over lanes of another transport. Not a
+/// device, and not one of [`PROFILES`].
+pub static SHM: Profile = Profile { name: "shm", shares_memory: true, ..STRICT };
 
 /// Soft-RoCE. Every field was measured, or is said to come from its source.
 pub static RXE: Profile = Profile {

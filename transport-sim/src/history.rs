@@ -1,0 +1,236 @@
+//! Oracles about the way to a world: promptness, justified failures, and lanes that belong to nobody.
+//!
+//! The history is not a part of fingerprints. Of two ways to one world, the oracles judge the first.
+
+use crate::action::Action;
+use crate::oracle::{Oracle, Violation};
+use crate::setup::{Command, CommandKind};
+use crate::shared::LaneId;
+use crate::world::{Demand, Step, World};
+use handfast_core::node::{Failure, StateKind, TimerId, TimerKind};
+use handfast_core::transport::Side;
+use handfast_core::wire::{Message, RefusalReason};
+use handfast_core::{Lifecycle, NicPath};
+
+/// Events before a world that oracles need.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    /// A message was lost, will never be answered, or met nobody that it is for.
+    pub(crate) lost: bool,
+    /// Lanes whose last call was answered with the request to come again.
+    deferred: Vec<LaneId>,
+    /// Lifecycles that failed since the last success, or since the demand began.
+    failures: Vec<(usize, NicPath, u32)>,
+    /// Lanes that existed when the application closed their path.
+    closed: Vec<LaneId>,
+}
+
+impl History {
+    fn failures(&self, site: usize, peer: &NicPath) -> u32 {
+        let of = self.failures.iter().find(|(at, path, _)| (*at, path) == (site, peer));
+        of.map_or(0, |(.., count)| *count)
+    }
+
+    fn forget_failures(&mut self, site: usize, peer: &NicPath) {
+        self.failures.retain(|(at, path, _)| (*at, path) != (site, peer));
+    }
+
+    fn count_failure(&mut self, site: usize, peer: &NicPath) {
+        let count = self.failures(site, peer) + 1;
+        self.forget_failures(site, peer);
+        self.failures.push((site, peer.clone(), count));
+    }
+}
+
+impl World {
+    /// Records what an action takes away.
+    pub(crate) fn remember(&mut self, action: &Action) {
+        let swallowed = |site: &usize| self.mute.contains(&self.host(*site));
+        self.history.lost |= match action {
+            Action::LoseCall(..)
+            | Action::LoseAnswer(..)
+            | Action::StallOperation(_)
+            | Action::LosePacket(_) => true,
+            Action::Call(_, site) | Action::DuplicateCall(_, site) => swallowed(site),
+            _ => false,
+        };
+    }
+
+    /// Records the end of a process, with the calls that it has accepted and the answers to it.
+    pub(crate) fn remember_restart(&mut self, site: usize) {
+        let run = self.sites[site].incarnation;
+        self.history.lost |= self.held.iter().any(|held| held.site == site);
+        self.history.lost |= self.answers.iter().any(|(to, _)| *to == run);
+        self.history.failures.retain(|(at, ..)| *at != site);
+        self.history.closed.retain(|(at, _)| *at != site);
+        self.history.deferred.retain(|(at, _)| *at != site);
+    }
+
+    /// Records a command before it is given.
+    pub(crate) fn remember_command(&mut self, command: Command, path: &NicPath) {
+        let Command { site, peer, kind } = command;
+        let host = self.host(site);
+        match kind {
+            CommandKind::Open if self.demand(site, peer) != Demand::Wanted => {
+                self.history.forget_failures(host, path);
+            }
+            CommandKind::Close => {
+                let lanes = self.sites[host].node.lifecycles().filter(|(_, _, to, _)| *to == path);
+                let lanes: Vec<LaneId> = lanes.map(|(own, ..)| (host, own)).collect();
+                self.history.closed.extend(lanes);
+            }
+            _ => {}
+        }
+    }
+
+    /// Records a call of a node.
+    pub(crate) fn remember_call(&mut self, site: usize, message: &Message) {
+        let lane = (site, message.sender.lifecycle);
+        self.history.deferred.retain(|known| *known != lane);
+    }
+
+    /// Records an answer that asks its receiver to come again.
+    pub(crate) fn remember_answer(&mut self, site: usize, message: &Message) {
+        let reason = message.refusal.as_ref().map(|refusal| refusal.reason);
+        let own = message.echo.and_then(|echo| self.sites[site].node.state_of(echo.lifecycle));
+        // The peer takes the sender's lifecycle for offered.
+        self.history.lost |= own.is_none_or(StateKind::is_ending);
+        let defers = matches!(reason, Some(RefusalReason::Busy | RefusalReason::Starting));
+        if let Some(echo) = message.echo.filter(|_| defers) {
+            self.history.deferred.push((site, echo.lifecycle));
+        }
+    }
+
+    /// Records that a lane is usable.
+    pub(crate) fn remember_success(&mut self, site: usize, peer: &NicPath) {
+        self.history.forget_failures(site, peer);
+    }
+
+    /// Records the end of a lifecycle.
+    pub(crate) fn remember_end(&mut self, site: usize, peer: &NicPath, failure: &Failure) {
+        if !matches!(failure, Failure::Closed | Failure::Evicted) {
+            self.history.count_failure(site, peer);
+        }
+    }
+
+    /// Checks that a demand fails for a lasting cause, for want of capacity, or after as many
+    /// failures in a row as the limits say.
+    pub(crate) fn check_justified(
+        &mut self,
+        site: usize,
+        peer: &NicPath,
+        failure: &Failure,
+        step: &mut Step,
+    ) {
+        let count = self.history.failures(site, peer);
+        self.history.forget_failures(site, peer);
+        let opens_max = self.setup.limits.opens_max;
+        if is_lasting(failure) || matches!(failure, Failure::Limit(_)) || count > opens_max {
+            return;
+        }
+        let own = self.describe_site(site);
+        let detail = format!(
+            "{own} gives {peer} up after {count} failures in a row, and not {}: {failure}",
+            opens_max + 1
+        );
+        step.violations.push(Violation::new(Oracle::Unjustified, detail));
+    }
+
+    /// Checks that with nothing lost, no node waits for a timer to repeat a call.
+    pub(crate) fn check_promptness(&self, violations: &mut Vec<Violation>) {
+        let judged = !self.history.lost && self.setup.mute.is_none() && self.setup.old.is_none();
+        if !judged || !self.mute.is_empty() || self.has_twins() || !self.quiet() {
+            return;
+        }
+        let Some(((site, own), kind)) = self.repeated() else { return };
+        if !self.pauses() && self.only_time_passes() {
+            let own = self.describe_own(site, own);
+            let detail = format!("{own} waits for {kind:?}, and no message was lost");
+            violations.push(Violation::new(Oracle::Promptness, detail));
+        }
+    }
+
+    /// Returns a lane that waits to repeat a call, and was not asked to.
+    fn repeated(&self) -> Option<(LaneId, TimerKind)> {
+        let of_site = |site: usize| {
+            self.sites[site].node.timers().filter_map(move |(timer, _, kind)| match timer {
+                TimerId::Lifecycle(own) => Some(((site, own), kind)),
+                TimerId::Peer(_) => None,
+            })
+        };
+        let mut waiting = (0..self.sites.len()).flat_map(of_site);
+        waiting.find(|(lane, kind)| repeats(*kind) && !self.history.deferred.contains(lane))
+    }
+
+    /// Whether a node pauses after a failure. Pauses end before any call is repeated.
+    fn pauses(&self) -> bool {
+        let pause = |kind| {
+            matches!(kind, TimerKind::Backoff | TimerKind::RetireRetry | TimerKind::Capacity)
+        };
+        let mut timers = self.sites.iter().flat_map(|site| site.node.timers());
+        !self.stuck.is_empty() || timers.any(|(.., kind)| pause(kind))
+    }
+
+    /// Whether nothing but a timer or an application can act.
+    fn only_time_passes(&self) -> bool {
+        let mut choices = Vec::new();
+        self.free_actions(&mut choices);
+        choices.iter().all(|choice| {
+            matches!(
+                choice.action,
+                Action::Timer(..)
+                    | Action::TargetTimer(..)
+                    | Action::Command(_)
+                    | Action::Submit(_)
+                    | Action::Cancel(_)
+                    | Action::Deadline(_)
+                    | Action::Unregister(_)
+            )
+        })
+    }
+
+    /// Checks that no lane is in use to a run of the peer that its successor has replaced, and none
+    /// that the application has closed.
+    pub(crate) fn check_belonging(&self, violations: &mut Vec<Violation>) {
+        for qp in self.fabric.table.iter().filter(|qp| qp.published && !qp.revoked) {
+            if self.is_old(qp.site) {
+                continue;
+            }
+            let lane: (usize, Lifecycle) = (qp.host, qp.lifecycle);
+            let own = || self.describe_own(qp.host, qp.lifecycle);
+            if self.history.closed.contains(&lane) {
+                let detail = format!("{} is in use after its application has closed it", own());
+                violations.push(Violation::new(Oracle::Belonging, detail));
+            }
+            let Some(peer) = self.peer_of(qp.host, qp.lifecycle) else { continue };
+            let holder = self.sites[qp.host].node.holder_of(&peer.node);
+            let remote = self.remote_of(lane).filter(|remote| !remote.is_legacy());
+            let run = remote.map(|remote| remote.incarnation);
+            if holder.is_some() && run.is_some() && holder != run {
+                let detail = format!("{} is in use to a run that another has replaced", own());
+                violations.push(Violation::new(Oracle::Belonging, detail));
+            }
+        }
+    }
+
+    fn remote_of(&self, (site, own): LaneId) -> Option<handfast_core::Pair> {
+        let mut lanes = self.sites[site].node.lifecycles();
+        lanes.find(|(lane, ..)| *lane == own).and_then(|(.., remote)| remote)
+    }
+}
+
+/// Whether trying again cannot help.
+fn is_lasting(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused(refusal) => matches!(
+            refusal.reason,
+            RefusalReason::Configuration | RefusalReason::Protection | RefusalReason::NameConflict
+        ),
+        Failure::Transport(error) => matches!(error.side, Side::Configuration | Side::Protection),
+        _ => false,
+    }
+}
+
+fn repeats(kind: TimerKind) -> bool {
+    matches!(kind, TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry)
+}
