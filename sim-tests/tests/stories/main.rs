@@ -1,5 +1,6 @@
 //! Stories about the rules: the shipping ones hold, and each broken variant is found out.
 
+mod auth;
 mod application;
 mod batches;
 mod mixed;

@@ -153,7 +153,7 @@ pub(crate) fn node_without_listener<N: Net>(
     let regions = Arc::new(RegionTable::new());
     let incarnation = Incarnation(incarnation);
     let Setup { limits, timing } = setup;
-    let config = TcpConfig { limits, timing, address: address.clone(), incarnation };
+    let config = TcpConfig { limits, timing, address: address.clone(), incarnation, secrets: None };
     let transport = TcpTransport::new(config, net, Arc::clone(&regions), sink.clone() as _);
     Node { transport, sink, regions, incarnation, address, next_slice: AtomicU64::new(1) }
 }
