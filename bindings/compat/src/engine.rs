@@ -686,6 +686,9 @@ async fn start_at(
             limits.batches_max = BATCHES_MAX as u32;
             limits.regions_max = options.regions_max;
         });
+    if let Some(auth) = environment.auth()? {
+        builder = builder.auth(auth);
+    }
     if let Some(name) = &options.name {
         builder = builder.name(name);
     }

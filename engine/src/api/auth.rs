@@ -151,7 +151,7 @@ mod tests {
     /// Every mistake is refused with its line, and without the secret.
     #[test]
     fn mistakes_are_refused_without_the_secret() {
-        let many: String = (0..=KEYS_MAX).map(|at| format!("k{at} {at:064x}\n")).collect();
+        let many: String = (0..=KEYS_MAX).map(|at| format!("k{at} {:064x}\n", at + 1)).collect();
         for (text, words) in [
             (String::new(), "no key"),
             ("# only a comment\n".into(), "no key"),

@@ -18,7 +18,7 @@ use std::io;
 use std::sync::LazyLock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-/// The handshake: ephemeral keys of both sides, mixed with a key that they share. `docs/adr/0016-pre-shared-keys.md`.
+/// The handshake: ephemeral keys of both sides, mixed with a key that they share. `docs/adr/0011-pre-shared-keys.md`.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Bytes of a length field.
 const LENGTH_BYTES: usize = 2;
@@ -374,3 +374,6 @@ async fn read_record<S: Stream>(
     content.truncate(opened);
     Ok(content)
 }
+
+#[cfg(test)]
+mod tests;

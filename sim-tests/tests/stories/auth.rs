@@ -12,10 +12,11 @@ const STATES_MAX: usize = 3_000_000;
 /// Worlds in which a broken caller is found.
 const STATES_TO_FIND_MAX: usize = 200_000;
 
-/// Faults of a scenario on every change.
+/// Faults of a scenario on every change. At night there is one more; two dials have too many worlds for more, which random
+/// schedules play.
 fn faults_max(scenario: AuthScenario) -> u32 {
     match scenario {
-        AuthScenario::Crossing | AuthScenario::Liar | AuthScenario::TurnedPlain => 1,
+        AuthScenario::Crossing | AuthScenario::Liar | AuthScenario::TurnedPlain => 0,
         AuthScenario::Opened | AuthScenario::Rotated | AuthScenario::BoundKey => 2,
     }
 }

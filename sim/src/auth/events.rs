@@ -1,7 +1,7 @@
 //! Possible events among nodes with keys and an attacker, and their cost in faults.
 
 use super::oracle::{AuthOracle, AuthViolation};
-use super::world::{AuthWorld, Carries};
+use super::world::AuthWorld;
 use crate::machine_world::MachineWorld;
 
 /// Most connections of a world: those of honest nodes and of the attacker.
@@ -24,8 +24,8 @@ pub enum AuthEvent {
     Forge(usize, usize, usize),
     /// The attacker connects to a node, for calls.
     Intrude(usize),
-    /// The attacker connects to a node, for a lane.
-    IntrudeLane(usize),
+    /// The attacker connects to a node, for a lane, with one of its hellos.
+    IntrudeLane(usize, usize),
     /// A member asks in another's name.
     Lie(usize),
     /// A node restarts, with other keys or none.
@@ -51,7 +51,8 @@ impl MachineWorld for AuthWorld {
         for (node, plan) in self.setup.nodes.iter().enumerate() {
             if self.wires.len() < WIRES_MAX {
                 events.push((AuthEvent::Intrude(node), 1));
-                events.push((AuthEvent::IntrudeLane(node), 1));
+                let hellos = 0..self.lane_hellos(node).len();
+                events.extend(hellos.map(|hello| (AuthEvent::IntrudeLane(node, hello), 1)));
             }
             if plan.keys_later.is_some() && !self.nodes[node].has_restarted {
                 events.push((AuthEvent::Restart(node), 1));
@@ -81,7 +82,7 @@ impl MachineWorld for AuthWorld {
             AuthEvent::Intrude(node) => {
                 self.connect(None, node, None);
             }
-            AuthEvent::IntrudeLane(node) => self.connect_lane(node),
+            AuthEvent::IntrudeLane(node, hello) => self.connect_lane(node, hello),
             AuthEvent::Lie(wire) => self.lie(wire),
             AuthEvent::Restart(node) => self.restart(node),
         }
@@ -126,7 +127,10 @@ impl MachineWorld for AuthWorld {
                 format!("the attacker sends {:?} to {}", forged.get(term), end(wire, side))
             }
             AuthEvent::Intrude(node) => format!("the attacker calls node {node}"),
-            AuthEvent::IntrudeLane(node) => format!("the attacker opens a lane to node {node}"),
+            AuthEvent::IntrudeLane(node, hello) => {
+                let hellos = self.lane_hellos(node);
+                format!("the attacker sends {:?} to node {node}", hellos.get(hello))
+            }
             AuthEvent::Lie(wire) => {
                 let peer = self.peer_of(wire);
                 format!("{} asks run {peer:?} in the name of node 0", end(wire, 0))
@@ -156,10 +160,8 @@ impl AuthWorld {
             }
             let known = 0..self.known.len();
             events.extend(known.map(|term| (AuthEvent::Repeat(number, side, term), 1)));
-            if matches!(wire.carries, Carries::Calls { .. }) {
-                let forged = 0..self.forged(number, side).len();
-                events.extend(forged.map(|term| (AuthEvent::Forge(number, side, term), 1)));
-            }
+            let forged = 0..self.forged(number, side).len();
+            events.extend(forged.map(|term| (AuthEvent::Forge(number, side, term), 1)));
         }
         if self.may_lie(number) {
             events.push((AuthEvent::Lie(number), 1));

@@ -184,11 +184,11 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "a message counts for the node that it names, whoever sent it";
     "AUTH-5" ServedUnproven: Opened with 2 breaks Intruder,
         "a hello is served before a fresh record proves it";
-    "AUTH-6" LaneUnbound: Opened with 3 breaks LaneStolen,
+    "AUTH-6" LaneUnbound: Opened with 2 breaks LaneStolen,
         "a lane begins without a proof of its secret";
-    "AUTH-7" SidesAlike: Opened with 3 breaks LaneStolen,
+    "AUTH-7" SidesAlike: Opened with 2 breaks LaneStolen,
         "the proof of the listening side, sent back, is taken for that of the dialling side";
-    "AUTH-8" NumberRepeated: Opened with 4 breaks LaneStolen,
+    "AUTH-8" NumberRepeated: Opened with 2 breaks LaneStolen,
         "the proof of one connection is taken on another";
     "AUTH-9" OrderIgnored: Opened with 1 breaks Intruder,
         "a record that is repeated is served again";

@@ -5,7 +5,7 @@ use super::setup::{AuthBackend, AuthSetup};
 use super::term::{Content, Fresh, Proof, Run, Secret, Session, Term};
 use handfast_core::auth::{
     AUTH_VERSION, AnswerSeen, AuthHello, AuthPolicy, Identity, Inbound, KeyRule, LANE_NONCE_BYTES,
-    LaneEnd, LaneProofs, NamePattern, Outbound,
+    LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES,
 };
 use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport_sim::Encoder;
@@ -208,14 +208,31 @@ impl AuthWorld {
         self.wires.len() - 1
     }
 
-    /// A connection of the attacker for a lane of a node.
-    pub(super) fn connect_lane(&mut self, to: usize) {
+    /// A connection of the attacker for a lane of a node, with one of the hellos that it can send.
+    pub(super) fn connect_lane(&mut self, to: usize, hello: usize) {
+        let Some(hello) = self.lane_hellos(to).get(hello).copied() else { return };
         let carries = Carries::Lane { lane: 0, secret: 0, number: 0, challenge: None };
-        self.wire(None, to, carries);
+        let wire = self.wire(None, to, carries);
+        self.wires[wire].inboxes[1].push_back(hello);
+    }
+
+    /// Hellos for lanes of a node that the attacker has seen, and one of its own for each lane.
+    pub(super) fn lane_hellos(&self, to: usize) -> Vec<Term> {
+        let run = self.nodes[to].run;
+        let is_open = |lane: usize| self.lanes[lane].owner == run && !self.lanes[lane].is_claimed;
+        let seen = self.known.iter().copied();
+        let seen = seen.filter(|term| {
+            matches!(term, Term::LaneHello { lane, .. } if is_open(*lane))
+        });
+        let own = (0..self.lanes.len()).filter(|lane| is_open(*lane));
+        seen.chain(own.map(|lane| Term::LaneHello { lane, number: 0 })).collect()
     }
 
     fn send(&mut self, wire: usize, side: usize, term: Term) {
         self.known.insert(term);
+        if let Term::Challenge { proof, .. } = term {
+            self.known.insert(Term::Proof(proof));
+        }
         if let Some(run) = self.wires[wire].runs[side] {
             self.made.insert((term, run));
             if self.wires[wire].ends[1 - side].is_some() {
@@ -545,6 +562,13 @@ impl AuthWorld {
     /// Messages that the attacker makes with the keys that it has, for one side of a wire.
     pub(super) fn forged(&self, wire: usize, side: usize) -> Vec<Term> {
         const OWN: Fresh = 0;
+        if let Carries::Lane { .. } = self.wires[wire].carries {
+            let proof = Proof { secret: OWN, text: [0; PROOF_TEXT_BYTES] };
+            return vec![match side {
+                0 => Term::Challenge { number: OWN, proof },
+                _ => Term::Proof(proof),
+            }];
+        }
         let mut forged = vec![Term::Plain, Term::PlainAnswer, Term::Refusal];
         forged.truncate(if side == 1 { 1 } else { 3 });
         for (_, key, _) in &self.setup.stolen {
