@@ -8,7 +8,9 @@ use clap::{Args, ValueEnum};
 use handfast::metadata::MetadataOptions;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
-use handfast::{AuthOptions, Builder, Engine, Error, Fallback, Memory, MemoryError, Segment, TransportChoice};
+use handfast::{
+    AuthOptions, Builder, Engine, Error, Fallback, Memory, MemoryError, Segment, TransportChoice,
+};
 use handfast_environment::Environment;
 use handfast_metadata::{Credentials, Source, TlsFiles};
 use serde::Serialize;

@@ -7,9 +7,8 @@ use crate::runtime::Stop;
 use crate::{files, help, output, size};
 use clap::Args;
 use handfast::{Access, Engine, Memory, MemoryError};
-use handfast_environment::{Environment, Ports};
+use handfast_environment::{Environment, Ports, is_of_machine};
 use std::fs::OpenOptions;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use tokio::sync::broadcast::error::RecvError;
 use tracing::info;
@@ -154,14 +153,6 @@ fn check_open(arguments: &Serve, is_keyed: bool) -> Outcome {
          within its permissions; no peer is authenticated and nothing is encrypted"
     ));
     Ok(())
-}
-
-/// Whether only processes of this machine reach an address. A name other than localhost may lead
-/// anywhere.
-fn is_of_machine(listen: &str) -> bool {
-    let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
-    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    ip.map_or(host == "localhost", |ip| ip.is_loopback())
 }
 
 /// Returns a line with the devices of RDMA lanes; with `--transport tcp` logs the unused devices.

@@ -5,7 +5,7 @@ mod ports;
 
 pub use ports::Ports;
 
-use handfast::{AuthOptions, Builder};
+use handfast::Builder;
 use handfast::metadata::MetadataOptions;
 use handfast::mooncake::{MooncakeOptions, ProtocolVersion};
 use handfast::rdma::{LANE_QUEUE_PAIRS_MAX, PartitionKey, RdmaOptions};
@@ -14,6 +14,7 @@ use known::{WITHOUT_EFFECT, why_without_effect};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,6 +60,14 @@ struct Variable {
     /// The value of an unset variable.
     default: &'static str,
     what: &'static str,
+}
+
+/// Whether only processes of this machine reach an address, `host:port`. A name other than localhost
+/// may lead anywhere.
+pub fn is_of_machine(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    ip.map_or(host == "localhost", |ip| ip.is_loopback())
 }
 
 /// Least timeout of a request, as in Mooncake.
@@ -366,14 +375,6 @@ impl Environment {
     /// The source of the keys by which nodes authenticate each other.
     pub fn auth_source(&self) -> Option<&str> {
         self.get(AUTH).map(String::as_str)
-    }
-
-    /// The keys by which nodes authenticate each other.
-    ///
-    /// # Errors
-    /// [`handfast::Stage::Configuration`], as of [`AuthOptions::from_source`].
-    pub fn auth(&self) -> Result<Option<AuthOptions>, handfast::Error> {
-        self.auth_source().map(AuthOptions::from_source).transpose()
     }
 
     /// The advertised host.

@@ -7,8 +7,8 @@ use crate::hello::{
 };
 use crate::lane::{Lane, local_error};
 use crate::look::Look;
-use crate::proof::{LaneKeys, LaneSecret, PROOF_BYTES};
 use crate::net::{Net, ResolveError, Stream, StreamWriter};
+use crate::proof::{LaneKeys, LaneSecret, PROOF_BYTES};
 use crate::reader::{PollBounds, Receiver};
 use crate::writer::Outbound;
 use handfast_core::auth::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs};
@@ -191,11 +191,7 @@ impl<N: Net> TcpTransport<N> {
             Some(keys) => keys.secret(lifecycle).announcement(),
             None => format!("{entropy:016x}"),
         };
-        Ok(Body {
-            token: announced,
-            address: inner.config.address.clone(),
-            ..Body::default()
-        })
+        Ok(Body { token: announced, address: inner.config.address.clone(), ..Body::default() })
     }
 
     /// Connects the slot of `local` to `remote`, announced as `body`. The side with the lower pair
@@ -332,11 +328,7 @@ impl<N: Net> TcpTransport<N> {
     }
 
     /// Hands the stream to the lane that the hello names, or returns it.
-    fn claim(
-        &self,
-        stream: N::Stream,
-        hello: Hello,
-    ) -> Result<(), (N::Stream, HelloRefusal)> {
+    fn claim(&self, stream: N::Stream, hello: Hello) -> Result<(), (N::Stream, HelloRefusal)> {
         let lane = match self.find(&hello) {
             Ok(lane) => lane,
             Err(refusal) => return Err((stream, refusal)),
@@ -508,7 +500,8 @@ impl<N: Net> Inner<N> {
                     true => Ok((stream, depth)),
                     false => {
                         let code = HelloRefusal::Proof as i32;
-                        let detail = format!("{address}: the peer does not prove the lane's secret");
+                        let detail =
+                            format!("{address}: the peer does not prove the lane's secret");
                         Err(peer_error("hello", code, detail))
                     }
                 }

@@ -61,7 +61,10 @@ fn server_beyond_this_machine_wants_keys_or_consent() {
     for listen in ["127.0.0.1:0", "127.1.2.3:0", "localhost:0"] {
         drop(Server::start_at(listen, &["--memory", "m=1M"]));
     }
-    drop(Server::start_at("0.0.0.0:0", &["--memory", "m=1M", "--advertise", "127.0.0.1", "--open"]));
+    drop(Server::start_at(
+        "0.0.0.0:0",
+        &["--memory", "m=1M", "--advertise", "127.0.0.1", "--open"],
+    ));
     let folder = Folder::new();
     let key = keys(&folder, "key", KEY);
     let keyed = ["--memory", "m=1M", "--advertise", "127.0.0.1", "--auth", &key];

@@ -30,8 +30,7 @@ fn hello(from: &str, run: u128, to: Option<&str>) -> AuthHello {
 /// A pattern is a name in which `*` stands for any characters.
 #[test]
 fn pattern_covers_names_with_any_characters_at_its_stars() {
-    let covers =
-        |pattern: &str, text: &str| NamePattern::new(pattern).unwrap().covers(&name(text));
+    let covers = |pattern: &str, text: &str| NamePattern::new(pattern).unwrap().covers(&name(text));
     assert!(covers("gpu-1:7000", "gpu-1:7000") && !covers("gpu-1:7000", "gpu-1:70000"));
     assert!(covers("gpu-*", "gpu-1:7000") && covers("gpu-*", "gpu-") && !covers("gpu-*", "cpu-1"));
     assert!(covers("*:7000", "gpu-1:7000") && !covers("*:7000", "gpu-1:7001"));

@@ -86,8 +86,7 @@ impl AuthOptions {
         for (number, line) in text.lines().enumerate() {
             let mut words = line.split_whitespace();
             let Some(id) = words.next().filter(|id| !id.starts_with('#')) else { continue };
-            let failed =
-                |text: &dyn fmt::Display| invalid(format!("line {}: {text}", number + 1));
+            let failed = |text: &dyn fmt::Display| invalid(format!("line {}: {text}", number + 1));
             let secret = words.next().and_then(secret);
             let secret = secret.ok_or_else(|| {
                 failed(&"after its id a key has a secret of 64 hexadecimal digits")

@@ -14,7 +14,6 @@ use crate::data::fallback::{Fallback, Fallbacks};
 use crate::data::transport::{Registered, SameHostUse, Transport};
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
-use handfast_core::auth::{AuthFailure, Identity};
 use crate::mooncake::{Links, describe_registered};
 use crate::node::registry::Registry;
 use crate::observe::counters::Counters;
@@ -24,6 +23,7 @@ use crate::peer::target::Target;
 use crate::status::{EngineState, View};
 use crate::time::{Clock, Entropy};
 use crate::topology::Location;
+use handfast_core::auth::{AuthFailure, Identity};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
 use handfast_core::transport::Side;
 use handfast_core::wire::{
@@ -529,6 +529,10 @@ impl Engine {
             }
             (Found::LegacyPeers(theirs, address), Some(links)) => {
                 self.meet(&**links, &theirs, &address)
+            }
+            (Found::LegacyPeers(..), None) if !self.shared.answers.keys.policy().is_open() => {
+                let cause = AuthFailure::Unproven;
+                Err(Error::new(Side::Configuration, Stage::Metadata, cause).at(node))
             }
             (Found::LegacyPeers(theirs, _), None) => {
                 Err(Error::peer(Stage::Metadata, DescriptorError::NoKey(theirs.name)).at(node))

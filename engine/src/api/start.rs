@@ -5,8 +5,8 @@ use crate::api::engine::{Engine, Shared};
 use crate::api::exposure::Exposure;
 use crate::command::{Command, Commands};
 use crate::control::accept::{Listening, bind_at};
-use crate::control::auth::Keys;
 use crate::control::answer::{Answers, CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX};
+use crate::control::auth::Keys;
 use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
 use crate::data::fallback::Fallbacks;
@@ -111,9 +111,8 @@ async fn start<N: Net>(
     let lanes = LaneTable::new(commands.clone());
     let regions = Regions::new(builder.limits.regions_max);
     let keys = Keys::new(name.clone(), incarnation, builder.auth.as_ref());
-    let keys = keys.map_err(|error| {
-        Error::local(Stage::Configuration, Cause::Invalid(error.to_string()))
-    })?;
+    let keys = keys
+        .map_err(|error| Error::local(Stage::Configuration, Cause::Invalid(error.to_string())))?;
     let secrets = builder.auth.as_ref().map(|_| draw_lane_root(&*entropy));
     let tcp = tcp_config(&builder.limits, address.clone(), incarnation, secrets);
     let tcp = TcpTransport::new(tcp, net.clone(), regions.table.clone(), lanes.clone());
@@ -210,7 +209,8 @@ fn draw_incarnation(entropy: &dyn Entropy) -> Incarnation {
 /// The number from which the secrets of this run's lanes are derived.
 fn draw_lane_root(entropy: &dyn Entropy) -> [u8; 32] {
     let mut root = [0; 32];
-    root.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&entropy.next_u64().to_le_bytes()));
+    root.chunks_exact_mut(8)
+        .for_each(|part| part.copy_from_slice(&entropy.next_u64().to_le_bytes()));
     root
 }
 

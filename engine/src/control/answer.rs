@@ -10,8 +10,8 @@ use crate::data::regions::{Reach, Regions};
 use crate::data::transport::Offer;
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
-use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
 use handfast_core::auth::{AuthRefusal, Inbound};
+use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
 use handfast_core::wire::{
     Body, Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, Op,
     PlainMessage, Refusal, RefusalReason, RegionDescriptor,
@@ -67,9 +67,12 @@ impl Answers {
         }
     }
 
-    /// Returns the descriptor for callers that do not speak the handfast protocol. If Mooncake
-    /// nodes are served, it lists only the regions reachable by address.
+    /// Returns the descriptor for callers that do not speak the handfast protocol, and for stores. If
+    /// Mooncake nodes are served, it lists only the regions reachable by address; with keys, none.
     pub(crate) fn describe_openly(&self) -> NodeDescriptor {
+        if !self.keys.policy().is_open() {
+            return self.describe(Vec::new());
+        }
         let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
         self.describe(self.regions.describe(reach))
     }

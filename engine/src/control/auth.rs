@@ -167,10 +167,7 @@ impl Accepted {
     ///
     /// # Errors
     /// The refusal, which was sent.
-    pub(super) async fn begin<S: Stream>(
-        stream: &mut S,
-        keys: &Keys,
-    ) -> Result<Self, ReadError> {
+    pub(super) async fn begin<S: Stream>(stream: &mut S, keys: &Keys) -> Result<Self, ReadError> {
         let hello = read_message(stream).await?;
         let mut inbound = Inbound::default();
         match accept(keys, &mut inbound, &hello) {
@@ -218,8 +215,7 @@ fn accept(
     hello: &[u8],
 ) -> Result<(TransportState, Vec<u8>), AuthRefusal> {
     let policy = &keys.policy;
-    let (head, sealed) =
-        AuthHelloHead::decode(hello).map_err(|_| AuthRefusal::Unopened)?;
+    let (head, sealed) = AuthHelloHead::decode(hello).map_err(|_| AuthRefusal::Unopened)?;
     let key = inbound.handle_head(policy, head.version, &head.key)?;
     let read = &hello[..hello.len() - sealed.len()];
     let mut noise = keys.noise(key, read).and_then(|noise| noise.build_responder().ok());

@@ -4,13 +4,11 @@ use super::auth::{Channel, DialError, Keys};
 use super::frame::{OwnedFrame, ReadError};
 use super::kept::Kept;
 use crate::error::{Cause, Error, Stage};
+use handfast_core::NodeName;
 use handfast_core::auth::{AuthFailure, Identity};
 use handfast_core::node::CallFailure;
-use handfast_core::NodeName;
 use handfast_core::transport::Side;
-use handfast_core::wire::{
-    DESCRIPTOR_BYTES_MAX, FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind,
-};
+use handfast_core::wire::{DESCRIPTOR_BYTES_MAX, FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind};
 use handfast_transport_tcp::{Look, Net, ResolveError, Stream};
 use std::future::Future;
 use std::io;

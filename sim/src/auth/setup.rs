@@ -106,10 +106,8 @@ impl AuthScenario {
                 AuthSetup { nodes: vec![group(), turned], tries_max: 2, ..plain }
             }
             Self::Rotated => {
-                let rotated = NodePlan {
-                    keys: vec![(2, 2), (1, 1)],
-                    keys_later: Some(vec![(2, 2)]),
-                };
+                let rotated =
+                    NodePlan { keys: vec![(2, 2), (1, 1)], keys_later: Some(vec![(2, 2)]) };
                 let stolen = vec![(1, 1, None)];
                 AuthSetup { nodes: vec![node(&[(2, 2)]), rotated], stolen, ..plain }
             }

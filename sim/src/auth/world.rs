@@ -221,9 +221,8 @@ impl AuthWorld {
         let run = self.nodes[to].run;
         let is_open = |lane: usize| self.lanes[lane].owner == run && !self.lanes[lane].is_claimed;
         let seen = self.known.iter().copied();
-        let seen = seen.filter(|term| {
-            matches!(term, Term::LaneHello { lane, .. } if is_open(*lane))
-        });
+        let seen =
+            seen.filter(|term| matches!(term, Term::LaneHello { lane, .. } if is_open(*lane)));
         let own = (0..self.lanes.len()).filter(|lane| is_open(*lane));
         seen.chain(own.map(|lane| Term::LaneHello { lane, number: 0 })).collect()
     }
@@ -260,7 +259,8 @@ impl AuthWorld {
 
     fn at_listener(&mut self, wire: usize, node: usize, term: Term) {
         let policy = self.nodes[node].policy.clone();
-        let Carries::Calls { mut inbound, outbound, sent } = self.wires[wire].carries.clone() else {
+        let Carries::Calls { mut inbound, outbound, sent } = self.wires[wire].carries.clone()
+        else {
             return;
         };
         let refused = match term {
@@ -402,7 +402,8 @@ impl AuthWorld {
 
     fn at_dialler(&mut self, wire: usize, node: usize, term: Term) {
         let policy = self.nodes[node].policy.clone();
-        let Carries::Calls { inbound, mut outbound, sent } = self.wires[wire].carries.clone() else {
+        let Carries::Calls { inbound, mut outbound, sent } = self.wires[wire].carries.clone()
+        else {
             return;
         };
         let own_key = self.nodes[node].keys.first().map(|(_, secret)| *secret);
@@ -572,13 +573,13 @@ impl AuthWorld {
         let mut forged = vec![Term::Plain, Term::PlainAnswer, Term::Refusal];
         forged.truncate(if side == 1 { 1 } else { 3 });
         for (_, key, _) in &self.setup.stolen {
-            let names = (0..self.runs.len()).filter(|run| Some(self.runs[*run].0) != self.wires[wire].ends[side]);
+            let names = (0..self.runs.len())
+                .filter(|run| Some(self.runs[*run].0) != self.wires[wire].ends[side]);
             if side == 1 {
                 let to = self.wires[wire].ends[1].unwrap_or_default();
                 forged.extend(names.map(|from| Term::Hello { key: *key, number: OWN, from, to }));
-                let session = self.wires[wire].sessions[1].filter(|session| {
-                    session.key == *key && session.dialling == OWN
-                });
+                let session = self.wires[wire].sessions[1]
+                    .filter(|session| session.key == *key && session.dialling == OWN);
                 forged.extend(session.map(|session| Term::Record {
                     session,
                     end: LaneEnd::Dialling,
