@@ -126,7 +126,7 @@ impl Options {
         })
     }
 
-    /// What it means that the engine has no keys, if other machines reach it.
+    /// A warning of an engine without keys that other machines reach.
     pub(crate) fn openness(&self) -> Option<String> {
         let is_open = self.auth.is_none() && !handfast_environment::is_of_machine(&self.listen);
         is_open.then(|| {

@@ -19,7 +19,7 @@ pub enum LaneEnd {
     Listening = 2,
 }
 
-/// What both sides of a lane prove to have the secret for: this lane, this connection, this depth,
+/// The subject of the proofs of both sides of a lane: this lane, this connection, this depth,
 /// and their side of it. A proof of one fits no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneProofs {

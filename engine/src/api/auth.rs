@@ -23,7 +23,7 @@ pub(crate) struct Secret(pub(crate) [u8; SECRET_BYTES]);
 
 /// Pre-shared keys. A node with keys calls and accepts only peers that prove one of them, over every
 /// control connection and every lane over TCP; it refuses Mooncake's wire and nodes without keys.
-/// What lanes carry is not encrypted.
+/// Bytes of lanes are not encrypted.
 #[derive(Clone)]
 pub struct AuthOptions {
     pub(crate) keys: Vec<(KeyRule, Secret)>,

@@ -179,7 +179,7 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
     "AUTH-3" RemovedKeyKept: Rotated with 4 breaks StaleKey,
         "a key that was removed is accepted after a restart";
     "AUTH-4" NameUnchecked: Liar with 1 breaks Impersonated,
-        "a message counts for the node that it names, whoever sent it";
+        "a message counts for the node that it names, regardless of its sender";
     "AUTH-5" ServedUnproven: Opened with 2 breaks Intruder,
         "a hello is served before a fresh record proves it";
     "AUTH-6" LaneUnbound: Opened with 2 breaks LaneStolen,

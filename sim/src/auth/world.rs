@@ -27,7 +27,7 @@ pub(super) struct Node {
     pub(super) has_restarted: bool,
 }
 
-/// What a connection carries.
+/// Content of a connection.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Carries {
     Calls { outbound: Outbound, inbound: Inbound, sent: Option<Fresh> },

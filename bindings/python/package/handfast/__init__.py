@@ -116,7 +116,7 @@ class Engine:
 
     ``auth``, ``psk:FILE``, names keys: the engine then calls and accepts only nodes that prove one. By
     default it is that of the variable HANDFAST_AUTH. Without keys every process that reaches the address may
-    read and write the registered memory; with them, whoever can change packets on the way still can.
+    read and write the registered memory; with them, a machine that changes packets on the way still can.
 
     Calls may come from any number of threads. A process that was forked makes engines of its own.
     """
