@@ -110,7 +110,7 @@ fn accepting_end_refuses_with_the_reason() {
 /// A hello may be a repetition: nothing is served before a record of this session opens, and nothing
 /// after one that does not.
 #[test]
-fn session_begins_with_its_first_record_and_ends_with_a_broken_one() {
+fn session_begins_with_a_record_and_ends_with_a_broken_one() {
     let keyed = policy("b", vec![key("k", &[])]);
     let mut end = Inbound::default();
     assert!(!Inbound::default().handle_record(true), "no record comes first");
