@@ -110,9 +110,7 @@ async fn start<N: Net>(
     let (commands, receiver) = Commands::channel();
     let lanes = LaneTable::new(commands.clone());
     let regions = Regions::new(builder.limits.regions_max);
-    let keys = Keys::new(name.clone(), incarnation, builder.auth.as_ref());
-    let keys = keys
-        .map_err(|error| Error::local(Stage::Configuration, Cause::Invalid(error.to_string())))?;
+    let keys = Keys::of(&builder, &name, incarnation)?;
     let secrets = builder.auth.as_ref().map(|_| draw_lane_root(&*entropy));
     let tcp = tcp_config(&builder.limits, address.clone(), incarnation, secrets);
     let tcp = TcpTransport::new(tcp, net.clone(), regions.table.clone(), lanes.clone());

@@ -3,6 +3,8 @@
 
 use super::frame::{OwnedFrame, ReadError};
 use crate::api::auth::{AuthOptions, Secret};
+use crate::api::config::Builder;
+use crate::error::{Cause, Error, Stage};
 use handfast_core::auth::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_VERSION, AnswerSeen, AuthFailure, AuthHello,
     AuthHelloHead, AuthPolicy, AuthRefusal, Identity, Inbound, Outbound,
@@ -13,7 +15,7 @@ use handfast_core::wire::{
 use handfast_core::{Incarnation, NodeName};
 use handfast_transport_tcp::{Look, Stream};
 use snow::params::NoiseParams;
-use snow::{Builder, HandshakeState, TransportState};
+use snow::{Builder as Noise, HandshakeState, TransportState};
 use std::io;
 use std::sync::LazyLock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -39,7 +41,7 @@ pub(crate) struct Keys {
 
 impl Keys {
     /// The keys of the node of a name; none: it is open.
-    pub(crate) fn new(
+    fn new(
         name: NodeName,
         incarnation: Incarnation,
         options: Option<&AuthOptions>,
@@ -50,14 +52,27 @@ impl Keys {
         Ok(Self { policy, secrets })
     }
 
+    /// The keys that the options name.
+    ///
+    /// # Errors
+    /// [`Stage::Configuration`].
+    pub(crate) fn of(
+        builder: &Builder,
+        name: &NodeName,
+        incarnation: Incarnation,
+    ) -> Result<Self, Error> {
+        let keys = Self::new(name.clone(), incarnation, builder.auth.as_ref());
+        keys.map_err(|error| Error::local(Stage::Configuration, Cause::Invalid(error.to_string())))
+    }
+
     pub(crate) fn policy(&self) -> &AuthPolicy {
         &self.policy
     }
 
     /// The handshake with a key. The readable head of the hello is bound to it.
-    fn noise<'keys>(&'keys self, key: usize, head: &'keys [u8]) -> Option<Builder<'keys>> {
+    fn noise<'keys>(&'keys self, key: usize, head: &'keys [u8]) -> Option<Noise<'keys>> {
         static PARAMS: LazyLock<Option<NoiseParams>> = LazyLock::new(|| NOISE.parse().ok());
-        let builder = Builder::new(PARAMS.clone()?).prologue(head).ok()?;
+        let builder = Noise::new(PARAMS.clone()?).prologue(head).ok()?;
         builder.psk(0, &self.secrets.get(key)?.0).ok()
     }
 }
