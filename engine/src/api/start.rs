@@ -111,8 +111,7 @@ async fn start<N: Net>(
     let lanes = LaneTable::new(commands.clone());
     let regions = Regions::new(builder.limits.regions_max);
     let keys = Keys::of(&builder, &name, incarnation)?;
-    let secrets = builder.auth.as_ref().map(|_| draw_lane_root(&*entropy));
-    let tcp = tcp_config(&builder.limits, address.clone(), incarnation, secrets);
+    let tcp = tcp_config(&builder, &*entropy, address.clone(), incarnation);
     let tcp = TcpTransport::new(tcp, net.clone(), regions.table.clone(), lanes.clone());
     let rdma = RdmaParts {
         options: builder.rdma.clone(),
@@ -540,16 +539,17 @@ fn node_name(
 }
 
 fn tcp_config(
-    limits: &EngineLimits,
+    builder: &Builder,
+    entropy: &dyn Entropy,
     address: String,
     incarnation: Incarnation,
-    secrets: Option<[u8; 32]>,
 ) -> TcpConfig {
+    let secrets = builder.auth.as_ref().map(|_| draw_lane_root(entropy));
     let limits = TcpLimits {
-        lanes_max: limits.lanes_max,
-        depth: limits.lane_depth,
+        lanes_max: builder.limits.lanes_max,
+        depth: builder.limits.lane_depth,
         // The listener also bounds those connections, and closes the oldest at the limit.
-        hellos_pending_max: limits.control_connections_max,
+        hellos_pending_max: builder.limits.control_connections_max,
     };
     TcpConfig { limits, timing: TcpTiming::default(), address, incarnation, secrets }
 }
