@@ -1,6 +1,8 @@
 //! The cost of keys: a first transfer to a new peer, and slices of a lane. Nodes with keys and without
 //! take turns, so that the load of the machine is the same for both.
 
+#![allow(clippy::disallowed_types, reason = "a measurement reads the clock")]
+
 use handfast::{Access, AuthOptions, Builder, Engine, Memory, Registration, Segment};
 use std::time::{Duration, Instant};
 
