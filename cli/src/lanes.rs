@@ -8,7 +8,9 @@ use clap::{Args, ValueEnum};
 use handfast::metadata::MetadataOptions;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
-use handfast::{Builder, Engine, Error, Fallback, Memory, MemoryError, Segment, TransportChoice};
+use handfast::{
+    AuthOptions, Builder, Engine, Error, Fallback, Memory, MemoryError, Segment, TransportChoice,
+};
 use handfast_environment::Environment;
 use handfast_metadata::{Credentials, Source, TlsFiles};
 use serde::Serialize;
@@ -44,6 +46,11 @@ pub(crate) struct LaneOptions {
     pub(crate) gid: Option<IpAddr>,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
+    /// Call and accept only nodes that prove a key of a file: one key per line, its id and 64
+    /// hexadecimal digits, the one to call with first. The bytes of lanes are not encrypted
+    /// [default: HANDFAST_AUTH]
+    #[arg(long, value_name = "psk:FILE")]
+    pub(crate) auth: Option<String>,
     /// Also communicate with nodes of another engine, over its TCP data protocol. That protocol has
     /// no keys: every host that reaches the port may access the memory
     #[arg(long, value_enum, value_name = "ENGINE")]
@@ -160,6 +167,15 @@ impl LaneOptions {
         if let Some(directory) = &self.shared_memory_dir {
             builder = builder.shared_memory_dir(directory);
         }
+        let auth = self.auth.as_deref().or(environment.auth_source());
+        if let Some(source) = auth {
+            if self.compat.is_some() {
+                let text = "--compat and --auth exclude each other: nodes of another engine prove \
+                            no key";
+                return Err(Failure::Usage(text.into()));
+            }
+            builder = builder.auth(AuthOptions::from_source(source)?);
+        }
         if let Some(EngineName::Mooncake) = self.compat {
             warn(environment.warnings_of_those_without_effect());
             let options = environment.mooncake();
@@ -197,6 +213,7 @@ impl LaneOptions {
             ("--device", (!self.device.is_empty()).then(|| self.device.join(","))),
             ("--nic-priority-matrix", path(&self.nic_priority_matrix)),
             ("--gid", self.gid.map(|gid| gid.to_string())),
+            ("--auth", self.auth.clone()),
             ("--compat", self.compat.map(|EngineName::Mooncake| "mooncake".to_owned())),
             ("--metadata", Some(store)),
             ("--metadata-ca", path(metadata_ca)),

@@ -7,7 +7,7 @@ use crate::runtime::Stop;
 use crate::{files, help, output, size};
 use clap::Args;
 use handfast::{Access, Engine, Memory, MemoryError};
-use handfast_environment::{Environment, Ports};
+use handfast_environment::{Environment, Ports, is_of_machine};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use tokio::sync::broadcast::error::RecvError;
@@ -15,8 +15,8 @@ use tracing::info;
 
 /// Serve memory, or files mapped into memory, until interrupted
 ///
-/// Every host that reaches the address may read and write the served memory: serve beyond this
-/// machine only on a trusted network.
+/// With --auth, peers that prove a key may read and write the served memory; without, every host that
+/// reaches the address.
 #[derive(Args)]
 #[command(after_long_help = help::SERVE)]
 pub(crate) struct Serve {
@@ -44,6 +44,10 @@ pub(crate) struct Serve {
     pub(crate) lanes: LaneOptions,
     #[command(flatten)]
     pub(crate) record: RecordArguments,
+    /// Serve every host that reaches the address, without keys. Needed beyond this machine where no
+    /// --auth is given
+    #[arg(long, conflicts_with = "auth")]
+    pub(crate) open: bool,
     /// Serve metrics over HTTP at this address, to every host that reaches it: /metrics for
     /// Prometheus and /state in JSON
     #[arg(long, value_name = "HOST:PORT")]
@@ -66,6 +70,8 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let sources = sources(&arguments.memory, &arguments.file, arguments.read_only, allocate)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
+    let is_keyed = arguments.lanes.auth.is_some() || environment.auth_source().is_some();
+    check_open(&arguments, is_keyed)?;
     // Early callers wait for the segments to be registered.
     let mut builder = Engine::builder().listen(&arguments.listen).paused();
     if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
@@ -127,6 +133,25 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
         let synced = span.memory().sync_file(span.offset(), span.len());
         synced.map_err(|error| Failure::state(path, &format!("may be incomplete: {error}")))?;
     }
+    Ok(())
+}
+
+/// Requires keys, or consent, for an address that other machines reach; says what the latter means.
+fn check_open(arguments: &Serve, is_keyed: bool) -> Outcome {
+    let listen = &arguments.listen;
+    if is_keyed || is_of_machine(listen) {
+        return Ok(());
+    }
+    if !arguments.open {
+        return Err(Failure::Usage(format!(
+            "other machines reach {listen}: name the keys of peers (--auth psk:FILE), or let every \
+             host read and write the served memory (--open)"
+        )));
+    }
+    output::note(format_args!(
+        "warning: --open: every host that reaches {listen} can read and write the served memory, \
+         within its permissions; no peer is authenticated and nothing is encrypted"
+    ));
     Ok(())
 }
 

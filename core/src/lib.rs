@@ -5,6 +5,7 @@
 extern crate alloc;
 
 pub mod address;
+pub mod auth;
 mod entropy;
 pub mod gate;
 pub mod identity;

@@ -19,6 +19,6 @@ pub use plain::PlainMessage;
 pub use segment::{
     Checksum, DESCRIPTOR_BYTES_MAX, DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DataPort,
     DescriptorError, DeviceDescriptor, NodeDescriptor, REGION_LOCATION_BYTES_MAX,
-    REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_DEFAULT_MAX, REGIONS_PUBLISHED_MAX, RegionDescriptor,
-    Transports,
+    REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_DEFAULT_MAX, REGIONS_PUBLISHED_MAX, REQUIRED_AUTH,
+    RegionDescriptor, Transports,
 };

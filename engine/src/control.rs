@@ -6,6 +6,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod answer;
+pub(crate) mod auth;
 mod call;
 mod foreign;
 mod frame;

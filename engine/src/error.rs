@@ -9,6 +9,7 @@ pub use handfast_core::policy::FailureClass;
 pub use handfast_core::transport::TransportError;
 pub use handfast_core::wire::{DescriptorError, Refusal, RefusalReason};
 
+use handfast_core::auth::{AuthFailure, AuthRefusal};
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::transport::Side;
@@ -108,6 +109,9 @@ pub enum Cause {
     /// The recording failed.
     #[error(transparent)]
     Recording(#[from] RecordError),
+    /// A side requires a key that the other did not prove.
+    #[error(transparent)]
+    Auth(#[from] AuthFailure),
     /// RDMA is unavailable in this process.
     #[error("{0}")]
     RdmaUnavailable(RdmaUnavailable),
@@ -349,6 +353,7 @@ impl Error {
 fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::RdmaUnavailable(unavailable) => return Some(rdma_hint(unavailable)),
+        Cause::Auth(failure) => auth_hint(*failure),
         Cause::RdmaNotOffered => "let the peer use RDMA, or use TCP here",
         Cause::TcpNotOffered => "use RDMA here, or let the peer fall back to TCP",
         Cause::Transport(_) if stage == Stage::Device => {
@@ -401,6 +406,32 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::PeerRestarted => "submit again: the next transfer reaches the new incarnation",
         _ => return None,
     })
+}
+
+fn auth_hint(failure: AuthFailure) -> &'static str {
+    match failure {
+        AuthFailure::Required | AuthFailure::Refused(AuthRefusal::Plain) => {
+            "give this node the keys of its fleet (`Builder::auth`, `--auth psk:FILE`)"
+        }
+        AuthFailure::Unproven | AuthFailure::Refused(AuthRefusal::NoKeys) => {
+            "start the peer with the keys of its fleet; a node with keys calls no other"
+        }
+        AuthFailure::Unopened
+        | AuthFailure::Refused(AuthRefusal::UnknownKey | AuthRefusal::Unopened) => {
+            "compare the files of keys of both sides: each accepts all of its keys, and dials with \
+             the first"
+        }
+        AuthFailure::Name | AuthFailure::Refused(AuthRefusal::Name) => {
+            "the names after a key, in the file of keys, are those that its holders may have"
+        }
+        AuthFailure::Addressed | AuthFailure::Refused(AuthRefusal::Addressed) => {
+            "another node has taken over the address; look it up again"
+        }
+        AuthFailure::Conflict | AuthFailure::Refused(AuthRefusal::Conflict) => {
+            "give each node its own name"
+        }
+        AuthFailure::Refused(AuthRefusal::Version) => "use one release on both sides",
+    }
 }
 
 fn rdma_hint(unavailable: &RdmaUnavailable) -> &'static str {

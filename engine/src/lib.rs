@@ -60,6 +60,7 @@ mod time;
 pub mod topology;
 
 pub use api::address::SegmentAddr;
+pub use api::auth::{AuthOptions, KEY_FILE_BYTES_MAX};
 pub use api::config::{Builder, EngineLimits, EngineTiming};
 pub use api::engine::Engine;
 pub use api::exposure::Exposure;
@@ -84,6 +85,11 @@ pub use peer::opening::LaneOpening;
 /// Names of nodes, their NICs and their lanes.
 pub mod identity {
     pub use handfast_core::{Lifecycle, NicPath, NodeName};
+}
+
+/// Reasons of refused authentication.
+pub mod auth {
+    pub use handfast_core::auth::{AuthFailure, AuthRefusal};
 }
 
 /// Lookup of nodes by name in a metadata store.

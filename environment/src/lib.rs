@@ -14,6 +14,7 @@ use known::{WITHOUT_EFFECT, why_without_effect};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,9 +62,18 @@ struct Variable {
     what: &'static str,
 }
 
+/// Whether only processes of this machine reach an address, `host:port`. A name other than localhost
+/// may lead anywhere.
+pub fn is_of_machine(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    ip.map_or(host == "localhost", |ip| ip.is_loopback())
+}
+
 /// Least timeout of a request, as in Mooncake.
 pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
+const AUTH: &str = "HANDFAST_AUTH";
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
 const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
@@ -88,11 +98,13 @@ const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 31] = [
+const VARIABLES: [Variable; 32] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
         what: "the advertised host without --advertise" },
+    Variable { name: AUTH, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
+        what: "keys by which nodes authenticate each other, psk:FILE, without --auth" },
     Variable { name: "MC_TCP_PROTO", values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
     Variable { name: "MC_TCP_STATUS_TIMEOUT_SEC", values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
@@ -358,6 +370,11 @@ impl Environment {
     /// Whether every lane is over TCP.
     pub fn forces_tcp(&self) -> bool {
         self.get("MC_FORCE_TCP").is_some()
+    }
+
+    /// The source of the keys by which nodes authenticate each other.
+    pub fn auth_source(&self) -> Option<&str> {
+        self.get(AUTH).map(String::as_str)
     }
 
     /// The advertised host.

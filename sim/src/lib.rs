@@ -1,6 +1,7 @@
 //! Explorer, replay, shrinking and timelines of handfast nodes over the simulated fabric. `docs/testing.md` says what
 //! each oracle means, `docs/simulation.md` how a failure is replayed and read.
 
+pub mod auth;
 pub mod batches;
 pub mod case;
 mod coverage;

@@ -63,6 +63,7 @@ async fn node(incarnation: u128) -> Node {
         timing: TcpTiming::default(),
         address: TokioNet.local_address(&listener).unwrap().to_string(),
         incarnation,
+        secrets: None,
     };
     let (sink, regions) = (Arc::new(Sink::default()), Arc::new(RegionTable::new()));
     let transport = TcpTransport::new(config, TokioNet, Arc::clone(&regions), sink.clone());

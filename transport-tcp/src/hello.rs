@@ -12,6 +12,8 @@ pub const HELLO_BYTES: usize = 72;
 pub const ACK_BYTES: usize = 16;
 /// Version of the lane protocol. Others are refused.
 pub const LANE_VERSION: u16 = 1;
+/// Feature: both sides prove the secret of the lane, and the token is 0. Without it the token alone counts.
+pub(crate) const FEATURE_PROOF: u16 = 1;
 /// Bytes of a hello after the magic.
 pub(crate) const HELLO_REST_BYTES: usize = HELLO_BYTES - LANE_MAGIC.len();
 
@@ -46,11 +48,17 @@ pub enum HelloRefusal {
     /// A depth of 0.
     #[error("the depth of the lane is 0")]
     NoDepth = 9,
+    /// This side has keys, and takes a lane only with a proof.
+    #[error("the lane takes a proof of its secret, and the hello offers none")]
+    Unproven = 10,
+    /// The proof is of another secret, side, lane or connection.
+    #[error("the proof of the lane's secret is wrong")]
+    Proof = 11,
 }
 
 impl HelloRefusal {
     /// Every reason, ordered by number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Version,
         Self::Feature,
         Self::UnknownLifecycle,
@@ -60,6 +68,8 @@ impl HelloRefusal {
         Self::Busy,
         Self::NotConnected,
         Self::NoDepth,
+        Self::Unproven,
+        Self::Proof,
     ];
 }
 
@@ -68,6 +78,8 @@ impl HelloRefusal {
 pub(crate) struct Hello {
     /// Maximum requested number of outstanding slices, each way.
     pub(crate) depth: u32,
+    /// Whether the sender proves the lane's secret.
+    pub(crate) proves: bool,
     pub(crate) token: u64,
     pub(crate) sender: Pair,
     pub(crate) receiver: Pair,
@@ -113,6 +125,8 @@ impl Hello {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&LANE_MAGIC);
         bytes[8..10].copy_from_slice(&LANE_VERSION.to_le_bytes());
+        let features = if self.proves { FEATURE_PROOF } else { 0 };
+        bytes[10..12].copy_from_slice(&features.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.depth.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.token.to_le_bytes());
         put_pair(&mut bytes[24..48], self.sender);
@@ -126,15 +140,17 @@ impl Hello {
         if fields.u16() != LANE_VERSION {
             return Err(HelloRefusal::Version);
         }
-        if fields.u16() != 0 {
+        let features = fields.u16();
+        if features & !FEATURE_PROOF != 0 {
             return Err(HelloRefusal::Feature);
         }
+        let proves = features & FEATURE_PROOF != 0;
         let depth = fields.u32();
         if depth == 0 {
             return Err(HelloRefusal::NoDepth);
         }
         let token = fields.u64();
-        Ok(Self { depth, token, sender: fields.pair(), receiver: fields.pair() })
+        Ok(Self { depth, proves, token, sender: fields.pair(), receiver: fields.pair() })
     }
 }
 

@@ -230,18 +230,19 @@ impl Lane {
         Ok(())
     }
 
-    /// Consumes the `token` in a hello of `sender` and starts the lane's task.
+    /// Consumes the token of the lane for a hello of `sender` and starts the lane's task. The hello
+    /// presents the `token`, or nothing if it has proven the secret instead.
     pub(crate) fn claim(
         self: &Arc<Self>,
         sender: Pair,
-        token: u64,
+        token: Option<u64>,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), HelloRefusal> {
         let mut connecting = self.connecting.lock();
         if connecting.retired {
             return Err(HelloRefusal::UnknownLifecycle);
         }
-        if token != self.token {
+        if token.is_some_and(|token| token != self.token) {
             return Err(HelloRefusal::WrongToken);
         }
         if connecting.armed.is_some_and(|remote| remote != sender) {

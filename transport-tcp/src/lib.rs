@@ -18,6 +18,7 @@ mod hello;
 mod lane;
 mod look;
 mod net;
+mod proof;
 mod reader;
 mod slots;
 mod socket;

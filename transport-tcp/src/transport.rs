@@ -8,8 +8,10 @@ use crate::hello::{
 use crate::lane::{Lane, local_error};
 use crate::look::Look;
 use crate::net::{Net, ResolveError, Stream, StreamWriter};
+use crate::proof::{LaneKeys, LaneSecret, PROOF_BYTES};
 use crate::reader::{PollBounds, Receiver};
 use crate::writer::Outbound;
+use handfast_core::auth::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
@@ -84,6 +86,10 @@ pub struct TcpConfig {
     pub address: String,
     /// Incarnation of this node.
     pub incarnation: Incarnation,
+    /// A random number of this run, from which the secrets of its lanes are derived; `None`: a token
+    /// admits a peer to a lane. With it both sides of every lane prove its secret, which the
+    /// caller must announce over an authenticated and encrypted channel alone.
+    pub secrets: Option<[u8; LANE_SECRET_BYTES]>,
 }
 
 /// Lanes over TCP. Cloning is cheap and shares them; dropping the last clone ends them all, without
@@ -106,6 +112,8 @@ struct Inner<N> {
     lanes: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
     counts: Arc<Counts>,
     hellos_pending: AtomicUsize,
+    /// Absent where a token admits a peer to a lane.
+    keys: Option<LaneKeys>,
     /// Polling for answers to outgoing hellos.
     look: Look,
 }
@@ -135,6 +143,7 @@ impl<N: Net> TcpTransport<N> {
         regions: Arc<RegionTable>,
         sink: Arc<dyn LaneSink>,
     ) -> Self {
+        let keys = config.secrets.map(LaneKeys::new);
         Self {
             inner: Arc::new(Inner {
                 config,
@@ -144,6 +153,7 @@ impl<N: Net> TcpTransport<N> {
                 lanes: RwLock::default(),
                 counts: Arc::default(),
                 hellos_pending: AtomicUsize::new(0),
+                keys,
                 look: Look::default(),
             }),
         }
@@ -177,11 +187,11 @@ impl<N: Net> TcpTransport<N> {
             Arc::clone(&inner.counts),
         );
         lanes.insert(lifecycle, Arc::new(lane));
-        Ok(Body {
-            token: format!("{entropy:016x}"),
-            address: inner.config.address.clone(),
-            ..Body::default()
-        })
+        let announced = match &inner.keys {
+            Some(keys) => keys.secret(lifecycle).announcement(),
+            None => format!("{entropy:016x}"),
+        };
+        Ok(Body { token: announced, address: inner.config.address.clone(), ..Body::default() })
     }
 
     /// Connects the slot of `local` to `remote`, announced as `body`. The side with the lower pair
@@ -278,27 +288,50 @@ impl<N: Net> TcpTransport<N> {
             Ok(Err(_)) => return inner.counts.update(|it| it.hellos_truncated += 1),
             Err(_) => return inner.counts.update(|it| it.hellos_overdue += 1),
         }
+        let hello = match Hello::decode(&rest) {
+            Ok(hello) => hello,
+            Err(refusal) => return inner.refuse(stream, refusal).await,
+        };
+        let keys = match (&inner.keys, hello.proves) {
+            (None, true) => return inner.refuse(stream, HelloRefusal::Feature).await,
+            (Some(_), false) => return inner.refuse(stream, HelloRefusal::Unproven).await,
+            (keys, _) => keys,
+        };
+        if let Some(keys) = keys {
+            if let Err(refusal) = self.find(&hello) {
+                return inner.refuse(stream, refusal).await;
+            }
+            let limit = inner.config.timing.hello;
+            match timeout(limit, inner.challenge(&mut stream, keys, &hello)).await {
+                Ok(Ok(true)) => {}
+                // The peer has its answer already, and nothing else to wait for.
+                Ok(Ok(false)) => return inner.counts.refused(HelloRefusal::Proof),
+                Ok(Err(_)) => return inner.counts.update(|it| it.hellos_truncated += 1),
+                Err(_) => return inner.counts.update(|it| it.hellos_overdue += 1),
+            }
+        }
         drop(pending);
-        if let Err((stream, refusal)) = self.claim(stream, &rest) {
-            inner.refuse(stream, refusal).await;
+        if let Err((stream, refusal)) = self.claim(stream, hello) {
+            match hello.proves {
+                true => inner.counts.refused(refusal),
+                false => inner.refuse(stream, refusal).await,
+            }
         }
     }
 
-    /// Hands the stream to the lane that the hello names, or returns it.
-    fn claim(
-        &self,
-        stream: N::Stream,
-        rest: &[u8; HELLO_REST_BYTES],
-    ) -> Result<(), (N::Stream, HelloRefusal)> {
-        let hello = match Hello::decode(rest) {
-            Ok(hello) => hello,
-            Err(refusal) => return Err((stream, refusal)),
-        };
+    /// The lane that a hello addresses.
+    fn find(&self, hello: &Hello) -> Result<Arc<Lane>, HelloRefusal> {
         if hello.receiver.incarnation != self.inner.config.incarnation {
-            return Err((stream, HelloRefusal::WrongPair));
+            return Err(HelloRefusal::WrongPair);
         }
-        let Some(lane) = self.lane(hello.receiver.lifecycle) else {
-            return Err((stream, HelloRefusal::UnknownLifecycle));
+        self.lane(hello.receiver.lifecycle).ok_or(HelloRefusal::UnknownLifecycle)
+    }
+
+    /// Hands the stream to the lane that the hello names, or returns it.
+    fn claim(&self, stream: N::Stream, hello: Hello) -> Result<(), (N::Stream, HelloRefusal)> {
+        let lane = match self.find(&hello) {
+            Ok(lane) => lane,
+            Err(refusal) => return Err((stream, refusal)),
         };
         // The stream goes to the task through a channel, so that a refused one comes back.
         let (give, given) = oneshot::channel();
@@ -313,7 +346,7 @@ impl<N: Net> TcpTransport<N> {
                 receiver.run().await;
             }
         };
-        match lane.claim(hello.sender, hello.token, task) {
+        match lane.claim(hello.sender, (!hello.proves).then_some(hello.token), task) {
             Ok(()) => {
                 // Fails if the lane was retired meanwhile, which closes the stream.
                 let _ = give.send(stream);
@@ -439,7 +472,12 @@ impl<N: Net> Inner<N> {
         if address.is_empty() {
             return Err(malformed("address"));
         }
-        let token = u64::from_str_radix(&body.token, 16).map_err(|_| malformed("token"))?;
+        let secret = LaneSecret::parse(&body.token).filter(|_| self.keys.is_some());
+        let token = match (&self.keys, &secret) {
+            (Some(_), None) => return Err(malformed("secret")),
+            (Some(_), Some(_)) => 0,
+            (None, _) => u64::from_str_radix(&body.token, 16).map_err(|_| malformed("token"))?,
+        };
         let timing = &self.config.timing;
         let overdue = |_| io::Error::from(io::ErrorKind::TimedOut);
         let connected = timeout(timing.dial, self.net.connect(address)).await;
@@ -447,15 +485,29 @@ impl<N: Net> Inner<N> {
             let resolving = error.get_ref().is_some_and(|inner| inner.is::<ResolveError>());
             io_error(if resolving { "resolve" } else { "connect" }, address, &error)
         })?;
-        let hello = Hello { depth: self.depth(), token, sender: local, receiver: remote };
-        let answered = timeout(timing.hello, say_hello(stream, &hello, &self.look)).await;
-        let (stream, ack) = answered
-            .map_err(overdue)
-            .flatten()
-            .map_err(|error| io_error("hello", address, &error))?;
-        match decode_ack(&ack, hello.depth) {
-            Ok(depth) => Ok((stream, depth)),
-            Err(error) => {
+        let proves = secret.is_some();
+        let hello = Hello { depth: self.depth(), proves, token, sender: local, receiver: remote };
+        let nonce = self.keys.as_ref().map(LaneKeys::nonce);
+        let said = say_hello(stream, &hello, nonce.as_ref(), &self.look);
+        let failed = |error: io::Error| io_error("hello", address, &error);
+        let answered = timeout(timing.hello, said).await;
+        let (mut stream, ack) = answered.map_err(overdue).flatten().map_err(failed)?;
+        match (decode_ack(&ack, hello.depth), secret, nonce) {
+            (Ok(depth), Some(secret), Some(nonce)) => {
+                let agreed = Hello { depth, ..hello };
+                let proven = timeout(timing.hello, prove(&mut stream, &secret, &agreed, nonce));
+                match proven.await.map_err(overdue).flatten().map_err(failed)? {
+                    true => Ok((stream, depth)),
+                    false => {
+                        let code = HelloRefusal::Proof as i32;
+                        let detail =
+                            format!("{address}: the peer does not prove the lane's secret");
+                        Err(peer_error("hello", code, detail))
+                    }
+                }
+            }
+            (Ok(depth), ..) => Ok((stream, depth)),
+            (Err(error), ..) => {
                 let code = match error {
                     AckError::Malformed => 0,
                     AckError::Refused(refusal) => refusal as i32,
@@ -478,7 +530,11 @@ impl<N: Net> Inner<N> {
         hello: Hello,
     ) -> Option<Receiver<<N::Stream as Stream>::Reader>> {
         let depth = hello.depth.min(self.depth());
-        let sent = timeout(self.config.timing.hello, say(&mut stream, Ok(depth))).await;
+        let sent = match hello.proves {
+            // Answered with the challenge.
+            true => Ok(Ok(())),
+            false => timeout(self.config.timing.hello, say(&mut stream, Ok(depth))).await,
+        };
         if let Err(error) = sent.map_err(|_| io::ErrorKind::TimedOut.into()).flatten() {
             lane.close(Some(io_error("hello", "", &error)));
             return None;
@@ -497,6 +553,35 @@ impl<N: Net> Inner<N> {
             return None;
         }
         start(&lane, stream, depth)
+    }
+
+    /// Proves the secret of the lane that a hello names to its sender, which has to prove it as well.
+    /// Returns whether it did. The lane is not concerned before.
+    async fn challenge(
+        &self,
+        stream: &mut N::Stream,
+        keys: &LaneKeys,
+        hello: &Hello,
+    ) -> io::Result<bool> {
+        let mut dialling_nonce = [0; LANE_NONCE_BYTES];
+        stream.read_exact(&mut dialling_nonce).await?;
+        let depth = hello.depth.min(self.depth());
+        let proofs = LaneProofs {
+            dialling: hello.sender,
+            listening: hello.receiver,
+            depth,
+            dialling_nonce,
+            listening_nonce: keys.nonce(),
+        };
+        let secret = keys.secret(hello.receiver.lifecycle);
+        let mut answer = encode_ack(Ok(depth)).to_vec();
+        answer.extend_from_slice(&proofs.listening_nonce);
+        answer.extend_from_slice(&secret.proof(&proofs, LaneEnd::Listening));
+        stream.write_all(&answer).await?;
+        stream.flush().await?;
+        let mut proof = [0; PROOF_BYTES];
+        stream.read_exact(&mut proof).await?;
+        Ok(secret.is_proven(&proofs, LaneEnd::Dialling, &proof))
     }
 
     /// Sends the reason of a refusal, if possible, and closes the connection.
@@ -522,9 +607,12 @@ async fn say(
 async fn say_hello<S: Stream>(
     mut stream: S,
     hello: &Hello,
+    nonce: Option<&[u8; LANE_NONCE_BYTES]>,
     look: &Look,
 ) -> io::Result<(S, [u8; ACK_BYTES])> {
-    stream.write_all(&hello.encode()).await?;
+    let mut bytes = hello.encode().to_vec();
+    nonce.into_iter().for_each(|nonce| bytes.extend_from_slice(nonce));
+    stream.write_all(&bytes).await?;
     stream.flush().await?;
     let mut ack = [0; ACK_BYTES];
     match look.read(&mut stream, &mut ack).await? {
@@ -532,6 +620,32 @@ async fn say_hello<S: Stream>(
         read => stream.read_exact(&mut ack[read..]).await?,
     };
     Ok((stream, ack))
+}
+
+/// Reads the proof of the listening side after its answer, and proves the secret in turn. Returns
+/// whether the peer has it.
+async fn prove<S: Stream>(
+    stream: &mut S,
+    secret: &LaneSecret,
+    hello: &Hello,
+    dialling_nonce: [u8; LANE_NONCE_BYTES],
+) -> io::Result<bool> {
+    let (mut listening_nonce, mut proof) = ([0; LANE_NONCE_BYTES], [0; PROOF_BYTES]);
+    stream.read_exact(&mut listening_nonce).await?;
+    stream.read_exact(&mut proof).await?;
+    let proofs = LaneProofs {
+        dialling: hello.sender,
+        listening: hello.receiver,
+        depth: hello.depth,
+        dialling_nonce,
+        listening_nonce,
+    };
+    if !secret.is_proven(&proofs, LaneEnd::Listening, &proof) {
+        return Ok(false);
+    }
+    stream.write_all(&secret.proof(&proofs, LaneEnd::Dialling)).await?;
+    stream.flush().await?;
+    Ok(true)
 }
 
 /// Starts the sending loop and returns the receiving one, or nothing when the lane is retired.

@@ -13,7 +13,7 @@ use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
 use handfast::metadata::MetadataOptions;
 use handfast::mooncake::Notification;
 use handfast::rdma::RdmaOptions;
-use handfast::{Direction, Engine, Remote, Segment, ServedSegment, Transfer};
+use handfast::{AuthOptions, Direction, Engine, Remote, Segment, ServedSegment, Transfer};
 use handfast_environment::Ports;
 use handfast_metadata::{Credentials, Source};
 use parking_lot::{Mutex, RwLock};
@@ -87,7 +87,9 @@ impl TransferEngine {
             start_at(options, port, data_port).await
         });
         let engine = outside(runtime, started)??;
-        let warnings = options.warnings().chain(warnings(&engine)).collect();
+        // An open data port says the same, and more.
+        let open = options.openness().filter(|_| engine.exposure().is_none());
+        let warnings = options.warnings().chain(warnings(&engine)).chain(open).collect();
         let inner = Inner {
             engine,
             runtime,
@@ -686,6 +688,9 @@ async fn start_at(
             limits.batches_max = BATCHES_MAX as u32;
             limits.regions_max = options.regions_max;
         });
+    if let Some(source) = &options.auth {
+        builder = builder.auth(AuthOptions::from_source(source)?);
+    }
     if let Some(name) = &options.name {
         builder = builder.name(name);
     }

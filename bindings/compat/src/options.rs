@@ -50,6 +50,9 @@ pub struct Options {
     is_of_mooncake: bool,
     /// Maximum registered pieces of memory that peers reach, at most [`LOCAL_REGIONS_MAX`].
     pub regions_max: usize,
+    /// Source of the keys by which nodes authenticate each other, `psk:FILE`. Default: that of the variable
+    /// `HANDFAST_AUTH`; without either, every host that reaches the engine is a peer.
+    pub auth: Option<String>,
     /// Address of the metrics server, `host:port`.
     #[cfg(feature = "metrics")]
     pub metrics: Option<String>,
@@ -115,10 +118,23 @@ impl Options {
             matrix: matrix.as_deref().map(read_matrix).transpose()?,
             timeout: environment.transfer_timeout().unwrap_or(TIMEOUT_DEFAULT),
             regions_max: regions_max()?,
+            auth: environment.auth_source().map(str::to_owned),
             #[cfg(feature = "metrics")]
             metrics: None,
             environment,
             is_of_mooncake: false,
+        })
+    }
+
+    /// A warning of an engine without keys that other machines reach.
+    pub(crate) fn openness(&self) -> Option<String> {
+        let is_open = self.auth.is_none() && !handfast_environment::is_of_machine(&self.listen);
+        is_open.then(|| {
+            format!(
+                "every host that reaches {} can read and write registered memory: no peer is \
+                 authenticated; HANDFAST_AUTH=psk:FILE names keys",
+                self.advertise
+            )
         })
     }
 

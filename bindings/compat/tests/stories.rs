@@ -46,6 +46,42 @@ fn never() -> impl FnMut() -> bool {
     || false
 }
 
+/// Engines with keys reach each other, and no engine without; one that other machines reach says that
+/// it has none.
+#[test]
+fn engines_with_keys_reach_each_other_alone() {
+    let file = std::env::temp_dir().join(format!("handfast-keys-{}", std::process::id()));
+    let key = "k 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+    std::fs::write(&file, key).unwrap();
+    let safe = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, safe).unwrap();
+    let with = |host: &str, auth: Option<String>| {
+        let mut options = Options::of_mooncake(host, "P2PHANDSHAKE", "tcp", "").unwrap();
+        options.auth = auth;
+        TransferEngine::start(&options).unwrap()
+    };
+    let keyed = || with("127.0.0.1", Some(format!("psk:{}", file.display())));
+    let (here, there) = (Buffer::new(1 << 10, 1), Buffer::new(1 << 10, 9));
+    let (user, owner, stranger) = (keyed(), keyed(), engine());
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    let write = request(Direction::Write, here.address(), there.address(), 1 << 10);
+    let told = Notification { name: "kv".into(), message: "done".into() };
+    user.transfer(owner.address(), &[write], Some(&told), None, &mut never()).unwrap();
+    assert!(there.content() == here.content());
+    assert_eq!(owner.take_notifications().unwrap().len(), 1);
+    let other = Buffer::new(1 << 10, 5);
+    other.register(&stranger).unwrap();
+    let write = request(Direction::Write, other.address(), there.address(), 1 << 10);
+    let refused = stranger.transfer(owner.address(), &[write], None, None, &mut never());
+    assert!(refused.unwrap_err().to_string().contains("prove a key"));
+    let refused = user.transfer(stranger.address(), &[], Some(&told), None, &mut never());
+    assert!(refused.unwrap_err().to_string().contains("no keys"));
+    assert!(with("10.9.8.7", Some(format!("psk:{}", file.display()))).warnings().is_empty());
+    assert_eq!(with("10.9.8.7", None).warnings().len(), 1, "it is open");
+    std::fs::remove_file(&file).unwrap();
+}
+
 #[test]
 fn two_engines_of_a_process_write_and_read() {
     let (here, there) = (Buffer::new(1 << 20, 1), Buffer::new(1 << 20, 9));

@@ -106,7 +106,8 @@ impl Pieces {
 impl Core {
     #[new]
     #[pyo3(signature = (
-        local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None
+        local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None,
+        auth=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn new(
@@ -118,6 +119,7 @@ impl Core {
         is_exact: bool,
         metrics: Option<String>,
         regions_max: Option<usize>,
+        auth: Option<String>,
     ) -> PyResult<Self> {
         let start = || {
             let mut options = match is_exact {
@@ -126,6 +128,7 @@ impl Core {
             };
             options.metrics = metrics;
             options.regions_max = regions_max.unwrap_or(options.regions_max);
+            options.auth = auth.or(options.auth);
             TransferEngine::start(&options).map(Arc::new)
         };
         let engine = blocking(py, |_| start())?;

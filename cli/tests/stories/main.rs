@@ -2,6 +2,7 @@
 //!
 //! A test that cannot run here prints a line that starts with `skipped:` on standard error.
 
+mod auth;
 mod bench;
 mod crossing;
 mod doctor;

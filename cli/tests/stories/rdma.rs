@@ -136,7 +136,7 @@ fn rdma_server_warns_once_of_tcp_clients() {
     let folder = Folder::new();
     let file = folder.patterned("file", 10, 1);
     let mut command = Command::new(crate::helpers::PROGRAM);
-    command.args(["serve", "--until-stdin-ends", "--listen", "10.0.0.2:0"]).args(SMALL);
+    command.args(["serve", "--until-stdin-ends", "--open", "--listen", "10.0.0.2:0"]).args(SMALL);
     command.args(AUTO).args(THERE).stderr(Stdio::piped());
     let mut server = Server::spawn(command);
     for _ in 0..3 {

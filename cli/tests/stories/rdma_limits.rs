@@ -65,7 +65,15 @@ async fn exhausted_device_evicts_the_longest_idle_lane() {
     let Some(()) = guest() else { return };
     let group = Group::new("server");
     let mut command = group.command();
-    command.args(["serve", "--until-stdin-ends", "--listen", "10.0.0.2:0", "--memory", "m=1M"]);
+    command.args([
+        "serve",
+        "--until-stdin-ends",
+        "--open",
+        "--listen",
+        "10.0.0.2:0",
+        "--memory",
+        "m=1M",
+    ]);
     command.args(["--transport", "rdma", "--device", DEVICE]);
     let server = Server::spawn(command);
     // A completion queue, and the two queue pairs of one lane.

@@ -64,7 +64,7 @@ fn a_server_that_cannot_start_says_why() {
     serve(&["--memory", "0"]).failed(2, &["0 bytes are too few"]);
     serve(&["--memory", "1000T"]).failed(1, &["Cannot allocate memory"]);
     serve(&["--cores", "99999"]).failed(2, &["no processor 99999"]);
-    run(&["serve", "--listen", "0.0.0.0:0"]).failed(2, &["advertise"]);
+    run(&["serve", "--open", "--listen", "0.0.0.0:0"]).failed(2, &["advertise"]);
     for wrong in ["10.1.1.1:abc", "10.1.1.1:99999", "a b", ""] {
         serve(&["--advertise", wrong]).failed(2, &[wrong, "[CONFIG-INVALID]"]);
     }

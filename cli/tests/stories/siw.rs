@@ -44,7 +44,8 @@ fn rdma_alone_fails_and_names_device_driver_step_and_cure() {
     let server = Server::start_at("10.0.0.2:0", &["--memory", "m=1M"]);
     let put = ["put", &file, &server.address, "--transport", "rdma", "--device", "siw0"];
     run(&put).failed(13, &NAMED);
-    let serve = ["serve", "--listen", "10.0.0.1:0", "--memory", "m=1M", "--transport", "rdma"];
+    let serve =
+        ["serve", "--open", "--listen", "10.0.0.1:0", "--memory", "m=1M", "--transport", "rdma"];
     let ended = run(&[&serve[..], &["--device", "siw0"]].concat());
     ended.failed(13, &NAMED);
 }

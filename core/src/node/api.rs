@@ -113,6 +113,8 @@ pub enum CallFailure {
     TimedOut,
     /// The connection ended before an answer, or the answer was not a handshake message.
     Broken,
+    /// One side requires a key that the other did not prove.
+    Unproven,
 }
 
 /// Inputs of a node.

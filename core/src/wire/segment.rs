@@ -24,6 +24,9 @@ pub const DEVICES_PUBLISHED_MAX: usize = 64;
 /// Longest name of a device, in bytes; the kernel allows 63.
 pub const DEVICE_NAME_BYTES_MAX: usize = 64;
 
+/// Required feature bit: the node describes itself to peers that prove a key alone.
+pub const REQUIRED_AUTH: u64 = 1;
+
 /// A node's public description: its identity, and its reachable memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDescriptor {
@@ -297,6 +300,35 @@ impl NodeDescriptor {
         })
     }
 
+    /// Encodes the answer to a peer that proves no key: a descriptor of nothing that requires
+    /// [`REQUIRED_AUTH`], which every version without it refuses. A Mooncake reader finds no protocol.
+    pub fn locked(reason: &str) -> String {
+        let key = WireKey {
+            address: String::new(),
+            checksum: None,
+            incarnation: Incarnation::UNKNOWN.to_hex(),
+            keep: false,
+            matrix: None,
+            regions: Vec::new(),
+            required: REQUIRED_AUTH,
+            transports: None,
+            version: super::WIRE_VERSION,
+        };
+        let wire = Wire {
+            buffers: Vec::new(),
+            devices: Vec::new(),
+            handfast: Some(key),
+            name: reason.to_string(),
+            priority_matrix: None,
+            protocol: Protocols::One("authenticated".into()),
+            rdma_server_name: None,
+            tcp_data_host: None,
+            tcp_data_port: 0,
+            tcp_proto_version: None,
+        };
+        encoded(&wire)
+    }
+
     fn priority_matrix(&self) -> PriorityMatrix {
         let preferred = self.devices.iter().map(|device| device.name.clone()).collect();
         [(LOCATION.to_string(), Nics { preferred, available: Vec::new() })].into_iter().collect()
@@ -354,11 +386,15 @@ impl NodeDescriptor {
             tcp_data_port: self.data_port.as_ref().map_or(0, |port| u32::from(port.port)),
             tcp_proto_version: self.data_port.as_ref().map(|_| DATA_PROTOCOL_VERSION),
         };
-        let mut text = serde_json::to_string(&wire)
-            .expect("a descriptor has string keys and no fallible serializer");
-        text.push('\n');
-        text
+        encoded(&wire)
     }
+}
+
+fn encoded(wire: &Wire) -> String {
+    let mut text = serde_json::to_string(wire)
+        .expect("a descriptor has string keys and no fallible serializer");
+    text.push('\n');
+    text
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]

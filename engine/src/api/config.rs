@@ -1,5 +1,6 @@
 //! Configuration of an engine.
 
+use crate::api::auth::AuthOptions;
 use crate::data::transport::{RdmaOptions, TransportChoice};
 use crate::directory::MetadataOptions;
 use crate::error::{Cause, Error, Stage};
@@ -126,6 +127,7 @@ pub struct Builder {
     pub(crate) mooncake: Option<MooncakeOptions>,
     pub(crate) metadata: Option<MetadataOptions>,
     pub(crate) metrics: Option<String>,
+    pub(crate) auth: Option<AuthOptions>,
     pub(crate) uncounted: bool,
     pub(crate) paused: bool,
 }
@@ -205,6 +207,16 @@ impl Builder {
     /// lanes open, fail or close meanwhile.
     pub fn record(mut self, options: RecordOptions) -> Self {
         self.record = Some(options);
+        self
+    }
+
+    /// Authenticates peers by pre-shared keys: calls and lanes over TCP only with peers that prove
+    /// one. Nodes without keys, earlier versions and Mooncake's wire are refused, whatever
+    /// [`Builder::mooncake`] enables. Names are those that peers announce, as far as the key allows
+    /// them. Control calls are encrypted; bytes of lanes are not. Default: none, every client that
+    /// reaches the port is a peer.
+    pub fn auth(mut self, options: AuthOptions) -> Self {
+        self.auth = Some(options);
         self
     }
 

@@ -23,8 +23,12 @@ use crate::peer::target::Target;
 use crate::status::{EngineState, View};
 use crate::time::{Clock, Entropy};
 use crate::topology::Location;
+use handfast_core::auth::{AuthFailure, Identity};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
-use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
+use handfast_core::transport::Side;
+use handfast_core::wire::{
+    Checksum, DescriptorError, FrameKind, NodeDescriptor, REQUIRED_AUTH, Transports,
+};
 use handfast_core::{Duration, Incarnation, Instant, NicPath};
 use handfast_trace::{RecorderStatus, Trace};
 use handfast_transport::{Memory, Span, TransportKind};
@@ -110,6 +114,31 @@ impl<N: Net> Caller for Calls<N> {
 
     fn may_keep(&self) -> bool {
         Calls::may_keep(self)
+    }
+}
+
+/// The error of a descriptor that cannot be read; one that is kept from nodes without keys says so.
+fn unlocked(error: DescriptorError, stage: Stage) -> Error {
+    match error {
+        DescriptorError::Required(bits) if bits & REQUIRED_AUTH != 0 => {
+            Error::new(Side::Configuration, stage, AuthFailure::Required)
+        }
+        error => Error::peer(stage, error),
+    }
+}
+
+/// A node describes nobody but itself.
+fn check_identity(
+    descriptor: &NodeDescriptor,
+    peer: Option<&Identity>,
+    stage: Stage,
+) -> Result<(), Error> {
+    let is_own = |peer: &Identity| {
+        (&peer.name, peer.incarnation) == (&descriptor.name, descriptor.incarnation)
+    };
+    match peer.is_none_or(is_own) {
+        true => Ok(()),
+        false => Err(Error::new(Side::Configuration, stage, AuthFailure::Addressed)),
     }
 }
 
@@ -454,8 +483,10 @@ impl Engine {
     ) -> Result<NodeDescriptor, Error> {
         let stage = if question.is_some() { Stage::Checksum } else { Stage::Metadata };
         let answered = self.ask_text(address, question, stage, false).await?;
-        NodeDescriptor::decode(&answered.text)
-            .map_err(|error| Error::peer(stage, error).at(address))
+        let descriptor = NodeDescriptor::decode(&answered.text)
+            .map_err(|error| unlocked(error, stage).at(address))?;
+        check_identity(&descriptor, answered.peer.as_ref(), stage).map_err(|it| it.at(address))?;
+        Ok(descriptor)
     }
 
     async fn ask_text(
@@ -484,9 +515,24 @@ impl Engine {
         self.check_open()?;
         let Some(directory) = &self.shared.directory else { return self.find_at(node).await };
         match (directory.look_up(node).await?, &self.shared.links) {
-            (Found::Ours(address), _) => self.find_at(&address).await,
+            (Found::Ours(address), _) => {
+                let found = self.find_at(&address).await?;
+                // The store is not authenticated, and an address may have passed to another node.
+                let is_open = self.shared.answers.keys.policy().is_open();
+                match is_open || found.0.name.as_str() == node {
+                    true => Ok(found),
+                    false => {
+                        let cause = AuthFailure::Addressed;
+                        Err(Error::new(Side::Configuration, Stage::Metadata, cause).at(node))
+                    }
+                }
+            }
             (Found::LegacyPeers(theirs, address), Some(links)) => {
                 self.meet(&**links, &theirs, &address)
+            }
+            (Found::LegacyPeers(..), None) if !self.shared.answers.keys.policy().is_open() => {
+                let cause = AuthFailure::Unproven;
+                Err(Error::new(Side::Configuration, Stage::Metadata, cause).at(node))
             }
             (Found::LegacyPeers(theirs, _), None) => {
                 Err(Error::peer(Stage::Metadata, DescriptorError::NoKey(theirs.name)).at(node))
@@ -497,7 +543,8 @@ impl Engine {
     /// Asks the node at an address for its identity and returns the target for its incarnation.
     async fn find_at(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         let keep = self.shared.caller.may_keep();
-        let Answered { text, keep } = self.ask_text(address, None, Stage::Metadata, keep).await?;
+        let answered = self.ask_text(address, None, Stage::Metadata, keep).await?;
+        let Answered { text, peer, keep } = answered;
         let failed = |cause: Cause| Error::peer(Stage::Metadata, cause).at(address);
         let descriptor = match (NodeDescriptor::decode(&text), &self.shared.links) {
             (Ok(descriptor), _) => descriptor,
@@ -506,8 +553,9 @@ impl Engine {
                 let theirs = theirs.map_err(|error| failed(error.into()))?;
                 return self.meet(&**links, &theirs, address);
             }
-            (Err(error), _) => return Err(failed(error.into())),
+            (Err(error), _) => return Err(unlocked(error, Stage::Metadata).at(address)),
         };
+        check_identity(&descriptor, peer.as_ref(), Stage::Metadata).map_err(|it| it.at(address))?;
         let own = &self.shared.answers;
         if descriptor.incarnation == own.incarnation {
             return Ok((descriptor, self.shared.local.clone()));

@@ -6,6 +6,7 @@ use crate::api::exposure::Exposure;
 use crate::command::{Command, Commands};
 use crate::control::accept::{Listening, bind_at};
 use crate::control::answer::{Answers, CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX};
+use crate::control::auth::Keys;
 use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
 use crate::data::fallback::Fallbacks;
@@ -109,7 +110,8 @@ async fn start<N: Net>(
     let (commands, receiver) = Commands::channel();
     let lanes = LaneTable::new(commands.clone());
     let regions = Regions::new(builder.limits.regions_max);
-    let tcp = tcp_config(&builder.limits, address.clone(), incarnation);
+    let keys = Keys::of(&builder, &name, incarnation)?;
+    let tcp = tcp_config(&builder, &*entropy, address.clone(), incarnation);
     let tcp = TcpTransport::new(tcp, net.clone(), regions.table.clone(), lanes.clone());
     let rdma = RdmaParts {
         options: builder.rdma.clone(),
@@ -147,6 +149,7 @@ async fn start<N: Net>(
         checksum_bytes_max: builder.limits.checksum_bytes_max,
         data_port: data.as_ref().map(|data| data.told.clone()),
         is_open: builder.mooncake.is_some() && builder.listen.is_some(),
+        keys: Arc::new(keys),
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
     let registry = registry(&builder, &transport, &clock, &answers, &trace);
@@ -200,6 +203,14 @@ fn draw_incarnation(entropy: &dyn Entropy) -> Incarnation {
     Incarnation(high << 64 | u128::from(entropy.next_u64()))
 }
 
+/// The number from which the secrets of this run's lanes are derived.
+fn draw_lane_root(entropy: &dyn Entropy) -> [u8; 32] {
+    let mut root = [0; 32];
+    root.chunks_exact_mut(8)
+        .for_each(|part| part.copy_from_slice(&entropy.next_u64().to_le_bytes()));
+    root
+}
+
 impl<N: Net> Parts<N> {
     /// Starts the tasks.
     fn run(
@@ -220,10 +231,13 @@ impl<N: Net> Parts<N> {
         let view = self.view();
         let metrics_address = metrics.as_ref().map(MetricsListener::bound);
         listeners.extend(metrics.map(|metrics| self.listen_for_metrics(metrics, view.clone())));
-        let links = self.builder.mooncake.map(|options| self.links(options));
+        let speaks_legacy = self.builder.auth.is_none();
+        let links = self.builder.mooncake.filter(|_| speaks_legacy);
+        let links = links.map(|options| self.links(options));
         let store_tasks = self.store_tasks(links.as_ref());
         let (data_path, local) = self.local_target();
-        let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout);
+        let keys = self.answers.keys.clone();
+        let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout, keys);
         let local_end = LocalEnd { data_path, target: local.clone() };
         tokio::spawn(self.driver(listeners, local_end, caller.clone()).run(commands));
         Engine::new(Shared {
@@ -489,7 +503,9 @@ impl<N: Net> DataListener<N> {
         let (Some(options), Some(listen)) = (builder.mooncake, &builder.listen) else {
             return Ok(None);
         };
-        if matches!(builder.transport, TransportChoice::Rdma | TransportChoice::Shm) {
+        // That protocol has no keys.
+        let is_other = matches!(builder.transport, TransportChoice::Rdma | TransportChoice::Shm);
+        if is_other || builder.auth.is_some() {
             return Ok(None);
         }
         let host = listen.rsplit_once(':').map_or(&**listen, |(host, _)| host);
@@ -522,14 +538,20 @@ fn node_name(
     NodeName::new(&text).map_err(|error| Error::local(Stage::Configuration, error))
 }
 
-fn tcp_config(limits: &EngineLimits, address: String, incarnation: Incarnation) -> TcpConfig {
+fn tcp_config(
+    builder: &Builder,
+    entropy: &dyn Entropy,
+    address: String,
+    incarnation: Incarnation,
+) -> TcpConfig {
+    let secrets = builder.auth.as_ref().map(|_| draw_lane_root(entropy));
     let limits = TcpLimits {
-        lanes_max: limits.lanes_max,
-        depth: limits.lane_depth,
+        lanes_max: builder.limits.lanes_max,
+        depth: builder.limits.lane_depth,
         // The listener also bounds those connections, and closes the oldest at the limit.
-        hellos_pending_max: limits.control_connections_max,
+        hellos_pending_max: builder.limits.control_connections_max,
     };
-    TcpConfig { limits, timing: TcpTiming::default(), address, incarnation }
+    TcpConfig { limits, timing: TcpTiming::default(), address, incarnation, secrets }
 }
 
 fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {

@@ -1,5 +1,6 @@
 //! Answers to the frames of the control channel.
 
+use super::auth::Keys;
 use super::frame::OwnedFrame;
 use super::inbox::Inbox;
 use super::legacy::{answered, received};
@@ -9,12 +10,13 @@ use crate::data::regions::{Reach, Regions};
 use crate::data::transport::Offer;
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
+use handfast_core::auth::{AuthRefusal, Inbound};
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
 use handfast_core::wire::{
-    Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, PlainMessage,
-    RegionDescriptor,
+    Body, Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, Op,
+    PlainMessage, Refusal, RefusalReason, RegionDescriptor,
 };
-use handfast_core::{Incarnation, NodeName};
+use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport::Direction;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};
@@ -42,6 +44,8 @@ pub(crate) struct Answers {
     pub(crate) data_port: Option<DataPort>,
     /// Whether Mooncake nodes can reach memory, over that port or over RDMA.
     pub(crate) is_open: bool,
+    /// The keys by which this node authenticates its peers, or none.
+    pub(crate) keys: Arc<Keys>,
     /// Notifications of Mooncake nodes; absent without compatibility.
     pub(crate) inbox: Option<Inbox>,
 }
@@ -63,9 +67,12 @@ impl Answers {
         }
     }
 
-    /// Returns the descriptor for callers that do not speak the handfast protocol. If Mooncake
-    /// nodes are served, it lists only the regions reachable by address.
+    /// Returns the descriptor for callers that do not speak the handfast protocol, and for stores. If
+    /// Mooncake nodes are served, it lists only the regions reachable by address; with keys, none.
     pub(crate) fn describe_openly(&self) -> NodeDescriptor {
+        if !self.keys.policy().is_open() {
+            return self.describe(Vec::new());
+        }
         let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
         self.describe(self.regions.describe(reach))
     }
@@ -79,10 +86,10 @@ impl Answers {
         descriptor
     }
 
-    async fn connection(&self, text: &str) -> Option<String> {
+    async fn connection(&self, text: &str, from: &Inbound) -> Option<String> {
         let message = match Message::decode(text) {
             Ok(message) => message,
-            Err(MessageError::NoKey) if self.inbox.is_some() && self.offer.transports.rdma => {
+            Err(MessageError::NoKey) if self.speaks_legacy() => {
                 return self.legacy_connection(text).await;
             }
             Err(MessageError::NoKey) => {
@@ -94,9 +101,28 @@ impl Answers {
                 return descriptor_text(error.to_string());
             }
         };
+        if !from.admits(&message.from.node, message.sender.incarnation) {
+            warn!(peer = ?from.peer(), named = %message.from, "a message in another's name refused");
+            self.counts.update(|it| it.messages_refused += 1);
+            let detail = "the message names another node than the one that proved its key";
+            return Some(self.refusal(message, detail.to_owned()).encode());
+        }
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::CallReceived { message, reply });
         Some(answer.await.ok()?.encode())
+    }
+
+    /// The refusal of a message whose sender lacks the permission.
+    fn refusal(&self, request: Message, detail: String) -> Message {
+        Message {
+            op: Op::Refuse,
+            from: request.from.seen_from(&nic_path(&self.name)),
+            to: request.from,
+            sender: Pair { incarnation: self.incarnation, lifecycle: Lifecycle(0) },
+            echo: Some(request.sender),
+            body: Body::default(),
+            refusal: Some(Refusal { reason: RefusalReason::Protection, detail }),
+        }
     }
 
     /// Answers the RDMA handshake of a Mooncake node.
@@ -112,6 +138,11 @@ impl Answers {
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::PlainCallReceived { message, reply });
         Some(answered(answer.await.ok()?, addressed).encode())
+    }
+
+    /// Whether Mooncake nodes may call: none of them proves a key.
+    fn speaks_legacy(&self) -> bool {
+        self.inbox.is_some() && self.offer.transports.rdma && self.keys.policy().is_open()
     }
 
     /// Keeps a notification if the inbox exists and is not full.
@@ -174,11 +205,26 @@ fn descriptor_text(reply_msg: String) -> Option<String> {
 }
 
 impl Answerer for Answers {
-    async fn answer(&self, frame: OwnedFrame) -> Option<Answer> {
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn refuse_plain(&self, frame: &OwnedFrame) -> Option<String> {
+        let reason = format!("this node refuses plain peers: {}", AuthRefusal::Plain);
+        match (frame.kind, Message::decode(&frame.text)) {
+            (FrameKind::Connection, Ok(message)) => Some(self.refusal(message, reason).encode()),
+            (FrameKind::Connection | FrameKind::Untyped, _) => descriptor_text(reason),
+            (FrameKind::Metadata, _) => Some(NodeDescriptor::locked(&reason)),
+            (FrameKind::Notify, _) => Some(Notification::rejected().encode()),
+            (FrameKind::Probe, _) => None,
+        }
+    }
+
+    async fn answer(&self, frame: OwnedFrame, from: &Inbound) -> Option<Answer> {
         let answer = match frame.kind {
-            FrameKind::Connection => self.connection(&frame.text).await,
+            FrameKind::Connection => self.connection(&frame.text, from).await,
             // The oldest releases write no type.
-            FrameKind::Untyped if self.inbox.is_some() => self.connection(&frame.text).await,
+            FrameKind::Untyped if self.inbox.is_some() => self.connection(&frame.text, from).await,
             FrameKind::Metadata => return Some(self.metadata(&frame.text).await),
             FrameKind::Probe => Some(PROBE_ANSWER.to_owned()),
             FrameKind::Notify => self.notification(&frame.text),

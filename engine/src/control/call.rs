@@ -1,19 +1,19 @@
 //! Calling a peer: connect, send a frame, read a frame.
 
-use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
+use super::auth::{Channel, DialError, Keys};
+use super::frame::{OwnedFrame, ReadError};
 use super::kept::Kept;
 use crate::error::{Cause, Error, Stage};
+use handfast_core::NodeName;
+use handfast_core::auth::{AuthFailure, Identity};
 use handfast_core::node::CallFailure;
 use handfast_core::transport::Side;
-use handfast_core::wire::{
-    DESCRIPTOR_BYTES_MAX, FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind, encode_frame,
-};
+use handfast_core::wire::{DESCRIPTOR_BYTES_MAX, FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind};
 use handfast_transport_tcp::{Look, Net, ResolveError, Stream};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tracing::debug;
@@ -29,6 +29,8 @@ pub(crate) enum CallError {
     Silent(Duration),
     /// The connection ended, or the answer is not a frame.
     Answer(ReadError),
+    /// A side did not prove a key.
+    Auth(AuthFailure),
 }
 
 impl CallError {
@@ -43,6 +45,7 @@ impl CallError {
             },
             Self::Silent(_) => CallFailure::TimedOut,
             Self::Answer(_) => CallFailure::Broken,
+            Self::Auth(_) => CallFailure::Unproven,
         }
     }
 
@@ -57,6 +60,12 @@ impl CallError {
                 (stage, Cause::Broken("closed without an answer".into()))
             }
             Self::Answer(ReadError::Frame(error)) => (stage, Cause::Frame(error)),
+            Self::Answer(error @ (ReadError::Unsealed | ReadError::Refused(_))) => {
+                (stage, Cause::Broken(error.to_string()))
+            }
+            Self::Auth(failure) => {
+                return Error::new(Side::Configuration, stage, Cause::Auth(failure));
+            }
             Self::Answer(ReadError::Nothing(error) | ReadError::Io(error)) => {
                 let text = match error.kind() {
                     io::ErrorKind::UnexpectedEof => "closed without an answer".to_owned(),
@@ -89,13 +98,16 @@ pub(crate) struct Calls<N: Net> {
     limit: Duration,
     /// Runtime of the kept connections.
     runtime: Handle,
-    kept: Arc<Kept<N::Stream>>,
+    kept: Arc<Kept<Channel<N::Stream>>>,
+    keys: Arc<Keys>,
     look: Look,
 }
 
 /// A received answer.
 pub(crate) struct Answered {
     pub(crate) text: String,
+    /// The node that proved a key and gave the answer; `None` without keys.
+    pub(crate) peer: Option<Identity>,
     /// Keeps the connection for further calls, if the peer accepts them;
     /// dropping it closes the connection.
     pub(crate) keep: Box<dyn FnOnce() + Send>,
@@ -103,9 +115,9 @@ pub(crate) struct Answered {
 
 impl<N: Net> Calls<N> {
     /// Creates calls on `net` of at most `limit` each. Call within the engine's runtime.
-    pub(crate) fn new(net: N, limit: Duration) -> Arc<Self> {
+    pub(crate) fn new(net: N, limit: Duration, keys: Arc<Keys>) -> Arc<Self> {
         let (runtime, kept) = (Handle::current(), Kept::new());
-        Arc::new(Self { net, limit, runtime, kept, look: Look::default() })
+        Arc::new(Self { net, limit, runtime, kept, keys, look: Look::default() })
     }
 
     /// Whether a new connection can be kept: one of another runtime ends with it and progresses only
@@ -121,14 +133,15 @@ impl<N: Net> Calls<N> {
         kind: FrameKind,
         text: &str,
     ) -> Result<Answered, CallError> {
-        let (frame, stream) =
-            self.bounded(call_afresh(&self.net, address, kind, text, &self.look)).await?;
+        let (frame, channel) = self.bounded(self.call_afresh(address, None, kind, text)).await?;
         let (kept, address) = (self.kept.clone(), address.to_owned());
-        Ok(Answered { text: frame.text, keep: Box::new(move || kept.put(&address, stream)) })
+        let peer = channel.peer().cloned();
+        let keep = Box::new(move || kept.put(&address, channel));
+        Ok(Answered { text: frame.text, peer, keep })
     }
 
-    /// Sends a handshake message over a kept connection, which is kept again, or else a new one.
-    /// Cancel-safe: the connection is closed.
+    /// Sends a handshake message to `node` over a kept connection, which is kept again, or else a new
+    /// one. Cancel-safe: the connection is closed.
     ///
     /// The peer may have closed a kept connection meanwhile. If it ends without a byte of an
     /// answer, the message is sent once more on a new one. It may then arrive twice, as any
@@ -136,14 +149,15 @@ impl<N: Net> Calls<N> {
     pub(crate) async fn hand_over(
         &self,
         address: &str,
+        node: &NodeName,
         text: &str,
     ) -> Result<OwnedFrame, CallError> {
         let kind = FrameKind::Connection;
         self.bounded(async {
-            if let Some(mut stream) = self.kept.take(address).await {
-                match speak(&mut stream, kind, text, &self.look).await {
+            if let Some(mut channel) = self.kept.take(address, |it| it.leads_to(node)).await {
+                match speak(&mut channel, kind, text, &self.look).await {
                     Ok(frame) => {
-                        self.kept.put(address, stream);
+                        self.kept.put(address, channel);
                         return Ok(frame);
                     }
                     Err(ReadError::Nothing(error)) => {
@@ -152,7 +166,7 @@ impl<N: Net> Calls<N> {
                     Err(error) => return Err(CallError::Answer(error)),
                 }
             }
-            let called = call_afresh(&self.net, address, kind, text, &self.look).await;
+            let called = self.call_afresh(address, Some(node.clone()), kind, text).await;
             called.map(|(frame, _)| frame)
         })
         .await
@@ -169,10 +183,27 @@ impl<N: Net> Calls<N> {
     ) -> Result<T, CallError> {
         bounded(self.limit, call).await
     }
+
+    async fn call_afresh(
+        &self,
+        address: &str,
+        node: Option<NodeName>,
+        kind: FrameKind,
+        text: &str,
+    ) -> Result<(OwnedFrame, Channel<N::Stream>), CallError> {
+        let stream = connect(&self.net, address).await?;
+        let channel = Channel::dial(stream, &self.keys, node, &self.look).await;
+        let mut channel = channel.map_err(|error| match error {
+            DialError::Auth(failure) => CallError::Auth(failure),
+            DialError::Io(error) => CallError::Answer(ReadError::Io(error)),
+        })?;
+        let answer = speak(&mut channel, kind, text, &self.look).await;
+        Ok((answer.map_err(CallError::Answer)?, channel))
+    }
 }
 
-/// Sends one frame to `address` and returns the one that answers it. Cancel-safe: the connection
-/// is closed.
+/// Sends one plain frame to a Mooncake node and returns the one that answers it. Cancel-safe: the
+/// connection is closed.
 pub(crate) async fn exchange<N: Net>(
     net: &N,
     address: &str,
@@ -181,8 +212,11 @@ pub(crate) async fn exchange<N: Net>(
     limit: Duration,
 ) -> Result<OwnedFrame, CallError> {
     let look = Look::default();
-    let (frame, _) = bounded(limit, call_afresh(net, address, kind, text, &look)).await?;
-    Ok(frame)
+    bounded(limit, async {
+        let mut channel = Channel::plain(connect(net, address).await?);
+        speak(&mut channel, kind, text, &look).await.map_err(CallError::Answer)
+    })
+    .await
 }
 
 async fn bounded<T>(
@@ -195,38 +229,28 @@ async fn bounded<T>(
     }
 }
 
-async fn call_afresh<N: Net>(
-    net: &N,
-    address: &str,
-    kind: FrameKind,
-    text: &str,
-    look: &Look,
-) -> Result<(OwnedFrame, N::Stream), CallError> {
-    let mut stream = net.connect(address).await.map_err(|error| {
+async fn connect<N: Net>(net: &N, address: &str) -> Result<N::Stream, CallError> {
+    net.connect(address).await.map_err(|error| {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<ResolveError>()) {
             Some(resolve) => CallError::UnknownHost(resolve.0.to_string()),
             None => CallError::Connect(error),
         }
-    })?;
-    let answer = speak(&mut stream, kind, text, look).await;
-    Ok((answer.map_err(CallError::Answer)?, stream))
+    })
 }
 
 /// Sends a frame and reads the answer, unless sending failed.
 async fn speak<S: Stream>(
-    stream: &mut S,
+    channel: &mut Channel<S>,
     kind: FrameKind,
     text: &str,
     look: &Look,
 ) -> Result<OwnedFrame, ReadError> {
-    stream.write_all(&encode_frame(kind, text)).await.map_err(ReadError::Nothing)?;
-    stream.flush().await.map_err(ReadError::Nothing)?;
-    let header = read_header(stream, look).await?;
+    channel.send(kind, text).await.map_err(ReadError::Nothing)?;
     let bytes_max = match kind {
         FrameKind::Metadata => DESCRIPTOR_BYTES_MAX,
         _ => FRAME_BYTES_DEFAULT_MAX,
     };
-    read_frame(stream, header, bytes_max).await
+    channel.receive(look, bytes_max).await
 }
 
 #[cfg(test)]

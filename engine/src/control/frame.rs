@@ -1,6 +1,7 @@
 //! Reading of control-channel frames.
 
 use super::foreign;
+use handfast_core::auth::AuthRefusal;
 use handfast_core::wire::{FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, frame_length};
 use handfast_transport_tcp::{Look, Stream};
 use std::io;
@@ -29,6 +30,11 @@ pub(crate) enum ReadError {
     Frame(#[from] FrameError),
     #[error("the bytes are {0}, not the handshake protocol")]
     Foreign(&'static str),
+    /// A sealed record was altered, repeated, left out or out of order.
+    #[error("a sealed message does not open")]
+    Unsealed,
+    #[error("the connection was refused: {0}")]
+    Refused(AuthRefusal),
 }
 
 /// Reads the first bytes of a frame. Another protocol is recognised even if it sends fewer bytes, as a

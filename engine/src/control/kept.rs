@@ -1,5 +1,6 @@
 //! Idle connections, kept for further calls.
 
+use super::auth::Spare as Connection;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -33,7 +34,7 @@ struct State<S> {
 
 pub(super) struct Kept<S>(Mutex<State<S>>);
 
-impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
+impl<S: Connection + Send + 'static> Kept<S> {
     pub(super) fn new() -> Arc<Self> {
         let state = State { spares: VecDeque::new(), tended: false, closed: false };
         Arc::new(Self(Mutex::new(state)))
@@ -55,19 +56,20 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
         }
     }
 
-    /// Takes a connection to `address` that seems open. The peer may still have closed it.
-    pub(super) async fn take(&self, address: &str) -> Option<S> {
+    /// Takes a connection to `address` that seems open and suits. The peer may still have closed it.
+    pub(super) async fn take(&self, address: &str, suits: impl Fn(&S) -> bool) -> Option<S> {
+        let suiting = |spare: &Spare<S>| spare.address == address && suits(&spare.stream);
         loop {
             let mut spare = {
                 let mut state = self.0.lock();
-                let place = state.spares.iter().rposition(|spare| spare.address == address)?;
+                let place = state.spares.iter().rposition(suiting)?;
                 state.spares.remove(place)?
             };
             // Without a pending call any byte means the end.
             let mut byte = [0];
             let silent = poll_fn(|context| {
                 let mut buffer = ReadBuf::new(&mut byte);
-                let read = Pin::new(&mut spare.stream).poll_read(context, &mut buffer);
+                let read = Pin::new(spare.stream.raw()).poll_read(context, &mut buffer);
                 Poll::Ready(read.is_pending())
             });
             if silent.await {
@@ -95,7 +97,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
     }
 }
 
-async fn tend<S: AsyncRead + Send + Unpin + 'static>(kept: Weak<Kept<S>>) {
+async fn tend<S: Connection + Send + 'static>(kept: Weak<Kept<S>>) {
     while let Some(next) = kept.upgrade().and_then(|kept| kept.expire(Instant::now())) {
         sleep_until(next).await;
     }
@@ -105,6 +107,14 @@ async fn tend<S: AsyncRead + Send + Unpin + 'static>(kept: Weak<Kept<S>>) {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    impl Connection for DuplexStream {
+        type Raw = Self;
+
+        fn raw(&mut self) -> &mut Self {
+            self
+        }
+    }
 
     /// The local end of the connection was closed.
     async fn is_closed(far: &mut DuplexStream) -> bool {
@@ -130,9 +140,9 @@ mod tests {
             far.push(other);
         }
         assert!(is_closed(&mut far[0]).await && !is_closed(&mut far[1]).await);
-        assert!(kept.take("peer:0").await.is_none());
-        assert!(kept.take("peer:1").await.is_some());
-        assert!(kept.take("peer:1").await.is_none(), "it is taken once");
+        assert!(kept.take("peer:0", |_| true).await.is_none());
+        assert!(kept.take("peer:1", |_| true).await.is_some());
+        assert!(kept.take("peer:1", |_| true).await.is_none(), "it is taken once");
     }
 
     #[tokio::test(start_paused = true)]
@@ -163,8 +173,8 @@ mod tests {
         kept.put("peer:1", good);
         kept.put("peer:1", spoke);
         kept.put("peer:1", ended);
-        assert!(kept.take("peer:1").await.is_some(), "the good one is left");
-        assert!(kept.take("peer:1").await.is_none());
+        assert!(kept.take("peer:1", |_| true).await.is_some(), "the good one is left");
+        assert!(kept.take("peer:1", |_| true).await.is_none());
     }
 
     #[tokio::test]

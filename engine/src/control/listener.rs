@@ -1,10 +1,12 @@
 //! The one port of a node: control calls and lanes arrive here.
 
+use super::auth::{Accepted, Keys};
 use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::control::accept::{Places, Stop, accept};
 use crate::observe::counters::{Counters, Counts};
-use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, encode_frame};
-use handfast_transport_tcp::{LANE_MAGIC, Look, Net, TcpTransport};
+use handfast_core::auth::{AUTH_MAGIC, Inbound};
+use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind, encode_frame};
+use handfast_transport_tcp::{LANE_MAGIC, Look, Net, Stream, TcpTransport};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// Limits of the port.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +49,20 @@ impl Answer {
 
 /// Answers the frames of control calls.
 pub(crate) trait Answerer: Send + Sync + 'static {
-    /// Returns the answer to a frame; `None` closes the connection.
-    fn answer(&self, frame: OwnedFrame) -> impl Future<Output = Option<Answer>> + Send;
+    /// Returns the answer to a frame, of the peer at the other end of the connection; `None` closes
+    /// the connection.
+    fn answer(
+        &self,
+        frame: OwnedFrame,
+        from: &Inbound,
+    ) -> impl Future<Output = Option<Answer>> + Send;
+
+    /// Returns the refusal of a plain frame, in a form that its sender takes for an error; `None`
+    /// closes the connection without one.
+    fn refuse_plain(&self, frame: &OwnedFrame) -> Option<String>;
+
+    /// The keys of this node.
+    fn keys(&self) -> &Keys;
 }
 
 /// Reasons for a connection to end without a call.
@@ -67,6 +81,11 @@ impl From<io::Error> for ExitReason {
 }
 
 impl ExitReason {
+    /// Whether a peer was turned away for want of a key.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Read(ReadError::Unsealed | ReadError::Refused(_)))
+    }
+
     fn count(&self, counters: &mut Counters) {
         let counter = match self {
             Self::Overdue => &mut counters.connections_overdue,
@@ -77,6 +96,9 @@ impl ExitReason {
             ) => &mut counters.connections_ended,
             Self::Read(ReadError::Frame(_)) => &mut counters.frames_refused,
             Self::Read(ReadError::Foreign(_)) => &mut counters.connections_foreign,
+            Self::Read(ReadError::Unsealed | ReadError::Refused(_)) => {
+                &mut counters.connections_unproven
+            }
         };
         *counter += 1;
     }
@@ -106,7 +128,11 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
         let counts = counts.clone();
         async move {
             if let Err(ending) = connection.await {
-                debug!(%from, %ending, "connection ended without a call");
+                if ending.is_refusal() {
+                    warn!(%from, %ending, "a peer that proves no key was refused");
+                } else {
+                    debug!(%from, %ending, "connection ended without a call");
+                }
                 counts.update(|it| ending.count(it));
             }
         }
@@ -122,19 +148,43 @@ struct Port<N: Net, A> {
     look: Look,
 }
 
+/// The accepting end of a connection for calls.
+enum End {
+    Plain(Inbound),
+    Sealed(Accepted),
+}
+
+impl End {
+    fn inbound(&self) -> &Inbound {
+        match self {
+            Self::Plain(inbound) => inbound,
+            Self::Sealed(accepted) => &accepted.inbound,
+        }
+    }
+
+    async fn send<S: Stream>(
+        &mut self,
+        stream: &mut S,
+        kind: FrameKind,
+        text: &str,
+    ) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => {
+                stream.write_all(&encode_frame(kind, text)).await?;
+                stream.flush().await
+            }
+            Self::Sealed(accepted) => accepted.send(stream, kind, text).await,
+        }
+    }
+}
+
 async fn handle<N: Net, A: Answerer>(
     mut stream: N::Stream,
     port: Arc<Port<N, A>>,
     quiet: Arc<AtomicBool>,
 ) -> Result<(), ExitReason> {
-    let asked = timeout(port.limit, async {
-        let header = read_header(&mut stream, &port.look).await?;
-        if header == LANE_MAGIC {
-            return Ok(None);
-        }
-        read_frame(&mut stream, header, FRAME_BYTES_DEFAULT_MAX).await.map(Some)
-    });
-    let Some(mut frame) = asked.await.map_err(|_| ExitReason::Overdue)?? else {
+    let begun = timeout(port.limit, begin(&mut stream, &port)).await;
+    let Some((mut end, mut frame)) = begun.map_err(|_| ExitReason::Overdue)?? else {
         // Bounded in time by the transport, and still quiet, so that it can be closed for capacity.
         port.transport.accept(stream, LANE_MAGIC).await;
         return Ok(());
@@ -144,27 +194,65 @@ async fn handle<N: Net, A: Answerer>(
         // A client with a complete frame is answered and never displaced.
         quiet.store(false, Ordering::Relaxed);
         let kind = frame.kind;
-        let Some(answer) = port.answerer.answer(frame).await else { return Ok(()) };
+        let Some(answer) = port.answerer.answer(frame, end.inbound()).await else { return Ok(()) };
         kept |= answer.keep;
         let answered = timeout(port.limit, async {
-            stream.write_all(&encode_frame(kind, &answer.text)).await?;
-            if kept { stream.flush().await } else { stream.shutdown().await }
+            end.send(&mut stream, kind, &answer.text).await?;
+            if kept { Ok(()) } else { stream.shutdown().await }
         });
         answered.await.map_err(|_| ExitReason::Overdue)??;
         if !kept {
             return Ok(());
         }
         quiet.store(true, Ordering::Relaxed);
-        let Some(next) = next_frame(&mut stream, &port).await? else { return Ok(()) };
+        let Some(next) = next_frame(&mut stream, &mut end, &port).await? else { return Ok(()) };
         frame = next;
     }
+}
+
+/// Reads the first call, which a node with keys takes only from a peer that proves one; `None` for
+/// a lane. The connection is quiet meanwhile: it is bounded in time, and the oldest is closed where
+/// capacity is short.
+async fn begin<N: Net, A: Answerer>(
+    stream: &mut N::Stream,
+    port: &Port<N, A>,
+) -> Result<Option<(End, OwnedFrame)>, ReadError> {
+    let header = read_header(stream, &port.look).await?;
+    if header == LANE_MAGIC {
+        return Ok(None);
+    }
+    let keys = port.answerer.keys();
+    if header == AUTH_MAGIC {
+        let mut accepted = Accepted::begin(stream, keys).await?;
+        let frame = accepted.receive(stream, &port.look, FRAME_BYTES_DEFAULT_MAX).await?;
+        return Ok(Some((End::Sealed(accepted), frame)));
+    }
+    let mut inbound = Inbound::default();
+    let frame = read_frame(stream, header, FRAME_BYTES_DEFAULT_MAX).await?;
+    if let Err(refusal) = inbound.handle_plain(keys.policy()) {
+        if let Some(text) = port.answerer.refuse_plain(&frame) {
+            stream.write_all(&encode_frame(frame.kind, &text)).await?;
+            stream.shutdown().await?;
+        }
+        return Err(ReadError::Refused(refusal));
+    }
+    Ok(Some((End::Plain(inbound), frame)))
 }
 
 /// Reads the next call on a kept connection; `None` if there is none.
 async fn next_frame<N: Net, A>(
     stream: &mut N::Stream,
+    end: &mut End,
     port: &Port<N, A>,
 ) -> Result<Option<OwnedFrame>, ExitReason> {
+    if let End::Sealed(accepted) = end {
+        // The whole call within the idle time: its first bytes are those of a record.
+        let call = accepted.receive(stream, &port.look, FRAME_BYTES_DEFAULT_MAX);
+        return match timeout(KEPT_TIMEOUT, call).await {
+            Err(_) | Ok(Err(ReadError::Nothing(_))) => Ok(None),
+            Ok(frame) => Ok(Some(frame?)),
+        };
+    }
     let header = match timeout(KEPT_TIMEOUT, read_header(stream, &port.look)).await {
         Err(_) | Ok(Err(ReadError::Nothing(_))) => return Ok(None),
         Ok(header) => header?,

@@ -58,6 +58,7 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
         | Cause::TcpNotOffered
         | Cause::NoDataPort
         | Cause::NotAdvertised
+        | Cause::Auth(_)
         | Cause::NotNamed { .. }
         | Cause::Notification(_) => FailureClass::Configuration,
         #[cfg(feature = "metadata")]

@@ -1,6 +1,7 @@
 //! Diagnosis of errors by the catalogue.
 
 use crate::error::{Cause, Error, Stage};
+use handfast_core::auth::{AuthFailure, AuthRefusal};
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::{CallFailure, Failure};
 use handfast_core::transport::{Side, TransportError};
@@ -30,6 +31,7 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
         Cause::Silent { .. } => ids::NET_FILTERED,
         Cause::Broken(_) | Cause::Foreign(_) | Cause::Frame(_) => ids::NET_RESET,
         Cause::Descriptor(error) => of_descriptor(error),
+        Cause::Auth(failure) => of_auth(*failure),
         Cause::RdmaUnavailable(unavailable) => of_unavailable(unavailable),
         Cause::RdmaNotOffered | Cause::TcpNotOffered => ids::TRANSPORT_MISMATCH,
         Cause::NoDataPort => ids::TRANSPORT_MISMATCH,
@@ -91,6 +93,20 @@ fn of_store(error: &StoreError) -> Id {
     }
 }
 
+fn of_auth(failure: AuthFailure) -> Id {
+    match failure {
+        AuthFailure::Required | AuthFailure::Unproven => ids::AUTH_REQUIRED,
+        AuthFailure::Refused(AuthRefusal::NoKeys | AuthRefusal::Plain) => ids::AUTH_REQUIRED,
+        AuthFailure::Refused(AuthRefusal::UnknownKey | AuthRefusal::Unopened)
+        | AuthFailure::Unopened => ids::AUTH_KEY,
+        AuthFailure::Refused(AuthRefusal::Version) => ids::META_VERSION,
+        AuthFailure::Refused(AuthRefusal::Name | AuthRefusal::Addressed)
+        | AuthFailure::Name
+        | AuthFailure::Addressed => ids::AUTH_NAME,
+        AuthFailure::Refused(AuthRefusal::Conflict) | AuthFailure::Conflict => ids::HOSTNAME_DUP,
+    }
+}
+
 fn of_limit(limit: NicLimit) -> Id {
     match limit {
         NicLimit::Lanes | NicLimit::LanesOfPeer | NicLimit::CompletionEntries => ids::ENGINE_LIMIT,
@@ -128,6 +144,7 @@ fn of_failure(failure: &Failure) -> Id {
         Failure::Call(CallFailure::Unreachable) => ids::NET_UNREACHABLE,
         Failure::Call(CallFailure::TimedOut) | Failure::Silent => ids::NET_FILTERED,
         Failure::Call(CallFailure::Broken) => ids::NET_RESET,
+        Failure::Call(CallFailure::Unproven) => ids::AUTH_REQUIRED,
         Failure::Refused(refusal) => match refusal.reason {
             RefusalReason::NameConflict => ids::HOSTNAME_DUP,
             RefusalReason::Protection => ids::SEG_PERMISSION,
@@ -260,6 +277,7 @@ mod tests {
             Failure::Call(CallFailure::Unreachable),
             Failure::Call(CallFailure::TimedOut),
             Failure::Call(CallFailure::Broken),
+            Failure::Call(CallFailure::Unproven),
             refused(RefusalReason::Gone),
             refused(RefusalReason::Superseded),
             refused(RefusalReason::Busy),

@@ -421,7 +421,7 @@ impl<N: Net> Driver<N> {
         let theirs = self.parts.theirs.clone();
         self.calling.spawn(async move {
             let text = theirs.text(&message);
-            let answer = caller.hand_over(&address, &text).await;
+            let answer = caller.hand_over(&address, &message.to.node, &text).await;
             commands.send(match answer {
                 Ok(frame) => heard(&theirs, message, &address, &frame.text),
                 Err(error) => {

@@ -27,6 +27,8 @@ pub struct Counters {
     pub connections_ended: u64,
     /// Connections that used another well-known protocol.
     pub connections_foreign: u64,
+    /// Connections refused because their peer proved no key, or sent a message that does not open.
+    pub connections_unproven: u64,
     /// Frames refused: bad lengths, unknown or unserved types, invalid text.
     pub frames_refused: u64,
     /// Handshake messages that could not be decoded.
@@ -108,6 +110,11 @@ impl Counters {
                 "connections_foreign",
                 "Connections that used another protocol",
                 self.connections_foreign,
+            ),
+            (
+                "connections_unproven",
+                "Connections refused because their peer proved no key",
+                self.connections_unproven,
             ),
             ("frames_refused", "Frames refused as malformed or unsupported", self.frames_refused),
             (

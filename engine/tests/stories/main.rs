@@ -1,6 +1,7 @@
 //! Tests of the engine's users, on local sockets and in a simulated network.
 
 mod addresses;
+mod auth;
 mod crossing;
 mod directory;
 mod examples;

@@ -68,8 +68,13 @@ async fn lane(is_valid: bool, rest: &[u8]) {
     let addresses = [write.address(), read.address()];
     let limits = TcpLimits { depth: DEPTH, ..TcpLimits::default() };
     let timing = TcpTiming { hello: END_MAX / 2, ..TcpTiming::default() };
-    let config =
-        TcpConfig { limits, timing, address: "pipe:1".into(), incarnation: NODE.incarnation };
+    let config = TcpConfig {
+        limits,
+        timing,
+        address: "pipe:1".into(),
+        incarnation: NODE.incarnation,
+        secrets: None,
+    };
     let transport = TcpTransport::new(config, Pipes, Arc::clone(&regions), Arc::new(Ignored));
     transport.create(LANE, TOKEN).expect("a lane");
     transport.connect(NODE, PEER, Body::default()).await.expect("a lane that waits");

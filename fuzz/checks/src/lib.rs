@@ -4,6 +4,7 @@
 //! every file of the checked-in corpus, so an input that once broke something is tried on every run
 //! and on machines that cannot fuzz.
 
+pub mod auth;
 pub mod explain_and_exchange;
 pub mod frame_and_json;
 pub mod lanes;
@@ -17,6 +18,7 @@ pub type Check = fn(&[u8]);
 
 /// Every target by name: its corpus is `fuzz/corpus/NAME`, its binary `fuzz/fuzz_targets/NAME.rs`.
 pub const TARGETS: &[(&str, Check)] = &[
+    ("auth", auth::check),
     ("frame_and_json", frame_and_json::check),
     ("lanes", lanes::check),
     ("mooncake", mooncake::check),

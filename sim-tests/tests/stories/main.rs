@@ -1,6 +1,7 @@
 //! Stories about the rules: the shipping ones hold, and each broken variant is found out.
 
 mod application;
+mod auth;
 mod batches;
 mod mixed;
 mod policies;

@@ -5,6 +5,7 @@ mod death;
 mod hellos;
 mod life;
 mod model;
+mod proofs;
 mod protocol;
 mod simulated;
 mod slices;

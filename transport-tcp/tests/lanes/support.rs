@@ -1,5 +1,6 @@
 //! Nodes with a listener, a recording sink, and a peer that speaks raw bytes.
 
+use handfast_core::auth::LANE_SECRET_BYTES;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
@@ -102,6 +103,7 @@ pub(crate) struct Node<N: Net> {
 pub(crate) struct Setup {
     pub(crate) limits: TcpLimits,
     pub(crate) timing: TcpTiming,
+    pub(crate) secrets: Option<[u8; LANE_SECRET_BYTES]>,
 }
 
 impl Setup {
@@ -152,8 +154,8 @@ pub(crate) fn node_without_listener<N: Net>(
     let sink = Arc::new(Recorder::default());
     let regions = Arc::new(RegionTable::new());
     let incarnation = Incarnation(incarnation);
-    let Setup { limits, timing } = setup;
-    let config = TcpConfig { limits, timing, address: address.clone(), incarnation };
+    let Setup { limits, timing, secrets } = setup;
+    let config = TcpConfig { limits, timing, address: address.clone(), incarnation, secrets };
     let transport = TcpTransport::new(config, net, Arc::clone(&regions), sink.clone() as _);
     Node { transport, sink, regions, incarnation, address, next_slice: AtomicU64::new(1) }
 }

@@ -26,7 +26,7 @@ const HANDFAST: &str = "handfast:";
 const SCRIPT: &str = r#"
 program=$1 pairs=$2
 words="-x 1 -F -m 1024 -s 4096 -n 2000 -p 18601"
-"$program" serve --listen 10.0.0.2:7411 --transport rdma --device rxe1 --polling event \
+"$program" serve --open --listen 10.0.0.2:7411 --transport rdma --device rxe1 --polling event \
     --memory m=1M >/dev/null & server=$!
 for pair in $(seq "$pairs"); do
     ib_write_lat -d rxe1 $words >/dev/null 2>&1 & other=$!

@@ -114,8 +114,9 @@ class Engine:
     ``regions_max`` is the maximum of registrations, 4,096 by default and at most 131,072: see the limits
     in docs/python.md before it is raised.
 
-    Every process that reaches the address may read and write the registered memory: use it beyond one
-    machine only on a trusted network.
+    ``auth``, ``psk:FILE``, names keys: the engine then calls and accepts only nodes that prove one. By
+    default it is that of the variable HANDFAST_AUTH. Without keys every process that reaches the address may
+    read and write the registered memory; with them, a machine that changes packets on the way still can.
 
     Calls may come from any number of threads. A process that was forked makes engines of its own.
     """
@@ -129,10 +130,11 @@ class Engine:
         metadata: str = "P2PHANDSHAKE",
         metrics: str | None = None,
         regions_max: int | None = None,
+        auth: str | None = None,
     ) -> None:
         names = devices if isinstance(devices, str) else ",".join(devices)
         self._core = _handfast.Core(
-            host, metadata, transport, names, True, metrics, regions_max
+            host, metadata, transport, names, True, metrics, regions_max, auth
         )
         # The buffers of open registrations, by number: a registration refers to its engine, and the
         # engine not to it, so that an engine without users ends at once.

@@ -52,6 +52,7 @@ class Core:
         is_exact: bool,
         metrics: str | None = None,
         regions_max: int | None = None,
+        auth: str | None = None,
     ) -> Core: ...
     @property
     def metrics_address(self) -> str | None: ...

@@ -43,7 +43,8 @@ fn the_manifest_that_is_shown_has_the_fields_that_a_pod_has() {
     assert!(pod["metadata"]["name"].is_string());
     let spec = &pod["spec"];
     only(&pod, &["apiVersion", "kind", "metadata", "spec"]);
-    only(spec, &["hostNetwork", "initContainers", "containers", "volumes"]);
+    only(spec, &["hostNetwork", "securityContext", "initContainers", "containers", "volumes"]);
+    assert!(spec["securityContext"]["fsGroup"].is_u64());
     assert!(spec["hostNetwork"].is_boolean());
     for containers in ["initContainers", "containers"] {
         for container in spec[containers].as_array().unwrap() {

@@ -41,7 +41,8 @@ impl Node {
         let address = "127.0.0.1:7411".to_owned();
         let incarnation = HERE.incarnation;
         let (limits, timing) = (TcpLimits::default(), TcpTiming::default());
-        let config = TcpConfig { limits, timing, address: address.clone(), incarnation };
+        let config =
+            TcpConfig { limits, timing, address: address.clone(), incarnation, secrets: None };
         let tcp =
             || TcpTransport::new(config, TokioNet, Arc::new(RegionTable::new()), sink.clone());
         let parts = RdmaParts {

@@ -1,0 +1,88 @@
+//! Keys of the program: `--auth`, `HANDFAST_AUTH` and `--open`.
+
+use crate::helpers::{Folder, PROGRAM, Server, run};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+const KEY: &str = "fleet-1 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+const OTHER: &str = "fleet-2 f00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+
+fn keys(folder: &Folder, name: &str, text: &str) -> String {
+    let file = folder.join(name);
+    fs::write(&file, text).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    format!("psk:{}", file.display())
+}
+
+/// Bytes go to a server with keys from a program with one, and from no other.
+#[test]
+fn program_with_a_key_moves_bytes_and_no_other() {
+    let folder = Folder::new();
+    let (key, other) = (keys(&folder, "key", KEY), keys(&folder, "other", OTHER));
+    let server = Server::start(&["--memory", "m=1M", "--auth", &key]);
+    let file = folder.name("bytes");
+    fs::write(&file, vec![7; 100_000]).unwrap();
+    let to = format!("{}/m", server.address);
+    run(&["put", &file, &to, "--auth", &key]).done();
+    let copy = folder.name("copy");
+    run(&["get", &format!("{to}:0,100000"), &copy, "--auth", &key]).done();
+    assert!(fs::read(&copy).unwrap() == vec![7; 100_000]);
+    run(&["put", &file, &to]).failed(3, &["prove a key", "--auth", "[AUTH-REQUIRED]"]);
+    run(&["put", &file, &to, "--auth", &other]).failed(3, &["no key with this id", "[AUTH-KEY]"]);
+    let plain = Server::start(&["--memory", "m=1M"]);
+    let to = format!("{}/m", plain.address);
+    run(&["put", &file, &to, "--auth", &key]).failed(3, &["it has no keys", "[AUTH-REQUIRED]"]);
+}
+
+/// The variable has the effect of the option.
+#[test]
+fn variable_names_the_keys() {
+    let folder = Folder::new();
+    let key = keys(&folder, "key", KEY);
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--until-stdin-ends", "--listen", "127.0.0.1:0", "--memory", "m=1M"]);
+    command.env("HANDFAST_AUTH", &key);
+    let server = Server::spawn(command);
+    let file = folder.name("bytes");
+    fs::write(&file, vec![7; 1_000]).unwrap();
+    let to = format!("{}/m", server.address);
+    run(&["put", &file, &to]).failed(3, &["[AUTH-REQUIRED]"]);
+    run(&["put", &file, &to, "--auth", &key]).done();
+}
+
+/// Beyond this machine the program wants keys, or consent.
+#[test]
+fn server_beyond_this_machine_wants_keys_or_consent() {
+    for listen in ["0.0.0.0:0", "10.9.8.7:0", "[::]:0", "somewhere:0"] {
+        let refused = run(&["serve", "--listen", listen, "--advertise", "10.9.8.7"]);
+        refused.failed(2, &[listen, "--auth psk:FILE", "--open"]);
+    }
+    for listen in ["127.0.0.1:0", "127.1.2.3:0", "localhost:0"] {
+        drop(Server::start_at(listen, &["--memory", "m=1M"]));
+    }
+    drop(Server::start_at(
+        "0.0.0.0:0",
+        &["--memory", "m=1M", "--advertise", "127.0.0.1", "--open"],
+    ));
+    let folder = Folder::new();
+    let key = keys(&folder, "key", KEY);
+    let keyed = ["--memory", "m=1M", "--advertise", "127.0.0.1", "--auth", &key];
+    drop(Server::start_at("0.0.0.0:0", &keyed));
+    let both = ["serve", "--open", "--auth", &key];
+    run(&both).failed(2, &["cannot be used with"]);
+}
+
+/// A file of keys that others can read, another source, and keys with Mooncake nodes are refused.
+#[test]
+fn unsafe_and_contradictory_keys_are_refused() {
+    let folder = Folder::new();
+    let key = keys(&folder, "key", KEY);
+    let serve = |options: &[&str]| run(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
+    serve(&["--auth", &key, "--compat", "mooncake"]).failed(2, &["exclude each other"]);
+    serve(&["--auth", "tls:x"]).failed(2, &["psk:FILE", "[CONFIG-INVALID]"]);
+    serve(&["--auth", "psk:/nowhere/keys"]).failed(2, &["/nowhere/keys", "No such file"]);
+    let file = folder.join("key");
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    serve(&["--auth", &key]).failed(2, &["644", "chmod 600"]);
+}

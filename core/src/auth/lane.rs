@@ -1,0 +1,55 @@
+//! The proofs by which a lane over TCP belongs to the channel that announced its secret.
+
+use crate::identity::Pair;
+
+/// Bytes of the secret of a lane, which its listening side announces over an authenticated channel.
+pub const LANE_SECRET_BYTES: usize = 32;
+/// Bytes of the fresh number of each side.
+pub const LANE_NONCE_BYTES: usize = 32;
+/// Bytes that a proof is computed over.
+pub const PROOF_TEXT_BYTES: usize = 8 + 2 * 24 + 2 * LANE_NONCE_BYTES;
+
+/// The side that proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum LaneEnd {
+    /// The side that opened the connection.
+    Dialling = 1,
+    /// The side that accepted it.
+    Listening = 2,
+}
+
+/// The subject of the proofs of both sides of a lane: this lane, this connection, this depth,
+/// and their side of it. A proof of one fits no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneProofs {
+    /// The pair of the dialling side.
+    pub dialling: Pair,
+    /// The pair of the listening side.
+    pub listening: Pair,
+    /// The depth that the listening side agreed to.
+    pub depth: u32,
+    /// Fresh number of the dialling side.
+    pub dialling_nonce: [u8; LANE_NONCE_BYTES],
+    /// Fresh number of the listening side.
+    pub listening_nonce: [u8; LANE_NONCE_BYTES],
+}
+
+impl LaneProofs {
+    /// The bytes that the proof of one side authenticates under the secret of the lane.
+    pub fn text(&self, end: LaneEnd) -> [u8; PROOF_TEXT_BYTES] {
+        let mut bytes = [0; PROOF_TEXT_BYTES];
+        bytes[0] = end as u8;
+        bytes[4..8].copy_from_slice(&self.depth.to_le_bytes());
+        put_pair(&mut bytes[8..32], self.dialling);
+        put_pair(&mut bytes[32..56], self.listening);
+        bytes[56..88].copy_from_slice(&self.dialling_nonce);
+        bytes[88..].copy_from_slice(&self.listening_nonce);
+        bytes
+    }
+}
+
+fn put_pair(bytes: &mut [u8], pair: Pair) {
+    bytes[..16].copy_from_slice(&pair.incarnation.0.to_le_bytes());
+    bytes[16..].copy_from_slice(&pair.lifecycle.0.to_le_bytes());
+}

@@ -1,0 +1,150 @@
+//! The keys of a node, and the names that their holders may have.
+
+use crate::identity::{Incarnation, NodeName};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// Maximum keys of a node: the present one, and those of rotations under way.
+pub const KEYS_MAX: usize = 16;
+/// Longest id of a key, in bytes.
+pub const KEY_ID_BYTES_MAX: usize = 32;
+/// Maximum patterns of names of one key.
+pub const KEY_NAMES_MAX: usize = 64;
+
+/// One run of a node by its name: what an authenticated session is bound to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// The announced name.
+    pub name: NodeName,
+    /// The run.
+    pub incarnation: Incarnation,
+}
+
+/// Names of nodes; `*` stands for any characters, none included.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamePattern(Box<str>);
+
+/// A key without its secret: its id, and the names that a peer with this key may have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyRule {
+    id: Box<str>,
+    names: Vec<NamePattern>,
+}
+
+/// Errors of the rules of keys.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRuleError {
+    /// The id is empty, too long or has other characters.
+    #[error(
+        "the id of a key has 1 to {KEY_ID_BYTES_MAX} letters, digits, dots, hyphens or underscores"
+    )]
+    Id,
+    /// A pattern is no name with `*`.
+    #[error("the pattern of a name is empty, too long or has characters that no name has")]
+    Pattern,
+    /// Too many patterns.
+    #[error("a key has at most {KEY_NAMES_MAX} patterns of names")]
+    Names,
+    /// Two keys have one id.
+    #[error("two keys have the same id")]
+    Twice,
+    /// Too many keys.
+    #[error("a node has at most {KEYS_MAX} keys")]
+    Keys,
+}
+
+/// Whom a node accepts: with keys, only peers that prove one of them, and never a plain peer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AuthPolicy {
+    own: Identity,
+    keys: Vec<KeyRule>,
+}
+
+impl NamePattern {
+    /// Checks and wraps a pattern.
+    ///
+    /// # Errors
+    /// [`KeyRuleError::Pattern`].
+    pub fn new(text: &str) -> Result<Self, KeyRuleError> {
+        NodeName::new(text).map_err(|_| KeyRuleError::Pattern)?;
+        Ok(Self(text.into()))
+    }
+
+    /// Whether the pattern covers a name.
+    pub fn covers(&self, name: &NodeName) -> bool {
+        let mut rest = name.as_str();
+        let mut parts = self.0.split('*');
+        let Some(after) = parts.next().and_then(|first| rest.strip_prefix(first)) else {
+            return false;
+        };
+        rest = after;
+        let mut last = None;
+        for part in parts {
+            if let Some(middle) = last.replace(part) {
+                let Some((_, after)) = rest.split_once(middle) else { return false };
+                rest = after;
+            }
+        }
+        last.map_or(rest.is_empty(), |last| rest.ends_with(last))
+    }
+}
+
+impl KeyRule {
+    /// Checks and wraps an id and the names of its holders; without names they may have any.
+    ///
+    /// # Errors
+    /// [`KeyRuleError::Id`] and [`KeyRuleError::Names`].
+    pub fn new(id: &str, names: Vec<NamePattern>) -> Result<Self, KeyRuleError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if id.is_empty() || id.len() > KEY_ID_BYTES_MAX || !id.bytes().all(plain) {
+            return Err(KeyRuleError::Id);
+        }
+        if names.len() > KEY_NAMES_MAX {
+            return Err(KeyRuleError::Names);
+        }
+        Ok(Self { id: id.into(), names })
+    }
+
+    /// The id, which peers see.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether a holder may have a name.
+    pub fn covers(&self, name: &NodeName) -> bool {
+        self.names.is_empty() || self.names.iter().any(|pattern| pattern.covers(name))
+    }
+}
+
+impl AuthPolicy {
+    /// The policy of a node with these keys, the first of which it dials with; without keys the node
+    /// is open.
+    ///
+    /// # Errors
+    /// [`KeyRuleError::Keys`] and [`KeyRuleError::Twice`].
+    pub fn new(own: Identity, keys: Vec<KeyRule>) -> Result<Self, KeyRuleError> {
+        if keys.len() > KEYS_MAX {
+            return Err(KeyRuleError::Keys);
+        }
+        let is_twice = |(at, key): (usize, &KeyRule)| keys[..at].iter().any(|it| it.id == key.id);
+        if keys.iter().enumerate().any(is_twice) {
+            return Err(KeyRuleError::Twice);
+        }
+        Ok(Self { own, keys })
+    }
+
+    /// This node.
+    pub fn own(&self) -> &Identity {
+        &self.own
+    }
+
+    /// The keys, the one to dial with first.
+    pub fn keys(&self) -> &[KeyRule] {
+        &self.keys
+    }
+
+    /// Whether the node has no keys: it accepts plain peers and proves nothing.
+    pub fn is_open(&self) -> bool {
+        self.keys.is_empty()
+    }
+}

@@ -1,0 +1,201 @@
+//! Decisions of one end at a time; `sim` explores both ends against an attacker.
+
+use super::*;
+use crate::identity::{Incarnation, Lifecycle, NodeName, Pair};
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+fn name(text: &str) -> NodeName {
+    NodeName::new(text).unwrap()
+}
+
+fn identity(text: &str, run: u128) -> Identity {
+    Identity { name: name(text), incarnation: Incarnation(run) }
+}
+
+fn key(id: &str, names: &[&str]) -> KeyRule {
+    let names = names.iter().map(|name| NamePattern::new(name).unwrap()).collect();
+    KeyRule::new(id, names).unwrap()
+}
+
+fn policy(own: &str, keys: Vec<KeyRule>) -> AuthPolicy {
+    AuthPolicy::new(identity(own, 1), keys).unwrap()
+}
+
+fn hello(from: &str, run: u128, to: Option<&str>) -> AuthHello {
+    AuthHello { from: identity(from, run), to: to.map(name) }
+}
+
+/// A pattern is a name in which `*` stands for any characters.
+#[test]
+fn pattern_covers_names_with_any_characters_at_its_stars() {
+    let covers = |pattern: &str, text: &str| NamePattern::new(pattern).unwrap().covers(&name(text));
+    assert!(covers("gpu-1:7000", "gpu-1:7000") && !covers("gpu-1:7000", "gpu-1:70000"));
+    assert!(covers("gpu-*", "gpu-1:7000") && covers("gpu-*", "gpu-") && !covers("gpu-*", "cpu-1"));
+    assert!(covers("*:7000", "gpu-1:7000") && !covers("*:7000", "gpu-1:7001"));
+    assert!(covers("a*b*c", "abc") && covers("a*b*c", "a-b-b-c") && !covers("a*b*c", "acb"));
+    assert!(covers("*", "x") && covers("**", "x") && !covers("a*a", "a"), "no overlap");
+    assert_eq!(NamePattern::new("").err(), Some(KeyRuleError::Pattern));
+    assert_eq!(NamePattern::new("a@b").err(), Some(KeyRuleError::Pattern));
+}
+
+/// Each limit is taken at its bound and refused past it.
+#[test]
+fn rules_are_refused_past_their_limits() {
+    let id = |bytes: usize| String::from_utf8(vec![b'k'; bytes]).unwrap();
+    assert!(KeyRule::new(&id(KEY_ID_BYTES_MAX), Vec::new()).is_ok());
+    for wrong in [id(KEY_ID_BYTES_MAX + 1), String::new(), "a b".into(), "a/b".into()] {
+        assert_eq!(KeyRule::new(&wrong, Vec::new()), Err(KeyRuleError::Id), "{wrong}");
+    }
+    let names = |count| vec![NamePattern::new("*").unwrap(); count];
+    assert!(KeyRule::new("k", names(KEY_NAMES_MAX)).is_ok());
+    assert_eq!(KeyRule::new("k", names(KEY_NAMES_MAX + 1)), Err(KeyRuleError::Names));
+    let keys = |count| (0..count).map(|at| key(&alloc::format!("k{at}"), &[])).collect();
+    let own = || identity("a", 1);
+    assert!(AuthPolicy::new(own(), keys(KEYS_MAX)).is_ok());
+    assert_eq!(AuthPolicy::new(own(), keys(KEYS_MAX + 1)), Err(KeyRuleError::Keys));
+    let twice = vec![key("k", &[]), key("k", &["b"])];
+    assert_eq!(AuthPolicy::new(own(), twice), Err(KeyRuleError::Twice));
+}
+
+/// A node with keys answers no plain message, neither first nor later.
+#[test]
+fn node_with_keys_refuses_plain_messages_at_any_time() {
+    let (keyed, open) = (policy("b", vec![key("k", &[])]), policy("b", Vec::new()));
+    let mut first = Inbound::default();
+    assert_eq!(first.handle_plain(&keyed), Err(AuthRefusal::Plain));
+    assert_eq!(first.handle_plain(&open), Err(AuthRefusal::Plain), "the connection is over");
+    let mut later = Inbound::default();
+    later.handle_head(&keyed, AUTH_VERSION, "k").unwrap();
+    later.handle_hello(&keyed, Some(hello("a", 2, None))).unwrap();
+    assert!(later.handle_record(true));
+    assert_eq!(later.handle_plain(&keyed), Err(AuthRefusal::Plain));
+    assert_eq!(later.peer(), None);
+    let mut plain = Inbound::default();
+    assert_eq!(plain.handle_plain(&open), Ok(()));
+    assert_eq!(plain.handle_plain(&open), Ok(()), "a kept connection");
+    assert!(plain.admits(&name("anyone"), Incarnation(9)));
+    assert_eq!(Inbound::default().handle_head(&open, 1, "k"), Err(AuthRefusal::NoKeys));
+}
+
+/// Each step of the accepting end has its refusal, and a refused connection stays refused.
+#[test]
+fn accepting_end_refuses_with_the_reason() {
+    let keyed = policy("b", vec![key("new", &[]), key("old", &["a*"])]);
+    let head = |version, id| Inbound::default().handle_head(&keyed, version, id);
+    assert_eq!(head(AUTH_VERSION, "old"), Ok(1));
+    assert_eq!(head(AUTH_VERSION + 1, "old"), Err(AuthRefusal::Version));
+    assert_eq!(head(AUTH_VERSION, "gone"), Err(AuthRefusal::UnknownKey));
+    let opened = |hello: Option<AuthHello>| {
+        let mut end = Inbound::default();
+        end.handle_head(&keyed, AUTH_VERSION, "old").unwrap();
+        let answered = end.handle_hello(&keyed, hello);
+        assert!(answered.is_ok() || !end.handle_record(true), "a refusal is final");
+        answered
+    };
+    assert_eq!(opened(Some(hello("a-1", 2, Some("b")))), Ok(()));
+    assert_eq!(opened(None), Err(AuthRefusal::Unopened));
+    assert_eq!(opened(Some(hello("c", 2, None))), Err(AuthRefusal::Name));
+    assert_eq!(opened(Some(hello("a", 2, Some("c")))), Err(AuthRefusal::Addressed));
+    let mut own = Inbound::default();
+    own.handle_head(&keyed, AUTH_VERSION, "new").unwrap();
+    assert_eq!(own.handle_hello(&keyed, Some(hello("b", 2, None))), Err(AuthRefusal::Conflict));
+    let mut itself = Inbound::default();
+    itself.handle_head(&keyed, AUTH_VERSION, "new").unwrap();
+    assert_eq!(itself.handle_hello(&keyed, Some(hello("b", 1, None))), Ok(()));
+    assert_eq!(itself.handle_head(&keyed, AUTH_VERSION, "new"), Err(AuthRefusal::Unopened));
+}
+
+/// A hello may be a repetition: nothing is served before a record of this session opens, and nothing
+/// after one that does not.
+#[test]
+fn session_begins_with_a_record_and_ends_with_a_broken_one() {
+    let keyed = policy("b", vec![key("k", &[])]);
+    let mut end = Inbound::default();
+    assert!(!Inbound::default().handle_record(true), "no record comes first");
+    end.handle_head(&keyed, AUTH_VERSION, "k").unwrap();
+    end.handle_hello(&keyed, Some(hello("a", 2, None))).unwrap();
+    assert!(end.peer().is_none() && !end.admits(&name("a"), Incarnation(2)));
+    assert!(end.handle_record(true));
+    assert_eq!(end.peer(), Some(&identity("a", 2)));
+    assert!(end.admits(&name("a"), Incarnation(2)));
+    assert!(!end.admits(&name("c"), Incarnation(2)) && !end.admits(&name("a"), Incarnation(3)));
+    assert!(!end.handle_record(false));
+    assert!(!end.handle_record(true), "it stays over");
+    assert!(end.peer().is_none() && !end.admits(&name("a"), Incarnation(2)));
+}
+
+/// The dialling end takes its first key, accepts the addressed node alone and never falls back.
+#[test]
+fn dialling_end_accepts_the_addressed_node_alone() {
+    let keyed = policy("a", vec![key("new", &["b*", "a"]), key("old", &[])]);
+    assert_eq!(Outbound::new(None).hello(&policy("a", Vec::new())), None);
+    let sent = Outbound::new(Some(name("b"))).hello(&keyed).unwrap();
+    assert_eq!(sent, (0, hello("a", 1, Some("b"))));
+    let answered = |expected: Option<&str>, answer| {
+        Outbound::new(expected.map(name)).handle_answer(&keyed, answer)
+    };
+    let opened = |from, run| AnswerSeen::Opened(identity(from, run));
+    assert_eq!(answered(Some("b"), opened("b", 5)), Ok(()));
+    assert_eq!(answered(None, opened("b2", 5)), Ok(()));
+    assert_eq!(answered(Some("b"), opened("b2", 5)), Err(AuthFailure::Addressed));
+    assert_eq!(answered(None, opened("c", 5)), Err(AuthFailure::Name));
+    assert_eq!(answered(None, opened("a", 5)), Err(AuthFailure::Conflict));
+    assert_eq!(answered(None, opened("a", 1)), Ok(()), "the node itself");
+    assert_eq!(answered(None, AnswerSeen::Nothing), Err(AuthFailure::Unproven));
+    assert_eq!(answered(None, AnswerSeen::Unopened), Err(AuthFailure::Unopened));
+    let refused = AnswerSeen::Refused(AuthRefusal::NoKeys);
+    assert_eq!(answered(None, refused), Err(AuthFailure::Refused(AuthRefusal::NoKeys)));
+    let mut end = Outbound::new(None);
+    end.handle_answer(&keyed, opened("b", 5)).unwrap();
+    assert_eq!(end.peer(), Some(&identity("b", 5)));
+}
+
+/// Messages decode to what was encoded; each truncation and each excess is an error.
+#[test]
+fn messages_survive_the_wire_and_no_truncation_does() {
+    let head = AuthHelloHead { version: AUTH_VERSION, key: "fleet-2".into() };
+    let mut bytes = head.encode();
+    bytes.extend_from_slice(b"sealed");
+    assert_eq!(AuthHelloHead::decode(&bytes), Ok((head.clone(), &b"sealed"[..])));
+    for cut in 0..head.encode().len() {
+        assert_eq!(AuthHelloHead::decode(&bytes[..cut]), Err(AuthMessageError), "{cut}");
+    }
+    let long = [&[AUTH_VERSION, KEY_ID_BYTES_MAX as u8 + 1][..], &[b'k'; 64]].concat();
+    assert_eq!(AuthHelloHead::decode(&long), Err(AuthMessageError));
+    let longest = String::from_utf8(vec![b'n'; NodeName::BYTES_MAX]).unwrap();
+    for hello in [hello("a:1", 7, None), hello(&longest, 7, Some(&longest))] {
+        let bytes = hello.encode();
+        assert_eq!(AuthHello::decode(&bytes), Ok(hello));
+        assert!((0..bytes.len()).all(|cut| AuthHello::decode(&bytes[..cut]).is_err()));
+        assert!(AuthHello::decode(&[&bytes[..], &[0]].concat()).is_err());
+        assert!(bytes.len() + 64 + KEY_ID_BYTES_MAX < AUTH_MESSAGE_BYTES_MAX);
+    }
+    assert_eq!(AuthHello::decode(&hello("a", 0, None).encode()), Err(AuthMessageError));
+}
+
+/// The text of a proof differs in every field, so that no proof fits another side, lane or connection.
+#[test]
+fn proof_text_names_side_lane_and_connection() {
+    let pair = |run, lane| Pair { incarnation: Incarnation(run), lifecycle: Lifecycle(lane) };
+    let proofs = LaneProofs {
+        dialling: pair(1, 2),
+        listening: pair(3, 4),
+        depth: 5,
+        dialling_nonce: [6; LANE_NONCE_BYTES],
+        listening_nonce: [7; LANE_NONCE_BYTES],
+    };
+    let others = [
+        LaneProofs { dialling: pair(1, 9), ..proofs },
+        LaneProofs { dialling: pair(9, 2), ..proofs },
+        LaneProofs { listening: pair(3, 9), ..proofs },
+        LaneProofs { listening: pair(9, 4), ..proofs },
+        LaneProofs { depth: 9, ..proofs },
+        LaneProofs { dialling_nonce: [9; LANE_NONCE_BYTES], ..proofs },
+        LaneProofs { listening_nonce: [9; LANE_NONCE_BYTES], ..proofs },
+    ];
+    let text = proofs.text(LaneEnd::Dialling);
+    assert_ne!(text, proofs.text(LaneEnd::Listening));
+    assert!(others.iter().all(|other| other.text(LaneEnd::Dialling) != text));
+}

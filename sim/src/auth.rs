@@ -1,0 +1,15 @@
+//! Exploration of the shipping authentication of `handfast_core::auth`: nodes with keys, plain ones and
+//! rotating ones, over symbolic messages, and an attacker who repeats, reflects, drops and forges them.
+//!
+//! The machines decide whom a node accepts; the world knows who holds which key and who sent what.
+
+mod events;
+mod oracle;
+mod setup;
+mod term;
+mod world;
+
+pub use events::AuthEvent;
+pub use oracle::{AuthOracle, AuthViolation};
+pub use setup::{AUTH_VARIANTS, AuthBackend, AuthEntry, AuthScenario, AuthSetup, NodePlan};
+pub use world::AuthWorld;

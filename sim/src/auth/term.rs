@@ -1,0 +1,48 @@
+//! Symbolic messages. A sealed one opens for the holder of its secret alone.
+
+use handfast_core::auth::{LaneEnd, PROOF_TEXT_BYTES};
+
+/// The secret of a key, by number.
+pub(super) type Secret = u8;
+/// A number that nobody drew before.
+pub(super) type Fresh = u8;
+/// A run of a node: its place in the world's list.
+pub(super) type Run = usize;
+
+/// The key of a session: both ends have contributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Session {
+    pub(super) key: Secret,
+    pub(super) dialling: Fresh,
+    pub(super) listening: Fresh,
+}
+
+/// The content of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Content {
+    /// A request for a lane, in the name of a run.
+    Open(Run),
+    /// The lane and its secret.
+    Opened { lane: usize, secret: Fresh },
+}
+
+/// A proof: what it authenticates, and the secret that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Proof {
+    pub(super) secret: Fresh,
+    pub(super) text: [u8; PROOF_TEXT_BYTES],
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Term {
+    Plain,
+    PlainAnswer,
+    Hello { key: Secret, number: Fresh, from: Run, to: usize },
+    Answer { session: Session, from: Run },
+    Refusal,
+    Record { session: Session, end: LaneEnd, number: u8, content: Content },
+    LaneHello { lane: usize, number: Fresh },
+    Challenge { number: Fresh, proof: Proof },
+    Proof(Proof),
+}

@@ -1,0 +1,613 @@
+//! Nodes with the shipping machines at the ends of their connections.
+
+use super::oracle::{AuthOracle, AuthViolation};
+use super::setup::{AuthBackend, AuthSetup};
+use super::term::{Content, Fresh, Proof, Run, Secret, Session, Term};
+use handfast_core::auth::{
+    AUTH_VERSION, AnswerSeen, AuthHello, AuthPolicy, Identity, Inbound, KeyRule, LANE_NONCE_BYTES,
+    LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES,
+};
+use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
+use handfast_transport_sim::Encoder;
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::Hash;
+use std::sync::Arc;
+
+/// Slices that a lane in the world agrees to.
+const DEPTH: u32 = 1;
+
+/// A node and its present run.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Node {
+    pub(super) run: Run,
+    pub(super) keys: Vec<(u8, Secret)>,
+    /// Keys that its operator wants accepted.
+    allowed: Vec<Secret>,
+    pub(super) policy: AuthPolicy,
+    pub(super) has_restarted: bool,
+}
+
+/// Content of a connection.
+#[derive(Clone, Debug, Hash)]
+pub(super) enum Carries {
+    Calls { outbound: Outbound, inbound: Inbound, sent: Option<Fresh> },
+    Lane { lane: usize, secret: Fresh, number: Fresh, challenge: Option<Challenged> },
+}
+
+/// The listening side of a lane's connection after its challenge.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Challenged {
+    lane: usize,
+    awaited: Proof,
+    /// The proof was made before the challenge.
+    was_known: bool,
+}
+
+/// One connection; an end without a node is the attacker's.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Wire {
+    pub(super) ends: [Option<usize>; 2],
+    runs: [Option<Run>; 2],
+    pub(super) inboxes: [VecDeque<Term>; 2],
+    pub(super) carries: Carries,
+    sessions: [Option<Session>; 2],
+    sent: [u8; 2],
+    received: [u8; 2],
+    pub(super) is_over: bool,
+}
+
+/// A lane: who offers it to whom, under which secret.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Lane {
+    owner: Run,
+    peer: Run,
+    secret: Fresh,
+    is_claimed: bool,
+    /// The dialling side has found its peer.
+    is_up: bool,
+}
+
+/// Nodes, connections, and everything that the attacker has seen.
+#[derive(Clone)]
+pub struct AuthWorld {
+    pub(super) setup: Arc<AuthSetup>,
+    pub(super) nodes: Vec<Node>,
+    /// Node and number of every run.
+    pub(super) runs: Vec<(usize, u8)>,
+    pub(super) wires: Vec<Wire>,
+    lanes: Vec<Lane>,
+    pub(super) tries_left: Vec<u8>,
+    pub(super) known: BTreeSet<Term>,
+    /// Records and proofs of honest nodes, with their sender.
+    made: BTreeSet<(Term, Run)>,
+    /// Records that were served.
+    served: BTreeSet<Term>,
+    pub(super) fresh: Fresh,
+    pub(super) faults_left: u32,
+    pub(super) violation: Option<AuthViolation>,
+}
+
+fn name(node: usize) -> NodeName {
+    NodeName::new(&format!("node-{node}")).expect("it is a name")
+}
+
+impl AuthWorld {
+    /// Creates the initial world.
+    pub fn new(setup: AuthSetup) -> Self {
+        let mut world = Self {
+            nodes: Vec::new(),
+            runs: Vec::new(),
+            wires: Vec::new(),
+            lanes: Vec::new(),
+            tries_left: vec![setup.tries_max; setup.dials.len()],
+            known: BTreeSet::new(),
+            made: BTreeSet::new(),
+            served: BTreeSet::new(),
+            fresh: 0,
+            faults_left: setup.faults_max,
+            violation: None,
+            setup: Arc::new(setup),
+        };
+        for node in 0..world.setup.nodes.len() {
+            world.runs.push((node, 0));
+            let keys = world.setup.nodes[node].keys.clone();
+            let started = world.started(node, keys, Vec::new());
+            world.nodes.push(started);
+        }
+        world
+    }
+
+    fn started(&self, node: usize, keys: Vec<(u8, Secret)>, kept: Vec<(u8, Secret)>) -> Node {
+        let allowed = keys.iter().map(|(_, secret)| *secret).collect();
+        let run = self.runs.iter().rposition(|(of, _)| *of == node).expect("it has a run");
+        let mut all = keys;
+        all.extend(kept);
+        let rule = |(id, secret): &(u8, Secret)| {
+            let bound = self.setup.stolen.iter().find(|stolen| stolen.1 == *secret);
+            let holder = bound.and_then(|(.., holder)| *holder);
+            let names = holder.map(|holder| NamePattern::new(name(holder).as_str()));
+            let names = names.into_iter().flatten().collect();
+            KeyRule::new(&format!("key-{id}"), names).expect("it is an id")
+        };
+        let rules = all.iter().map(rule).collect();
+        let policy = AuthPolicy::new(self.identity(run), rules).expect("its keys are few");
+        Node { run, keys: all, allowed, policy, has_restarted: false }
+    }
+
+    pub(super) fn identity(&self, run: Run) -> Identity {
+        let (node, number) = self.runs[run];
+        let incarnation = Incarnation(1 + u128::from(number) + 16 * node as u128);
+        Identity { name: name(node), incarnation }
+    }
+
+    fn run_of(&self, identity: &Identity) -> Option<Run> {
+        (0..self.runs.len()).find(|run| self.identity(*run) == *identity)
+    }
+
+    pub(super) fn digest(&self) -> u128 {
+        let mut encoder = Encoder::default();
+        let hasher = &mut encoder;
+        (&self.nodes, &self.runs, &self.wires, &self.lanes, &self.tries_left).hash(hasher);
+        (&self.known, &self.made, &self.served, self.fresh, self.faults_left).hash(hasher);
+        encoder.digest()
+    }
+
+    fn violate(&mut self, oracle: AuthOracle, detail: String) {
+        self.violation.get_or_insert(AuthViolation { oracle, detail });
+    }
+
+    fn draw(&mut self) -> Fresh {
+        self.fresh += 1;
+        self.fresh
+    }
+
+    fn is(&self, backend: AuthBackend) -> bool {
+        self.setup.backend == backend
+    }
+
+    /// A node dials another.
+    pub(super) fn dial(&mut self, dial: usize) {
+        let (from, to) = self.setup.dials[dial];
+        self.tries_left[dial] -= 1;
+        let wire = self.connect(Some(from), to, Some(name(to)));
+        let Carries::Calls { outbound, .. } = &self.wires[wire].carries else { return };
+        let Some((key, _)) = outbound.hello(&self.nodes[from].policy) else {
+            return self.send(wire, 0, Term::Plain);
+        };
+        let number = self.draw();
+        let (secret, run) = (self.nodes[from].keys[key].1, self.nodes[from].run);
+        if let Carries::Calls { sent, .. } = &mut self.wires[wire].carries {
+            *sent = Some(number);
+        }
+        self.send(wire, 0, Term::Hello { key: secret, number, from: run, to });
+    }
+
+    /// A connection to a node, of a node or of the attacker.
+    pub(super) fn connect(
+        &mut self,
+        from: Option<usize>,
+        to: usize,
+        expected: Option<NodeName>,
+    ) -> usize {
+        let (outbound, inbound) = (Outbound::new(expected), Inbound::default());
+        self.wire(from, to, Carries::Calls { outbound, inbound, sent: None })
+    }
+
+    pub(super) fn wire(&mut self, from: Option<usize>, to: usize, carries: Carries) -> usize {
+        let ends = [from, Some(to)];
+        self.wires.push(Wire {
+            ends,
+            runs: ends.map(|end| end.map(|node| self.nodes[node].run)),
+            inboxes: Default::default(),
+            carries,
+            sessions: [None; 2],
+            sent: [0; 2],
+            received: [0; 2],
+            is_over: false,
+        });
+        self.wires.len() - 1
+    }
+
+    /// A connection of the attacker for a lane of a node, with one of the hellos that it can send.
+    pub(super) fn connect_lane(&mut self, to: usize, hello: usize) {
+        let Some(hello) = self.lane_hellos(to).get(hello).copied() else { return };
+        let carries = Carries::Lane { lane: 0, secret: 0, number: 0, challenge: None };
+        let wire = self.wire(None, to, carries);
+        self.wires[wire].inboxes[1].push_back(hello);
+    }
+
+    /// Hellos for lanes of a node that the attacker has seen, and one of its own for each lane.
+    pub(super) fn lane_hellos(&self, to: usize) -> Vec<Term> {
+        let run = self.nodes[to].run;
+        let is_open = |lane: usize| self.lanes[lane].owner == run && !self.lanes[lane].is_claimed;
+        let seen = self.known.iter().copied();
+        let seen =
+            seen.filter(|term| matches!(term, Term::LaneHello { lane, .. } if is_open(*lane)));
+        let own = (0..self.lanes.len()).filter(|lane| is_open(*lane));
+        seen.chain(own.map(|lane| Term::LaneHello { lane, number: 0 })).collect()
+    }
+
+    fn send(&mut self, wire: usize, side: usize, term: Term) {
+        self.known.insert(term);
+        if let Term::Challenge { proof, .. } = term {
+            self.known.insert(Term::Proof(proof));
+        }
+        if let Some(run) = self.wires[wire].runs[side] {
+            self.made.insert((term, run));
+            if self.wires[wire].ends[1 - side].is_some() {
+                self.wires[wire].inboxes[1 - side].push_back(term);
+            }
+        }
+    }
+
+    /// A message arrives at one side.
+    pub(super) fn deliver(&mut self, wire: usize, side: usize) {
+        let Some(term) = self.wires[wire].inboxes[side].pop_front() else { return };
+        let Some(node) = self.wires[wire].ends[side] else { return };
+        match (&self.wires[wire].carries, side) {
+            (Carries::Calls { .. }, 0) => self.at_dialler(wire, node, term),
+            (Carries::Calls { .. }, _) => self.at_listener(wire, node, term),
+            (Carries::Lane { .. }, 0) => self.lane_at_dialler(wire, node, term),
+            (Carries::Lane { .. }, _) => self.lane_at_listener(wire, node, term),
+        }
+    }
+
+    fn end_wire(&mut self, wire: usize) {
+        self.wires[wire].is_over = true;
+        self.wires[wire].inboxes = Default::default();
+    }
+
+    fn at_listener(&mut self, wire: usize, node: usize, term: Term) {
+        let policy = self.nodes[node].policy.clone();
+        let Carries::Calls { mut inbound, outbound, sent } = self.wires[wire].carries.clone()
+        else {
+            return;
+        };
+        let refused = match term {
+            Term::Plain => {
+                let answered = inbound.handle_plain(&policy);
+                if answered.is_ok() || self.is(AuthBackend::PlainServed) {
+                    if !policy.is_open() {
+                        let detail = format!("node {node} has keys and serves a plain call");
+                        self.violate(AuthOracle::Intruder, detail);
+                    }
+                    self.send(wire, 1, Term::PlainAnswer);
+                    return self.end_wire(wire);
+                }
+                true
+            }
+            Term::Hello { key, number, from, to } => {
+                let opened = self.open_hello(node, &mut inbound, &policy, (key, from, to));
+                if opened {
+                    let listening = self.draw();
+                    let session = Session { key, dialling: number, listening };
+                    self.wires[wire].sessions[1] = Some(session);
+                    let own = self.nodes[node].run;
+                    self.send(wire, 1, Term::Answer { session, from: own });
+                    if self.is(AuthBackend::ServedUnproven) {
+                        self.serve(wire, node, term, from);
+                    }
+                }
+                !opened
+            }
+            Term::Record { session, end, number, content } => {
+                let is_next = number == self.wires[wire].received[1];
+                let opens = self.wires[wire].sessions[1] == Some(session)
+                    && end == LaneEnd::Dialling
+                    && (is_next || self.is(AuthBackend::OrderIgnored));
+                let serves = inbound.handle_record(opens);
+                self.wires[wire].received[1] += u8::from(opens);
+                let identity = |run: Run| self.identity(run);
+                match content {
+                    Content::Open(from) if serves => {
+                        let claimed = identity(from);
+                        let admitted = inbound.admits(&claimed.name, claimed.incarnation);
+                        if admitted || self.is(AuthBackend::NameUnchecked) {
+                            self.check_agreement(wire, node, &inbound);
+                            self.serve(wire, node, term, from);
+                        }
+                        !admitted
+                    }
+                    _ => true,
+                }
+            }
+            _ => true,
+        };
+        self.wires[wire].carries = Carries::Calls { outbound, inbound, sent };
+        if refused {
+            self.send(wire, 1, Term::Refusal);
+            self.wires[wire].inboxes[1].clear();
+        }
+    }
+
+    fn open_hello(
+        &self,
+        node: usize,
+        inbound: &mut Inbound,
+        policy: &AuthPolicy,
+        (key, from, to): (Secret, Run, usize),
+    ) -> bool {
+        let keys = &self.nodes[node].keys;
+        let ids = self.setup.stolen.iter().map(|(id, secret, _)| (*id, *secret));
+        let everyone = self.setup.nodes.iter().flat_map(|node| node.keys.iter().copied());
+        let Some((id, _)) = ids.chain(everyone).find(|(_, secret)| *secret == key) else {
+            return false;
+        };
+        let Ok(place) = inbound.handle_head(policy, AUTH_VERSION, &format!("key-{id}")) else {
+            return false;
+        };
+        let opened = (keys[place].1 == key)
+            .then(|| AuthHello { from: self.identity(from), to: Some(name(to)) });
+        inbound.handle_hello(policy, opened).is_ok()
+    }
+
+    /// Serves a request for a lane.
+    fn serve(&mut self, wire: usize, node: usize, term: Term, from: Run) {
+        let allowed = &self.nodes[node].allowed;
+        let key = self.wires[wire].sessions[1].map(|session| session.key);
+        let is_stale = key.is_some_and(|key| !allowed.contains(&key));
+        let is_member = key.is_some_and(|key| self.is_member(key, from));
+        let sender = self.made.iter().find(|(made, _)| *made == term).map(|(_, run)| *run);
+        let is_fresh = matches!(term, Term::Record { .. }) && self.served.insert(term);
+        if is_stale {
+            let detail = format!("node {node} serves a peer with a key that it no longer has");
+            self.violate(AuthOracle::StaleKey, detail);
+        } else if is_member {
+            // The attacker has this key, and the operator has not removed it.
+        } else if sender.is_none() || !is_fresh {
+            let detail = format!("node {node} serves {term:?}, which nobody sent to it now");
+            self.violate(AuthOracle::Intruder, detail);
+        } else if sender != Some(from) {
+            let detail = format!("node {node} serves run {from}, and {sender:?} asked");
+            self.violate(AuthOracle::Impersonated, detail);
+        }
+        let (secret, owner) = (self.draw(), self.nodes[node].run);
+        self.lanes.push(Lane { owner, peer: from, secret, is_claimed: false, is_up: false });
+        let content = Content::Opened { lane: self.lanes.len() - 1, secret };
+        self.seal(wire, 1, content);
+    }
+
+    /// Whether the attacker holds a key under a name that the key allows.
+    fn is_member(&self, key: Secret, from: Run) -> bool {
+        let named = self.runs[from].0;
+        let holds = |(_, secret, holder): &(u8, Secret, Option<usize>)| {
+            *secret == key && holder.is_none_or(|holder| holder == named)
+        };
+        self.setup.stolen.iter().any(holds)
+    }
+
+    fn seal(&mut self, wire: usize, side: usize, content: Content) {
+        let Some(session) = self.wires[wire].sessions[side] else { return };
+        let number = self.wires[wire].sent[side];
+        self.wires[wire].sent[side] += 1;
+        let end = if side == 0 { LaneEnd::Dialling } else { LaneEnd::Listening };
+        self.send(wire, side, Term::Record { session, end, number, content });
+    }
+
+    /// The dialling end of the session, if it is an honest node's, names this node.
+    fn check_agreement(&mut self, wire: usize, node: usize, inbound: &Inbound) {
+        let session = self.wires[wire].sessions[1];
+        let own = self.identity(self.nodes[node].run);
+        let other = self.wires.iter().find(|other| {
+            other.ends[0].is_some() && session.is_some() && other.sessions[0] == session
+        });
+        let Some(other) = other else { return };
+        let Carries::Calls { outbound, .. } = &other.carries else { return };
+        let dialler = other.runs[0].map(|run| self.identity(run));
+        if outbound.peer() != Some(&own) || inbound.peer() != dialler.as_ref() {
+            let detail = format!("{own:?} has {:?}, which has another peer", inbound.peer());
+            self.violate(AuthOracle::Agreement, detail);
+        }
+    }
+
+    fn at_dialler(&mut self, wire: usize, node: usize, term: Term) {
+        let policy = self.nodes[node].policy.clone();
+        let Carries::Calls { inbound, mut outbound, sent } = self.wires[wire].carries.clone()
+        else {
+            return;
+        };
+        let own_key = self.nodes[node].keys.first().map(|(_, secret)| *secret);
+        if let (Some(_), Term::Record { session, end, number, content }) = (outbound.peer(), term) {
+            let opens = self.wires[wire].sessions[0] == Some(session)
+                && end == LaneEnd::Listening
+                && number == self.wires[wire].received[0];
+            self.wires[wire].received[0] += u8::from(opens);
+            if let (true, Content::Opened { lane, secret }) = (opens, content) {
+                return self.dial_lane(node, lane, secret);
+            }
+            return self.end_wire(wire);
+        }
+        let seen = match term {
+            Term::Answer { session, from } => {
+                let opens = Some(session.key) == own_key && Some(session.dialling) == sent;
+                self.wires[wire].sessions[0] = opens.then_some(session);
+                match opens {
+                    true => AnswerSeen::Opened(self.identity(from)),
+                    false => AnswerSeen::Unopened,
+                }
+            }
+            _ => AnswerSeen::Nothing,
+        };
+        let answered = outbound.handle_answer(&policy, seen);
+        self.wires[wire].carries = Carries::Calls { inbound, outbound, sent };
+        if answered.is_err() {
+            self.wires[wire].sessions[0] = None;
+            if self.is(AuthBackend::FallsBack) {
+                let detail = format!("node {node} has keys and calls plain");
+                self.violate(AuthOracle::Downgrade, detail);
+            }
+            return self.end_wire(wire);
+        }
+        let run = self.nodes[node].run;
+        self.seal(wire, 0, Content::Open(run));
+    }
+
+    /// A member asks for a lane in the name of another.
+    pub(super) fn lie(&mut self, wire: usize) {
+        self.seal(wire, 0, Content::Open(0));
+    }
+
+    fn dial_lane(&mut self, node: usize, lane: usize, secret: Fresh) {
+        let number = self.draw();
+        let owner = self.lanes[lane].owner;
+        let (to, _) = self.runs[owner];
+        let carries = Carries::Lane { lane, secret, number, challenge: None };
+        let wire = self.wire(Some(node), to, carries);
+        self.send(wire, 0, Term::LaneHello { lane, number });
+    }
+
+    fn proof(&self, lane: usize, secret: Fresh, numbers: [Fresh; 2], end: LaneEnd) -> Proof {
+        let Lane { owner, peer, .. } = self.lanes[lane];
+        let pair = |run: Run| Pair {
+            incarnation: self.identity(run).incarnation,
+            lifecycle: Lifecycle(lane as u64),
+        };
+        let [dialling_nonce, listening_nonce] = numbers.map(|number| [number; LANE_NONCE_BYTES]);
+        let proofs = LaneProofs {
+            dialling: pair(peer),
+            listening: pair(owner),
+            depth: DEPTH,
+            dialling_nonce,
+            listening_nonce,
+        };
+        let end = if self.is(AuthBackend::SidesAlike) { LaneEnd::Dialling } else { end };
+        Proof { secret, text: proofs.text(end) }
+    }
+
+    fn lane_at_listener(&mut self, wire: usize, node: usize, term: Term) {
+        let run = self.nodes[node].run;
+        let Carries::Lane { lane, secret, number, challenge } = self.wires[wire].carries.clone()
+        else {
+            return;
+        };
+        match (term, challenge) {
+            (Term::LaneHello { lane: named, number: theirs }, None) => {
+                let offered = self.lanes.get(named).copied();
+                let Some(lane_offered) = offered.filter(|it| it.owner == run && !it.is_claimed)
+                else {
+                    return self.end_wire(wire);
+                };
+                let own = match self.is(AuthBackend::NumberRepeated) {
+                    true => 0,
+                    false => self.draw(),
+                };
+                let of = |end| self.proof(named, lane_offered.secret, [theirs, own], end);
+                let (proof, awaited) = (of(LaneEnd::Listening), of(LaneEnd::Dialling));
+                let was_known = self.known.contains(&Term::Proof(awaited));
+                let challenge = Some(Challenged { lane: named, awaited, was_known });
+                self.wires[wire].carries = Carries::Lane { lane, secret, number, challenge };
+                self.send(wire, 1, Term::Challenge { number: own, proof });
+            }
+            (Term::Proof(proof), Some(challenged)) => {
+                let Challenged { lane, awaited, was_known } = challenged;
+                let is_valid = proof == awaited || self.is(AuthBackend::LaneUnbound);
+                if is_valid && !self.lanes[lane].is_claimed {
+                    self.lanes[lane].is_claimed = true;
+                    let by = (Term::Proof(awaited), self.lanes[lane].peer);
+                    if !self.made.contains(&by) || was_known {
+                        let detail = format!("lane {lane} begins over another's connection");
+                        self.violate(AuthOracle::LaneStolen, detail);
+                    }
+                }
+                self.end_wire(wire);
+            }
+            _ => self.end_wire(wire),
+        }
+    }
+
+    fn lane_at_dialler(&mut self, wire: usize, node: usize, term: Term) {
+        let Carries::Lane { lane, secret, number, .. } = self.wires[wire].carries else { return };
+        let Term::Challenge { number: theirs, proof } = term else { return self.end_wire(wire) };
+        let expected = self.proof(lane, secret, [number, theirs], LaneEnd::Listening);
+        if proof != expected && !self.is(AuthBackend::LaneUnbound) {
+            return self.end_wire(wire);
+        }
+        let run = self.nodes[node].run;
+        let was_made = self.known.contains(&term) && self.lanes[lane].peer == run;
+        let owner = self.lanes[lane].owner;
+        if !was_made || !self.made.contains(&(term, owner)) {
+            let detail = format!("the dialling side of lane {lane} has met somebody else");
+            self.violate(AuthOracle::LaneStolen, detail);
+        }
+        self.lanes[lane].is_up = true;
+        let proof = self.proof(lane, secret, [number, theirs], LaneEnd::Dialling);
+        self.send(wire, 0, Term::Proof(proof));
+    }
+
+    /// A node restarts, with its later keys.
+    pub(super) fn restart(&mut self, node: usize) {
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].ends.contains(&Some(node)) {
+                self.end_wire(wire);
+            }
+        }
+        let number = self.runs.iter().filter(|(of, _)| *of == node).count();
+        self.runs.push((node, u8::try_from(number).unwrap_or(u8::MAX)));
+        let kept = match self.is(AuthBackend::RemovedKeyKept) {
+            true => self.nodes[node].keys.clone(),
+            false => Vec::new(),
+        };
+        let keys = self.setup.nodes[node].keys_later.clone().unwrap_or_default();
+        let kept = kept.into_iter().filter(|key| !keys.contains(key)).collect();
+        self.nodes[node] = self.started(node, keys, kept);
+        self.nodes[node].has_restarted = true;
+    }
+
+    /// Whether a wire may be used for a lie.
+    pub(super) fn may_lie(&self, wire: usize) -> bool {
+        let Carries::Calls { outbound, .. } = &self.wires[wire].carries else { return false };
+        let is_liar = self.wires[wire].ends[0] == self.setup.liar && self.setup.liar.is_some();
+        is_liar && outbound.peer().is_some() && !self.wires[wire].is_over
+    }
+
+    /// Messages that the attacker makes with the keys that it has, for one side of a wire.
+    pub(super) fn forged(&self, wire: usize, side: usize) -> Vec<Term> {
+        const OWN: Fresh = 0;
+        if let Carries::Lane { .. } = self.wires[wire].carries {
+            let proof = Proof { secret: OWN, text: [0; PROOF_TEXT_BYTES] };
+            return vec![match side {
+                0 => Term::Challenge { number: OWN, proof },
+                _ => Term::Proof(proof),
+            }];
+        }
+        let mut forged = vec![Term::Plain, Term::PlainAnswer, Term::Refusal];
+        forged.truncate(if side == 1 { 1 } else { 3 });
+        for (_, key, _) in &self.setup.stolen {
+            let names = (0..self.runs.len())
+                .filter(|run| Some(self.runs[*run].0) != self.wires[wire].ends[side]);
+            if side == 1 {
+                let to = self.wires[wire].ends[1].unwrap_or_default();
+                forged.extend(names.map(|from| Term::Hello { key: *key, number: OWN, from, to }));
+                let session = self.wires[wire].sessions[1]
+                    .filter(|session| session.key == *key && session.dialling == OWN);
+                forged.extend(session.map(|session| Term::Record {
+                    session,
+                    end: LaneEnd::Dialling,
+                    number: self.wires[wire].received[1],
+                    content: Content::Open(0),
+                }));
+            } else if let Carries::Calls { sent: Some(sent), .. } = &self.wires[wire].carries {
+                let session = Session { key: *key, dialling: *sent, listening: OWN };
+                forged.extend(names.map(|from| Term::Answer { session, from }));
+            }
+        }
+        forged
+    }
+
+    /// Whether every lane that was to be opened is up at both ends.
+    pub(super) fn at_rest(&self) -> Option<AuthViolation> {
+        let is_undisturbed = self.faults_left == self.setup.faults_max;
+        let up = self.lanes.iter().filter(|lane| lane.is_claimed && lane.is_up).count();
+        let wanted = self.setup.dials.len();
+        (is_undisturbed && up < wanted).then(|| AuthViolation {
+            oracle: AuthOracle::Liveness,
+            detail: format!("{up} of {wanted} lanes are up"),
+        })
+    }
+
+    /// The peer of a session as its dialling end has it, for people.
+    pub(super) fn peer_of(&self, wire: usize) -> Option<Run> {
+        let Carries::Calls { outbound, .. } = &self.wires[wire].carries else { return None };
+        outbound.peer().and_then(|peer| self.run_of(peer))
+    }
+}
