@@ -86,6 +86,14 @@ pub mod identity {
     pub use handfast_core::{Lifecycle, NicPath, NodeName};
 }
 
+/// Memory of accelerators.
+pub mod accelerators {
+    pub use handfast_memory_cuda::{Driver, DriverError, PlaceError, device_memory};
+    pub use handfast_transport::{
+        Accelerator, AcceleratorError, DeviceBytes, MemoryKind, STAGING_BYTES,
+    };
+}
+
 /// Lookup of nodes by name in a metadata store.
 #[cfg(feature = "metadata")]
 pub mod metadata {

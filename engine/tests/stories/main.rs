@@ -2,6 +2,8 @@
 
 mod addresses;
 mod crossing;
+#[cfg(target_os = "linux")]
+mod device_memory;
 mod directory;
 mod examples;
 mod far;
