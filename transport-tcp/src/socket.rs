@@ -105,34 +105,29 @@ fn send_staged(stream: &TcpStream, span: &Span, skip: usize) -> io::Result<usize
 /// One `sendmsg` of the first [`PIECES_MAX`] pieces, or of those before the first of an accelerator's memory.
 pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<usize> {
     let mut vectors = [NOTHING; PIECES_MAX];
-    let mut count = 0;
-    for (vector, piece) in vectors.iter_mut().zip(pieces) {
-        *vector = match piece {
-            Piece::Bytes(bytes) => {
-                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
-            }
+    let (mut count, mut room) = (0, 0);
+    for piece in pieces.iter().take(PIECES_MAX) {
+        let (start, length) = match piece {
+            Piece::Bytes(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
             Piece::Memory { span, skip } => {
                 let skip = (*skip).min(span.len());
-                let Some(start) = span.host_ptr() else {
-                    if count == 0 {
-                        return send_staged(stream, span, skip);
-                    }
-                    break;
-                };
-                libc::iovec {
-                    iov_base: start.wrapping_add(skip).cast(),
-                    iov_len: span.len() - skip,
+                match span.host_ptr() {
+                    Some(start) => (start.wrapping_add(skip), span.len() - skip),
+                    // Sent before.
+                    None if skip == span.len() => continue,
+                    None if room == 0 => return send_staged(stream, span, skip),
+                    None => break,
                 }
             }
         };
-        count += 1;
+        vectors[count] = libc::iovec { iov_base: start.cast(), iov_len: length };
+        (count, room) = (count + 1, room + length);
     }
     // SAFETY: an all-zero msghdr is valid: no name, no vectors, no control data, no flags.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = count;
     let file = stream.as_raw_fd();
-    let room = pieces.iter().take(count).map(Piece::len).sum();
     move_bytes(stream, Interest::WRITABLE, room, || {
         // SAFETY: `msg_iov` points at `count` initialised vectors on this stack frame. Each names
         // either a borrowed slice or bytes inside a mapping that a borrowed span keeps (`skip` is
