@@ -108,7 +108,7 @@ impl Driver {
         keepalive: Arc<dyn Any + Send + Sync>,
     ) -> Result<Option<Memory>, PlaceError> {
         let Some(first) = self.allocation(address)? else { return Ok(None) };
-        let end = address.checked_add(len as u64).unwrap_or(u64::MAX);
+        let end = address.saturating_add(len as u64);
         let mut id = Some(first.id);
         let (mut last, mut count) = (first, 1);
         while last.end < end {

@@ -6,7 +6,7 @@ use std::fmt;
 /// Bytes that a staged copy moves at a time. Each thread that copies has one such buffer.
 pub const STAGING_BYTES: usize = 256 << 10;
 
-/// Where the bytes of a block are.
+/// The place of the bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {

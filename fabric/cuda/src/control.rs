@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The library's file.
 const FILE: &str = "libhandfast_fabric_cuda.so";
 
-/// What the library has at one moment.
+/// Objects of the library at one moment.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
@@ -85,7 +85,7 @@ impl Control {
         self.command(c"hold", i64::from(is_held), 0);
     }
 
-    /// What the library has.
+    /// Objects of the library now.
     pub fn live(&self) -> Live {
         let mut live = Live::default();
         // SAFETY: the symbol has this type, in this crate.
