@@ -15,6 +15,7 @@ use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::transport::Side;
 use handfast_core::wire::FrameError;
 use handfast_core::{Incarnation, identity::NameError};
+use handfast_memory_cuda::PlaceError;
 #[cfg(feature = "metadata")]
 use handfast_metadata::StoreError;
 use handfast_trace::RecordError;
@@ -521,6 +522,12 @@ impl From<MemoryError> for Cause {
             },
             other => Self::Memory(other.to_string()),
         }
+    }
+}
+
+impl From<PlaceError> for Error {
+    fn from(error: PlaceError) -> Self {
+        Self::local(Stage::Registration, Cause::Memory(error.to_string()))
     }
 }
 

@@ -92,6 +92,14 @@ pub mod auth {
     pub use handfast_core::auth::{AuthFailure, AuthRefusal};
 }
 
+/// Memory of accelerators.
+pub mod accelerators {
+    pub use handfast_memory_cuda::{Driver, DriverError, PlaceError, device_memory};
+    pub use handfast_transport::{
+        Accelerator, AcceleratorError, DeviceBytes, MemoryKind, STAGING_BYTES,
+    };
+}
+
 /// Lookup of nodes by name in a metadata store.
 #[cfg(feature = "metadata")]
 pub mod metadata {

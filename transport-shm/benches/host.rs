@@ -104,9 +104,12 @@ fn place(load: &Load, number: usize) -> usize {
 fn raw_copy(load: &Load, here: &Memory, there: &Memory, at: usize) {
     for number in 0..load.batch {
         let offset = place(load, at + number);
-        let (from, to) = (here.span(offset, load.bytes).unwrap(), there.span(offset, load.bytes));
+        let [from, to] = [here, there].map(|it| it.span(offset, load.bytes).unwrap());
+        let [Some(from), Some(to)] = [from.host_ptr(), to.host_ptr()] else {
+            unreachable!("both are in host memory")
+        };
         // SAFETY: both blocks have the bytes, and no reference to them exists.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.unwrap().as_ptr(), load.bytes) };
+        unsafe { ptr::copy_nonoverlapping(from, to, load.bytes) };
     }
 }
 

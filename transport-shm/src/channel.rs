@@ -5,7 +5,7 @@ use crate::map::{Map, Process};
 use crate::sys;
 use crate::wire::{self, PACKET_BYTES_MAX, Way};
 use handfast_core::sharing::{Denial, Frame, GrantId, Offered, Sharing, SharingOutput};
-use handfast_transport::{Region, RegionTable, Span};
+use handfast_transport::{MemoryKind, Region, RegionTable, Span};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -163,6 +163,10 @@ impl Channel {
         let Some(region) = regions.region(key) else {
             return self.machine.deny(key, Denial::UnknownKey);
         };
+        if region.span().kind() != MemoryKind::Host {
+            // The peer's kernel cannot reach it either.
+            return self.machine.deny(key, Denial::NotSharable);
+        }
         let (way, passed) = match descriptor(&region) {
             Some(passed) => (Way::Descriptor, Some(passed)),
             None => (Way::Calls, None),

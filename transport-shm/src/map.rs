@@ -4,7 +4,7 @@
 use crate::sys;
 use handfast_core::sharing::Offered;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Direction, Memory, MemoryError, Span};
+use handfast_transport::{Direction, Memory, MemoryError, Span, staged};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -76,30 +76,69 @@ impl Map {
                     Direction::Write => local.copy_to(&there),
                     Direction::Read => there.copy_to(local),
                 };
-                copied.map_err(|error| {
-                    let detail = format!("the local memory failed: {error}");
-                    CopyError::Local(TransportError::new(Side::Local, "copy", detail))
-                })
+                copied.map_err(local_failure)
             }
             Self::Calls { process, address } => {
-                by_calls(process, *address + offset, direction, local).map_err(CopyError::Remote)
+                by_calls(process, *address + offset, direction, local)
             }
         }
     }
 }
 
-fn by_calls(process: &Process, address: u64, direction: Direction, local: &Span) -> io::Result<()> {
+/// Copies by calls. An accelerator's memory goes through the buffer of the thread.
+fn by_calls(
+    process: &Process,
+    address: u64,
+    direction: Direction,
+    local: &Span,
+) -> Result<(), CopyError> {
+    let remote = CopyError::Remote;
+    if let Some(start) = local.host_ptr() {
+        return call_all(process, address, direction, start, local.len()).map_err(remote);
+    }
+    staged(|buffer| {
+        let mut done = 0;
+        while done < local.len() {
+            let room = buffer.len().min(local.len() - done);
+            let (bytes, there) = (&mut buffer[..room], address + done as u64);
+            if direction == Direction::Write {
+                local.copy_out(done, bytes).map_err(local_failure)?;
+            }
+            call_all(process, there, direction, bytes.as_mut_ptr(), room).map_err(remote)?;
+            if direction == Direction::Read {
+                local.copy_in(done, bytes).map_err(local_failure)?;
+            }
+            done += room;
+        }
+        Ok(())
+    })
+}
+
+fn local_failure(error: MemoryError) -> CopyError {
+    let detail = format!("the local memory failed: {error}");
+    CopyError::Local(TransportError::new(Side::Local, "copy", detail))
+}
+
+/// Copies all bytes between `start`, valid for `length` bytes, and the peer.
+fn call_all(
+    process: &Process,
+    address: u64,
+    direction: Direction,
+    start: *mut u8,
+    length: usize,
+) -> io::Result<()> {
     let mut done = 0;
-    while done < local.len() {
+    while done < length {
         if !process.is_named() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        let (here, length) = (local.as_ptr().wrapping_add(done), local.len() - done);
+        let (here, rest) = (start.wrapping_add(done), length - done);
         let there = address + done as u64;
         let to_peer = direction == Direction::Write;
-        // SAFETY: the span keeps the bytes mapped, writable for a read of the peer's, which posting
-        // checks; no reference to them is ever made. The kernel reports bytes it cannot touch.
-        let copied = unsafe { sys::copy_by_call(process.number, here, there, length, to_peer) }?;
+        // SAFETY: the caller keeps the bytes mapped, writable for a read of the peer's, which posting
+        // checks; no reference to registered memory is ever made. The kernel reports bytes it cannot
+        // touch.
+        let copied = unsafe { sys::copy_by_call(process.number, here, there, rest, to_peer) }?;
         if copied == 0 {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }

@@ -1,6 +1,7 @@
 //! Conversion of system errors to transport errors.
 
 use handfast_core::transport::{Side, TransportError};
+use handfast_transport::MemoryError;
 use std::io;
 
 /// Converts the failure of a call on a lane's connection.
@@ -21,7 +22,8 @@ pub(crate) fn io_error(call: &'static str, address: &str, error: &io::Error) -> 
         libc::EFAULT,
     ];
     let code = error.raw_os_error().unwrap_or(0);
-    let side = if LOCAL.contains(&code) { Side::Local } else { Side::Peer };
+    let is_memory = error.get_ref().is_some_and(|inner| inner.is::<MemoryError>());
+    let side = if is_memory || LOCAL.contains(&code) { Side::Local } else { Side::Peer };
     let separator = if address.is_empty() { "" } else { ": " };
     let detail = format!("{address}{separator}{error} ({:?})", error.kind());
     TransportError { side, call: call.into(), code, detail }

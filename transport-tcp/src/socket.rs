@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::net::{PIECES_MAX, Piece};
-use handfast_transport::Span;
+use handfast_transport::{Span, staged};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -52,7 +52,8 @@ pub(crate) fn fill_now(
         if !span.is_writable() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        vectors[count] = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+        let Some(start) = span.host_ptr() else { return fill_staged(stream, span) };
+        vectors[count] = libc::iovec { iov_base: start.cast(), iov_len: span.len() };
         count += 1;
     }
     if !spare.is_empty() {
@@ -74,31 +75,59 @@ pub(crate) fn fill_now(
     usize::try_from(moved).map_err(|_| io::Error::last_os_error())
 }
 
-/// One `sendmsg` of the first [`PIECES_MAX`] pieces.
+/// One `recv` of bytes for an accelerator's memory, and their copy to it. It takes no more than the
+/// buffer of the thread holds.
+#[cold]
+fn fill_staged(stream: &TcpStream, span: &Span) -> io::Result<usize> {
+    staged(|buffer| {
+        let room = span.len().min(buffer.len());
+        let file = stream.as_raw_fd();
+        // SAFETY: the first `room` bytes of the buffer are an exclusive borrow that outlives the call.
+        let moved = unsafe { libc::recv(file, buffer.as_mut_ptr().cast(), room, 0) };
+        let moved = usize::try_from(moved).map_err(|_| io::Error::last_os_error())?;
+        span.copy_in(0, &buffer[..moved]).map_err(io::Error::other)?;
+        Ok(moved)
+    })
+}
+
+/// Copies the first bytes of an accelerator's memory to the buffer of the thread and sends them. What
+/// the socket does not take is copied again by the next call.
+#[cold]
+fn send_staged(stream: &TcpStream, span: &Span, skip: usize) -> io::Result<usize> {
+    staged(|buffer| {
+        let room = (span.len() - skip).min(buffer.len());
+        let bytes = &mut buffer[..room];
+        span.copy_out(skip, bytes).map_err(io::Error::other)?;
+        try_send(stream, &[Piece::Bytes(bytes)])
+    })
+}
+
+/// One `sendmsg` of the first [`PIECES_MAX`] pieces, or of those before the first of an accelerator's memory.
 pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<usize> {
     let mut vectors = [NOTHING; PIECES_MAX];
-    let mut count = 0;
-    for (vector, piece) in vectors.iter_mut().zip(pieces) {
-        *vector = match piece {
-            Piece::Bytes(bytes) => {
-                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
-            }
+    let (mut count, mut room) = (0, 0);
+    for piece in pieces.iter().take(PIECES_MAX) {
+        let (start, length) = match piece {
+            Piece::Bytes(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
             Piece::Memory { span, skip } => {
                 let skip = (*skip).min(span.len());
-                libc::iovec {
-                    iov_base: span.as_ptr().wrapping_add(skip).cast(),
-                    iov_len: span.len() - skip,
+                match span.host_ptr() {
+                    Some(start) => (start.wrapping_add(skip), span.len() - skip),
+                    // Sent before.
+                    None if skip == span.len() => continue,
+                    None if room == 0 => return send_staged(stream, span, skip),
+                    None => break,
                 }
             }
         };
-        count += 1;
+        vectors[count] = libc::iovec { iov_base: start.cast(), iov_len: length };
+        (count, room) = (count + 1, room + length);
     }
     // SAFETY: an all-zero msghdr is valid: no name, no vectors, no control data, no flags.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = count;
     let file = stream.as_raw_fd();
-    let room = pieces.iter().take(PIECES_MAX).map(Piece::len).sum();
     move_bytes(stream, Interest::WRITABLE, room, || {
         // SAFETY: `msg_iov` points at `count` initialised vectors on this stack frame. Each names
         // either a borrowed slice or bytes inside a mapping that a borrowed span keeps (`skip` is

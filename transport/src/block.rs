@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::huge;
+use crate::kind::{self, AcceleratorError, DeviceBytes, MemoryKind};
 use crate::mapping::{HiddenFromChildren, Mapping, page_bytes};
 use crate::memfd;
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Chunk size of checksums and file copies, in bytes.
+/// Chunk size of checksums and file copies of host memory, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
 
 /// A reference-counted block of bytes that a peer may write at any time.
@@ -81,6 +82,13 @@ pub enum MemoryError {
     /// The block is mapped read-only.
     #[error("the block is read-only")]
     ReadOnly,
+    /// The bytes are in the memory of an accelerator, and the operation needs memory that a processor
+    /// can touch.
+    #[error("the bytes are in {0}, which a processor cannot touch")]
+    NotOnHost(MemoryKind),
+    /// The driver of an accelerator refused a copy.
+    #[error(transparent)]
+    Accelerator(#[from] AcceleratorError),
     /// A system call failed.
     #[error("{call} failed: {error}")]
     System {
@@ -186,6 +194,34 @@ impl Memory {
         Mapping::foreign(start, len, keepalive).map(Self::of)
     }
 
+    /// Wraps `len` bytes of an accelerator's memory, which `device` copies. `address` is the driver's
+    /// name of the first byte; nothing in this process turns it into a pointer.
+    ///
+    /// # Safety
+    /// The bytes must stay allocated until the block and its spans are dropped: a copy to an address
+    /// that was freed may reach another allocation.
+    ///
+    /// # Errors
+    /// [`MemoryError::Null`] and [`MemoryError::Size`].
+    pub unsafe fn of_device(
+        address: u64,
+        len: usize,
+        device: Arc<dyn DeviceBytes>,
+    ) -> Result<Self, MemoryError> {
+        Mapping::of_device(address, len, device).map(Self::of)
+    }
+
+    /// Returns where the bytes are.
+    pub fn kind(&self) -> MemoryKind {
+        self.block.mapping.device().map_or(MemoryKind::Host, |device| device.kind())
+    }
+
+    /// Returns the NUMA node of the accelerator that has the bytes; `None` for host memory and if the
+    /// kernel does not report it.
+    pub fn device_numa_node(&self) -> Option<u32> {
+        self.block.mapping.device()?.numa_node()
+    }
+
     fn of(mapping: Mapping) -> Self {
         Self::over(BlockId::next(), Arc::new(mapping))
     }
@@ -238,7 +274,7 @@ impl Memory {
 
     /// Address of the first byte in this process.
     pub fn address(&self) -> u64 {
-        self.block.mapping.start.as_ptr().addr() as u64
+        self.block.mapping.address()
     }
 
     /// Returns whether the bytes are writable; false only for a file mapped read-only.
@@ -260,14 +296,25 @@ impl Memory {
         self.block.mapping.file()
     }
 
-    fn at(&self, offset: usize, length: usize) -> Result<NonNull<u8>, MemoryError> {
+    fn check(&self, offset: usize, length: usize) -> Result<(), MemoryError> {
         let size = self.block.mapping.bytes;
         match offset.checked_add(length) {
-            Some(end) if end <= size => {}
-            _ => return Err(MemoryError::OutOfRange { offset, length, size }),
+            Some(end) if end <= size => Ok(()),
+            _ => Err(MemoryError::OutOfRange { offset, length, size }),
         }
+    }
+
+    fn at(&self, offset: usize, length: usize) -> Result<NonNull<u8>, MemoryError> {
+        self.check(offset, length)?;
+        let start = self.block.mapping.host().ok_or(MemoryError::NotOnHost(self.kind()))?;
         // SAFETY: offset <= size <= isize::MAX, so the result is inside the block or one past it.
-        Ok(unsafe { self.block.mapping.start.add(offset) })
+        Ok(unsafe { start.add(offset) })
+    }
+
+    /// The driver's access to the bytes and the address of `offset`; `None` for host memory.
+    fn on_device(&self, offset: usize) -> Option<(&dyn DeviceBytes, u64)> {
+        let device = self.block.mapping.device()?;
+        Some((device, self.address() + offset as u64))
     }
 
     /// Copies `bytes` to `offset`.
@@ -275,10 +322,14 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::OutOfRange`] and [`MemoryError::ReadOnly`]; nothing was copied.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
-        let target = self.at(offset, bytes.len())?;
+        self.check(offset, bytes.len())?;
         if !self.block.mapping.writable {
             return Err(MemoryError::ReadOnly);
         }
+        if let Some((device, address)) = self.on_device(offset) {
+            return Ok(device.copy_in(address, bytes)?);
+        }
+        let target = self.at(offset, bytes.len())?;
         if let Some(file) = self.file() {
             let written = file.write_all_at(bytes, offset as u64);
             return written.map_err(|error| MemoryError::System { call: "pwrite", error });
@@ -297,6 +348,10 @@ impl Memory {
     /// [`MemoryError::OutOfRange`], nothing was copied; [`MemoryError::System`] for a file that
     /// cannot be read or was cut short.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
+        self.check(offset, bytes.len())?;
+        if let Some((device, address)) = self.on_device(offset) {
+            return Ok(device.copy_out(address, bytes)?);
+        }
         let source = self.at(offset, bytes.len())?;
         if let Some(file) = self.file() {
             let read = file.read_exact_at(bytes, offset as u64);
@@ -307,20 +362,27 @@ impl Memory {
         Ok(())
     }
 
-    /// Computes the CRC-32C of `len` bytes at `offset` through a buffer of 16 KiB.
+    /// Computes the CRC-32C of `len` bytes at `offset` through a buffer: of 16 KiB, and of
+    /// [`STAGING_BYTES`](crate::STAGING_BYTES) for an accelerator's memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfRange`].
     pub fn crc32c(&self, offset: usize, len: usize) -> Result<u32, MemoryError> {
-        self.at(offset, len)?;
-        let mut chunk = [0_u8; CHUNK_BYTES];
-        let mut sum = 0;
-        let mut done = 0;
+        self.check(offset, len)?;
+        match self.kind() {
+            MemoryKind::Host => self.sum(offset, len, &mut [0_u8; CHUNK_BYTES]),
+            MemoryKind::Device(_) => kind::staged(|chunk| self.sum(offset, len, chunk)),
+        }
+    }
+
+    fn sum(&self, offset: usize, len: usize, chunk: &mut [u8]) -> Result<u32, MemoryError> {
+        let (mut sum, mut done) = (0, 0);
         while done < len {
-            let bytes = &mut chunk[..CHUNK_BYTES.min(len - done)];
+            let room = chunk.len().min(len - done);
+            let bytes = &mut chunk[..room];
             self.copy_out(offset + done, bytes)?;
             sum = crc32c::crc32c_append(sum, bytes);
-            done += bytes.len();
+            done += room;
         }
         Ok(sum)
     }
@@ -331,7 +393,7 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::OutOfRange`], or [`MemoryError::System`] when the device fails.
     pub fn sync_file(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
-        self.at(offset, len)?;
+        self.check(offset, len)?;
         if self.file().is_none() {
             return Ok(());
         }
@@ -349,7 +411,7 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::OutOfRange`].
     pub fn span(&self, offset: usize, len: usize) -> Result<Span, MemoryError> {
-        self.at(offset, len)?;
+        self.check(offset, len)?;
         Ok(Span { memory: self.clone(), offset, length: len })
     }
 
@@ -409,9 +471,16 @@ impl Span {
     }
 
     /// Pointer to the first byte, valid while the span lives; for writes only if
-    /// [`Span::is_writable`]. It must not become a reference: a peer writes at any time.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.memory.block.mapping.start.as_ptr().wrapping_add(self.offset)
+    /// [`Span::is_writable`]. It must not become a reference: a peer writes at any time. `None` for an
+    /// accelerator's memory, which no processor can touch: its bytes are copied in and out.
+    pub fn host_ptr(&self) -> Option<*mut u8> {
+        let start = self.memory.block.mapping.host()?;
+        Some(start.as_ptr().wrapping_add(self.offset))
+    }
+
+    /// Returns where the bytes are.
+    pub fn kind(&self) -> MemoryKind {
+        self.memory.kind()
     }
 
     /// Returns true if the bytes are writable.
@@ -445,7 +514,7 @@ impl Span {
     }
 
     /// Copies the whole span to `target`, which has the same length; they must not
-    /// overlap in a file.
+    /// overlap in a file or in an accelerator's memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfRange`] when the lengths differ, [`MemoryError::ReadOnly`] when the
@@ -459,22 +528,28 @@ impl Span {
             return Err(MemoryError::ReadOnly);
         }
         if self.memory.file().is_some() || target.memory.file().is_some() {
-            return self.copy_by_calls(target);
+            return match self.kind() == MemoryKind::Host && target.kind() == MemoryKind::Host {
+                true => self.copy_through(target, &mut [0_u8; CHUNK_BYTES]),
+                false => kind::staged(|chunk| self.copy_through(target, chunk)),
+            };
         }
+        let (Some(from), Some(to)) = (self.host_ptr(), target.host_ptr()) else {
+            return kind::staged(|chunk| self.copy_through(target, chunk));
+        };
         // SAFETY: both spans name `length` bytes of blocks that they keep mapped, the target's
         // writable; `copy` allows overlap, and no reference to either exists.
-        unsafe { ptr::copy(self.as_ptr(), target.as_ptr(), self.length) };
+        unsafe { ptr::copy(from, to, self.length) };
         Ok(())
     }
 
-    fn copy_by_calls(&self, target: &Self) -> Result<(), MemoryError> {
-        let mut chunk = [0_u8; CHUNK_BYTES];
+    fn copy_through(&self, target: &Self, chunk: &mut [u8]) -> Result<(), MemoryError> {
         let mut done = 0;
         while done < self.length {
-            let bytes = &mut chunk[..CHUNK_BYTES.min(self.length - done)];
+            let room = chunk.len().min(self.length - done);
+            let bytes = &mut chunk[..room];
             self.copy_out(done, bytes)?;
             target.copy_in(done, bytes)?;
-            done += bytes.len();
+            done += room;
         }
         Ok(())
     }

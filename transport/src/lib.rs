@@ -10,6 +10,7 @@ mod block;
 mod device;
 mod endpoints;
 mod huge;
+mod kind;
 mod limit;
 mod mapping;
 mod memfd;
@@ -26,6 +27,7 @@ pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
 };
 pub use handfast_core::wire::Cut;
+pub use kind::{Accelerator, AcceleratorError, DeviceBytes, MemoryKind, STAGING_BYTES, staged};
 pub use limit::{LimitReached, NicLimit};
 pub use mapping::HiddenFromChildren;
 pub use path::{DataPath, LaneHandle, Step};

@@ -3,6 +3,7 @@
 
 use crate::block::{MemoryError, system};
 use crate::huge;
+use crate::kind::DeviceBytes;
 use crate::memfd;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -13,7 +14,9 @@ use std::sync::Arc;
 
 /// Bytes at a fixed address, mapped for as long as this lives.
 pub(crate) struct Mapping {
-    pub(crate) start: NonNull<u8>,
+    /// The first byte. For an accelerator's memory it is an address without provenance, which
+    /// [`Mapping::host`] keeps from all that would touch it.
+    start: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) writable: bool,
     backing: Backing,
@@ -30,6 +33,8 @@ enum Backing {
     Sealed { file: File, mapped: usize },
     /// Owned elsewhere; kept alive by the value.
     Foreign { _keepalive: Arc<dyn Any + Send + Sync> },
+    /// In an accelerator's memory, owned elsewhere.
+    Device { device: Arc<dyn DeviceBytes> },
 }
 
 // SAFETY: the mapping is plain bytes at a fixed address; nothing about it belongs to a thread. All
@@ -43,7 +48,7 @@ impl Drop for Mapping {
         let mapped = match &self.backing {
             Backing::Mapped { .. } => self.bytes,
             Backing::Sealed { mapped, .. } => *mapped,
-            Backing::Foreign { .. } => return,
+            Backing::Foreign { .. } | Backing::Device { .. } => return,
         };
         // SAFETY: `start` and `mapped` are what mmap returned and was asked for, and this is the
         // last reference: every block and span holds the mapping.
@@ -124,6 +129,42 @@ impl Mapping {
         Ok(Self { start, bytes: len, writable: true, backing, hiders: Mutex::new(0) })
     }
 
+    /// Names bytes that an accelerator's driver copies.
+    pub(crate) fn of_device(
+        address: u64,
+        len: usize,
+        device: Arc<dyn DeviceBytes>,
+    ) -> Result<Self, MemoryError> {
+        let whole = usize::try_from(address).map_err(|_| MemoryError::Size(len))?;
+        let start = NonNull::new(ptr::without_provenance_mut(whole)).ok_or(MemoryError::Null)?;
+        if len == 0 || isize::try_from(len).is_err() || whole.checked_add(len).is_none() {
+            return Err(MemoryError::Size(len));
+        }
+        let backing = Backing::Device { device };
+        Ok(Self { start, bytes: len, writable: true, backing, hiders: Mutex::new(0) })
+    }
+
+    /// The first byte, if processors can touch it.
+    pub(crate) fn host(&self) -> Option<NonNull<u8>> {
+        match self.backing {
+            Backing::Device { .. } => None,
+            _ => Some(self.start),
+        }
+    }
+
+    /// Address of the first byte.
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// The copies of an accelerator's memory.
+    pub(crate) fn device(&self) -> Option<&dyn DeviceBytes> {
+        match &self.backing {
+            Backing::Device { device } => Some(&**device),
+            _ => None,
+        }
+    }
+
     fn map(
         len: usize,
         writable: bool,
@@ -181,7 +222,7 @@ impl Mapping {
     pub(crate) fn file(&self) -> Option<&File> {
         match &self.backing {
             Backing::Mapped { file } => file.as_ref(),
-            Backing::Sealed { .. } | Backing::Foreign { .. } => None,
+            _ => None,
         }
     }
 
@@ -189,12 +230,12 @@ impl Mapping {
     pub(crate) fn sealed_file(&self) -> Option<&File> {
         match &self.backing {
             Backing::Sealed { file, .. } => Some(file),
-            Backing::Mapped { .. } | Backing::Foreign { .. } => None,
+            _ => None,
         }
     }
 
     pub(crate) fn is_foreign(&self) -> bool {
-        matches!(self.backing, Backing::Foreign { .. })
+        matches!(self.backing, Backing::Foreign { .. } | Backing::Device { .. })
     }
 
     /// Whether a fork gives the child copies of the pages, and this crate may prevent that.

@@ -2,16 +2,20 @@
 #![allow(unsafe_code)]
 
 use crate::block::Span;
+use crate::kind::MemoryKind;
 use std::ptr;
 
 /// Number of sampled pages: the first, the last, and evenly spaced ones between.
 const PAGES_ASKED: usize = 16;
 
 impl Span {
-    /// The NUMA node of its pages, sampled by the kernel; `None` if they lie on several, none was
+    /// The NUMA node of its accelerator, or of its pages, sampled by the kernel; `None` if they lie on several, none was
     /// touched yet, or the kernel does not report it.
     pub fn numa_node(&self) -> Option<u32> {
         let last = self.len().checked_sub(1)?;
+        if self.kind() != MemoryKind::Host {
+            return self.memory().device_numa_node();
+        }
         let start = usize::try_from(self.address()).ok()?;
         let page = |place: usize| {
             let far = last as u128 * place as u128 / (PAGES_ASKED as u128 - 1);

@@ -200,7 +200,7 @@ fn files_and_foreign_memory_stay_with_children() {
     drop(hidden);
 
     let owner = Memory::zeroed(10_000).unwrap();
-    let start = owner.whole().as_ptr();
+    let start = owner.whole().host_ptr().unwrap();
     // SAFETY: the block owns the bytes, and nobody refers to them.
     let foreign = unsafe { Memory::from_raw(start, 10_000, Arc::new(owner)) }.unwrap();
     let _hidden = foreign.hide_from_children().unwrap();

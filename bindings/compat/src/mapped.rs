@@ -55,8 +55,7 @@ impl Mapped {
         match next >= end {
             true => Ok(()),
             false => Err(refused(
-                "they are not memory of this process that a CPU can read; device memory is not \
-                 supported",
+                "they are not memory of this process that a CPU can read, nor memory of a CUDA device",
             )),
         }
     }

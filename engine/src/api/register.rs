@@ -6,7 +6,7 @@ use crate::data::regions::{Reach, Registration, ServedRegion};
 use crate::error::{Cause, Error, Stage};
 use crate::topology::Location;
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
-use handfast_transport::{Access, Span};
+use handfast_transport::{Accelerator, Access, MemoryKind, Span};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 
@@ -33,7 +33,8 @@ impl<'a> Register<'a> {
     }
 
     /// Location of the memory. Peers that reach this node over several RDMA devices use those near
-    /// it. Default: the NUMA node of its pages, as the kernel reports it.
+    /// it. Default: the accelerator that has it, such as `cuda:0`, else the NUMA node of its pages, as
+    /// the kernel reports it.
     pub fn location(mut self, location: Location) -> Self {
         self.location = Some(location);
         self
@@ -65,6 +66,7 @@ impl<'a> Register<'a> {
                         listen and to serve them";
             return invalid(text.into());
         }
+        let location = location.or_else(|| accelerator(&span));
         let text = location.as_ref().map(Location::to_string).unwrap_or_default();
         if text.len() > REGION_LOCATION_BYTES_MAX {
             return invalid(format!(
@@ -105,7 +107,7 @@ impl<'a> Prepare<'a> {
     }
 
     /// Location of the memory. With several RDMA devices, transfers use those near it. Default: the
-    /// NUMA node of its pages, as the kernel reports it.
+    /// accelerator that has it, else the NUMA node of its pages, as the kernel reports it.
     pub fn location(mut self, location: Location) -> Self {
         self.location = Some(location);
         self
@@ -118,9 +120,20 @@ impl<'a> IntoFuture for Prepare<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         let Self { engine, span, location } = self;
+        let location = location.or_else(|| accelerator(span));
         Box::pin(async move {
             let prepared = engine.prepare_for(span, location).await;
             prepared.map(|registered| Prepared::new(span, registered))
         })
+    }
+}
+
+/// The location of memory that an accelerator has.
+fn accelerator(span: &Span) -> Option<Location> {
+    match span.kind() {
+        MemoryKind::Device(Accelerator { runtime, ordinal }) => {
+            Some(Location::Accelerator { runtime: runtime.to_owned(), index: ordinal })
+        }
+        _ => None,
     }
 }

@@ -3,6 +3,8 @@
 mod addresses;
 mod auth;
 mod crossing;
+#[cfg(target_os = "linux")]
+mod device_memory;
 mod directory;
 mod examples;
 mod far;

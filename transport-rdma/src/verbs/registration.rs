@@ -222,6 +222,15 @@ fn fork_is_safe(context: &Context) -> bool {
     *SAFE.get_or_init(|| asked().is_some_and(|answer| answer != DISABLED))
 }
 
+/// The first byte of memory that a device registers by address.
+pub(super) fn host_start(span: &Span) -> Result<*mut c_void, String> {
+    let refused = || {
+        let kind = span.kind();
+        format!("{kind} is not registered with RDMA devices; transfer it over TCP")
+    };
+    span.host_ptr().map(<*mut u8>::cast).ok_or_else(refused)
+}
+
 impl Registration {
     /// Registers memory that peers may use within `access`. The device gives the rights `granted`.
     pub(super) fn new(
@@ -239,12 +248,14 @@ impl Registration {
         if access.remote_write && !span.is_writable() {
             return Err(refused("read-only memory cannot accept remote writes"));
         }
+        let start = host_start(&span).map_err(|detail| refused(&detail))?;
         let hidden = hidden(context, &span)?;
         let flags = access_flags(span.is_writable(), granted);
-        let relaxed = options.relaxed_ordering.then(|| Self::call_relaxed(&domain, &span, flags));
+        let relaxed =
+            options.relaxed_ordering.then(|| Self::call_relaxed(&domain, &span, start, flags));
         let raw = match relaxed.flatten() {
             Some(raw) => raw,
-            None => Self::call(&domain, &span, flags)?,
+            None => Self::call(&domain, &span, start, flags)?,
         };
         let counted = domain.on_registered(span.len() as u64);
         let region = Region { domain, raw, counted: Some(counted) };
@@ -259,13 +270,17 @@ impl Registration {
         Ok(Self { inner, memory })
     }
 
-    fn call(domain: &Domain, span: &Span, flags: u32) -> Result<*mut ibv_mr, VerbsError> {
-        let address = span.as_ptr().cast::<c_void>();
+    fn call(
+        domain: &Domain,
+        span: &Span,
+        start: *mut c_void,
+        flags: u32,
+    ) -> Result<*mut ibv_mr, VerbsError> {
         // SAFETY: the domain lives; the bytes are mapped while the span is held, which outlives the
         // registration. The NIC touches them as a peer does: through no reference of ours.
         let raw = unsafe {
             let register = domain.context.verbs.ibv_reg_mr;
-            register(domain.raw(), address, span.len(), flags.cast_signed())
+            register(domain.raw(), start, span.len(), flags.cast_signed())
         };
         let code = errno();
         if raw.is_null() { Err(domain.refused("ibv_reg_mr", code)) } else { Ok(raw) }
@@ -273,13 +288,17 @@ impl Registration {
 
     /// Registers with relaxed ordering; `None` if the library lacks the call or anything refuses,
     /// perhaps the ordering alone.
-    fn call_relaxed(domain: &Domain, span: &Span, flags: u32) -> Option<*mut ibv_mr> {
+    fn call_relaxed(
+        domain: &Domain,
+        span: &Span,
+        start: *mut c_void,
+        flags: u32,
+    ) -> Option<*mut ibv_mr> {
         let register = domain.context.verbs.optional.ibv_reg_mr_iova2?;
-        let address = span.as_ptr().cast::<c_void>();
         let flags = (flags | RELAXED_ORDERING).cast_signed();
         // SAFETY: as in `call`. This is that call for flags that are hints, with the usual address
         // for peers.
-        let raw = unsafe { register(domain.raw(), address, span.len(), span.address(), flags) };
+        let raw = unsafe { register(domain.raw(), start, span.len(), span.address(), flags) };
         (!raw.is_null()).then_some(raw)
     }
 

@@ -5,13 +5,15 @@ use super::{ROLLBACK_TRIES, TransferEngine, UNREGISTER_WAIT, USE_INTERVAL};
 use crate::failure::{Cause, Failure};
 use crate::mapped::Mapped;
 use crate::regions::LocalRegion;
+use handfast::accelerators::device_memory;
 use handfast::{Access, Memory};
 use std::sync::Arc;
 use std::time::Instant;
 
 impl TransferEngine {
     /// Registers memory: for transfers of this engine, and for peers, which may read and write it.
-    /// `location` is one of Mooncake's, such as `cpu:0`; any other has no effect. Blocks while RDMA
+    /// `location` is one of Mooncake's, such as `cpu:0`; any other has no effect, and `*` is the device
+    /// of memory on a CUDA device. Blocks while RDMA
     /// devices pin pages.
     ///
     /// # Safety
@@ -89,17 +91,13 @@ impl TransferEngine {
     ) -> Result<(), Failure> {
         self.inner.process.check()?;
         let mapped = Mapped::read()?;
-        for (address, bytes) in places {
-            mapped.check(*address, *bytes)?;
-        }
-        for (done, (address, bytes)) in places.iter().enumerate() {
-            let start = std::ptr::with_exposed_provenance_mut(*address as usize);
-            // SAFETY: the caller keeps the bytes valid while the block lives: `unregister` drops
-            // its last handle, and so does the engine's drop.
-            let memory = unsafe { Memory::from_raw(start, *bytes as usize, Arc::new(())) };
-            let memory = memory.map_err(handfast::Error::from).map_err(Failure::from);
-            let registered = memory.and_then(|it| register(LocalRegion::new(it)));
-            if let Err(failure) = registered {
+        // SAFETY: the caller keeps the bytes valid while the blocks live: `unregister` drops the last
+        // handle of one, and so does the engine's drop.
+        let blocks =
+            places.iter().map(|(address, bytes)| unsafe { block(&mapped, *address, *bytes) });
+        let blocks: Vec<_> = blocks.collect::<Result<_, _>>()?;
+        for (done, memory) in blocks.into_iter().enumerate() {
+            if let Err(failure) = register(LocalRegion::new(memory)) {
                 for (address, _) in &places[..done] {
                     // A peer may have found it already; without its registration that ends.
                     let in_use = |ended: &Result<(), Failure>| {
@@ -172,4 +170,24 @@ impl TransferEngine {
     pub fn registered(&self) -> usize {
         self.inner.process.check().map_or(0, |()| self.inner.regions.read().len())
     }
+}
+
+/// Makes a block of the caller's memory, wherever it is. The driver of CUDA devices is asked first, if
+/// this process has one: what it allocates looks mapped to no processor.
+///
+/// # Safety
+/// As of [`TransferEngine::register`], until the block has ended.
+unsafe fn block(mapped: &Mapped, address: u64, bytes: u64) -> Result<Memory, Failure> {
+    let length = usize::try_from(bytes)
+        .map_err(|_| Failure::argument(format!("{bytes} bytes exceed the address space")))?;
+    // SAFETY: the caller's promise is passed on.
+    let found = unsafe { device_memory(address, length, Arc::new(())) };
+    if let Some(memory) = found.map_err(handfast::Error::from)? {
+        return Ok(memory);
+    }
+    mapped.check(address, bytes)?;
+    let start = std::ptr::with_exposed_provenance_mut(address as usize);
+    // SAFETY: the caller's promise is passed on.
+    let memory = unsafe { Memory::from_raw(start, length, Arc::new(())) };
+    Ok(memory.map_err(handfast::Error::from)?)
 }

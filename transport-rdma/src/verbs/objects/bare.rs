@@ -14,6 +14,7 @@ use super::super::context::{PortFacts, mtu_number};
 use super::super::events::{acknowledge, next_event};
 use super::super::kept::keep;
 use super::super::poller::never_block;
+use super::super::registration::host_start;
 use super::super::work::WorkRequest;
 use super::*;
 use crate::gid::GidEntry;
@@ -247,11 +248,12 @@ impl BareNic {
     pub fn register(&self, span: Span, rights: BareRights) -> Result<BareRegion, VerbsError> {
         let domain = Arc::clone(&self.domain);
         let flags = rights.flags().cast_signed();
+        let refused = |detail| domain.context.error(Side::Local, "ibv_reg_mr", 0, detail);
+        let start = host_start(&span).map_err(refused)?;
         // SAFETY: the domain lives; the bytes are mapped while the span is held, which is until the
         // registration has ended. The device touches them as a peer does: through no reference.
-        let raw = unsafe {
-            (domain.context.verbs.ibv_reg_mr)(domain.raw, span.as_ptr().cast(), span.len(), flags)
-        };
+        let raw =
+            unsafe { (domain.context.verbs.ibv_reg_mr)(domain.raw, start, span.len(), flags) };
         let code = errno();
         if raw.is_null() {
             return Err(domain.refused("ibv_reg_mr", code));

@@ -1,0 +1,221 @@
+//! The driver's calls.
+
+use crate::state::{
+    Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Kind, NOT_INITIALIZED,
+    OUT_OF_MEMORY, SUCCESS, State, wait_until_released, with,
+};
+use libc::{c_char, c_int, c_uint, c_void};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ptr;
+
+thread_local! {
+    /// The contexts of this thread, the current one last.
+    static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The first context of a device, as a number that is no address.
+fn context_of(device: c_int) -> usize {
+    (device as usize + 1) << 8
+}
+
+fn current() -> Option<usize> {
+    CONTEXTS.with_borrow(|it| it.last().copied())
+}
+
+fn answer(result: Result<(), c_int>) -> c_int {
+    result.err().unwrap_or(SUCCESS)
+}
+
+fn call(name: &str, work: impl FnOnce(&mut State) -> Result<(), c_int>) -> c_int {
+    answer(with(|state| state.begin(name).and_then(|()| work(state))))
+}
+
+fn device_of(number: c_int) -> Result<usize, c_int> {
+    if (0..DEVICES).contains(&number) { Ok(number as usize) } else { Err(INVALID_DEVICE) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(_flags: c_uint) -> c_int {
+    with(|state| state.is_started = true);
+    call("cuInit", |_| Ok(()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetErrorName(code: c_int, name: *mut *const c_char) -> c_int {
+    let text = match code {
+        SUCCESS => c"CUDA_SUCCESS",
+        INVALID_VALUE => c"CUDA_ERROR_INVALID_VALUE",
+        OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
+        NOT_INITIALIZED => c"CUDA_ERROR_NOT_INITIALIZED",
+        INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
+        700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        _ => return INVALID_VALUE,
+    };
+    // SAFETY: the caller passes a place for a pointer.
+    unsafe { *name = text.as_ptr() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int {
+    call("cuDeviceGet", |_| {
+        device_of(ordinal)?;
+        // SAFETY: the caller passes a place for a number.
+        unsafe { *device = ordinal };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, room: c_int, device: c_int) -> c_int {
+    call("cuDeviceGetPCIBusId", |_| {
+        device_of(device)?;
+        let address = c"ffff:ff:1f.7".to_bytes_with_nul();
+        if room < address.len() as c_int {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the caller passes `room` bytes.
+        unsafe { ptr::copy_nonoverlapping(address.as_ptr().cast(), text, address.len()) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> c_int {
+    call("cuDevicePrimaryCtxRetain", |state| {
+        state.retained[device_of(device)?] += 1;
+        // SAFETY: the caller passes a place for a pointer.
+        unsafe { *context = ptr::without_provenance_mut(context_of(device)) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int {
+    call("cuDevicePrimaryCtxRelease", |state| {
+        state.retained[device_of(device)?] -= 1;
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxPushCurrent_v2(context: *mut c_void) -> c_int {
+    call("cuCtxPushCurrent", |_| {
+        let known = (0..DEVICES).any(|device| context_of(device) == context.addr());
+        if !known {
+            return Err(INVALID_CONTEXT);
+        }
+        CONTEXTS.with_borrow_mut(|it| it.push(context.addr()));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut *mut c_void) -> c_int {
+    call("cuCtxPopCurrent", |_| {
+        let popped = CONTEXTS.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
+        // SAFETY: the caller passes a place for a pointer.
+        unsafe { *context = ptr::without_provenance_mut(popped) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) -> c_int {
+    call("cuStreamCreate", |state| {
+        let context = current().ok_or(INVALID_CONTEXT)?;
+        let number = state.next() as usize;
+        state.streams.insert(number, (context, VecDeque::new()));
+        // SAFETY: the caller passes a place for a pointer.
+        unsafe { *stream = ptr::without_provenance_mut(number) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
+    call("cuStreamDestroy", |state| {
+        state.streams.remove(&stream.addr()).map(drop).ok_or(INVALID_VALUE)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> c_int {
+    wait_until_released();
+    call("cuStreamSynchronize", |state| state.perform(stream.addr()))
+}
+
+fn queue(name: &str, stream: *mut c_void, copy: Copy) -> c_int {
+    call(name, |state| {
+        if !state.has(copy.device, copy.bytes) {
+            return Err(INVALID_VALUE);
+        }
+        let known = state.streams.get_mut(&stream.addr());
+        let (context, copies) = known.ok_or(INVALID_VALUE)?;
+        if current() != Some(*context) {
+            return Err(INVALID_CONTEXT);
+        }
+        copies.push_back(copy);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoDAsync_v2(
+    device: u64,
+    host: *const c_void,
+    bytes: usize,
+    stream: *mut c_void,
+) -> c_int {
+    let host = host.expose_provenance();
+    queue("cuMemcpyHtoDAsync", stream, Copy { to_device: true, device, host, bytes })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoHAsync_v2(
+    host: *mut c_void,
+    device: u64,
+    bytes: usize,
+    stream: *mut c_void,
+) -> c_int {
+    let host = host.expose_provenance();
+    queue("cuMemcpyDtoHAsync", stream, Copy { to_device: false, device, host, bytes })
+}
+
+/// Attributes of a pointer that the driver does not know are zero, and its device is -2.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuPointerGetAttributes(
+    count: c_uint,
+    attributes: *mut c_int,
+    places: *mut *mut c_void,
+    address: u64,
+) -> c_int {
+    call("cuPointerGetAttributes", |state| {
+        let found = state.find(address);
+        for at in 0..count as usize {
+            // SAFETY: the caller passes arrays of `count` elements, and each place has the size of
+            // its attribute.
+            unsafe {
+                let place = *places.add(at);
+                match *attributes.add(at) {
+                    1 => {
+                        let known = found.filter(|(_, it)| it.kind == Kind::Device);
+                        *place.cast::<usize>() = known.map_or(0, |(_, it)| context_of(it.device));
+                    }
+                    2 => *place.cast::<c_uint>() = if found.is_some() { 2 } else { 0 },
+                    7 => *place.cast::<u64>() = found.map_or(0, |(_, it)| it.id),
+                    8 => {
+                        let is_managed = found.is_some_and(|(_, it)| it.kind == Kind::Managed);
+                        *place.cast::<u8>() = u8::from(is_managed);
+                    }
+                    9 => *place.cast::<c_int>() = found.map_or(-2, |(_, it)| it.device),
+                    11 => *place.cast::<u64>() = found.map_or(0, |(start, _)| start),
+                    12 => *place.cast::<usize>() = found.map_or(0, |(_, it)| it.bytes.len()),
+                    _ => return Err(INVALID_VALUE),
+                }
+            }
+        }
+        Ok(())
+    })
+}

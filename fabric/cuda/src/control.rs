@@ -1,0 +1,160 @@
+//! Commands to the library that a process has loaded.
+
+use crate::state::{Kind, RELEASED, SUCCESS, with};
+use libc::{c_char, c_int};
+use libloading::os::unix::Library;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The library's file.
+const FILE: &str = "libhandfast_fabric_cuda.so";
+
+/// Objects of the library at one moment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Streams.
+    pub streams: u64,
+    /// Holders of contexts.
+    pub contexts: i64,
+    /// Allocations.
+    pub allocations: u64,
+    /// Streams that are waited for while copies are held.
+    pub waiting: u64,
+    /// Bytes copied so far.
+    pub copied: u64,
+}
+
+/// The library, loaded into this process.
+pub struct Control {
+    library: Library,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Loads the library, next to the program of a test.
+    ///
+    /// # Errors
+    /// It is not built, or cannot be loaded.
+    pub fn load() -> io::Result<Self> {
+        let program = std::env::current_exe()?;
+        let folders = program.ancestors().skip(1).take(2);
+        let path = folders
+            .flat_map(|folder| [folder.join(FILE), folder.join("deps").join(FILE)])
+            .find(|path| Path::exists(path))
+            .ok_or_else(|| io::Error::other(format!("{FILE} is not built")))?;
+        // SAFETY: the library has no constructor that needs more than a running C library.
+        let library = unsafe { Library::open(Some(&path), libc::RTLD_NOW) };
+        Ok(Self { library: library.map_err(io::Error::other)?, path })
+    }
+
+    /// Path of the library.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Starts the driver, as an application does.
+    pub fn start(&self) {
+        self.command(c"start", 0, 0);
+    }
+
+    /// Allocates memory of a device.
+    pub fn allocate(&self, device: i32, bytes: usize) -> u64 {
+        self.command(c"allocate", i64::from(device), bytes as i64) as u64
+    }
+
+    /// Allocates managed memory.
+    pub fn allocate_managed(&self, bytes: usize) -> u64 {
+        self.command(c"allocate managed", 0, bytes as i64) as u64
+    }
+
+    /// Frees memory; returns false if it was not allocated.
+    pub fn free(&self, address: u64) -> bool {
+        self.command(c"free", address as i64, 0) == 0
+    }
+
+    /// The next call of this name answers `code`.
+    pub fn answer(&self, call: &str, code: i32) {
+        let line = CString::new(format!("answer {call}")).unwrap_or_default();
+        self.command(&line, i64::from(code), 0);
+    }
+
+    /// Holds all copies, or lets them go.
+    pub fn hold(&self, is_held: bool) {
+        self.command(c"hold", i64::from(is_held), 0);
+    }
+
+    /// Objects of the library now.
+    pub fn live(&self) -> Live {
+        let mut live = Live::default();
+        // SAFETY: the symbol has this type, in this crate.
+        unsafe {
+            type Count = unsafe extern "C" fn(*mut Live);
+            let count = self.library.get::<Count>(b"handfast_fabric_cuda_live");
+            if let Ok(count) = count {
+                count(&raw mut live);
+            }
+        }
+        live
+    }
+
+    fn command(&self, line: &CStr, first: i64, second: i64) -> i64 {
+        // SAFETY: the symbol has this type, in this crate; the text outlives the call.
+        unsafe {
+            type Command = unsafe extern "C" fn(*const c_char, i64, i64) -> i64;
+            let command = self.library.get::<Command>(b"handfast_fabric_cuda_command");
+            command.map_or(-1, |command| command(line.as_ptr(), first, second))
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn handfast_fabric_cuda_live(live: *mut Live) {
+    let counted = with(|state| Live {
+        streams: state.streams.len() as u64,
+        contexts: state.retained.iter().sum(),
+        allocations: state.allocations.len() as u64,
+        waiting: state.waiting as u64,
+        copied: state.copied,
+    });
+    // SAFETY: the caller passes a place for the counts.
+    unsafe { *live = counted };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn handfast_fabric_cuda_command(
+    line: *const c_char,
+    first: i64,
+    second: i64,
+) -> i64 {
+    // SAFETY: the caller passes a text.
+    let line = unsafe { CStr::from_ptr(line) }.to_string_lossy();
+    let bytes = usize::try_from(second).unwrap_or(0);
+    let code = |result: Result<(), c_int>| i64::from(result.err().unwrap_or(SUCCESS));
+    let address = |result: Result<u64, c_int>| result.map_or(0, |address| address as i64);
+    match line.split_once(' ') {
+        Some(("answer", call)) => {
+            with(|state| state.answer(call, c_int::try_from(first).unwrap_or(c_int::MAX)));
+            0
+        }
+        Some(("allocate", _)) => address(with(|state| state.allocate(Kind::Managed, 0, bytes))),
+        _ => match &*line {
+            "start" => {
+                with(|state| state.is_started = true);
+                0
+            }
+            "allocate" => {
+                let device = c_int::try_from(first).unwrap_or(0);
+                address(with(|state| state.allocate(Kind::Device, device, bytes)))
+            }
+            "free" => code(with(|state| state.free(first as u64))),
+            "hold" => {
+                with(|state| state.is_held = first != 0);
+                RELEASED.notify_all();
+                0
+            }
+            _ => -1,
+        },
+    }
+}

@@ -1,0 +1,169 @@
+//! The devices: their memory, streams and contexts.
+
+use libc::{c_int, c_void};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::ptr;
+use std::time::Duration;
+
+/// Number of devices.
+pub(crate) const DEVICES: c_int = 2;
+/// Longest time that a held stream waits.
+pub(crate) const HOLD_MAX: Duration = Duration::from_secs(20);
+
+pub(crate) const SUCCESS: c_int = 0;
+pub(crate) const INVALID_VALUE: c_int = 1;
+pub(crate) const OUT_OF_MEMORY: c_int = 2;
+pub(crate) const NOT_INITIALIZED: c_int = 3;
+pub(crate) const INVALID_DEVICE: c_int = 101;
+pub(crate) const INVALID_CONTEXT: c_int = 201;
+pub(crate) const INVALID_HANDLE: c_int = 400;
+
+/// Kinds of allocations.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Device,
+    Managed,
+}
+
+/// An allocation: a range of addresses that no processor may touch, and its bytes.
+pub(crate) struct Allocation {
+    pub(crate) id: u64,
+    pub(crate) kind: Kind,
+    pub(crate) device: c_int,
+    pub(crate) bytes: Vec<u8>,
+    reserved: usize,
+}
+
+/// A copy that waits for its stream.
+pub(crate) struct Copy {
+    pub(crate) to_device: bool,
+    pub(crate) device: u64,
+    pub(crate) host: usize,
+    pub(crate) bytes: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) is_started: bool,
+    pub(crate) is_held: bool,
+    /// Streams that are waited for while copies are held.
+    pub(crate) waiting: usize,
+    pub(crate) allocations: BTreeMap<u64, Allocation>,
+    pub(crate) streams: BTreeMap<usize, (usize, VecDeque<Copy>)>,
+    /// Holders of the first context of each device.
+    pub(crate) retained: [i64; DEVICES as usize],
+    pub(crate) copied: u64,
+    answers: BTreeMap<String, VecDeque<c_int>>,
+    next: u64,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+pub(crate) static RELEASED: Condvar = Condvar::new();
+
+/// Runs `work` on the devices. The lock is held.
+pub(crate) fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
+    work(STATE.lock().get_or_insert_with(State::default))
+}
+
+/// Waits until copies are not held, at most [`HOLD_MAX`].
+pub(crate) fn wait_until_released() {
+    let mut state = STATE.lock();
+    let held = |state: &mut Option<State>| state.as_ref().is_some_and(|it| it.is_held);
+    if let Some(state) = state.as_mut() {
+        state.waiting += 1;
+    }
+    RELEASED.wait_while_for(&mut state, held, HOLD_MAX);
+    if let Some(state) = state.as_mut() {
+        state.waiting -= 1;
+    }
+}
+
+impl State {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Sets the answer of a coming call.
+    pub(crate) fn answer(&mut self, call: &str, code: c_int) {
+        self.answers.entry(call.to_owned()).or_default().push_back(code);
+    }
+
+    /// The answer of this call, if one is set; else whether the driver was started.
+    pub(crate) fn begin(&mut self, call: &str) -> Result<(), c_int> {
+        match self.answers.get_mut(call).and_then(VecDeque::pop_front) {
+            Some(SUCCESS) | None if self.is_started => Ok(()),
+            Some(SUCCESS) | None => Err(NOT_INITIALIZED),
+            Some(code) => Err(code),
+        }
+    }
+
+    /// Reserves addresses that no processor may touch, and their bytes.
+    pub(crate) fn allocate(
+        &mut self,
+        kind: Kind,
+        device: c_int,
+        bytes: usize,
+    ) -> Result<u64, c_int> {
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh range at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(OUT_OF_MEMORY);
+        }
+        let (address, id) = (start.addr() as u64, self.next());
+        let bytes = vec![0; bytes];
+        let reserved = bytes.len();
+        self.allocations.insert(address, Allocation { id, kind, device, bytes, reserved });
+        Ok(address)
+    }
+
+    pub(crate) fn free(&mut self, address: u64) -> Result<(), c_int> {
+        let gone = self.allocations.remove(&address).ok_or(INVALID_VALUE)?;
+        let start = ptr::without_provenance_mut::<c_void>(address as usize);
+        // SAFETY: the range was mapped by `allocate` and is unmapped once.
+        unsafe { libc::munmap(start, gone.reserved) };
+        Ok(())
+    }
+
+    /// The allocation that has the byte, and its address.
+    pub(crate) fn find(&self, address: u64) -> Option<(u64, &Allocation)> {
+        let (start, found) = self.allocations.range(..=address).next_back()?;
+        (address - start < found.bytes.len() as u64).then_some((*start, found))
+    }
+
+    /// Returns whether all bytes are in one allocation.
+    pub(crate) fn has(&self, address: u64, bytes: usize) -> bool {
+        let within = |(start, found): (u64, &Allocation)| {
+            bytes <= found.bytes.len() - (address - start) as usize
+        };
+        self.find(address).is_some_and(within)
+    }
+
+    /// Performs the copies of a stream.
+    pub(crate) fn perform(&mut self, stream: usize) -> Result<(), c_int> {
+        let (_, copies) = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+        for copy in std::mem::take(copies) {
+            let start = *self.allocations.range(..=copy.device).next_back().ok_or(INVALID_VALUE)?.0;
+            let found = self.allocations.get_mut(&start).ok_or(INVALID_VALUE)?;
+            let offset = (copy.device - start) as usize;
+            let range = offset..offset.saturating_add(copy.bytes);
+            let bytes = found.bytes.get_mut(range).ok_or(INVALID_VALUE)?;
+            let host = ptr::with_exposed_provenance_mut::<u8>(copy.host);
+            // SAFETY: the caller of the copy keeps its host bytes valid until the stream was waited
+            // for; the bytes of an allocation are this library's own.
+            unsafe {
+                match copy.to_device {
+                    true => ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), copy.bytes),
+                    false => ptr::copy_nonoverlapping(bytes.as_ptr(), host, copy.bytes),
+                }
+            }
+            self.copied += copy.bytes as u64;
+        }
+        Ok(())
+    }
+}

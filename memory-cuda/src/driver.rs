@@ -1,0 +1,321 @@
+//! The driver's library, and its calls.
+#![allow(unsafe_code)]
+
+use handfast_transport::{Accelerator, AcceleratorError};
+use libc::{c_char, c_int, c_uint, c_void};
+use libloading::os::unix::Library;
+use parking_lot::Mutex;
+use std::ffi::{CStr, OsStr};
+use std::ptr;
+use std::sync::{Arc, Weak};
+
+/// Name of the driver's library.
+const LIBRARY: &str = "libcuda.so.1";
+/// `RTLD_NOLOAD`: opens a library only if the process has it.
+const LOADED_ALREADY: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+/// `CU_STREAM_NON_BLOCKING`: the stream waits for no other.
+const NON_BLOCKING: c_uint = 1;
+/// `CUDA_ERROR_NOT_INITIALIZED`.
+pub(crate) const NOT_INITIALIZED: c_int = 3;
+/// Bytes of the text of a PCI address, its end included.
+const PCI_ADDRESS_BYTES: usize = 32;
+/// The name of the runtime in locations.
+const RUNTIME: &str = "cuda";
+
+/// A context of a device, as the driver names it.
+pub(crate) type RawContext = *mut c_void;
+type RawStream = *mut c_void;
+
+/// Errors of finding the driver.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// The library cannot be opened.
+    #[error("{library} cannot be opened: {cause}; install the driver of the device")]
+    Absent {
+        /// The library.
+        library: String,
+        /// The loader's reason.
+        cause: String,
+    },
+    /// The library lacks a call.
+    #[error("libcuda.so.1 lacks {call}; install a driver of CUDA 11 or later")]
+    Lacks {
+        /// The call.
+        call: &'static str,
+    },
+    /// The driver does not start.
+    #[error("cuInit failed: {cause} ({code}); `nvidia-smi` says more")]
+    Init {
+        /// The driver's number.
+        code: i32,
+        /// The driver's name of it.
+        cause: String,
+    },
+}
+
+macro_rules! calls {
+    ($($name:ident = $symbol:literal ($($kind:ty),*);)*) => {
+        /// The calls in use.
+        pub(crate) struct Calls {
+            $(pub(crate) $name: unsafe extern "C" fn($($kind),*) -> c_int,)*
+        }
+
+        impl Calls {
+            fn of(library: &Library) -> Result<Self, DriverError> {
+                // SAFETY: each type is that of the call in the driver's header, cuda.h.
+                Ok(unsafe { Self {
+                    $($name: *library
+                        .get::<unsafe extern "C" fn($($kind),*) -> c_int>($symbol.as_bytes())
+                        .map_err(|_| DriverError::Lacks { call: $symbol })?,)*
+                } })
+            }
+        }
+    };
+}
+
+calls! {
+    init = "cuInit" (c_uint);
+    error_name = "cuGetErrorName" (c_int, *mut *const c_char);
+    attributes = "cuPointerGetAttributes" (c_uint, *mut c_int, *mut *mut c_void, u64);
+    device = "cuDeviceGet" (*mut c_int, c_int);
+    pci_address = "cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int);
+    retain = "cuDevicePrimaryCtxRetain" (*mut RawContext, c_int);
+    release = "cuDevicePrimaryCtxRelease_v2" (c_int);
+    push = "cuCtxPushCurrent_v2" (RawContext);
+    pop = "cuCtxPopCurrent_v2" (*mut RawContext);
+    create_stream = "cuStreamCreate" (*mut RawStream, c_uint);
+    destroy_stream = "cuStreamDestroy_v2" (RawStream);
+    synchronize = "cuStreamSynchronize" (RawStream);
+    to_device = "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, RawStream);
+    to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, RawStream);
+}
+
+/// The driver of CUDA devices.
+pub struct Driver {
+    pub(crate) calls: Calls,
+    /// The streams in use.
+    streams: Mutex<Vec<Weak<Stream>>>,
+    /// Dropped last: the calls are in it.
+    _library: Library,
+}
+
+impl Driver {
+    /// Returns the driver that this process has loaded; `None` if it has none. Starts nothing.
+    ///
+    /// # Errors
+    /// [`DriverError::Lacks`].
+    pub fn loaded() -> Result<Option<Arc<Self>>, DriverError> {
+        static FOUND: Mutex<Option<Arc<Driver>>> = Mutex::new(None);
+        let mut found = FOUND.lock();
+        if found.is_none() {
+            // SAFETY: the flag opens no library that is not there, so no code of one runs.
+            let library = unsafe { Library::open(Some(LIBRARY), LOADED_ALREADY) };
+            *found = library.ok().map(Self::of).transpose()?;
+        }
+        Ok(found.clone())
+    }
+
+    /// Loads the driver's library and starts the driver, for a program that wants device memory
+    /// before anything else of CUDA runs. `library` is the library's name or path, else
+    /// `libcuda.so.1`.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn open(library: Option<&OsStr>) -> Result<Arc<Self>, DriverError> {
+        let name = library.unwrap_or(OsStr::new(LIBRARY));
+        // SAFETY: the driver's library may be loaded by any process at any time.
+        let opened = unsafe { Library::open(Some(name), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let absent = |error: libloading::Error| DriverError::Absent {
+            library: name.to_string_lossy().into_owned(),
+            cause: error.to_string(),
+        };
+        let driver = Self::of(opened.map_err(absent)?)?;
+        // SAFETY: the driver's own start, which any thread may call, also again.
+        let code = unsafe { (driver.calls.init)(0) };
+        match code {
+            0 => Ok(driver),
+            _ => Err(DriverError::Init { code, cause: driver.name_of(code) }),
+        }
+    }
+
+    fn of(library: Library) -> Result<Arc<Self>, DriverError> {
+        let calls = Calls::of(&library)?;
+        Ok(Arc::new(Self { calls, streams: Mutex::default(), _library: library }))
+    }
+
+    /// Converts the answer of a call.
+    pub(crate) fn check(
+        &self,
+        device: Accelerator,
+        call: &'static str,
+        code: c_int,
+    ) -> Result<(), AcceleratorError> {
+        match code {
+            0 => Ok(()),
+            _ => Err(AcceleratorError { device, call, code, cause: self.name_of(code) }),
+        }
+    }
+
+    pub(crate) fn name_of(&self, code: c_int) -> String {
+        let mut name = ptr::null();
+        // SAFETY: `name` is a place for a pointer, which the call sets to a text of the library or
+        // leaves null.
+        unsafe {
+            let known = (self.calls.error_name)(code, &raw mut name) == 0 && !name.is_null();
+            match known {
+                true => CStr::from_ptr(name).to_string_lossy().into_owned(),
+                false => "unknown error".to_owned(),
+            }
+        }
+    }
+
+    /// The NUMA node of a device's slot, as the kernel reports it.
+    pub(crate) fn numa_node(&self, ordinal: u32) -> Option<u32> {
+        let mut text: [c_char; PCI_ADDRESS_BYTES] = [0; PCI_ADDRESS_BYTES];
+        let room = c_int::try_from(text.len()).ok()?;
+        let mut device = 0;
+        // SAFETY: `device` is a place for a number, `text` one for `room` bytes.
+        unsafe {
+            let found = (self.calls.device)(&raw mut device, c_int::try_from(ordinal).ok()?) == 0;
+            if !found || (self.calls.pci_address)(text.as_mut_ptr(), room, device) != 0 {
+                return None;
+            }
+        }
+        let bytes: Vec<u8> = text.iter().map(|it| it.to_ne_bytes()[0]).collect();
+        let address = CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok()?.to_lowercase();
+        let path = format!("/sys/bus/pci/devices/{address}/numa_node");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
+    /// Returns the stream of a context, or that of the device's first context without one.
+    pub(crate) fn stream(
+        self: &Arc<Self>,
+        ordinal: u32,
+        context: RawContext,
+    ) -> Result<Arc<Stream>, AcceleratorError> {
+        let key = (ordinal, context.addr());
+        let mut streams = self.streams.lock();
+        streams.retain(|stream| stream.strong_count() > 0);
+        if let Some(known) = streams.iter().filter_map(Weak::upgrade).find(|it| it.key == key) {
+            return Ok(known);
+        }
+        let stream = Arc::new(Stream::new(self, key, context)?);
+        streams.push(Arc::downgrade(&stream));
+        Ok(stream)
+    }
+}
+
+/// A stream in one context.
+pub(crate) struct Stream {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) device: Accelerator,
+    /// The device, and the context that was asked for.
+    key: (u32, usize),
+    context: Context,
+    raw: RawStream,
+}
+
+// SAFETY: the driver's calls take contexts and streams from any thread; the context is made current for each.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+/// A context: the application's, or the first one of a device, held while this lives.
+struct Context {
+    driver: Arc<Driver>,
+    raw: RawContext,
+    retained: Option<c_int>,
+}
+
+impl Context {
+    fn new(
+        driver: &Arc<Driver>,
+        device: Accelerator,
+        raw: RawContext,
+    ) -> Result<Self, AcceleratorError> {
+        let driver = Arc::clone(driver);
+        if !raw.is_null() {
+            return Ok(Self { driver, raw, retained: None });
+        }
+        let (mut handle, mut raw) = (0, ptr::null_mut());
+        let ordinal = c_int::try_from(device.ordinal).unwrap_or(c_int::MAX);
+        // SAFETY: a place for the device's handle.
+        let found = unsafe { (driver.calls.device)(&raw mut handle, ordinal) };
+        driver.check(device, "cuDeviceGet", found)?;
+        // SAFETY: a place for the context, which is released once.
+        let retained = unsafe { (driver.calls.retain)(&raw mut raw, handle) };
+        driver.check(device, "cuDevicePrimaryCtxRetain", retained)?;
+        Ok(Self { driver, raw, retained: Some(handle) })
+    }
+
+    /// Runs `work` while the context is the current one of this thread.
+    fn within<T>(
+        &self,
+        device: Accelerator,
+        work: impl FnOnce() -> Result<T, AcceleratorError>,
+    ) -> Result<T, AcceleratorError> {
+        let calls = &self.driver.calls;
+        // SAFETY: the driver refuses a context that has ended.
+        let pushed = unsafe { (calls.push)(self.raw) };
+        self.driver.check(device, "cuCtxPushCurrent", pushed)?;
+        let result = work();
+        let mut popped = ptr::null_mut();
+        // SAFETY: takes what was pushed above; `work` leaves the stack as it was.
+        unsafe { (calls.pop)(&raw mut popped) };
+        result
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if let Some(handle) = self.retained {
+            // SAFETY: retained once, released once.
+            unsafe { (self.driver.calls.release)(handle) };
+        }
+    }
+}
+
+impl Stream {
+    fn new(
+        driver: &Arc<Driver>,
+        key: (u32, usize),
+        context: RawContext,
+    ) -> Result<Self, AcceleratorError> {
+        let device = Accelerator { runtime: RUNTIME, ordinal: key.0 };
+        let context = Context::new(driver, device, context)?;
+        let mut raw = ptr::null_mut();
+        context.within(device, || {
+            // SAFETY: a place for the stream, in the current context.
+            let created = unsafe { (driver.calls.create_stream)(&raw mut raw, NON_BLOCKING) };
+            driver.check(device, "cuStreamCreate", created)
+        })?;
+        Ok(Self { driver: Arc::clone(driver), device, key, context, raw })
+    }
+
+    /// Runs one asynchronous call on the stream and waits for the stream, also if the call fails:
+    /// nothing of it runs any more on return, unless the wait fails.
+    pub(crate) fn run(
+        &self,
+        call: &'static str,
+        start: impl FnOnce(*mut c_void) -> c_int,
+    ) -> Result<(), AcceleratorError> {
+        self.context.within(self.device, || {
+            let started = start(self.raw);
+            // SAFETY: the stream lives while `self` does.
+            let ended = unsafe { (self.driver.calls.synchronize)(self.raw) };
+            self.driver.check(self.device, call, started)?;
+            self.driver.check(self.device, "cuStreamSynchronize", ended)
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // The context may have ended, and the stream with it.
+        let _ = self.context.within(self.device, || {
+            // SAFETY: destroyed once, and every use has waited for its end.
+            unsafe { (self.driver.calls.destroy_stream)(self.raw) };
+            Ok(())
+        });
+    }
+}

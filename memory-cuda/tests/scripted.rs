@@ -1,0 +1,198 @@
+//! Device memory over a scripted driver, whose addresses fault when a processor touches them.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code)]
+
+use handfast_fabric_cuda::Control;
+use handfast_memory_cuda::{Driver, DriverError, PlaceError};
+use handfast_transport::{Memory, MemoryError, MemoryKind, STAGING_BYTES};
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The devices are one table for the whole process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+struct Stage {
+    control: Control,
+    driver: Arc<Driver>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+fn stage() -> Stage {
+    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let control = Control::load().unwrap();
+    let driver = Driver::open(Some(control.path().as_os_str())).unwrap();
+    Stage { control, driver, _alone: alone }
+}
+
+impl Stage {
+    fn find(&self, address: u64, len: usize) -> Result<Option<Memory>, PlaceError> {
+        // SAFETY: tests free memory on purpose; the scripted driver refuses copies to it.
+        unsafe { self.driver.device_memory(address, len, Arc::new(())) }
+    }
+
+    fn memory(&self, device: i32, len: usize) -> Memory {
+        self.find(self.control.allocate(device, len), len).unwrap().unwrap()
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// The addresses of the scripted devices are out of reach of processors, or no test would catch an
+/// access.
+#[test]
+fn device_addresses_fault() {
+    let stage = stage();
+    let address = stage.control.allocate(0, 4096);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let start = std::ptr::without_provenance::<libc::c_void>(address as usize);
+    // SAFETY: the kernel reports bytes that it cannot read, and touches nothing else.
+    let written = unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&writer), start, 1) };
+    assert_eq!(written, -1);
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
+    drop(writer);
+    assert_eq!(std::io::Read::read(&mut reader, &mut [0]).unwrap(), 0);
+    assert!(stage.control.free(address));
+}
+
+/// Device memory has no pointer, and its bytes, sums and copies go through the driver.
+#[test]
+fn bytes_are_copied_by_the_driver() {
+    let stage = stage();
+    let len = STAGING_BYTES + 4097;
+    let (device, other) = (stage.memory(1, len), stage.memory(0, len));
+    let MemoryKind::Device(kind) = device.kind() else { panic!("{:?}", device.kind()) };
+    assert_eq!((kind.to_string().as_str(), kind.ordinal), ("cuda:1", 1));
+    assert!(device.whole().host_ptr().is_none());
+    assert!(device.is_foreign() && !device.is_shared() && !device.is_file());
+    let bytes = pattern(len);
+    device.copy_in(0, &bytes).unwrap();
+    let host = Memory::zeroed(len).unwrap();
+    host.copy_in(0, &bytes).unwrap();
+    assert_eq!(device.crc32c(0, len).unwrap(), host.crc32c(0, len).unwrap());
+    device.whole().copy_to(&other.whole()).unwrap();
+    let mut back = vec![0; 100];
+    other.copy_out(len - 100, &mut back).unwrap();
+    assert_eq!(back, bytes[len - 100..]);
+    let target = Memory::zeroed(len).unwrap();
+    other.whole().copy_to(&target.whole()).unwrap();
+    assert_eq!(target.crc32c(0, len).unwrap(), host.crc32c(0, len).unwrap());
+    let error = device.copy_in(len - 1, &[0; 2]).unwrap_err();
+    assert!(matches!(error, MemoryError::OutOfRange { .. }), "{error}");
+}
+
+/// Streams and contexts end with the last block that uses them.
+#[test]
+fn last_block_ends_the_stream() {
+    let stage = stage();
+    let before = stage.control.live();
+    let (one, two) = (stage.memory(0, 10), stage.memory(0, 10));
+    assert_eq!(stage.control.live().streams, before.streams + 1, "blocks share a stream");
+    let span = one.span(1, 2).unwrap();
+    drop((one, two));
+    assert_eq!(stage.control.live().streams, before.streams + 1, "a span holds its block");
+    drop(span);
+    let after = stage.control.live();
+    assert_eq!((after.streams, after.contexts), (before.streams, before.contexts));
+}
+
+/// Memory of other kinds is refused with its reason, and host memory is none of the driver's.
+#[test]
+fn other_memory_is_refused() {
+    let stage = stage();
+    let host = Memory::zeroed(10).unwrap();
+    assert!(stage.find(host.address(), 10).unwrap().is_none());
+    let managed = stage.control.allocate_managed(100);
+    let error = stage.find(managed, 100).unwrap_err();
+    assert!(matches!(error, PlaceError::Managed { address } if address == managed), "{error}");
+    let short = stage.control.allocate(0, 100);
+    let error = stage.find(short + 50, 51).unwrap_err();
+    assert!(error.to_string().contains("run past the end of their allocation"), "{error}");
+    let error = stage.find(short, 0).unwrap_err();
+    assert!(matches!(error, PlaceError::Invalid { .. }), "{error}");
+    stage.control.answer("cuPointerGetAttributes", 700);
+    let error = stage.find(short, 1).unwrap_err();
+    assert!(error.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+    stage.control.answer("cuPointerGetAttributes", 3);
+    assert!(stage.find(short, 1).unwrap().is_none(), "a driver that was not started has nothing");
+    stage.control.answer("cuStreamCreate", 2);
+    let error = stage.find(short, 1).unwrap_err();
+    assert!(error.to_string().contains("cuStreamCreate failed for cuda:0"), "{error}");
+    assert!(stage.find(short, 1).unwrap().is_some());
+}
+
+/// A copy that fails reports the call and the device, and the next one works.
+#[test]
+fn failed_copies_are_reported() {
+    let stage = stage();
+    let device = stage.memory(0, 100);
+    for (call, named) in [
+        ("cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync"),
+        ("cuStreamSynchronize", "cuStreamSynchronize"),
+        ("cuCtxPushCurrent", "cuCtxPushCurrent"),
+    ] {
+        stage.control.answer(call, 700);
+        let error = device.copy_in(0, &[1; 100]).unwrap_err().to_string();
+        assert!(error.contains(named) && error.contains("cuda:0"), "{error}");
+    }
+    device.copy_in(0, &[2; 100]).unwrap();
+    let mut back = [0; 100];
+    device.copy_out(0, &mut back).unwrap();
+    assert_eq!(back, [2; 100]);
+}
+
+/// Freed memory is not copied to, also when its addresses belong to another allocation.
+#[test]
+fn freed_memory_is_refused() {
+    let stage = stage();
+    let device = stage.memory(0, 4096);
+    assert!(stage.control.free(device.address()));
+    // Most often at the same address.
+    let next = stage.memory(0, 4096);
+    let error = device.copy_in(0, &[1; 8]).unwrap_err().to_string();
+    assert!(error.contains("was freed while it was registered"), "{error}");
+    let mut bytes = [9; 8];
+    next.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8]);
+}
+
+/// A copy returns when its bytes are there and not before.
+#[test]
+fn copy_waits_for_the_device() {
+    let stage = stage();
+    let device = stage.memory(0, 8);
+    stage.control.hold(true);
+    let (copied, limit) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(10));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            device.copy_in(0, &[5; 8]).unwrap();
+            copied.store(true, Ordering::Release);
+        });
+        while stage.control.live().waiting == 0 {
+            assert!(Instant::now() < limit, "the copy does not begin");
+            std::thread::yield_now();
+        }
+        assert!(!copied.load(Ordering::Acquire), "the copy is held");
+        stage.control.hold(false);
+    });
+    let mut bytes = [0; 8];
+    device.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [5; 8]);
+}
+
+/// A library of the process is found by its name, and one that is absent is named.
+#[test]
+fn loaded_driver_is_found() {
+    let stage = stage();
+    let found = Driver::loaded().unwrap().expect("this process has the library");
+    let address = stage.control.allocate(0, 64);
+    // SAFETY: the memory is not freed.
+    let memory = unsafe { found.device_memory(address, 64, Arc::new(())) }.unwrap().unwrap();
+    assert_eq!(memory.address(), address);
+    let error = Driver::open(Some(OsStr::new("/nowhere/libcuda.so.1"))).err().unwrap();
+    assert!(matches!(error, DriverError::Absent { .. }), "{error}");
+}

@@ -1,0 +1,91 @@
+//! Kinds of memory, and the bytes that the driver of an accelerator copies.
+
+use std::cell::RefCell;
+use std::fmt;
+
+/// Bytes that a staged copy moves at a time. Each thread that copies has one such buffer.
+pub const STAGING_BYTES: usize = 256 << 10;
+
+/// The place of the bytes of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// Memory that processors touch.
+    Host,
+    /// The memory of an accelerator.
+    Device(Accelerator),
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => formatter.write_str("host memory"),
+            Self::Device(device) => write!(formatter, "the memory of {device}"),
+        }
+    }
+}
+
+/// An accelerator of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Accelerator {
+    /// Name of its runtime in locations, such as `cuda`.
+    pub runtime: &'static str,
+    /// The number that the runtime gives it.
+    pub ordinal: u32,
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.runtime, self.ordinal)
+    }
+}
+
+/// A call of an accelerator's driver that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed for {device}: {cause} ({code})")]
+pub struct AcceleratorError {
+    /// The accelerator.
+    pub device: Accelerator,
+    /// The call.
+    pub call: &'static str,
+    /// The driver's number.
+    pub code: i32,
+    /// The driver's name of it.
+    pub cause: String,
+}
+
+/// Copies between host memory and the memory of one accelerator. A call returns once the bytes are
+/// there; it blocks its thread for that time, whose bound is the driver's.
+pub trait DeviceBytes: Send + Sync {
+    /// Returns the kind of the memory, a [`MemoryKind::Device`].
+    fn kind(&self) -> MemoryKind;
+
+    /// Returns the NUMA node of the accelerator's slot, if the kernel reports it.
+    fn numa_node(&self) -> Option<u32>;
+
+    /// Copies `bytes` to `address`, which the caller has checked to be inside of the block.
+    ///
+    /// # Errors
+    /// The driver refused or failed; any part of the bytes may have been copied.
+    fn copy_in(&self, address: u64, bytes: &[u8]) -> Result<(), AcceleratorError>;
+
+    /// Copies from `address`, which the caller has checked to be inside of the block.
+    ///
+    /// # Errors
+    /// The driver refused or failed; any part of the bytes may have been copied.
+    fn copy_out(&self, address: u64, bytes: &mut [u8]) -> Result<(), AcceleratorError>;
+}
+
+thread_local! {
+    static STAGING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `work` with this thread's buffer of [`STAGING_BYTES`], for bytes of an accelerator on their way
+/// through a call of the system. A call within `work` gets a buffer of its own for as long as it runs.
+pub fn staged<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    let mut buffer = STAGING.take();
+    buffer.resize(STAGING_BYTES, 0);
+    let result = work(&mut buffer);
+    STAGING.set(buffer);
+    result
+}
