@@ -110,7 +110,7 @@ impl World {
         step: &mut Step,
     ) {
         let cause = error(Side::Peer, "simulated share");
-        let status = CompletionStatus::Failed(cause.clone());
+        let status = CompletionStatus::Failed(cause.clone().into());
         self.end_slice(site, lane, Completion { slice: id, status }, step);
         self.tell(site, Input::LaneFailed { lifecycle: lane, error: cause }, step);
     }
@@ -138,9 +138,9 @@ impl World {
         let status = match reason {
             Unshared::Closing => CompletionStatus::Released(slice.sent()),
             Unshared::Denied(Denial::UnknownKey) | Unshared::Revoked | Unshared::NotAllowed => {
-                CompletionStatus::Refused(error(Side::Protection, "simulated share"))
+                CompletionStatus::Refused(error(Side::Protection, "simulated share").into())
             }
-            _ => CompletionStatus::Refused(error(Side::Configuration, "simulated share")),
+            _ => CompletionStatus::Refused(error(Side::Configuration, "simulated share").into()),
         };
         self.with_machine(lane, step, |_| {});
         self.end_slice(lane.0, lane.1, Completion { slice: slice.id, status }, step);

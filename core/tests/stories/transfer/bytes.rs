@@ -181,7 +181,9 @@ impl Run {
                 }
             }
             Move::Done(index) => return self.answer(index, CompletionStatus::Done),
-            Move::Failed(index) => return self.answer(index, CompletionStatus::Failed(error(1).into())),
+            Move::Failed(index) => {
+                return self.answer(index, CompletionStatus::Failed(error(1).into()));
+            }
             Move::Released(index, sent) => self.release(index, *sent),
             Move::Land(index) if !self.astray.is_empty() => {
                 let carried = self.astray.remove(index.index(self.astray.len()));

@@ -196,17 +196,15 @@ impl Model {
         match status {
             CompletionStatus::Done => self.mark(attempt, Byte::Done),
             CompletionStatus::Refused(error) => {
-                let error = Arc::new(error.clone());
-                self.note(attempt.batch, &error);
+                self.note(attempt.batch, error);
                 self.part(attempt).touched = true;
-                self.decide(attempt.batch, BatchOutcome::Failed(Cause::Refused(error)));
+                self.decide(attempt.batch, BatchOutcome::Failed(Cause::Refused(error.clone())));
             }
             CompletionStatus::Failed(error) => {
-                let error = Arc::new(error.clone());
-                self.note(attempt.batch, &error);
+                self.note(attempt.batch, error);
                 self.lane(attempt.lane).usable = false;
                 self.expose(attempt);
-                self.try_again(attempt, Some(error));
+                self.try_again(attempt, Some(error.clone()));
             }
             CompletionStatus::Flushed => {
                 self.lane(attempt.lane).usable = false;
