@@ -1,6 +1,7 @@
 //! Device memory over a scripted driver, whose addresses fault when a processor touches them.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
+#![allow(clippy::disallowed_types, reason = "a wait has an end")]
 
 use handfast_fabric_cuda::Control;
 use handfast_memory_cuda::{Driver, DriverError, PlaceError};

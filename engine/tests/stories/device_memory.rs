@@ -8,8 +8,8 @@ use handfast::{Access, Engine, Memory, Registration};
 use handfast_fabric_cuda::Control;
 use std::future::IntoFuture;
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::Instant;
 use tokio::time::timeout;
 
 const BYTES: usize = 5 * STAGING_BYTES + 4_099;
