@@ -130,6 +130,7 @@ async fn start<N: Net>(
         incarnation,
         directory: builder.shared_memory_dir.clone(),
         is_required: builder.transport == TransportChoice::Shm,
+        fallbacks: fallbacks.clone(),
         regions: regions.table.clone(),
         lanes: lanes.clone(),
     };
@@ -424,10 +425,10 @@ async fn open<N: Net>(
     if matches!(choice, TransportChoice::Tcp | TransportChoice::Shm) {
         return Ok(Arc::new(tcp.clone()));
     }
-    let fallbacks = rdma.fallbacks.clone();
+    let (fallbacks, has_devices_named) = (rdma.fallbacks.clone(), !rdma.options.devices.is_empty());
     match rdma::open(rdma).await {
         Err(reason) if choice == TransportChoice::Auto => {
-            fallbacks.tell(reason);
+            fallbacks.tell_of_machine(reason, has_devices_named);
             Ok(Arc::new(tcp.clone()))
         }
         opened => opened,
@@ -442,12 +443,14 @@ fn shared(
     transport: Arc<dyn Transport>,
 ) -> Result<Arc<dyn Transport>, Error> {
     match choice {
-        TransportChoice::Tcp | TransportChoice::Rdma | TransportChoice::Auto => Ok(transport),
+        TransportChoice::Tcp | TransportChoice::Rdma => Ok(transport),
+        // A simulated network is not of this host.
+        TransportChoice::Auto if !is_of_host => Ok(transport),
         TransportChoice::Shm if !is_of_host => {
             let text = "memory is shared over the network of the host alone";
             Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())))
         }
-        TransportChoice::Shm => same_host::share(parts, transport),
+        TransportChoice::Auto | TransportChoice::Shm => same_host::share(parts, transport),
     }
 }
 
