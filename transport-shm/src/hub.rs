@@ -4,8 +4,8 @@
 use crate::channel::Channel;
 use crate::hello::{self, Admission};
 use crate::lane::Lane;
-use crate::reason::NoChannel;
 use crate::place;
+use crate::reason::NoChannel;
 use crate::sys::{self, Name, Poller, Waker};
 use crate::transport::Shared;
 use parking_lot::Mutex;

@@ -14,11 +14,11 @@ mod sys;
 mod transport;
 mod wire;
 
+pub use channel::{DESCRIPTORS_UNSENT_MAX, PACKETS_UNSENT_MAX};
 pub use copiers::COPIERS_MAX;
 pub use counters::ShmCounters;
-pub use channel::{DESCRIPTORS_UNSENT_MAX, PACKETS_UNSENT_MAX};
 pub use hub::{ACCEPTS_PER_WAKE, HELLO_MAX, HELLOS_PENDING_MAX};
+pub use lane::{INLINE_BYTES_MAX, PIECE_BYTES_MAX, SLICES_MAX};
 pub use place::FILES_PER_SWEEP;
 pub use reason::NoChannel;
-pub use lane::{INLINE_BYTES_MAX, PIECE_BYTES_MAX, SLICES_MAX};
 pub use transport::{ANSWER_MAX, LET_GO_MAX, Reporter, ShmConfig, ShmTransport};

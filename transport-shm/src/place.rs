@@ -42,9 +42,8 @@ pub(crate) fn sweep(directory: &Path, host: u64) {
     for file in files.flatten().take(FILES_PER_SWEEP) {
         let name = file.file_name();
         let is_socket = file.file_type().is_ok_and(|kind: FileType| kind.is_socket());
-        let is_named = name.to_str().is_some_and(|name| {
-            name.starts_with(&prefix) && !name.ends_with(UNREADY)
-        });
+        let is_named =
+            name.to_str().is_some_and(|name| name.starts_with(&prefix) && !name.ends_with(UNREADY));
         if !is_socket || !is_named {
             continue;
         }

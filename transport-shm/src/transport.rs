@@ -5,9 +5,9 @@ use crate::copiers::Copiers;
 use crate::counters::{Counts, ShmCounters};
 use crate::hello::{self, Admission};
 use crate::hub::Hub;
+use crate::lane::{Handle, INLINE_BYTES_MAX, Lane, SLICES_MAX, is_plain};
 use crate::place;
 use crate::reason::NoChannel;
-use crate::lane::{Handle, INLINE_BYTES_MAX, Lane, SLICES_MAX, is_plain};
 use crate::sys::{self, Name};
 use crate::wire::Hello;
 use handfast_core::transport::{Side, TransportError};
@@ -254,9 +254,11 @@ impl ShmTransport {
         let shared = self.shared();
         let mut body = shared.inner.create(lifecycle, peer.clone(), entropy, attempt).await?;
         let (Ok(knock), Ok(answer)) = (sys::random(), sys::random()) else { return Ok(body) };
-        let announcement = Announcement { knock, answer, host: shared.host, place: shared.place.clone() };
+        let announcement =
+            Announcement { knock, answer, host: shared.host, place: shared.place.clone() };
         body.shared_memory = Some(announcement.to_string().into());
-        let lane = Lane::new((lifecycle, peer), shared.hub.token(), announcement, Arc::clone(shared));
+        let lane =
+            Lane::new((lifecycle, peer), shared.hub.token(), announcement, Arc::clone(shared));
         lane.note_announced(&body);
         shared.lanes.write().insert(lifecycle, Arc::new(lane));
         Ok(body)
@@ -277,9 +279,9 @@ impl ShmTransport {
         match dialled {
             Dialled::NotWanted => Ok(()),
             Dialled::Failed(reason) => shared.note_no_channel(&lane, reason),
-            Dialled::Awaited(answered) if shared.is_required => {
-                answer(&lane, answered).await.or_else(|reason| shared.note_no_channel(&lane, reason))
-            }
+            Dialled::Awaited(answered) if shared.is_required => answer(&lane, answered)
+                .await
+                .or_else(|reason| shared.note_no_channel(&lane, reason)),
             Dialled::Awaited(answered) => {
                 // The lane below carries slices until the channel is there.
                 let shared = Arc::clone(shared);
@@ -396,11 +398,7 @@ impl Shared {
     }
 
     /// Connects to the peer's socket and says hello.
-    fn dial(
-        &self,
-        peer: &Announcement,
-        hello: &Hello,
-    ) -> Result<std::os::fd::OwnedFd, NoChannel> {
+    fn dial(&self, peer: &Announcement, hello: &Hello) -> Result<std::os::fd::OwnedFd, NoChannel> {
         let socket = match (&peer.place, &self.config.directory) {
             (Place::Abstract(name), _) => sys::connect(&Name::Abstract(name)),
             (Place::Directory(name), Some(directory)) => {

@@ -4,11 +4,11 @@
 mod processes;
 mod support;
 
+use handfast_core::NicPath;
 use handfast_core::transfer::CompletionStatus;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, DataPath, Direction, Endpoints, Memory, TransportKind};
-use handfast_core::NicPath;
 use handfast_core::wire::Body;
+use handfast_transport::{Access, DataPath, Direction, Endpoints, Memory, TransportKind};
 use handfast_transport_shm::{NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
 use std::sync::{Arc, Mutex};
 use support::{Node, Setup, eventually, nodes, wait_until};

@@ -243,7 +243,9 @@ fn killed_owner_ends_copies_in_order() {
             while node.posted_below() == 0 {
                 if completed == 3 {
                     // SAFETY: signals the child, which is not reaped before the end of the test.
-                    scope.spawn(move || assert_eq!(unsafe { libc::kill(process, libc::SIGKILL) }, 0));
+                    scope.spawn(move || {
+                        assert_eq!(unsafe { libc::kill(process, libc::SIGKILL) }, 0)
+                    });
                 }
                 here.copy_in(0, &vec![REUSED; BYTES]).unwrap();
                 let ended = node.transfer(Direction::Read, here.whole(), KEY, address);
