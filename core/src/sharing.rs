@@ -480,6 +480,11 @@ impl Sharing {
         self.grants.len()
     }
 
+    /// Whether the peer may still touch the region with a key.
+    pub fn holds(&self, key: u64) -> bool {
+        self.grants.values().any(|grant| grant.key == key)
+    }
+
     /// Number of copies under way on this side.
     pub fn copying(&self) -> u32 {
         self.copies

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Maximum connections whose hello is awaited.
@@ -65,12 +65,12 @@ impl Hub {
         shared: &Arc<Shared>,
         name: &Name<'_>,
         admission: Admission,
-    ) -> io::Result<()> {
+    ) -> io::Result<JoinHandle<()>> {
         let listener = place::listen(name)?;
         shared.hub.poller.watch(&listener, LISTENER, false)?;
         let shared = Arc::clone(shared);
         let run = move || Run::new(&shared, listener, admission).run();
-        thread::Builder::new().name("handfast-shm".into()).spawn(run).map(drop)
+        thread::Builder::new().name("handfast-shm".into()).spawn(run)
     }
 
     /// Ends the thread, once all lanes are let go.

@@ -352,6 +352,13 @@ impl Lane {
         self.change(|channel| channel.machine.revoke(key));
     }
 
+    /// Whether a peer that answers may still touch the region with a key.
+    pub(crate) fn awaits_revoked(&self, key: u64) -> bool {
+        let state = self.state.lock();
+        matches!(&state.link, Link::Up(channel)
+            if !channel.machine.is_closing() && channel.machine.holds(key))
+    }
+
     /// Begins the end of the lane: waiting slices come back, and no further ones are taken.
     pub(crate) fn close(self: &Arc<Self>) {
         if !self.shared.is_of_this_process() {

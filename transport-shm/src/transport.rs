@@ -23,12 +23,18 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Time that a dialling side waits for the answer to its hello, after its lane is connected.
 pub const ANSWER_MAX: Duration = Duration::from_millis(250);
+/// Time that the end of a registration waits for peers that may still touch its memory. Those that are
+/// stopped, or have more to copy, keep it.
+pub const REVOKED_MAX: Duration = Duration::from_millis(20);
+/// Pause between two looks for their answers.
+const REVOKED_LOOK: Duration = Duration::from_micros(10);
 /// Time that a retiring side waits for the peer to let memory go, before the step fails.
 pub const LET_GO_MAX: Duration = Duration::from_secs(2);
 
@@ -81,6 +87,7 @@ struct Outer {
     /// Kept for the table of regions.
     _watch: Arc<dyn RegionWatch>,
     file: Option<PathBuf>,
+    hub: Option<JoinHandle<()>>,
 }
 
 impl Drop for Outer {
@@ -92,6 +99,13 @@ impl Drop for Outer {
         self.shared.hub.all().iter().for_each(Lane::close);
         self.shared.hub.end();
         self.shared.copiers.end();
+        // Without a channel to close the thread ends at once, and holds the lanes below no longer.
+        if self.shared.hub.all().is_empty()
+            && let Some(hub) = self.hub.take()
+            && hub.thread().id() != thread::current().id()
+        {
+            let _ = hub.join();
+        }
         if let Some(file) = &self.file {
             // Another cleaner may have been faster.
             let _ = std::fs::remove_file(file);
@@ -104,8 +118,13 @@ struct Revoker(Weak<Shared>);
 
 impl RegionWatch for Revoker {
     fn on_unregistered(&self, key: u64) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.hub.all().iter().for_each(|lane| lane.revoke(key));
+        let Some(shared) = self.0.upgrade() else { return };
+        let lanes = shared.hub.all();
+        lanes.iter().for_each(|lane| lane.revoke(key));
+        // A peer that runs answers within microseconds: what it begins from now on is refused.
+        let until = Instant::now() + REVOKED_MAX;
+        while lanes.iter().any(|lane| lane.awaits_revoked(key)) && Instant::now() < until {
+            thread::sleep(REVOKED_LOOK);
         }
     }
 }
@@ -212,13 +231,16 @@ impl ShmTransport {
         });
         let at = file.as_deref().map_or(Name::Abstract(&name), Name::File);
         shared.copiers.start()?;
-        if let Err(error) = Hub::start(&shared, &at, admission) {
-            shared.copiers.end();
-            return Err(error);
-        }
+        let hub = match Hub::start(&shared, &at, admission) {
+            Ok(hub) => Some(hub),
+            Err(error) => {
+                shared.copiers.end();
+                return Err(error);
+            }
+        };
         let watch: Arc<dyn RegionWatch> = Arc::new(Revoker(Arc::downgrade(&shared)));
         let is_watched = regions.watch(Arc::downgrade(&watch));
-        let started = Self { outer: Arc::new(Outer { shared, _watch: watch, file }) };
+        let started = Self { outer: Arc::new(Outer { shared, _watch: watch, file, hub }) };
         match is_watched {
             true => Ok(started),
             false => Err(io::Error::other("the table of regions has no room for a watch")),

@@ -185,7 +185,7 @@ impl Fallbacks {
             kept.push_back(fallback.clone());
         }
         match fallback.is_expected {
-            true => tracing::debug!(%fallback, "no RDMA"),
+            true => tracing::trace!(%fallback, "no RDMA"),
             false => tracing::warn!(%fallback, "fallback"),
         }
         // There may be no receivers.

@@ -1,6 +1,6 @@
 //! Metrics and state of an engine.
 
-use crate::helpers::{Owner, PATIENCE, pattern, tcp_user, until, user, write_and_check};
+use crate::helpers::{Owner, PATIENCE, pattern, tcp_user, until, write_and_check};
 use handfast::metrics::{EngineState, METERED_PEERS_MAX, STATE_SCHEMA};
 use handfast::{Engine, TransportChoice};
 use serde_json::Value;
@@ -174,7 +174,8 @@ async fn the_state_has_the_form_that_is_written_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prometheus_gets_the_families_that_are_written_down() {
     let owner = telling_owner().await;
-    let user = Engine::builder().name("u\"ser").metrics("127.0.0.1:0").start().await.unwrap();
+    let user = Engine::builder().name("u\"ser").metrics("127.0.0.1:0");
+    let user = user.transport(TransportChoice::Tcp).start().await.unwrap();
     some_transfers(&user, &owner).await;
     let (head, body) = ask(&user, "GET /metrics HTTP/1.1").await;
     assert!(head.contains("application/openmetrics-text"), "{head}");
