@@ -131,7 +131,8 @@ async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
 async fn retried_write_lands_no_byte_of_its_first_attempt() {
     let server = Server::start(&[]);
     let timing = EngineTiming::default().with(|it| it.lane_timeout = Duration::from_millis(300));
-    let engine = Engine::builder().timing(timing).start().await.unwrap();
+    let builder = Engine::builder().transport(TransportChoice::Tcp);
+    let engine = builder.timing(timing).start().await.unwrap();
     let segment = engine.open(&server.at("memory")).await.unwrap();
     segment.write(&filled(1), 0).await.unwrap();
     server.process.stop();
