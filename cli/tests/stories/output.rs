@@ -1,8 +1,6 @@
 //! Printed output: its content, stream and width.
 
-use crate::helpers::{
-    Client, Ended, Folder, MIB, PROGRAM, Server, contains, run, skipped, succeed,
-};
+use crate::helpers::{Client, Ended, Folder, MIB, PROGRAM, Server, run, skipped, succeed};
 use serde_json::Value;
 use std::process::Command;
 

@@ -184,7 +184,7 @@ impl Engine {
     pub fn allocate(&self, len: usize) -> Result<Memory, Error> {
         match self.shared.transport.same_host_use() {
             SameHostUse::Never => Ok(Memory::zeroed(len)?),
-            // Where the system refuses it, calls of the kernel or TCP reach private memory.
+            // A system that refuses it leaves private memory, which calls of the kernel or TCP reach.
             SameHostUse::WherePossible => Memory::shared(len).or_else(|_| Ok(Memory::zeroed(len)?)),
             SameHostUse::Alone => Ok(Memory::shared(len)?),
         }
