@@ -3,7 +3,7 @@
 use handfast::error::DescriptorError;
 use handfast::metadata::TlsFailure;
 use handfast::rdma::RdmaUnavailable;
-use handfast::{Cause, Error, Fallback, Stage};
+use handfast::{Cause, Error, Fallback, Stage, TransportKind};
 use handfast_trace::{RedactError, ReplayError, TraceCause, TraceError};
 
 /// An error with its cure.
@@ -17,8 +17,21 @@ pub(crate) fn text(error: &Error) -> String {
 /// A fallback with its cure.
 pub(crate) fn fallback_text(fallback: &Fallback) -> String {
     let reason = fallback.reason().without_hint();
-    let cure = cure(fallback.reason()).unwrap_or(OF_FALLBACK);
-    format!("lanes run over TCP, not RDMA: {reason}; {cure}")
+    let cure = of_fallback(fallback);
+    match fallback.missed() {
+        TransportKind::Shm => {
+            format!("no memory is shared with a process of this host: {reason}; {cure}")
+        }
+        _ => format!("lanes run over TCP, not RDMA: {reason}; {cure}"),
+    }
+}
+
+/// The remedy of a fallback.
+pub(crate) fn of_fallback(fallback: &Fallback) -> &'static str {
+    match fallback.missed() {
+        TransportKind::Shm => fallback.cure(),
+        _ => cure(fallback.reason()).unwrap_or(OF_FALLBACK),
+    }
 }
 
 /// The remedy of a fallback whose reason has none.

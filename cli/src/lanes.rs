@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Clone)]
 pub(crate) struct LaneOptions {
     /// Transport of the lanes
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Tcp)]
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Auto)]
     pub(crate) transport: TransportName,
     /// Directory by which processes of this host without a common network namespace, such as
-    /// containers, find each other for `--transport shm`: each names its own mount of it
+    /// containers, find each other to share memory: each names its own mount of it
     #[arg(long, value_name = "DIR")]
     pub(crate) shared_memory_dir: Option<PathBuf>,
     /// RDMA devices to use, by name, separated by commas; bytes are striped over all of them, and a
@@ -130,7 +130,8 @@ pub(crate) enum TransportName {
     Rdma,
     /// Shared memory only, with processes of this host; an error with the reason elsewhere
     Shm,
-    /// RDMA if it works on both sides, else TCP, with a warning that gives the reason
+    /// RDMA if it works on both sides, else shared memory with processes of this host, else TCP, with a
+    /// warning that gives the reason
     Auto,
 }
 
@@ -139,7 +140,8 @@ impl LaneOptions {
     pub(crate) fn allocate(&self, len: usize) -> Result<Memory, MemoryError> {
         match self.transport {
             TransportName::Shm => Memory::shared(len),
-            TransportName::Tcp | TransportName::Rdma | TransportName::Auto => Memory::zeroed(len),
+            TransportName::Auto => Memory::shared(len).or_else(|_| Memory::zeroed(len)),
+            TransportName::Tcp | TransportName::Rdma => Memory::zeroed(len),
         }
     }
 
@@ -253,7 +255,8 @@ impl Warnings {
         let fallbacks = engine.fallbacks();
         let unusable = engine.unusable_devices();
         let unusable = unusable.iter().map(device_text);
-        let texts: BTreeSet<_> = fallbacks.iter().map(words).chain(unusable).collect();
+        let unexpected = fallbacks.iter().filter(|fallback| !fallback.is_expected());
+        let texts: BTreeSet<_> = unexpected.map(words).chain(unusable).collect();
         for text in texts.difference(&self.0) {
             output::note(format_args!("warning: {text}"));
         }
@@ -301,7 +304,10 @@ impl FallbackReport {
 
     /// Returns all fallbacks so far.
     pub(crate) fn all(engine: &Engine) -> Vec<Self> {
-        let of = |fallback: &Fallback| Self::of(fallback.reason(), cure::OF_FALLBACK);
+        let of = |fallback: &Fallback| Self {
+            cure: cure::of_fallback(fallback),
+            ..Self::of(fallback.reason(), cure::OF_FALLBACK)
+        };
         engine.fallbacks().iter().map(of).collect()
     }
 }

@@ -21,6 +21,9 @@ pub const GRANTS_MAX: usize = 4_096;
 /// Maximum regions of the peer that an end has asked for, mapped or been denied.
 pub const MAPS_MAX: usize = 4_096;
 
+/// Maximum bytes of the peer's regions that an end maps at once: an eighth of the addresses of a process.
+pub const MAPPED_BYTES_MAX: u64 = 16 << 40;
+
 /// Names a grant of the owner's end. Never used twice on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
@@ -477,6 +480,11 @@ impl Sharing {
         self.grants.len()
     }
 
+    /// Whether the peer may still touch the region with a key.
+    pub fn holds(&self, key: u64) -> bool {
+        self.grants.values().any(|grant| grant.key == key)
+    }
+
     /// Number of copies under way on this side.
     pub fn copying(&self) -> u32 {
         self.copies
@@ -517,8 +525,21 @@ impl Sharing {
             // The owner learns from the answer that nothing maps it.
             return self.send(Frame::Revoked { grant });
         }
+        if self.mapped_bytes().saturating_add(offered.bytes) > MAPPED_BYTES_MAX {
+            self.imports.insert(key, Import::Unmappable { grant });
+            return self.outputs.push_back(SharingOutput::Answered { key });
+        }
         self.imports.insert(key, Import::Mapping { grant, offered, is_revoked: false });
         self.outputs.push_back(SharingOutput::Map { key, grant, offered });
+    }
+
+    /// Bytes of the peer's regions that are mapped or about to be.
+    fn mapped_bytes(&self) -> u64 {
+        let bytes = |import: &Import| match import {
+            Import::Mapping { offered, .. } | Import::Mapped { offered, .. } => offered.bytes,
+            Import::Asked | Import::Denied(_) | Import::Unmappable { .. } => 0,
+        };
+        self.imports.values().map(bytes).sum()
     }
 
     fn is_granted(&self, key: u64) -> bool {

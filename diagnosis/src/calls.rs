@@ -14,6 +14,18 @@ const ENOTSUPP: i32 = 524;
 /// `IBV_WC_RETRY_EXC_ERR`.
 const WC_RETRY: i32 = 12;
 
+/// Returns the problem behind a lane that shares no memory.
+fn of_sharing(detail: &str) -> Option<Id> {
+    let reasons = [
+        ("not in this network namespace", ids::SHM_APART),
+        ("has none configured", ids::SHM_APART),
+        ("belongs to another user", ids::SHM_USER),
+        ("socket may not be used", ids::SHM_USER),
+        ("cannot be watched", ids::SHM_KERNEL),
+    ];
+    reasons.into_iter().find(|(words, _)| detail.contains(words)).map(|(_, id)| id)
+}
+
 /// Returns the problem behind a failed call: `call` as in errors, such as `ibv_modify_qp(RTR)` or
 /// `connect`, `code` its error number or the status of a completion, `detail` its text.
 pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
@@ -63,6 +75,7 @@ pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
             u32::try_from(code).ok().filter(|status| *status > 0).map(of_completion)
         }
         "resolve" => Some(ids::NET_UNRESOLVED),
+        "share" => of_sharing(detail),
         "connect" | "accept" | "hello" => match code {
             ECONNREFUSED => Some(ids::NET_REFUSED),
             ETIMEDOUT => Some(ids::NET_FILTERED),

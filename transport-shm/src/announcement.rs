@@ -14,14 +14,16 @@ pub(crate) enum Place {
     Directory(String),
 }
 
-/// The text of the key `shared_memory`: `KNOCK ANSWER PLACE NAME`, the first two sixteen hexadecimal
-/// digits, the place `@` or `/`.
+/// The text of the key `shared_memory`: `KNOCK ANSWER HOST PLACE NAME`, the first three sixteen
+/// hexadecimal digits, the place `@` or `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement {
     /// The number that a dialling peer shows.
     pub(crate) knock: u64,
     /// The number that this side shows to it.
     pub(crate) answer: u64,
+    /// The running kernel's number: two that differ need no attempt. It proves nothing.
+    pub(crate) host: u64,
     pub(crate) place: Place,
 }
 
@@ -31,7 +33,8 @@ impl fmt::Display for Announcement {
             Place::Abstract(name) => ('@', name),
             Place::Directory(name) => ('/', name),
         };
-        write!(f, "{:016x}{:016x}{sign}{name}", self.knock, self.answer)
+        let Self { knock, answer, host, .. } = self;
+        write!(f, "{knock:016x}{answer:016x}{host:016x}{sign}{name}")
     }
 }
 
@@ -39,17 +42,17 @@ impl Announcement {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let number = |text: Option<&str>| u64::from_str_radix(text?, 16).ok();
         let (knock, answer) = (number(text.get(..16))?, number(text.get(16..32))?);
-        let name = text.get(33..)?;
+        let (host, name) = (number(text.get(32..48))?, text.get(49..)?);
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(plain) {
             return None;
         }
-        let place = match text.get(32..33)? {
+        let place = match text.get(48..49)? {
             "@" => Place::Abstract(name.into()),
             "/" => Place::Directory(name.into()),
             _ => return None,
         };
-        Some(Self { knock, answer, place })
+        Some(Self { knock, answer, host, place })
     }
 }
 
@@ -61,10 +64,10 @@ mod tests {
     #[test]
     fn announcements_name_no_other_place() {
         for place in [Place::Abstract("handfast-1".into()), Place::Directory("handfast-1".into())] {
-            let one = Announcement { knock: 7, answer: u64::MAX, place };
+            let one = Announcement { knock: 7, answer: u64::MAX, host: 3, place };
             assert_eq!(Announcement::parse(&one.to_string()), Some(one));
         }
-        let numbers = "0".repeat(32);
+        let numbers = "0".repeat(48);
         let long = "a".repeat(NAME_BYTES_MAX + 1);
         for name in ["", "@", "/", "/..", "/a/b", "@a b", "#a", &format!("@{long}"), "@\u{e9}"] {
             assert_eq!(Announcement::parse(&format!("{numbers}{name}")), None, "{name}");

@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 /// Maximum packets that wait for room in the socket, and the last two. A peer that asks and does not
 /// read ends its channel.
-pub(crate) const PACKETS_UNSENT_MAX: usize = 16_384;
+pub const PACKETS_UNSENT_MAX: usize = 16_384;
+/// Maximum descriptors that wait for room in the socket: further regions are denied.
+pub const DESCRIPTORS_UNSENT_MAX: usize = 256;
 /// Maximum packets handled at a time.
 const PACKETS_PER_WAKE: usize = 64;
 
@@ -31,6 +33,8 @@ pub(crate) struct Channel {
     leaving: BTreeMap<GrantId, (Way, Option<OwnedFd>)>,
     arrived: Option<(Way, Option<OwnedFd>)>,
     unsent: VecDeque<Packet>,
+    /// Those of them that have a descriptor.
+    descriptors_unsent: usize,
     /// A send failed for a reason that passes, without news when it has.
     retries: bool,
     /// The connection has ended: nothing more is received.
@@ -48,6 +52,7 @@ impl Channel {
             leaving: BTreeMap::new(),
             arrived: None,
             unsent: VecDeque::new(),
+            descriptors_unsent: 0,
             retries: false,
             has_hung_up: false,
         }
@@ -80,7 +85,7 @@ impl Channel {
             };
             if received.length == 0 {
                 self.has_hung_up = true;
-                self.unsent.clear();
+                self.forget_unsent();
                 self.machine.on_hung_up();
                 self.drain(regions, after);
                 return false;
@@ -103,11 +108,14 @@ impl Channel {
         self.retries = false;
         while let Some((packet, passed)) = self.unsent.front() {
             match sys::send(&self.socket, packet, passed.as_ref()) {
-                Ok(()) => drop(self.unsent.pop_front()),
+                Ok(()) => {
+                    self.descriptors_unsent -= usize::from(passed.is_some());
+                    self.unsent.pop_front();
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if sys::is_transient(&error) => return self.retries = true,
                 // The receiving side finds the end of the connection.
-                Err(_) => return self.unsent.clear(),
+                Err(_) => return self.forget_unsent(),
             }
         }
     }
@@ -154,7 +162,13 @@ impl Channel {
             // `Closed` says all that is missing.
             return;
         }
+        self.descriptors_unsent += usize::from(passed.is_some());
         self.unsent.push_back((packet, passed));
+    }
+
+    fn forget_unsent(&mut self) {
+        self.unsent.clear();
+        self.descriptors_unsent = 0;
     }
 
     /// Grants the region with a key, or says why not. The caller holds the lane's lock, so that the
@@ -166,6 +180,9 @@ impl Channel {
         if region.span().kind() != MemoryKind::Host {
             // The peer's kernel cannot reach it either.
             return self.machine.deny(key, Denial::NotSharable);
+        }
+        if self.descriptors_unsent >= DESCRIPTORS_UNSENT_MAX {
+            return self.machine.deny(key, Denial::Full);
         }
         let (way, passed) = match descriptor(&region) {
             Some(passed) => (Way::Descriptor, Some(passed)),
@@ -238,7 +255,7 @@ mod tests {
         let (ours, theirs) = sys::pair().unwrap();
         let (regions, memory) = (RegionTable::new(), Memory::shared(4096).unwrap());
         regions.register(memory.whole(), Access::READ_WRITE, KEY).unwrap();
-        let mut channel = Channel::new(ours, Process { number: 0, descriptor: None });
+        let mut channel = Channel::new(ours, Process::new(0, None));
         say(&theirs, &Frame::Ask { key: KEY });
         assert!(channel.receive(&regions, &mut After::default()));
         assert_eq!(channel.machine.granted(), 1);
@@ -305,6 +322,35 @@ mod tests {
         let begun = channel.machine.begin(&wanted);
         assert_eq!(begun, handfast_core::sharing::Begun::Unshared(no));
         assert!(!channel.machine.is_closing());
+    }
+
+    /// A peer that asks and does not read keeps no more descriptors than the limit, and has them and
+    /// the denials when it reads.
+    #[test]
+    fn unread_descriptors_have_their_limit() {
+        let (mut channel, theirs, regions, memory) = granted();
+        let mut after = After::default();
+        let asked = DESCRIPTORS_UNSENT_MAX as u64 + 2_000;
+        for key in (KEY + 1..).take(usize::try_from(asked).unwrap()) {
+            regions.register(memory.whole(), Access::READ_WRITE, key).unwrap();
+            channel.machine.handle_frame(Frame::Ask { key });
+            channel.drain(&regions, &mut after);
+        }
+        assert_eq!(channel.descriptors_unsent, DESCRIPTORS_UNSENT_MAX);
+        let held = channel.unsent.iter().filter(|(_, passed)| passed.is_some()).count();
+        assert_eq!(held, DESCRIPTORS_UNSENT_MAX);
+        let mut denied = 0;
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        while !channel.unsent.is_empty() {
+            while let Ok(received) = sys::receive(&theirs, &mut bytes) {
+                let (frame, _) = wire::decode(&bytes[..received.length]).unwrap();
+                let is_denial = matches!(frame, Frame::Deny { denial: Denial::Full, .. });
+                denied += usize::from(is_denial);
+            }
+            channel.send_waiting();
+        }
+        assert_eq!(channel.descriptors_unsent, 0);
+        assert!(denied > 0 && !channel.machine.is_closing());
     }
 
     /// A peer that asks and does not read ends its channel at the limit, and is owed the last words.

@@ -3,6 +3,7 @@
 
 use crate::announcement::Announcement;
 use crate::map::Process;
+use crate::reason::NoChannel;
 use crate::sys::{self, Credentials, Received};
 use crate::wire::{ANSWER, ANSWER_BYTES, HELLO_BYTES, Hello};
 use handfast_transport::{Memory, MemoryError};
@@ -61,26 +62,24 @@ pub(crate) fn read(socket: &OwnedFd) -> Option<Result<(Hello, u64), &'static str
 }
 
 /// Reads the answer to a hello, and checks its number.
-pub(crate) fn read_answer(socket: &OwnedFd, expected: u64) -> Result<Process, &'static str> {
+pub(crate) fn read_answer(socket: &OwnedFd, expected: u64) -> Result<Process, NoChannel> {
     let mut bytes = [0; ANSWER_BYTES];
     let received = sys::receive(socket, &mut bytes).ok().filter(|received| !received.is_cut);
     let Some(Received { length: ANSWER_BYTES, passed: Some(page), .. }) = received else {
-        return Err("the peer refused the channel");
+        return Err(NoChannel::Refused);
     };
     if bytes != ANSWER || number_in(page) != Some(expected) {
-        return Err("the process at the peer's socket is not the peer");
+        return Err(NoChannel::NotThePeer);
     }
     process(socket)
 }
 
 /// The peer's process, whose end this one can see: without that, memory that the peer may access would
 /// never come back.
-pub(crate) fn process(socket: &OwnedFd) -> Result<Process, &'static str> {
-    let unseen = "the end of the peer's process cannot be watched: Linux 6.5, or one namespace of \
-                  processes on Linux 5.3, is needed";
-    let found = sys::credentials(socket).map_err(|_| unseen)?;
-    let descriptor = sys::process_of(socket, found).map_err(|_| unseen)?;
-    Ok(Process { number: found.process, descriptor: Some(descriptor) })
+pub(crate) fn process(socket: &OwnedFd) -> Result<Process, NoChannel> {
+    let found = sys::credentials(socket).map_err(|_| NoChannel::Unwatched)?;
+    let descriptor = sys::process_of(socket, found).map_err(|_| NoChannel::Unwatched)?;
+    Ok(Process::new(found.process, Some(descriptor)))
 }
 
 fn page(number: u64) -> Result<OwnedFd, MemoryError> {

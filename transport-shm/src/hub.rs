@@ -4,6 +4,8 @@
 use crate::channel::Channel;
 use crate::hello::{self, Admission};
 use crate::lane::Lane;
+use crate::place;
+use crate::reason::NoChannel;
 use crate::sys::{self, Name, Poller, Waker};
 use crate::transport::Shared;
 use parking_lot::Mutex;
@@ -12,13 +14,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Maximum connections whose hello is awaited.
 pub const HELLOS_PENDING_MAX: usize = 256;
 /// Time that a connection has for its hello.
 pub const HELLO_MAX: Duration = Duration::from_secs(1);
+/// Maximum connections accepted before the other events are handled.
+pub const ACCEPTS_PER_WAKE: usize = 32;
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a packet that the system had no room for.
@@ -61,12 +65,12 @@ impl Hub {
         shared: &Arc<Shared>,
         name: &Name<'_>,
         admission: Admission,
-    ) -> io::Result<()> {
-        let listener = sys::listen(name)?;
+    ) -> io::Result<JoinHandle<()>> {
+        let listener = place::listen(name)?;
         shared.hub.poller.watch(&listener, LISTENER, false)?;
         let shared = Arc::clone(shared);
         let run = move || Run::new(&shared, listener, admission).run();
-        thread::Builder::new().name("handfast-shm".into()).spawn(run).map(drop)
+        thread::Builder::new().name("handfast-shm".into()).spawn(run)
     }
 
     /// Ends the thread, once all lanes are let go.
@@ -97,11 +101,14 @@ impl Hub {
     }
 
     /// Handles what comes from the peer and the end of its process.
-    pub(crate) fn watch(&self, token: u64, channel: &Channel) {
-        self.watch_packets(token, channel);
-        if let Some(process) = &channel.process.descriptor {
-            self.watch_descriptor(process, token + 1, false);
+    pub(crate) fn watch(&self, token: u64, channel: &Channel) -> Result<(), NoChannel> {
+        if let Some(process) = &channel.process.descriptor
+            && self.poller.watch(process, token + 1, false).is_err()
+        {
+            return Err(NoChannel::Unwatched);
         }
+        self.watch_packets(token, channel);
+        Ok(())
     }
 
     /// Handles what comes from the peer, and room for what waits. Packets that wait for a later attempt
@@ -205,8 +212,9 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Accepts what waits, up to [`ACCEPTS_PER_WAKE`]: the listener stays readable for the rest.
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS_PER_WAKE {
             let socket = match sys::accept(&self.listener) {
                 Ok(socket) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -245,7 +253,7 @@ impl<'a> Run<'a> {
             if number != lane.announcement.knock {
                 return Err("the page of the hello has another number");
             }
-            let process = hello::process(&socket)?;
+            let process = hello::process(&socket).map_err(|_| "its end cannot be watched")?;
             hello::answer(&socket, &lane.announcement).map_err(|_| "the peer has gone")?;
             let channel = Channel::new(socket, process);
             lane.attach(channel, hello.sender).then_some(()).ok_or("the lane has a channel")

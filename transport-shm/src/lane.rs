@@ -5,11 +5,12 @@
 use crate::announcement::Announcement;
 use crate::channel::Channel;
 use crate::map::{CopyError, Map};
+use crate::reason::NoChannel;
 use crate::transport::Shared;
 use handfast_core::sharing::{Begun, Denial, GrantId, Unshared, Wanted};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
-use handfast_core::{Lifecycle, Pair};
+use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
     Completion, Direction, LaneHandle, Posting, Sent, SliceId, Span, TransportKind,
 };
@@ -35,12 +36,12 @@ const LOOKS_MAX: u32 = 400;
 /// State of the connection.
 pub(crate) enum Link {
     /// There is none: not yet, not any more, or never, for a reason.
-    Apart(&'static str),
+    Apart(NoChannel),
     /// The peer's answer is awaited, with the number that proves it.
     Dialled {
         socket: OwnedFd,
         answer: u64,
-        report: oneshot::Sender<()>,
+        report: oneshot::Sender<Result<(), NoChannel>>,
     },
     Up(Box<Channel>),
 }
@@ -61,6 +62,7 @@ pub(crate) struct State {
 
 pub(crate) struct Lane {
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) peer: NicPath,
     /// Token of the socket in the hub; the next one is that of the peer's process.
     pub(crate) token: u64,
     pub(crate) announcement: Announcement,
@@ -72,6 +74,8 @@ pub(crate) struct Lane {
     has_address: AtomicBool,
     /// Whether it announced queue pairs.
     has_queue_pairs: AtomicBool,
+    /// Whether the lane below is retired.
+    pub(crate) is_retired_below: AtomicBool,
     /// Whether the channel holds nothing any more.
     pub(crate) apart: watch::Sender<bool>,
 }
@@ -109,7 +113,7 @@ thread_local! {
 
 impl Lane {
     pub(crate) fn new(
-        lifecycle: Lifecycle,
+        (lifecycle, peer): (Lifecycle, NicPath),
         token: u64,
         announcement: Announcement,
         shared: Arc<Shared>,
@@ -117,7 +121,7 @@ impl Lane {
         let state = State {
             armed: None,
             claimed: None,
-            link: Link::Apart("the peer has not connected"),
+            link: Link::Apart(NoChannel::NotConnected),
             queue: VecDeque::new(),
             waiting: Vec::new(),
             is_scheduled: false,
@@ -125,9 +129,11 @@ impl Lane {
         };
         Self {
             lifecycle,
+            peer,
             token,
             announcement,
             shared,
+            is_retired_below: AtomicBool::new(false),
             state: Mutex::new(state),
             last: AtomicU8::new(NONE_YET),
             has_address: AtomicBool::new(false),
@@ -171,10 +177,23 @@ impl Lane {
     pub(crate) fn apart_error(&self) -> TransportError {
         let reason = match self.state.lock().link {
             Link::Apart(reason) => reason,
-            Link::Dialled { .. } | Link::Up(_) => "the channel ends",
+            Link::Dialled { .. } => NoChannel::NotConnected,
+            Link::Up(_) => NoChannel::Ended,
         };
         let detail = format!("the lane shares no memory with the peer: {reason}");
         TransportError::new(Side::Peer, "share", detail)
+    }
+
+    /// Whether the last slices are copied: with a channel, and not sent over the lane below.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.last.load(Ordering::Relaxed) != OTHER && self.is_up()
+    }
+
+    /// Notes that slices take the lane below.
+    pub(crate) fn note_elsewhere(&self) {
+        if self.last.load(Ordering::Relaxed) != OTHER {
+            self.last.store(OTHER, Ordering::Relaxed);
+        }
     }
 
     /// Whether slices are copied.
@@ -196,9 +215,12 @@ impl Lane {
         state.armed = Some(remote);
         if state.claimed.is_some_and(|claimed| claimed != remote) {
             self.shared.counts.refused();
-            self.part(&mut state, "another pair has connected");
-        } else if let Link::Up(channel) = &state.link {
-            self.shared.hub.watch(self.token, channel);
+            self.part(&mut state, NoChannel::OtherPair);
+        } else if let Link::Up(channel) = &state.link
+            && let Err(reason) = self.shared.hub.watch(self.token, channel)
+        {
+            self.shared.counts.refused();
+            self.part(&mut state, reason);
         }
         Ok(())
     }
@@ -211,18 +233,27 @@ impl Lane {
             return false;
         }
         state.claimed = Some(sender);
-        self.connect_channel(&mut state, channel);
-        true
+        self.connect_channel(&mut state, channel).is_ok()
     }
 
-    fn connect_channel(self: &Arc<Self>, state: &mut State, channel: Channel) {
+    /// Takes a proven channel, unless the end of its process cannot be watched.
+    fn connect_channel(
+        self: &Arc<Self>,
+        state: &mut State,
+        channel: Channel,
+    ) -> Result<(), NoChannel> {
         self.shared.hub.add(self);
-        if state.armed.is_some() {
-            self.shared.hub.watch(self.token, &channel);
+        if state.armed.is_some()
+            && let Err(reason) = self.shared.hub.watch(self.token, &channel)
+        {
+            self.shared.hub.release(&channel);
+            self.part(state, reason);
+            return Err(reason);
         }
         state.link = Link::Up(Box::new(channel));
         self.apart.send_replace(false);
         self.shared.counts.lane_up();
+        Ok(())
     }
 
     /// Awaits the answer of the peer that this side has dialled.
@@ -231,7 +262,7 @@ impl Lane {
         socket: OwnedFd,
         answer: u64,
         peer: Pair,
-    ) -> Option<oneshot::Receiver<()>> {
+    ) -> Option<oneshot::Receiver<Result<(), NoChannel>>> {
         let mut state = self.state.lock();
         if state.retired || state.claimed.is_some() {
             return None;
@@ -247,12 +278,12 @@ impl Lane {
     pub(crate) fn give_answer_up(&self) {
         let mut state = self.state.lock();
         if matches!(state.link, Link::Dialled { .. }) {
-            self.part(&mut state, "the peer did not answer in time");
+            self.part(&mut state, NoChannel::Late);
         }
     }
 
     /// Ends a connection that nothing was shared over.
-    fn part(&self, state: &mut State, reason: &'static str) {
+    fn part(&self, state: &mut State, reason: NoChannel) {
         match &state.link {
             Link::Up(channel) => self.shared.hub.release(channel),
             Link::Dialled { socket, .. } => self.shared.hub.forget(socket),
@@ -293,20 +324,20 @@ impl Lane {
 
     /// Reads the answer to the hello.
     fn take_answer(self: &Arc<Self>, state: &mut State) {
-        let refused = Link::Apart("the peer refused the channel");
+        let refused = Link::Apart(NoChannel::Refused);
         let Link::Dialled { socket, answer, report } = std::mem::replace(&mut state.link, refused)
         else {
             return;
         };
         match crate::hello::read_answer(&socket, answer) {
             Ok(process) => {
-                self.connect_channel(state, Channel::new(socket, process));
-                let _ = report.send(());
+                let connected = self.connect_channel(state, Channel::new(socket, process));
+                let _ = report.send(connected);
             }
             Err(reason) => {
                 self.shared.hub.forget(&socket);
-                tracing::debug!(lane = self.lifecycle.0, reason, "no channel to the peer");
                 self.part(state, reason);
+                let _ = report.send(Err(reason));
             }
         }
     }
@@ -319,6 +350,13 @@ impl Lane {
     /// Takes a region back from the peer.
     pub(crate) fn revoke(self: &Arc<Self>, key: u64) {
         self.change(|channel| channel.machine.revoke(key));
+    }
+
+    /// Whether a peer that answers may still touch the region with a key.
+    pub(crate) fn awaits_revoked(&self, key: u64) -> bool {
+        let state = self.state.lock();
+        matches!(&state.link, Link::Up(channel)
+            if !channel.machine.is_closing() && channel.machine.holds(key))
     }
 
     /// Begins the end of the lane: waiting slices come back, and no further ones are taken.
@@ -337,9 +375,11 @@ impl Lane {
             Link::Up(channel) => {
                 channel.machine.close();
                 channel.drain(&self.shared.regions, &mut after);
-                self.shared.hub.watch(self.token, channel);
+                if self.shared.hub.watch(self.token, channel).is_err() {
+                    tracing::warn!("the end of the peer's process cannot be watched");
+                }
             }
-            Link::Dialled { .. } => self.part(&mut state, "the lane was retired"),
+            Link::Dialled { .. } => self.part(&mut state, NoChannel::Retired),
             Link::Apart(_) => {}
         }
         self.settle(state, after);
@@ -375,7 +415,7 @@ impl Lane {
             && up.is_over()
         {
             self.shared.hub.release(up);
-            let over = Link::Apart("the channel has ended");
+            let over = Link::Apart(NoChannel::Ended);
             channel = Some(std::mem::replace(&mut state.link, over));
             self.shared.hub.remove(self.token);
         } else if let Link::Up(up) = &state.link
@@ -415,6 +455,9 @@ impl Lane {
         let has_room = held + postings.len() <= SLICES_MAX;
         if is_up && has_room && postings.iter().all(is_plain) {
             state.queue.extend(postings.drain(..));
+            if self.last.load(Ordering::Relaxed) == OTHER {
+                self.last.store(SHARED, Ordering::Relaxed);
+            }
             return true;
         }
         false
@@ -658,11 +701,11 @@ impl LaneHandle for Handle {
             if is_done() {
                 return;
             }
+            if !self.0.is_copying() {
+                return self.0.shared.inner.busy_poll(self.0.lifecycle, is_done);
+            }
             self.0.look();
             std::hint::spin_loop();
-        }
-        if !self.0.is_up() {
-            self.0.shared.inner.busy_poll(self.0.lifecycle, is_done);
         }
     }
 }

@@ -5,9 +5,14 @@ use crate::sys;
 use handfast_core::sharing::Offered;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{Direction, Memory, MemoryError, Span, staged};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, OnceLock};
+
+/// Length from which the calls that name the process copy faster than its opened memory.
+const NAMED_BYTES_MIN: usize = 16 << 10;
 
 /// The peer's process.
 pub(crate) struct Process {
@@ -15,9 +20,30 @@ pub(crate) struct Process {
     pub(crate) number: libc::pid_t,
     /// Readable once it has ended; absent where the kernel has none.
     pub(crate) descriptor: Option<OwnedFd>,
+    /// Its memory, opened while the number certainly named it. It ends with the program: one that the
+    /// process starts in its place, or that has the number later, has another.
+    opened: OnceLock<File>,
 }
 
 impl Process {
+    pub(crate) fn new(number: libc::pid_t, descriptor: Option<OwnedFd>) -> Self {
+        Self { number, descriptor, opened: OnceLock::new() }
+    }
+
+    /// Opens its memory, as far as the kernel lets this process.
+    fn memory(&self) -> io::Result<&File> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let path = format!("/proc/{}/mem", self.number);
+        let opened = OpenOptions::new().read(true).write(true).open(path)?;
+        // It lives after the number was looked up, so it was the one that the number named.
+        match self.is_named() {
+            true => Ok(self.opened.get_or_init(|| opened)),
+            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    }
+
     /// Whether it is proven to have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.descriptor.as_ref().is_some_and(sys::has_ended)
@@ -52,12 +78,7 @@ impl Map {
 
     /// Tries whether the kernel lets this process reach a region of the peer's by calls.
     pub(crate) fn by_calls(process: &Arc<Process>, offered: &Offered) -> io::Result<Self> {
-        if !process.is_named() {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
-        let mut byte = 0_u8;
-        // SAFETY: one local byte, valid for writes.
-        unsafe { sys::copy_by_call(process.number, &raw mut byte, offered.address, 1, false) }?;
+        is_there(process.memory()?, offered.address)?;
         Ok(Self::Calls { process: Arc::clone(process), address: offered.address })
     }
 
@@ -82,6 +103,14 @@ impl Map {
                 by_calls(process, *address + offset, direction, local)
             }
         }
+    }
+}
+
+/// Checks that the program still has its memory, by a byte of it.
+fn is_there(memory: &File, address: u64) -> io::Result<()> {
+    match memory.read_at(&mut [0], address)? {
+        0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        _ => Ok(()),
     }
 }
 
@@ -127,22 +156,74 @@ fn call_all(
     start: *mut u8,
     length: usize,
 ) -> io::Result<()> {
+    let memory = process.memory()?;
+    let is_named = length >= NAMED_BYTES_MIN;
     let mut done = 0;
     while done < length {
-        if !process.is_named() {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        let there = address + done as u64;
+        if is_named {
+            // The number has its process, and the process its program.
+            is_there(memory, there)?;
+            if !process.is_named() {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
         }
         let (here, rest) = (start.wrapping_add(done), length - done);
-        let there = address + done as u64;
         let to_peer = direction == Direction::Write;
         // SAFETY: the caller keeps the bytes mapped, writable for a read of the peer's, which posting
         // checks; no reference to registered memory is ever made. The kernel reports bytes it cannot
         // touch.
-        let copied = unsafe { sys::copy_by_call(process.number, here, there, rest, to_peer) }?;
+        let copied = unsafe {
+            match is_named {
+                true => sys::copy_by_call(process.number, here, there, rest, to_peer),
+                false => sys::copy_by_file(memory, here, there, rest, to_peer),
+            }
+        }?;
         if copied == 0 {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         done += copied;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    /// A child whose end this process can see.
+    fn child() -> (std::process::Child, Arc<Process>) {
+        let child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let number = libc::pid_t::try_from(child.id()).unwrap();
+        let descriptor = sys::open_process(number).unwrap();
+        (child, Arc::new(Process::new(number, Some(descriptor))))
+    }
+
+    /// The opened memory is that of the process, and of no later one with its number.
+    #[test]
+    fn memory_of_an_ended_process_is_gone() {
+        let (mut child, process) = child();
+        let memory = match process.memory() {
+            Ok(memory) => memory,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                return eprintln!("skipped: this process may not open the memory of its child");
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number)).unwrap();
+        let first = maps.split('-').next().unwrap();
+        let address = u64::from_str_radix(first, 16).unwrap();
+        is_there(memory, address).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_there(memory, address).is_err());
+        let local = Memory::zeroed(2 * NAMED_BYTES_MIN).unwrap();
+        for length in [1, local.len()] {
+            let span = local.span(0, length).unwrap();
+            assert!(by_calls(&process, address, Direction::Read, &span).is_err());
+        }
+    }
 }

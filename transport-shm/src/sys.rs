@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -132,15 +133,19 @@ pub(crate) fn process_of(socket: &OwnedFd, credentials: Credentials) -> io::Resu
     if credentials.process <= 0 {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
-    // SAFETY: a new descriptor of a process.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, credentials.process, 0) };
-    let process = owned(fd as RawFd)?;
+    let process = open_process(credentials.process)?;
     // The number may have another process by now: the peer is certainly the one if it still holds the
     // other end of the socket.
     match is_readable(socket, libc::POLLHUP) {
         false => Ok(process),
         true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
     }
+}
+
+/// A descriptor of the process that has a number now.
+pub(crate) fn open_process(number: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: a new descriptor of a process.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) } as RawFd)
 }
 
 /// Whether a process has ended.
@@ -285,6 +290,36 @@ pub(crate) unsafe fn copy_by_call(
         }
     };
     if copied < 0 { Err(io::Error::last_os_error()) } else { Ok(copied as usize) }
+}
+
+/// Copies as [`copy_by_call`], by the opened memory of a process.
+///
+/// # Safety
+/// As for [`copy_by_call`].
+pub(crate) unsafe fn copy_by_file(
+    memory: &File,
+    here: *mut u8,
+    there: u64,
+    length: usize,
+    to_peer: bool,
+) -> io::Result<usize> {
+    let (fd, there) = (memory.as_raw_fd(), there as libc::off_t);
+    // SAFETY: the caller's bytes are valid; the kernel checks those of the other process.
+    let copied = unsafe {
+        match to_peer {
+            true => libc::pwrite(fd, here.cast_const().cast(), length, there),
+            false => libc::pread(fd, here.cast(), length, there),
+        }
+    };
+    if copied < 0 { Err(io::Error::last_os_error()) } else { Ok(copied as usize) }
+}
+
+/// The number of the running kernel, equal in all containers of a host.
+pub(crate) fn host() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).map_err(io::Error::other)?;
+    Ok((number >> 64) as u64 ^ number as u64)
 }
 
 /// Random bits of the system.

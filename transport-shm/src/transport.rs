@@ -5,7 +5,9 @@ use crate::copiers::Copiers;
 use crate::counters::{Counts, ShmCounters};
 use crate::hello::{self, Admission};
 use crate::hub::Hub;
-use crate::lane::{Handle, INLINE_BYTES_MAX, Lane, is_plain};
+use crate::lane::{Handle, INLINE_BYTES_MAX, Lane, SLICES_MAX, is_plain};
+use crate::place;
+use crate::reason::NoChannel;
 use crate::sys::{self, Name};
 use crate::wire::Hello;
 use handfast_core::transport::{Side, TransportError};
@@ -19,13 +21,20 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Time that a dialling side waits for the answer to its hello, after its lane is connected.
 pub const ANSWER_MAX: Duration = Duration::from_millis(250);
+/// Time that the end of a registration waits for peers that may still touch its memory. Those that are
+/// stopped, or have more to copy, keep it.
+pub const REVOKED_MAX: Duration = Duration::from_millis(20);
+/// Pause between two looks for their answers.
+const REVOKED_LOOK: Duration = Duration::from_micros(10);
 /// Time that a retiring side waits for the peer to let memory go, before the step fails.
 pub const LET_GO_MAX: Duration = Duration::from_secs(2);
 
@@ -42,6 +51,9 @@ pub struct ShmConfig {
     pub is_required: bool,
 }
 
+/// Learns why a lane to a peer of this host shares no memory.
+pub type Reporter = Box<dyn Fn(&NicPath, NoChannel) + Send + Sync>;
+
 /// State that lanes share.
 pub(crate) struct Shared {
     pub(crate) regions: Arc<RegionTable>,
@@ -52,7 +64,10 @@ pub(crate) struct Shared {
     pub(crate) copiers: Copiers,
     pub(crate) is_required: bool,
     config: ShmConfig,
+    /// The running kernel's number, or 0.
+    host: u64,
     place: Place,
+    reporter: OnceLock<Reporter>,
     /// The process that started the transport: a forked child has its sockets and no part in them.
     process: u32,
     lanes: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
@@ -72,6 +87,7 @@ struct Outer {
     /// Kept for the table of regions.
     _watch: Arc<dyn RegionWatch>,
     file: Option<PathBuf>,
+    hub: Option<JoinHandle<()>>,
 }
 
 impl Drop for Outer {
@@ -83,6 +99,13 @@ impl Drop for Outer {
         self.shared.hub.all().iter().for_each(Lane::close);
         self.shared.hub.end();
         self.shared.copiers.end();
+        // Without a channel to close the thread ends at once, and holds the lanes below no longer.
+        if self.shared.hub.all().is_empty()
+            && let Some(hub) = self.hub.take()
+            && hub.thread().id() != thread::current().id()
+        {
+            let _ = hub.join();
+        }
         if let Some(file) = &self.file {
             // Another cleaner may have been faster.
             let _ = std::fs::remove_file(file);
@@ -95,8 +118,13 @@ struct Revoker(Weak<Shared>);
 
 impl RegionWatch for Revoker {
     fn on_unregistered(&self, key: u64) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.hub.all().iter().for_each(|lane| lane.revoke(key));
+        let Some(shared) = self.0.upgrade() else { return };
+        let lanes = shared.hub.all();
+        lanes.iter().for_each(|lane| lane.revoke(key));
+        // A peer that runs answers within microseconds: what it begins from now on is refused.
+        let until = Instant::now() + REVOKED_MAX;
+        while lanes.iter().any(|lane| lane.awaits_revoked(key)) && Instant::now() < until {
+            thread::sleep(REVOKED_LOOK);
         }
     }
 }
@@ -115,9 +143,19 @@ impl Shared {
         self.lanes.read().get(&lifecycle).cloned()
     }
 
+    /// Refuses slices that have no room on a lane.
+    fn refuse_past_limit(&self, lane: &Lane, postings: &mut Vec<Posting>) {
+        let detail = format!("{SLICES_MAX} slices wait on the lane");
+        let error = TransportError::new(Side::Local, "share", detail);
+        let refused = |posting: Posting| Completion::refused(posting.slice, error.clone());
+        let mut refused: Vec<_> = postings.drain(..).map(refused).collect();
+        self.sink.on_completions(lane.lifecycle, &mut refused);
+    }
+
     /// Posts on the lane below, or fails the lane if shared memory alone is wanted.
     pub(crate) fn post_elsewhere(&self, lane: &Arc<Lane>, postings: &mut Vec<Posting>) {
         if !self.is_required {
+            lane.note_elsewhere();
             return self.inner.post(lane.lifecycle, postings);
         }
         if lane.is_up() {
@@ -136,6 +174,9 @@ impl Shared {
             }
             if lane.queue(postings) {
                 return lane.advance(INLINE_BYTES_MAX);
+            }
+            if lane.is_up() {
+                return self.refuse_past_limit(lane, postings);
             }
         }
         let failed = |posting: Posting| Completion {
@@ -162,7 +203,12 @@ impl ShmTransport {
         sink: Arc<dyn LaneSink>,
         inner: Arc<dyn Endpoints>,
     ) -> io::Result<Self> {
-        let name = format!("handfast-{:016x}", sys::random()?);
+        // Without it nobody knows whose sockets are in the directory.
+        let host = sys::host().unwrap_or(0);
+        let name = format!("{}{:016x}", place::prefix(host), sys::random()?);
+        if let Some(directory) = config.directory.as_ref().filter(|_| host != 0) {
+            place::sweep(directory, host);
+        }
         let file = config.directory.as_ref().map(|directory| directory.join(&name));
         let (place, admission) = match &file {
             Some(_) => (Place::Directory(name.clone()), Admission::Directory),
@@ -177,19 +223,24 @@ impl ShmTransport {
             copiers: Copiers::default(),
             is_required: config.is_required,
             config,
+            host,
             place,
+            reporter: OnceLock::new(),
             process: std::process::id(),
             lanes: RwLock::default(),
         });
         let at = file.as_deref().map_or(Name::Abstract(&name), Name::File);
         shared.copiers.start()?;
-        if let Err(error) = Hub::start(&shared, &at, admission) {
-            shared.copiers.end();
-            return Err(error);
-        }
+        let hub = match Hub::start(&shared, &at, admission) {
+            Ok(hub) => Some(hub),
+            Err(error) => {
+                shared.copiers.end();
+                return Err(error);
+            }
+        };
         let watch: Arc<dyn RegionWatch> = Arc::new(Revoker(Arc::downgrade(&shared)));
         let is_watched = regions.watch(Arc::downgrade(&watch));
-        let started = Self { outer: Arc::new(Outer { shared, _watch: watch, file }) };
+        let started = Self { outer: Arc::new(Outer { shared, _watch: watch, file, hub }) };
         match is_watched {
             true => Ok(started),
             false => Err(io::Error::other("the table of regions has no room for a watch")),
@@ -199,6 +250,11 @@ impl ShmTransport {
     /// Counters since the start.
     pub fn counters(&self) -> ShmCounters {
         self.shared().counts.snapshot()
+    }
+
+    /// Reports lanes to peers of this host that share no memory. The first reporter stays.
+    pub fn report_to(&self, reporter: Reporter) {
+        let _ = self.shared().reporter.set(reporter);
     }
 
     /// Whether the slices of a lane are copied.
@@ -218,11 +274,13 @@ impl ShmTransport {
         attempt: Attempt,
     ) -> Result<Body, handfast_transport::NotCreated> {
         let shared = self.shared();
-        let mut body = shared.inner.create(lifecycle, peer, entropy, attempt).await?;
+        let mut body = shared.inner.create(lifecycle, peer.clone(), entropy, attempt).await?;
         let (Ok(knock), Ok(answer)) = (sys::random(), sys::random()) else { return Ok(body) };
-        let announcement = Announcement { knock, answer, place: shared.place.clone() };
+        let announcement =
+            Announcement { knock, answer, host: shared.host, place: shared.place.clone() };
         body.shared_memory = Some(announcement.to_string().into());
-        let lane = Lane::new(lifecycle, shared.hub.token(), announcement, Arc::clone(shared));
+        let lane =
+            Lane::new((lifecycle, peer), shared.hub.token(), announcement, Arc::clone(shared));
         lane.note_announced(&body);
         shared.lanes.write().insert(lifecycle, Arc::new(lane));
         Ok(body)
@@ -240,43 +298,45 @@ impl ShmTransport {
         };
         let dialled = self.arm(&lane, local, remote, &body);
         shared.inner.connect(local, remote, body).await?;
-        let failure = match dialled {
-            Dialled::NotWanted => None,
-            Dialled::Awaited(answered) => match timeout(ANSWER_MAX, answered).await {
-                Ok(Ok(())) => None,
-                Ok(Err(_)) => Some("the peer refused the channel"),
-                Err(_) => {
-                    lane.give_answer_up();
-                    Some("the peer did not answer in time")
-                }
-            },
-            Dialled::Failed(reason) => Some(reason),
-        };
-        let Some(reason) = failure else { return Ok(()) };
-        shared.counts.dial_failed();
-        if shared.is_required {
-            let detail = format!("no memory is shared with the peer: {reason}");
-            return Err(TransportError::new(Side::Configuration, "share", detail));
+        match dialled {
+            Dialled::NotWanted => Ok(()),
+            Dialled::Failed(reason) => shared.note_no_channel(&lane, reason),
+            Dialled::Awaited(answered) if shared.is_required => answer(&lane, answered)
+                .await
+                .or_else(|reason| shared.note_no_channel(&lane, reason)),
+            Dialled::Awaited(answered) => {
+                // The lane below carries slices until the channel is there.
+                let shared = Arc::clone(shared);
+                tokio::spawn(async move {
+                    if let Err(reason) = answer(&lane, answered).await {
+                        let _ = shared.note_no_channel(&lane, reason);
+                    }
+                });
+                Ok(())
+            }
         }
-        tracing::debug!(lane = local.lifecycle.0, reason, "no memory is shared with the peer");
-        Ok(())
     }
 
     /// Handles the local connect of a lane: dials the peer's socket if this side dials.
     fn arm(&self, lane: &Arc<Lane>, local: Pair, remote: Pair, body: &Body) -> Dialled {
         let shared = self.shared();
         let Some(text) = &body.shared_memory else {
-            return Dialled::Failed("the peer offers none");
+            return Dialled::Failed(NoChannel::NotOffered);
         };
         if lane.has_queue_pairs() && !body.queue_pairs.is_empty() {
             // Both sides decide alike: the devices move the bytes.
             return Dialled::NotWanted;
         }
         let Some(announcement) = Announcement::parse(text) else {
-            return Dialled::Failed("the peer's announcement cannot be read");
+            return Dialled::Failed(NoChannel::Unreadable);
         };
+        if [announcement.host, shared.host].iter().all(|host| *host != 0)
+            && announcement.host != shared.host
+        {
+            return Dialled::Failed(NoChannel::OtherHost);
+        }
         if lane.arm(remote).is_err() {
-            return Dialled::Failed("the lane was retired");
+            return Dialled::Failed(NoChannel::Retired);
         }
         // As for the lane below: the side with a listener is dialled, else the lower pair dials.
         let lower = local < remote || !lane.has_address();
@@ -288,26 +348,49 @@ impl ShmTransport {
             Err(reason) => Dialled::Failed(reason),
             Ok(socket) => match lane.await_answer(socket, announcement.answer, remote) {
                 Some(answered) => Dialled::Awaited(answered),
-                None => Dialled::Failed("the lane was retired"),
+                None => Dialled::Failed(NoChannel::Retired),
             },
         }
     }
 
     async fn retire_both(self, lifecycle: Lifecycle) -> Result<(), TransportError> {
         let shared = self.shared();
-        if let Some(lane) = shared.lane(lifecycle) {
-            lane.close();
-            let mut apart = lane.apart.subscribe();
-            let ended = timeout(LET_GO_MAX, apart.wait_for(|apart| *apart)).await.is_ok();
-            if !ended {
-                let detail = "the peer's process lives and has not let this node's memory go: it is \
-                              stopped, or does not answer; memory stays with it until then";
-                return Err(TransportError::new(Side::Peer, "retire", detail));
+        let Some(lane) = shared.lane(lifecycle) else {
+            return shared.inner.retire(lifecycle).await;
+        };
+        lane.close();
+        let below = async {
+            if !lane.is_retired_below.load(Ordering::Acquire) {
+                shared.inner.retire(lifecycle).await?;
+                lane.is_retired_below.store(true, Ordering::Release);
             }
+            Ok(())
+        };
+        let mut apart = lane.apart.subscribe();
+        let let_go = async { timeout(LET_GO_MAX, apart.wait_for(|apart| *apart)).await.is_ok() };
+        let (below, has_let_go) = tokio::join!(below, let_go);
+        below?;
+        if !has_let_go {
+            let detail = "the peer's process lives and has not let this node's memory go: it is \
+                          stopped, or does not answer; memory stays with it until then";
+            return Err(TransportError::new(Side::Peer, "retire", detail));
         }
-        shared.inner.retire(lifecycle).await?;
         shared.lanes.write().remove(&lifecycle);
         Ok(())
+    }
+}
+
+/// Awaits the answer to this side's hello, for [`ANSWER_MAX`].
+async fn answer(
+    lane: &Lane,
+    answered: oneshot::Receiver<Result<(), NoChannel>>,
+) -> Result<(), NoChannel> {
+    match timeout(ANSWER_MAX, answered).await {
+        Ok(answered) => answered.unwrap_or(Err(NoChannel::Retired)),
+        Err(_) => {
+            lane.give_answer_up();
+            Err(NoChannel::Late)
+        }
     }
 }
 
@@ -315,41 +398,51 @@ impl ShmTransport {
 enum Dialled {
     /// The peer dials.
     NotWanted,
-    Awaited(oneshot::Receiver<()>),
-    Failed(&'static str),
+    Awaited(oneshot::Receiver<Result<(), NoChannel>>),
+    Failed(NoChannel),
 }
 
 impl Shared {
+    /// Counts and reports a lane without a channel; an error if the channel is required.
+    fn note_no_channel(&self, lane: &Lane, reason: NoChannel) -> Result<(), TransportError> {
+        self.counts.dial_failed();
+        if self.is_required {
+            let detail = format!("no memory is shared with the peer: {reason}");
+            return Err(TransportError::new(Side::Configuration, "share", detail));
+        }
+        tracing::debug!(lane = lane.lifecycle.0, %reason, "no memory is shared with the peer");
+        if reason.is_of_one_host()
+            && let Some(report) = self.reporter.get()
+        {
+            report(&lane.peer, reason);
+        }
+        Ok(())
+    }
+
     /// Connects to the peer's socket and says hello.
-    fn dial(
-        &self,
-        peer: &Announcement,
-        hello: &Hello,
-    ) -> Result<std::os::fd::OwnedFd, &'static str> {
+    fn dial(&self, peer: &Announcement, hello: &Hello) -> Result<std::os::fd::OwnedFd, NoChannel> {
         let socket = match (&peer.place, &self.config.directory) {
             (Place::Abstract(name), _) => sys::connect(&Name::Abstract(name)),
             (Place::Directory(name), Some(directory)) => {
                 sys::connect(&Name::File(&directory.join(name)))
             }
             (Place::Directory(_), None) => {
-                return Err("the peer listens in a directory, and this node has none configured");
+                return Err(NoChannel::NoDirectory);
             }
         };
         let socket = socket.map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-                "the peer's socket is not on this host, or not in this network namespace"
-            }
-            io::ErrorKind::PermissionDenied => "the peer's socket may not be used",
-            _ => "connecting to the peer's socket failed",
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => NoChannel::NoSocket,
+            io::ErrorKind::PermissionDenied => NoChannel::Forbidden,
+            _ => NoChannel::NoHello,
         })?;
         let admission = match peer.place {
             Place::Abstract(_) => Admission::SameUser,
             Place::Directory(_) => Admission::Directory,
         };
         if !sys::credentials(&socket).is_ok_and(|found| admission.admits(found)) {
-            return Err("the process at the peer's socket belongs to another user");
+            return Err(NoChannel::OtherUser);
         }
-        hello::say(&socket, hello, peer.knock).map_err(|_| "the peer's socket took no hello")?;
+        hello::say(&socket, hello, peer.knock).map_err(|_| NoChannel::NoHello)?;
         Ok(socket)
     }
 }
@@ -388,7 +481,7 @@ impl DataPath for ShmTransport {
     }
 
     fn request_poll(&self, lane: Lifecycle) {
-        if !self.is_shared(lane) {
+        if !self.shared().lane(lane).is_some_and(|lane| lane.is_copying()) {
             self.shared().inner.request_poll(lane);
         }
     }

@@ -141,7 +141,7 @@ typedef struct handfast_options {
     // none, peers are found by address.
     const char *metadata;
     // "tcp", "rdma", "shm", memory shared with processes of this host, or "auto": RDMA where both
-    // sides have it, else TCP. Default: "tcp".
+    // sides have it, else shared memory with processes of this host, else TCP. Default: "auto".
     const char *transport;
     // Names of RDMA devices, separated by commas. Default: all that can be used.
     const char *devices;

@@ -99,7 +99,7 @@ unsafe fn given(options: &Options) -> Result<handfast_compat::Options, Failure> 
     let mut given = handfast_compat::Options::new(
         name,
         or(options.metadata, "options->metadata", "P2PHANDSHAKE")?,
-        or(options.transport, "options->transport", "tcp")?,
+        or(options.transport, "options->transport", "auto")?,
         or(options.devices, "options->devices", "")?,
     )?;
     given.timeout = duration(options.timeout_ms).unwrap_or(given.timeout);

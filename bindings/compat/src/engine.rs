@@ -726,7 +726,7 @@ pub fn topology() -> Result<String, Failure> {
 
 fn warnings(engine: &Engine) -> Vec<String> {
     let fallbacks = engine.fallbacks();
-    let fallbacks = fallbacks.iter().map(|it| format!("lanes run over TCP: {}", it.reason()));
+    let fallbacks = fallbacks.iter().map(ToString::to_string);
     let devices = engine.unusable_devices().into_iter();
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
     let exposure = engine.exposure().map(|it| it.to_string());

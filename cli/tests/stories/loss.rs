@@ -15,7 +15,7 @@ fn put_fails_soon_after_the_server_is_killed() {
     let folder = Folder::new();
     let file = folder.sparse("file", 256 * MIB);
     let server = Server::start(&MEMORY);
-    let client = Client::start(&["put", &file, &server.at("memory")]);
+    let client = Client::start(&["put", &file, &server.at("memory"), "--transport", "tcp"]);
     server.until_grown(UNDER_WAY);
     let killed = Instant::now();
     server.process.signal(Signal::KILL);

@@ -1,8 +1,6 @@
 //! Printed output: its content, stream and width.
 
-use crate::helpers::{
-    Client, Ended, Folder, MIB, PROGRAM, Server, contains, run, skipped, succeed,
-};
+use crate::helpers::{Client, Ended, Folder, MIB, PROGRAM, Server, run, skipped, succeed};
 use serde_json::Value;
 use std::process::Command;
 
@@ -87,7 +85,7 @@ fn a_bar_fits_its_terminal_and_is_gone_at_the_end() {
 fn without_a_terminal_there_is_one_plain_line_and_nothing_else() {
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 0);
-    let server = Server::start(&[]);
+    let server = Server::start(&["--transport", "tcp"]);
     let output = succeed(&["put", &file, &server.at("memory:1M")]);
     assert_eq!(output.lines().count(), 1, "{output:?}");
     let start = format!("put 1048576 bytes over tcp, {}", server.address);
@@ -114,12 +112,11 @@ fn missing_rdma_is_an_error_and_auto_falls_back() {
         ended.failed(13, &["opening an RDMA device failed", "our side", "`--transport tcp`"]);
     }
     let ended = run(&["put", &file, &server.address, "--json", "--transport", "auto"]).done();
-    let warning = ended.errors.lines().next().unwrap();
-    contains(warning, &["warning: ", "over TCP, not RDMA", "our side", "`--transport tcp`"]);
-    assert_eq!(ended.errors.lines().count(), 1, "it is said once: {ended:?}");
+    assert_eq!(ended.errors, "", "nothing is lost on a machine without RDMA");
     let result: Value = serde_json::from_str(&ended.output).unwrap();
     let fallback = &result["fallbacks"][0];
-    assert_eq!((&result["transport"], &fallback["side"]), (&"tcp".into(), &"local".into()));
+    assert!(["tcp", "shm"].iter().any(|kind| result["transport"] == *kind), "{result}");
+    assert_eq!(fallback["side"], "local");
     for part in ["stage", "cause", "cure"] {
         assert!(fallback[part].is_string(), "'{part}' is missing in: {result}");
     }

@@ -1,7 +1,7 @@
-//! The server is stopped while bytes move, and goes on later.
+//! The server is stopped while bytes move over TCP, and goes on later.
 
 use crate::helpers::{Client, Folder, MIB, Server, succeed};
-use handfast::{Cause, Engine, EngineTiming, Memory, Remote, Span};
+use handfast::{Cause, Engine, EngineTiming, Memory, Remote, Span, TransportChoice};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ fn put_to_stopped_server_ends_in_time_and_delays_none() {
     let file = folder.sparse("file", 256 * MIB);
     let small = folder.patterned("small", 100_000, 1);
     let (stopped, other) = (Server::start(&["--memory", "256M"]), Server::start(&[]));
-    let put = ["put", &file, &stopped.at("memory"), "--timeout", "3s"];
+    let place = stopped.at("memory");
+    let put = ["put", &file, &place, "--timeout", "3s", "--transport", "tcp"];
     let mut client = Client::start(&put);
     stopped.until_grown(16 * MIB);
     let since = Instant::now();
@@ -43,7 +44,8 @@ fn retries_succeed_after_the_server_continues() {
     let file = folder.patterned("file", 96 * MIB, 5);
     let server = Server::start(&["--memory", "96M"]);
     let place = server.at("memory");
-    let client = Client::start(&["put", &file, &place, "--timeout", "500ms", "--retries", "30"]);
+    let patience = ["--timeout", "500ms", "--retries", "30", "--transport", "tcp"];
+    let client = Client::start(&[&["put", &file, &place], &patience[..]].concat());
     server.until_grown(16 * MIB);
     server.process.stop();
     // Longer than the timeout, so that it fails at least once.
@@ -57,7 +59,7 @@ fn retries_succeed_after_the_server_continues() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_reports_indeterminate_and_reconnects() {
     let (stopped, other) = (Server::start(&[]), Server::start(&[]));
-    let engine = Engine::builder().start().await.unwrap();
+    let engine = Engine::builder().transport(TransportChoice::Tcp).start().await.unwrap();
     let block = Memory::zeroed(MIB as usize).unwrap().whole();
     let segment = engine.open(&stopped.at("memory")).await.unwrap();
     let elsewhere = engine.open(&other.at("memory")).await.unwrap();
@@ -98,7 +100,7 @@ fn filled(byte: u8) -> Span {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
     let server = Server::start(&[]);
-    let engine = Engine::builder().start().await.unwrap();
+    let engine = Engine::builder().transport(TransportChoice::Tcp).start().await.unwrap();
     let segment = engine.open(&server.at("memory")).await.unwrap();
     segment.fence().await.unwrap();
     segment.write(&filled(1), 0).await.unwrap();
@@ -129,7 +131,8 @@ async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
 async fn retried_write_lands_no_byte_of_its_first_attempt() {
     let server = Server::start(&[]);
     let timing = EngineTiming::default().with(|it| it.lane_timeout = Duration::from_millis(300));
-    let engine = Engine::builder().timing(timing).start().await.unwrap();
+    let builder = Engine::builder().transport(TransportChoice::Tcp);
+    let engine = builder.timing(timing).start().await.unwrap();
     let segment = engine.open(&server.at("memory")).await.unwrap();
     segment.write(&filled(1), 0).await.unwrap();
     server.process.stop();

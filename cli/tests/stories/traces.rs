@@ -22,7 +22,9 @@ impl Restarted {
         let (killed, next) = (folder.name("killed"), folder.name("next"));
         let server = Server::start(&recording(&killed));
         let (place, address) = (server.at("m"), server.address.clone());
-        let put = ["put", &file, &place, "--retries", "20", "--record", &folder.name("client")];
+        let record = folder.name("client");
+        let how = ["--retries", "20", "--transport", "tcp", "--record", &record];
+        let put = [&["put", &file, &place], &how[..]].concat();
         let client = Client::start(&put);
         server.until_grown(16 * MIB);
         let server = server.restart(&recording(&next));

@@ -370,6 +370,30 @@ fn tables_have_their_limits() {
     assert_eq!(end.begin(&past), Begun::Unshared(Unshared::Full));
 }
 
+/// The bytes of maps have a limit: past it a region is not mapped, and what goes makes room.
+#[test]
+fn mapped_bytes_have_their_limit() {
+    let mut end = Sharing::new();
+    let ask = |end: &mut Sharing, key, bytes| {
+        let wanted = Wanted { key, ..wanted(OFFERED.address, 1, Direction::Read) };
+        assert_eq!(end.begin(&wanted), Begun::Asked);
+        let (grant, offered) = (GrantId(key), Offered { bytes, ..OFFERED });
+        end.handle_frame(Frame::Grant { key, grant, offered });
+        let is_mapped = outputs(end).contains(&SharingOutput::Map { key, grant, offered });
+        if is_mapped {
+            end.on_mapped(grant, true);
+            outputs(end);
+        }
+        is_mapped
+    };
+    assert!(ask(&mut end, 1, MAPPED_BYTES_MAX - 8) && ask(&mut end, 2, 8));
+    assert!(!ask(&mut end, 3, 1) && !ask(&mut end, 4, u64::MAX));
+    let past = Wanted { key: 3, ..wanted(OFFERED.address, 1, Direction::Read) };
+    assert_eq!(end.begin(&past), Begun::Unshared(Unshared::NotMapped));
+    end.handle_frame(Frame::Revoke { grant: GrantId(2) });
+    assert!(ask(&mut end, 5, 8));
+}
+
 /// A map that is made while its grant is taken back goes before the answer.
 #[test]
 fn map_that_comes_too_late_goes_at_once() {

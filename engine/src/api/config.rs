@@ -179,7 +179,7 @@ impl Builder {
         self
     }
 
-    /// Transport of lanes. Default: TCP.
+    /// Transport of lanes. Default: [`TransportChoice::Auto`].
     pub fn transport(mut self, choice: TransportChoice) -> Self {
         self.transport = choice;
         self
@@ -192,7 +192,7 @@ impl Builder {
     }
 
     /// Directory of the socket by which processes of this host find each other to share memory, if
-    /// [`Builder::transport`] is [`TransportChoice::Shm`]. Needed by processes without a common network namespace,
+    /// [`Builder::transport`] is [`TransportChoice::Auto`] or [`TransportChoice::Shm`]. Needed by processes without a common network namespace,
     /// such as containers: each names its own mount of the directory. Processes of this
     /// process's user may ask for memory that this node serves, and the superuser's. Default: none; processes of one user and one
     /// network namespace find each other.

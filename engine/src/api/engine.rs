@@ -213,7 +213,9 @@ impl Engine {
     pub fn allocate(&self, len: usize) -> Result<Memory, Error> {
         match self.shared.transport.same_host_use() {
             SameHostUse::Never => Ok(Memory::zeroed(len)?),
-            SameHostUse::WherePossible | SameHostUse::Alone => Ok(Memory::shared(len)?),
+            // A system that refuses it leaves private memory, which calls of the kernel or TCP reach.
+            SameHostUse::WherePossible => Memory::shared(len).or_else(|_| Ok(Memory::zeroed(len)?)),
+            SameHostUse::Alone => Ok(Memory::shared(len)?),
         }
     }
 
@@ -252,13 +254,13 @@ impl Engine {
         registering.await.map_err(closing)?
     }
 
-    /// Returns the fallbacks from RDMA to TCP: the last
+    /// Returns the fallbacks from RDMA and from shared memory: the last
     /// [`FALLBACKS_KEPT`](crate::rdma::FALLBACKS_KEPT) reasons, each once.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.shared.fallbacks.all()
     }
 
-    /// Subscribes to future fallbacks from RDMA to TCP.
+    /// Subscribes to future fallbacks from RDMA and from shared memory.
     pub fn fallback_events(&self) -> broadcast::Receiver<Fallback> {
         self.shared.fallbacks.subscribe()
     }

@@ -103,16 +103,16 @@ async fn start<N: Net>(
     entropy: Arc<dyn Entropy>,
 ) -> Result<Engine, Error> {
     let (listener, address, listens_at) = bind(&builder, &net).await?;
-    let (trace, incarnation) = (trace(&builder)?, draw_incarnation(&*entropy));
     let (data, metrics) = bind_others(&builder, &net, &address).await?;
+    let (trace, incarnation) = (trace(&builder)?, draw_incarnation(&*entropy));
     let name = node_name(&builder, &address, incarnation)?;
-    let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
+    let keys = Arc::new(Keys::of(&builder, &name, incarnation)?);
     let (commands, receiver) = Commands::channel();
+    let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
     let lanes = LaneTable::new(commands.clone());
     let regions = Regions::new(builder.limits.regions_max);
-    let keys = Keys::of(&builder, &name, incarnation)?;
-    let tcp = tcp_config(&builder, &*entropy, address.clone(), incarnation);
-    let tcp = TcpTransport::new(tcp, net.clone(), regions.table.clone(), lanes.clone());
+    let config = tcp_config(&builder, &*entropy, address.clone(), incarnation);
+    let tcp = TcpTransport::new(config, net.clone(), regions.table.clone(), lanes.clone());
     let rdma = RdmaParts {
         options: builder.rdma.clone(),
         listens_at,
@@ -126,16 +126,17 @@ async fn start<N: Net>(
         entropy: entropy.clone(),
         changed: regions.changed.clone(),
     };
-    let fallbacks = rdma.fallbacks.clone();
-    let transport = open(builder.transport, &tcp, rdma).await?;
+    let (fallbacks, choice) = (rdma.fallbacks.clone(), builder.transport);
+    let transport = open(choice, &tcp, rdma).await?;
     let sharing = SameHostParts {
         incarnation,
         directory: builder.shared_memory_dir.clone(),
-        is_required: builder.transport == TransportChoice::Shm,
+        is_required: choice == TransportChoice::Shm,
+        fallbacks: fallbacks.clone(),
         regions: regions.table.clone(),
         lanes: lanes.clone(),
     };
-    let transport = shared(builder.transport, net.is_of_host(), sharing, transport)?;
+    let transport = shared(choice, net.is_of_host(), sharing, transport)?;
     let answers = Arc::new(Answers {
         name,
         incarnation,
@@ -149,11 +150,11 @@ async fn start<N: Net>(
         checksum_bytes_max: builder.limits.checksum_bytes_max,
         data_port: data.as_ref().map(|data| data.told.clone()),
         is_open: builder.mooncake.is_some() && builder.listen.is_some(),
-        keys: Arc::new(keys),
+        keys,
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
-    let registry = registry(&builder, &transport, &clock, &answers, &trace);
     let parts = Parts {
+        registry: registry(&builder, &transport, &clock, &answers, &trace).into(),
         builder,
         net,
         clock,
@@ -163,7 +164,6 @@ async fn start<N: Net>(
         tcp,
         transport,
         fallbacks,
-        registry: Arc::new(registry),
         lanes,
         events: broadcast::Sender::new(EVENTS_KEPT),
         directory,
@@ -438,10 +438,10 @@ async fn open<N: Net>(
     if matches!(choice, TransportChoice::Tcp | TransportChoice::Shm) {
         return Ok(Arc::new(tcp.clone()));
     }
-    let fallbacks = rdma.fallbacks.clone();
+    let (fallbacks, has_devices_named) = (rdma.fallbacks.clone(), !rdma.options.devices.is_empty());
     match rdma::open(rdma).await {
         Err(reason) if choice == TransportChoice::Auto => {
-            fallbacks.tell(reason);
+            fallbacks.tell_of_machine(reason, has_devices_named);
             Ok(Arc::new(tcp.clone()))
         }
         opened => opened,
@@ -456,12 +456,14 @@ fn shared(
     transport: Arc<dyn Transport>,
 ) -> Result<Arc<dyn Transport>, Error> {
     match choice {
-        TransportChoice::Tcp | TransportChoice::Rdma | TransportChoice::Auto => Ok(transport),
+        TransportChoice::Tcp | TransportChoice::Rdma => Ok(transport),
+        // A simulated network is not of this host.
+        TransportChoice::Auto if !is_of_host => Ok(transport),
         TransportChoice::Shm if !is_of_host => {
             let text = "memory is shared over the network of the host alone";
             Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())))
         }
-        TransportChoice::Shm => same_host::share(parts, transport),
+        TransportChoice::Auto | TransportChoice::Shm => same_host::share(parts, transport),
     }
 }
 

@@ -1,60 +1,103 @@
-//! Fallbacks from RDMA to TCP, with their reasons.
+//! Fallbacks from RDMA and from shared memory, with their reasons.
 
 use crate::error::{Cause, Error, Stage};
-use handfast_core::transport::Side;
+use handfast_core::transport::{Side, TransportError};
+use handfast_transport::TransportKind;
+use handfast_transport_shm::NoChannel;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 
 /// Maximum fallbacks kept, also for a slow subscriber; the oldest are dropped.
 pub const FALLBACKS_KEPT: usize = 64;
 
-/// A use of TCP although [`TransportChoice::Auto`](crate::TransportChoice::Auto) prefers
-/// RDMA: side, stage, peer, cause and remedy.
+/// Step of the errors of shared memory.
+const SHARE: &str = "share";
+
+/// A use of another transport than the one that
+/// [`TransportChoice::Auto`](crate::TransportChoice::Auto) prefers, RDMA or, towards a process of this
+/// host, shared memory: side, stage, peer, cause and remedy.
 #[derive(Clone, Debug)]
-pub struct Fallback(Error);
+pub struct Fallback {
+    reason: Error,
+    missed: TransportKind,
+    is_expected: bool,
+    cure: &'static str,
+}
 
 impl Fallback {
     pub(crate) fn new(reason: Error) -> Self {
-        Self(reason)
+        let cure = reason.hint().unwrap_or("choose TCP if TCP is meant");
+        Self { reason, missed: TransportKind::Rdma, is_expected: false, cure }
+    }
+
+    /// A peer of this host with which no memory is shared.
+    pub(crate) fn of_sharing(reason: NoChannel, peer: &str) -> Self {
+        let error = TransportError::new(Side::Configuration, SHARE, reason.to_string());
+        let error = Error::new(error.side, Stage::Handshake, Cause::Transport(error)).at(peer);
+        Self::of_shared_memory(error, cure_of(reason))
+    }
+
+    /// A system that refuses what sharing needs.
+    pub(crate) fn of_sharing_start(error: &io::Error) -> Self {
+        let detail = format!("the socket for shared memory cannot be made: {error}");
+        let error = TransportError::new(Side::Local, SHARE, detail);
+        let error = Error::new(error.side, Stage::Configuration, Cause::Transport(error));
+        Self::of_shared_memory(error, "choose TCP if no memory is to be shared")
+    }
+
+    fn of_shared_memory(reason: Error, cure: &'static str) -> Self {
+        Self { reason, missed: TransportKind::Shm, is_expected: false, cure }
+    }
+
+    /// The transport that is not used.
+    pub fn missed(&self) -> TransportKind {
+        self.missed
+    }
+
+    /// Whether nothing is lost: this machine has no RDMA, and no device was named. It is kept, and
+    /// logged without a warning.
+    pub fn is_expected(&self) -> bool {
+        self.is_expected
     }
 
     /// The side at fault, as far as this side can see.
     pub fn side(&self) -> Side {
-        self.0.side()
+        self.reason.side()
     }
 
-    /// The stage at which RDMA failed.
+    /// The stage at which that transport failed.
     pub fn stage(&self) -> Stage {
-        self.0.stage()
+        self.reason.stage()
     }
 
-    /// Name of the peer; `None` if RDMA is unavailable for all peers.
+    /// Name of the peer; `None` if the transport is unavailable for all peers.
     pub fn peer(&self) -> Option<&str> {
-        self.0.peer_address()
+        self.reason.peer_address()
     }
 
     /// The cause.
     pub fn cause(&self) -> &Cause {
-        self.0.cause()
+        self.reason.cause()
     }
 
     /// Returns the remedy, in one sentence.
     pub fn cure(&self) -> &'static str {
-        self.0.hint().unwrap_or("choose TCP if TCP is meant")
+        self.cure
     }
 
     /// The problem's name in the catalogue.
     #[cfg(feature = "diagnosis")]
     pub fn diagnosis_id(&self) -> handfast_diagnosis::Id {
-        self.0.diagnosis_id()
+        self.reason.diagnosis_id()
     }
 
-    /// Returns the RDMA error.
+    /// Returns the error of the transport that is not used.
     pub fn reason(&self) -> &Error {
-        &self.0
+        &self.reason
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -63,16 +106,34 @@ impl Fallback {
 
     /// Whether two fallbacks are equal apart from their peer.
     fn is_alike(&self, other: &Self) -> bool {
-        (self.stage(), self.cause()) == (other.stage(), other.cause())
+        (self.missed, self.stage(), self.cause()) == (other.missed, other.stage(), other.cause())
     }
 }
 
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.hint() {
-            Some(_) => write!(f, "lanes run over TCP, not RDMA: {}", self.0),
-            None => write!(f, "lanes run over TCP, not RDMA: {}; {}", self.0, self.cure()),
+        let Self { reason, missed, cure, .. } = self;
+        let (effect, text) = (effect(*missed), reason.without_hint());
+        write!(f, "{effect}: {text}; {cure}")
+    }
+}
+
+/// Effect of a missed transport.
+fn effect(missed: TransportKind) -> &'static str {
+    match missed {
+        TransportKind::Shm => "no memory is shared with a process of this host",
+        _ => "lanes run over TCP, not RDMA",
+    }
+}
+
+fn cure_of(reason: NoChannel) -> &'static str {
+    match reason {
+        NoChannel::NoDirectory | NoChannel::NoSocket => {
+            "run both in one network namespace, or give both one directory for shared memory"
         }
+        NoChannel::OtherUser | NoChannel::Forbidden => "run both processes as one user",
+        NoChannel::Unwatched => "use Linux 6.5, or one namespace of processes on Linux 5.3",
+        _ => "the log of the peer has its reason; choose TCP if no memory is to be shared",
     }
 }
 
@@ -90,18 +151,29 @@ impl Fallbacks {
 
     /// Records and reports a fallback, unless already known.
     pub(crate) fn tell(&self, reason: Error) {
-        self.tell_unless(reason, Fallback::is_same);
+        self.add(Fallback::new(reason), Fallback::is_same);
+    }
+
+    /// Records an engine without RDMA. It is expected on a machine without any, unless devices are named.
+    pub(crate) fn tell_of_machine(&self, reason: Error, has_devices_named: bool) {
+        let is_absent = matches!(reason.cause(), Cause::RdmaUnavailable(_));
+        let is_expected = is_absent && !has_devices_named;
+        self.add(Fallback { is_expected, ..Fallback::new(reason) }, Fallback::is_same);
+    }
+
+    /// Records and reports a fallback, unless already known.
+    pub(crate) fn tell_of(&self, fallback: Fallback) {
+        self.add(fallback, Fallback::is_same);
     }
 
     /// Like [`Fallbacks::tell`], but reported once for all peers: callers are unbounded in number,
     /// each with a name used once.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
     pub(crate) fn tell_of_one(&self, reason: Error) {
-        self.tell_unless(reason, Fallback::is_alike);
+        self.add(Fallback::new(reason), Fallback::is_alike);
     }
 
-    fn tell_unless(&self, reason: Error, is_known: fn(&Fallback, &Fallback) -> bool) {
-        let fallback = Fallback::new(reason);
+    fn add(&self, fallback: Fallback, is_known: fn(&Fallback, &Fallback) -> bool) {
         {
             let mut kept = self.kept.lock();
             if kept.iter().any(|known| is_known(known, &fallback)) {
@@ -112,7 +184,10 @@ impl Fallbacks {
             }
             kept.push_back(fallback.clone());
         }
-        tracing::warn!(%fallback, "fallback to TCP");
+        match fallback.is_expected {
+            true => tracing::trace!(%fallback, "no RDMA"),
+            false => tracing::warn!(%fallback, "fallback"),
+        }
         // There may be no receivers.
         let _ = self.told.send(fallback);
     }

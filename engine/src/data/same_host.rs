@@ -1,5 +1,6 @@
 //! Lanes that share memory with processes of this host, over those of another transport.
 
+use crate::data::fallback::{Fallback, Fallbacks};
 use crate::data::local::LocalRegion;
 use crate::data::transport::{Offer, Registered, SameHostUse, Transport};
 use crate::error::{Cause, Error, Stage};
@@ -34,6 +35,7 @@ pub(crate) struct SameHostParts {
     pub(crate) is_required: bool,
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) lanes: Arc<dyn LaneSink>,
+    pub(crate) fallbacks: Fallbacks,
 }
 
 /// Puts shared memory above a transport. Where the system refuses it and it is not required, lanes
@@ -42,10 +44,14 @@ pub(crate) fn share(
     parts: SameHostParts,
     inner: Arc<dyn Transport>,
 ) -> Result<Arc<dyn Transport>, Error> {
-    let SameHostParts { incarnation, directory, is_required, regions, lanes } = parts;
+    let SameHostParts { incarnation, directory, is_required, regions, lanes, fallbacks } = parts;
     let config = ShmConfig { incarnation, directory: directory.clone(), is_required };
     match ShmTransport::start(config, regions, lanes, inner.clone()) {
         Ok(shm) => {
+            let report = move |peer: &NicPath, reason| {
+                fallbacks.tell_of(Fallback::of_sharing(reason, peer.node.as_str()));
+            };
+            shm.report_to(Box::new(report));
             let used = if is_required { SameHostUse::Alone } else { SameHostUse::WherePossible };
             Ok(Arc::new(SameHost { shm, inner, used }))
         }
@@ -56,7 +62,7 @@ pub(crate) fn share(
             Err(Error::new(error.side, Stage::Configuration, Cause::Transport(error)))
         }
         Err(error) => {
-            tracing::warn!(%error, "no memory is shared with processes of this host");
+            fallbacks.tell_of(Fallback::of_sharing_start(&error));
             Ok(inner)
         }
     }

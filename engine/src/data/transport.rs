@@ -26,13 +26,15 @@ use tokio::sync::Notify;
 #[non_exhaustive]
 pub enum TransportChoice {
     /// TCP only.
-    #[default]
     Tcp,
     /// RDMA only: an engine without a usable device does not start, and a peer without one is
     /// refused.
     Rdma,
-    /// RDMA if both sides support it and it works, otherwise TCP. Each lane without RDMA is reported
-    /// as a [`Fallback`](crate::Fallback). Never shared memory.
+    /// RDMA if both sides support it and it works; otherwise shared memory if both sides prove that they
+    /// run on one host; otherwise TCP, which also carries what cannot be shared. Each lane without RDMA,
+    /// and each to a process of this host without shared memory, is reported as a
+    /// [`Fallback`](crate::Fallback).
+    #[default]
     Auto,
     /// Shared memory only: a peer that does not prove that it runs on this host is refused, and so
     /// are transfers of memory that cannot be shared.

@@ -1,7 +1,9 @@
 //! Engines on loopback, memory with a pattern, a relay that misbehaves, and a look at our sockets.
 
 use handfast::metrics::Counters;
-use handfast::{Access, Builder, Engine, EngineTiming, Error, Memory, Registration, Segment};
+use handfast::{
+    Access, Builder, Engine, EngineTiming, Error, Memory, Registration, Segment, TransportChoice,
+};
 use handfast_transport_tcp::LANE_MAGIC;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -47,6 +49,8 @@ impl Owner {
         let port = free_port().await;
         relay.lead_to(port);
         let builder = Engine::builder().listen(&format!("127.0.0.1:{port}"));
+        // No memory is shared past the relay.
+        let builder = builder.transport(TransportChoice::Tcp);
         Self::start_from(builder.advertise(&relay.address), bytes).await
     }
 
@@ -61,6 +65,11 @@ impl Owner {
 
 pub(crate) async fn user() -> Engine {
     Engine::builder().start().await.unwrap()
+}
+
+/// A user whose lanes run over TCP alone.
+pub(crate) async fn tcp_user() -> Engine {
+    Engine::builder().transport(TransportChoice::Tcp).start().await.unwrap()
 }
 
 /// A user with short timeouts for calls and unresponsive lanes.

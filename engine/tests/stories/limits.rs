@@ -2,7 +2,7 @@
 
 use crate::helpers::{
     Owner, PATIENCE, Relay, counted, failed_open, free_port, pattern, port_that, serves_a_new_peer,
-    user, write_and_check,
+    tcp_user, user, write_and_check,
 };
 use handfast::rdma::{LimitReached, NicLimit};
 use handfast::{Access, Cause, Engine, EngineLimits, EngineTiming, Memory, Side, Stage};
@@ -251,12 +251,12 @@ async fn lanes_rotate_among_callers_at_a_bounded_rate() {
     assert!((2..=2 * 9).contains(&evicted), "{evicted}");
 }
 
-/// An owner evicts the lane of an idle peer.
+/// An owner evicts the lane of an idle peer. It sees the requests of peers over TCP alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn owner_evicts_the_lane_of_an_idle_peer() {
     let small = limited(|limits| limits.lanes_max = 2).listen("127.0.0.1:0");
     let owner = Owner::start_from(small, 64).await;
-    let [busy, idle, new] = [user().await, user().await, user().await];
+    let [busy, idle, new] = [tcp_user().await, tcp_user().await, tcp_user().await];
     let at_work = busy.open(&owner.segment()).await.unwrap();
     let at_rest = idle.open(&owner.segment()).await.unwrap();
     write_and_check(&at_work, &owner.memory, 64, 1).await;

@@ -1,8 +1,8 @@
 //! Metrics and state of an engine.
 
-use crate::helpers::{Owner, PATIENCE, pattern, until, user, write_and_check};
-use handfast::Engine;
+use crate::helpers::{Owner, PATIENCE, pattern, tcp_user, until, write_and_check};
 use handfast::metrics::{EngineState, METERED_PEERS_MAX, STATE_SCHEMA};
+use handfast::{Engine, TransportChoice};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,7 +46,7 @@ async fn some_transfers(user: &Engine, owner: &Owner) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_are_counted_by_peer_carrier_and_direction() {
     let owner = telling_owner().await;
-    let user = user().await;
+    let user = tcp_user().await;
     some_transfers(&user, &owner).await;
     let state = user.state().await;
     let peer = &state.peers["owner@tcp"];
@@ -81,7 +81,7 @@ async fn an_engine_that_counts_no_transfers_still_counts_lanes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_engine_still_says_what_it_did() {
     let owner = telling_owner().await;
-    let user = user().await;
+    let user = tcp_user().await;
     some_transfers(&user, &owner).await;
     user.close().await;
     let state = user.state().await;
@@ -154,7 +154,12 @@ const MAY_LACK: [&str; 8] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_state_has_the_form_that_is_written_down() {
     let owner = telling_owner().await;
-    let user = Engine::builder().metrics("127.0.0.1:0").start().await.unwrap();
+    let user = Engine::builder()
+        .transport(TransportChoice::Tcp)
+        .metrics("127.0.0.1:0")
+        .start()
+        .await
+        .unwrap();
     some_transfers(&user, &owner).await;
     let (head, body) = ask(&user, "GET /state HTTP/1.1").await;
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("application/json"), "{head}");
@@ -169,7 +174,8 @@ async fn the_state_has_the_form_that_is_written_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prometheus_gets_the_families_that_are_written_down() {
     let owner = telling_owner().await;
-    let user = Engine::builder().name("u\"ser").metrics("127.0.0.1:0").start().await.unwrap();
+    let user = Engine::builder().name("u\"ser").metrics("127.0.0.1:0");
+    let user = user.transport(TransportChoice::Tcp).start().await.unwrap();
     some_transfers(&user, &owner).await;
     let (head, body) = ask(&user, "GET /metrics HTTP/1.1").await;
     assert!(head.contains("application/openmetrics-text"), "{head}");

@@ -1,7 +1,9 @@
 //! Lanes through memory that processes of one host share.
 
 use crate::helpers::pattern;
-use handfast::{Access, Builder, Engine, Memory, Side, TransportChoice, TransportKind};
+use handfast::{
+    Access, Builder, Engine, Fallback, Memory, Segment, Side, TransportChoice, TransportKind,
+};
 use std::time::Duration;
 
 fn builder(choice: TransportChoice) -> Builder {
@@ -57,26 +59,100 @@ async fn shm_shares_memory_on_one_host() {
     owner.close().await;
 }
 
-/// `auto` leaves shared memory to those that ask for it by name, even where both sides could use it.
+/// A segment of `owner` as `user` opens it.
+async fn opened(user: &Engine, owner: &Engine) -> Segment {
+    user.open(&format!("{}/cache", owner.address())).await.unwrap()
+}
+
+/// Writes until the last bytes went over `kind`, and checks them every time.
+async fn writes_come_to(segment: &Segment, memory: &Memory, kind: TransportKind) {
+    let written = async {
+        for seed in 0.. {
+            let block = pattern(memory.len(), seed as u8);
+            segment.write(&block.whole(), 0).await.unwrap();
+            assert_eq!(bytes(memory), bytes(&block));
+            if segment.transport_kind() == Some(kind) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), written).await.expect("it takes that transport");
+}
+
+/// Two engines without an option share memory, owned and private, in both directions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn auto_shares_no_memory() {
+async fn default_shares_memory_on_one_host() {
+    for is_private in [false, true] {
+        let owner = Engine::builder().listen("127.0.0.1:0").start().await.unwrap();
+        let user = Engine::builder().start().await.unwrap();
+        assert_eq!(user.transport_kinds().next(), Some(TransportKind::Shm));
+        let memory = match is_private {
+            true => Memory::zeroed(300_000).unwrap(),
+            false => owner.allocate(300_000).unwrap(),
+        };
+        assert_eq!(memory.is_shared(), !is_private);
+        let served = owner.register("cache").access(Access::READ_WRITE);
+        let served = served.serve(memory.whole()).unwrap();
+        let segment = opened(&user, &owner).await;
+        writes_come_to(&segment, &memory, TransportKind::Shm).await;
+        let back = Memory::zeroed(memory.len()).unwrap();
+        segment.read(&back.whole(), 0).await.unwrap();
+        assert_eq!(bytes(&back), bytes(&memory));
+        let shm = user.counters().shm;
+        assert!(shm.lanes == 1 && shm.bytes >= 600_000, "{shm:?}");
+        drop(served);
+        come_back(&memory).await;
+        user.close().await;
+        owner.close().await;
+    }
+}
+
+/// A peer that announces no shared memory is served over TCP, whichever side opens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn auto_meets_a_peer_of_tcp() {
     for (choice, peer) in [
-        (TransportChoice::Auto, TransportChoice::Auto),
         (TransportChoice::Auto, TransportChoice::Tcp),
+        (TransportChoice::Tcp, TransportChoice::Auto),
     ] {
-        let owner = owner(peer).await;
+        let (owner, user) = (owner(peer).await, builder(choice).start().await.unwrap());
         let memory = owner.allocate(4_096).unwrap();
-        assert!(!memory.is_shared());
         let served = owner.register("cache").access(Access::READ_WRITE);
         let _served = served.serve(memory.whole()).unwrap();
-        let user = builder(choice).start().await.unwrap();
-        let segment = user.open(&format!("{}/cache", owner.address())).await.unwrap();
-        let block = pattern(4_096, 4);
-        segment.write(&block.whole(), 0).await.unwrap();
-        assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
-        assert_eq!(bytes(&memory), bytes(&block));
+        let segment = opened(&user, &owner).await;
+        for _ in 0..3 {
+            writes_come_to(&segment, &memory, TransportKind::Tcp).await;
+        }
         assert_eq!(user.counters().shm.lanes + owner.counters().shm.lanes, 0);
+        assert!(user.fallbacks().iter().all(Fallback::is_expected), "nothing is lost");
     }
+}
+
+/// Two nodes of one host that do not find each other's socket use TCP, and one of them says why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_without_a_common_directory_say_so() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let choice = TransportChoice::Auto;
+    let builder = || Engine::builder().transport(choice);
+    let owner = builder().listen("127.0.0.1:0").shared_memory_dir(one.path());
+    let user = builder().shared_memory_dir(other.path());
+    let (owner, user) = (owner.start().await.unwrap(), user.start().await.unwrap());
+    let mut told = user.fallback_events();
+    let memory = owner.allocate(4_096).unwrap();
+    let _served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+    let segment = opened(&user, &owner).await;
+    writes_come_to(&segment, &memory, TransportKind::Tcp).await;
+    let fallback = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
+    let fallback = fallback.expect("it is reported").unwrap();
+    assert_eq!((fallback.missed(), fallback.side()), (TransportKind::Shm, Side::Configuration));
+    assert_eq!(fallback.peer(), Some(owner.address()));
+    let text = fallback.to_string();
+    assert!(
+        text.contains("not in this network namespace") && text.contains("one directory"),
+        "{text}"
+    );
+    #[cfg(feature = "diagnosis")]
+    assert_eq!(fallback.diagnosis_id().as_str(), "SHM-APART");
+    assert!(user.fallbacks().iter().any(|kept| kept.missed() == TransportKind::Shm));
 }
 
 /// Private memory is reached by calls of the kernel.

@@ -1,6 +1,6 @@
 //! Choice of a transport without RDMA. With RDMA the program's tests in the guest cover it.
 
-use crate::helpers::{Owner, pattern, user};
+use crate::helpers::{Owner, pattern, tcp_user};
 use handfast::rdma::RdmaUnavailable;
 use handfast::{Access, Cause, Engine, Side, Stage, TransportChoice, TransportKind};
 
@@ -27,7 +27,8 @@ async fn unavailable_rdma_names_cause_and_cure() {
 #[tokio::test]
 async fn auto_takes_tcp_then_says_why_once_and_moves_bytes() {
     let Some(reason) = unavailable() else { return };
-    let owner = Owner::start(1 << 20).await;
+    let owner = Engine::builder().listen("127.0.0.1:0").transport(TransportChoice::Tcp);
+    let owner = Owner::start_from(owner, 1 << 20).await;
     let user = Engine::builder().transport(TransportChoice::Auto).start().await.unwrap();
     let fallbacks = user.fallbacks();
     let [fallback] = fallbacks.as_slice() else { panic!("{fallbacks:?}") };
@@ -46,12 +47,16 @@ async fn auto_takes_tcp_then_says_why_once_and_moves_bytes() {
     assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
     assert_eq!(user.fallbacks().len(), 1);
     assert_eq!(user.devices().next(), None);
-    assert_eq!(user.transport_kinds().collect::<Vec<_>>(), [TransportKind::Tcp]);
+    assert_eq!(
+        user.transport_kinds().collect::<Vec<_>>(),
+        [TransportKind::Shm, TransportKind::Tcp]
+    );
+    assert!(fallback.is_expected() && fallback.missed() == TransportKind::Rdma);
 }
 
 #[tokio::test]
 async fn the_carrier_is_told_for_peers_and_for_oneself() {
-    let (owner, user) = (Owner::start(4096).await, user().await);
+    let (owner, user) = (Owner::start(4096).await, tcp_user().await);
     let block = pattern(64, 2);
     let own = owner.engine.open(&owner.segment()).await.unwrap();
     own.write(&block.whole(), 0).await.unwrap();

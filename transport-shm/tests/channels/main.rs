@@ -4,12 +4,14 @@
 mod processes;
 mod support;
 
+use handfast_core::NicPath;
 use handfast_core::transfer::CompletionStatus;
 use handfast_core::transport::Side;
+use handfast_core::wire::Body;
 use handfast_transport::{Access, DataPath, Direction, Endpoints, Memory, TransportKind};
-use handfast_transport_shm::PIECE_BYTES_MAX;
-use std::sync::Arc;
-use support::{Node, Setup, nodes, wait_until};
+use handfast_transport_shm::{NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
+use std::sync::{Arc, Mutex};
+use support::{Node, Setup, eventually, nodes, wait_until};
 
 const DONE: CompletionStatus = CompletionStatus::Done;
 
@@ -99,6 +101,61 @@ async fn access_beyond_the_rights_goes_below() {
     }
 }
 
+/// A peer of this host without a channel is reported once with its reason, one of another host is not.
+#[tokio::test]
+async fn reason_is_reported_for_peers_of_the_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let in_directory = Setup { directory: Some(directory.path().into()), ..Setup::default() };
+    let second = Node::start(2, &in_directory);
+    let theirs = second.create().await;
+    let announced = theirs.shared_memory.as_deref().unwrap();
+    let elsewhere = format!("{}{}{}", &announced[..32], "1".repeat(16), &announced[48..]);
+    let cases = [
+        (announced.to_owned(), vec![NoChannel::NoDirectory]),
+        (announced.replace('/', "@"), vec![NoChannel::NoSocket]),
+        (elsewhere, vec![]),
+        ("unreadable".to_owned(), vec![]),
+    ];
+    for (text, expected) in cases {
+        let first = Node::start(1, &Setup::default());
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let reports = Arc::clone(&reported);
+        let note = move |_: &NicPath, reason| reports.lock().unwrap().push(reason);
+        first.transport.report_to(Box::new(note));
+        first.create().await;
+        let body = Body { shared_memory: Some(text.into()), ..theirs.clone() };
+        first.connect(second.pair, body).await.unwrap();
+        eventually(|| first.transport.counters().dials_failed == 1).await;
+        assert_eq!(*reported.lock().unwrap(), expected);
+    }
+}
+
+/// A peer whose socket does not answer delays nothing: slices go below, and the reason is reported once
+/// the answer is overdue.
+#[tokio::test]
+async fn slices_before_the_channel_go_below() {
+    let name = format!("handfast-test-{}", std::process::id());
+    let _mute = support::mute(&name);
+    let (first, second) = (Node::start(1, &Setup::default()), Node::start(2, &Setup::default()));
+    let (_, theirs) = (first.create().await, second.create().await);
+    let text = theirs.shared_memory.as_deref().unwrap();
+    let text = format!("{}@{name}", &text[..48]);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let reports = Arc::clone(&reported);
+    let note = move |_: &NicPath, reason| reports.lock().unwrap().push(reason);
+    first.transport.report_to(Box::new(note));
+    let there = Memory::shared(4_096).unwrap();
+    let region = second.serve(&there, Access::READ_WRITE, 5);
+    let here = Memory::zeroed(4_096).unwrap();
+    let body = Body { shared_memory: Some(text.into()), ..theirs };
+    first.connect(second.pair, body).await.unwrap();
+    assert!(reported.lock().unwrap().is_empty(), "the answer is awaited");
+    let ended = first.write(here.whole(), &region);
+    assert!(matches!(ended, CompletionStatus::Released(_)), "{ended:?}");
+    assert_eq!(first.posted_below(), 1);
+    eventually(|| *reported.lock().unwrap() == [NoChannel::Late]).await;
+}
+
 /// If shared memory alone is wanted, a slice that cannot be copied is refused with its reason, and a
 /// lane whose peer offers none does not connect.
 #[tokio::test]
@@ -114,7 +171,7 @@ async fn required_sharing_is_refused_with_a_reason() {
     assert_eq!((error.side, first.posted_below()), (Side::Protection, 0));
     let (third, fourth) = (Node::start(3, &setup), Node::start(4, &setup));
     third.create().await;
-    let body = handfast_core::wire::Body { shared_memory: None, ..fourth.create().await };
+    let body = Body { shared_memory: None, ..fourth.create().await };
     let error = third.connect(fourth.pair, body).await.unwrap_err();
     assert_eq!(error.side, Side::Configuration);
     assert!(error.detail.contains("the peer offers none"), "{error}");
@@ -139,10 +196,10 @@ async fn channel_needs_the_announced_numbers() {
         let text = change(theirs.shared_memory.as_deref().unwrap());
         let node = Node::start(1, &Setup::default());
         node.create().await;
-        let body = handfast_core::wire::Body { shared_memory: Some(text.into()), ..theirs.clone() };
+        let body = Body { shared_memory: Some(text.into()), ..theirs.clone() };
         node.connect(second.pair, body).await.unwrap();
+        eventually(|| node.transport.counters().dials_failed == 1).await;
         assert!(!node.transport.is_shared(node.pair.lifecycle));
-        assert_eq!(node.transport.counters().dials_failed, 1);
         let kind = node.transport.transport_kind(node.pair.lifecycle);
         assert_eq!(kind, TransportKind::Tcp);
         let retired = second.transport.retire(second.pair.lifecycle).await;
@@ -257,4 +314,37 @@ async fn refused_slice_fails_no_lane() {
     assert!(matches!(ended, CompletionStatus::Refused(_)), "{ended:?}");
     assert_eq!(first.sink.failures.load(std::sync::atomic::Ordering::Relaxed), 0);
     assert_eq!(first.write(here.whole(), &region), DONE);
+}
+
+/// Slices past the limit of a lane go below, or are refused if shared memory is required; those within
+/// it are copied, and the lane goes on.
+#[tokio::test]
+async fn slices_past_the_limit_fail_no_lane() {
+    for is_required in [false, true] {
+        let setup = Setup { is_required, ..Setup::default() };
+        let (first, second) = nodes(&setup).await;
+        let there = Memory::shared(4_096).unwrap();
+        let region = second.serve(&there, Access::READ_WRITE, 7);
+        let here = Memory::zeroed(4_096).unwrap();
+        let slices: Vec<_> = (0..=SLICES_MAX).map(|_| first.next_slice()).collect();
+        let posting = |slice| first.posting(slice, Direction::Write, here.whole(), &region);
+        let mut past: Vec<_> = slices.iter().copied().map(posting).collect();
+        first.transport.post(first.pair.lifecycle, &mut past);
+        for slice in &slices {
+            match (is_required, first.sink.ended(*slice)) {
+                (true, CompletionStatus::Refused(error)) => {
+                    assert!(error.detail.contains("slices wait on the lane"), "{error}");
+                }
+                (false, CompletionStatus::Released(_)) => {}
+                (_, ended) => panic!("{ended:?}"),
+            }
+        }
+        let mut within: Vec<_> = slices[..SLICES_MAX].iter().copied().map(posting).collect();
+        first.transport.post(first.pair.lifecycle, &mut within);
+        for slice in &slices[..SLICES_MAX] {
+            assert_eq!(first.sink.ended(*slice), DONE);
+        }
+        assert_eq!(first.sink.failures.load(std::sync::atomic::Ordering::Relaxed), 0);
+        assert_eq!(first.posted_below(), if is_required { 0 } else { SLICES_MAX as u64 + 1 });
+    }
 }

@@ -32,6 +32,7 @@ fn initiator_writes_for_a_parent() {
     let address: u64 = line().parse().unwrap();
     let owner = Pair { incarnation: Incarnation(2), lifecycle: Lifecycle(12) };
     runtime.block_on(node.connect(owner, theirs)).unwrap();
+    wait_until(|| node.transport.is_shared(node.pair.lifecycle));
     let here = Memory::zeroed(BYTES).unwrap();
     here.copy_in(0, &vec![WRITTEN; BYTES]).unwrap();
     while node.posted_below() == 0 {
@@ -48,6 +49,29 @@ fn say(to: &mut impl Write, line: &str) {
     to.flush().unwrap();
 }
 
+/// A process of this program, and what it says.
+struct Spoken {
+    child: Child,
+    input: ChildStdin,
+    output: Box<dyn Iterator<Item = String>>,
+}
+
+impl Spoken {
+    fn start(test: &str, variable: &str, value: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(variable, value)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let output = lines.filter_map(|line| line.strip_prefix("said ").map(str::to_owned));
+        let input = child.stdin.take().unwrap();
+        Self { child, input, output: Box::new(output) }
+    }
+}
+
 /// An owner, and the child that writes to its region.
 struct Story {
     owner: Node,
@@ -62,17 +86,8 @@ impl Story {
         let owner = Node::start(2, &Setup::default());
         let memory = Memory::shared(BYTES).unwrap();
         let address = owner.serve(&memory, Access::READ_WRITE, KEY).address();
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::initiator_writes_for_a_parent", "--nocapture"])
-            .env(CHILD, "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let mut output: Box<dyn Iterator<Item = String>> =
-            Box::new(lines.filter_map(|line| line.strip_prefix("said ").map(str::to_owned)));
-        let mut input = child.stdin.take().unwrap();
+        let Spoken { child, mut input, mut output } =
+            Spoken::start("processes::initiator_writes_for_a_parent", CHILD, "1");
         let theirs = output.next().unwrap();
         let body = runtime.block_on(owner.create());
         writeln!(input, "{}\n{address}", body.shared_memory.clone().unwrap()).unwrap();
@@ -174,6 +189,78 @@ fn lane_to_a_stopped_process_stays() {
     retire().unwrap();
     story.child.wait().unwrap();
     drop(story.input);
+}
+
+/// Set for a child that owns memory, to its kind.
+const OWNER: &str = "HANDFAST_TEST_OWNER";
+
+/// The process of an owner: serves memory to its parent until that ends it.
+#[test]
+fn owner_serves_a_parent() {
+    let Some(kind) = std::env::var_os(OWNER) else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let node = Node::start(2, &Setup::default());
+    let memory = match kind == "shared" {
+        true => Memory::shared(BYTES).unwrap(),
+        false => Memory::zeroed(BYTES).unwrap(),
+    };
+    memory.copy_in(0, &vec![WRITTEN; BYTES]).unwrap();
+    let address = node.serve(&memory, Access::READ_WRITE, KEY).address();
+    let body = runtime.block_on(node.create());
+    say(&mut std::io::stdout(), &body.shared_memory.clone().unwrap());
+    say(&mut std::io::stdout(), &address.to_string());
+    let mut lines = std::io::stdin().lock().lines();
+    let theirs = lines.next().unwrap().unwrap();
+    let theirs = Body { shared_memory: Some(theirs.into()), ..body };
+    let initiator = Pair { incarnation: Incarnation(1), lifecycle: Lifecycle(11) };
+    runtime.block_on(node.connect(initiator, theirs)).unwrap();
+    // The parent ends this process.
+    lines.next();
+}
+
+/// An owner that is killed in the middle of copies takes nothing of the initiator with it: a read that
+/// completes has the owner's bytes, the slices after it take the lane below, and the lane retires.
+#[test]
+fn killed_owner_ends_copies_in_order() {
+    for kind in ["shared", "private"] {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let node = Node::start(1, &Setup::default());
+        let body = runtime.block_on(node.create());
+        let Spoken { mut child, mut input, mut output } =
+            Spoken::start("processes::owner_serves_a_parent", OWNER, kind);
+        let theirs = Some(output.next().unwrap().into());
+        let address: u64 = output.next().unwrap().parse().unwrap();
+        writeln!(input, "{}", body.shared_memory.clone().unwrap()).unwrap();
+        let owner = Pair { incarnation: Incarnation(2), lifecycle: Lifecycle(12) };
+        let theirs = Body { shared_memory: theirs, ..body };
+        runtime.block_on(node.connect(owner, theirs)).unwrap();
+        wait_until(|| node.transport.is_shared(node.pair.lifecycle));
+        let here = Memory::zeroed(BYTES).unwrap();
+        let mut bytes = vec![0; BYTES];
+        let mut completed = 0_u64;
+        let process = child.id() as libc::pid_t;
+        std::thread::scope(|scope| {
+            while node.posted_below() == 0 {
+                if completed == 3 {
+                    // SAFETY: signals the child, which is not reaped before the end of the test.
+                    scope.spawn(move || {
+                        assert_eq!(unsafe { libc::kill(process, libc::SIGKILL) }, 0)
+                    });
+                }
+                here.copy_in(0, &vec![REUSED; BYTES]).unwrap();
+                let ended = node.transfer(Direction::Read, here.whole(), KEY, address);
+                if ended == crate::DONE {
+                    completed += 1;
+                    here.copy_out(0, &mut bytes).unwrap();
+                    assert!(bytes.iter().all(|byte| *byte == WRITTEN), "{kind}");
+                }
+            }
+        });
+        assert!(completed >= 3, "{kind}: the owner lived until then");
+        let lane = node.pair.lifecycle;
+        runtime.block_on(handfast_transport::Endpoints::retire(&node.transport, lane)).unwrap();
+        child.wait().unwrap();
+    }
 }
 
 /// A forked child has the sockets of a channel. What it drops ends nothing for its parent, whose lane

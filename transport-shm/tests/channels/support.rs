@@ -9,6 +9,7 @@ use handfast_transport::{
     TransportKind,
 };
 use handfast_transport_shm::{ShmConfig, ShmTransport};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -157,6 +158,18 @@ impl Node {
         self.sink.ended(slice)
     }
 
+    /// A slice between a span and the start of a peer's region.
+    pub(crate) fn posting(
+        &self,
+        slice: SliceId,
+        direction: Direction,
+        span: Span,
+        region: &Region,
+    ) -> Posting {
+        let remote = RemoteSpan { key: region.key(), address: region.address() };
+        Posting { slice, direction, span, remote, memory: None }
+    }
+
     pub(crate) fn write(&self, span: Span, region: &Region) -> CompletionStatus {
         self.transfer(Direction::Write, span, region.key(), region.address())
     }
@@ -173,7 +186,18 @@ pub(crate) async fn nodes(setup: &Setup) -> (Node, Node) {
     // The side that is dialled connects last, as a handshake may have it.
     first.connect(second.pair, theirs).await.unwrap();
     second.connect(first.pair, ours).await.unwrap();
+    // Until then slices go below.
+    wait_until(|| first.transport.is_shared(first.pair.lifecycle));
     (first, second)
+}
+
+/// Waits until a condition holds, and lets tasks run.
+pub(crate) async fn eventually(mut is_true: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while !is_true() {
+        assert!(std::time::Instant::now() < until, "it becomes true in time");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Waits until a condition holds.
@@ -182,5 +206,23 @@ pub(crate) fn wait_until(mut is_true: impl FnMut() -> bool) {
     while !is_true() {
         assert!(std::time::Instant::now() < until, "it becomes true in time");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A socket that listens at a name without a file, and answers nobody.
+pub(crate) fn mute(name: &str) -> OwnedFd {
+    // SAFETY: zeros are a valid value of this plain structure.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (place, byte) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    let length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    // SAFETY: a new socket, owned by nothing else; the address is valid for its length.
+    unsafe {
+        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        let bound = libc::bind(socket, (&raw const address).cast(), length as libc::socklen_t);
+        assert_eq!((bound, libc::listen(socket, 8)), (0, 0));
+        OwnedFd::from_raw_fd(socket)
     }
 }

@@ -1,0 +1,76 @@
+//! Reasons why a lane shares no memory with its peer.
+
+/// Reason why a lane has no channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoChannel {
+    /// Neither a hello nor a reason has come.
+    #[error("the peer has not connected")]
+    NotConnected,
+    /// The peer's message has no announcement.
+    #[error("the peer offers none")]
+    NotOffered,
+    /// The announcement has another form.
+    #[error("the peer's announcement cannot be read")]
+    Unreadable,
+    /// The kernels differ.
+    #[error("the peer runs on another host")]
+    OtherHost,
+    /// Only the peer has a directory.
+    #[error("the peer listens in a directory, and this node has none configured")]
+    NoDirectory,
+    /// Nothing listens at the announced name.
+    #[error("the peer's socket is not in this network namespace, or not in the directory")]
+    NoSocket,
+    /// The system forbids the socket.
+    #[error("the peer's socket may not be used")]
+    Forbidden,
+    /// The peer's process belongs to another user.
+    #[error("the process at the peer's socket belongs to another user")]
+    OtherUser,
+    /// The system failed to connect or to pass a page.
+    #[error("the peer's socket took no hello")]
+    NoHello,
+    /// The peer closed the connection.
+    #[error("the peer refused the channel")]
+    Refused,
+    /// [`ANSWER_MAX`](crate::ANSWER_MAX) has passed.
+    #[error("the peer did not answer in time")]
+    Late,
+    /// The page of the answer has another number.
+    #[error("the process at the peer's socket is not the peer")]
+    NotThePeer,
+    /// The end of the peer's process cannot be seen.
+    #[error(
+        "the end of the peer's process cannot be watched: Linux 6.5, or one namespace of processes \
+         on Linux 5.3, is needed"
+    )]
+    Unwatched,
+    /// The lane is for another pair.
+    #[error("another pair has connected")]
+    OtherPair,
+    /// The lane was retired.
+    #[error("the lane was retired")]
+    Retired,
+    /// The channel has ended.
+    #[error("the channel has ended")]
+    Ended,
+}
+
+impl NoChannel {
+    /// Whether the two processes appear to run on one host, so that the reason can be removed.
+    pub fn is_of_one_host(self) -> bool {
+        matches!(
+            self,
+            Self::NoDirectory
+                | Self::NoSocket
+                | Self::Forbidden
+                | Self::OtherUser
+                | Self::NoHello
+                | Self::Refused
+                | Self::Late
+                | Self::NotThePeer
+                | Self::Unwatched
+        )
+    }
+}
