@@ -106,7 +106,7 @@ async fn start<N: Net>(
     let (data, metrics) = bind_others(&builder, &net, &address).await?;
     let (trace, incarnation) = (trace(&builder)?, draw_incarnation(&*entropy));
     let name = node_name(&builder, &address, incarnation)?;
-    let keys = Arc::new(Keys::of(&builder, &name, incarnation)?);
+    let keys = Arc::new(Keys::of(builder.auth.as_ref(), &name, incarnation)?);
     let (commands, receiver) = Commands::channel();
     let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
     let lanes = LaneTable::new(commands.clone());

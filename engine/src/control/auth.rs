@@ -3,7 +3,6 @@
 
 use super::frame::{OwnedFrame, ReadError};
 use crate::api::auth::{AuthOptions, Secret};
-use crate::api::config::Builder;
 use crate::error::{Cause, Error, Stage};
 use handfast_core::auth::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_VERSION, AnswerSeen, AuthFailure, AuthHello,
@@ -57,11 +56,11 @@ impl Keys {
     /// # Errors
     /// [`Stage::Configuration`].
     pub(crate) fn of(
-        builder: &Builder,
+        options: Option<&AuthOptions>,
         name: &NodeName,
         incarnation: Incarnation,
     ) -> Result<Self, Error> {
-        let keys = Self::new(name.clone(), incarnation, builder.auth.as_ref());
+        let keys = Self::new(name.clone(), incarnation, options);
         keys.map_err(|error| Error::local(Stage::Configuration, Cause::Invalid(error.to_string())))
     }
 
