@@ -12,6 +12,10 @@ use handfast_core::transport::Side;
 use handfast_core::wire::{Message, RefusalReason};
 use handfast_core::{Lifecycle, NicPath};
 
+/// Faults with which promptness is judged. With more, a lane may rightly wait for one that another
+/// fault has ended.
+const PROMPT_FAULTS_MAX: u32 = 1;
+
 /// Events before a world that oracles need.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
@@ -136,9 +140,11 @@ impl World {
         step.violations.push(Violation::new(Oracle::Unjustified, detail));
     }
 
-    /// Checks that with nothing lost, no node waits for a timer to repeat a call.
+    /// Checks that with nothing lost and at most [`PROMPT_FAULTS_MAX`] faults, no node waits for a timer
+    /// to repeat a call.
     pub(crate) fn check_promptness(&self, violations: &mut Vec<Violation>) {
         let judged = !self.history.lost && self.setup.mute.is_none() && self.setup.old.is_none();
+        let judged = judged && self.faults_spent <= PROMPT_FAULTS_MAX;
         if !judged || !self.mute.is_empty() || self.has_twins() || !self.quiet() {
             return;
         }

@@ -4,6 +4,7 @@ use crate::fabric::{Psns, Target};
 use crate::oracle::{Oracle, Violation};
 use crate::verbs::{Call, Errno, QpState, VerbsError};
 use crate::world::{Step, World, error};
+use handfast_core::node::StateKind;
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
@@ -180,6 +181,11 @@ impl World {
         let psns = Psns { ours: self.psn(local), theirs };
         self.fabric.connect(site, local.lifecycle, target, psns)?;
         self.channel_connects(site, local, remote);
+        let state = self.sites[site].node.state_of(local.lifecycle);
+        if state.is_some_and(StateKind::is_ending) {
+            // It was asked to retire meanwhile.
+            self.channel_closes(site, local.lifecycle, step);
+        }
         Ok(Outcome::Connected)
     }
 

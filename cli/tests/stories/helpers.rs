@@ -194,6 +194,9 @@ impl Server {
     pub(crate) fn start_at(listen: &str, options: &[&str]) -> Self {
         let mut command = Command::new(PROGRAM);
         command.args(["serve", "--until-stdin-ends", "--listen", listen]).args(options);
+        if !listen.starts_with("127.") && !options.contains(&"--auth") {
+            command.arg("--open");
+        }
         Self::spawn(command)
     }
 
