@@ -166,7 +166,8 @@ impl Channel {
         self.unsent.push_back((packet, passed));
     }
 
-    fn forget_unsent(&mut self) {
+    /// Drops what nobody will read.
+    pub(crate) fn forget_unsent(&mut self) {
         self.unsent.clear();
         self.descriptors_unsent = 0;
     }

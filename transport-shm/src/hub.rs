@@ -9,6 +9,7 @@ use crate::reason::NoChannel;
 use crate::sys::{self, Name, Poller, Waker};
 use crate::transport::Shared;
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,6 +35,15 @@ const LISTENER: u64 = 1;
 const FIRST_LANE: u64 = 2;
 /// Bit of the tokens of connections without a lane.
 const PENDING: u64 = 1 << 63;
+
+thread_local! {
+    static IS_HUB: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is on the thread of a hub.
+pub(crate) fn is_on_thread() -> bool {
+    IS_HUB.get()
+}
 
 pub(crate) struct Hub {
     poller: Poller,
@@ -167,6 +177,7 @@ impl<'a> Run<'a> {
     }
 
     fn run(mut self) {
+        IS_HUB.set(true);
         let hub = &self.shared.hub;
         let mut ready = Vec::new();
         let mut retry = None;

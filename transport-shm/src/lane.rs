@@ -7,7 +7,7 @@ use crate::channel::Channel;
 use crate::map::{CopyError, Map};
 use crate::reason::NoChannel;
 use crate::transport::Shared;
-use handfast_core::sharing::{Begun, Denial, GrantId, Unshared, Wanted};
+use handfast_core::sharing::{self, Denial, GrantId, Unshared, Wanted};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -52,9 +52,9 @@ pub(crate) struct State {
     /// The pair that the channel leads to.
     claimed: Option<Pair>,
     pub(crate) link: Link,
-    queue: VecDeque<Posting>,
+    queue: VecDeque<Begun>,
     /// Slices whose region the peer is asked for.
-    waiting: Vec<Posting>,
+    waiting: Vec<Begun>,
     /// A thread of the transport is to copy.
     is_scheduled: bool,
     retired: bool,
@@ -78,6 +78,14 @@ pub(crate) struct Lane {
     pub(crate) is_retired_below: AtomicBool,
     /// Whether the channel holds nothing any more.
     pub(crate) apart: watch::Sender<bool>,
+    /// A revocation was not answered in time, and no packet has come since.
+    is_late: AtomicBool,
+}
+
+/// A slice, and its bytes that are copied.
+struct Begun {
+    posting: Posting,
+    done: usize,
 }
 
 const NONE_YET: u8 = 0;
@@ -92,6 +100,8 @@ pub(crate) struct After {
     pub(crate) has_ended: bool,
     completions: Vec<Completion>,
     rerouted: Vec<Posting>,
+    /// The lane fails: part of a slice is written, and nothing carries the rest.
+    fails: bool,
     wakes: bool,
 }
 
@@ -139,6 +149,7 @@ impl Lane {
             has_address: AtomicBool::new(false),
             has_queue_pairs: AtomicBool::new(false),
             apart: watch::Sender::new(true),
+            is_late: AtomicBool::new(false),
         }
     }
 
@@ -275,10 +286,17 @@ impl Lane {
     }
 
     /// Gives an answer up that has not come.
-    pub(crate) fn give_answer_up(&self) {
+    ///
+    /// # Errors
+    /// [`NoChannel::Late`], unless it has come meanwhile.
+    pub(crate) fn give_answer_up(&self) -> Result<(), NoChannel> {
         let mut state = self.state.lock();
         if matches!(state.link, Link::Dialled { .. }) {
             self.part(&mut state, NoChannel::Late);
+        }
+        match state.link {
+            Link::Up(_) => Ok(()),
+            _ => Err(NoChannel::Late),
         }
     }
 
@@ -297,6 +315,9 @@ impl Lane {
     /// Handles readiness of the socket.
     pub(crate) fn on_ready(self: &Arc<Self>, readable: bool, writable: bool) {
         let mut after = After::default();
+        if readable && self.is_late.load(Ordering::Relaxed) {
+            self.is_late.store(false, Ordering::Relaxed);
+        }
         let mut state = self.state.lock();
         if readable && matches!(state.link, Link::Dialled { .. }) {
             self.take_answer(&mut state);
@@ -344,7 +365,10 @@ impl Lane {
 
     /// Handles the end of the peer's process.
     pub(crate) fn on_peer_dead(self: &Arc<Self>) {
-        self.change(|channel| channel.machine.on_peer_dead());
+        self.change(|channel| {
+            channel.machine.on_peer_dead();
+            channel.forget_unsent();
+        });
     }
 
     /// Takes a region back from the peer.
@@ -354,9 +378,17 @@ impl Lane {
 
     /// Whether a peer that answers may still touch the region with a key.
     pub(crate) fn awaits_revoked(&self, key: u64) -> bool {
+        if self.is_late.load(Ordering::Relaxed) {
+            return false;
+        }
         let state = self.state.lock();
         matches!(&state.link, Link::Up(channel)
             if !channel.machine.is_closing() && channel.machine.holds(key))
+    }
+
+    /// Notes that a peer has not answered a revocation in time: the next ones do not wait for it.
+    pub(crate) fn note_late(&self) {
+        self.is_late.store(true, Ordering::Relaxed);
     }
 
     /// Begins the end of the lane: waiting slices come back, and no further ones are taken.
@@ -367,10 +399,9 @@ impl Lane {
         let mut after = After::default();
         let mut state = self.state.lock();
         state.retired = true;
-        let ended = state.queue.drain(..).map(|posting| posting.slice).collect::<Vec<_>>();
-        let waited = std::mem::take(&mut state.waiting).into_iter().map(|posting| posting.slice);
-        let released = |slice| Completion::released(slice, Sent::None);
-        after.completions.extend(ended.into_iter().chain(waited).map(released));
+        let waited = std::mem::take(&mut state.waiting);
+        let ended = state.queue.drain(..).chain(waited);
+        after.completions.extend(ended.map(|slice| slice.released()));
         match &mut state.link {
             Link::Up(channel) => {
                 channel.machine.close();
@@ -400,12 +431,13 @@ impl Lane {
 
     /// Performs what follows a change.
     fn settle(self: &Arc<Self>, mut state: parking_lot::MutexGuard<'_, State>, mut after: After) {
-        if !after.answered.is_empty() {
+        if !after.answered.is_empty() || after.has_ended {
             let waiting = std::mem::take(&mut state.waiting);
-            for posting in waiting {
-                match after.answered.contains(&posting.remote.key) {
-                    true => state.queue.push_back(posting),
-                    false => state.waiting.push(posting),
+            for slice in waiting {
+                // After the end it finds no channel, and takes the other path.
+                match after.has_ended || after.answered.contains(&slice.posting.remote.key) {
+                    true => state.queue.push_back(slice),
+                    false => state.waiting.push(slice),
                 }
             }
             after.wakes = !state.queue.is_empty();
@@ -424,7 +456,6 @@ impl Lane {
             self.shared.hub.watch_packets(self.token, up);
         }
         if after.has_ended {
-            // Slices that wait find no channel and take the other path.
             after.wakes |= !state.queue.is_empty();
         }
         if after.wakes && !state.is_scheduled {
@@ -441,6 +472,9 @@ impl Lane {
             self.shared.counts.rerouted(after.rerouted.len() as u64);
             self.shared.inner.post(self.lifecycle, &mut after.rerouted);
         }
+        if after.fails {
+            self.shared.sink.on_lane_failed(self.lifecycle, self.apart_error());
+        }
         // Last: the lane may be retired from now on.
         if after.has_ended {
             self.apart.send_replace(true);
@@ -454,7 +488,7 @@ impl Lane {
         let held = state.queue.len() + state.waiting.len();
         let has_room = held + postings.len() <= SLICES_MAX;
         if is_up && has_room && postings.iter().all(is_plain) {
-            state.queue.extend(postings.drain(..));
+            state.queue.extend(postings.drain(..).map(|posting| Begun { posting, done: 0 }));
             if self.last.load(Ordering::Relaxed) == OTHER {
                 self.last.store(SHARED, Ordering::Relaxed);
             }
@@ -466,17 +500,14 @@ impl Lane {
     /// Takes back a slice that waits. Returns false if it does not.
     pub(crate) fn withdraw(&self, slice: SliceId) -> bool {
         let mut state = self.state.lock();
-        let is_it = |posting: &Posting| posting.slice == slice;
+        let is_it = |held: &Begun| held.posting.slice == slice;
         let queued = state.queue.iter().position(is_it).and_then(|at| state.queue.remove(at));
         let waited = || state.waiting.iter().position(is_it).map(|at| state.waiting.remove(at));
         let taken = queued.or_else(waited);
         drop(state);
-        let is_taken = taken.is_some();
-        if is_taken {
-            let mut ended = vec![Completion::released(slice, Sent::None)];
-            self.shared.sink.on_completions(self.lifecycle, &mut ended);
-        }
-        is_taken
+        let Some(taken) = taken else { return false };
+        self.shared.sink.on_completions(self.lifecycle, &mut vec![taken.released()]);
+        true
     }
 
     /// Copies waiting slices on this thread, up to a number of bytes; threads of the transport copy
@@ -520,32 +551,24 @@ impl Lane {
     }
 
     /// Begins copies, first the next piece of a slice. Returns whether slices may still wait.
-    fn begin(
-        self: &Arc<Self>,
-        copies: &mut Vec<Copy>,
-        mut begun: Option<(Posting, usize)>,
-    ) -> bool {
+    fn begin(self: &Arc<Self>, copies: &mut Vec<Copy>, mut begun: Option<Begun>) -> bool {
         let mut after = After::default();
         let mut state = self.state.lock();
         let State { link, queue, waiting, retired, .. } = &mut *state;
         let mut bytes = 0;
         while copies.len() < SLICES_AT_ONCE_MAX && bytes < PIECE_BYTES_MAX {
-            let Some((posting, done)) = begun.take().or_else(|| Some((queue.pop_front()?, 0)))
-            else {
-                break;
-            };
+            let Some(slice) = begun.take().or_else(|| queue.pop_front()) else { break };
             let Link::Up(channel) = link else {
                 match *retired {
-                    true => {
-                        after.completions.push(Completion::released(posting.slice, sent_of(done)));
-                    }
-                    false => self.reroute(posting, done, Unshared::Closing, &mut after),
+                    true => after.completions.push(slice.released()),
+                    false => self.reroute(slice, Unshared::Closing, &mut after),
                 }
                 continue;
             };
+            let Begun { posting, done } = slice;
             let length = (posting.span.len() - done).min(PIECE_BYTES_MAX);
             if length < posting.span.len() && !copies.is_empty() {
-                queue.push_front(posting);
+                queue.push_front(Begun { posting, done });
                 break;
             }
             let wanted = Wanted {
@@ -555,32 +578,38 @@ impl Lane {
                 direction: posting.direction,
             };
             match channel.machine.begin(&wanted) {
-                Begun::Copy { grant, offset } => {
+                sharing::Begun::Copy { grant, offset } => {
                     let map = Arc::clone(&channel.maps[&grant]);
                     copies.push(Copy { posting, grant, map, offset, done, length });
                     bytes += length;
                 }
-                Begun::Asked => waiting.push(posting),
-                Begun::Unshared(reason) => self.reroute(posting, done, reason, &mut after),
+                sharing::Begun::Asked => waiting.push(Begun { posting, done }),
+                sharing::Begun::Unshared(_) if *retired => {
+                    after.completions.push(Begun { posting, done }.released());
+                }
+                sharing::Begun::Unshared(reason) => {
+                    self.reroute(Begun { posting, done }, reason, &mut after);
+                }
             }
             channel.drain(&self.shared.regions, &mut after);
         }
         let is_more = !queue.is_empty();
-        if copies.is_empty() || !after.completions.is_empty() || !after.rerouted.is_empty() {
+        if copies.is_empty() || after.has_effects() {
             self.settle(state, after);
         }
         is_more
     }
 
     /// Copies what was begun, reports it, and returns a slice that has further pieces.
-    fn perform(self: &Arc<Self>, copies: &mut Vec<Copy>) -> Option<(Posting, usize)> {
+    fn perform(self: &Arc<Self>, copies: &mut Vec<Copy>) -> Option<Begun> {
         let mut after = After::default();
         let (mut more, mut bytes, mut grants) = (None, 0, Vec::with_capacity(copies.len()));
+        let mut failed = Vec::new();
         for copy in copies.drain(..) {
             let Copy { posting, grant, map, offset, done, length } = copy;
             let result = match posting.span.slice(done, length) {
                 Ok(local) => map.copy(posting.direction, &local, offset),
-                Err(error) => Err(CopyError::Remote(std::io::Error::other(error))),
+                Err(error) => Err(CopyError::untouched(std::io::Error::other(error))),
             };
             // Before the machine learns that the copy has ended: it may have it unmapped.
             drop(map);
@@ -588,7 +617,7 @@ impl Lane {
             match result {
                 Ok(()) if done + length < posting.span.len() => {
                     bytes += length as u64;
-                    more = Some((posting, done + length));
+                    more = Some(Begun { posting, done: done + length });
                 }
                 Ok(()) => {
                     bytes += length as u64;
@@ -597,9 +626,9 @@ impl Lane {
                 Err(CopyError::Local(error)) => {
                     after.completions.push(Completion::refused(posting.slice, error));
                 }
-                Err(CopyError::Remote(error)) => {
-                    tracing::debug!(%error, "a copy failed: the slice takes the other path");
-                    after.rerouted.push(posting);
+                Err(CopyError::Remote { error, copied }) => {
+                    tracing::debug!(%error, "a copy failed");
+                    failed.push(Begun { posting, done: done + copied });
                 }
             }
         }
@@ -614,19 +643,38 @@ impl Lane {
             }
             channel.drain(&self.shared.regions, &mut after);
         }
+        for slice in failed {
+            match state.retired {
+                true => after.completions.push(slice.released()),
+                false => self.reroute_failed(slice, &mut after),
+            }
+        }
         self.settle(state, after);
         more
     }
 
-    /// Sends a slice over the other path, unless shared memory alone is wanted.
-    fn reroute(&self, posting: Posting, done: usize, reason: Unshared, after: &mut After) {
-        if !self.shared.is_required {
-            return after.rerouted.push(posting);
+    /// Sends a slice whose copy failed over the other path, also where shared memory alone is wanted:
+    /// it knows what became of the peer. A written part fails the lane.
+    fn reroute_failed(&self, slice: Begun, after: &mut After) {
+        match slice.has_written() {
+            true => {
+                after.completions.push(slice.released());
+                after.fails = true;
+            }
+            false => after.rerouted.push(slice.posting),
+        }
+    }
+
+    /// Sends a slice over the other path, unless shared memory alone is wanted. That path would not
+    /// know of a part that is written.
+    fn reroute(&self, slice: Begun, reason: Unshared, after: &mut After) {
+        if !self.shared.is_required && !slice.has_written() {
+            return after.rerouted.push(slice.posting);
         }
         let side = match reason {
             Unshared::Closing => {
-                let released = Completion::released(posting.slice, sent_of(done));
-                return after.completions.push(released);
+                after.fails |= !self.shared.is_required;
+                return after.completions.push(slice.released());
             }
             Unshared::Denied(Denial::UnknownKey) | Unshared::Revoked | Unshared::NotAllowed => {
                 Side::Protection
@@ -634,7 +682,7 @@ impl Lane {
             _ => Side::Configuration,
         };
         let error = TransportError::new(side, "share", reason.to_string());
-        after.completions.push(Completion::refused(posting.slice, error));
+        after.completions.push(Completion::refused(slice.posting.slice, error));
     }
 
     /// Handles packets of the peer on a thread that waits for them.
@@ -668,11 +716,25 @@ pub(crate) fn is_plain(posting: &Posting) -> bool {
     posting.memory.is_none() && can_read
 }
 
-/// Part of a slice that left, of which `done` bytes were copied.
-fn sent_of(done: usize) -> Sent {
-    match done {
-        0 => Sent::None,
-        _ => Sent::Partly,
+impl Begun {
+    /// Whether bytes of it are in the peer's memory.
+    fn has_written(&self) -> bool {
+        self.done > 0 && self.posting.direction == Direction::Write
+    }
+
+    /// Its completion, given back as it is.
+    fn released(&self) -> Completion {
+        let sent = if self.done == 0 { Sent::None } else { Sent::Partly };
+        Completion::released(self.posting.slice, sent)
+    }
+}
+
+impl After {
+    /// Whether something follows that cannot wait.
+    fn has_effects(&self) -> bool {
+        let Self { answered, released, has_ended, completions, rerouted, fails, .. } = self;
+        let is_quiet = completions.is_empty() && rerouted.is_empty();
+        !is_quiet || !answered.is_empty() || !released.is_empty() || *has_ended || *fails
     }
 }
 

@@ -21,4 +21,6 @@ pub use hub::{ACCEPTS_PER_WAKE, HELLO_MAX, HELLOS_PENDING_MAX};
 pub use lane::{INLINE_BYTES_MAX, PIECE_BYTES_MAX, SLICES_MAX};
 pub use place::FILES_PER_SWEEP;
 pub use reason::NoChannel;
-pub use transport::{ANSWER_MAX, LET_GO_MAX, REVOKED_MAX, Reporter, ShmConfig, ShmTransport};
+pub use transport::{
+    ANSWER_MAX, ANSWER_UNAWAITED_MAX, LET_GO_MAX, REVOKED_MAX, Reporter, ShmConfig, ShmTransport,
+};

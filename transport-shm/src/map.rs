@@ -20,9 +20,9 @@ pub(crate) struct Process {
     pub(crate) number: libc::pid_t,
     /// Readable once it has ended; absent where the kernel has none.
     pub(crate) descriptor: Option<OwnedFd>,
-    /// Its memory, opened while the number certainly named it. It ends with the program: one that the
+    /// Its memory, opened while the number certainly named it, or nothing if that failed. It ends with the program: one that the
     /// process starts in its place, or that has the number later, has another.
-    opened: OnceLock<File>,
+    opened: OnceLock<Option<File>>,
 }
 
 impl Process {
@@ -30,18 +30,25 @@ impl Process {
         Self { number, descriptor, opened: OnceLock::new() }
     }
 
-    /// Opens its memory, as far as the kernel lets this process.
-    fn memory(&self) -> io::Result<&File> {
+    /// Its memory; `None` where the kernel lets this process reach it by calls alone.
+    fn memory(&self) -> io::Result<Option<&File>> {
         if let Some(opened) = self.opened.get() {
-            return Ok(opened);
+            return Ok(opened.as_ref());
         }
-        let path = format!("/proc/{}/mem", self.number);
-        let opened = OpenOptions::new().read(true).write(true).open(path)?;
+        let opened = self.open_memory();
         // It lives after the number was looked up, so it was the one that the number named.
         match self.is_named() {
-            true => Ok(self.opened.get_or_init(|| opened)),
+            true => Ok(self.opened.get_or_init(|| opened).as_ref()),
             false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
         }
+    }
+
+    /// Opens its memory, by its number in the namespace of `/proc`, which may be another than this
+    /// process's.
+    fn open_memory(&self) -> Option<File> {
+        let number = sys::number_in_proc(self.descriptor.as_ref()?)?;
+        let path = format!("/proc/{number}/mem");
+        OpenOptions::new().read(true).write(true).open(path).ok()
     }
 
     /// Whether it is proven to have ended.
@@ -65,8 +72,15 @@ pub(crate) enum Map {
 pub(crate) enum CopyError {
     /// This node's memory: the slice is refused.
     Local(TransportError),
-    /// The peer's: another path may do it, or says more.
-    Remote(io::Error),
+    /// The peer's, after so many bytes: another path may do it, or says more.
+    Remote { error: io::Error, copied: usize },
+}
+
+impl CopyError {
+    /// A failure before the first byte.
+    pub(crate) fn untouched(error: io::Error) -> Self {
+        Self::Remote { error, copied: 0 }
+    }
 }
 
 impl Map {
@@ -78,7 +92,10 @@ impl Map {
 
     /// Tries whether the kernel lets this process reach a region of the peer's by calls.
     pub(crate) fn by_calls(process: &Arc<Process>, offered: &Offered) -> io::Result<Self> {
-        is_there(process.memory()?, offered.address)?;
+        let mut byte = 0;
+        if call(process, offered.address, Direction::Read, &raw mut byte, 1)? == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
         Ok(Self::Calls { process: Arc::clone(process), address: offered.address })
     }
 
@@ -92,7 +109,7 @@ impl Map {
         match self {
             Self::Mapped(memory) => {
                 let there = memory.span(offset as usize, local.len());
-                let there = there.map_err(|error| CopyError::Remote(io::Error::other(error)))?;
+                let there = there.map_err(|error| CopyError::untouched(io::Error::other(error)))?;
                 let copied = match direction {
                     Direction::Write => local.copy_to(&there),
                     Direction::Read => there.copy_to(local),
@@ -121,9 +138,8 @@ fn by_calls(
     direction: Direction,
     local: &Span,
 ) -> Result<(), CopyError> {
-    let remote = CopyError::Remote;
     if let Some(start) = local.host_ptr() {
-        return call_all(process, address, direction, start, local.len()).map_err(remote);
+        return call_all(process, address, direction, start, local.len());
     }
     staged(|buffer| {
         let mut done = 0;
@@ -133,7 +149,14 @@ fn by_calls(
             if direction == Direction::Write {
                 local.copy_out(done, bytes).map_err(local_failure)?;
             }
-            call_all(process, there, direction, bytes.as_mut_ptr(), room).map_err(remote)?;
+            call_all(process, there, direction, bytes.as_mut_ptr(), room).map_err(|error| {
+                match error {
+                    CopyError::Remote { error, copied } => {
+                        CopyError::Remote { error, copied: done + copied }
+                    }
+                    local @ CopyError::Local(_) => local,
+                }
+            })?;
             if direction == Direction::Read {
                 local.copy_in(done, bytes).map_err(local_failure)?;
             }
@@ -155,36 +178,48 @@ fn call_all(
     direction: Direction,
     start: *mut u8,
     length: usize,
-) -> io::Result<()> {
-    let memory = process.memory()?;
-    let is_named = length >= NAMED_BYTES_MIN;
-    let mut done = 0;
-    while done < length {
-        let there = address + done as u64;
-        if is_named {
-            // The number has its process, and the process its program.
-            is_there(memory, there)?;
-            if !process.is_named() {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+) -> Result<(), CopyError> {
+    let mut copied = 0;
+    while copied < length {
+        let (here, there) = (start.wrapping_add(copied), address + copied as u64);
+        match call(process, there, direction, here, length - copied) {
+            Ok(0) => {
+                let error = io::Error::from_raw_os_error(libc::EFAULT);
+                return Err(CopyError::Remote { error, copied });
             }
+            Ok(more) => copied += more,
+            Err(error) => return Err(CopyError::Remote { error, copied }),
         }
-        let (here, rest) = (start.wrapping_add(done), length - done);
-        let to_peer = direction == Direction::Write;
-        // SAFETY: the caller keeps the bytes mapped, writable for a read of the peer's, which posting
-        // checks; no reference to registered memory is ever made. The kernel reports bytes it cannot
-        // touch.
-        let copied = unsafe {
-            match is_named {
-                true => sys::copy_by_call(process.number, here, there, rest, to_peer),
-                false => sys::copy_by_file(memory, here, there, rest, to_peer),
-            }
-        }?;
-        if copied == 0 {
-            return Err(io::Error::from_raw_os_error(libc::EFAULT));
-        }
-        done += copied;
     }
     Ok(())
+}
+
+/// Copies some of the bytes between `here`, valid for `length` bytes, and the peer.
+fn call(
+    process: &Process,
+    there: u64,
+    direction: Direction,
+    here: *mut u8,
+    length: usize,
+) -> io::Result<usize> {
+    let memory = process.memory()?;
+    let file = memory.filter(|_| length < NAMED_BYTES_MIN);
+    if file.is_none() {
+        // The number has its process, and the process its program.
+        memory.map_or(Ok(()), |memory| is_there(memory, there))?;
+        if !process.is_named() {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+    }
+    let to_peer = direction == Direction::Write;
+    // SAFETY: the caller keeps the bytes mapped, writable for a read of the peer's, which posting
+    // checks; no reference to registered memory is ever made. The kernel reports bytes it cannot touch.
+    unsafe {
+        match file {
+            Some(file) => sys::copy_by_file(file, here, there, length, to_peer),
+            None => sys::copy_by_call(process.number, here, there, length, to_peer),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -204,14 +239,10 @@ mod tests {
     #[test]
     fn memory_of_an_ended_process_is_gone() {
         let (mut child, process) = child();
-        let memory = match process.memory() {
-            Ok(memory) => memory,
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                return eprintln!("skipped: this process may not open the memory of its child");
-            }
-            Err(error) => panic!("{error}"),
+        let Some(memory) = process.memory().unwrap() else {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return eprintln!("skipped: this process may not open the memory of its child");
         };
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number)).unwrap();
         let first = maps.split('-').next().unwrap();

@@ -34,7 +34,8 @@ pub enum NoChannel {
     /// The peer closed the connection.
     #[error("the peer refused the channel")]
     Refused,
-    /// [`ANSWER_MAX`](crate::ANSWER_MAX) has passed.
+    /// [`ANSWER_MAX`](crate::ANSWER_MAX) or [`ANSWER_UNAWAITED_MAX`](crate::ANSWER_UNAWAITED_MAX)
+    /// has passed.
     #[error("the peer did not answer in time")]
     Late,
     /// The page of the answer has another number.

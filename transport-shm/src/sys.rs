@@ -148,6 +148,14 @@ pub(crate) fn open_process(number: libc::pid_t) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) } as RawFd)
 }
 
+/// The number of a process in the namespace of `/proc`; `None` if it is not visible there.
+pub(crate) fn number_in_proc(process: &OwnedFd) -> Option<libc::pid_t> {
+    let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
+    let text = std::fs::read_to_string(path).ok()?;
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    number.trim().parse().ok().filter(|number| *number > 0)
+}
+
 /// Whether a process has ended.
 pub(crate) fn has_ended(process: &OwnedFd) -> bool {
     is_readable(process, libc::POLLIN)

@@ -4,7 +4,7 @@ use crate::announcement::{Announcement, Place};
 use crate::copiers::Copiers;
 use crate::counters::{Counts, ShmCounters};
 use crate::hello::{self, Admission};
-use crate::hub::Hub;
+use crate::hub::{self, Hub};
 use crate::lane::{Handle, INLINE_BYTES_MAX, Lane, SLICES_MAX, is_plain};
 use crate::place;
 use crate::reason::NoChannel;
@@ -25,11 +25,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Time that a dialling side waits for the answer to its hello, after its lane is connected.
+/// Time that a connect waits for the answer to its hello, where shared memory alone is wanted.
 pub const ANSWER_MAX: Duration = Duration::from_millis(250);
+/// Time that the answer has elsewhere, where nothing waits for it.
+pub const ANSWER_UNAWAITED_MAX: Duration = Duration::from_secs(10);
 /// Time that the end of a registration waits for peers that may still touch its memory. Those that are
 /// stopped, or have more to copy, keep it.
 pub const REVOKED_MAX: Duration = Duration::from_millis(20);
@@ -95,7 +98,9 @@ impl Drop for Outer {
         if !self.shared.is_of_this_process() {
             return;
         }
-        self.shared.lanes.write().clear();
+        let lanes = std::mem::take(&mut *self.shared.lanes.write());
+        // Those that are about to dial as well.
+        lanes.values().for_each(Lane::close);
         self.shared.hub.all().iter().for_each(Lane::close);
         self.shared.hub.end();
         self.shared.copiers.end();
@@ -118,12 +123,22 @@ struct Revoker(Weak<Shared>);
 
 impl RegionWatch for Revoker {
     fn on_unregistered(&self, key: u64) {
-        let Some(shared) = self.0.upgrade() else { return };
+        let Some(shared) = self.0.upgrade().filter(|shared| shared.is_of_this_process()) else {
+            return;
+        };
         let lanes = shared.hub.all();
         lanes.iter().for_each(|lane| lane.revoke(key));
+        if hub::is_on_thread() {
+            // It would wait for what it alone reads.
+            return;
+        }
         // A peer that runs answers within microseconds: what it begins from now on is refused.
         let until = Instant::now() + REVOKED_MAX;
-        while lanes.iter().any(|lane| lane.awaits_revoked(key)) && Instant::now() < until {
+        while lanes.iter().any(|lane| lane.awaits_revoked(key)) {
+            if Instant::now() >= until {
+                let late = lanes.iter().filter(|lane| lane.awaits_revoked(key));
+                return late.for_each(|lane| lane.note_late());
+            }
             thread::sleep(REVOKED_LOOK);
         }
     }
@@ -235,6 +250,10 @@ impl ShmTransport {
             Ok(hub) => Some(hub),
             Err(error) => {
                 shared.copiers.end();
+                if let Some(file) = &file {
+                    // It may not have been made.
+                    let _ = std::fs::remove_file(file);
+                }
                 return Err(error);
             }
         };
@@ -301,23 +320,26 @@ impl ShmTransport {
         match dialled {
             Dialled::NotWanted => Ok(()),
             Dialled::Failed(reason) => shared.note_no_channel(&lane, reason),
-            Dialled::Awaited(answered) if shared.is_required => answer(&lane, answered)
-                .await
-                .or_else(|reason| shared.note_no_channel(&lane, reason)),
-            Dialled::Awaited(answered) => {
+            Dialled::Wanted(announcement, hello) if shared.is_required => {
+                let answered = shared.dial_lane(&lane, &announcement, &hello);
+                shared.answer(&lane, answered, ANSWER_MAX).await
+            }
+            Dialled::Wanted(announcement, hello) => {
                 // The lane below carries slices until the channel is there.
                 let shared = Arc::clone(shared);
-                tokio::spawn(async move {
-                    if let Err(reason) = answer(&lane, answered).await {
-                        let _ = shared.note_no_channel(&lane, reason);
-                    }
+                let runtime = Runtime::current();
+                tokio::task::spawn_blocking(move || {
+                    let answered = shared.dial_lane(&lane, &announcement, &hello);
+                    runtime.spawn(async move {
+                        let _ = shared.answer(&lane, answered, ANSWER_UNAWAITED_MAX).await;
+                    });
                 });
                 Ok(())
             }
         }
     }
 
-    /// Handles the local connect of a lane: dials the peer's socket if this side dials.
+    /// Handles the local connect of a lane, and decides whether this side dials.
     fn arm(&self, lane: &Arc<Lane>, local: Pair, remote: Pair, body: &Body) -> Dialled {
         let shared = self.shared();
         let Some(text) = &body.shared_memory else {
@@ -343,14 +365,7 @@ impl ShmTransport {
         if body.address.is_empty() || !lower {
             return Dialled::NotWanted;
         }
-        let hello = Hello { sender: local, receiver: remote };
-        match shared.dial(&announcement, &hello) {
-            Err(reason) => Dialled::Failed(reason),
-            Ok(socket) => match lane.await_answer(socket, announcement.answer, remote) {
-                Some(answered) => Dialled::Awaited(answered),
-                None => Dialled::Failed(NoChannel::Retired),
-            },
-        }
+        Dialled::Wanted(announcement, Hello { sender: local, receiver: remote })
     }
 
     async fn retire_both(self, lifecycle: Lifecycle) -> Result<(), TransportError> {
@@ -380,32 +395,53 @@ impl ShmTransport {
     }
 }
 
-/// Awaits the answer to this side's hello, for [`ANSWER_MAX`].
-async fn answer(
-    lane: &Lane,
-    answered: oneshot::Receiver<Result<(), NoChannel>>,
-) -> Result<(), NoChannel> {
-    match timeout(ANSWER_MAX, answered).await {
-        Ok(answered) => answered.unwrap_or(Err(NoChannel::Retired)),
-        Err(_) => {
-            lane.give_answer_up();
-            Err(NoChannel::Late)
-        }
-    }
-}
+/// The answer to a hello.
+type Answered = oneshot::Receiver<Result<(), NoChannel>>;
 
 /// Course of the channel of a lane that connects.
 enum Dialled {
     /// The peer dials.
     NotWanted,
-    Awaited(oneshot::Receiver<Result<(), NoChannel>>),
+    Wanted(Announcement, Hello),
     Failed(NoChannel),
 }
 
 impl Shared {
+    /// Dials the peer's socket for a lane.
+    fn dial_lane(
+        &self,
+        lane: &Arc<Lane>,
+        announcement: &Announcement,
+        hello: &Hello,
+    ) -> Result<Answered, NoChannel> {
+        let socket = self.dial(announcement, hello)?;
+        let answered = lane.await_answer(socket, announcement.answer, hello.receiver);
+        answered.ok_or(NoChannel::Retired)
+    }
+
+    /// Awaits the answer to this side's hello for a time.
+    async fn answer(
+        &self,
+        lane: &Lane,
+        answered: Result<Answered, NoChannel>,
+        within: Duration,
+    ) -> Result<(), TransportError> {
+        let connected = match answered {
+            Ok(answered) => match timeout(within, answered).await {
+                Ok(answered) => answered.unwrap_or(Err(NoChannel::Retired)),
+                Err(_) => lane.give_answer_up(),
+            },
+            Err(reason) => Err(reason),
+        };
+        connected.or_else(|reason| self.note_no_channel(lane, reason))
+    }
+
     /// Counts and reports a lane without a channel; an error if the channel is required.
     fn note_no_channel(&self, lane: &Lane, reason: NoChannel) -> Result<(), TransportError> {
-        self.counts.dial_failed();
+        use NoChannel::{NotOffered, OtherHost, Retired};
+        if self.is_required || !matches!(reason, NotOffered | OtherHost | Retired) {
+            self.counts.dial_failed();
+        }
         if self.is_required {
             let detail = format!("no memory is shared with the peer: {reason}");
             return Err(TransportError::new(Side::Configuration, "share", detail));

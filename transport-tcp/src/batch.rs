@@ -3,7 +3,7 @@
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status};
 use crate::net::{PIECES_MAX, Piece};
 use crate::slots::{Slots, Start};
-use handfast_transport::{Direction, RegionCache, Sent, Span};
+use handfast_transport::{Direction, MemoryError, RegionCache, Sent, Span};
 use std::collections::VecDeque;
 use std::io;
 
@@ -75,6 +75,7 @@ pub(crate) struct Batch {
     regions: RegionCache,
     /// The regions of one send; empty between sends.
     spans: Vec<Span>,
+    unreadable: Option<MemoryError>,
 }
 
 impl Batch {
@@ -87,6 +88,7 @@ impl Batch {
             slice_next: false,
             regions,
             spans: Vec::with_capacity(PIECES_MAX),
+            unreadable: None,
         }
     }
 
@@ -276,8 +278,13 @@ impl Batch {
         self.parts[self.head..].iter().position(named).map(|place| self.head + place)
     }
 
-    /// Releases the memory of the write in `slot`. The unsent rest is copied; a write of which
-    /// nothing was sent is dropped.
+    /// The failure of an accelerator whose bytes were to be copied: nothing more may be sent.
+    pub(crate) fn take_unreadable(&mut self) -> Option<MemoryError> {
+        self.unreadable.take()
+    }
+
+    /// Releases the memory of the write in `slot`. The unsent rest is copied, see
+    /// [`Batch::take_unreadable`]; a write of which nothing was sent is dropped.
     pub(crate) fn withdraw(&mut self, slot: usize) -> Sent {
         let sent = self.sent_of(slot);
         let Some(place) = self.place(slot) else { return sent };
@@ -288,8 +295,7 @@ impl Batch {
             let skip = self.sent - start;
             let at = rest.len();
             rest.resize(at + payload.len() - skip, 0);
-            // Cannot fail: the length is the span's own.
-            let _ = payload.copy_out(skip, &mut rest[at..]);
+            self.unreadable = payload.copy_out(skip, &mut rest[at..]).err();
             self.parts[place] = Part::Rest(rest);
             self.sent = 0;
         }

@@ -357,11 +357,16 @@ impl Lane {
         let incoming = self.incoming.lock();
         let mut state = self.state.lock();
         let sent = state.slots.withdraw(slice, |slot| outgoing.batch.withdraw(slot));
+        let unreadable = outgoing.batch.take_unreadable();
+        outgoing.closed |= unreadable.is_some();
         drop((state, incoming, outgoing));
         if let Some(sent) = sent {
             // A withdrawn slice may free capacity for the next.
             self.work.notify_one();
             self.report(&mut vec![Completion::released(slice, sent)]);
+        }
+        if let Some(error) = unreadable {
+            self.close(Some(local_error("withdraw", error.to_string())));
         }
     }
 

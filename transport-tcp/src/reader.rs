@@ -6,6 +6,7 @@ use crate::failure::{peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
 use crate::lane::{Incoming, Lane, local_error};
 use crate::net::{Direct, StreamReader};
+use crate::socket::fill_room;
 use handfast_core::Instant;
 use handfast_core::transport::TransportError;
 use handfast_transport::{Completion, Direction, RegionCache, Span, SpinBudget};
@@ -432,7 +433,7 @@ impl Inbound {
         self.start = 0;
         let ahead = self.ahead.min(self.buffer.len());
         let spare = &mut self.buffer[self.end..ahead];
-        let room = spare.len() + target.as_ref().map_or(0, Span::len);
+        let room = fill_room(target.as_ref(), spare.len());
         let count = match fill(target.as_ref(), spare) {
             Ok(0) => return Err(End::Failed(peer_error("receive", 0, self.end_of_stream()))),
             Ok(count) => count,

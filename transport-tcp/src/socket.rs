@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::net::{PIECES_MAX, Piece};
-use handfast_transport::{Span, staged};
+use handfast_transport::{STAGING_BYTES, Span, staged};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -28,6 +28,15 @@ fn move_bytes(
     if moved > 0 { Ok(moved) } else { result.map(|()| 0) }
 }
 
+/// Bytes that one fill takes at most. Those of an accelerator's memory pass through the buffer of the
+/// thread, alone.
+pub(crate) fn fill_room(target: Option<&Span>, spare: usize) -> usize {
+    match target.filter(|span| !span.is_empty()) {
+        Some(span) if span.host_ptr().is_none() => span.len().min(STAGING_BYTES),
+        target => target.map_or(0, Span::len) + spare,
+    }
+}
+
 /// One `readv` into `target` and then `spare`, if the runtime reports readiness. 0 is the end of the
 /// stream.
 pub(crate) fn try_fill(
@@ -35,7 +44,7 @@ pub(crate) fn try_fill(
     target: Option<&Span>,
     spare: &mut [u8],
 ) -> io::Result<usize> {
-    let room = target.map_or(0, Span::len) + spare.len();
+    let room = fill_room(target, spare.len());
     move_bytes(stream, Interest::READABLE, room, || fill_now(stream, target, spare))
 }
 

@@ -166,6 +166,11 @@ impl Fallbacks {
         self.add(fallback, Fallback::is_same);
     }
 
+    /// Records and reports a fallback once for all peers: processes of one host lack the same.
+    pub(crate) fn tell_of_host(&self, fallback: Fallback) {
+        self.add(fallback, Fallback::is_alike);
+    }
+
     /// Like [`Fallbacks::tell`], but reported once for all peers: callers are unbounded in number,
     /// each with a name used once.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]

@@ -49,7 +49,7 @@ pub(crate) fn share(
     match ShmTransport::start(config, regions, lanes, inner.clone()) {
         Ok(shm) => {
             let report = move |peer: &NicPath, reason| {
-                fallbacks.tell_of(Fallback::of_sharing(reason, peer.node.as_str()));
+                fallbacks.tell_of_host(Fallback::of_sharing(reason, peer.node.as_str()));
             };
             shm.report_to(Box::new(report));
             let used = if is_required { SameHostUse::Alone } else { SameHostUse::WherePossible };

@@ -2,7 +2,7 @@
 //! a processor touches them: any access past the driver ends the whole test program.
 #![allow(unsafe_code)]
 
-use crate::helpers::{PATIENCE, content, hasty_user, pattern, user};
+use crate::helpers::{PATIENCE, content, pattern, user};
 use handfast::accelerators::{Driver, MemoryKind, STAGING_BYTES};
 use handfast::{Access, Engine, Memory, Registration};
 use handfast_fabric_cuda::Control;
@@ -150,11 +150,11 @@ async fn copy_that_fails_once_is_repeated() {
     let there = devices.memory(0, BYTES);
     let MemoryKind::Device(_) = there.kind() else { panic!("{:?}", there.kind()) };
     let (owner, _served, segment) = owner(&there).await;
-    let user = hasty_user(2_000, 1_000).await;
+    let user = user().await;
     let segment = user.open(&segment).await.unwrap();
     let host = pattern(BYTES, 2);
     devices.control.answer("cuMemcpyHtoDAsync", 700);
-    timeout(6 * PATIENCE, segment.write(&host.whole(), 0).into_future()).await.unwrap().unwrap();
+    timeout(PATIENCE, segment.write(&host.whole(), 0).into_future()).await.unwrap().unwrap();
     assert_eq!(content(&there, 0, BYTES), content(&host, 0, BYTES));
     user.close().await;
     owner.close().await;

@@ -8,8 +8,9 @@ use handfast_core::NicPath;
 use handfast_core::transfer::CompletionStatus;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_transport::{Access, DataPath, Direction, Endpoints, Memory, TransportKind};
+use handfast_transport::{Access, DataPath, Direction, Endpoints, Memory, Sent, TransportKind};
 use handfast_transport_shm::{NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use support::{Node, Setup, eventually, nodes, wait_until};
 
@@ -111,12 +112,12 @@ async fn reason_is_reported_for_peers_of_the_host() {
     let announced = theirs.shared_memory.as_deref().unwrap();
     let elsewhere = format!("{}{}{}", &announced[..32], "1".repeat(16), &announced[48..]);
     let cases = [
-        (announced.to_owned(), vec![NoChannel::NoDirectory]),
-        (announced.replace('/', "@"), vec![NoChannel::NoSocket]),
-        (elsewhere, vec![]),
-        ("unreadable".to_owned(), vec![]),
+        (announced.to_owned(), 1, vec![NoChannel::NoDirectory]),
+        (announced.replace('/', "@"), 1, vec![NoChannel::NoSocket]),
+        (elsewhere, 0, vec![]),
+        ("unreadable".to_owned(), 1, vec![]),
     ];
-    for (text, expected) in cases {
+    for (text, failed, expected) in cases {
         let first = Node::start(1, &Setup::default());
         let reported = Arc::new(Mutex::new(Vec::new()));
         let reports = Arc::clone(&reported);
@@ -125,7 +126,8 @@ async fn reason_is_reported_for_peers_of_the_host() {
         first.create().await;
         let body = Body { shared_memory: Some(text.into()), ..theirs.clone() };
         first.connect(second.pair, body).await.unwrap();
-        eventually(|| first.transport.counters().dials_failed == 1).await;
+        eventually(|| first.transport.counters().dials_failed == failed).await;
+        eventually(|| reported.lock().unwrap().len() == expected.len()).await;
         assert_eq!(*reported.lock().unwrap(), expected);
     }
 }
@@ -154,6 +156,24 @@ async fn slices_before_the_channel_go_below() {
     assert!(matches!(ended, CompletionStatus::Released(_)), "{ended:?}");
     assert_eq!(first.posted_below(), 1);
     eventually(|| *reported.lock().unwrap() == [NoChannel::Late]).await;
+}
+
+/// A write that cannot be copied to its end is given back as begun, and fails its lane: the lane below
+/// would not know of the bytes that are there.
+#[tokio::test]
+async fn partly_written_slice_is_given_back_as_begun() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let there = support::half_forbidden(64 << 10);
+    let region = second.serve(&there, Access::READ_WRITE, 5);
+    let here = Memory::zeroed(there.len()).unwrap();
+    here.whole().copy_in(0, &vec![7; there.len()]).unwrap();
+    let ended = first.write(here.whole(), &region);
+    assert!(matches!(ended, CompletionStatus::Released(Sent::Partly)), "{ended:?}");
+    assert_eq!(first.posted_below(), 0);
+    eventually(|| first.sink.failures.load(Ordering::Relaxed) == 1).await;
+    let mut written = vec![0; there.len() / 2];
+    there.span(0, written.len()).unwrap().copy_out(0, &mut written).unwrap();
+    assert!(written.iter().all(|byte| *byte == 7));
 }
 
 /// If shared memory alone is wanted, a slice that cannot be copied is refused with its reason, and a

@@ -209,6 +209,27 @@ pub(crate) fn wait_until(mut is_true: impl FnMut() -> bool) {
     }
 }
 
+/// Foreign memory whose second half the kernel's calls do not reach.
+pub(crate) fn half_forbidden(bytes: usize) -> Memory {
+    struct Mapped(usize, usize);
+    impl Drop for Mapped {
+        fn drop(&mut self) {
+            // SAFETY: nothing else unmaps it, and the block that kept this has gone.
+            unsafe { libc::munmap(std::ptr::without_provenance_mut(self.0), self.1) };
+        }
+    }
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping, whose second half nothing touches; it stays until the block is dropped.
+    unsafe {
+        let anywhere = std::ptr::null_mut();
+        let start = libc::mmap(anywhere, bytes, protection, flags | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        assert_eq!(libc::mprotect(start.byte_add(bytes / 2), bytes / 2, libc::PROT_NONE), 0);
+        let keeps = Arc::new(Mapped(start.expose_provenance(), bytes));
+        Memory::from_raw(start.cast(), bytes, keeps).unwrap()
+    }
+}
+
 /// A socket that listens at a name without a file, and answers nobody.
 pub(crate) fn mute(name: &str) -> OwnedFd {
     // SAFETY: zeros are a valid value of this plain structure.
