@@ -32,7 +32,7 @@ use tokio::time::timeout;
 /// Time that a connect waits for the answer to its hello, where shared memory alone is wanted.
 pub const ANSWER_MAX: Duration = Duration::from_millis(250);
 /// Time that the answer has elsewhere, where nothing waits for it.
-pub const ANSWER_UNAWAITED_MAX: Duration = Duration::from_secs(10);
+pub const ANSWER_UNAWAITED_MAX: Duration = Duration::from_secs(5);
 /// Time that the end of a registration waits for peers that may still touch its memory. Those that are
 /// stopped, or have more to copy, keep it.
 pub const REVOKED_MAX: Duration = Duration::from_millis(20);

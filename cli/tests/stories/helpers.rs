@@ -194,7 +194,8 @@ impl Server {
     pub(crate) fn start_at(listen: &str, options: &[&str]) -> Self {
         let mut command = Command::new(PROGRAM);
         command.args(["serve", "--until-stdin-ends", "--listen", listen]).args(options);
-        if !listen.starts_with("127.") && !options.contains(&"--auth") {
+        let has_chosen = options.iter().any(|it| ["--auth", "--open"].contains(it));
+        if !listen.starts_with("127.") && !has_chosen {
             command.arg("--open");
         }
         Self::spawn(command)
