@@ -191,8 +191,8 @@ class Handfast:
         self.program = program
 
     def rate(self, size, count):
-        options = ["--rounds", "1", "--duration", f"{int(SECONDS * 1000)}ms", "--threads", "1", "--json",
-                   "--operation", "write", "--size", str(size), "--batch", str(count)]
+        options = ["--transport", "tcp", "--rounds", "1", "--duration", f"{int(SECONDS * 1000)}ms", "--threads", "1",
+                   "--json", "--operation", "write", "--size", str(size), "--batch", str(count)]
         options += ["--latency"] if count == 1 else []
         run = subprocess.run([self.program, "bench", *options], capture_output=True, text=True, check=True)
         result = json.loads(run.stdout)

@@ -115,7 +115,10 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         println!("measuring {what}");
         let [batch, rounds, duration] = if arguments.quick { quick } else { full };
         let mut command = Command::new(&program);
-        command.args(["bench", "--json", "--limit", "--threads", "1,4"]).args(&cores).args(*words);
+        command
+            .args(["bench", "--json", "--transport", "tcp", "--limit", "--threads", "1,4"])
+            .args(&cores)
+            .args(*words);
         command.args(["--batch", batch, "--rounds", rounds, "--duration", duration]);
         let output = project.run(command, "bench", Instant::now() + LIMIT)?;
         // Standard error is in the same log.

@@ -71,7 +71,9 @@ print("end", flush=True)
 
     def test_control_c_ends_a_waiting_call(self):
         code = """
-import handfast, socket, threading
+import handfast, signal, socket, threading
+# A program that was started in the background inherits an ignored SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 mute = socket.create_server(("127.0.0.1", 0))
 engine = handfast.Engine(transport="tcp")
 calls = []
