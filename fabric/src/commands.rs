@@ -38,7 +38,7 @@
 //! | `instant DEVICE off` | it answers as the tables do |
 //! | `laws` | a line for each broken law since the last time |
 use crate::convert::status;
-use crate::faults::{Effect, HELD_MAX, PLANTED_MAX, Planted, take_all};
+use crate::faults::{Effect, HELD_MAX, PLANTED_MAX, Planted, check_call, take_all};
 use crate::instant;
 use crate::limit::LimitReached;
 use crate::queues::{Event, Subject};
@@ -206,6 +206,17 @@ fn completions(state: &mut State, words: &[&str]) -> Answer {
 fn calls(state: &mut State, words: &[&str]) -> Answer {
     let [verb, _, device, call, rest @ ..] = words else { return unknown() };
     let nic = nic(state, device)?;
+    check_call(call)?;
+    let options: &[&str] = match *verb {
+        "hold" => &["after"],
+        "fail" => &["after", "times"],
+        _ => &["at"],
+    };
+    let of_options = if *verb == "hold" { rest } else { rest.get(1..).unwrap_or_default() };
+    let unknown = of_options.iter().step_by(2).find(|word| !options.contains(word));
+    if let Some(word) = unknown {
+        return Err(format!("no option '{word}'; there are: {}", options.join(", ")));
+    }
     let option = |name: &str| {
         let at = rest.iter().position(|word| *word == name);
         at.map(|at| number::<u64>(rest.get(at + 1).unwrap_or(&"nothing"))).transpose()
@@ -238,20 +249,14 @@ fn release(state: &mut State, nic: usize, call: &str, code: i32) -> Answer {
         (planted.nic, planted.call.as_str()) != (nic, call)
             || !matches!(planted.effect, Effect::Hold)
     });
-    let of_call = faults.waiting.values_mut().filter(|held| {
-        let whole = held.call.split_once('(').map_or(held.call, |(name, _)| name);
-        held.nic == nic && (held.call == call || whole == call)
-    });
+    let of_call = faults.waiting.values_mut().filter(|held| held.is(nic, call));
     of_call.for_each(|held| held.released = Some(code));
     NOTHING
 }
 
 fn release_one(state: &mut State, (nic, call): (usize, &str), code: i32, place: u64) -> Answer {
     let waiting = state.faults.waiting.values_mut();
-    let mut of_call = waiting.filter(|held| {
-        let whole = held.call.split_once('(').map_or(held.call, |(name, _)| name);
-        held.nic == nic && held.released.is_none() && (held.call == call || whole == call)
-    });
+    let mut of_call = waiting.filter(|held| held.is(nic, call) && held.released.is_none());
     let place = usize::try_from(place).unwrap_or(usize::MAX);
     of_call.nth(place).ok_or("no such call waits")?.released = Some(code);
     NOTHING
@@ -296,15 +301,15 @@ fn questions(state: &State, words: &[&str]) -> Answer {
     match words {
         ["count", device, call] => {
             let nic = nic(state, device)?;
+            check_call(call)?;
             let instant = if *call == "ibv_post_send" { instant::posts(nic) } else { 0 };
             Ok((state.faults.count(nic, call) + instant).to_string())
         }
         ["waiting", device, call] => {
             let nic = nic(state, device)?;
-            let waits = state.faults.waiting.values().filter(|held| {
-                let whole = held.call.split_once('(').map_or(held.call, |(name, _)| name);
-                held.nic == nic && held.released.is_none() && [held.call, whole].contains(call)
-            });
+            check_call(call)?;
+            let waits = state.faults.waiting.values();
+            let waits = waits.filter(|held| held.is(nic, call) && held.released.is_none());
             Ok((waits.count() as u64 + instant::waiting(nic, call)).to_string())
         }
         ["pairs", device] => {
@@ -364,7 +369,9 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
         }
         ["gid", device, "remove", index] => {
             let (nic, index) = (nic(state, device)?, number(index)?);
-            state.fabric.remove_gid(nic, index);
+            if !state.fabric.remove_gid(nic, index) {
+                return Err(format!("{device} has no address at index {index}"));
+            }
         }
         ["gid", device, "add"] => {
             let nic = nic(state, device)?;
@@ -406,4 +413,45 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
         _ => return unknown(),
     }
     NOTHING
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line that names nothing is refused with what there is, and changes nothing.
+    #[test]
+    fn line_that_names_nothing_is_refused() {
+        let mut state = State::new("rxe0=rxe");
+        for (line, why) in [
+            ("", "no such command"),
+            ("port rxe0 sideways", "no such command"),
+            ("hold call rxe1 ibv_reg_mr", "no device 'rxe1'; there are: rxe0"),
+            ("hold call rxe0 ibv_reg", "no call 'ibv_reg'; there are: ibv_alloc_pd"),
+            ("release call rxe0 ibv_modify_qp(RST)", "no call 'ibv_modify_qp(RST)'"),
+            ("count rxe0 ibv_post", "no call 'ibv_post'"),
+            ("waiting rxe0 reg_mr", "no call 'reg_mr'"),
+            ("hold call rxe0 ibv_reg_mr times 2", "no option 'times'; there are: after"),
+            ("fail call rxe0 ibv_reg_mr 5 afterwards 2", "no option 'afterwards'"),
+            ("fail call rxe0 ibv_reg_mr 5 after", "'nothing' is not a number"),
+            ("fail call rxe0 ibv_reg_mr", "'nothing' is not a number"),
+            ("fail call rxe0 ibv_reg_mr 0", "0 is no error"),
+            ("release call rxe0 ibv_reg_mr 0 at 0", "no such call waits"),
+            ("break rxe0 17", "rxe0 has no queue pair 17"),
+            ("fail completion rxe0 17 12", "no such completion is held"),
+            ("fail completion rxe0 17 99", "no device here gives the status 99"),
+            ("gid rxe0 remove 77", "rxe0 has no address at index 77"),
+            ("revive rxe0", "the device is not dead"),
+        ] {
+            let refused = execute(&mut state, line);
+            assert!(
+                refused.as_ref().is_err_and(|error| error.contains(why)),
+                "{line}: {refused:?}"
+            );
+        }
+        assert!(!state.faults.has_any());
+        for whole in ["ibv_modify_qp", "ibv_modify_qp(ERR)"] {
+            assert_eq!(execute(&mut state, &format!("count rxe0 {whole}")), Ok("0".to_owned()));
+        }
+    }
 }

@@ -11,6 +11,53 @@ pub(crate) const PARKED_MAX: usize = 65_536;
 pub(crate) const HELD_MAX: usize = 1_024;
 /// Maximum faults planted at a time.
 pub(crate) const PLANTED_MAX: usize = 64;
+/// The calls that can be counted, held and failed.
+pub(crate) const CALLS: [&str; 30] = [
+    "ibv_alloc_pd",
+    "ibv_close_device",
+    "ibv_create_comp_channel",
+    "ibv_create_cq",
+    "ibv_create_qp",
+    "ibv_dealloc_pd",
+    "ibv_dereg_mr",
+    "ibv_destroy_comp_channel",
+    "ibv_destroy_cq",
+    "ibv_destroy_qp",
+    "ibv_modify_qp(ERR)",
+    "ibv_modify_qp(INIT)",
+    "ibv_modify_qp(RESET)",
+    "ibv_modify_qp(RTR)",
+    "ibv_modify_qp(RTS)",
+    "ibv_modify_qp(SQD)",
+    "ibv_modify_qp(SQE)",
+    "ibv_open_device",
+    "ibv_poll_cq",
+    "ibv_post_recv",
+    "ibv_post_send",
+    "ibv_query_device",
+    "ibv_query_gid",
+    "ibv_query_gid_ex",
+    "ibv_query_gid_table",
+    "ibv_query_pkey",
+    "ibv_query_port",
+    "ibv_query_qp",
+    "ibv_reg_mr",
+    "ibv_req_notify_cq",
+];
+
+/// Whether `name` is that of a call, or of a call without its step.
+fn names(name: &str, call: &str) -> bool {
+    let whole = call.split_once('(').map_or(call, |(whole, _)| whole);
+    name == call || name == whole
+}
+
+/// Refuses the name of no call.
+pub(crate) fn check_call(name: &str) -> Result<(), String> {
+    match CALLS.iter().any(|call| names(name, call)) {
+        true => Ok(()),
+        false => Err(format!("no call '{name}'; there are: {}", CALLS.join(", "))),
+    }
+}
 
 /// A fault of a call.
 #[derive(Clone, Debug)]
@@ -39,6 +86,13 @@ pub(crate) struct Waiting {
     pub(crate) call: &'static str,
     /// The end: 0 lets the call go on, another value is returned in its place.
     pub(crate) released: Option<i32>,
+}
+
+impl Waiting {
+    /// Whether it is a call of this device and name.
+    pub(crate) fn is(&self, nic: usize, call: &str) -> bool {
+        self.nic == nic && names(call, self.call)
+    }
 }
 
 /// The decision on a call.
@@ -71,14 +125,12 @@ pub(crate) struct Faults {
 impl Faults {
     /// Counts a call and decides on it.
     pub(crate) fn on_call(&mut self, nic: usize, call: &'static str) -> Verdict {
+        debug_assert!(CALLS.contains(&call), "{call} is in the list");
         *self.counts.entry((nic, call)).or_default() += 1;
         if self.planted.is_empty() {
             return Verdict::Pass;
         }
-        let is_of = |planted: &Planted| {
-            let whole = call.split_once('(').map_or(call, |(name, _)| name);
-            planted.nic == nic && (planted.call == call || planted.call == whole)
-        };
+        let is_of = |planted: &Planted| planted.nic == nic && names(&planted.call, call);
         let Some(at) = self.planted.iter().position(is_of) else { return Verdict::Pass };
         let planted = &mut self.planted[at];
         if planted.after > 0 {
@@ -118,8 +170,7 @@ impl Faults {
     /// Returns the calls so far.
     pub(crate) fn count(&self, nic: usize, call: &str) -> u64 {
         let of = |((of, name), count): (&(usize, &'static str), &u64)| {
-            let whole = name.split_once('(').map_or(*name, |(name, _)| name);
-            (*of == nic && (*name == call || whole == call)).then_some(*count)
+            (*of == nic && names(call, name)).then_some(*count)
         };
         self.counts.iter().filter_map(of).sum()
     }

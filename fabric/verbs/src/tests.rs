@@ -27,7 +27,10 @@ unsafe extern "C" {
 
 const INVALID: i32 = libc::EINVAL;
 const LOCAL_PROTECTION: u32 = 4;
+const FLUSHED: u32 = 5;
 const DEPTH: u32 = 64;
+/// Bytes of the longest message, as a port says.
+const MESSAGE_MAX: u32 = 1 << 30;
 
 /// A queue pair of the only device, connected to itself.
 struct Loop {
@@ -254,8 +257,20 @@ fn are_limited(it: &Loop, source: &Mr, sink: &Mr) {
         assert_eq!(it.completions(), [(9, 0, 4)]);
     }
 
-    // The device fails on a piece that is not registered.
+    // A message is as long as the port says, whatever its pieces.
+    let of_length = |length| Sge { length, ..piece(source, 0, 1) };
+    for mut longest in
+        [vec![of_length(MESSAGE_MAX + 1)], vec![of_length(MESSAGE_MAX), one_again[0]]]
+    {
+        let past = request(6, WRITE, &mut longest, sink, 0);
+        assert_eq!(it.send(&mut [past]), (INVALID, 0));
+    }
+
+    // The device fails on a piece that is not registered, and flushes the longest message.
     let mut wrong = [piece(source, 0, 1), piece(source, 255, 2)];
     assert_eq!(it.send(&mut [request(8, WRITE, &mut wrong, sink, 0)]), (0, 1));
     assert_eq!(it.completions()[0].1, LOCAL_PROTECTION);
+    let mut longest = [of_length(MESSAGE_MAX)];
+    assert_eq!(it.send(&mut [request(8, WRITE, &mut longest, sink, 0)]), (0, 1));
+    assert_eq!(it.completions()[0].1, FLUSHED);
 }

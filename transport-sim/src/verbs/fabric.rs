@@ -487,13 +487,14 @@ impl Fabric {
         self.nic_mut(nic).link.0.mtu = bytes;
     }
 
-    /// Removes an entry of the GID table. Queue pairs that use it are not notified.
-    pub fn remove_gid(&mut self, nic: usize, index: usize) {
+    /// Removes an entry of the GID table. Queue pairs that use it are not notified. Returns false if
+    /// the table has no such entry.
+    pub fn remove_gid(&mut self, nic: usize, index: usize) -> bool {
         let nic = self.nic_mut(nic);
-        if let Some(entry) = nic.gids.get_mut(index) {
-            *entry = None;
-            nic.raise(AsyncEvent::GidChange);
-        }
+        let Some(entry @ Some(_)) = nic.gids.get_mut(index) else { return false };
+        *entry = None;
+        nic.raise(AsyncEvent::GidChange);
+        true
     }
 
     /// Sets an empty entry. Returns false if the table has no such empty entry.

@@ -90,11 +90,11 @@ unsafe fn pieces<'a>(list: *mut Sge, count: c_int, count_max: u32) -> Result<&'a
 /// The place of one piece, or several pieces with the length of all.
 fn gathered(pieces: &[Sge]) -> Result<(Sge, Option<LocalMemory>), c_int> {
     const NOTHING: Sge = Sge { addr: 0, length: 0, lkey: 0 };
+    let length = pieces.iter().try_fold(0_u32, |sum, piece| sum.checked_add(piece.length));
+    let length = length.filter(|length| *length <= MESSAGE_MAX).ok_or(libc::EINVAL)?;
     if let [] | [_] = pieces {
         return Ok((pieces.first().copied().unwrap_or(NOTHING), None));
     }
-    let length = pieces.iter().try_fold(0_u32, |sum, piece| sum.checked_add(piece.length));
-    let length = length.filter(|length| *length <= MESSAGE_MAX).ok_or(libc::EINVAL)?;
     let piece = |it: &Sge| Piece { address: it.addr, length: it.length, lkey: it.lkey };
     // Devices ask for no key of a piece without bytes.
     let pieces = pieces.iter().filter(|piece| piece.length > 0);
