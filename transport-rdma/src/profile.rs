@@ -100,6 +100,9 @@ pub struct DeviceProfile {
     pub grants_remote_write: bool,
     /// Statuses of completions that may mean a refused key, where the device has none for it alone.
     pub hidden_refusals: &'static [u32],
+    /// Errors of a call after which the device takes no command until the kernel probes it again,
+    /// although it goes on to answer what the driver knows by heart.
+    pub ends_commands: &'static [i32],
 }
 
 /// A profile and the reason for its recognition.
@@ -163,6 +166,7 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     read_sink_needs_remote_write: false,
     grants_remote_write: false,
     hidden_refusals: &[],
+    ends_commands: &[],
 };
 
 /// Soft-RoCE.
@@ -233,6 +237,9 @@ pub(crate) static ERDMA_COMPAT: DeviceProfile = DeviceProfile {
     // erdma, completion table: a key that the peer refuses is a general error, and one that this
     // side's part of the device refuses a local access error.
     hidden_refusals: &[8, 21],
+    // erdma, command queue: ETIME for a command that is not answered within 15 s, and ENODEV for
+    // each after it.
+    ends_commands: &[62, 19],
     ..STRICT
 };
 

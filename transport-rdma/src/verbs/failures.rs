@@ -27,9 +27,17 @@ impl Shared {
     }
 
     /// Asks the device for its facts after an error of a device that is gone. It is lost if it does
-    /// not answer that either: an event may be missing.
+    /// not answer that either: an event may be missing. A device that takes no commands any more is
+    /// lost, whatever it answers.
     pub(super) fn suspect(&self, error: &VerbsError) {
-        if !GONE.contains(&error.code) || self.lost.get().is_some() {
+        if self.lost.get().is_some() {
+            return;
+        }
+        if self.profile.ends_commands.contains(&error.code) {
+            let detail = format!("{}; the device takes no more commands", error.detail);
+            return self.lose(VerbsError { detail, ..error.clone() });
+        }
+        if !GONE.contains(&error.code) {
             return;
         }
         if let Err(second) = self.context.device_facts()

@@ -1,17 +1,20 @@
 //! Stories in which a device is held, fails or dies, on scripted devices. Each has a process of its own.
 
+mod children;
 mod pool;
 
-use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};
+use crate::support::{BYTES, LANE, PATIENCE, Recorder, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
 use handfast_transport::{Access, CompletionStatus, Direction, Memory};
 use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, Polling};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// `errno` of a device that fails.
+/// `errno` of a device that fails, and of a command that its firmware does not answer.
 const EIO: i32 = 5;
+const ETIME: i32 = 62;
 const RETRY_EXCEEDED: i32 = 12;
 
 /// Runs a story in a process with two devices of each of these profiles.
@@ -56,6 +59,45 @@ fn is_answered(fabric: &Fabric, ask: &str, answer: &str) -> bool {
         std::thread::sleep(Duration::from_millis(1));
     }
     true
+}
+
+/// A device that the kernel alone connects is refused when it is opened, with the cure, and has no
+/// queue pair.
+#[test]
+fn device_of_kernel_connections_is_refused() {
+    on(&["erdma-standard"], "device_of_kernel_connections_is_refused", |fabric| {
+        let told = Arc::<Recorder>::default();
+        let error = Nic::open(config("rxe0"), told).err().expect("a refusal");
+        assert_eq!(error.side, Side::Configuration, "{error}");
+        assert!(error.to_string().contains("compat_mode=Y"), "{error}");
+        assert_eq!(fabric.run("count rxe0 ibv_create_qp"), "0");
+    });
+}
+
+/// A firmware that did not answer a command takes no more of them: the device is lost although it still
+/// answers what its driver knows. A device whose commands do not end with that error is not.
+#[test]
+fn unanswered_command_loses_an_erdma_device() {
+    on(
+        &["erdma-compat", "erdma-rocev2", "mlx5"],
+        "unanswered_command_loses_an_erdma_device",
+        |fabric| {
+            let (one, other) = sites();
+            connect_lane(&one, &other, LANE, 1);
+            fabric.run(&format!("fail call rxe0 ibv_reg_mr {ETIME} times 1"));
+            let memory = Memory::zeroed(64).unwrap();
+            let error = one.nic.register(memory.whole(), Access::READ_WRITE).err().unwrap();
+            assert_eq!(error.code, ETIME, "{error}");
+            let is_erdma = one.nic.recognised().profile.name.starts_with("erdma");
+            assert_eq!(one.nic.lost().map(|lost| lost.code), is_erdma.then_some(ETIME));
+            if is_erdma {
+                one.told.wait("the loss", |told| told.events.contains(&DeviceEvent::DeviceLost));
+                assert_eq!(one.told.failures().len(), 1);
+            }
+            one.nic.retire(LANE).unwrap();
+            other.nic.retire(LANE).unwrap();
+        },
+    );
 }
 
 /// A queue pair that the device does not destroy keeps its lane and its slices, and the second retire
