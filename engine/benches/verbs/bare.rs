@@ -1,7 +1,6 @@
 //! A bare loop of posts and polls: two connected queue pairs, and what a program has to call.
 
-use crate::BLOCK;
-use handfast::Memory;
+use crate::{BLOCK, memory};
 use handfast_transport_rdma::{
     BareAddress, BareAttributes, BareChain, BareKind, BareNic, BareQueuePair, BareRegion,
     BareRequest, BareRights, VerbsError,
@@ -34,8 +33,7 @@ impl Site {
     fn open(device: &str, blocks: usize) -> Result<Self, VerbsError> {
         let nic = BareNic::open(device, 2 * DEPTH)?;
         let pair = nic.queue_pair(DEPTH, 1)?;
-        let memory = Memory::zeroed(blocks * BLOCK).expect("memory");
-        let region = nic.register(memory.whole(), ALL)?;
+        let region = nic.register(memory(blocks).whole(), ALL)?;
         Ok(Self { nic, pair, region })
     }
 

@@ -1,9 +1,9 @@
 //! Two engines of this process, over devices of their own.
 
-use crate::{BATCHES_APART, BLOCK, PIECES_MAX};
+use crate::{BATCHES_APART, BLOCK, PIECES_MAX, memory};
 use handfast::rdma::{Polling, RdmaOptions};
 use handfast::{
-    Access, Engine, EngineLimits, Memory, Prepared, Registration, Segment, Span, TransportChoice,
+    Access, Engine, EngineLimits, Prepared, Registration, Segment, Span, TransportChoice,
 };
 use std::collections::VecDeque;
 use tokio::runtime::Runtime;
@@ -37,10 +37,10 @@ impl Ends {
         runtime.block_on(async {
             let owner = builder(peers, Some(Polling::Event)).listen("127.0.0.1:0").start().await?;
             let blocks = PIECES_MAX * BATCHES_APART;
-            let memory = Memory::zeroed(blocks * BLOCK)?;
-            let _served = owner.register("m").access(Access::READ_WRITE).serve(memory.whole())?;
+            let served = memory(blocks).whole();
+            let _served = owner.register("m").access(Access::READ_WRITE).serve(served)?;
             let user = builder(own, polling).start().await?;
-            let block = Memory::zeroed(blocks * BLOCK)?;
+            let block = memory(blocks);
             let _prepared = user.prepare(&block.whole()).await?;
             let segment = user.open(owner.address()).await?;
             let piece = |number| Ok((block.span(number * BLOCK, BLOCK)?, (number * BLOCK) as u64));

@@ -14,6 +14,7 @@ mod ends;
 use backend::Backend;
 use bare::BareLoop;
 use ends::Ends;
+use handfast::Memory;
 use handfast::rdma::Polling;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
 use rustix::time::{ClockId, clock_gettime};
@@ -28,12 +29,17 @@ const BATCHES_APART: usize = 512;
 /// Lanes to other peers.
 const OTHERS: u64 = 1_000;
 /// Batches over shaped devices in a round, and how many of them are in flight together.
-const STREAMED: usize = 40;
+const STREAMED: usize = 200;
 const IN_FLIGHT: usize = 4;
-/// Rounds over shaped devices, about a millisecond each: most of them see no other program.
-const SHAPED_ROUNDS: usize = 201;
+/// Rounds over shaped devices, some milliseconds each: their begin, at which threads of the devices wake,
+/// is a small part.
+const SHAPED_ROUNDS: usize = 61;
 /// A shaped device takes as many times longer for a slice than the engine does.
 const SHAPE: f64 = 4.0;
+/// Slices of a batch over two NICs of which one takes so many times as long for each, and rounds.
+const UNEQUAL_SLICES: usize = 704;
+const UNEQUAL: u64 = 10;
+const UNEQUAL_ROUNDS: usize = 101;
 /// Most batches until the lanes over both NICs are up.
 const LANES_AWAITED_MAX: usize = 100_000;
 /// Waits for completions before a batch is given up.
@@ -111,6 +117,14 @@ impl Rounds {
     }
 }
 
+/// Memory that was written: bytes that never were are all in one page of zeros, which stays in the
+/// caches.
+fn memory(blocks: usize) -> Memory {
+    let memory = Memory::zeroed(blocks * BLOCK).expect("memory");
+    (0..blocks).for_each(|block| memory.copy_in(block * BLOCK, &[1; BLOCK]).expect("a block"));
+    memory
+}
+
 fn instant(fabric: &Fabric, how: &str) {
     for device in POSTING {
         fabric.run(&format!("instant {device} {how}"));
@@ -146,15 +160,17 @@ fn measure() -> Value {
         }
     }
     let alone = rows[0]["engine_ns"].as_f64().expect("a figure");
-    let (shaped, doorbells) = two_nics(fabric, runtime, alone);
+    let (shaped, unequal, doorbells) = two_nics(fabric, runtime, alone);
     json!({
-        "slices": rows, "two_nics": shaped, "doorbells_per_slice_of_two_nics": doorbells,
+        "slices": rows, "two_nics": shaped, "unequal_nics": unequal,
+        "doorbells_per_slice_of_two_nics": doorbells,
         "with_other_lanes": with_other_lanes(fabric, runtime, alone), "other_lanes": OTHERS,
     })
 }
 
-/// Returns the rate of two shaped NICs to that of one, and the doorbells of a slice over two.
-fn two_nics(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> (f64, f64) {
+/// Returns the rate of two shaped NICs to that of one, the time of a batch over unequal ones to that of
+/// the ideal split, and the doorbells of a slice over two.
+fn two_nics(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> (f64, f64, f64) {
     let start = |own: &[&str], peers: &[&str]| Ends::start(runtime, own, peers, None);
     let two = start(&["own0", "own1"], &["peer0", "peer1"]).expect("two engines");
     let one = start(&["few0"], &["few1"]).expect("two engines");
@@ -182,8 +198,20 @@ fn two_nics(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> (f64, f64) {
     let round = (SHAPED_ROUNDS, 1, STREAMED * PIECES_MAX);
     let rounds =
         Rounds::timed(WALL, round, |streams| run(&one, streams), |streams| run(&two, streams));
+    let unequal = unequal_nics(fabric, runtime, &two, (SHAPE * slice_ns) as u64);
     instant(fabric, "off");
-    (rounds.of(|it| it.0 / it.1), doorbells)
+    (rounds.of(|it| it.0 / it.1), unequal, doorbells)
+}
+
+/// Returns the time of a batch over two NICs, of which one takes ten times as long for a slice as the
+/// other, to that of the ideal split.
+fn unequal_nics(fabric: &Fabric, runtime: &Runtime, two: &Ends, slice_ns: u64) -> f64 {
+    for (device, slice_ns) in [("own0", slice_ns), ("own1", UNEQUAL * slice_ns)] {
+        fabric.run(&format!("instant {device} every {slice_ns}"));
+    }
+    let batch = |_| runtime.block_on(two.batch(0, UNEQUAL_SLICES));
+    let rounds = Rounds::timed(WALL, (UNEQUAL_ROUNDS, 1, UNEQUAL_SLICES), |_| (), batch);
+    rounds.of(|it| it.1) * (UNEQUAL + 1) as f64 / (UNEQUAL * slice_ns) as f64
 }
 
 /// Returns the cost of a slice with lanes to other peers, to that without: what the backend takes

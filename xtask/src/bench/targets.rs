@@ -297,6 +297,11 @@ fn verbs(figures: &Figures) -> Vec<Target> {
             at_least(1.9),
             number("two_nics"),
         ),
+        Target::new(
+            "2 NICs, one a tenth as fast as the other: time of a batch, to the ideal split",
+            at_most(1.2),
+            number("unequal_nics"),
+        ),
     ]
 }
 
