@@ -31,6 +31,10 @@ pub trait LaneSink: Send + Sync + 'static {
     /// rest is dropped.
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>);
 
+    /// Handles the first slice of a lane that its device has carried out, once and before its
+    /// completion, if the transport has devices.
+    fn on_first_answer(&self, _lane: Lifecycle) {}
+
     /// Handles the first error of a lane, once. The lane accepts no more slices and must be
     /// retired.
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError);

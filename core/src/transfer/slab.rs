@@ -7,6 +7,8 @@ use core::ops::{Index, IndexMut};
 
 const SLOT_BITS: u32 = 24;
 const GENERATION_MASK: u64 = (1 << (64 - SLOT_BITS)) - 1;
+/// The slot in a key.
+pub(super) const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 const NONE: u32 = u32::MAX;
 
 /// Most slots a slab can have: what the slot field of a packed key can name.

@@ -48,6 +48,12 @@ impl BatchId {
     pub const fn to_bits(self) -> u64 {
         self.0
     }
+
+    /// The slot of the batch, which no other unfinished batch of its machine has. Slots are used
+    /// again, and there are as many as batches were ever unfinished together.
+    pub const fn slot(self) -> usize {
+        (self.0 & super::slab::SLOT_MASK) as usize
+    }
 }
 
 /// Names one attempt to transfer one slice. It packs into the 64 bits of a work request's id, so

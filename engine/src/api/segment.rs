@@ -41,7 +41,7 @@ struct Inner {
     address: String,
     name: String,
     scope: Scope,
-    resolved: Mutex<Resolved>,
+    resolved: Mutex<Arc<Resolved>>,
     /// Serializes refreshes; concurrent callers wait and share a failure.
     refresh: tokio::sync::Mutex<Option<Error>>,
     /// Number of failed refreshes.
@@ -119,8 +119,8 @@ impl Segment {
     /// # Errors
     /// [`Cause::OutOfRange`], or [`Cause::NoSuchAddress`] in all memory of a node.
     pub fn check_range(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        let memory = self.resolved().memory;
-        memory.place(offset, bytes).map(drop).map_err(|error| error.at(self.address()))
+        let resolved = self.resolved();
+        resolved.memory.place(offset, bytes).map(drop).map_err(|error| error.at(self.address()))
     }
 
     /// Returns the transport to the owner; `None` before the first lane is established.
@@ -158,14 +158,15 @@ impl Segment {
     /// # Errors
     /// The owner cannot be reached, or refuses the request.
     pub async fn checksum(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
-        let Resolved { memory, target, .. } = self.resolve().await?;
+        let resolved = self.resolve().await?;
+        let Resolved { memory, target, .. } = &*resolved;
         let placed = memory.place(offset, bytes).map_err(|error| error.at(self.address()));
         let (part, address) = placed?;
         if target.incarnation() == Incarnation::UNKNOWN {
             return self.checksum_by_reading(offset, bytes).await;
         }
         let question = Checksum { key: part.region.key, address, bytes, answer: None };
-        let asked = self.call_address(&target);
+        let asked = self.call_address(target);
         let descriptor = self.inner.engine.ask(&asked, Some(question)).await?;
         // The first sign of the restart if no lane noticed it.
         if descriptor.incarnation != target.incarnation() {
@@ -204,7 +205,8 @@ impl Segment {
     /// node cannot confirm anything, so its writes stay indeterminate.
     pub async fn fence(&self) -> Result<(), Error> {
         self.inner.engine.check_open()?;
-        let target = self.resolved().target;
+        let resolved = self.resolved();
+        let target = &resolved.target;
         if target.incarnation() == Incarnation::UNKNOWN {
             let text = "a Mooncake node does not report whether a received write will still land";
             return Err(
@@ -214,11 +216,11 @@ impl Segment {
         if !target.is_in_doubt() {
             return Ok(());
         }
-        let answering = self.resolve().await?.target;
+        let answering = self.resolve().await?;
         let lost = |error: Arc<TransportError>| {
             Error::new(error.side, Stage::Handshake, Cause::PeerLost(error)).at(self.address())
         };
-        target.fence(&answering).await.map_err(lost)
+        target.fence(&answering.target).await.map_err(lost)
     }
 
     async fn checksum_by_reading(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
@@ -240,13 +242,13 @@ impl Segment {
         Ok(sum)
     }
 
-    fn resolved(&self) -> Resolved {
+    fn resolved(&self) -> Arc<Resolved> {
         self.inner.resolved.lock().clone()
     }
 
     /// Resolves the segment: returns the cached descriptor, unless its owner was lost or
     /// restarted.
-    async fn resolve(&self) -> Result<Resolved, Error> {
+    async fn resolve(&self) -> Result<Arc<Resolved>, Error> {
         let cached = self.resolved();
         if !cached.is_stale() {
             return Ok(cached);
@@ -271,7 +273,7 @@ impl Segment {
         refreshed
     }
 
-    async fn refresh(&self) -> Result<Resolved, Error> {
+    async fn refresh(&self) -> Result<Arc<Resolved>, Error> {
         let (descriptor, target) = self.inner.engine.find(self.address()).await?;
         let memory = RemoteMemory::of(&descriptor, &self.inner.scope);
         let fresh = Resolved::new(target, memory.map_err(|error| error.at(self.address()))?);
@@ -393,7 +395,7 @@ impl Batch {
     }
 
     /// Checks and places the requests by the cached descriptor; `None` if another may be needed.
-    fn place_at_once(&mut self) -> Option<Result<Resolved, Error>> {
+    fn place_at_once(&mut self) -> Option<Result<Arc<Resolved>, Error>> {
         let cached = self.segment.resolved();
         if cached.is_stale() {
             return None;
@@ -406,7 +408,7 @@ impl Batch {
 
     /// Resolves the segment, and checks and places the requests. An unknown address fetches the
     /// descriptor once more: the node may have registered memory since.
-    async fn check(&mut self) -> Result<Resolved, Error> {
+    async fn check(&mut self) -> Result<Arc<Resolved>, Error> {
         let resolved = self.segment.resolve().await?;
         match self.place_in(&resolved.memory) {
             Ok(()) => Ok(resolved),
@@ -442,7 +444,7 @@ impl Batch {
 impl Resubmit for Inner {
     fn again(
         self: Arc<Self>,
-        resolved: Resolved,
+        resolved: Arc<Resolved>,
         deadline: Option<Instant>,
         refused: (Error, Vec<RequestSpan>),
     ) -> Resubmission {
@@ -456,7 +458,7 @@ impl Segment {
     /// the first attempt can land any more.
     async fn again(
         &self,
-        resolved: Resolved,
+        resolved: Arc<Resolved>,
         deadline: Option<Instant>,
         (refusal, requests): (Error, Vec<RequestSpan>),
     ) -> Result<Transfer, Error> {

@@ -187,17 +187,16 @@ impl RemoteMemory {
 }
 
 /// A peer's memory, and the incarnation that serves it.
-#[derive(Clone)]
 pub(crate) struct Resolved {
     pub(crate) target: Arc<Target>,
-    pub(crate) memory: Arc<RemoteMemory>,
+    pub(crate) memory: RemoteMemory,
     /// Whether the owner refused an access that the descriptor permits.
-    pub(crate) outdated: Arc<AtomicBool>,
+    pub(crate) outdated: AtomicBool,
 }
 
 impl Resolved {
-    pub(crate) fn new(target: Arc<Target>, memory: RemoteMemory) -> Self {
-        Self { target, memory: Arc::new(memory), outdated: Arc::default() }
+    pub(crate) fn new(target: Arc<Target>, memory: RemoteMemory) -> Arc<Self> {
+        Arc::new(Self { target, memory, outdated: AtomicBool::new(false) })
     }
 
     pub(crate) fn is_stale(&self) -> bool {

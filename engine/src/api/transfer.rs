@@ -41,7 +41,7 @@ pub struct Transfer {
 /// The destination of a submitted batch.
 pub(crate) struct Submitted {
     pub(crate) segment: Arc<dyn Resubmit>,
-    pub(crate) resolved: Resolved,
+    pub(crate) resolved: Arc<Resolved>,
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Submitted {
 pub(crate) trait Resubmit: Send + Sync {
     fn again(
         self: Arc<Self>,
-        resolved: Resolved,
+        resolved: Arc<Resolved>,
         deadline: Option<Instant>,
         refused: (Error, Vec<RequestSpan>),
     ) -> Resubmission;

@@ -4,6 +4,7 @@
 //! the data path outside the lock and in order: the thread that finds the outbox idle empties it,
 //! and all others leave their postings in it.
 
+mod batches;
 mod lanes;
 mod memory;
 mod outbox;
@@ -19,6 +20,7 @@ use crate::peer::edges::Edges;
 use crate::peer::near::Near;
 use crate::peer::opening::LaneOpening;
 use crate::time::Clock;
+use batches::Batches;
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::policy::{LaneUsage, LonePoll, RAILS_MAX};
 use handfast_core::target::{self, TargetConfig, TargetOutput};
@@ -36,7 +38,6 @@ use handfast_transport_rdma::LimitReached;
 use memory::HeldMemory;
 use outbox::Outbox;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
@@ -129,7 +130,7 @@ struct State {
     memory: HeldMemory,
     requests: Vec<Request>,
     affinities: Vec<Affinity>,
-    batches: BTreeMap<BatchId, Batch>,
+    batches: Batches,
     /// Established lanes, and lanes being probed, by their lifecycle.
     lanes: Vec<lanes::Lane>,
     /// The same as waiters poll them.
@@ -180,7 +181,7 @@ impl Target {
             memory: HeldMemory::default(),
             requests: Vec::new(),
             affinities: Vec::new(),
-            batches: BTreeMap::new(),
+            batches: Batches::default(),
             lanes: Vec::new(),
             polled: Arc::default(),
             lone_poll: LonePoll::default(),
@@ -378,7 +379,7 @@ impl Target {
         let now = self.parts.clock.now();
         let lanes = {
             let state = self.lock();
-            let ends_soon = state.batches.get(&batch).is_some_and(Batch::ends_soon);
+            let ends_soon = state.batches.get(batch).is_some_and(Batch::ends_soon);
             if !ends_soon || state.polled.len() != 1 || !state.lone_poll.polls_in_place(now) {
                 return;
             }
@@ -405,7 +406,7 @@ impl Target {
     /// Returns the lanes over which a batch will probably complete soon; `None` if there are many.
     fn soon_ending(&self, batch: BatchId) -> Option<Arc<[PolledLane]>> {
         let state = self.lock();
-        let ends_soon = state.batches.get(&batch).is_some_and(Batch::ends_soon);
+        let ends_soon = state.batches.get(batch).is_some_and(Batch::ends_soon);
         (ends_soon && state.polled.len() <= RAILS_MAX).then(|| state.polled.clone())
     }
 
@@ -585,7 +586,7 @@ impl Target {
             }
             TargetOutput::Finished { batch, report } => {
                 state.edges.on_finished(now, batch, &report);
-                let Some(entry) = state.batches.remove(&batch) else { return };
+                let Some(entry) = state.batches.remove(batch) else { return };
                 match (&state.rail, &self.parts.meters) {
                     (Some(rail), _) => rail.on_finished(entry.direction, entry.bytes, &report),
                     (None, Some(meters)) => meters.count(|it| &mut it.batches_without_lane),

@@ -67,6 +67,8 @@ struct State {
     connected: bool,
     /// The peer, once the lane is connected.
     peer: Option<Probed>,
+    /// A slice was carried out.
+    answered: bool,
     /// The lane's failure was reported, or the lane is being retired and reports none.
     over: bool,
     in_flight: InFlight<Held>,
@@ -182,6 +184,7 @@ impl Lane {
         let state = State {
             connected: false,
             peer: None,
+            answered: false,
             over: false,
             in_flight: InFlight::new(setup.serial),
             outstanding: vec![0; psns.len()],
@@ -465,10 +468,16 @@ impl Lane {
             ended.push(Completion { slice: posting.slice, status });
             released.push(held);
         }
+        let is_done = |completion: &Completion| completion.status == CompletionStatus::Done;
+        let is_first = !state.answered && ended.iter().any(is_done);
+        state.answered |= is_first;
         drop(state);
         // Before the report, after which the caller may reuse the memory; and without the lock, since the
         // last holder of a registration deregisters it.
         released.clear();
+        if is_first {
+            self.setup.sink.on_first_answer(self.lifecycle);
+        }
         self.report(ended);
         failure
     }

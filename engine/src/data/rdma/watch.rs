@@ -9,12 +9,11 @@ use crate::time::Clock;
 use handfast_core::policy::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Lifecycle, NicPath};
-use handfast_transport::{Completion, CompletionStatus, LaneSink};
+use handfast_transport::{Completion, LaneSink};
 use handfast_transport_rdma::{DeviceEvent, NicSink};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::{debug, warn};
 
 /// A lane, from its creation to its end.
@@ -22,8 +21,6 @@ struct Lane {
     peer: NicPath,
     /// The device without which the lane runs over TCP, since it was lost.
     missed: Option<String>,
-    /// The first answer was passed to the decision, whose lock stays off the data path after that.
-    answered: AtomicBool,
 }
 
 pub(super) struct Watch {
@@ -63,8 +60,7 @@ impl Watch {
             let has_alternative = self.fallbacks.is_some() && !is_legacy(&peer);
             self.fallback().handle_lane_created(lane, peer.clone(), has_alternative);
         }
-        let answered = AtomicBool::new(false);
-        self.known.write().insert(lane, Lane { peer, missed: None, answered });
+        self.known.write().insert(lane, Lane { peer, missed: None });
     }
 
     pub(super) fn remove(&self, lane: Lifecycle) {
@@ -101,15 +97,6 @@ impl Watch {
         self.known.read().get(&lane).map(|lane| lane.peer.clone())
     }
 
-    /// Whether an answer over a lane is the first.
-    fn is_first_answer(&self, lane: Lifecycle) -> bool {
-        let known = self.known.read();
-        // A load first, since all answers but one find it set.
-        known.get(&lane).is_some_and(|lane| {
-            !lane.answered.load(Ordering::Acquire) && !lane.answered.swap(true, Ordering::AcqRel)
-        })
-    }
-
     /// Lanes over a NIC whose peers have lanes over another of our NICs too.
     fn replaceable_lanes(&self, device: &str) -> Vec<Lifecycle> {
         let known = self.known.read();
@@ -139,15 +126,14 @@ impl Watch {
 
 impl LaneSink for Watch {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
-        let answered =
-            completions.iter().any(|completion| completion.status == CompletionStatus::Done);
-        if answered && self.is_first_answer(lane) {
-            let peer = self.fallback().handle_answer(lane);
-            if let (Some(peer), Some(fallbacks)) = (peer, &self.fallbacks) {
-                fallbacks.forget(peer.node.as_str());
-            }
-        }
         self.lanes.on_completions(lane, completions);
+    }
+
+    fn on_first_answer(&self, lane: Lifecycle) {
+        let peer = self.fallback().handle_answer(lane);
+        if let (Some(peer), Some(fallbacks)) = (peer, &self.fallbacks) {
+            fallbacks.forget(peer.node.as_str());
+        }
     }
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
@@ -190,7 +176,6 @@ mod tests {
     use super::*;
     use crate::time::TokioClock;
     use handfast_core::NodeName;
-    use handfast_transport::SliceId;
 
     /// The lanes that failed.
     #[derive(Default)]
@@ -249,9 +234,8 @@ mod tests {
     fn fail(watch: &Watch, lane: u32, answered: bool) {
         let lane = Lifecycle(lane.into());
         watch.add(lane, peer(), true);
-        let (slice, status) = (SliceId::from_bits(1), CompletionStatus::Done);
         if answered {
-            watch.on_completions(lane, &mut vec![Completion { slice, status }]);
+            watch.on_first_answer(lane);
         }
         let error = TransportError::new(Side::Peer, "completion", "retries exhausted");
         watch.on_lane_failed(lane, error);

@@ -241,7 +241,7 @@ impl Target {
         let LaneUp { path, depth, transport_kind, opening } = up;
         let mut awaited = false;
         self.update(|state, now| {
-            awaited = state.batches.values().any(Batch::ends_soon);
+            awaited = state.batches.all().any(Batch::ends_soon);
             state.opening = opening;
             state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(transport_kind));
             let (theirs, pair) = (state.device_on(&path), state.pair(&path));
