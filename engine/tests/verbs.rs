@@ -35,7 +35,7 @@ const INSTRUCTIONS_PER_SLICE: u64 = 8_000;
 /// Most locked instructions of a slice, and of a batch besides: locks taken and given back, and
 /// changes of counts that threads share.
 const LOCKED_PER_SLICE: u64 = 6;
-const LOCKED_PER_BATCH: u64 = 90;
+const LOCKED_PER_BATCH: u64 = 82;
 /// Allocations of a batch: the list of its requests, which doubles from 16 to 32, its report with
 /// the channel that brings it, and the caller's future.
 const ALLOCATIONS: [u64; 2] = [5, 6];

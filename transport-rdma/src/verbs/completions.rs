@@ -54,7 +54,7 @@ pub(super) struct Shard {
     pub(super) poller: Arc<PollerShared>,
     /// Held by the thread that takes completions, so that those of a lane stay in order.
     pub(super) sweep: Mutex<Sweep>,
-    /// A waiting thread has taken completions.
+    /// A waiting thread has looked for completions.
     pub(super) is_busy_polled: AtomicBool,
     /// Time of its failure: it has lost completions, and takes no more lanes.
     failed_since: OnceLock<Instant>,

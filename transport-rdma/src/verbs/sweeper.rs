@@ -29,9 +29,8 @@ pub(super) struct Sweep {
 }
 
 impl Shard {
-    /// Whether the queue is left to waiting threads for a turn: such a thread has taken completions
-    /// since the last call. A thread that polls and takes none may have lost its processor. `turns`
-    /// are those in a row.
+    /// Whether the queue is left to waiting threads for a turn: such a thread has looked since the
+    /// last call. It may have lost its processor since. `turns` are those in a row.
     pub(super) fn is_left(&self, turns: &mut u32) -> bool {
         if !self.is_busy_polled.load(Ordering::Relaxed) {
             // They see an empty queue, as this thread would.
@@ -57,13 +56,14 @@ impl Shard {
     }
 
     /// Takes as many completions as one hold of the lock permits, unless another thread does, and
-    /// returns their number.
+    /// returns their number. The poller leaves the queue to threads that look, also to one that it
+    /// was quicker than: else it would stay quicker, and every completion cross processors.
     pub(super) fn try_sweep(&self, shared: &Shared) -> usize {
-        let taken = self.sweep.try_lock().map_or(0, |mut sweep| sweep.take(self, shared));
-        if taken > 0 && self.poller.polls.load(Ordering::Relaxed) {
+        if self.poller.polls.load(Ordering::Relaxed) && !self.is_busy_polled.load(Ordering::Relaxed)
+        {
             self.is_busy_polled.store(true, Ordering::Relaxed);
         }
-        taken
+        self.sweep.try_lock().map_or(0, |mut sweep| sweep.take(self, shared))
     }
 
     /// Takes completions on the calling thread until `is_done` or `limit` is over; with 0 it
