@@ -66,8 +66,8 @@ fn is_answered(fabric: &Fabric, ask: &str, answer: &str) -> bool {
 #[test]
 fn device_of_kernel_connections_is_refused() {
     on(&["erdma-standard"], "device_of_kernel_connections_is_refused", |fabric| {
-        let told = Arc::<Recorder>::default();
-        let error = Nic::open(config("rxe0"), told).err().expect("a refusal");
+        let recorder = Arc::<Recorder>::default();
+        let error = Nic::open(config("rxe0"), recorder).err().expect("a refusal");
         assert_eq!(error.side, Side::Configuration, "{error}");
         assert!(error.to_string().contains("compat_mode=Y"), "{error}");
         assert_eq!(fabric.run("count rxe0 ibv_create_qp"), "0");
