@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """The cost of Python: a call beside the same call in Rust, and the descriptors of a million pieces.
 
-Usage: calls.py PROGRAM [ROUNDS]
+Usage: calls.py PROGRAM [ROUNDS] [--json]
 
 PROGRAM is a release build of the example `calls` of bindings/compat; the package handfast is a release
 build of bindings/python, beside numpy. Both have a process of their own, write to a third over loopback
 TCP, and are measured in turns. Prints medians over the rounds: of the mean time of a call, and of the
 difference between Python and Rust in the same round. A call of pieces without bytes has no wire in it.
+With --json it prints one line with the same.
 """
+import json
 import multiprocessing
 import statistics
 import subprocess
@@ -76,7 +78,8 @@ def nanoseconds(call):
     return (time.perf_counter_ns() - start) / calls
 
 
-def compare_calls(program, peer, remote, rounds):
+def compare_calls(program, peer, remote, rounds, say):
+    rows = []
     python, rust = Python(peer, remote), Rust(program, peer, remote)
     for size, count in WORKLOADS:
         forms = python.forms(size, count)
@@ -90,9 +93,12 @@ def compare_calls(program, peer, remote, rounds):
             more = statistics.median(own - other for own, other in pairs)
             least = min(times[name]) - min(times["rust"])
             medians = [statistics.median(column) / 1000 for column in zip(*pairs)]
-            print(f"{size:>6} x {count:<3} {name:<9} {medians[0]:8.2f} us, in Rust {medians[1]:8.2f} us: "
-                  f"{more / 1000:+.2f} us ({least / 1000:+.2f} between the fastest)", flush=True)
+            say(f"{size:>6} x {count:<3} {name:<9} {medians[0]:8.2f} us, in Rust {medians[1]:8.2f} us: "
+                f"{more / 1000:+.2f} us ({least / 1000:+.2f} between the fastest)")
+            rows.append({"size": size, "count": count, "form": name, "us": medians[0], "rust_us": medians[1],
+                         "more_us": more / 1000, "least_more_us": least / 1000})
     rust.process.kill()
+    return rows
 
 
 def milliseconds(call):
@@ -101,7 +107,8 @@ def milliseconds(call):
     return (time.perf_counter_ns() - start) / 1e6, result
 
 
-def measure_descriptors(name, remote, rounds):
+def measure_descriptors(name, remote, rounds, say):
+    rows = []
     engine = handfast.Engine(transport="tcp")
     block = numpy.ones(BLOCK, numpy.uint8)
     local = engine.register(block).address
@@ -124,25 +131,33 @@ def measure_descriptors(name, remote, rounds):
             spent, transfer = milliseconds(lambda: peer.start_write(*places(), lengths))
             submitted.append(spent)
             ended.append(spent + milliseconds(transfer.wait)[0])
-        times = [f"{min(it):.1f} ms ({statistics.median(it):.1f})" for it in (taken, submitted, ended)]
-        print(f"a million pieces, {name}: taken in {times[0]}, submitted in {times[1]}, "
-              f"8 bytes each written in {times[2]}; the least, and the median", flush=True)
-    built = min(nanoseconds(lambda: strided() and 0) for _ in range(rounds))
-    print(f"two layouts are made in {built / 1000:.2f} us", flush=True)
+        columns = {"taken": taken, "submitted": submitted, "written": ended}
+        times = [f"{min(it):.1f} ms ({statistics.median(it):.1f})" for it in columns.values()]
+        say(f"a million pieces, {name}: taken in {times[0]}, submitted in {times[1]}, "
+            f"8 bytes each written in {times[2]}; the least, and the median")
+        medians = {f"{column}_ms": statistics.median(it) for column, it in columns.items()}
+        rows.append({"form": name, "least_taken_ms": min(taken), **medians})
+    built = min(nanoseconds(lambda: strided() and 0) for _ in range(rounds)) / 1000
+    say(f"two layouts are made in {built:.2f} us")
+    return {"descriptors": rows, "two_layouts_us": built}
 
 
 def main():
-    program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    words = [word for word in sys.argv[1:] if word != "--json"]
+    program, rounds = words[0], int(words[1]) if len(words) > 1 else 9
+    say = (lambda line: None) if "--json" in sys.argv else (lambda line: print(line, flush=True))
     context = multiprocessing.get_context("spawn")
     ready = context.Queue()
     server = context.Process(target=serve, args=(ready,), daemon=True)
     server.start()
     try:
         peer, remote = ready.get(timeout=60)
-        compare_calls(program, peer, remote, rounds)
-        measure_descriptors(peer, remote, rounds)
+        calls = compare_calls(program, peer, remote, rounds, say)
+        result = {"rounds": rounds, "calls": calls, **measure_descriptors(peer, remote, rounds, say)}
     finally:
         server.kill()
+    if "--json" in sys.argv:
+        print(json.dumps({"python": result}), flush=True)
 
 
 if __name__ == "__main__":

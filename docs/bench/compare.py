@@ -11,8 +11,8 @@ server process and writes from one block to one other: requests of a batch, one 
 call that its users have (Mooncake: transfer_sync_write, batch_transfer_sync_write; NIXL: a transfer
 handle made once and posted again; handfast.mooncake: the same as Mooncake; handfast: its bench; Mooncake
 takes at most 2,048 pieces at once, so that larger batches are several calls). NIXL uses UCX with UCX_TLS=tcp. Prints the
-median rate of each engine in GiB/s, and the median of the ratios to handfast of the same round, or to
-its package for batches that its bench does not make; for single writes also the medians of p50 and p99 in
+median rate of each engine in GiB/s, the median of the ratios to handfast of the same round, or to
+its package for batches that its bench does not make, and that of the ratios to its package; for single writes also the medians of p50 and p99 in
 microseconds. With --json it prints one line with the same. The
 processes of the others are stopped while one is measured: some of them poll.
 """
@@ -250,13 +250,15 @@ def compare(engines, rounds, left_out, say):
             rate, p50, p99 = (statistics.median(column) for column in zip(*own))
             rates = [figure[0] for figure in own]
             row = {"engine": name, "size": size, "batch": count, "gib_per_s": rate, "to": base, "ratio": ratio}
+            if "python" in figures:
+                row["python_ratio"] = statistics.median(b[0] / a[0] for a, b in zip(own, figures["python"]))
             alone = ""
             if count == 1:
                 row |= {"p50_us": p50, "p99_us": p99}
                 alone = f"  p50 {p50:.1f} us, p99 {p99:.1f} us"
             rows.append(row)
             say(f"{size:>8} x {count:<3} {name:<9} {rate:7.3f} GiB/s  ({min(rates):.3f} to {max(rates):.3f})  "
-                f"{base} is {ratio:.2f} times as fast{alone}")
+                f"{base} is {ratio:.2f} times as fast, python {row.get('python_ratio', 0):.2f}{alone}")
     return rows
 
 

@@ -49,9 +49,10 @@ pub(crate) struct Arguments {
     /// perftest's `ib_write_lat` in turns; writes `guest.json`
     #[arg(long, conflicts_with = "quick")]
     guest: bool,
-    /// Also measure the packages of Mooncake and NIXL in turns with handfast, each in processes of its
-    /// own. Installs them with pip into cargo's target folder; one that cannot be installed or started
-    /// is left out with the reason. Takes two minutes more
+    /// Also measure the Python package and those of Mooncake and NIXL in turns with handfast, each in
+    /// processes of its own, and compare calls from Python with those from Rust. Installs them with pip into
+    /// cargo's target folder; one that cannot be installed or started is left out with the reason.
+    /// Takes three minutes more
     #[arg(long)]
     peers: bool,
     /// Output folder [default: docs/bench, with --quick target/xtask/bench]
@@ -133,8 +134,10 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         Err(error) => println!("not measured: slices over verbs: {error:#}"),
     }
     if arguments.peers {
-        println!("measuring the packages of other engines");
-        figures.add(&engines::measure(&project, &program, arguments.quick)?)?;
+        println!("measuring the Python package, and those of other engines");
+        for result in engines::measure(&project, &program, arguments.quick)? {
+            figures.add(&result)?;
+        }
     }
     figures.took(began.elapsed());
     let targets = targets::judge(&figures);

@@ -6,7 +6,7 @@ use crate::fleet;
 use crate::project::Project;
 use crate::release::{GLIBC, ZIG, newest_glibc, resolved};
 use crate::report::{Outcome, Step, as_skipped, skipped};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,8 @@ const WHEEL_BYTES_MAX: u64 = 15 << 20;
 const RELEASED: &str = "HANDFAST_RELEASED_PYTHON";
 /// Variable with the libraries that it needs.
 const RELEASED_LIBRARIES: &str = "HANDFAST_RELEASED_LIBRARIES";
-
+/// Variable with the folder of the metadata stores that the distribution has.
+const STORES: &str = "HANDFAST_STORES";
 /// Variable with the folder of `--upstream`.
 const UPSTREAM: &str = "HANDFAST_UPSTREAM";
 /// Variable with the library of `bindings/c`.
@@ -89,9 +90,6 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             };
             let (major, minor) = glibc_of(project, &wheel)?;
             let bytes = fs::metadata(&wheel)?.len();
-            if nightly && bytes > WHEEL_BYTES_MAX {
-                bail!("the wheel has {bytes} bytes, more than {WHEEL_BYTES_MAX}");
-            }
             let fresh = environment(project, "use", OF_TESTS, deadline)?;
             let mut install = pip(&fresh);
             install.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
@@ -122,6 +120,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             let released = fleet::python(project)?;
             tests.env(RELEASED, released.interpreter);
             tests.env(RELEASED_LIBRARIES, released.libraries);
+            tests.env(STORES, fleet::PACKAGES.folder(project).join("usr/bin"));
             unittest(project, tests, "released", &["-p", "released_*.py"], deadline)
         }),
         Step::new("python-upstream", |deadline| {
@@ -297,6 +296,8 @@ fn released(
     ensure!(name.contains(&platform), "{name} is not tagged {platform}");
     let newest = glibc_of(project, &wheel)?;
     ensure!(newest <= GLIBC, "{name} needs glibc {}.{}", newest.0, newest.1);
+    let bytes = fs::metadata(&wheel)?.len();
+    ensure!(bytes <= WHEEL_BYTES_MAX, "{name} has {bytes} bytes, more than {WHEEL_BYTES_MAX}");
     Ok(wheel)
 }
 
@@ -314,20 +315,48 @@ pub(crate) fn release(
 }
 
 /// Runs a build into an empty folder, and returns its wheel.
-fn only(project: &Project, mut maturin: Command, deadline: Instant) -> Result<PathBuf> {
-    let wheels = folder(project, "wheels");
+fn only(project: &Project, maturin: Command, deadline: Instant) -> Result<PathBuf> {
+    only_in(&folder(project, "wheels"), project, maturin, deadline)
+}
+
+fn only_in(
+    wheels: &Path,
+    project: &Project,
+    mut maturin: Command,
+    deadline: Instant,
+) -> Result<PathBuf> {
     if wheels.exists() {
-        fs::remove_dir_all(&wheels)?;
+        fs::remove_dir_all(wheels)?;
     }
-    maturin.arg("--out").arg(&wheels);
+    maturin.arg("--out").arg(wheels);
     project.run(maturin, "python-wheel", deadline)?;
-    wheel(project)
+    first_in(wheels)
 }
 
 /// Returns the wheel that was built last.
 fn wheel(project: &Project) -> Result<PathBuf> {
-    let mut built = fs::read_dir(folder(project, "wheels"))?.map(|entry| entry.map(|it| it.path()));
+    first_in(&folder(project, "wheels"))
+}
+
+fn first_in(wheels: &Path) -> Result<PathBuf> {
+    let mut built = fs::read_dir(wheels)?.map(|entry| entry.map(|it| it.path()));
     built.next().context("there is no wheel")?.map_err(Into::into)
+}
+
+/// Builds the package with optimisation, for this machine alone and over TCP, and installs it into an
+/// environment.
+pub(crate) fn install_optimized(
+    project: &Project,
+    environment: &Path,
+    deadline: Instant,
+) -> Result<()> {
+    let mut maturin = maturin(project, std::iter::empty(), deadline)?;
+    maturin.args(["--release", "--auditwheel", "skip"]);
+    let wheel = only_in(&folder(project, "optimized"), project, maturin, deadline)?;
+    let mut install = pip(environment);
+    install.args(["--no-deps", "--force-reinstall"]).arg(wheel);
+    project.run(install, "python-install", deadline)?;
+    Ok(())
 }
 
 /// Returns the newest version of glibc that the wheel's module needs.

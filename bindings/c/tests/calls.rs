@@ -108,10 +108,12 @@ fn engine_copies_within_its_own_memory() {
     assert_eq!(engine.submit(batch, &mut [write(&mut memory[..4_096], LOCAL_SEGMENT, to)]), 0);
     assert_eq!(engine.end_of(batch, 0), (STATUS_COMPLETED, 4_096));
     assert_eq!(bytes_of(&memory), vec![0xa5; 8_192]);
-    let mut read = write(&mut memory[..100], LOCAL_SEGMENT, to);
+    memory[..4_096].fill(0);
+    let mut read = write(&mut memory[..4_096], LOCAL_SEGMENT, to);
     read.opcode = OPCODE_READ;
     assert_eq!(engine.submit(batch, &mut [read]), 0);
-    assert_eq!(engine.end_of(batch, 1), (STATUS_COMPLETED, 100));
+    assert_eq!(engine.end_of(batch, 1), (STATUS_COMPLETED, 4_096));
+    assert_eq!(bytes_of(&memory), vec![0xa5; 8_192], "the read restores the bytes");
     assert_eq!(freeBatchID(engine.0, batch), 0);
     assert_eq!(unregisterLocalMemory(engine.0, memory.as_mut_ptr().cast()), 0);
 }
@@ -388,6 +390,75 @@ fn notifications_are_released_once() {
         assert_eq!([freeNotifsMsgBuf(array, 2), freeNotifsMsgBuf(array, 2)], [0, -1]);
         assert!(getNotifsFromEngine(owner.0, &mut size).is_null());
         assert_eq!(size, 0);
+    }
+}
+
+/// Sends a list between two engines, as a plugin for NIXL does: a batch for each list, of which every task
+/// is polled, and a notification that comes once.
+fn send_list(ends: [&Engine; 2], segment: i32, requests: &mut [TransferRequest], is_told: bool) {
+    let [user, owner] = ends;
+    let batch = allocateBatchID(user.0, 1_024);
+    assert_ne!(batch, INVALID_BATCH);
+    let mut size = -1;
+    if is_told {
+        let [name, msg] = [c"Agent1", c"test"].map(|text| text.as_ptr().cast_mut());
+        let (first, count) = (requests.as_mut_ptr(), requests.len());
+        let message = NotifyMsg { name, msg };
+        // SAFETY: so many requests can be read, and the texts are terminated.
+        let code = unsafe { submitTransferWithNotify(user.0, batch, first, count, message) };
+        assert_eq!(code, 0);
+    } else {
+        assert_eq!(user.submit(batch, requests), 0);
+    }
+    for (task, request) in requests.iter().enumerate() {
+        assert_eq!(request.target_id, segment);
+        assert_eq!(user.end_of(batch, task), (STATUS_COMPLETED, request.length));
+    }
+    assert_eq!(freeBatchID(user.0, batch), 0);
+    if !is_told {
+        // SAFETY: the result is writable.
+        assert!(unsafe { getNotifsFromEngine(owner.0, &mut size) }.is_null());
+        return;
+    }
+    loop {
+        // SAFETY: the result is writable; an array that is not NULL has its size, and is released once.
+        unsafe {
+            let array = getNotifsFromEngine(owner.0, &mut size);
+            if array.is_null() {
+                std::thread::yield_now();
+                continue;
+            }
+            assert_eq!(size, 1);
+            let told = array.read();
+            let texts = (CStr::from_ptr(told.name), CStr::from_ptr(told.msg));
+            assert_eq!(texts, (c"Agent1", c"test"));
+            assert_eq!(freeNotifsMsgBuf(array, size), 0);
+            return;
+        }
+    }
+}
+
+/// Lists of 64 pieces are read and written, with and without a notification, again and again.
+#[test]
+fn lists_move_between_engines_with_notifications() {
+    const PIECE: usize = 64 << 10;
+    let (mut here, mut there) = (vec![0; 64 * PIECE], vec![0; 64 * PIECE]);
+    let (user, owner) = (Engine::new(), Engine::new());
+    assert_eq!((user.register(&mut here, 1), owner.register(&mut there, 1)), (0, 0));
+    let segment = user.open(&owner.address());
+    let first = address(&mut there);
+    for (opcode, round) in [OPCODE_READ, OPCODE_WRITE].into_iter().zip([1, 2]) {
+        for is_told in [true, false, true] {
+            here.fill(round);
+            there.fill(!round);
+            let places = here.chunks_mut(PIECE).zip((first..).step_by(PIECE));
+            let mut requests: Vec<_> =
+                places.map(|(source, target)| write(source, segment, target)).collect();
+            requests.iter_mut().for_each(|it| it.opcode = opcode);
+            send_list([&user, &owner], segment, &mut requests, is_told);
+            let expected = if opcode == OPCODE_READ { !round } else { round };
+            assert!(bytes_of(&here).iter().chain(&bytes_of(&there)).all(|it| *it == expected));
+        }
     }
 }
 

@@ -48,11 +48,12 @@ def free_port():
 
 
 class Store(http.server.ThreadingHTTPServer):
-    """A metadata store over HTTP."""
+    """A metadata store over HTTP, with values of its own or in some mapping."""
 
-    def __init__(self):
+    def __init__(self, values=None):
         super().__init__(("127.0.0.1", 0), _Request)
-        self.values = {}
+        self.values = {} if values is None else values
+        self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_port}/metadata"
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -72,16 +73,20 @@ class _Request(http.server.BaseHTTPRequestHandler):
         return urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query)["key"][0]
 
     def do_GET(self):
-        value = self.server.values.get(self._key())
+        with self.server.lock:
+            value = self.server.values.get(self._key())
         self._answer(404) if value is None else self._answer(200, value)
 
     def do_PUT(self):
         length = int(self.headers["Content-Length"])
-        self.server.values[self._key()] = self.rfile.read(length)
+        value = self.rfile.read(length)
+        with self.server.lock:
+            self.server.values[self._key()] = value
         self._answer(200)
 
     def do_DELETE(self):
-        self.server.values.pop(self._key(), None)
+        with self.server.lock:
+            self.server.values.pop(self._key(), None)
         self._answer(200)
 
     def log_message(self, *_):

@@ -1,14 +1,18 @@
 """Nodes of Mooncake's own package as peers, in both roles."""
 
+import json
 import os
+import socket
 import subprocess
+import sys
+import tempfile
 import time
 import unittest
 
 import handfast
 import numpy
 from handfast.mooncake import TransferEngine
-from helpers import Load, Store
+from helpers import Load, Store, free_port
 
 MIB = 1 << 20
 
@@ -25,6 +29,79 @@ print("node", engine.get_rpc_port(), address, flush=True)
 for line in sys.stdin:
     print("result", eval(line), flush=True)
 """
+
+
+#: Folder of the distribution's etcd and redis-server.
+STORES = os.environ.get("HANDFAST_STORES", "")
+
+
+class Server:
+    """A metadata store of the distribution, in a process of its own."""
+
+    def __init__(self, program, *arguments):
+        path = os.path.join(STORES, program)
+        if not os.path.exists(path):
+            raise unittest.SkipTest(f"there is no {program}")
+        libraries = os.environ["HANDFAST_RELEASED_LIBRARIES"]
+        self.folder = tempfile.TemporaryDirectory()
+        self.process = subprocess.Popen(
+            [path, *map(str, arguments)],
+            cwd=self.folder.name,
+            env={**os.environ, "LD_LIBRARY_PATH": libraries},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def connect(self, port):
+        """Return a connection, as soon as the server accepts one."""
+        while self.process.poll() is None:
+            try:
+                return socket.create_connection(("127.0.0.1", port))
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+        raise OSError(f"{self.process.args[0]} ended with {self.process.returncode}")
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+class RedisValues:
+    """The values of a store over HTTP, kept in a Redis under the same keys, in one line as Mooncake's client of
+    Redis writes them."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.answers = connection.makefile("rb")
+
+    def ask(self, *words):
+        words = [word if isinstance(word, bytes) else word.encode() for word in words]
+        parts = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+        self.connection.sendall(b"*%d\r\n%s" % (len(words), parts))
+        return self._answer()
+
+    def _answer(self):
+        head = self.answers.readline()
+        kind, rest = head[:1], head[1:-2]
+        if kind == b"-":
+            raise OSError(rest.decode())
+        if kind != b"$":
+            return rest
+        return None if rest == b"-1" else self.answers.read(int(rest) + 2)[:-2]
+
+    def get(self, key):
+        return self.ask("GET", key)
+
+    def __setitem__(self, key, value):
+        self.ask("SET", key, json.dumps(json.loads(value), separators=(",", ":")) + "\n")
+
+    def pop(self, key, _):
+        self.ask("DEL", key)
+
+    def end(self):
+        self.answers.close()
+        self.connection.close()
 
 
 class Node:
@@ -95,6 +172,65 @@ class Released(unittest.TestCase):
         self.assertEqual(node.evaluate(f"engine.transfer_sync_write({arguments})"), ["0"])
         self.assertEqual(self.memory[:5000].tolist(), [value % 251 for value in range(5000)])
         self.assertEqual(node.evaluate(f"engine.send_probe({name!r})"), ["0"])
+
+    def named(self, store):
+        """Return a node of ours with a name in a store, and its registered memory."""
+        engine, memory = TransferEngine(), numpy.full(5000, 3, numpy.uint8)
+        code = engine.initialize("ours:1", store, "tcp", "")
+        self.assertEqual(code, 0, engine.last_error())
+        self.assertEqual(engine.register_memory(memory.ctypes.data, memory.nbytes), 0)
+        return engine, memory
+
+    def check_written(self, engine, memory, node):
+        """Check that a write to the node by its name has its bytes there."""
+        code = engine.transfer_sync_write(node.name, memory.ctypes.data, node.address, 5000)
+        self.assertEqual(code, 0, engine.last_error())
+        self.assertEqual(node.evaluate("sum(memory.raw[:5000])"), ["15000"])
+
+    def test_node_is_found_by_its_name_in_an_etcd(self):
+        port, other = free_port(), free_port()
+        url, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{other}"
+        etcd = Server("etcd", "--listen-client-urls", url, "--advertise-client-urls", url,
+                      "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
+                      "--initial-cluster", f"default={peers}")
+        self.addCleanup(etcd.end)
+        etcd.connect(port).close()
+        store = f"etcd://127.0.0.1:{port}"
+        node = Node("theirs:1", store)
+        self.addCleanup(node.kill)
+        self.check_written(*self.named(store), node)
+
+    def test_node_is_found_by_its_name_in_a_redis(self):
+        """The package has no client of Redis. Its node writes to a store over HTTP here, which keeps
+        the same values under the same keys in a Redis, where our node finds them."""
+        port = free_port()
+        redis = Server("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "")
+        self.addCleanup(redis.end)
+        values = RedisValues(redis.connect(port))
+        self.addCleanup(values.end)
+        store = Store(values)
+        self.addCleanup(store.end)
+        node = Node("theirs:1", store.url)
+        self.addCleanup(node.kill)
+        self.check_written(*self.named(f"redis://127.0.0.1:{port}"), node)
+
+    def test_overlay_has_the_other_names_of_their_module(self):
+        """Classes for calls between processes are Mooncake's own; its engine is ours."""
+        ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        theirs = [os.environ["HANDFAST_RELEASED_PYTHON"], "-c", ask]
+        packages = subprocess.check_output(theirs, text=True).strip()
+        overlay = os.path.join(os.path.dirname(handfast.__file__), "_overlay")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([overlay, packages]),
+            "LD_LIBRARY_PATH": os.environ["HANDFAST_RELEASED_LIBRARIES"],
+        }
+        code = "import mooncake.engine as it; print(it.TransferEngine.__module__, it.RpcInterface.__name__)"
+        ended = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, env=environment)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        ours, name = ended.stdout.split()[-2:]
+        self.assertEqual(ours, "handfast.mooncake")
+        self.assertIn("Rpc", name.replace("RPC", "Rpc"))
 
     def test_replaced_node_is_reached_again(self):
         """A node is killed and replaced under its name in a store, under load: its port is taken for a

@@ -125,6 +125,72 @@ class Native(unittest.TestCase):
         self.peer.fence()
         self.assertFalse(self.cache[half:].any(), "these pieces were not begun")
 
+    def test_failed_write_goes_on_with_what_did_not_land(self):
+        """The peer is stopped before the write, so that sockets take only a part of it."""
+        piece, count = 1 << 20, 48
+        block = numpy.ones(piece * count, dtype=numpy.uint8)
+        local = self.user.register(block).address
+        with Owner(piece * count) as owner:
+            peer = self.user.peer(owner.name)
+            peer.write(block[:10], owner.address)
+            owner.stop()
+            here, there = handfast.Strided(local, count, piece), handfast.Strided(owner.address, count, piece)
+            transfer = peer.start_write(here, there, piece, timeout=0.3)
+            with self.assertRaises(handfast.TransferTimeout):
+                transfer.wait()
+            owner.go_on()
+            peer.fence()
+            landed = transfer.landed()
+            self.assertLess(sum(landed), piece * count)
+            block[:] = 2
+            rest = [(place * piece + nbytes, piece - nbytes) for place, nbytes in enumerate(landed)]
+            rest = [(first, nbytes) for first, nbytes in rest if nbytes > 0]
+            peer.write_many(
+                [local + first for first, _ in rest],
+                [owner.address + first for first, _ in rest],
+                [nbytes for _, nbytes in rest],
+            )
+            expected = sum(landed) + 2 * sum(nbytes for _, nbytes in rest)
+            self.assertEqual(owner.sum(0, piece * count), expected)
+
+    def test_tensor_is_registered_by_its_pointer(self):
+        """A stand-in for one of torch. It lives as long as the registration."""
+
+        class Tensor:
+            def __init__(self, kind="cpu", contiguous=True):
+                self.bytes = numpy.zeros(64, dtype=numpy.uint8)
+                self.device = unittest.mock.Mock(type=kind)
+                self.contiguous = contiguous
+
+            def data_ptr(self):
+                return self.bytes.ctypes.data
+
+            def numel(self):
+                return 16
+
+            def element_size(self):
+                return 4
+
+            def is_contiguous(self):
+                return self.contiguous
+
+        tensor = Tensor()
+        content, alive = tensor.bytes, weakref.ref(tensor)
+        registration = self.owner.register(tensor)
+        self.assertEqual((registration.address, registration.nbytes), (content.ctypes.data, 64))
+        del tensor
+        gc.collect()
+        self.assertIsNotNone(alive())
+        self.peer.write(self.block[:64], registration.address)
+        self.assertTrue((content == self.block[:64]).all())
+        registration.close()
+        gc.collect()
+        self.assertIsNone(alive())
+        with self.assertRaisesRegex(ValueError, "use a CPU tensor"):
+            self.owner.register(Tensor(kind="cuda"))
+        with self.assertRaisesRegex(ValueError, "call .contiguous"):
+            self.owner.register(Tensor(contiguous=False))
+
     def test_cancelled_task_ends_with_its_transfer(self):
         """The peer is stopped, so the transfer cannot end by itself."""
         with Owner(64 << 20) as owner:

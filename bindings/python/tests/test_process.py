@@ -20,6 +20,20 @@ class Process(unittest.TestCase):
         code = "import handfast, handfast.mooncake, os; print(len(os.listdir('/proc/self/task')))"
         self.assertEqual(run(code), (0, "1\n"))
 
+    def test_libraries_of_devices_are_not_loaded_without_need(self):
+        """Neither by the import nor by an engine over TCP, also where the machine has them."""
+        code = """
+import handfast, handfast.mooncake, re
+def loaded():
+    with open("/proc/self/maps") as maps:
+        return sorted(set(re.findall(r"lib(?:ibverbs|rdmacm|cuda|numa|mlx5)[^/]*$", maps.read(), re.M)))
+print(loaded())
+engine = handfast.Engine(transport="tcp")
+print(loaded())
+engine.close()
+"""
+        self.assertEqual(run(code), (0, "[]\n[]\n"))
+
     def test_child_of_a_fork_makes_its_own_engine(self):
         code = """
 import handfast, os
@@ -133,13 +147,15 @@ print(after[2] - before[2])
         shell = f"""
 set -e
 eval "$({sys.executable} -m handfast mooncake-env)"
-{sys.executable} -c 'from mooncake.engine import TransferEngine; print(TransferEngine.__module__)'
+{sys.executable} -c 'from mooncake.engine import TransferEngine, TransferOpcode as code; print(TransferEngine.__module__, code.Write)'
+{sys.executable} -c 'import mooncake.engine as it; print(hasattr(it, "RpcInterface"), it.__name__)'
 eval "$({sys.executable} -m handfast mooncake-env --undo)"
 echo "[${{PYTHONPATH-unset}}]"
 """
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         output = subprocess.check_output(["sh", "-c", shell], text=True, env=environment)
-        self.assertEqual(output, "handfast.mooncake\n[unset]\n")
+        expected = "handfast.mooncake 1\nFalse mooncake.engine\n[unset]\n"
+        self.assertEqual(output, expected)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-//! The packages of other engines, measured in turns with handfast.
+//! The Python package and those of other engines, measured in turns with handfast.
 
 use crate::project::Project;
-use anyhow::{Context, Result};
+use crate::python;
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -9,19 +10,25 @@ use std::time::{Duration, Instant};
 
 /// The packages; their dependencies on frameworks of tensors are not needed.
 const PACKAGES: [&str; 4] = ["numpy", "nixl", "nixl-cu12", "mooncake-transfer-engine-non-cuda"];
-/// Time limits of the installation of a package, and of the measurement.
+/// The calls of `docs/bench/calls.py` from Rust.
+const CALLS: [&str; 7] =
+    ["build", "--quiet", "--release", "-p", "handfast-compat", "--example", "calls"];
+/// Time limits of building the Python package, of the installation of another one, and of a measurement.
+const BUILD_MAX: Duration = Duration::from_secs(1800);
 const INSTALL_MAX: Duration = Duration::from_secs(300);
 const MEASURE_MAX: Duration = Duration::from_secs(600);
 
-/// Measures all engines that can be installed, and returns the line of the result.
-pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<String> {
+/// Measures all engines that can be installed, and the calls of the Python package and of Rust, and
+/// returns the lines of the results.
+pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<Vec<String>> {
     let folder = project.scratch().join("engines");
     let python = folder.join("bin/python");
     if !python.exists() {
         let mut create = Command::new("python3");
         create.args(["-m", "venv"]).arg(&folder);
         if let Err(error) = project.run(create, "bench-engines", Instant::now() + INSTALL_MAX) {
-            return Ok(left_out(&[("all", format!("python3 -m venv: {error:#}"))]).to_string());
+            let reason = format!("python3 -m venv: {error:#}");
+            return Ok(vec![left_out(&[("all", reason)]).to_string()]);
         }
     }
     let mut missing = Vec::new();
@@ -31,6 +38,9 @@ pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<
         let installed = project.run(install, "bench-engines", Instant::now() + INSTALL_MAX);
         missing.extend(installed.err().map(|error| (package, format!("pip install: {error:#}"))));
     }
+    python::install_optimized(project, &folder, Instant::now() + BUILD_MAX)?;
+    let built = project.cargo(&CALLS).status().context("cargo build")?;
+    ensure!(built.success(), "the example calls does not build: {built}");
     let mut compare = Command::new(&python);
     compare.arg(project.root().join("docs/bench/compare.py")).arg(program);
     compare.args([if quick { "1" } else { "7" }, "--json"]);
@@ -40,7 +50,14 @@ pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<
     if let Value::Array(left_out) = &mut result["engines"]["left_out"] {
         left_out.extend(missing.iter().map(|(package, reason)| entry(package, reason)));
     }
-    Ok(result.to_string())
+    let mut calls = Command::new(&python);
+    calls.arg(project.root().join("docs/bench/calls.py"));
+    calls.arg(project.target().join("release/examples/calls"));
+    calls.args([if quick { "1" } else { "9" }, "--json"]);
+    let output = project.run(calls, "bench-calls", Instant::now() + MEASURE_MAX)?;
+    let line = output.lines().find(|line| line.starts_with("{\"python\""));
+    let calls = line.context("calls.py printed no result")?.to_owned();
+    Ok(vec![result.to_string(), calls])
 }
 
 fn left_out(missing: &[(&str, String)]) -> Value {

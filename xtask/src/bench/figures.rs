@@ -10,7 +10,7 @@ use std::time::Duration;
 const SCHEMA: u32 = 2;
 /// Parts of the output of `handfast bench --json` and of the engine's benchmarks; lists of several
 /// runs are concatenated.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     "placement",
     "workloads",
     "latencies",
@@ -20,6 +20,7 @@ const PARTS: [&str; 9] = [
     "slices",
     "verbs",
     "engines",
+    "python",
 ];
 
 /// All results of one run of `cargo xtask bench`, as in `bench.json`.
@@ -31,7 +32,7 @@ impl Figures {
             "schema": SCHEMA, "quick": quick, "commit": commit, "took_s": 0,
             "placement": "", "machine": machine(),
             "workloads": [], "latencies": [], "sporadic": null, "first_transfer_us": null,
-            "peers": null, "slices": [], "verbs": null, "engines": null,
+            "peers": null, "slices": [], "verbs": null, "engines": null, "python": null,
         }))
     }
 
@@ -215,6 +216,12 @@ pub(super) mod tests {
 
     /// The results of requests with pauses and of other engines.
     fn waits_and_engines(times: &Value) -> Value {
+        let row = |engine: &str, size: u64, batch: u64, python_ratio: f64| {
+            json!({
+                "engine": engine, "size": size, "batch": batch, "gib_per_s": 0.5, "ratio": 1.5,
+                "python_ratio": python_ratio, "p50_us": 16.0, "p99_us": 23.0,
+            })
+        };
         json!({
             "sporadic": {
                 "us": times, "raw_us": times, "processor_us": 60.0, "raw_processor_us": 60.0,
@@ -222,10 +229,22 @@ pub(super) mod tests {
             },
             "engines": {
                 "rounds": 1, "left_out": [{ "engine": "mooncake", "reason": "no library" }],
-                "rows": [{
-                    "engine": "nixl", "size": 4096, "batch": 1, "gib_per_s": 0.5, "ratio": 1.5,
-                    "p50_us": 16.0, "p99_us": 23.0,
-                }],
+                "rows": [
+                    row("nixl", 4096, 1, 1.0), row("python", 4096, 32, 1.0),
+                    row("mooncake", 4096, 32, 4.0), row("mooncake", 1 << 20, 32, 2.0),
+                    row("mooncake", 4096, 100_000, 4.0),
+                ],
+            },
+            "python": {
+                "rounds": 1, "two_layouts_us": 0.5,
+                "calls": ["integers", "lists", "numpy"].map(|form| json!({
+                    "size": 0, "count": 32, "form": form, "us": 4.0, "rust_us": 2.0,
+                    "more_us": 2.0, "least_more_us": 1.9,
+                })),
+                "descriptors": ["numpy", "strided"].map(|form| json!({
+                    "form": form, "least_taken_ms": 8.0, "taken_ms": 9.0, "submitted_ms": 10.0,
+                    "written_ms": 50.0,
+                })),
             },
         })
     }

@@ -89,7 +89,7 @@ impl Target {
 
 /// Returns all targets, in the order of the page.
 pub(super) fn judge(figures: &Figures) -> Vec<Target> {
-    let groups = [rates, threads, waits, processor, peers, slices, verbs];
+    let groups = [rates, threads, waits, processor, peers, slices, verbs, python];
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
@@ -305,6 +305,39 @@ fn verbs(figures: &Figures) -> Vec<Target> {
     ]
 }
 
+/// The targets of the Python package: none where it was not measured.
+fn python(figures: &Figures) -> Vec<Target> {
+    let python = &figures.0["python"];
+    if python.is_null() {
+        return Vec::new();
+    }
+    let rows = |list: &'static str| python[list].as_array().into_iter().flatten();
+    let more = rows("calls").filter_map(|row| {
+        let (form, count, size) = (row["form"].as_str()?, &row["count"], &row["size"]);
+        Some((row["more_us"].as_f64()?, format!("{count} x {size} bytes, {form}")))
+    });
+    let (more, which) = more.max_by(|(one, _), (other, _)| one.total_cmp(other)).unzip();
+    let note = which.map(|which| format!("the worst: {which}"));
+    let call =
+        Target::new("a call from Python, above the same from Rust", Bound::AtMost(2.0), more);
+    let arrays = rows("descriptors").find(|row| row["form"] == "numpy");
+    let taken = arrays.and_then(|row| row["taken_ms"].as_f64());
+    let taken = Target::new("a million pieces of numpy are taken in", Bound::AtMost(20.0), taken);
+    let mut targets = vec![call.unit(" us").note(note), taken.unit(" ms")];
+    for (size, name, batch, bound) in
+        [(4 * KIB, "4 KiB", 32, 4.0), (MIB, "1 MiB", 32, 2.0), (4 * KIB, "4 KiB", 100_000, 4.0)]
+    {
+        let rows = figures.0["engines"]["rows"].as_array().into_iter().flatten();
+        let mut mooncake = rows.filter(|row| {
+            row["engine"] == "mooncake" && row["size"] == size && row["batch"] == batch
+        });
+        let what = format!("{batch} x {name}, write, from Python: to Mooncake's package");
+        let ratio = mooncake.next().and_then(|row| row["python_ratio"].as_f64());
+        targets.push(Target::new(what, Bound::AtLeast(bound), ratio));
+    }
+    targets
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::figures::tests::measured;
@@ -317,6 +350,20 @@ mod tests {
         // Batches of one at 1.8 GiB/s take 2.1 us, which is less than a round trip.
         assert!(missed.is_empty(), "{missed:?}");
         assert!(targets.len() >= 15, "{}", targets.len());
+    }
+
+    /// A package of Mooncake that is left out has no ratio, which counts as missed.
+    #[test]
+    fn python_has_targets_where_it_was_measured() {
+        let mut figures = measured();
+        assert_eq!(python(&figures).len(), 5);
+        figures.0["engines"]["rows"] = json!([]);
+        figures.0["python"]["calls"][1]["more_us"] = 2.5.into();
+        let found: Vec<_> = python(&figures).iter().map(Target::verdict).collect();
+        assert_eq!(found, ["missed", "met", "not measured", "not measured", "not measured"]);
+        assert!(python(&figures)[0].found().contains("the worst: 32 x 0 bytes, lists"));
+        figures.0["python"] = Value::Null;
+        assert!(python(&figures).is_empty());
     }
 
     /// The pair of the median time has a ratio of 4, that of the median ratio takes longest.
