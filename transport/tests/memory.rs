@@ -91,7 +91,7 @@ fn foreign_memory_lives_as_long_as_the_block() {
 #[test]
 fn a_reader_sees_each_change_of_the_table() {
     let table = Arc::new(RegionTable::new());
-    let mut cache = RegionCache::new(table.clone());
+    let mut cache = RegionCache::new(table.clone(), None);
     let memory = Memory::zeroed(1000).unwrap();
     let base = memory.address() + 100;
     let span = memory.span(100, 200).unwrap();
@@ -307,7 +307,7 @@ fn unsealed_and_short_files_are_refused() {
 fn watches_learn_of_unregistered_regions() {
     struct Watch(parking_lot::Mutex<Vec<u64>>);
     impl RegionWatch for Watch {
-        fn on_unregistered(&self, key: u64) {
+        fn on_revoked(&self, key: u64) {
             self.0.lock().push(key);
         }
     }
