@@ -119,7 +119,9 @@ fn parse(text: &str, segments: &[String]) -> Result<BySegment, String> {
             of.push(Grant::new(access, peers).map_err(|error| failed(&error))?);
         }
         if of.len() == before {
-            return Err(failed(&"it names no peers: write a node's name, with * for any characters"));
+            return Err(failed(
+                &"it names no peers: write a node's name, with * for any characters",
+            ));
         }
     }
     Ok(all)
@@ -138,7 +140,10 @@ mod tests {
     #[test]
     fn grants_end_an_option() {
         let (rest, grants) = split("cache=2G,read=decode-*,write=trainer-1").unwrap();
-        assert_eq!((rest, &*shown(&grants)), ("cache=2G", ": read for decode-*, write for trainer-1"));
+        assert_eq!(
+            (rest, &*shown(&grants)),
+            ("cache=2G", ": read for decode-*, write for trainer-1")
+        );
         let (rest, grants) = split("a=/tmp/x,y=z,read-write=*").unwrap();
         assert_eq!((rest, &*shown(&grants)), ("a=/tmp/x,y=z", ": read-write for *"));
         assert_eq!(split("2G").unwrap().0, "2G");

@@ -188,7 +188,10 @@ fn serve_one(
 }
 
 /// Puts the grants of a file in force when it changes. A file with a mistake changes nothing.
-async fn follow_grants(file: Option<&mut GrantsFile>, served: &Arc<Vec<(Registration, Option<PathBuf>)>>) {
+async fn follow_grants(
+    file: Option<&mut GrantsFile>,
+    served: &Arc<Vec<(Registration, Option<PathBuf>)>>,
+) {
     let Some(file) = file else { return std::future::pending().await };
     let names: Vec<_> = served.iter().map(|(served, _)| served.name().to_owned()).collect();
     loop {
@@ -330,9 +333,8 @@ fn sources(
         let (text, grants) = granted_to(text, read_only)?;
         let (name, bytes) = text.split_once('=').unwrap_or(("memory", text));
         if let Some((_, other)) = bytes.split_once(',') {
-            let text = format!(
-                "'{other}' is no grant: write read=PEERS, write=PEERS or read-write=PEERS"
-            );
+            let text =
+                format!("'{other}' is no grant: write read=PEERS, write=PEERS or read-write=PEERS");
             return Err(Failure::Usage(text));
         }
         let bytes = size::parse_positive(bytes).map_err(Failure::Usage)?;

@@ -255,7 +255,7 @@ fn descriptor(region: &Region, access: Access) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handfast_transport::Memory;
+    use handfast_transport::{Grant, Grants, Memory};
 
     const KEY: u64 = 3;
 
@@ -273,6 +273,38 @@ mod tests {
 
     fn say(socket: &OwnedFd, frame: &Frame) {
         sys::send(socket, &wire::encode(frame, Way::Descriptor), None).unwrap();
+    }
+
+    /// A peer gets memory with its own rights, none without a right, and loses it with a change.
+    #[test]
+    fn peer_gets_memory_with_its_own_rights() {
+        let (ours, theirs) = sys::pair().unwrap();
+        let regions = RegionTable::new();
+        let grants = |access, peers| {
+            let mut grants = Grants::default();
+            grants.add(Grant::new(access, peers).unwrap()).unwrap();
+            grants
+        };
+        let memory = || Memory::shared(4096).unwrap().whole();
+        regions.register(memory(), grants(Access::READ, "decode-*"), KEY).unwrap();
+        regions.register(memory(), grants(Access::READ_WRITE, "other"), KEY + 1).unwrap();
+        let name = NodeName::new("decode-1").unwrap();
+        let mut channel = Channel::new(ours, Process::new(0, None), name);
+        let mut ask = |key, regions: &RegionTable| {
+            say(&theirs, &Frame::Ask { key });
+            assert!(channel.receive(regions, &mut After::default()));
+            let mut bytes = [0; PACKET_BYTES_MAX];
+            let received = sys::receive(&theirs, &mut bytes).unwrap();
+            wire::decode(&bytes[..received.length]).map(|(frame, _)| frame).unwrap()
+        };
+        let Frame::Grant { offered, .. } = ask(KEY, &regions) else { panic!("it may read") };
+        assert!(offered.readable && !offered.writable);
+        let denied = |key| Frame::Deny { key, denial: Denial::UnknownKey };
+        assert_eq!(ask(KEY + 1, &regions), denied(KEY + 1));
+        assert_eq!(ask(KEY + 2, &regions), denied(KEY + 2), "told the same as no region");
+        regions.regrant(KEY + 1, grants(Access::WRITE, "decode-1")).unwrap();
+        let Frame::Grant { offered, .. } = ask(KEY + 1, &regions) else { panic!("it may write") };
+        assert!(offered.writable && !offered.readable);
     }
 
     /// The last words of a peer count although it closed with packets unread, which the system

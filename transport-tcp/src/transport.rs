@@ -445,13 +445,7 @@ impl<N: Net> DataPath for TcpTransport<N> {
 }
 
 impl<N: Net> Endpoints for TcpTransport<N> {
-    fn create(
-        &self,
-        lifecycle: Lifecycle,
-        peer: NicPath,
-        entropy: u64,
-        _: Attempt,
-    ) -> Created {
+    fn create(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64, _: Attempt) -> Created {
         let created = TcpTransport::create_for(self, lifecycle, Some(peer.node), entropy);
         Box::pin(std::future::ready(created))
     }

@@ -341,13 +341,7 @@ impl RegionTable {
     }
 
     #[cold]
-    fn refuse(
-        &self,
-        key: u64,
-        direction: Direction,
-        requester: Requester<'_>,
-        error: RegionError,
-    ) {
+    fn refuse(&self, key: u64, direction: Direction, requester: Requester<'_>, error: RegionError) {
         let refused = Refused { requester, key, direction, error };
         self.tell(|watch| watch.on_refused(&refused));
     }

@@ -273,10 +273,7 @@ impl Grants {
         }
     }
 
-    fn matching(
-        &self,
-        requester: Requester<'_>,
-    ) -> impl Iterator<Item = (&NamePattern, &Access)> {
+    fn matching(&self, requester: Requester<'_>) -> impl Iterator<Item = (&NamePattern, &Access)> {
         self.by_peers.iter().filter(move |(peers, _)| match requester {
             Requester::Own => true,
             Requester::Anybody => peers.is_any(),
@@ -519,12 +516,11 @@ mod tests {
         let names: Vec<_> = (0..=KEY_GROUPS_MAX).map(|at| format!("n{at}")).collect();
         let all: Vec<_> = names.iter().map(|name| (Access::READ, &**name)).collect();
         let (grants, mut groups) = (grants(&all), KeyGroups::default());
-        let evictions = names.iter().map(|text| {
-            match groups.group_of(&grants, Requester::Peer(&name(text))) {
+        let evictions =
+            names.iter().map(|text| match groups.group_of(&grants, Requester::Peer(&name(text))) {
                 KeyGroup::New { evicted, .. } => evicted,
                 other => panic!("{other:?}"),
-            }
-        });
+            });
         let evicted: Vec<_> = evictions.flatten().collect();
         assert_eq!(evicted, [KeyGroupId(0)]);
         groups.on_failed(KeyGroupId(1));

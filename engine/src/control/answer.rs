@@ -11,8 +11,8 @@ use crate::data::transport::{Offer, Transport};
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
 use handfast_core::auth::{AuthRefusal, Inbound};
-use handfast_core::policy::Requester;
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
+use handfast_core::policy::Requester;
 use handfast_core::wire::{
     Body, Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, Op,
     PlainMessage, Refusal, RefusalReason, RegionDescriptor,
@@ -217,11 +217,7 @@ impl Answers {
         Answer { text: descriptor.encode(), keep: descriptor.keep }
     }
 
-    async fn checksum(
-        &self,
-        question: &Checksum,
-        requester: Requester<'_>,
-    ) -> Result<u32, String> {
+    async fn checksum(&self, question: &Checksum, requester: Requester<'_>) -> Result<u32, String> {
         if question.bytes > self.checksum_bytes_max {
             let max = self.checksum_bytes_max;
             return Err(format!("{} bytes exceed the limit of {max} per checksum", question.bytes));

@@ -405,11 +405,7 @@ impl Regions {
 
     /// Describes the regions that `reach` permits and in which the requester may do anything, with what
     /// it may do; access by key reaches all.
-    pub(crate) fn describe(
-        &self,
-        reach: Reach,
-        requester: Requester<'_>,
-    ) -> Vec<RegionDescriptor> {
+    pub(crate) fn describe(&self, reach: Reach, requester: Requester<'_>) -> Vec<RegionDescriptor> {
         let reached = |named: &&Named| reach == Reach::ByKey || named.reach == reach;
         let describe = |Named { name, region, keys, location, .. }: &Named| {
             let access = region.access_of(requester);

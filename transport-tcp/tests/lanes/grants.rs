@@ -113,12 +113,15 @@ async fn slice_is_checked_by_the_peer_of_its_lane() {
     }
     assert_eq!(bytes_of(&foreign), bytes_of(&patterned(BYTES, 3)));
     let told = |direction, error| (Some(name("decode-1")), direction, error);
-    assert_eq!(*audit.refused.lock().unwrap(), [
-        told(write, RegionError::Permission(write)),
-        told(read, RegionError::NotGranted),
-        told(write, RegionError::NotGranted),
-        told(read, RegionError::Permission(read)),
-    ]);
+    assert_eq!(
+        *audit.refused.lock().unwrap(),
+        [
+            told(write, RegionError::Permission(write)),
+            told(read, RegionError::NotGranted),
+            told(write, RegionError::NotGranted),
+            told(read, RegionError::Permission(read)),
+        ]
+    );
     assert_eq!(peer.sink.failures() + owner.sink.failures(), 0, "the lane goes on");
 }
 

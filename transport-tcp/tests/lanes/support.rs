@@ -177,12 +177,7 @@ impl<N: Net> Node<N> {
         (memory, region)
     }
 
-    pub(crate) fn post(
-        &self,
-        direction: Direction,
-        span: Span,
-        remote: RemoteSpan,
-    ) -> SliceId {
+    pub(crate) fn post(&self, direction: Direction, span: Span, remote: RemoteSpan) -> SliceId {
         let slice = SliceId::from_bits(self.next_slice.fetch_add(1, Ordering::Relaxed));
         let mut postings = vec![Posting { slice, direction, span, remote, memory: None }];
         self.transport.post(LANE, &mut postings);
