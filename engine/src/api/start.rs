@@ -42,7 +42,7 @@ use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::AbortHandle;
 
 /// Events buffered for a slow subscriber. A subscriber that falls behind learns how many it missed.
@@ -145,7 +145,7 @@ async fn start<N: Net>(
         offer: transport.offer().clone(),
         transport: transport.clone(),
         regions,
-        making_keys: AsyncMutex::default(),
+        making_keys: Arc::default(),
         commands: commands.clone(),
         checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
         checksums_waiting: Semaphore::new(CHECKSUMS_WAITING_MAX),

@@ -37,7 +37,7 @@ pub(crate) struct Answers {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) regions: Arc<Regions>,
     /// Held while memory is registered for a trust group.
-    pub(crate) making_keys: AsyncMutex<()>,
+    pub(crate) making_keys: Arc<AsyncMutex<()>>,
     pub(crate) commands: Commands,
     /// Permits to compute a checksum, and to wait for one.
     pub(crate) checksums: Arc<Semaphore>,
@@ -178,10 +178,13 @@ impl Answers {
         if !self.regions.lacks_keys(requester) {
             return;
         }
-        let _one_at_a_time = self.making_keys.lock().await;
-        for missing in self.regions.missing_keys(requester) {
-            let (transport, regions) = (self.transport.clone(), self.regions.clone());
-            let making = tokio::task::spawn_blocking(move || {
+        let turn = self.making_keys.clone().lock_owned().await;
+        let (transport, regions) = (self.transport.clone(), self.regions.clone());
+        let all = regions.missing_keys(requester);
+        let making = tokio::task::spawn_blocking(move || {
+            // Goes on after the caller has hung up, so the turn ends only with it.
+            let _turn = turn;
+            for missing in all {
                 let MissingKey { span, access, location, .. } = &missing;
                 let registered = transport.register(span, *access, location.clone());
                 let registered = registered.unwrap_or_else(|error| {
@@ -189,10 +192,10 @@ impl Answers {
                     None
                 });
                 regions.put_key(&missing, registered);
-            });
-            // Goes on without this caller, and fails if it panics.
-            let _ = making.await;
-        }
+            }
+        });
+        // Fails if it panics.
+        let _ = making.await;
     }
 
     async fn metadata(&self, text: &str, from: &Inbound) -> Answer {
