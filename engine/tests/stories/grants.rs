@@ -188,14 +188,14 @@ async fn grants_are_checked_when_they_are_made() {
     assert_eq!(fixed.grants(), [], "memory may be for nobody yet");
 }
 
-/// Whoever has no key cannot ask for lanes in a peer's name, so it fills no share of that peer.
+/// Whoever has no key cannot ask for lanes in a peer's name, so it uses up no quota of that peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forger_without_a_key_fills_no_share() {
-    const SHARE: usize = 1;
-    let limits = EngineLimits::default().with(|it| it.lanes_per_peer_max = SHARE);
+async fn forger_without_a_key_fills_no_quota() {
+    const QUOTA: usize = 1;
+    let limits = EngineLimits::default().with(|it| it.lanes_per_peer_max = QUOTA);
     let builder = Engine::builder().listen("127.0.0.1:0").limits(limits);
     let owner = Owner::start_from(keyed(builder, TransportChoice::Tcp), BYTES).await;
-    for nic in 0..4 * SHARE as u64 {
+    for nic in 0..4 * QUOTA as u64 {
         let name = |text: &str| NodeName::new(text).unwrap();
         let forged = Message {
             op: Op::Request,
@@ -209,7 +209,7 @@ async fn forger_without_a_key_fills_no_share() {
         let refusal = exchange(&owner.engine, &forged).await.refusal.unwrap();
         assert_eq!(refusal.reason, RefusalReason::Protection);
     }
-    counted(&owner.engine, "refused", |it| it.connections_unproven == 4 * SHARE as u64).await;
+    counted(&owner.engine, "refused", |it| it.connections_unproven == 4 * QUOTA as u64).await;
     assert_eq!(owner.engine.counters().requests_past_share, 0);
     let victim = member("victim", TransportChoice::Tcp).await;
     let segment = victim.open(&owner.segment()).await.unwrap();
