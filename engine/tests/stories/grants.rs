@@ -188,7 +188,7 @@ async fn grants_are_checked_when_they_are_made() {
     assert_eq!(fixed.grants(), [], "memory may be for nobody yet");
 }
 
-/// Whoever has no key cannot ask for lanes in a peer's name, so it uses up no quota of that peer.
+/// A caller without a key cannot ask for lanes in a peer's name, so it uses up no quota of that peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forger_without_a_key_fills_no_quota() {
     const QUOTA: usize = 1;
