@@ -15,6 +15,7 @@ mod fabric;
 mod failure;
 mod files;
 mod get;
+mod grants;
 mod help;
 mod lanes;
 mod metadata;

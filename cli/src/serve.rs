@@ -1,15 +1,18 @@
 //! `handfast serve`.
 
 use crate::failure::{Failure, Outcome};
+use crate::grants::{self, BySegment, GrantsFile};
 use crate::lanes::{LaneOptions, TransportName, Warnings};
 use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::runtime::Stop;
 use crate::{files, help, output, size};
 use clap::Args;
-use handfast::{Access, Engine, Memory, MemoryError};
+use handfast::{Access, Engine, Grant, Memory, MemoryError, Registration};
 use handfast_environment::{Environment, Ports, is_of_machine};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tracing::info;
 
@@ -31,15 +34,21 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// Serve SIZE bytes of zeroed memory as segment NAME [default: memory=64M, if no file is
-    /// served]
-    #[arg(long, value_name = "[NAME=]SIZE")]
+    /// served]. With grants, such as cache=2G,read=decode-*,write=trainer-1, only the peers that
+    /// they name may read or write; names other than * need --auth
+    #[arg(long, value_name = "[NAME=]SIZE[,GRANT]...")]
     pub(crate) memory: Vec<String>,
-    /// Serve a file, mapped into memory, as segment NAME [default name: the file's name]
-    #[arg(long, value_name = "[NAME=]PATH")]
+    /// Serve a file, mapped into memory, as segment NAME [default name: the file's name], with
+    /// grants as above
+    #[arg(long, value_name = "[NAME=]PATH[,GRANT]...")]
     pub(crate) file: Vec<String>,
     /// Permit get only, not put
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// Grants of all segments, a line for each: NAME read|write|read-write PEERS... Read again when
+    /// the file changes; a segment without a line is for nobody
+    #[arg(long, value_name = "FILE", conflicts_with = "read_only")]
+    pub(crate) grants: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) lanes: LaneOptions,
     #[command(flatten)]
@@ -62,12 +71,15 @@ pub(crate) struct Serve {
 
 /// Served if neither memory nor files are given.
 const DEFAULT_MEMORY: &str = "memory=64M";
+/// Pause between two looks at the file of grants.
+const GRANTS_LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let mut stop = Stop::listen()?;
     raise_descriptor_limit();
     let allocate = |len| arguments.lanes.allocate(len);
     let sources = sources(&arguments.memory, &arguments.file, arguments.read_only, allocate)?;
+    let mut granted = granted(&arguments, &sources)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
     let is_keyed = arguments.lanes.auth.is_some() || environment.auth_source().is_some();
@@ -88,22 +100,14 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let mut fallbacks = engine.fallback_events();
     let mut warnings = Warnings::default();
     warnings.print_new(&engine);
-    let access = if arguments.read_only { Access::READ } else { Access::READ_WRITE };
     let mut lines = format!("serving at {} as {}\n", engine.address(), engine.name());
     let mut served = Vec::new();
-    for Source { name, memory, path } in sources {
-        let bytes = size::show(memory.len() as u64);
-        let origin = path.as_ref().map(|path| format!(", the file {}", path.display()));
-        lines += &format!("segment {name} of {bytes}{}\n", origin.unwrap_or_default());
-        let registration = if engine.serves_mooncake() {
-            let at = engine.data_address().map(|at| format!(" at {at}")).unwrap_or_default();
-            lines += &format!("  for Mooncake nodes{at}, address {}\n", memory.address());
-            engine.register(&name).access(access).mooncake().serve(memory.whole())?
-        } else {
-            engine.register(&name).access(access).serve(memory.whole())?
-        };
-        served.push((registration, path));
+    for source in sources {
+        let (registration, text) = serve_one(&engine, &arguments, &granted, &source)?;
+        lines += &text;
+        served.push((registration, source.path));
     }
+    let served = Arc::new(served);
     if let Some(metrics) = engine.metrics_address() {
         lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
@@ -124,16 +128,107 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
         signal = stop.wait() => info!("{signal}: closing"),
         () = stdin_ends(), if arguments.until_stdin_ends => info!("standard input ended: closing"),
         () = warn => {}
+        () = follow_grants(granted.as_mut().map(|granted| &mut granted.0), &served) => {}
     }
     engine.close().await;
     warn_if_incomplete(&engine);
-    for (registration, path) in &served {
+    for (registration, path) in &*served {
         let Some(path) = path else { continue };
         let span = registration.span();
         let synced = span.memory().sync_file(span.offset(), span.len());
         synced.map_err(|error| Failure::state(path, &format!("may be incomplete: {error}")))?;
     }
     Ok(())
+}
+
+/// Reads the file of grants, if there is one.
+fn granted(
+    arguments: &Serve,
+    sources: &[Source],
+) -> Result<Option<(GrantsFile, BySegment)>, Failure> {
+    let Some(path) = &arguments.grants else { return Ok(None) };
+    if let Some(Source { name, .. }) = sources.iter().find(|source| !source.grants.is_empty()) {
+        let text = format!("the grants of '{name}' are in its option and in --grants: use one");
+        return Err(Failure::Usage(text));
+    }
+    let names: Vec<_> = sources.iter().map(|source| source.name.clone()).collect();
+    GrantsFile::open(path, &names).map(Some).map_err(Failure::Usage)
+}
+
+/// Serves a segment; returns its lines for the user.
+fn serve_one(
+    engine: &Engine,
+    arguments: &Serve,
+    granted: &Option<(GrantsFile, BySegment)>,
+    source: &Source,
+) -> Result<(Registration, String), Failure> {
+    let Source { name, memory, path, grants } = source;
+    let bytes = size::show(memory.len() as u64);
+    let origin = path.as_ref().map(|path| format!(", the file {}", path.display()));
+    let origin = origin.unwrap_or_default();
+    let of_file = granted.as_ref().map(|(_, all)| all.get(name).cloned().unwrap_or_default());
+    let grants = of_file.or_else(|| (!grants.is_empty()).then(|| grants.clone()));
+    let shown = grants.as_deref().map(grants::show).unwrap_or_default();
+    let mut text = format!("segment {name} of {bytes}{origin}{shown}\n");
+    let mut register = engine.register(name);
+    register = match (grants, arguments.read_only) {
+        (Some(grants), _) => {
+            let nobody = register.access(Access::default());
+            grants.into_iter().fold(nobody, handfast::Register::grant)
+        }
+        (None, true) => register.access(Access::READ),
+        (None, false) => register.access(Access::READ_WRITE),
+    };
+    if engine.serves_mooncake() {
+        let at = engine.data_address().map(|at| format!(" at {at}")).unwrap_or_default();
+        text += &format!("  for Mooncake nodes{at}, address {}\n", memory.address());
+        register = register.mooncake();
+    }
+    Ok((register.serve(memory.whole())?, text))
+}
+
+/// Puts the grants of a file in force when it changes. A file with a mistake changes nothing.
+async fn follow_grants(
+    file: Option<&mut GrantsFile>,
+    served: &Arc<Vec<(Registration, Option<PathBuf>)>>,
+) {
+    let Some(file) = file else { return std::future::pending().await };
+    let names: Vec<_> = served.iter().map(|(served, _)| served.name().to_owned()).collect();
+    loop {
+        tokio::time::sleep(GRANTS_LOOK).await;
+        let grants = match file.read_again(&names) {
+            None => continue,
+            Some(Ok(grants)) => grants,
+            Some(Err(error)) => {
+                output::note(format_args!("warning: {error}; the earlier ones stay"));
+                continue;
+            }
+        };
+        let served = Arc::clone(served);
+        let applying = tokio::task::spawn_blocking(move || apply(&served, grants));
+        for line in applying.await.unwrap_or_default() {
+            output::note(format_args!("{line}"));
+        }
+    }
+}
+
+/// Sets the grants of each segment that has others; returns a line for each.
+fn apply(served: &[(Registration, Option<PathBuf>)], mut grants: BySegment) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (registration, _) in served {
+        let name = registration.name();
+        let before = registration.grants();
+        let set = registration.set_grants(grants.remove(name).unwrap_or_default());
+        let after = registration.grants();
+        match set {
+            Err(error) => lines.push(format!("warning: the grants of {name} stay: {error}")),
+            Ok(()) if after != before => {
+                lines.push(format!("segment {name}{}", grants::show(&after)));
+            }
+            Ok(()) => {}
+        }
+    }
+    lines
 }
 
 /// Requires keys, or consent, for an address that other machines reach; says what the latter means.
@@ -217,6 +312,7 @@ struct Source {
     name: String,
     memory: Memory,
     path: Option<PathBuf>,
+    grants: Vec<Grant>,
 }
 
 /// Validates the options of segments.
@@ -234,16 +330,23 @@ fn sources(
     let default = [DEFAULT_MEMORY.to_owned()];
     let nothing = memory.is_empty() && files.is_empty();
     for text in if nothing { &default[..] } else { memory } {
+        let (text, grants) = granted_to(text, read_only)?;
         let (name, bytes) = text.split_once('=').unwrap_or(("memory", text));
+        if let Some((_, other)) = bytes.split_once(',') {
+            let text =
+                format!("'{other}' is no grant: write read=PEERS, write=PEERS or read-write=PEERS");
+            return Err(Failure::Usage(text));
+        }
         let bytes = size::parse_positive(bytes).map_err(Failure::Usage)?;
         let memory = allocate(usize::try_from(bytes).unwrap_or(usize::MAX));
         let memory = memory?;
-        sources.push(Source { name: name.to_owned(), memory, path: None });
+        sources.push(Source { name: name.to_owned(), memory, path: None, grants });
     }
     for text in files {
+        let (text, grants) = granted_to(text, read_only)?;
         let (name, path) = named_path(text)?;
         let memory = map(&path, !read_only)?;
-        sources.push(Source { name, memory, path: Some(path) });
+        sources.push(Source { name, memory, path: Some(path), grants });
     }
     let mut names: Vec<&str> = sources.iter().map(|source| &*source.name).collect();
     names.sort_unstable();
@@ -252,6 +355,15 @@ fn sources(
         return Err(Failure::Usage(text));
     }
     Ok(sources)
+}
+
+/// Splits the grants off an option.
+fn granted_to(text: &str, read_only: bool) -> Result<(&str, Vec<Grant>), Failure> {
+    let (rest, grants) = grants::split(text)?;
+    match grants.iter().find(|grant| read_only && grant.access().remote_write) {
+        None => Ok((rest, grants)),
+        Some(grant) => Err(Failure::Usage(format!("'{grant}' contradicts --read-only"))),
+    }
 }
 
 fn named_path(text: &str) -> Result<(String, PathBuf), Failure> {

@@ -1,12 +1,15 @@
-//! Decisions without I/O: which lanes to open, probe, evict or distrust, and for how long.
+//! Decisions without I/O: which lanes to open, probe, evict or distrust, for how long, and what
+//! peers may do.
 //!
 //! Each machine owns one decision. `handle_*` takes what happened and `poll_*` yields what to do; every
 //! instant comes from the caller, and outputs depend on nothing but the inputs and their order. All
 //! machines are `Clone` and `Hash`, so that an explorer can branch over them.
 
+mod audit;
 mod eviction;
 mod fallback;
 mod fence;
+mod grants;
 mod lone_poll;
 mod pace;
 mod qpn_reuse;
@@ -14,11 +17,16 @@ mod quota;
 mod rails;
 mod watchdog;
 
+pub use audit::{AUDIT_REPORTS_PER_SECOND, AuditPace};
 pub use eviction::{
     EvictionChoice, HOLD_MAX, HOLD_MIN, LOOK_AGAIN, LaneEviction, LaneUsage, RETURN_MAX,
 };
 pub use fallback::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 pub use fence::FenceLedger;
+pub use grants::{
+    Access, AccessMemo, GRANTS_MAX, Grant, GrantError, Grants, KEY_GROUPS_MAX, KeyGroup,
+    KeyGroupId, KeyGroups, Requester,
+};
 pub use lone_poll::{ALONE_MIN, IN_PLACE_MAX, LonePoll};
 pub use pace::{DENSE_MAX, Pace};
 pub use qpn_reuse::QpnReuseDetector;

@@ -11,6 +11,7 @@ pub use handfast_core::wire::{DescriptorError, Refusal, RefusalReason};
 
 use handfast_core::auth::{AuthFailure, AuthRefusal};
 use handfast_core::mooncake::{NotificationError, SegmentError};
+use handfast_core::policy::GrantError;
 use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::transport::Side;
 use handfast_core::wire::FrameError;
@@ -113,6 +114,9 @@ pub enum Cause {
     /// A side requires a key that the other did not prove.
     #[error(transparent)]
     Auth(#[from] AuthFailure),
+    /// A grant of memory is invalid.
+    #[error(transparent)]
+    Grant(#[from] GrantError),
     /// RDMA is unavailable in this process.
     #[error("{0}")]
     RdmaUnavailable(RdmaUnavailable),
@@ -535,6 +539,12 @@ impl From<PlaceError> for Error {
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         Self::local(Stage::Metadata, Cause::Store(error))
+    }
+}
+
+impl From<GrantError> for Error {
+    fn from(error: GrantError) -> Self {
+        Self::local(Stage::Configuration, Cause::Grant(error))
     }
 }
 

@@ -78,7 +78,7 @@ pub use handfast_core::transport::Side;
 #[cfg(feature = "diagnosis")]
 pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_transport::TransportKind;
-pub use handfast_transport::{Access, Direction, Memory, MemoryError, Span};
+pub use handfast_transport::{Access, Direction, Grant, GrantError, Memory, MemoryError, Span};
 pub use observe::event::Event;
 pub use peer::opening::LaneOpening;
 
@@ -87,9 +87,11 @@ pub mod identity {
     pub use handfast_core::{Lifecycle, NicPath, NodeName};
 }
 
-/// Reasons of refused authentication.
+/// Reasons of refused authentication and access, and limits of grants.
 pub mod auth {
     pub use handfast_core::auth::{AuthFailure, AuthRefusal};
+    pub use handfast_core::policy::{AUDIT_REPORTS_PER_SECOND, GRANTS_MAX, KEY_GROUPS_MAX};
+    pub use handfast_transport::RegionError;
 }
 
 /// Memory of accelerators.
@@ -112,7 +114,9 @@ pub mod metadata {
 
 /// Counters, and the state of an engine as a document.
 pub mod metrics {
-    pub use crate::observe::counters::{Counters, DataPortCounters, MemoryCounters};
+    pub use crate::observe::counters::{
+        AccessCounters, Counters, DataPortCounters, MemoryCounters,
+    };
     pub use crate::observe::lifecycles::{
         ByCause, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState,
     };

@@ -2,6 +2,7 @@
 //!
 //! Any task or thread counts, with atomics alone.
 
+pub(crate) mod audit;
 pub(crate) mod counters;
 pub(crate) mod event;
 pub(crate) mod lifecycles;

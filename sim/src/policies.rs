@@ -1,9 +1,10 @@
-//! Exploration of the shipping policies of `handfast_core::policy`: eviction, quota, fallback from RDMA
-//! and the detection of reused queue-pair numbers. Each has a world of its own, which drives the machine
+//! Exploration of the shipping policies of `handfast_core::policy`: eviction, quota, fallback from RDMA,
+//! the detection of reused queue-pair numbers and grants. Each has a world of its own, which drives the machine
 //! as the engine does and holds it against properties that it states itself.
 
 mod eviction;
 mod fallback;
+mod grants;
 mod oracle;
 mod qpn_reuse;
 mod quota;

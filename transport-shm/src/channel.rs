@@ -4,8 +4,9 @@ use crate::lane::After;
 use crate::map::{Map, Process};
 use crate::sys;
 use crate::wire::{self, PACKET_BYTES_MAX, Way};
+use handfast_core::NodeName;
 use handfast_core::sharing::{Denial, Frame, GrantId, Offered, Sharing, SharingOutput};
-use handfast_transport::{MemoryKind, Region, RegionTable, Span};
+use handfast_transport::{Access, MemoryKind, Region, RegionTable, Requester, Span};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,6 +27,8 @@ pub(crate) struct Channel {
     pub(crate) machine: Sharing,
     pub(crate) socket: OwnedFd,
     pub(crate) process: Arc<Process>,
+    /// The peer's name.
+    peer: NodeName,
     pub(crate) maps: BTreeMap<GrantId, Arc<Map>>,
     /// Memory that the peer may access, held until it has let it go.
     granted: BTreeMap<GrantId, Span>,
@@ -42,11 +45,12 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new(socket: OwnedFd, process: Process) -> Self {
+    pub(crate) fn new(socket: OwnedFd, process: Process, peer: NodeName) -> Self {
         Self {
             machine: Sharing::new(),
             socket,
             process: Arc::new(process),
+            peer,
             maps: BTreeMap::new(),
             granted: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -178,6 +182,11 @@ impl Channel {
         let Some(region) = regions.region(key) else {
             return self.machine.deny(key, Denial::UnknownKey);
         };
+        let access = region.access_of(Requester::Peer(&self.peer));
+        if access.is_none() {
+            // The lane below refuses it, as it refuses an unknown key.
+            return self.machine.deny(key, Denial::UnknownKey);
+        }
         if region.span().kind() != MemoryKind::Host {
             // The peer's kernel cannot reach it either.
             return self.machine.deny(key, Denial::NotSharable);
@@ -185,11 +194,10 @@ impl Channel {
         if self.descriptors_unsent >= DESCRIPTORS_UNSENT_MAX {
             return self.machine.deny(key, Denial::Full);
         }
-        let (way, passed) = match descriptor(&region) {
+        let (way, passed) = match descriptor(&region, access) {
             Some(passed) => (Way::Descriptor, Some(passed)),
             None => (Way::Calls, None),
         };
-        let access = region.access();
         let offered = Offered {
             address: region.address(),
             bytes: region.bytes(),
@@ -226,11 +234,11 @@ impl Channel {
     }
 }
 
-/// A descriptor with the rights of a region; `None` if there is none with these alone: for a part of
+/// A descriptor of a region with a peer's rights; `None` if there is none with these alone: for a part of
 /// a block, bytes that peers may only write, memory of another kind, or memory that was shared with
 /// other rights before.
-fn descriptor(region: &Region) -> Option<OwnedFd> {
-    let (span, access) = (region.span(), region.access());
+fn descriptor(region: &Region, access: Access) -> Option<OwnedFd> {
+    let span = region.span();
     let is_whole = span.offset() == 0 && span.len() == span.memory().len();
     if !is_whole || !access.remote_read {
         return None;
@@ -247,7 +255,7 @@ fn descriptor(region: &Region) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handfast_transport::{Access, Memory};
+    use handfast_transport::{Grant, Grants, Memory};
 
     const KEY: u64 = 3;
 
@@ -256,7 +264,7 @@ mod tests {
         let (ours, theirs) = sys::pair().unwrap();
         let (regions, memory) = (RegionTable::new(), Memory::shared(4096).unwrap());
         regions.register(memory.whole(), Access::READ_WRITE, KEY).unwrap();
-        let mut channel = Channel::new(ours, Process::new(0, None));
+        let mut channel = Channel::new(ours, Process::new(0, None), NodeName::new("peer").unwrap());
         say(&theirs, &Frame::Ask { key: KEY });
         assert!(channel.receive(&regions, &mut After::default()));
         assert_eq!(channel.machine.granted(), 1);
@@ -265,6 +273,38 @@ mod tests {
 
     fn say(socket: &OwnedFd, frame: &Frame) {
         sys::send(socket, &wire::encode(frame, Way::Descriptor), None).unwrap();
+    }
+
+    /// A peer gets memory with its own rights, none without a right, and loses it with a change.
+    #[test]
+    fn peer_gets_memory_with_its_own_rights() {
+        let (ours, theirs) = sys::pair().unwrap();
+        let regions = RegionTable::new();
+        let grants = |access, peers| {
+            let mut grants = Grants::default();
+            grants.add(Grant::new(access, peers).unwrap()).unwrap();
+            grants
+        };
+        let memory = || Memory::shared(4096).unwrap().whole();
+        regions.register(memory(), grants(Access::READ, "decode-*"), KEY).unwrap();
+        regions.register(memory(), grants(Access::READ_WRITE, "other"), KEY + 1).unwrap();
+        let name = NodeName::new("decode-1").unwrap();
+        let mut channel = Channel::new(ours, Process::new(0, None), name);
+        let mut ask = |key, regions: &RegionTable| {
+            say(&theirs, &Frame::Ask { key });
+            assert!(channel.receive(regions, &mut After::default()));
+            let mut bytes = [0; PACKET_BYTES_MAX];
+            let received = sys::receive(&theirs, &mut bytes).unwrap();
+            wire::decode(&bytes[..received.length]).map(|(frame, _)| frame).unwrap()
+        };
+        let Frame::Grant { offered, .. } = ask(KEY, &regions) else { panic!("it may read") };
+        assert!(offered.readable && !offered.writable);
+        let denied = |key| Frame::Deny { key, denial: Denial::UnknownKey };
+        assert_eq!(ask(KEY + 1, &regions), denied(KEY + 1));
+        assert_eq!(ask(KEY + 2, &regions), denied(KEY + 2), "told the same as no region");
+        regions.regrant(KEY + 1, grants(Access::WRITE, "decode-1")).unwrap();
+        let Frame::Grant { offered, .. } = ask(KEY + 1, &regions) else { panic!("it may write") };
+        assert!(offered.writable && !offered.readable);
     }
 
     /// The last words of a peer count although it closed with packets unread, which the system

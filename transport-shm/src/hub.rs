@@ -266,7 +266,7 @@ impl<'a> Run<'a> {
             }
             let process = hello::process(&socket).map_err(|_| "its end cannot be watched")?;
             hello::answer(&socket, &lane.announcement).map_err(|_| "the peer has gone")?;
-            let channel = Channel::new(socket, process);
+            let channel = Channel::new(socket, process, lane.peer.node.clone());
             lane.attach(channel, hello.sender).then_some(()).ok_or("the lane has a channel")
         });
         if let Err(reason) = result {

@@ -352,7 +352,8 @@ impl Lane {
         };
         match crate::hello::read_answer(&socket, answer) {
             Ok(process) => {
-                let connected = self.connect_channel(state, Channel::new(socket, process));
+                let channel = Channel::new(socket, process, self.peer.node.clone());
+                let connected = self.connect_channel(state, channel);
                 let _ = report.send(connected);
             }
             Err(reason) => {

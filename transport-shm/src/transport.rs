@@ -122,7 +122,7 @@ impl Drop for Outer {
 struct Revoker(Weak<Shared>);
 
 impl RegionWatch for Revoker {
-    fn on_unregistered(&self, key: u64) {
+    fn on_revoked(&self, key: u64) {
         let Some(shared) = self.0.upgrade().filter(|shared| shared.is_of_this_process()) else {
             return;
         };

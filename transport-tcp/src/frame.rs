@@ -38,7 +38,7 @@ pub(crate) enum Status {
 impl Status {
     pub(crate) fn of(error: RegionError) -> Self {
         match error {
-            RegionError::UnknownKey => Self::UnknownKey,
+            RegionError::UnknownKey | RegionError::NotGranted => Self::UnknownKey,
             RegionError::OutOfBounds { .. } => Self::OutOfBounds,
             RegionError::Permission(_) => Self::Permission,
         }

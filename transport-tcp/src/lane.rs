@@ -14,7 +14,7 @@ use crate::reader::Inbound;
 use crate::slots::Slots;
 use handfast_core::policy::Pace;
 use handfast_core::transport::{Side, TransportError};
-use handfast_core::{Instant, Lifecycle, Pair};
+use handfast_core::{Instant, Lifecycle, NodeName, Pair};
 use handfast_transport::{
     Completion, Direction, LaneSink, Posting, RegionCache, RegionTable, Sent, SliceId, SpinBudget,
 };
@@ -74,6 +74,8 @@ pub(crate) struct Lane {
     sink: Arc<dyn LaneSink>,
     counts: Arc<Counts>,
     regions: Arc<RegionTable>,
+    /// The peer's proven name, if any.
+    peer: Option<NodeName>,
     connecting: Mutex<Connecting>,
     pub(crate) outgoing: Mutex<Outgoing>,
     pub(crate) incoming: Mutex<Incoming>,
@@ -123,17 +125,18 @@ impl Lane {
         lifecycle: Lifecycle,
         token: u64,
         depth: usize,
-        regions: Arc<RegionTable>,
+        (regions, peer): (Arc<RegionTable>, Option<NodeName>),
         sink: Arc<dyn LaneSink>,
         counts: Arc<Counts>,
     ) -> Self {
-        let batch = Batch::new(RegionCache::new(Arc::clone(&regions)));
+        let batch = Batch::new(RegionCache::new(Arc::clone(&regions), peer.clone()));
         Self {
             lifecycle,
             token,
             sink,
             counts,
             regions,
+            peer,
             connecting: Mutex::default(),
             outgoing: Mutex::new(Outgoing {
                 closed: false,
@@ -166,7 +169,7 @@ impl Lane {
     }
 
     pub(crate) fn region_cache(&self) -> RegionCache {
-        RegionCache::new(Arc::clone(&self.regions))
+        RegionCache::new(Arc::clone(&self.regions), self.peer.clone())
     }
 
     /// Registers a call that acts as a lane task; `None` if the lane is retired.

@@ -14,7 +14,7 @@ use crate::writer::Outbound;
 use handfast_core::auth::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
-use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
     Attempt, Completion, Created, DataPath, Endpoints, LaneSink, LimitReached, NicLimit,
     NotCreated, Posting, RegionTable, Sent, SliceId, Step, TransportKind,
@@ -159,13 +159,27 @@ impl<N: Net> TcpTransport<N> {
         }
     }
 
-    /// Creates the slot of `lifecycle` and returns its announcement. `entropy` is the token a
+    /// Creates the slot of `lifecycle` for any peer, as [`TcpTransport::create_for`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, NotCreated> {
+        self.create_for(lifecycle, None, entropy)
+    }
+
+    /// Creates the slot of `lifecycle` and returns its announcement. `peer` is the name that the peer
+    /// has proven, where nodes have keys: the lane has its permissions. `entropy` is the token a
     /// peer must present, 64 random bits never used before. The slot lives until
     /// [`TcpTransport::retire`].
     ///
     /// # Errors
     /// The lifecycle exists, or [`TcpLimits::lanes_max`] is reached; nothing changed.
-    pub fn create(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, NotCreated> {
+    pub fn create_for(
+        &self,
+        lifecycle: Lifecycle,
+        peer: Option<NodeName>,
+        entropy: u64,
+    ) -> Result<Body, NotCreated> {
         let inner = &self.inner;
         let mut lanes = inner.lanes.write();
         if lanes.contains_key(&lifecycle) {
@@ -182,7 +196,7 @@ impl<N: Net> TcpTransport<N> {
             lifecycle,
             entropy,
             inner.depth() as usize,
-            Arc::clone(&inner.regions),
+            (Arc::clone(&inner.regions), peer),
             Arc::clone(&inner.sink),
             Arc::clone(&inner.counts),
         );
@@ -431,8 +445,9 @@ impl<N: Net> DataPath for TcpTransport<N> {
 }
 
 impl<N: Net> Endpoints for TcpTransport<N> {
-    fn create(&self, lifecycle: Lifecycle, _: NicPath, entropy: u64, _: Attempt) -> Created {
-        Box::pin(std::future::ready(TcpTransport::create(self, lifecycle, entropy)))
+    fn create(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64, _: Attempt) -> Created {
+        let created = TcpTransport::create_for(self, lifecycle, Some(peer.node), entropy);
+        Box::pin(std::future::ready(created))
     }
 
     fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {

@@ -23,6 +23,7 @@ mod spin;
 pub use block::{BlockId, Memory, MemoryError, Span};
 pub use device::{DeviceId, DeviceKey, DeviceMemory, RenewedKeys};
 pub use endpoints::{Attempt, Created, Endpoints, NotCreated, TransportKind};
+pub use handfast_core::policy::{Access, Grant, GrantError, Grants, Requester};
 pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
 };
@@ -33,7 +34,7 @@ pub use mapping::HiddenFromChildren;
 pub use path::{DataPath, LaneHandle, Step};
 pub use posting::{LaneSink, Posting};
 pub use region::{
-    Access, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable, RegionWatch,
+    REGIONS_MAX, Refused, Region, RegionCache, RegionError, RegionTable, RegionWatch,
     RegistrationError, WATCHES_MAX,
 };
 pub use spin::SpinBudget;

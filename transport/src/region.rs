@@ -1,6 +1,8 @@
 //! Regions that peers may reach, by key.
 
 use crate::block::{Memory, Span};
+use handfast_core::NodeName;
+use handfast_core::policy::{Access, AccessMemo, Grants, Requester};
 use handfast_core::transfer::Direction;
 use parking_lot::RwLock;
 use std::fmt;
@@ -14,37 +16,12 @@ pub const REGIONS_MAX: usize = 131_072;
 /// reference to each other one.
 const PART_BITS: u32 = 8;
 
-/// A peer's permissions in a region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    /// A peer may read it.
-    pub remote_read: bool,
-    /// A peer may write it.
-    pub remote_write: bool,
-}
-
-impl Access {
-    /// A peer may read only.
-    pub const READ: Self = Self { remote_read: true, remote_write: false };
-    /// A peer may write only.
-    pub const WRITE: Self = Self { remote_read: false, remote_write: true };
-    /// A peer may read and write.
-    pub const READ_WRITE: Self = Self { remote_read: true, remote_write: true };
-
-    fn allows(self, direction: Direction) -> bool {
-        match direction {
-            Direction::Read => self.remote_read,
-            Direction::Write => self.remote_write,
-        }
-    }
-}
-
 /// A registered region, as announced to peers.
 #[derive(Clone)]
 pub struct Region {
     key: u64,
     span: Span,
-    access: Access,
+    grants: Arc<Grants>,
 }
 
 impl Region {
@@ -64,8 +41,13 @@ impl Region {
     }
 
     /// Permissions of peers.
-    pub fn access(&self) -> Access {
-        self.access
+    pub fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
+    /// Permissions of a requester.
+    pub fn access_of(&self, requester: Requester<'_>) -> Access {
+        self.grants.access_of(requester)
     }
 
     /// Returns the memory of the region.
@@ -73,14 +55,24 @@ impl Region {
         &self.span
     }
 
-    fn reach(&self, address: u64, length: u64, direction: Direction) -> Result<Span, RegionError> {
+    fn reach(
+        &self,
+        (address, length): (u64, u64),
+        direction: Direction,
+        access: impl FnOnce(&Self) -> Access,
+    ) -> Result<Span, RegionError> {
+        let is_for_everybody = self.grants.access_of_everybody().allows(direction);
+        let access = (!is_for_everybody).then(|| access(self));
+        if access.is_some_and(Access::is_none) {
+            return Err(RegionError::NotGranted);
+        }
         let bounds = RegionError::OutOfBounds { address, length, region: self.bytes() };
         let offset = address.checked_sub(self.address()).ok_or(bounds)?;
         match offset.checked_add(length) {
             Some(end) if end <= self.bytes() => {}
             _ => return Err(bounds),
         }
-        if !self.access.allows(direction) {
+        if access.is_some_and(|access| !access.allows(direction)) {
             return Err(RegionError::Permission(direction));
         }
         let (offset, length) = (offset as usize, length as usize);
@@ -90,7 +82,7 @@ impl Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} bytes, {:?})", self.bytes(), self.access)
+        write!(f, "Region({} bytes, {:?})", self.bytes(), self.grants.union())
     }
 }
 
@@ -100,6 +92,9 @@ pub enum RegionError {
     /// No region has the key: it was never registered or has been removed.
     #[error("no region has the key")]
     UnknownKey,
+    /// The peer may do nothing in the region: it is told the same as with an unknown key.
+    #[error("no region has the key")]
+    NotGranted,
     /// The range exceeds the region.
     #[error("{length} bytes at {address:#x} are not inside the region of {region} bytes")]
     OutOfBounds {
@@ -127,6 +122,9 @@ pub enum RegistrationError {
     /// Remote write access to memory that is mapped read-only.
     #[error("read-only memory cannot accept remote writes")]
     ReadOnly,
+    /// No region has the key.
+    #[error("the region is no longer registered")]
+    Gone,
 }
 
 /// One state of the table.
@@ -157,12 +155,28 @@ impl Snapshot {
 /// Maximum watches of a table.
 pub const WATCHES_MAX: usize = 8;
 
-/// Learns about regions that are no longer registered.
+/// A refused access.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<'a> {
+    /// Who asked.
+    pub requester: Requester<'a>,
+    /// The presented key.
+    pub key: u64,
+    /// Whether it was a read or a write.
+    pub direction: Direction,
+    /// The reason.
+    pub error: RegionError,
+}
+
+/// Learns about regions that peers may no longer reach, and about refusals.
 pub trait RegionWatch: Send + Sync {
-    /// Handles the end of a region, on the thread that ended it and before its memory is returned.
-    /// It must not block. A watch that gave the region to peers holds its memory until they have let
-    /// it go.
-    fn on_unregistered(&self, key: u64);
+    /// Handles the end of a region, or of permissions in it, on the thread that ended them and before
+    /// its memory is returned. A watch that gave the region to peers takes it back, and holds its
+    /// memory until they have let it go.
+    fn on_revoked(&self, _key: u64) {}
+
+    /// Handles a refused access, on the thread that refused it. It must not block.
+    fn on_refused(&self, _refused: &Refused<'_>) {}
 }
 
 /// The registered regions. Readers work on a snapshot through a [`RegionCache`] and take no lock
@@ -225,20 +239,20 @@ impl RegionTable {
         Ok(result)
     }
 
-    /// Registers `span` under the key `entropy`, drawn at random by the caller: the key alone
-    /// protects the region from a peer that guesses. Costs a copy of a part of the table.
+    /// Registers `span` under the key `entropy`, drawn at random by the caller: the key
+    /// protects the region from a peer that guesses, and the grants from one that knows the key.
+    /// Costs a copy of a part of the table.
     ///
     /// # Errors
     /// [`RegistrationError`]; the table is unchanged.
     pub fn register(
         &self,
         span: Span,
-        access: Access,
+        grants: impl Into<Grants>,
         entropy: u64,
     ) -> Result<Region, RegistrationError> {
-        if access.remote_write && !span.is_writable() {
-            return Err(RegistrationError::ReadOnly);
-        }
+        let grants = Arc::new(grants.into());
+        check_writable(&span, &grants)?;
         self.change(entropy, |part, count| {
             if *count >= REGIONS_MAX {
                 return Err(RegistrationError::Full);
@@ -246,13 +260,30 @@ impl RegionTable {
             match find(part, entropy) {
                 Ok(_) => Err(RegistrationError::KeyTaken),
                 Err(place) => {
-                    let region = Region { key: entropy, span, access };
+                    let region = Region { key: entropy, span, grants };
                     part.insert(place, region.clone());
                     *count += 1;
                     Ok(region)
                 }
             }
         })
+    }
+
+    /// Replaces the grants of a region. In force on return: a running transfer checks again before its
+    /// next piece.
+    ///
+    /// # Errors
+    /// [`RegistrationError::ReadOnly`] and [`RegistrationError::Gone`]; the table is unchanged.
+    pub fn regrant(&self, key: u64, grants: Grants) -> Result<Region, RegistrationError> {
+        let grants = Arc::new(grants);
+        let region = self.change(key, |part, _| {
+            let place = find(part, key).map_err(|_| RegistrationError::Gone)?;
+            check_writable(&part[place].span, &grants)?;
+            part[place].grants = grants;
+            Ok(part[place].clone())
+        })?;
+        self.tell(|watch| watch.on_revoked(key));
+        Ok(region)
     }
 
     /// Removes the region with `key` and returns its memory, or `None` if there is none.
@@ -266,9 +297,13 @@ impl RegionTable {
             Ok::<_, ()>(part.remove(place).span.memory().clone())
         });
         let memory = removed.ok()?;
-        let watches: Vec<_> = self.watches.read().iter().filter_map(Weak::upgrade).collect();
-        watches.iter().for_each(|watch| watch.on_unregistered(key));
+        self.tell(|watch| watch.on_revoked(key));
         Some(memory)
+    }
+
+    fn tell(&self, what: impl FnMut(&Arc<dyn RegionWatch>)) {
+        let watches: Vec<_> = self.watches.read().iter().filter_map(Weak::upgrade).collect();
+        watches.iter().for_each(what);
     }
 
     /// Finds the region with `key`.
@@ -286,46 +321,55 @@ impl RegionTable {
         self.len() == 0
     }
 
-    /// Checks that a peer may move `length` bytes at `address` under `key`, and returns the bytes.
+    /// Checks that a requester may move `length` bytes at `address` under `key`, and returns the bytes.
     /// Takes the lock for a moment; a lane uses a [`RegionCache`].
     ///
     /// # Errors
-    /// [`RegionError`], in the order unknown key, bounds, permission.
+    /// [`RegionError`], in the order unknown key, no grant, bounds, permission.
     pub fn lookup(
         &self,
         key: u64,
-        address: u64,
-        length: u64,
+        (address, length): (u64, u64),
         direction: Direction,
+        requester: Requester<'_>,
     ) -> Result<Span, RegionError> {
-        lookup(&self.snapshot(), key, address, length, direction)
+        let snapshot = self.snapshot();
+        let found = snapshot.find(key).ok_or(RegionError::UnknownKey);
+        let access = |region: &Region| region.access_of(requester);
+        let reached = found.and_then(|it| it.reach((address, length), direction, access));
+        reached.inspect_err(|error| self.refuse(key, direction, requester, *error))
+    }
+
+    #[cold]
+    fn refuse(&self, key: u64, direction: Direction, requester: Requester<'_>, error: RegionError) {
+        let refused = Refused { requester, key, direction, error };
+        self.tell(|watch| watch.on_refused(&refused));
     }
 }
 
-fn lookup(
-    snapshot: &Snapshot,
-    key: u64,
-    address: u64,
-    length: u64,
-    direction: Direction,
-) -> Result<Span, RegionError> {
-    let region = snapshot.find(key).ok_or(RegionError::UnknownKey)?;
-    region.reach(address, length, direction)
+fn check_writable(span: &Span, grants: &Grants) -> Result<(), RegistrationError> {
+    match grants.union().remote_write && !span.is_writable() {
+        true => Err(RegistrationError::ReadOnly),
+        false => Ok(()),
+    }
 }
 
-/// A reader's view of the table: it takes the lock only when the table has changed. It holds no
-/// memory between lookups, so an idle reader does not keep an unregistered region mapped.
+/// The table as the peer of one lane may use it. It takes the lock only when the table has changed,
+/// and holds no memory between lookups, so an idle lane does not keep an unregistered region mapped.
 pub struct RegionCache {
     table: Arc<RegionTable>,
+    peer: Option<NodeName>,
     version: u64,
     snapshot: Weak<Snapshot>,
+    memo: AccessMemo,
 }
 
 impl RegionCache {
-    /// Creates a reader of `table`.
-    pub fn new(table: Arc<RegionTable>) -> Self {
+    /// Creates a view for a peer by its proven name, or for any peer.
+    pub fn new(table: Arc<RegionTable>, peer: Option<NodeName>) -> Self {
         let snapshot = table.snapshot();
-        Self { table, version: snapshot.version, snapshot: Arc::downgrade(&snapshot) }
+        let (version, snapshot) = (snapshot.version, Arc::downgrade(&snapshot));
+        Self { table, peer, version, snapshot, memo: AccessMemo::default() }
     }
 
     /// Number of changes to the table so far: an earlier lookup remains valid while this is
@@ -352,6 +396,11 @@ impl RegionCache {
             self.snapshot = Arc::downgrade(&snapshot);
             snapshot
         });
-        lookup(&snapshot, key, address, length, direction)
+        let Self { table, peer, version, memo, .. } = self;
+        let requester = peer.as_ref().map_or(Requester::Anybody, Requester::Peer);
+        let access = |region: &Region| memo.access((*version, key), &region.grants, requester);
+        let found = snapshot.find(key).ok_or(RegionError::UnknownKey);
+        let reached = found.and_then(|it| it.reach((address, length), direction, access));
+        reached.inspect_err(|error| table.refuse(key, direction, requester, *error))
     }
 }

@@ -91,7 +91,7 @@ fn foreign_memory_lives_as_long_as_the_block() {
 #[test]
 fn a_reader_sees_each_change_of_the_table() {
     let table = Arc::new(RegionTable::new());
-    let mut cache = RegionCache::new(table.clone());
+    let mut cache = RegionCache::new(table.clone(), None);
     let memory = Memory::zeroed(1000).unwrap();
     let base = memory.address() + 100;
     let span = memory.span(100, 200).unwrap();
@@ -301,13 +301,13 @@ fn unsealed_and_short_files_are_refused() {
     assert!(Memory::zeroed(8).unwrap().descriptor(true).unwrap().is_none());
 }
 
-/// A watch learns of each end of a region, before its memory comes back, and is forgotten with its
+/// A watch learns of each end of a region, and of each change of its grants, before its memory comes back, and is forgotten with its
 /// owner.
 #[test]
 fn watches_learn_of_unregistered_regions() {
     struct Watch(parking_lot::Mutex<Vec<u64>>);
     impl RegionWatch for Watch {
-        fn on_unregistered(&self, key: u64) {
+        fn on_revoked(&self, key: u64) {
             self.0.lock().push(key);
         }
     }
@@ -321,6 +321,9 @@ fn watches_learn_of_unregistered_regions() {
     let span = Memory::zeroed(8).unwrap().whole();
     table.register(span.clone(), Access::READ, 5).unwrap();
     assert!(table.unregister(4).is_none() && watch.0.lock().is_empty());
+    table.regrant(5, Access::READ_WRITE.into()).unwrap();
+    assert_eq!(table.regrant(4, Access::READ.into()).unwrap_err(), RegistrationError::Gone);
+    assert_eq!(watch.0.lock().drain(..).as_slice(), [5; WATCHES_MAX], "of each change");
     assert!(table.unregister(5).is_some());
     assert_eq!(*watch.0.lock(), [5; WATCHES_MAX]);
     drop(dynamic);

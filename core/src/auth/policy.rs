@@ -70,6 +70,21 @@ impl NamePattern {
         Ok(Self(text.into()))
     }
 
+    /// The pattern that covers every name.
+    pub fn any() -> Self {
+        Self("*".into())
+    }
+
+    /// Whether the pattern is a `*` alone.
+    pub fn is_any(&self) -> bool {
+        &*self.0 == "*"
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Whether the pattern covers a name.
     pub fn covers(&self, name: &NodeName) -> bool {
         let mut rest = name.as_str();

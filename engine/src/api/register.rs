@@ -2,9 +2,10 @@
 
 use crate::api::engine::Engine;
 use crate::api::segment::Prepared;
-use crate::data::regions::{Reach, Registration, ServedRegion};
+use crate::data::regions::{DeviceKeys, Reach, Registration, ServedRegion};
 use crate::error::{Cause, Error, Stage};
 use crate::topology::Location;
+use handfast_core::policy::{Grant, Grants};
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
 use handfast_transport::{Accelerator, Access, MemoryKind, Span};
 use std::future::{Future, IntoFuture};
@@ -16,19 +17,40 @@ use std::pin::Pin;
 pub struct Register<'a> {
     engine: &'a Engine,
     name: &'a str,
-    access: Access,
+    access: Option<Access>,
+    grants: Vec<Grant>,
     reach: Reach,
     location: Option<Location>,
 }
 
 impl<'a> Register<'a> {
     pub(crate) fn new(engine: &'a Engine, name: &'a str) -> Self {
-        Self { engine, name, access: Access::READ, reach: Reach::ByKey, location: None }
+        Self { engine, name, access: None, grants: Vec::new(), reach: Reach::ByKey, location: None }
     }
 
-    /// Access of peers. Default: [`Access::READ`].
+    /// Access of every peer. Default: [`Access::READ`], or with a [`grant`](Self::grant) none.
     pub fn access(mut self, access: Access) -> Self {
-        self.access = access;
+        self.access = Some(access);
+        self
+    }
+
+    /// Grants access to the peers whose names a pattern covers; a peer may do what any grant for it
+    /// allows. Others do not see the memory. A pattern other than `*` needs keys
+    /// ([`Builder::auth`](crate::Builder::auth)), by which peers prove their names.
+    ///
+    /// ```
+    /// # use handfast::{AuthOptions, Engine, Grant, Memory};
+    /// # #[tokio::main] async fn main() -> Result<(), handfast::Error> {
+    /// # let keys = AuthOptions::psk(&format!("fleet {:064x}", 7))?;
+    /// let engine = Engine::builder().listen("127.0.0.1:0").auth(keys).start().await?;
+    /// let cache = Memory::zeroed(1 << 20)?;
+    /// let register = engine.register("kv").grant(Grant::read("decode-*")?);
+    /// let served = register.grant(Grant::write("trainer-1")?).serve(cache.whole())?;
+    /// served.revoke(&Grant::write("trainer-1")?)?;
+    /// # drop(served); engine.close().await; Ok(()) }
+    /// ```
+    pub fn grant(mut self, grant: Grant) -> Self {
+        self.grants.push(grant);
         self
     }
 
@@ -55,10 +77,11 @@ impl<'a> Register<'a> {
     ///
     /// # Errors
     /// [`Stage::Registration`]: an invalid or taken name, too many regions, remote writes to
-    /// read-only memory, or a refusal of the device; [`Cause::Invalid`] if the location is too
+    /// read-only memory, or a refusal of the device; [`Cause::Grant`] for a name as a pattern without
+    /// keys, or too many patterns; [`Cause::Invalid`] if the location is too
     /// long, or if memory is served to Mooncake nodes by an engine that serves none.
     pub fn serve(self, span: Span) -> Result<Registration, Error> {
-        let Self { engine, name, access, reach, location } = self;
+        let Self { engine, name, access, grants: named, reach, location } = self;
         let invalid = |text| Err(Error::local(Stage::Registration, Cause::Invalid(text)));
         let shared = engine.shared();
         if reach == Reach::ByAddress && !shared.answers.is_open {
@@ -73,11 +96,17 @@ impl<'a> Register<'a> {
                 "a location has more than {REGION_LOCATION_BYTES_MAX} bytes: {text}"
             ));
         }
-        let registered = match span.is_empty() {
-            true => None,
-            false => shared.transport.register(&span, access, location.clone())?,
-        };
-        if let Some(cut) = registered.as_ref().and_then(|registered| registered.cut())
+        let access = access.or(named.is_empty().then_some(Access::READ));
+        let mut grants = Grants::everybody(access.unwrap_or_default());
+        let mut adding = named.into_iter().map(|grant| grants.add(grant));
+        let added = adding.try_for_each(|added| added);
+        added.map_err(|error| Error::local(Stage::Registration, error))?;
+        let has_devices = shared.answers.offer.transports.rdma && !span.is_empty();
+        let keys = DeviceKeys::new(&grants, has_devices, |access| match has_devices {
+            true => shared.transport.register(&span, access, location.clone()),
+            false => Ok(None),
+        })?;
+        if let Some(cut) = keys.first().and_then(|registered| registered.cut())
             && reach == Reach::ByAddress
         {
             let max = cut.piece_bytes();
@@ -86,7 +115,7 @@ impl<'a> Register<'a> {
                  key for a segment: serve parts of at most that"
             ));
         }
-        let region = ServedRegion { span, access, registered, reach, location };
+        let region = ServedRegion { span, grants, keys, reach, location };
         shared.answers.regions.register(name, region, &*shared.entropy)
     }
 }

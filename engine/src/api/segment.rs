@@ -401,18 +401,19 @@ impl Batch {
             return None;
         }
         match self.place_in(&cached.memory) {
-            Err(error) if matches!(error.cause(), Cause::NoSuchAddress { .. }) => None,
+            Err(error) if may_be_outdated(&error) => None,
             placed => Some(placed.map(|()| cached)),
         }
     }
 
-    /// Resolves the segment, and checks and places the requests. An unknown address fetches the
-    /// descriptor once more: the node may have registered memory since.
+    /// Resolves the segment, and checks and places the requests. An unknown address, or an access
+    /// that is not permitted, fetches the descriptor once more: the node may have registered memory
+    /// or granted the access since.
     async fn check(&mut self) -> Result<Arc<Resolved>, Error> {
         let resolved = self.segment.resolve().await?;
         match self.place_in(&resolved.memory) {
             Ok(()) => Ok(resolved),
-            Err(error) if matches!(error.cause(), Cause::NoSuchAddress { .. }) => {
+            Err(error) if may_be_outdated(&error) => {
                 resolved.outdated.store(true, Ordering::Release);
                 let fresh = self.segment.resolve().await?;
                 self.place_in(&fresh.memory).map(|()| fresh)
@@ -439,6 +440,11 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// Whether requests that a descriptor does not permit may be permitted by a later one.
+fn may_be_outdated(error: &Error) -> bool {
+    matches!(error.cause(), Cause::NoSuchAddress { .. } | Cause::Permission(_))
 }
 
 impl Resubmit for Inner {

@@ -24,6 +24,7 @@ use crate::node::registry::{LaneTable, Registry, RegistryParts};
 use crate::path::nic_path;
 use handfast_transport::TransportKind;
 
+use crate::observe::audit::Audit;
 use crate::observe::event::Event;
 use crate::peer::target::{LaneUp, Target, TargetParts};
 use crate::status::{MetricsListener, View};
@@ -110,7 +111,7 @@ async fn start<N: Net>(
     let (commands, receiver) = Commands::channel();
     let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
     let lanes = LaneTable::new(commands.clone());
-    let regions = Regions::new(builder.limits.regions_max);
+    let regions = Regions::new(builder.limits.regions_max, builder.auth.is_some());
     let config = tcp_config(&builder, &*entropy, address.clone(), incarnation);
     let tcp = TcpTransport::new(config, net.clone(), regions.table.clone(), lanes.clone());
     let rdma = RdmaParts {
@@ -142,7 +143,9 @@ async fn start<N: Net>(
         incarnation,
         address,
         offer: transport.offer().clone(),
+        transport: transport.clone(),
         regions,
+        making_keys: Arc::default(),
         commands: commands.clone(),
         checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
         checksums_waiting: Semaphore::new(CHECKSUMS_WAITING_MAX),
@@ -153,6 +156,8 @@ async fn start<N: Net>(
         keys,
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
+    let events = broadcast::Sender::new(EVENTS_KEPT);
+    Audit::start(&answers.regions, answers.counts.clone(), clock.clone(), events.clone());
     let parts = Parts {
         registry: registry(&builder, &transport, &clock, &answers, &trace).into(),
         builder,
@@ -165,7 +170,7 @@ async fn start<N: Net>(
         transport,
         fallbacks,
         lanes,
-        events: broadcast::Sender::new(EVENTS_KEPT),
+        events,
         directory,
         trace,
     };

@@ -6,12 +6,13 @@ use super::inbox::Inbox;
 use super::legacy::{answered, received};
 use super::listener::{Answer, Answerer};
 use crate::command::{Command, Commands};
-use crate::data::regions::{Reach, Regions};
-use crate::data::transport::Offer;
+use crate::data::regions::{MissingKey, Reach, Regions};
+use crate::data::transport::{Offer, Transport};
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
 use handfast_core::auth::{AuthRefusal, Inbound};
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
+use handfast_core::policy::Requester;
 use handfast_core::wire::{
     Body, Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, Op,
     PlainMessage, Refusal, RefusalReason, RegionDescriptor,
@@ -19,7 +20,7 @@ use handfast_core::wire::{
 use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport::Direction;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 use tracing::warn;
 
 /// Maximum concurrent checksums; each occupies a core while it reads its bytes.
@@ -33,7 +34,10 @@ pub(crate) struct Answers {
     pub(crate) address: String,
     /// Transports announced to peers.
     pub(crate) offer: Offer,
+    pub(crate) transport: Arc<dyn Transport>,
     pub(crate) regions: Arc<Regions>,
+    /// Held while memory is registered for a trust group.
+    pub(crate) making_keys: Arc<AsyncMutex<()>>,
     pub(crate) commands: Commands,
     /// Permits to compute a checksum, and to wait for one.
     pub(crate) checksums: Arc<Semaphore>,
@@ -74,7 +78,7 @@ impl Answers {
             return self.describe(Vec::new());
         }
         let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
-        self.describe(self.regions.describe(reach))
+        self.describe(self.regions.describe(reach, Requester::Anybody))
     }
 
     /// Returns the descriptor for a Mooncake node, for the transport that it supports.
@@ -159,31 +163,70 @@ impl Answers {
         Some(answer.encode())
     }
 
-    async fn metadata(&self, text: &str) -> Answer {
+    /// The permissions that the caller of a connection has.
+    fn requester<'a>(&self, from: &'a Inbound) -> Requester<'a> {
+        match from.peer() {
+            Some(peer) if peer == self.keys.policy().own() => Requester::Own,
+            Some(peer) => Requester::Peer(&peer.name),
+            None => Requester::Anybody,
+        }
+    }
+
+    /// Registers memory with the RDMA devices for a requester whose trust group has no keys yet. One
+    /// caller at a time, so that the next one finds them.
+    async fn make_keys(&self, requester: Requester<'_>) {
+        if !self.regions.lacks_keys(requester) {
+            return;
+        }
+        let turn = self.making_keys.clone().lock_owned().await;
+        let (transport, regions) = (self.transport.clone(), self.regions.clone());
+        let all = regions.missing_keys(requester);
+        let making = tokio::task::spawn_blocking(move || {
+            // Goes on after the caller has hung up, so the turn ends only with it.
+            let _turn = turn;
+            for missing in all {
+                let MissingKey { span, access, location, .. } = &missing;
+                let registered = transport.register(span, *access, location.clone());
+                let registered = registered.unwrap_or_else(|error| {
+                    warn!(%error, "memory is not registered with the RDMA device for a peer");
+                    None
+                });
+                regions.put_key(&missing, registered);
+            }
+        });
+        // Fails if it panics.
+        let _ = making.await;
+    }
+
+    async fn metadata(&self, text: &str, from: &Inbound) -> Answer {
         let asked = NodeDescriptor::decode(text);
         // A Mooncake node asks with its own descriptor, which has neither a handfast key nor a
         // checksum request.
         let mut descriptor = match asked {
-            Ok(_) => self.describe(self.regions.describe(Reach::ByKey)),
+            Ok(_) => {
+                let requester = self.requester(from);
+                self.make_keys(requester).await;
+                self.describe(self.regions.describe(Reach::ByKey, requester))
+            }
             Err(_) => self.describe_to(SegmentDescriptor::decode(text).ok()),
         };
         let asked = asked.ok();
         descriptor.keep = asked.as_ref().is_some_and(|asked| asked.keep);
         let question = asked.and_then(|asked| asked.checksum);
         if let Some(question) = question {
-            let answer = self.checksum(&question).await;
+            let answer = self.checksum(&question, self.requester(from)).await;
             descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });
         }
         Answer { text: descriptor.encode(), keep: descriptor.keep }
     }
 
-    async fn checksum(&self, question: &Checksum) -> Result<u32, String> {
+    async fn checksum(&self, question: &Checksum, requester: Requester<'_>) -> Result<u32, String> {
         if question.bytes > self.checksum_bytes_max {
             let max = self.checksum_bytes_max;
             return Err(format!("{} bytes exceed the limit of {max} per checksum", question.bytes));
         }
         let Checksum { key, address, bytes, .. } = *question;
-        let span = self.regions.table.lookup(key, address, bytes, Direction::Read);
+        let span = self.regions.table.lookup(key, (address, bytes), Direction::Read, requester);
         let span = span.map_err(|error| error.to_string())?;
         let waiting = self.checksums_waiting.try_acquire().map_err(|_| {
             format!("{CHECKSUMS_WAITING_MAX} checksums are pending; try again later")
@@ -225,7 +268,7 @@ impl Answerer for Answers {
             FrameKind::Connection => self.connection(&frame.text, from).await,
             // The oldest releases write no type.
             FrameKind::Untyped if self.inbox.is_some() => self.connection(&frame.text, from).await,
-            FrameKind::Metadata => return Some(self.metadata(&frame.text).await),
+            FrameKind::Metadata => return Some(self.metadata(&frame.text, from).await),
             FrameKind::Probe => Some(PROBE_ANSWER.to_owned()),
             FrameKind::Notify => self.notification(&frame.text),
             FrameKind::Untyped => None,

@@ -3,7 +3,7 @@
 use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
-    Completion, DataPath, Direction, Posting, RegionTable, Sent, SliceId, Span,
+    Completion, DataPath, Direction, Posting, RegionTable, Requester, Sent, SliceId, Span,
 };
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -128,8 +128,8 @@ fn copy_one(regions: &RegionTable, posting: &Posting) -> Completion {
     let refused = |detail: String| {
         Completion::refused(*slice, TransportError::new(Side::Peer, "copy", detail))
     };
-    let length = span.len() as u64;
-    let there: Span = match regions.lookup(remote.key, remote.address, length, *direction) {
+    let at = (remote.address, span.len() as u64);
+    let there: Span = match regions.lookup(remote.key, at, *direction, Requester::Own) {
         Ok(there) => there,
         Err(error) => return refused(error.to_string()),
     };

@@ -4,14 +4,17 @@ use crate::data::local::LocalRegion;
 use crate::error::{Cause, Error, Stage};
 use crate::time::Entropy;
 use crate::topology::Location;
+use handfast_core::policy::{
+    Access, Grant, GrantError, Grants, KeyGroup, KeyGroupId, KeyGroups, Requester,
+};
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
 use handfast_transport::{
-    Access, Direction, Region, RegionError, RegionTable, RegistrationError, Span,
+    Direction, Region, RegionError, RegionTable, RegionWatch, RegistrationError, Span,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
 /// Maximum draws of a key before registration fails: even two collisions in a row do not happen by chance.
@@ -23,6 +26,12 @@ pub(crate) struct Regions {
     regions_max: usize,
     /// Notified of every change.
     pub(crate) changed: Arc<Notify>,
+    /// Held during a change of grants.
+    granting: Mutex<()>,
+    /// Whether peers prove their names.
+    proves_names: bool,
+    /// Kept for the table.
+    audit: OnceLock<Arc<dyn RegionWatch>>,
 }
 
 /// The served regions.
@@ -61,8 +70,7 @@ impl NamedRegions {
 struct Named {
     name: Arc<str>,
     region: Region,
-    /// Its registration with the RDMA devices.
-    registered: Option<Arc<LocalRegion>>,
+    keys: DeviceKeys,
     reach: Reach,
     /// Location of its memory, if known.
     location: Option<Location>,
@@ -71,11 +79,58 @@ struct Named {
 /// A region to be served.
 pub(crate) struct ServedRegion {
     pub(crate) span: Span,
-    pub(crate) access: Access,
-    /// Its registration with the RDMA devices.
-    pub(crate) registered: Option<Arc<LocalRegion>>,
+    pub(crate) grants: Grants,
+    pub(crate) keys: DeviceKeys,
     pub(crate) reach: Reach,
     /// Location of its memory, if the user gave one.
+    pub(crate) location: Option<Location>,
+}
+
+/// The registrations of a region with the RDMA devices: one for each trust group, with what its grants
+/// allow.
+#[derive(Default)]
+pub(crate) struct DeviceKeys {
+    groups: KeyGroups,
+    registered: BTreeMap<KeyGroupId, Arc<LocalRegion>>,
+    /// Whether there are devices.
+    has_devices: bool,
+}
+
+impl DeviceKeys {
+    /// Registers for the first group, so that a device refuses memory when it is served. The others
+    /// follow when a peer asks.
+    pub(crate) fn new(
+        grants: &Grants,
+        has_devices: bool,
+        register: impl FnOnce(Access) -> Result<Option<Arc<LocalRegion>>, Error>,
+    ) -> Result<Self, Error> {
+        let mut keys = Self { has_devices, ..Self::default() };
+        if let KeyGroup::New { group, access, .. } = keys.groups.first(grants) {
+            keys.registered.extend(register(access)?.map(|registered| (group, registered)));
+        }
+        Ok(keys)
+    }
+
+    /// The first registration.
+    pub(crate) fn first(&self) -> Option<&Arc<LocalRegion>> {
+        self.registered.values().next()
+    }
+
+    fn of(&self, grants: &Grants, requester: Requester<'_>) -> Option<&Arc<LocalRegion>> {
+        self.registered.get(&self.groups.find(grants, requester)?)
+    }
+
+    fn take(&mut self, ended: impl IntoIterator<Item = KeyGroupId>) -> Vec<Arc<LocalRegion>> {
+        ended.into_iter().filter_map(|group| self.registered.remove(&group)).collect()
+    }
+}
+
+/// A registration for a trust group, to make before its peers are answered.
+pub(crate) struct MissingKey {
+    order: u64,
+    group: KeyGroupId,
+    pub(crate) span: Span,
+    pub(crate) access: Access,
     pub(crate) location: Option<Location>,
 }
 
@@ -112,7 +167,6 @@ impl fmt::Debug for Registration {
         f.debug_struct("Registration")
             .field("name", &self.name)
             .field("bytes", &self.region.bytes())
-            .field("access", &self.region.access())
             .finish_non_exhaustive()
     }
 }
@@ -127,6 +181,55 @@ impl Registration {
     pub fn span(&self) -> &Span {
         self.region.span()
     }
+
+    /// Returns the grants in force, one for each pattern of names.
+    pub fn grants(&self) -> Vec<Grant> {
+        let named = self.regions.named.lock();
+        let of = |named: &Named| named.region.grants().iter().collect();
+        named.by_order.get(&self.order).map(of).unwrap_or_default()
+    }
+
+    /// Adds a grant. Peers that opened the segment before find it with their next batch.
+    ///
+    /// # Errors
+    /// [`Cause::Grant`] at [`GRANTS_MAX`](crate::auth::GRANTS_MAX) patterns, or for a pattern other
+    /// than `*` on an engine without keys; writing to read-only memory. Nothing changed.
+    pub fn grant(&self, grant: Grant) -> Result<(), Error> {
+        self.regions.regrant(self, |grants| grants.add(grant))
+    }
+
+    /// Takes what a grant allows from its pattern of names. Another pattern that covers a peer keeps
+    /// what it allows.
+    ///
+    /// In force on return: over TCP the next piece of a slice is refused; peers on this host that
+    /// run have let the memory go; the keys that RDMA devices had for the peers of the pattern are
+    /// no longer registered. Other peers of these keys' trust groups fetch new ones. Blocks while a
+    /// device ends a registration, and 20 ms at most for peers on this host; one that is stopped
+    /// keeps its map ([`Memory::holders`](crate::Memory::holders)).
+    ///
+    /// # Errors
+    /// None while the memory is served.
+    pub fn revoke(&self, grant: &Grant) -> Result<(), Error> {
+        self.regions.regrant(self, |grants| {
+            grants.revoke(grant);
+            Ok(())
+        })
+    }
+
+    /// Replaces all grants at once, as [`Registration::grant`] and [`Registration::revoke`].
+    ///
+    /// # Errors
+    /// As [`Registration::grant`]; nothing changed.
+    pub fn set_grants(&self, all: impl IntoIterator<Item = Grant>) -> Result<(), Error> {
+        self.regions.regrant(self, |grants| {
+            *grants = Grants::default();
+            all.into_iter().try_for_each(|grant| grants.add(grant))
+        })
+    }
+}
+
+fn failed(cause: impl Into<Cause>) -> Error {
+    Error::local(Stage::Registration, cause)
 }
 
 impl Drop for Registration {
@@ -140,10 +243,112 @@ impl Drop for Registration {
 }
 
 impl Regions {
-    pub(crate) fn new(regions_max: usize) -> Arc<Self> {
-        let table = Arc::new(RegionTable::new());
-        let changed = Arc::new(Notify::new());
-        Arc::new(Self { table, named: Mutex::default(), regions_max, changed })
+    /// `proves_names`: whether peers prove their names.
+    pub(crate) fn new(regions_max: usize, proves_names: bool) -> Arc<Self> {
+        Arc::new(Self {
+            table: Arc::new(RegionTable::new()),
+            named: Mutex::default(),
+            regions_max,
+            changed: Arc::new(Notify::new()),
+            granting: Mutex::default(),
+            proves_names,
+            audit: OnceLock::new(),
+        })
+    }
+
+    /// Reports refusals to a watch.
+    pub(crate) fn audit_by(&self, audit: Arc<dyn RegionWatch>) {
+        self.table.watch(Arc::downgrade(&audit));
+        let _ = self.audit.set(audit);
+    }
+
+    /// The name of the region with a key.
+    pub(crate) fn name_of(&self, key: u64) -> Option<Arc<str>> {
+        let named = self.named.lock();
+        let found = named.by_order.values().find(|named| named.region.key() == key);
+        found.map(|named| named.name.clone())
+    }
+
+    fn check_names(&self, grants: &Grants) -> Result<(), Error> {
+        match self.proves_names {
+            true => Ok(()),
+            false => grants.check_unproven().map_err(failed),
+        }
+    }
+
+    fn regrant(
+        &self,
+        of: &Registration,
+        change: impl FnOnce(&mut Grants) -> Result<(), GrantError>,
+    ) -> Result<(), Error> {
+        let _one_at_a_time = self.granting.lock();
+        let gone = || failed(RegistrationError::Gone);
+        let named = self.named.lock();
+        let named_of = named.by_order.get(&of.order).ok_or_else(gone)?;
+        let mut grants = named_of.region.grants().clone();
+        drop(named);
+        change(&mut grants).map_err(failed)?;
+        self.check_names(&grants)?;
+        let region = self.table.regrant(of.region.key(), grants).map_err(failed)?;
+        let mut named = self.named.lock();
+        let named_of = named.by_order.get_mut(&of.order).ok_or_else(gone)?;
+        let ended = named_of.keys.groups.on_changed(region.grants());
+        let ended = named_of.keys.take(ended);
+        named_of.region = region;
+        drop(named);
+        // Here peers lose the device's keys. The lock is not held, since this releases pages.
+        drop(ended);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// The registrations that a requester's descriptor lacks. Those that are not made are put back by
+    /// [`Regions::put_key`].
+    pub(crate) fn missing_keys(&self, requester: Requester<'_>) -> Vec<MissingKey> {
+        let mut evicted = Vec::new();
+        let mut named = self.named.lock();
+        let mut missing = Vec::new();
+        for (order, Named { region, keys, location, .. }) in &mut named.by_order {
+            if !keys.has_devices || keys.of(region.grants(), requester).is_some() {
+                continue;
+            }
+            if let KeyGroup::New { group, access, evicted: old } =
+                keys.groups.group_of(region.grants(), requester)
+            {
+                evicted.extend(keys.take(old));
+                let (span, location) = (region.span().clone(), location.clone());
+                missing.push(MissingKey { order: *order, group, span, access, location });
+            }
+        }
+        drop(named);
+        drop(evicted);
+        missing
+    }
+
+    /// Whether [`Regions::missing_keys`] has any, or another answer makes them.
+    pub(crate) fn lacks_keys(&self, requester: Requester<'_>) -> bool {
+        let named = self.named.lock();
+        named.by_order.values().any(|Named { region, keys, .. }| {
+            keys.has_devices
+                && !region.access_of(requester).is_none()
+                && keys.of(region.grants(), requester).is_none()
+        })
+    }
+
+    /// Takes what came of a registration. One whose grants were revoked meanwhile ends.
+    pub(crate) fn put_key(&self, key: &MissingKey, registered: Option<Arc<LocalRegion>>) {
+        let mut named = self.named.lock();
+        let of = named.by_order.get_mut(&key.order).filter(|it| it.keys.groups.has(key.group));
+        let unused = match (of, registered) {
+            (Some(of), Some(registered)) => of.keys.registered.insert(key.group, registered),
+            (Some(of), None) => {
+                of.keys.groups.on_failed(key.group);
+                None
+            }
+            (None, registered) => registered,
+        };
+        drop(named);
+        drop(unused);
     }
 
     /// Returns the number of served regions.
@@ -157,8 +362,8 @@ impl Regions {
         served: ServedRegion,
         entropy: &dyn Entropy,
     ) -> Result<Registration, Error> {
-        let ServedRegion { span, access, registered, reach, location } = served;
-        let failed = |cause| Error::local(Stage::Registration, cause);
+        let ServedRegion { span, grants, keys, reach, location } = served;
+        self.check_names(&grants)?;
         let plain = |c: char| !c.is_control() && !matches!(c, '/' | ':' | ',');
         if name.is_empty() || name.len() > REGION_NAME_BYTES_MAX || !name.chars().all(plain) {
             let text = format!(
@@ -178,18 +383,18 @@ impl Regions {
             return Err(failed(Cause::Limit { name: "regions_max", value: self.regions_max }));
         }
         let mut draws = (0..KEY_DRAWS_MAX)
-            .map(|_| self.table.register(span.clone(), access, entropy.next_u64()));
+            .map(|_| self.table.register(span.clone(), grants.clone(), entropy.next_u64()));
         let region = draws
             .find(|drawn| !matches!(drawn, Err(RegistrationError::KeyTaken)))
             .unwrap_or(Err(RegistrationError::KeyTaken))
-            .map_err(|error| failed(error.into()))?;
+            .map_err(failed)?;
         let name: Arc<str> = name.into();
-        let found = || registered.as_ref().map(|known| known.location().clone());
+        let found = || keys.first().map(|known| known.location().clone());
         let location = location.or_else(found).filter(|place| *place != Location::Anywhere);
         let order = named.insert(Named {
             name: name.clone(),
             region: region.clone(),
-            registered,
+            keys,
             reach,
             location,
         });
@@ -198,22 +403,26 @@ impl Regions {
         Ok(Registration { regions: self.clone(), name, region, order })
     }
 
-    /// Describes the regions that `reach` permits; access by key reaches all.
-    pub(crate) fn describe(&self, reach: Reach) -> Vec<RegionDescriptor> {
+    /// Describes the regions that `reach` permits and in which the requester may do anything, with what
+    /// it may do; access by key reaches all.
+    pub(crate) fn describe(&self, reach: Reach, requester: Requester<'_>) -> Vec<RegionDescriptor> {
         let reached = |named: &&Named| reach == Reach::ByKey || named.reach == reach;
-        let describe =
-            |Named { name, region, registered, location, .. }: &Named| RegionDescriptor {
+        let describe = |Named { name, region, keys, location, .. }: &Named| {
+            let access = region.access_of(requester);
+            let registered = keys.of(region.grants(), requester);
+            (!access.is_none()).then(|| RegionDescriptor {
                 name: name.to_string(),
                 key: region.key(),
-                remote_keys: registered.as_ref().map_or_else(Vec::new, |known| known.remote_keys()),
-                cut: registered.as_ref().and_then(|known| known.cut()),
+                remote_keys: registered.map_or_else(Vec::new, |known| known.remote_keys()),
+                cut: registered.and_then(|known| known.cut()),
                 address: region.address(),
                 bytes: region.bytes(),
-                readable: region.access().remote_read,
-                writable: region.access().remote_write,
+                readable: access.remote_read,
+                writable: access.remote_write,
                 location: location.as_ref().map(Location::to_string),
-            };
-        self.named.lock().by_order.values().filter(reached).map(describe).collect()
+            })
+        };
+        self.named.lock().by_order.values().filter(reached).filter_map(describe).collect()
     }
 
     /// Finds bytes by their address alone, in one region that allows it.
@@ -232,6 +441,6 @@ impl Regions {
         let found = before.filter_map(|(_, order)| named.by_order.get(order)).find(holds);
         let key = found.map(|named| named.region.key()).ok_or(nowhere)?;
         drop(named);
-        Ok(self.table.lookup(key, address, length, direction)?)
+        Ok(self.table.lookup(key, (address, length), direction, Requester::Anybody)?)
     }
 }

@@ -23,7 +23,7 @@ impl Error {
 
 fn of_cause(stage: Stage, cause: &Cause) -> Id {
     match cause {
-        Cause::Invalid(_) | Cause::NotAdvertised => ids::CONFIG_INVALID,
+        Cause::Invalid(_) | Cause::Grant(_) | Cause::NotAdvertised => ids::CONFIG_INVALID,
         Cause::Name(_) => ids::NAME_INVALID,
         Cause::UnknownHost(_) => ids::NET_UNRESOLVED,
         Cause::Refused => ids::NET_REFUSED,

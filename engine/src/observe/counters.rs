@@ -58,6 +58,20 @@ pub struct Counters {
     pub memory: MemoryCounters,
     /// Counters of lanes through shared memory.
     pub shm: ShmCounters,
+    /// Accesses of peers that were refused. An RDMA device refuses without a count here.
+    pub access: AccessCounters,
+}
+
+/// Counters of refused accesses to served memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AccessCounters {
+    /// No region has the presented key.
+    pub unknown_key: u64,
+    /// Bytes outside the region.
+    pub out_of_bounds: u64,
+    /// The peer has no grant for the access.
+    pub not_granted: u64,
 }
 
 /// A counter with its name and description.
@@ -71,7 +85,29 @@ impl Counters {
         all.extend(self.of_tcp());
         all.extend(self.of_rdma());
         all.extend(self.of_shm());
+        all.extend(self.of_access());
         all
+    }
+
+    fn of_access(&self) -> Vec<Named> {
+        let access = &self.access;
+        vec![
+            (
+                "access_unknown_key",
+                "Accesses refused because no region has the key",
+                access.unknown_key,
+            ),
+            (
+                "access_out_of_bounds",
+                "Accesses refused because bytes are outside the region",
+                access.out_of_bounds,
+            ),
+            (
+                "access_not_granted",
+                "Accesses refused because the peer has no grant for them",
+                access.not_granted,
+            ),
+        ]
     }
 
     fn of_shm(&self) -> Vec<Named> {

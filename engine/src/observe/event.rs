@@ -2,7 +2,8 @@
 
 use handfast_core::node::{Event as Core, Failure};
 use handfast_core::transport::TransportError;
-use handfast_core::{Incarnation, Lifecycle, NicPath};
+use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName};
+use handfast_transport::{Direction, RegionError};
 
 /// An event about a peer, see [`Engine::events`](crate::Engine::events).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,21 @@ pub enum Event {
         live: Incarnation,
         /// The other incarnation.
         other: Incarnation,
+    },
+    /// A peer was refused an access to memory served here. At most
+    /// [`AUDIT_REPORTS_PER_SECOND`](crate::auth::AUDIT_REPORTS_PER_SECOND) are reported, and all are
+    /// counted ([`AccessCounters`](crate::metrics::AccessCounters)).
+    AccessRefused {
+        /// The peer, by the name that it has proven where the node has keys.
+        peer: Option<NodeName>,
+        /// The segment; `None` if the presented key is that of none.
+        segment: Option<String>,
+        /// Whether it was a read or a write.
+        direction: Direction,
+        /// The reason, which the peer is not told in full.
+        reason: RegionError,
+        /// Refusals since the last report that were not reported.
+        unreported: u64,
     },
 }
 

@@ -8,6 +8,7 @@ mod device_memory;
 mod directory;
 mod examples;
 mod far;
+mod grants;
 mod helpers;
 mod hostile;
 mod kept;

@@ -16,6 +16,7 @@ fn faults_max(scenario: PolicyScenario) -> u32 {
         PolicyScenario::Quota => 1,
         PolicyScenario::Fallback => 2,
         PolicyScenario::QpnReuse => 3,
+        PolicyScenario::Grants => 1,
     }
 }
 

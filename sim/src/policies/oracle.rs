@@ -34,6 +34,12 @@ pub enum PolicyOracle {
     Missed,
     /// Reused numbers: nothing else is reported.
     Imagined,
+    /// Grants: a peer moves no byte that no grant allows it to.
+    Ungranted,
+    /// Grants: a peer is not refused what a grant allows, nor told less.
+    Withheld,
+    /// Grants: a device's key allows its peers nothing that no grant allows any more.
+    KeyOutlives,
     /// Every schedule ends, and at its end no lane is half open.
     Liveness,
 }

@@ -2,11 +2,14 @@
 
 use super::eviction::EvictionWorld;
 use super::fallback::FallbackWorld;
+use super::grants::GrantsWorld;
 use super::oracle::PolicyOracle;
 use super::qpn_reuse::{self, QpnReuseWorld};
 use super::quota::{self, QuotaWorld};
 use crate::machine_world::{Searched, Violation, explore, play};
-use handfast_core::policy::{LaneEviction, PeerQuota, QpnReuseDetector, RdmaFallback};
+use handfast_core::policy::{
+    AccessMemo, Grants, KeyGroups, LaneEviction, PeerQuota, QpnReuseDetector, RdmaFallback,
+};
 
 /// Worlds of policies, by machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub enum PolicyScenario {
     Fallback,
     /// Two peers that announce queue pairs, restart and repeat themselves.
     QpnReuse,
+    /// Two peers that read, write and ask for keys while grants change.
+    Grants,
 }
 
 /// The machines in their first state.
@@ -28,6 +33,7 @@ pub struct PolicyMachines {
     pub(super) quota: PeerQuota,
     pub(super) fallback: RdmaFallback,
     pub(super) qpn_reuse: QpnReuseDetector,
+    pub(super) grants: (Grants, AccessMemo, KeyGroups),
 }
 
 impl PolicyMachines {
@@ -38,13 +44,15 @@ impl PolicyMachines {
             quota: PeerQuota::new(quota::LANES_MAX),
             fallback: RdmaFallback::default(),
             qpn_reuse: QpnReuseDetector::new(qpn_reuse::PEERS),
+            grants: Default::default(),
         }
     }
 }
 
 impl PolicyScenario {
     /// Every scenario.
-    pub const ALL: [Self; 4] = [Self::Eviction, Self::Quota, Self::Fallback, Self::QpnReuse];
+    pub const ALL: [Self; 5] =
+        [Self::Eviction, Self::Quota, Self::Fallback, Self::QpnReuse, Self::Grants];
 
     /// Tries every event in every world, until no new world appears, an oracle breaks, or there are
     /// `states_max` worlds.
@@ -66,6 +74,7 @@ impl PolicyScenario {
             Self::QpnReuse => {
                 explore(&QpnReuseWorld::new(machines.qpn_reuse, faults_max), states_max)
             }
+            Self::Grants => explore(&GrantsWorld::new(machines.grants, faults_max), states_max),
         }
     }
 
@@ -82,6 +91,7 @@ impl PolicyScenario {
             Self::Quota => play(&QuotaWorld::new(machines.quota, faults_max), seed),
             Self::Fallback => play(&FallbackWorld::new(machines.fallback, faults_max), seed),
             Self::QpnReuse => play(&QpnReuseWorld::new(machines.qpn_reuse, faults_max), seed),
+            Self::Grants => play(&GrantsWorld::new(machines.grants, faults_max), seed),
         }
     }
 }

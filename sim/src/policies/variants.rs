@@ -25,12 +25,19 @@ pub struct PolicyEntry {
 impl PolicyEntry {
     /// Machines that follow it.
     pub fn machines(&self) -> PolicyMachines {
-        let PolicyMachines { eviction, quota, fallback, qpn_reuse } = PolicyMachines::shipping();
+        let PolicyMachines { eviction, quota, fallback, qpn_reuse, grants } =
+            PolicyMachines::shipping();
+        let (grants, memo, groups) = grants;
         PolicyMachines {
             eviction: eviction.following(self.variant),
             quota: quota.following(self.variant),
             fallback: fallback.following(self.variant),
             qpn_reuse: qpn_reuse.following(self.variant),
+            grants: (
+                grants.following(self.variant),
+                memo.following(self.variant),
+                groups.following(self.variant),
+            ),
         }
     }
 }
@@ -93,4 +100,18 @@ pub const POLICY_VARIANTS: &[PolicyEntry] = table! {
         "a peer is compared with what it announced first";
     "REUSE-4" NoneForgets: QpnReuse with 1 breaks Missed,
         "a lane without queue pairs forgets the numbers before it";
+    "GRANT-1" DecidedAtOpen: Grants with 0 breaks Ungranted,
+        "what a lane's peer was allowed first holds after a revocation";
+    "GRANT-2" PeersAlike: Grants with 0 breaks Ungranted,
+        "a peer has the grants of another one";
+    "GRANT-3" RegionsAlike: Grants with 0 breaks Ungranted,
+        "what a peer may do in one region holds for the next";
+    "GRANT-4" FirstGrantAlone: Grants with 0 breaks Withheld,
+        "the first pattern that covers a name decides alone";
+    "GRANT-5" RevokedKeyKept: Grants with 0 breaks KeyOutlives,
+        "the registration of a group outlives a grant of it";
+    "GRANT-6" LateKeyKept: Grants with 0 breaks KeyOutlives,
+        "a registration that ends after a revocation is kept";
+    "GRANT-7" GroupedByAccess: Grants with 0 breaks KeyOutlives,
+        "peers with equal permissions share a key, whichever grants they have them by";
 };

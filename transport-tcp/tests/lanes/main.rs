@@ -2,6 +2,7 @@
 
 mod attended;
 mod death;
+mod grants;
 mod hellos;
 mod life;
 mod model;

@@ -113,7 +113,11 @@ async fn a_peer_that_asks_and_never_reads_is_held_to_the_depth() {
 }
 
 /// Sends the first half of a write of 200 kB, and waits until it has landed.
-async fn half_a_write(peer: &mut TcpStream, memory: &Memory, region: &Region) -> Vec<u8> {
+pub(crate) async fn half_a_write(
+    peer: &mut TcpStream,
+    memory: &Memory,
+    region: &Region,
+) -> Vec<u8> {
     let source = bytes_of(&patterned(200_000, 6));
     let write = RawFrame::to(WRITE, 9, region, 200_000);
     peer.write_all(&write.encode()).await.unwrap();

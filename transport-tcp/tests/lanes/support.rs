@@ -3,7 +3,7 @@
 use handfast_core::auth::LANE_SECRET_BYTES;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
-use handfast_core::{Incarnation, Lifecycle, Pair};
+use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport::{
     Access, Completion, DataPath, Direction, LaneSink, Memory, Posting, Region, RegionTable,
     RemoteSpan, SliceId, Span,
@@ -177,7 +177,7 @@ impl<N: Net> Node<N> {
         (memory, region)
     }
 
-    fn post(&self, direction: Direction, span: Span, remote: RemoteSpan) -> SliceId {
+    pub(crate) fn post(&self, direction: Direction, span: Span, remote: RemoteSpan) -> SliceId {
         let slice = SliceId::from_bits(self.next_slice.fetch_add(1, Ordering::Relaxed));
         let mut postings = vec![Posting { slice, direction, span, remote, memory: None }];
         self.transport.post(LANE, &mut postings);
@@ -297,8 +297,17 @@ pub(crate) async fn is_closed(stream: &mut TcpStream) -> bool {
 
 /// Raises and arms the lane of `node` for [`RAW`], and says hello as that.
 pub(crate) async fn raw_peer(node: &Node<TokioNet>, depth: u32) -> TcpStream {
+    raw_peer_named(node, depth, None).await
+}
+
+/// As [`raw_peer`], with a name.
+pub(crate) async fn raw_peer_named(
+    node: &Node<TokioNet>,
+    depth: u32,
+    peer: Option<NodeName>,
+) -> TcpStream {
     const TOKEN: u64 = 0x0123_4567_89AB_CDEF;
-    let body = node.transport.create(LANE, TOKEN).unwrap();
+    let body = node.transport.create_for(LANE, peer, TOKEN).unwrap();
     assert_eq!(body.token, "0123456789abcdef");
     node.transport.connect(node.pair(LANE.0), RAW, Body::default()).await.unwrap();
     let (stream, answer) = say(&node.address, &hello(depth, TOKEN, RAW, node.pair(LANE.0))).await;

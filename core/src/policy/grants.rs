@@ -1,0 +1,529 @@
+//! Permissions of peers in a served region, and the keys that RDMA devices enforce them by.
+//!
+//! [`Grants`] decides what a requester may do. A lane remembers the last decision in an [`AccessMemo`]
+//! while nothing changes. A device checks keys, not names: [`KeyGroups`] gives the peers that have the
+//! same grants one registration, which ends when one of these grants is revoked.
+
+use crate::auth::NamePattern;
+use crate::identity::NodeName;
+use crate::transfer::Direction;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Maximum patterns of names in the grants of one region.
+pub const GRANTS_MAX: usize = 64;
+/// Maximum registrations of one region, one for each trust group.
+pub const KEY_GROUPS_MAX: usize = 16;
+
+/// Permissions in a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Access {
+    /// A peer may read it.
+    pub remote_read: bool,
+    /// A peer may write it.
+    pub remote_write: bool,
+}
+
+impl Access {
+    /// A peer may read only.
+    pub const READ: Self = Self { remote_read: true, remote_write: false };
+    /// A peer may write only.
+    pub const WRITE: Self = Self { remote_read: false, remote_write: true };
+    /// A peer may read and write.
+    pub const READ_WRITE: Self = Self { remote_read: true, remote_write: true };
+
+    /// Whether a peer may move bytes in this direction.
+    pub fn allows(self, direction: Direction) -> bool {
+        match direction {
+            Direction::Read => self.remote_read,
+            Direction::Write => self.remote_write,
+        }
+    }
+
+    /// Whether a peer may do nothing.
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+
+    /// The permissions of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            remote_read: self.remote_read || other.remote_read,
+            remote_write: self.remote_write || other.remote_write,
+        }
+    }
+
+    /// These permissions without those of the other.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self {
+            remote_read: self.remote_read && !other.remote_read,
+            remote_write: self.remote_write && !other.remote_write,
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.remote_read, self.remote_write) {
+            (true, false) => "read",
+            (false, true) => "write",
+            (true, true) => "read-write",
+            (false, false) => "nothing",
+        })
+    }
+}
+
+/// Permissions in a region for the peers whose names a pattern covers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Grant {
+    peers: NamePattern,
+    access: Access,
+}
+
+impl Grant {
+    /// Grants `access` to the peers that the pattern covers: a name, with `*` for any characters.
+    ///
+    /// # Errors
+    /// [`GrantError::Pattern`] and [`GrantError::Nothing`].
+    pub fn new(access: Access, peers: &str) -> Result<Self, GrantError> {
+        if access.is_none() {
+            return Err(GrantError::Nothing);
+        }
+        let pattern = NamePattern::new(peers);
+        let peers = pattern.map_err(|_| GrantError::Pattern { pattern: peers.into() })?;
+        Ok(Self { peers, access })
+    }
+
+    /// Grants reading.
+    ///
+    /// # Errors
+    /// [`GrantError::Pattern`].
+    pub fn read(peers: &str) -> Result<Self, GrantError> {
+        Self::new(Access::READ, peers)
+    }
+
+    /// Grants writing.
+    ///
+    /// # Errors
+    /// [`GrantError::Pattern`].
+    pub fn write(peers: &str) -> Result<Self, GrantError> {
+        Self::new(Access::WRITE, peers)
+    }
+
+    /// Grants reading and writing.
+    ///
+    /// # Errors
+    /// [`GrantError::Pattern`].
+    pub fn read_write(peers: &str) -> Result<Self, GrantError> {
+        Self::new(Access::READ_WRITE, peers)
+    }
+
+    /// The pattern of names.
+    pub fn peers(&self) -> &str {
+        self.peers.as_str()
+    }
+
+    /// What it allows.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+}
+
+/// Such as `read for decode-*`.
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {}", self.access, self.peers())
+    }
+}
+
+/// Errors of grants.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrantError {
+    /// The pattern is no name with `*`.
+    #[error("'{pattern}' names no peers: write a node's name, with * for any characters")]
+    Pattern {
+        /// The text.
+        pattern: String,
+    },
+    /// Neither reading nor writing.
+    #[error("a grant allows reading, writing, or both")]
+    Nothing,
+    /// The region has [`GRANTS_MAX`] patterns.
+    #[error("a segment has at most {GRANTS_MAX} patterns of names")]
+    Full,
+    /// Names of peers are not proven.
+    #[error(
+        "a grant for '{pattern}' needs keys of peers (--auth): without them names are not proven, and \
+         only a grant for * holds"
+    )]
+    Unproven {
+        /// The pattern.
+        pattern: String,
+    },
+}
+
+/// The side that accesses a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requester<'a> {
+    /// The node that serves it.
+    Own,
+    /// A peer by its name, which it has proven where the node has keys.
+    Peer(&'a NodeName),
+    /// A peer without a name.
+    Anybody,
+}
+
+/// The grants of one region.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Grants {
+    by_peers: BTreeMap<NamePattern, Access>,
+    /// What every peer may do.
+    everybody: Access,
+}
+
+impl From<Access> for Grants {
+    fn from(access: Access) -> Self {
+        Self::everybody(access)
+    }
+}
+
+impl Grants {
+    /// The same access for every peer.
+    pub fn everybody(access: Access) -> Self {
+        let mut grants = Self::default();
+        if !access.is_none() {
+            grants.by_peers.insert(NamePattern::any(), access);
+            grants.everybody = access;
+        }
+        grants
+    }
+
+    /// Adds a grant to those of its pattern.
+    ///
+    /// # Errors
+    /// [`GrantError::Full`]; nothing changed.
+    pub fn add(&mut self, grant: Grant) -> Result<(), GrantError> {
+        let Grant { peers, access } = grant;
+        if !self.by_peers.contains_key(&peers) && self.by_peers.len() >= GRANTS_MAX {
+            return Err(GrantError::Full);
+        }
+        let held = self.by_peers.entry(peers).or_default();
+        *held = held.and(access);
+        self.note_everybody();
+        Ok(())
+    }
+
+    /// Takes the access of a grant from its pattern. Other patterns may cover the same peers, and keep
+    /// theirs.
+    pub fn revoke(&mut self, grant: &Grant) {
+        if let Some(held) = self.by_peers.get_mut(&grant.peers) {
+            *held = held.without(grant.access);
+            if held.is_none() {
+                self.by_peers.remove(&grant.peers);
+            }
+        }
+        self.note_everybody();
+    }
+
+    /// The grants, one for each pattern.
+    pub fn iter(&self) -> impl Iterator<Item = Grant> {
+        self.by_peers.iter().map(|(peers, access)| Grant { peers: peers.clone(), access: *access })
+    }
+
+    /// What any peer may do.
+    pub fn union(&self) -> Access {
+        self.by_peers.values().fold(Access::default(), |all, access| all.and(*access))
+    }
+
+    /// Checks that no grant rests on a name, where names are not proven.
+    ///
+    /// # Errors
+    /// [`GrantError::Unproven`].
+    pub fn check_unproven(&self) -> Result<(), GrantError> {
+        let mut named = self.by_peers.keys().filter(|peers| !peers.is_any());
+        match named.next() {
+            Some(peers) => Err(GrantError::Unproven { pattern: peers.as_str().into() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether every peer has the same access.
+    pub fn is_for_everybody(&self) -> bool {
+        self.by_peers.keys().all(NamePattern::is_any)
+    }
+
+    /// What every peer may do.
+    pub fn access_of_everybody(&self) -> Access {
+        self.everybody
+    }
+
+    /// What a requester may do.
+    pub fn access_of(&self, requester: Requester<'_>) -> Access {
+        match requester {
+            Requester::Own => self.union(),
+            Requester::Anybody => self.everybody,
+            Requester::Peer(_) => {
+                let matching = self.matching(requester);
+                matching.fold(Access::default(), |all, (_, access)| all.and(*access))
+            }
+        }
+    }
+
+    fn matching(&self, requester: Requester<'_>) -> impl Iterator<Item = (&NamePattern, &Access)> {
+        self.by_peers.iter().filter(move |(peers, _)| match requester {
+            Requester::Own => true,
+            Requester::Anybody => peers.is_any(),
+            Requester::Peer(name) => peers.covers(name),
+        })
+    }
+
+    fn note_everybody(&mut self) {
+        let everybody = self.by_peers.iter().find(|(peers, _)| peers.is_any());
+        self.everybody = everybody.map_or(Access::default(), |(_, access)| *access);
+    }
+}
+
+/// The last decision for the peer of one lane. It holds until the grants change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AccessMemo {
+    last: Option<(u64, u64, Access)>,
+}
+
+impl AccessMemo {
+    /// What a requester, always the same one, may do in the region with a key. `version` is the number
+    /// of changes to any region or grant.
+    pub fn access(
+        &mut self,
+        (version, key): (u64, u64),
+        grants: &Grants,
+        requester: Requester<'_>,
+    ) -> Access {
+        match self.last {
+            Some((of, at, access)) if (of, at) == (version, key) => access,
+            _ => {
+                let access = grants.access_of(requester);
+                self.last = Some((version, key, access));
+                access
+            }
+        }
+    }
+}
+
+/// A registration for the peers with the same grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyGroupId(pub u64);
+
+/// The registration for a requester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyGroup {
+    /// The requester may do nothing.
+    None,
+    /// One that was made before.
+    Known(KeyGroupId),
+    /// One to make, with these permissions and no others.
+    New {
+        /// The group.
+        group: KeyGroupId,
+        /// The permissions of the registration.
+        access: Access,
+        /// A group whose registration ends in its favour, the oldest at [`KEY_GROUPS_MAX`].
+        evicted: Option<KeyGroupId>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Group {
+    id: KeyGroupId,
+    grants: Vec<Grant>,
+}
+
+/// The registrations of one region, by trust group: the peers that the same grants cover. A peer's
+/// key allows what its grants allow, and ends with the first of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct KeyGroups {
+    /// The oldest first.
+    groups: Vec<Group>,
+    next: u64,
+}
+
+impl KeyGroups {
+    /// The registration of a requester that was made before.
+    pub fn find(&self, grants: &Grants, requester: Requester<'_>) -> Option<KeyGroupId> {
+        let is_of = |group: &&Group| {
+            let own = group.grants.iter().map(|grant| (&grant.peers, grant.access));
+            own.eq(grants.matching(requester).map(|(peers, access)| (peers, *access)))
+        };
+        self.groups.iter().find(is_of).map(|group| group.id)
+    }
+
+    /// The registration for the peers that the first grant alone covers.
+    pub fn first(&mut self, grants: &Grants) -> KeyGroup {
+        self.group(grants.iter().take(1).collect())
+    }
+
+    /// The registration for a requester.
+    pub fn group_of(&mut self, grants: &Grants, requester: Requester<'_>) -> KeyGroup {
+        let of_grant = |(peers, access): (&NamePattern, &Access)| Grant {
+            peers: peers.clone(),
+            access: *access,
+        };
+        self.group(grants.matching(requester).map(of_grant).collect())
+    }
+
+    fn group(&mut self, matching: Vec<Grant>) -> KeyGroup {
+        let access = matching.iter().fold(Access::default(), |all, grant| all.and(grant.access));
+        if access.is_none() {
+            return KeyGroup::None;
+        }
+        if let Some(known) = self.groups.iter().find(|group| group.grants == matching) {
+            return KeyGroup::Known(known.id);
+        }
+        let is_full = self.groups.len() >= KEY_GROUPS_MAX;
+        let evicted = is_full.then(|| self.groups.remove(0).id);
+        let group = KeyGroupId(self.next);
+        self.next += 1;
+        self.groups.push(Group { id: group, grants: matching });
+        KeyGroup::New { group, access, evicted }
+    }
+
+    /// Handles a change of the grants; returns the groups whose registrations end, since they allow
+    /// what a grant no longer does.
+    pub fn on_changed(&mut self, grants: &Grants) -> Vec<KeyGroupId> {
+        let holds = |grant: &Grant| {
+            let now = grants.by_peers.get(&grant.peers).copied().unwrap_or_default();
+            grant.access.without(now).is_none()
+        };
+        let ended = self.groups.extract_if(.., |group| !group.grants.iter().all(holds));
+        ended.map(|group| group.id).collect()
+    }
+
+    /// Handles a registration that could not be made: the group is tried again when it is asked for.
+    pub fn on_failed(&mut self, group: KeyGroupId) {
+        self.groups.retain(|known| known.id != group);
+    }
+
+    /// Whether a group is current.
+    pub fn has(&self, group: KeyGroupId) -> bool {
+        self.groups.iter().any(|known| known.id == group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::string::ToString;
+
+    fn name(text: &str) -> NodeName {
+        NodeName::new(text).unwrap()
+    }
+
+    fn grants(all: &[(Access, &str)]) -> Grants {
+        let mut grants = Grants::default();
+        for (access, peers) in all {
+            grants.add(Grant::new(*access, peers).unwrap()).unwrap();
+        }
+        grants
+    }
+
+    /// A peer has the permissions of every pattern that covers its name, and a nameless one those of
+    /// `*` alone.
+    #[test]
+    fn access_is_the_union_of_the_covering_grants() {
+        let grants = grants(&[(Access::READ, "decode-*"), (Access::WRITE, "*-1")]);
+        let of = |text: &str| grants.access_of(Requester::Peer(&name(text)));
+        assert_eq!(of("decode-2"), Access::READ);
+        assert_eq!(of("trainer-1"), Access::WRITE);
+        assert_eq!(of("decode-1"), Access::READ_WRITE);
+        assert!(of("other").is_none());
+        assert!(grants.access_of(Requester::Anybody).is_none());
+        assert_eq!(grants.access_of(Requester::Own), Access::READ_WRITE);
+        let error = grants.check_unproven().unwrap_err();
+        assert!(matches!(&error, GrantError::Unproven { pattern } if pattern == "*-1"), "{error}");
+        let everybody = Grants::everybody(Access::READ);
+        assert_eq!(everybody.access_of(Requester::Anybody), Access::READ);
+        assert_eq!((everybody.check_unproven(), everybody.is_for_everybody()), (Ok(()), true));
+        assert!(Grants::everybody(Access::default()).iter().next().is_none());
+    }
+
+    /// A revocation takes what it names, from its own pattern.
+    #[test]
+    fn revoked_access_is_that_of_one_pattern() {
+        let mut grants = grants(&[(Access::READ_WRITE, "a"), (Access::READ, "*")]);
+        grants.revoke(&Grant::write("a").unwrap());
+        assert_eq!(grants.access_of(Requester::Peer(&name("a"))), Access::READ);
+        grants.revoke(&Grant::write("unknown").unwrap());
+        grants.revoke(&Grant::read_write("a").unwrap());
+        let left: Vec<_> = grants.iter().map(|grant| grant.to_string()).collect();
+        assert_eq!(left, ["read for *"]);
+        grants.revoke(&Grant::read("*").unwrap());
+        assert!(grants.access_of(Requester::Anybody).is_none());
+    }
+
+    /// Every mistake has its error, and the limit holds at its value.
+    #[test]
+    fn grants_are_checked_and_bounded() {
+        assert_eq!(Grant::new(Access::default(), "a"), Err(GrantError::Nothing));
+        for pattern in ["", "a@b", "a\n"] {
+            let error = Grant::read(pattern).unwrap_err();
+            assert_eq!(error, GrantError::Pattern { pattern: pattern.into() });
+        }
+        let mut grants = Grants::default();
+        for at in 0..GRANTS_MAX {
+            grants.add(Grant::read(&format!("n{at}")).unwrap()).unwrap();
+        }
+        assert_eq!(grants.add(Grant::read("one-more").unwrap()), Err(GrantError::Full));
+        assert_eq!(grants.add(Grant::write("n0").unwrap()), Ok(()), "its pattern is known");
+    }
+
+    /// Peers with the same grants share a registration; it ends with the first of these grants, and
+    /// another's does not.
+    #[test]
+    fn key_of_a_group_ends_with_its_first_grant() {
+        let mut grants = grants(&[(Access::READ, "*"), (Access::WRITE, "trainer-*")]);
+        let mut groups = KeyGroups::default();
+        let mut of = |grants: &Grants, text: &str| {
+            let group = groups.group_of(grants, Requester::Peer(&name(text)));
+            (group, groups.clone())
+        };
+        let (reader, _) = of(&grants, "decode-1");
+        let KeyGroup::New { group: readers, access: Access::READ, evicted: None } = reader else {
+            panic!("{reader:?}")
+        };
+        assert_eq!(of(&grants, "decode-2").0, KeyGroup::Known(readers));
+        let (writer, _) = of(&grants, "trainer-1");
+        let KeyGroup::New { group: writers, access: Access::READ_WRITE, .. } = writer else {
+            panic!("{writer:?}")
+        };
+        grants.add(Grant::write("decode-*").unwrap()).unwrap();
+        let (_, mut known) = of(&grants, "decode-2");
+        assert_eq!(known.on_changed(&grants), [], "no group allows what is not granted");
+        grants.revoke(&Grant::write("trainer-*").unwrap());
+        assert_eq!(known.on_changed(&grants), [writers]);
+        grants.revoke(&Grant::read("*").unwrap());
+        assert!(known.on_changed(&grants).contains(&readers));
+        assert!(!known.has(readers) && !known.has(writers));
+        assert_eq!(known.group_of(&grants, Requester::Anybody), KeyGroup::None);
+    }
+
+    /// The oldest registration ends for one past the limit.
+    #[test]
+    fn groups_are_bounded() {
+        let names: Vec<_> = (0..=KEY_GROUPS_MAX).map(|at| format!("n{at}")).collect();
+        let all: Vec<_> = names.iter().map(|name| (Access::READ, &**name)).collect();
+        let (grants, mut groups) = (grants(&all), KeyGroups::default());
+        let evictions =
+            names.iter().map(|text| match groups.group_of(&grants, Requester::Peer(&name(text))) {
+                KeyGroup::New { evicted, .. } => evicted,
+                other => panic!("{other:?}"),
+            });
+        let evicted: Vec<_> = evictions.flatten().collect();
+        assert_eq!(evicted, [KeyGroupId(0)]);
+        groups.on_failed(KeyGroupId(1));
+        assert!(!groups.has(KeyGroupId(1)) && groups.has(KeyGroupId(2)));
+    }
+}

@@ -1,0 +1,297 @@
+//! An owner that changes the grants of a region, and two peers that read, write and ask for keys.
+//!
+//! The machines are driven as the engine does: each lane has a memo of its peer's permissions and asks it
+//! for every piece of a slice; a peer that asks for a descriptor waits for the registration of its group,
+//! which may end after another change. The model has the permissions of each pattern of names, and knows
+//! which peers a pattern covers from a table.
+
+use super::oracle::{PolicyOracle, violation};
+use crate::machine_world::{MachineWorld, Violation};
+use handfast_core::NodeName;
+use handfast_core::policy::{
+    Access, AccessMemo, Grant, Grants, KeyGroup, KeyGroupId, KeyGroups, Requester,
+};
+use handfast_core::transfer::Direction;
+use handfast_transport_sim::Encoder;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
+
+const PEERS: [&str; 2] = ["decode-1", "trainer-1"];
+/// Patterns, and whether they cover each peer.
+const PATTERNS: [(&str, [bool; PEERS.len()]); 3] =
+    [("*", [true, true]), ("decode-*", [true, false]), ("trainer-1", [false, true])];
+const ACCESSES: [Access; 2] = [Access::READ, Access::WRITE];
+/// Keys of the region with grants that change, and of one that every peer may read.
+const KEYS: [u64; 2] = [7, 8];
+/// Changes of grants in a schedule, pieces of slices, and requests for a descriptor.
+const CHANGES_MAX: u64 = 2;
+const PIECES_MAX: u32 = 2;
+const ASKS_MAX: u32 = 2;
+
+/// Something that may happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// A grant for a pattern is revoked, or added.
+    Revoke(usize, Access),
+    Grant(usize, Access),
+    /// A peer moves a piece of a slice, in a region.
+    Piece(usize, usize, Direction),
+    /// A peer asks for a descriptor.
+    Ask(usize),
+    /// A registration is made, or fails.
+    Registered(usize),
+    Failed(usize),
+}
+
+/// A registration under way: for a peer, and a group with these permissions.
+type Registering = (usize, KeyGroupId, Access);
+
+/// The machines, and what the owner's table and device hold.
+#[derive(Clone)]
+pub(super) struct GrantsWorld {
+    grants: [Grants; KEYS.len()],
+    groups: KeyGroups,
+    memos: [AccessMemo; PEERS.len()],
+    /// Changes of the table.
+    version: u64,
+    /// The model: the access of each pattern.
+    held: [Access; PATTERNS.len()],
+    registering: Vec<Registering>,
+    /// Registrations of the device.
+    live: BTreeMap<KeyGroupId, Access>,
+    /// Keys that peers were told.
+    told: BTreeSet<(usize, KeyGroupId)>,
+    pieces: u32,
+    asks: u32,
+    faults_left: u32,
+    violation: Option<Violation<PolicyOracle>>,
+}
+
+impl GrantsWorld {
+    pub(super) fn new(
+        (grants, memo, groups): (Grants, AccessMemo, KeyGroups),
+        faults_max: u32,
+    ) -> Self {
+        let grant = |grants: &mut Grants, (access, pattern): (Access, usize)| {
+            let grant = Grant::new(access, PATTERNS[pattern].0).expect("it is a pattern");
+            grants.add(grant).expect("it has room");
+        };
+        let (mut changing, mut fixed) = (grants.clone(), grants);
+        grant(&mut fixed, (Access::READ, 0));
+        grant(&mut changing, (Access::READ, 0));
+        grant(&mut changing, (Access::WRITE, 2));
+        Self {
+            grants: [changing, fixed],
+            groups,
+            memos: [memo.clone(), memo],
+            version: 0,
+            held: [Access::READ, Access::default(), Access::WRITE],
+            registering: Vec::new(),
+            live: BTreeMap::new(),
+            told: BTreeSet::new(),
+            pieces: 0,
+            asks: 0,
+            faults_left: faults_max,
+            violation: None,
+        }
+    }
+
+    /// What the model allows a peer in a region.
+    fn allowed(&self, peer: usize, region: usize) -> Access {
+        if region == 1 {
+            return Access::READ;
+        }
+        let covering = PATTERNS.iter().zip(self.held).filter(|((_, covers), _)| covers[peer]);
+        covering.fold(Access::default(), |all, (_, access)| all.and(access))
+    }
+
+    fn break_off(&mut self, oracle: PolicyOracle, detail: String) {
+        self.violation.get_or_insert(violation(oracle, detail));
+    }
+
+    fn change(&mut self, pattern: usize, access: Access, is_granted: bool) {
+        let grant = Grant::new(access, PATTERNS[pattern].0).expect("it is a pattern");
+        let held = &mut self.held[pattern];
+        if is_granted {
+            *held = held.and(access);
+            self.grants[0].add(grant).expect("it has room");
+        } else {
+            *held = held.without(access);
+            self.grants[0].revoke(&grant);
+        }
+        self.version += 1;
+        for ended in self.groups.on_changed(&self.grants[0]) {
+            self.live.remove(&ended);
+        }
+    }
+
+    fn piece(&mut self, peer: usize, region: usize, direction: Direction) {
+        self.pieces += 1;
+        let name = name(peer);
+        let requester = Requester::Peer(&name);
+        let at = (self.version, KEYS[region]);
+        let found = self.memos[peer].access(at, &self.grants[region], requester);
+        let allowed = self.allowed(peer, region);
+        let (found, may) = (found.allows(direction), allowed.allows(direction));
+        if found != may {
+            let oracle = if found { PolicyOracle::Ungranted } else { PolicyOracle::Withheld };
+            let detail = format!("a {direction:?} of peer {peer}, which may {allowed}");
+            self.break_off(oracle, detail);
+        }
+    }
+
+    fn ask(&mut self, peer: usize) {
+        self.asks += 1;
+        let name = name(peer);
+        let allowed = self.allowed(peer, 0);
+        match self.groups.group_of(&self.grants[0], Requester::Peer(&name)) {
+            KeyGroup::None => {
+                if !allowed.is_none() {
+                    let detail = format!("peer {peer} may {allowed} and has no key");
+                    self.break_off(PolicyOracle::Withheld, detail);
+                }
+            }
+            KeyGroup::Known(group) => self.tell(peer, group),
+            KeyGroup::New { group, access, evicted } => {
+                if let Some(evicted) = evicted {
+                    self.live.remove(&evicted);
+                }
+                self.registering.push((peer, group, access));
+            }
+        }
+    }
+
+    /// Tells a peer a key, if its registration is there.
+    fn tell(&mut self, peer: usize, group: KeyGroupId) {
+        let Some(access) = self.live.get(&group).copied() else { return };
+        let allowed = self.allowed(peer, 0);
+        if allowed.without(access) != Access::default() {
+            let detail = format!("peer {peer} may {allowed}, and its key {access}");
+            self.break_off(PolicyOracle::Withheld, detail);
+        }
+        self.told.insert((peer, group));
+    }
+
+    fn registered(&mut self, index: usize) {
+        let (peer, group, access) = self.registering.remove(index);
+        if !self.groups.has(group) {
+            return;
+        }
+        self.live.insert(group, access);
+        let name = name(peer);
+        // The descriptor is that of now.
+        if self.groups.find(&self.grants[0], Requester::Peer(&name)) == Some(group) {
+            self.tell(peer, group);
+        }
+    }
+
+    /// No key that a peer was told, or will be, allows what the peer may not do.
+    fn check_keys(&mut self) {
+        for (peer, group) in self.told.clone() {
+            let (access, allowed) = (self.live.get(&group), self.allowed(peer, 0));
+            let Some(access) = access.filter(|access| !access.without(allowed).is_none()) else {
+                continue;
+            };
+            let detail = format!("peer {peer} may do {allowed}, and its key allows {access}");
+            self.break_off(PolicyOracle::KeyOutlives, detail);
+        }
+        let all = self.held.iter().fold(Access::default(), |all, access| all.and(*access));
+        if let Some(access) = self.live.values().find(|access| !access.without(all).is_none()) {
+            let detail = format!("a registration allows {access}, and no grant more than {all}");
+            self.break_off(PolicyOracle::KeyOutlives, detail);
+        }
+    }
+}
+
+fn name(peer: usize) -> NodeName {
+    NodeName::new(PEERS[peer]).expect("it is a name")
+}
+
+impl MachineWorld for GrantsWorld {
+    type Event = Event;
+    type Oracle = PolicyOracle;
+
+    const NO_END: PolicyOracle = PolicyOracle::Liveness;
+
+    fn events(&self) -> Vec<(Event, u32)> {
+        let mut events = Vec::new();
+        if self.version < CHANGES_MAX {
+            for (pattern, held) in self.held.iter().enumerate() {
+                for access in ACCESSES {
+                    let is_held = held.without(access) != *held;
+                    let event = if is_held { Event::Revoke } else { Event::Grant };
+                    events.push((event(pattern, access), 0));
+                }
+            }
+        }
+        for peer in 0..PEERS.len() {
+            let regions = if self.pieces < PIECES_MAX { 0..KEYS.len() } else { 0..0 };
+            events.extend(regions.flat_map(|region| {
+                let piece = move |direction| (Event::Piece(peer, region, direction), 0);
+                [Direction::Read, Direction::Write].map(piece)
+            }));
+            if self.asks < ASKS_MAX {
+                events.push((Event::Ask(peer), 0));
+            }
+        }
+        for index in 0..self.registering.len() {
+            events.extend([(Event::Registered(index), 0), (Event::Failed(index), 1)]);
+        }
+        events.retain(|(_, price)| *price <= self.faults_left);
+        events
+    }
+
+    fn happen(&mut self, (event, price): (Event, u32)) {
+        self.faults_left -= price;
+        match event {
+            Event::Revoke(pattern, access) => self.change(pattern, access, false),
+            Event::Grant(pattern, access) => self.change(pattern, access, true),
+            Event::Piece(peer, region, direction) => self.piece(peer, region, direction),
+            Event::Ask(peer) => self.ask(peer),
+            Event::Registered(index) => self.registered(index),
+            Event::Failed(index) => {
+                let (_, group, _) = self.registering.remove(index);
+                self.groups.on_failed(group);
+            }
+        }
+        self.check_keys();
+    }
+
+    fn violation(&self) -> Option<&Violation<PolicyOracle>> {
+        self.violation.as_ref()
+    }
+
+    fn unsettled(&self) -> Option<Violation<PolicyOracle>> {
+        None
+    }
+
+    fn fingerprint(&self) -> u128 {
+        let mut encoder = Encoder::default();
+        let hasher = &mut encoder;
+        (&self.grants, &self.groups, &self.memos, self.version, self.held).hash(hasher);
+        (&self.registering, &self.live, &self.told).hash(hasher);
+        (self.pieces, self.asks, self.faults_left).hash(hasher);
+        encoder.digest()
+    }
+
+    fn describe(&self, event: Event) -> String {
+        match event {
+            Event::Revoke(pattern, access) => {
+                format!("{access} for {} is revoked", PATTERNS[pattern].0)
+            }
+            Event::Grant(pattern, access) => {
+                format!("{access} for {} is granted", PATTERNS[pattern].0)
+            }
+            Event::Piece(peer, region, direction) => {
+                format!("peer {peer} asks for a piece in region {region}: {direction:?}")
+            }
+            Event::Ask(peer) => format!("peer {peer} asks for a descriptor"),
+            Event::Registered(index) => {
+                format!("memory is registered for peer {}", self.registering[index].0)
+            }
+            Event::Failed(index) => {
+                format!("the registration for peer {} fails", self.registering[index].0)
+            }
+        }
+    }
+}
