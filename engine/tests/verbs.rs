@@ -6,6 +6,9 @@
 
 #![cfg(target_arch = "x86_64")]
 
+#[path = "verbs/gpu.rs"]
+mod gpu;
+
 use handfast::rdma::RdmaOptions;
 use handfast::{
     Access, BatchOutcome, Cause, Engine, EngineTiming, Error, Memory, Remote, Segment, Span,

@@ -212,6 +212,7 @@ impl Regions {
                 readable: region.access().remote_read,
                 writable: region.access().remote_write,
                 location: location.as_ref().map(Location::to_string),
+                needs_flush: region.span().memory().needs_flush(),
             };
         self.named.lock().by_order.values().filter(reached).map(describe).collect()
     }
