@@ -4,6 +4,7 @@
 
 use handfast::accelerators::Driver;
 use handfast::rdma::RdmaOptions;
+use handfast::topology::PriorityMatrix;
 use handfast::{Access, Engine, Error, Memory, Registration, Segment, Stage, TransportChoice};
 use handfast_fabric_control::{Fabric, Process, is_scripted};
 use handfast_fabric_cuda::Control;
@@ -16,6 +17,9 @@ const BYTES: usize = (3 << 20) + 4_099;
 /// Profiles whose drivers register dma-bufs, and one whose driver does not.
 const OFFERED: [&str; 3] = ["strict", "mlx5", "irdma"];
 const ABSENT: &str = "rxe";
+/// Writes of which the nearer NIC moves most, and those within which a lane is up.
+const WRITES: u64 = 20;
+const WRITES_UNTIL_UP: u32 = 20_000;
 /// `CUDA_ERROR_OUT_OF_MEMORY` and `CUDA_ERROR_NOT_SUPPORTED`.
 const OUT_OF_MEMORY: i32 = 2;
 const NOT_SUPPORTED: i32 = 801;
@@ -31,22 +35,23 @@ struct Machine {
 /// Runs a story in a process with two NICs of each of these profiles.
 fn on(profiles: &[&str], name: &str, story: impl Fn(&Machine)) {
     if is_scripted() {
-        let cuda = Control::load().unwrap();
-        let driver = Driver::open(Some(cuda.path().as_os_str())).unwrap();
-        let runtime = Runtime::new().unwrap();
-        let machine = Machine { fabric: Fabric::find().unwrap(), cuda, driver, runtime };
+        let machine = Machine::find();
         story(&machine);
         assert_eq!(machine.fabric.run("laws"), "");
         return;
     }
     for profile in profiles {
-        let devices = format!("own0={profile},peer0={profile}:numbers_from=1000");
-        let process = Process::new(&devices).unwrap();
-        let test = format!("gpu::{name}");
-        let output = process.again().unwrap().args([&*test, "--exact"]).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{profile}: {text}");
+        passes(&format!("own0={profile},peer0={profile}:numbers_from=1000"), name);
     }
+}
+
+/// Runs a story in a process with these NICs.
+fn passes(devices: &str, name: &str) {
+    let process = Process::new(devices).unwrap();
+    let test = format!("gpu::{name}");
+    let output = process.again().unwrap().args([&*test, "--exact"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{devices}: {text}");
 }
 
 /// An engine that serves memory, and one that has opened it.
@@ -58,6 +63,13 @@ struct Ends {
 }
 
 impl Machine {
+    fn find() -> Self {
+        let cuda = Control::load().unwrap();
+        let driver = Driver::open(Some(cuda.path().as_os_str())).unwrap();
+        let runtime = Runtime::new().unwrap();
+        Self { fabric: Fabric::find().unwrap(), cuda, driver, runtime }
+    }
+
     fn memory_at(&self, address: u64, bytes: usize) -> Memory {
         // SAFETY: a test that frees the bytes expects the driver to refuse copies to them.
         let memory = unsafe { self.driver.device_memory(address, bytes, Arc::new(())) };
@@ -249,6 +261,55 @@ fn write_waits_for_the_read_behind_it() {
             assert_eq!(machine.cuda.live().pending, 0);
             ends.close().await;
         });
+    });
+}
+
+/// Of two NICs the one that the matrix names for `cuda:1` moves the bytes of that device.
+#[test]
+fn nic_near_the_gpu_moves_its_bytes() {
+    if !is_scripted() {
+        let devices = "own0=mlx5,own1=mlx5:numbers_from=500,peer0=mlx5:numbers_from=1000";
+        return passes(devices, "nic_near_the_gpu_moves_its_bytes");
+    }
+    let machine = Machine::find();
+    let posts = |nic: usize| -> u64 {
+        machine.fabric.run(&format!("count own{nic} ibv_post_send")).parse().unwrap()
+    };
+    machine.runtime.block_on(async {
+        let owner = Machine::engine("peer0").await;
+        let there = Memory::zeroed(BYTES).unwrap();
+        let register = owner.register("cache").access(Access::READ_WRITE);
+        let _served = register.serve(there.whole()).unwrap();
+        let text = r#"{"cuda:0": [["own0"], ["own1"]], "cuda:1": [["own1"], ["own0"]]}"#;
+        let rdma = RdmaOptions::default().with(|it| {
+            it.devices = vec!["own0".to_owned(), "own1".to_owned()];
+            it.matrix = Some(PriorityMatrix::parse(text).unwrap());
+        });
+        let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
+        let user = builder.start().await.unwrap();
+        let segment = user.open(owner.address()).await.unwrap();
+        for device in [1, 0, 1] {
+            let memory = filled(machine.memory(device, BYTES), 1);
+            let near = usize::try_from(device).unwrap();
+            let write = || segment.batch().write(&memory.span(0, 64).unwrap(), 0);
+            // The lane over the other NIC may be up before.
+            let before = posts(near);
+            for attempt in 0.. {
+                write().await.unwrap();
+                if posts(near) >= before + WRITES {
+                    break;
+                }
+                assert!(attempt < WRITES_UNTIL_UP, "{} and {}", posts(0), posts(1));
+            }
+            let before = posts(1 - near);
+            for _ in 0..WRITES {
+                write().await.unwrap();
+            }
+            let far = posts(1 - near) - before;
+            assert!(far < WRITES / 2, "the far NIC has moved {far} of {WRITES}");
+        }
+        user.close().await;
+        owner.close().await;
     });
 }
 
