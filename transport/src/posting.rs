@@ -7,7 +7,7 @@ use handfast_core::transfer::{Completion, Direction, RemoteSpan, SliceId};
 use handfast_core::transport::TransportError;
 use std::sync::Arc;
 
-/// Part of the key in a [`RemoteSpan`] of a write by an RDMA device, beside the key of the device: the
+/// Part of the key in a [`RemoteSpan`] of a write by an RDMA device, above the key of the device: the
 /// owner may miss the bytes until a read behind the write, which the slice waits for.
 pub const KEY_NEEDS_FLUSH: u64 = 1 << 32;
 

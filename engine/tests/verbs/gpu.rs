@@ -178,7 +178,7 @@ fn nics_move_bytes_between_devices_and_host() {
     });
 }
 
-/// A block within its allocation, off the pages at both ends, is moved and nothing beside it.
+/// A block within its allocation, off the pages at both ends, is moved alone.
 #[test]
 fn part_of_an_allocation_is_served_alone() {
     on(&["mlx5"], "part_of_an_allocation_is_served_alone", |machine| {
@@ -313,7 +313,47 @@ fn nic_near_the_gpu_moves_its_bytes() {
     });
 }
 
-/// Where the NIC's driver takes no dma-buf, a module of the kernel knows the addresses.
+/// Writes to two devices that complete together have a read each: one device's says nothing of the other.
+#[test]
+fn each_device_has_a_read_of_its_own() {
+    on(&["mlx5"], "each_device_has_a_read_of_its_own", |machine| {
+        machine.cuda.post(true);
+        machine.runtime.block_on(async {
+            let there = [machine.memory(0, BYTES), machine.memory(1, BYTES)];
+            let owner = Machine::engine("peer0").await;
+            let serve = |at: usize| {
+                let name = ["one", "two"][at];
+                owner.register(name).access(Access::READ_WRITE).serve(there[at].whole()).unwrap()
+            };
+            let _served = [serve(0), serve(1)];
+            let user = Machine::engine("own0").await;
+            let one = user.open(format!("{}/one", owner.address())).await.unwrap();
+            let two = user.open(format!("{}/two", owner.address())).await.unwrap();
+            let source = filled(host(), 6);
+            let span = source.span(0, 64).unwrap();
+            one.write(&span, 4_096).await.unwrap();
+            two.write(&span, 4_096).await.unwrap();
+            let posts = || machine.fabric.run("count own0 ibv_post_send").parse::<u64>().unwrap();
+            let before = posts();
+            machine.fabric.run("hold completions own0");
+            let first = one.write(&span, 0).submit().await.unwrap();
+            let second = two.write(&span, 0).submit().await.unwrap();
+            while posts() < before + 2 {
+                tokio::task::yield_now().await;
+            }
+            machine.fabric.run("release completions own0");
+            first.await.unwrap();
+            second.await.unwrap();
+            for memory in &there {
+                assert_eq!(content(memory, 0, 64), pattern(6)[..64], "the owner misses bytes");
+            }
+            user.close().await;
+            owner.close().await;
+        });
+    });
+}
+
+/// A module of the kernel knows the addresses for a NIC whose driver takes no dma-buf.
 #[test]
 fn module_for_peer_memory_replaces_the_dma_buf() {
     on(&[ABSENT, "erdma-rocev2"], "module_for_peer_memory_replaces_the_dma_buf", |machine| {
@@ -324,7 +364,7 @@ fn module_for_peer_memory_replaces_the_dma_buf() {
     });
 }
 
-/// Where neither works, the error gives both reasons and the problem's id.
+/// The error of a machine with neither gives both reasons and the id of the problem.
 #[test]
 fn refusal_gives_both_reasons() {
     on(&[ABSENT, "mlx5"], "refusal_gives_both_reasons", |machine| {
@@ -396,7 +436,7 @@ fn unreadable_memory_needs_an_order() {
             owner.close().await;
         });
         machine.cuda.post(true);
-        // Of another context, which is asked anew.
+        // The other device has a context of its own, whose order is looked up again.
         let error = machine.refusal(&machine.memory(1, BYTES), Access::WRITE);
         assert_eq!(error.diagnosis_id().as_str(), "GPU-ORDER", "{error}");
         assert!(error.to_string().contains("Access::READ_WRITE"), "{error}");

@@ -27,7 +27,7 @@ pub(super) fn find(address: *const c_void) -> Option<(c_int, u64)> {
     }
 }
 
-/// Whether a module of the kernel tells NICs the pages of GPUs.
+/// Whether a module of the kernel gives NICs the pages of GPUs.
 pub(super) fn is_known_to_kernel() -> bool {
     let root = std::env::var_os("SYSFS_PATH").map_or_else(|| "/sys".into(), PathBuf::from);
     root.join("module/nvidia_peermem").exists()

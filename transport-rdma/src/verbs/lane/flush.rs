@@ -55,12 +55,15 @@ pub(super) struct Flush {
 }
 
 impl Lane {
-    /// Makes one read for the writes of each queue pair, in the place of one of them.
+    /// Makes one read for the writes of each queue pair to one region, in the place of one of them. The
+    /// region's memory is on one device: a read says nothing of writes on their way to others.
     pub(super) fn flushes(&self, unseen: &mut Unseen, state: &mut State) -> Vec<Flush> {
         let mut flushes = Vec::new();
         while let Some(&(pair, Posting { remote, .. })) = unseen.writes.last() {
-            let of_pair = unseen.writes.extract_if(.., |(of, _)| *of == pair);
-            let postings = of_pair.map(|(_, posting)| posting).collect();
+            let of_region = unseen
+                .writes
+                .extract_if(.., |(of, posting)| *of == pair && posting.remote.key == remote.key);
+            let postings = of_region.map(|(_, posting)| posting).collect();
             // A write with this key was posted.
             let Some(remote) = remote_of(remote) else { continue };
             let held = Held { purpose: Purpose::Flush(postings), pair };
