@@ -10,6 +10,7 @@ use handfast_fabric_control::{Fabric, Process, is_scripted};
 use handfast_fabric_cuda::Control;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// Several slices, and a part of a page.
@@ -17,6 +18,8 @@ const BYTES: usize = (3 << 20) + 4_099;
 /// Profiles whose drivers register dma-bufs, and one whose driver does not.
 const OFFERED: [&str; 3] = ["strict", "mlx5", "irdma"];
 const ABSENT: &str = "rxe";
+/// Long enough for anything a story waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Writes of which the nearer NIC moves most, and those within which a lane is up.
 const WRITES: u64 = 20;
 const WRITES_UNTIL_UP: u32 = 20_000;
@@ -338,9 +341,12 @@ fn each_device_has_a_read_of_its_own() {
             machine.fabric.run("hold completions own0");
             let first = one.write(&span, 0).submit().await.unwrap();
             let second = two.write(&span, 0).submit().await.unwrap();
-            while posts() < before + 2 {
-                tokio::task::yield_now().await;
-            }
+            let both = async {
+                while posts() < before + 2 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, both).await.expect("both are posted");
             machine.fabric.run("release completions own0");
             first.await.unwrap();
             second.await.unwrap();
