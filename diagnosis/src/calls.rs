@@ -61,6 +61,9 @@ pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
             EOPNOTSUPP => ids::GPU_NOPEER,
             _ => ids::MR_FAULT,
         }),
+        "cuMemGetHandleForAddressRange" => Some(ids::GPU_EXPORT),
+        "cuPointerGetAttributes" => Some(ids::GPU_POINTER),
+        "cuFlushGPUDirectRDMAWrites" => Some(ids::GPU_ORDER),
         "ibv_open_device" => Some(match code {
             EPERM => ids::PERM_RAWIO,
             EAGAIN => ids::LIM_CGROUP,
@@ -131,6 +134,10 @@ mod tests {
         assert_eq!(of("ibv_create_qp", 12), Some("QP-NOMEM"));
         assert_eq!(of("ibv_reg_mr", 12), Some("LIM-MEMLOCK"));
         assert_eq!(of("ibv_reg_mr", 14), Some("MR-FAULT"));
+        assert_eq!(of("ibv_reg_dmabuf_mr", 95), Some("GPU-NOPEER"));
+        assert_eq!(of("cuMemGetHandleForAddressRange", 801), Some("GPU-EXPORT"));
+        assert_eq!(of("cuPointerGetAttributes", 1), Some("GPU-POINTER"));
+        assert_eq!(of("cuFlushGPUDirectRDMAWrites", 801), Some("GPU-ORDER"));
         assert_eq!(of("ibv_open_device", 13), Some("DEV-NODE"));
         assert_eq!(of("connect", 111), Some("NET-REFUSED"));
         assert_eq!(of("connect", 24), Some("LIM-NOFILE"));
@@ -159,6 +166,8 @@ mod tests {
             Some(ids::MTU_MISMATCH)
         );
         assert_eq!(of_call("ibv_modify_qp(RTR)", 0, "something new"), Some(ids::QP_RTR));
+        let words = "writes of peers to the memory of cuda:0 are seen after a read behind them";
+        assert_eq!(of_call("ibv_reg_dmabuf_mr", 0, words), Some(ids::GPU_ORDER));
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub mod auth {
 pub mod accelerators {
     pub use handfast_memory_cuda::{Driver, DriverError, PlaceError, device_memory};
     pub use handfast_transport::{
-        Accelerator, AcceleratorError, DeviceBytes, MemoryKind, STAGING_BYTES,
+        Accelerator, AcceleratorError, DeviceBytes, DmaBuf, MemoryKind, STAGING_BYTES,
     };
 }
 

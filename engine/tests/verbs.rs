@@ -6,6 +6,9 @@
 
 #![cfg(target_arch = "x86_64")]
 
+#[path = "verbs/gpu.rs"]
+mod gpu;
+
 use handfast::rdma::RdmaOptions;
 use handfast::{
     Access, AuthOptions, BatchOutcome, Cause, Direction, Engine, EngineTiming, Error, Grant,

@@ -177,7 +177,7 @@ pub fn region(nic: usize, key: u32, is_remote: bool) -> Option<Region> {
     Some(Region {
         first: region.address,
         bytes: region.bytes.length() as u64,
-        place: known.place,
+        place: known.place?,
         access: region.access,
     })
 }

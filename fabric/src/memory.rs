@@ -1,6 +1,7 @@
 //! Memory of programs, as a device reaches it.
 #![allow(unsafe_code)]
 
+use handfast_fabric_buffer::Buffer;
 use handfast_transport_sim::verbs::Mapped;
 use std::io;
 use std::ops::Range;
@@ -35,6 +36,50 @@ pub(crate) unsafe fn memory(
     match process.map(|process| libc::pid_t::try_from(process).unwrap_or(-1)) {
         None => Arc::new(OwnMemory { address, length }),
         Some(process) => Arc::new(OtherMemory { process, address, length }),
+    }
+}
+
+/// A registered range of a scripted GPU's memory.
+#[derive(Debug)]
+struct GpuMemory {
+    buffer: Buffer,
+    offset: usize,
+    length: usize,
+}
+
+/// Returns the memory of a scripted GPU that a process has a descriptor of.
+///
+/// # Errors
+/// The error of the call: no such descriptor, none of a GPU's memory, or a range past its end.
+pub(crate) fn gpu_memory(
+    process: u32,
+    descriptor: i32,
+    offset: u64,
+    bytes: u64,
+) -> Result<Arc<dyn Mapped>, i32> {
+    let found = Buffer::of_process(process, descriptor);
+    let (buffer, first) = found.map_err(|error| error.raw_os_error().unwrap_or(libc::EINVAL))?;
+    let start = first.checked_add(offset).ok_or(libc::EINVAL)?;
+    let end = start.checked_add(bytes).filter(|end| *end <= buffer.bytes() as u64);
+    if end.is_none() || bytes == 0 {
+        return Err(libc::EINVAL);
+    }
+    Ok(Arc::new(GpuMemory { buffer, offset: start as usize, length: bytes as usize }))
+}
+
+impl Mapped for GpuMemory {
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn read(&self, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = vec![0; range.len()];
+        self.buffer.read_over_bus(self.offset + range.start, &mut bytes);
+        bytes
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        self.buffer.write_over_bus(self.offset + offset, bytes);
     }
 }
 

@@ -91,6 +91,17 @@ pub enum Request {
         peers_address: u64,
         flags: u32,
     },
+    /// Memory of a scripted GPU, by a descriptor of the program.
+    RegisterBuffer {
+        context: u64,
+        descriptor: i32,
+        offset: u64,
+        bytes: u64,
+        peers_address: u64,
+        flags: u32,
+        /// The program named an address, and a module of the kernel knows the memory.
+        is_by_address: bool,
+    },
     Deregister {
         context: u64,
         rkey: u32,

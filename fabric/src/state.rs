@@ -63,8 +63,8 @@ pub(crate) struct Registered {
     /// The open device.
     pub(crate) context: u64,
     pub(crate) keys: Keys,
-    /// Its first address in the program.
-    pub(crate) place: usize,
+    /// Its first address in the program; `None` for memory of a scripted GPU.
+    pub(crate) place: Option<usize>,
 }
 
 /// Locks the state.

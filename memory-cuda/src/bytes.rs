@@ -2,12 +2,24 @@
 #![allow(unsafe_code)]
 
 use crate::driver::Stream;
-use handfast_transport::{AcceleratorError, DeviceBytes, MemoryKind};
+use handfast_transport::{AcceleratorError, DeviceBytes, DmaBuf, MemoryKind};
+use libc::c_int;
 use std::any::Any;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
+
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: i32 = 801;
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+const DMA_BUF: c_int = 1;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`, and the scope of the device's own reads.
+const CURRENT_CONTEXT: c_int = 0;
+const TO_OWNER: c_int = 100;
+const EXPORT_CALL: &str = "cuMemGetHandleForAddressRange";
+const FLUSH_CALL: &str = "cuFlushGPUDirectRDMAWrites";
 
 /// Bytes on a device, in one allocation or in several.
 pub(crate) struct CudaBytes {
@@ -28,17 +40,24 @@ impl CudaBytes {
         Self { stream, allocation, numa_node, _keepalive: keepalive }
     }
 
+    fn error(&self, call: &'static str, code: i32, cause: String) -> AcceleratorError {
+        AcceleratorError { device: self.stream.device, call, code, cause }
+    }
+
+    fn lacking(&self, call: &'static str) -> AcceleratorError {
+        self.error(call, NOT_SUPPORTED, "the driver lacks the call; install a later one".to_owned())
+    }
+
     /// Checks that the address still names the allocation: freed bytes may belong to another.
     fn check(&self, address: u64) -> Result<(), AcceleratorError> {
         let is_there = self.allocation.is_none_or(|id| self.stream.driver.has(id, address));
         match is_there {
             true => Ok(()),
-            false => Err(AcceleratorError {
-                device: self.stream.device,
-                call: "cuPointerGetAttributes",
-                code: INVALID_VALUE,
-                cause: format!("the allocation at {address:#x} was freed while it was registered"),
-            }),
+            false => {
+                let cause =
+                    format!("the allocation at {address:#x} was freed while it was registered");
+                Err(self.error("cuPointerGetAttributes", INVALID_VALUE, cause))
+            }
         }
     }
 }
@@ -71,4 +90,51 @@ impl DeviceBytes for CudaBytes {
             unsafe { copy(bytes.as_mut_ptr().cast(), address, bytes.len(), stream) }
         })
     }
+
+    /// The driver takes whole pages of the host, so those around the bytes are exported, which are in the
+    /// same allocation. The region is that of the bytes alone.
+    fn export(&self, address: u64, bytes: u64) -> Result<DmaBuf, AcceleratorError> {
+        self.check(address)?;
+        let driver = &self.stream.driver;
+        let export = driver.calls.export.ok_or_else(|| self.lacking(EXPORT_CALL))?;
+        if driver.is_capable(address) == Some(false) {
+            let cause = "the memory was created without gpuDirectRDMACapable; create it with that \
+                         flag, or allocate with cudaMalloc";
+            return Err(self.error(EXPORT_CALL, NOT_SUPPORTED, cause.to_owned()));
+        }
+        let page = page_bytes();
+        let offset = address % page;
+        let whole = (offset + bytes).next_multiple_of(page);
+        let invalid =
+            || self.error(EXPORT_CALL, INVALID_VALUE, format!("{bytes} bytes are too many"));
+        let whole = usize::try_from(whole).map_err(|_| invalid())?;
+        let mut descriptor: c_int = -1;
+        self.stream.call(EXPORT_CALL, || {
+            // SAFETY: a place for a descriptor, which the type of the handle asks for. The range is
+            // looked up by the driver and not touched.
+            unsafe { export((&raw mut descriptor).cast(), address - offset, whole, DMA_BUF, 0) }
+        })?;
+        // SAFETY: the driver has made the descriptor for this call alone.
+        Ok(DmaBuf { descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) }, offset })
+    }
+
+    fn needs_flush(&self) -> bool {
+        !self.stream.orders_writes
+    }
+
+    fn flush(&self) -> Result<(), AcceleratorError> {
+        let flush = self.stream.driver.calls.flush.ok_or_else(|| self.lacking(FLUSH_CALL))?;
+        self.stream.call(FLUSH_CALL, || {
+            // SAFETY: takes two numbers, and waits for the device.
+            unsafe { flush(CURRENT_CONTEXT, TO_OWNER) }
+        })
+    }
+}
+
+/// Bytes of a page of the host.
+fn page_bytes() -> u64 {
+    const SMALLEST: u64 = 4 << 10;
+    // SAFETY: reads a constant of the system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(page).ok().filter(|page| *page > 0).unwrap_or(SMALLEST)
 }

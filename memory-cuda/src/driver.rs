@@ -17,8 +17,14 @@ const LOADED_ALREADY: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
 const NON_BLOCKING: c_uint = 1;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 pub(crate) const NOT_INITIALIZED: c_int = 3;
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`, and its least value by which the device
+/// itself needs no flush.
+const WRITES_ORDERING: c_int = 118;
+const ORDERED_FOR_OWNER: c_int = 100;
 /// Bytes of the text of a PCI address, its end included.
 const PCI_ADDRESS_BYTES: usize = 32;
+/// Maximum devices of a machine.
+const DEVICES_MAX: u32 = 64;
 /// The name of the runtime in locations.
 const RUNTIME: &str = "cuda";
 
@@ -54,10 +60,15 @@ pub enum DriverError {
 }
 
 macro_rules! calls {
-    ($($name:ident = $symbol:literal ($($kind:ty),*);)*) => {
-        /// The calls in use.
+    (
+        $($name:ident = $symbol:literal ($($kind:ty),*);)*
+        ; optional
+        $($extra:ident = $extra_symbol:literal ($($extra_kind:ty),*);)*
+    ) => {
+        /// The calls in use. Drivers before CUDA 11.7 lack the optional ones.
         pub(crate) struct Calls {
             $(pub(crate) $name: unsafe extern "C" fn($($kind),*) -> c_int,)*
+            $(pub(crate) $extra: Option<unsafe extern "C" fn($($extra_kind),*) -> c_int>,)*
         }
 
         impl Calls {
@@ -67,6 +78,12 @@ macro_rules! calls {
                     $($name: *library
                         .get::<unsafe extern "C" fn($($kind),*) -> c_int>($symbol.as_bytes())
                         .map_err(|_| DriverError::Lacks { call: $symbol })?,)*
+                    $($extra: library
+                        .get::<unsafe extern "C" fn($($extra_kind),*) -> c_int>(
+                            $extra_symbol.as_bytes(),
+                        )
+                        .ok()
+                        .map(|found| *found),)*
                 } })
             }
         }
@@ -88,6 +105,10 @@ calls! {
     synchronize = "cuStreamSynchronize" (RawStream);
     to_device = "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, RawStream);
     to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, RawStream);
+    attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    ; optional
+    export = "cuMemGetHandleForAddressRange" (*mut c_void, u64, usize, c_int, u64);
+    flush = "cuFlushGPUDirectRDMAWrites" (c_int, c_int);
 }
 
 /// The driver of CUDA devices.
@@ -169,8 +190,30 @@ impl Driver {
         }
     }
 
+    /// An attribute of a device; `None` if the driver does not know it.
+    pub(crate) fn attribute(&self, ordinal: u32, attribute: c_int) -> Option<c_int> {
+        let (mut device, mut value) = (0, 0);
+        // SAFETY: places for two numbers.
+        unsafe {
+            let found = (self.calls.device)(&raw mut device, c_int::try_from(ordinal).ok()?) == 0;
+            let known = found && (self.calls.attribute)(&raw mut value, attribute, device) == 0;
+            known.then_some(value)
+        }
+    }
+
+    /// The PCI addresses of the devices, in the order of their numbers.
+    pub fn pci_addresses(&self) -> Vec<String> {
+        (0..DEVICES_MAX).map_while(|ordinal| self.pci_address(ordinal)).collect()
+    }
+
     /// The NUMA node of a device's slot, as the kernel reports it.
     pub(crate) fn numa_node(&self, ordinal: u32) -> Option<u32> {
+        let path = format!("/sys/bus/pci/devices/{}/numa_node", self.pci_address(ordinal)?);
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
+    /// The PCI address of a device, in the kernel's form.
+    fn pci_address(&self, ordinal: u32) -> Option<String> {
         let mut text: [c_char; PCI_ADDRESS_BYTES] = [0; PCI_ADDRESS_BYTES];
         let room = c_int::try_from(text.len()).ok()?;
         let mut device = 0;
@@ -182,9 +225,7 @@ impl Driver {
             }
         }
         let bytes: Vec<u8> = text.iter().map(|it| it.to_ne_bytes()[0]).collect();
-        let address = CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok()?.to_lowercase();
-        let path = format!("/sys/bus/pci/devices/{address}/numa_node");
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+        Some(CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok()?.to_lowercase())
     }
 
     /// Returns the stream of a context, or that of the device's first context without one.
@@ -209,6 +250,8 @@ impl Driver {
 pub(crate) struct Stream {
     pub(crate) driver: Arc<Driver>,
     pub(crate) device: Accelerator,
+    /// The device shows writes of other devices in its own order.
+    pub(crate) orders_writes: bool,
     /// The device, and the context that was asked for.
     key: (u32, usize),
     context: Context,
@@ -289,7 +332,19 @@ impl Stream {
             let created = unsafe { (driver.calls.create_stream)(&raw mut raw, NON_BLOCKING) };
             driver.check(device, "cuStreamCreate", created)
         })?;
-        Ok(Self { driver: Arc::clone(driver), device, key, context, raw })
+        // A driver that does not know the attribute promises nothing.
+        let order = driver.attribute(key.0, WRITES_ORDERING).unwrap_or(0);
+        let orders_writes = order >= ORDERED_FOR_OWNER;
+        Ok(Self { driver: Arc::clone(driver), device, orders_writes, key, context, raw })
+    }
+
+    /// Runs a call without a stream in the context.
+    pub(crate) fn call(
+        &self,
+        call: &'static str,
+        work: impl FnOnce() -> c_int,
+    ) -> Result<(), AcceleratorError> {
+        self.context.within(self.device, || self.driver.check(self.device, call, work()))
     }
 
     /// Runs one asynchronous call on the stream and waits for the stream, also if the call fails:

@@ -18,6 +18,9 @@ const ON_DEVICE: c_uint = 2;
 /// the allocation.
 const ATTRIBUTES: [c_int; 7] = [1, 2, 7, 8, 9, 11, 12];
 
+/// `CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE`.
+const RDMA_CAPABLE: c_int = 15;
+
 /// Reasons why bytes are no block.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PlaceError {
@@ -167,6 +170,17 @@ impl Driver {
         let ordinal = u32::try_from(ordinal).ok().filter(|_| kind == ON_DEVICE);
         let end = start.saturating_add(bytes as u64);
         Ok(ordinal.map(|ordinal| Allocation { ordinal, context, id, end }))
+    }
+
+    /// Whether other devices may reach the memory of the byte; `None` if the driver does not say.
+    pub(crate) fn is_capable(&self, address: u64) -> Option<bool> {
+        let (mut capable, mut asked) = (0_u32, [RDMA_CAPABLE]);
+        let mut places: [*mut c_void; 1] = [(&raw mut capable).cast()];
+        // SAFETY: both arrays have one element, and the place has the room of the attribute, a byte or
+        // a word. The address is looked up and not touched.
+        let code =
+            unsafe { (self.calls.attributes)(1, asked.as_mut_ptr(), places.as_mut_ptr(), address) };
+        (code == 0).then_some(capable & 0xff != 0)
     }
 
     /// Returns whether the byte is in the allocation with this id.

@@ -3,10 +3,12 @@
 #![allow(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "a wait has an end")]
 
+use handfast_fabric_buffer::Buffer;
 use handfast_fabric_cuda::Control;
 use handfast_memory_cuda::{Driver, DriverError, PlaceError};
 use handfast_transport::{Memory, MemoryError, MemoryKind, STAGING_BYTES};
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -183,6 +185,71 @@ fn copy_waits_for_the_device() {
     let mut bytes = [0; 8];
     device.copy_out(0, &mut bytes).unwrap();
     assert_eq!(bytes, [5; 8]);
+}
+
+/// Memory of the host that the driver knows is host memory, and an address of another process is of no
+/// device here. A thread without a context of its own copies as any other.
+#[test]
+fn host_and_foreign_addresses_are_of_no_device() {
+    let stage = stage();
+    let registered = stage.control.allocate_host(4096);
+    assert!(stage.find(registered, 4096).unwrap().is_none());
+    let elsewhere = stage.control.allocate(0, 4096);
+    assert!(stage.control.free(elsewhere));
+    assert!(stage.find(elsewhere, 4096).unwrap().is_none());
+    let device = stage.memory(1, 4);
+    std::thread::scope(|scope| scope.spawn(|| device.copy_in(0, &[7; 4]).unwrap()).join().unwrap());
+    let mut bytes = [0; 4];
+    device.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4]);
+}
+
+/// The dma-buf has the pages around the bytes, and other devices write to the bytes alone.
+#[test]
+fn exported_bytes_are_those_of_the_block() {
+    let stage = stage();
+    let whole = stage.memory(0, 3 * 4096);
+    let address = whole.address() + 4096 + 100;
+    let part = stage.find(address, 4096).unwrap().unwrap();
+    let exported = part.span(50, 1000).unwrap().export().unwrap().unwrap();
+    assert_eq!(exported.offset, 150);
+    let descriptor = exported.descriptor.as_raw_fd();
+    let (nic, start) = Buffer::of_process(std::process::id(), descriptor).unwrap();
+    assert_eq!(start, 4096);
+    nic.write_over_bus((start + exported.offset) as usize, &[1, 2, 3]);
+    let mut bytes = [0; 3];
+    part.copy_out(50, &mut bytes).unwrap();
+    assert_eq!(bytes, [1, 2, 3]);
+    assert!(Memory::zeroed(8).unwrap().whole().export().unwrap().is_none());
+    stage.control.answer("cuMemGetHandleForAddressRange", 801);
+    let error = part.whole().export().unwrap_err().to_string();
+    assert!(error.contains("CUDA_ERROR_NOT_SUPPORTED"), "{error}");
+}
+
+/// A device without an order shows the writes of others after a flush, and another one needs none.
+#[test]
+fn flush_shows_writes_of_other_devices() {
+    let stage = stage();
+    let ordered = stage.memory(0, 64);
+    assert!(!ordered.needs_flush());
+    let flushes = stage.control.live().flushes;
+    ordered.flush().unwrap();
+    assert_eq!(stage.control.live().flushes, flushes, "the driver is not asked");
+    drop(ordered);
+    stage.control.post(true);
+    let device = stage.memory(1, 64);
+    stage.control.post(false);
+    assert!(device.needs_flush());
+    let exported = device.whole().export().unwrap().unwrap();
+    let descriptor = exported.descriptor.as_raw_fd();
+    let (nic, _) = Buffer::of_process(std::process::id(), descriptor).unwrap();
+    nic.write_over_bus(0, &[9]);
+    let mut byte = [0];
+    device.copy_out(0, &mut byte).unwrap();
+    assert_eq!(byte, [0]);
+    device.flush().unwrap();
+    device.copy_out(0, &mut byte).unwrap();
+    assert_eq!(byte, [9]);
 }
 
 /// A library of the process is found by its name, and one that is absent is named.

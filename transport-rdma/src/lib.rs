@@ -55,10 +55,9 @@ pub use verbs::{
 };
 #[cfg(feature = "verbs")]
 pub use verbs::{
-    COMPLETION_QUEUES_MAX, DEPTH_MAX, DRAIN_MAX, DeviceEvent, DeviceRegistration,
-    IDLE_PROBE_DEFAULT, IDLE_PROBE_MAX, IDLE_PROBE_MIN, NUMBERS_SKIPPED_MAX, Nic, NicConfig,
-    NicCounts, NicLoad, NicSink, PATIENCE_MAX, QUEUE_PAIRS_PER_LANE_MAX, RegisterOptions,
-    Registration,
+    COMPLETION_QUEUES_MAX, DEPTH_MAX, DRAIN_MAX, DeviceEvent, IDLE_PROBE_DEFAULT, IDLE_PROBE_MAX,
+    IDLE_PROBE_MIN, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicCounts, NicLoad, NicSink, PATIENCE_MAX,
+    QUEUE_PAIRS_PER_LANE_MAX, RegisterOptions, Registration,
 };
 
 /// The usable devices by name, never empty.

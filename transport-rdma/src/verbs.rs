@@ -7,6 +7,7 @@ mod config;
 mod connecting;
 mod context;
 mod counters;
+mod device_memory;
 mod events;
 mod failures;
 mod handle;
@@ -47,5 +48,5 @@ pub use objects::bare::{
 pub use prove::{
     Assumption, Behaviour, Expected, Measured, Observed, Proof, ProvenDevice, Verdict, prove,
 };
-pub use registration::{DeviceRegistration, RegisterOptions, Registration};
+pub use registration::{RegisterOptions, Registration};
 pub use sink::{DeviceEvent, NicSink};

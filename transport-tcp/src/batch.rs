@@ -246,6 +246,28 @@ impl Batch {
         }
     }
 
+    /// Gives up the bytes of the part at the front, which its accelerator did not copy: the peer gets zeros
+    /// for the rest, and the status of a read's answer. Returns the slot of a write.
+    pub(crate) fn on_copy_failed(&mut self) -> Option<usize> {
+        let part = self.parts.get_mut(self.head)?;
+        match *part {
+            Part::Region { length, done, .. } => {
+                self.headers[done + STATUS_OFFSET] = Status::Copy as u8;
+                *part = Part::Zeros(length);
+                None
+            }
+            Part::Write { slot, header, ref payload } => {
+                let start = self.sent.min(FRAME_HEADER_BYTES);
+                let mut rest = self.headers[header + start..header + FRAME_HEADER_BYTES].to_vec();
+                rest.resize(FRAME_HEADER_BYTES + payload.len() - self.sent, 0);
+                *part = Part::Rest(rest);
+                self.sent = 0;
+                Some(slot)
+            }
+            _ => None,
+        }
+    }
+
     /// Records `sent` bytes as sent, and releases the parts that are sent whole.
     fn advance(&mut self, mut sent: usize, written: &mut Vec<usize>) {
         while let Some(part) = self.parts.get_mut(self.head) {

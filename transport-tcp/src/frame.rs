@@ -1,7 +1,7 @@
 //! The header of a frame. `docs/lanes.md` is the complete layout.
 
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Direction, RegionError};
+use handfast_transport::{COPY_CALL, Direction, RegionError};
 
 /// Bytes in a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 32;
@@ -33,6 +33,8 @@ pub(crate) enum Status {
     UnknownKey = 1,
     OutOfBounds = 2,
     Permission = 3,
+    /// The target's accelerator failed to copy the bytes.
+    Copy = 4,
 }
 
 impl Status {
@@ -51,8 +53,10 @@ impl Status {
             Self::UnknownKey => "the peer has no region with the key, or has unregistered it",
             Self::OutOfBounds => "some bytes are outside the peer's region",
             Self::Permission => "the peer's region does not permit the access",
+            Self::Copy => "the peer's accelerator failed a copy; the peer's log has the call",
         };
         let call = match direction {
+            _ if self == Self::Copy => COPY_CALL,
             Direction::Read => "read",
             Direction::Write => "write",
         };
@@ -130,6 +134,7 @@ impl Header {
             1 => Status::UnknownKey,
             2 => Status::OutOfBounds,
             3 => Status::Permission,
+            4 => Status::Copy,
             other => return Err(HeaderError::Status(other)),
         };
         let length = (word(0) >> 32) as u32;

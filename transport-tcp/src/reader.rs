@@ -2,14 +2,14 @@
 
 use crate::batch::Answer;
 use crate::counters::count;
-use crate::failure::{peer_error, peer_io};
+use crate::failure::{CopyFailed, peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
 use crate::lane::{Incoming, Lane, local_error};
 use crate::net::{Direct, StreamReader};
 use crate::socket::fill_room;
 use handfast_core::Instant;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Completion, Direction, RegionCache, Span, SpinBudget};
+use handfast_transport::{Completion, Direction, MemoryError, RegionCache, Span, SpinBudget};
 use parking_lot::MutexGuard;
 use std::io;
 use std::sync::Arc;
@@ -438,6 +438,10 @@ impl Inbound {
             Ok(0) => return Err(End::Failed(peer_error("receive", 0, self.end_of_stream()))),
             Ok(count) => count,
             Err(error) => {
+                if let Some(failed) = CopyFailed::of(&error) {
+                    self.on_copy_failed(lane, failed);
+                    return Ok(Progress::Moved);
+                }
                 return match error.kind() {
                     // After an interruption the runtime still counts the stream as readable.
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Progress::Nothing),
@@ -456,6 +460,19 @@ impl Inbound {
         self.consumed(direct);
         self.parse(lane)?;
         Ok(if count < room { Progress::Drained } else { Progress::Moved })
+    }
+
+    /// Refuses the current payload, some of which is lost. The rest is skipped.
+    fn on_copy_failed(&mut self, lane: &Lane, failed: &CopyFailed) {
+        tracing::warn!(lane = lane.lifecycle.0, error = %failed, "received bytes are lost");
+        match &mut self.mode {
+            Mode::Header => {}
+            Mode::Write { status, .. } => *status = Status::Copy,
+            Mode::Data { tag, .. } => {
+                lane.state.lock().slots.on_read_failed(*tag, failed.transport_error());
+            }
+        }
+        self.consumed(failed.received);
     }
 
     /// Enlarges the buffer once it has been full.
@@ -554,8 +571,17 @@ impl Inbound {
         let target = self.target(lane)?;
         let count = self.payload_left().min(self.end - self.start);
         if let Some(span) = target {
-            span.copy_in(0, &self.buffer[self.start..self.start + count])
-                .map_err(|error| End::Failed(local_error("receive", error.to_string())))?;
+            match span.copy_in(0, &self.buffer[self.start..self.start + count]) {
+                Ok(()) => {}
+                Err(error @ MemoryError::Accelerator(_)) => {
+                    self.start += count;
+                    self.on_copy_failed(lane, &CopyFailed::new(count, &error));
+                    return Ok(());
+                }
+                Err(error) => {
+                    return Err(End::Failed(local_error("receive", error.to_string())));
+                }
+            }
         }
         self.start += count;
         self.consumed(count);

@@ -1,6 +1,7 @@
 //! The outstanding slices of a lane.
 
 use crate::frame::{FrameKind, Header, Status};
+use handfast_core::transport::TransportError;
 use handfast_transport::{Completion, Direction, Posting, Sent, SliceId, Span};
 use std::collections::VecDeque;
 
@@ -27,6 +28,8 @@ struct Slot {
     length: u32,
     /// The answer to a read is here or arriving.
     answered: bool,
+    /// The failure of a copy on this side, which the peer's answer does not know.
+    failed: Option<TransportError>,
 }
 
 impl Slot {
@@ -37,6 +40,7 @@ impl Slot {
         direction: Direction::Read,
         length: 0,
         answered: false,
+        failed: None,
     };
 }
 
@@ -133,6 +137,7 @@ impl Slots {
         slot.direction = posting.direction;
         slot.length = posting.span.len() as u32;
         slot.answered = false;
+        slot.failed = None;
         slot.posting = Some(posting);
         self.held += 1;
         self.queue.push_back(index);
@@ -210,8 +215,9 @@ impl Slots {
     fn finish(&mut self, index: usize, status: Status) -> Option<Completion> {
         let direction = self.slots[index].direction;
         self.leave_wire(index);
+        let failed = self.slots[index].failed.take();
         let posting = self.free(index)?;
-        Some(match status.refusal(direction) {
+        Some(match failed.or_else(|| status.refusal(direction)) {
             None => Completion::done(posting.slice),
             Some(error) => Completion::refused(posting.slice, error),
         })
@@ -248,10 +254,29 @@ impl Slots {
         Ok(())
     }
 
-    /// Destination of a read's answer; `None` once withdrawn.
+    /// Destination of a read's answer; `None` once withdrawn, or after a failed copy.
     pub(crate) fn target(&self, tag: u64) -> Option<&Span> {
-        let posting = self.slots[self.index(tag)?].posting.as_ref()?;
+        let slot = &self.slots[self.index(tag)?];
+        let posting = slot.posting.as_ref().filter(|_| slot.failed.is_none())?;
         Some(&posting.span)
+    }
+
+    /// Records that a copy of a read's bytes failed on this side. It is refused when it ends.
+    pub(crate) fn on_read_failed(&mut self, tag: u64, error: TransportError) {
+        if let Some(index) = self.index(tag) {
+            self.slots[index].failed.get_or_insert(error);
+        }
+    }
+
+    /// Records that a copy of a write's bytes failed on this side, of which the writer sends the rest as
+    /// zeros. It is refused with the peer's answer, behind which no byte of it comes.
+    pub(crate) fn on_write_failed(
+        &mut self,
+        index: usize,
+        error: TransportError,
+    ) -> Option<Completion> {
+        self.slots[index].failed.get_or_insert(error);
+        self.written(index)
     }
 
     /// Releases a slice; `sent_of` returns the sent part of one that the writer holds. The caller

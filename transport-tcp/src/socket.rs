@@ -1,6 +1,7 @@
 //! The socket calls that take raw pointers: registered memory is never a slice.
 #![allow(unsafe_code)]
 
+use crate::failure::CopyFailed;
 use crate::net::{PIECES_MAX, Piece};
 use handfast_transport::{STAGING_BYTES, Span, staged};
 use std::io;
@@ -94,7 +95,7 @@ fn fill_staged(stream: &TcpStream, span: &Span) -> io::Result<usize> {
         // SAFETY: the first `room` bytes of the buffer are an exclusive borrow that outlives the call.
         let moved = unsafe { libc::recv(file, buffer.as_mut_ptr().cast(), room, 0) };
         let moved = usize::try_from(moved).map_err(|_| io::Error::last_os_error())?;
-        span.copy_in(0, &buffer[..moved]).map_err(io::Error::other)?;
+        span.copy_in(0, &buffer[..moved]).map_err(|error| CopyFailed::wrap(moved, &error))?;
         Ok(moved)
     })
 }
@@ -106,7 +107,7 @@ fn send_staged(stream: &TcpStream, span: &Span, skip: usize) -> io::Result<usize
     staged(|buffer| {
         let room = (span.len() - skip).min(buffer.len());
         let bytes = &mut buffer[..room];
-        span.copy_out(skip, bytes).map_err(io::Error::other)?;
+        span.copy_out(skip, bytes).map_err(|error| CopyFailed::wrap(0, &error))?;
         try_send(stream, &[Piece::Bytes(bytes)])
     })
 }

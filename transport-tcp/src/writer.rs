@@ -1,6 +1,6 @@
 //! Sending on a lane: by the posting thread, and by the lane's task if the socket is full.
 
-use crate::failure::peer_io;
+use crate::failure::{CopyFailed, peer_io};
 use crate::lane::{Lane, Outgoing};
 use crate::net::{Piece, StreamWriter};
 use handfast_core::transport::TransportError;
@@ -89,7 +89,16 @@ impl Lane {
                 return Ok(Progress::Blocked);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => match CopyFailed::of(&error) {
+                Some(failed) => {
+                    tracing::warn!(lane = self.lifecycle.0, error = %failed, "bytes are not sent");
+                    if let Some(slot) = batch.on_copy_failed() {
+                        let slots = &mut self.state.lock().slots;
+                        completions.extend(slots.on_write_failed(slot, failed.transport_error()));
+                    }
+                }
+                None => return Err(error),
+            },
         }
         if !written.is_empty() {
             let slots = &mut self.state.lock().slots;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::huge;
-use crate::kind::{self, AcceleratorError, DeviceBytes, MemoryKind};
+use crate::kind::{self, AcceleratorError, DeviceBytes, DmaBuf, MemoryKind};
 use crate::mapping::{HiddenFromChildren, Mapping, page_bytes};
 use crate::memfd;
 use parking_lot::Mutex;
@@ -220,6 +220,26 @@ impl Memory {
     /// kernel does not report it.
     pub fn device_numa_node(&self) -> Option<u32> {
         self.block.mapping.device()?.numa_node()
+    }
+
+    /// Returns whether the owner of the bytes may miss a write of an RDMA device that has completed. Host
+    /// memory and most accelerators show it; the others after a read over the bus, or
+    /// [`Memory::flush`].
+    pub fn needs_flush(&self) -> bool {
+        self.block.mapping.device().is_some_and(|device| device.needs_flush())
+    }
+
+    /// Lets the accelerator see what RDMA devices have written and completed. Transfers of handfast at
+    /// both ends do so where it is needed; the owner calls it for writes of Mooncake nodes. Does nothing
+    /// for memory that needs none.
+    ///
+    /// # Errors
+    /// [`MemoryError::Accelerator`].
+    pub fn flush(&self) -> Result<(), MemoryError> {
+        match self.block.mapping.device() {
+            Some(device) if device.needs_flush() => Ok(device.flush()?),
+            _ => Ok(()),
+        }
     }
 
     fn of(mapping: Mapping) -> Self {
@@ -481,6 +501,15 @@ impl Span {
     /// Returns where the bytes are.
     pub fn kind(&self) -> MemoryKind {
         self.memory.kind()
+    }
+
+    /// Exports an accelerator's bytes to RDMA devices; `None` for host memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::Accelerator`]: its driver cannot export memory, or not this memory.
+    pub fn export(&self) -> Result<Option<DmaBuf>, MemoryError> {
+        let Some((device, address)) = self.memory.on_device(self.offset) else { return Ok(None) };
+        Ok(Some(device.export(address, self.length as u64)?))
     }
 
     /// Returns true if the bytes are writable.

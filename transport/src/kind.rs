@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::os::fd::OwnedFd;
 
 /// Bytes that a staged copy moves at a time. Each thread that copies has one such buffer.
 pub const STAGING_BYTES: usize = 256 << 10;
@@ -54,8 +55,18 @@ pub struct AcceleratorError {
     pub cause: String,
 }
 
-/// Copies between host memory and the memory of one accelerator. A call returns once the bytes are
-/// there; it blocks its thread for that time, whose bound is the driver's.
+/// Bytes of an accelerator's memory that other devices reach over the bus.
+#[derive(Debug)]
+pub struct DmaBuf {
+    /// The dma-buf.
+    pub descriptor: OwnedFd,
+    /// The first of the bytes in it.
+    pub offset: u64,
+}
+
+/// Copies between host memory and the memory of one accelerator, and its memory as other devices reach
+/// it. A copy returns once the bytes are there; it blocks its thread for that time, whose bound is the
+/// driver's.
 pub trait DeviceBytes: Send + Sync {
     /// Returns the kind of the memory, a [`MemoryKind::Device`].
     fn kind(&self) -> MemoryKind;
@@ -74,6 +85,23 @@ pub trait DeviceBytes: Send + Sync {
     /// # Errors
     /// The driver refused or failed; any part of the bytes may have been copied.
     fn copy_out(&self, address: u64, bytes: &mut [u8]) -> Result<(), AcceleratorError>;
+
+    /// Exports `bytes` at `address`, which the caller has checked to be inside of the block, to other
+    /// devices of the bus.
+    ///
+    /// # Errors
+    /// The driver cannot export memory, or not this memory.
+    fn export(&self, address: u64, bytes: u64) -> Result<DmaBuf, AcceleratorError>;
+
+    /// Returns whether the accelerator may see a write of another device after the device has
+    /// completed it: until a read of the memory over the bus, or [`DeviceBytes::flush`].
+    fn needs_flush(&self) -> bool;
+
+    /// Lets the accelerator see what other devices have written and completed.
+    ///
+    /// # Errors
+    /// The driver refused or failed.
+    fn flush(&self) -> Result<(), AcceleratorError>;
 }
 
 thread_local! {

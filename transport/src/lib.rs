@@ -28,11 +28,13 @@ pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
 };
 pub use handfast_core::wire::Cut;
-pub use kind::{Accelerator, AcceleratorError, DeviceBytes, MemoryKind, STAGING_BYTES, staged};
+pub use kind::{
+    Accelerator, AcceleratorError, DeviceBytes, DmaBuf, MemoryKind, STAGING_BYTES, staged,
+};
 pub use limit::{LimitReached, NicLimit};
 pub use mapping::HiddenFromChildren;
 pub use path::{DataPath, LaneHandle, Step};
-pub use posting::{LaneSink, Posting};
+pub use posting::{COPY_CALL, FLUSH_CALL, KEY_NEEDS_FLUSH, LaneSink, Posting};
 pub use region::{
     REGIONS_MAX, Refused, Region, RegionCache, RegionError, RegionTable, RegionWatch,
     RegistrationError, WATCHES_MAX,

@@ -7,6 +7,15 @@ use handfast_core::transfer::{Completion, Direction, RemoteSpan, SliceId};
 use handfast_core::transport::TransportError;
 use std::sync::Arc;
 
+/// Part of the key in a [`RemoteSpan`] of a write by an RDMA device, above the key of the device: the
+/// owner may miss the bytes until a read behind the write, which the slice waits for.
+pub const KEY_NEEDS_FLUSH: u64 = 1 << 32;
+
+/// The call in the error of a slice whose bytes an accelerator did not copy.
+pub const COPY_CALL: &str = "copy";
+/// The call in the error of a slice whose bytes an accelerator does not show.
+pub const FLUSH_CALL: &str = "flush";
+
 /// A slice to move: `span.len()` bytes.
 #[derive(Clone, Debug)]
 pub struct Posting {

@@ -126,6 +126,8 @@ pub struct RegionDescriptor {
     pub writable: bool,
     /// Location of its memory, such as `cpu:0`, in the names of the matrix; absent if unknown.
     pub location: Option<String>,
+    /// Whether its owner may miss a write of an RDMA device until a read of it over the same queue pair.
+    pub needs_flush: bool,
 }
 
 /// Errors of decoding a handfast segment descriptor.
@@ -231,6 +233,9 @@ struct WireChecksum {
 /// The part of a region that `buffers` lacks; the two lists have the same order.
 #[derive(Serialize, Deserialize)]
 struct WireRegion {
+    /// Absent where it is false.
+    #[serde(default, skip_serializing_if = "is_false")]
+    flush: bool,
     key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     location: Option<String>,
@@ -347,6 +352,7 @@ impl NodeDescriptor {
             }
         });
         let regions = self.regions.iter().map(|region| WireRegion {
+            flush: region.needs_flush,
             key: alloc::format!("{:016x}", region.key),
             location: region.location.clone(),
             pieces: region.cut.map(|cut| WirePieces {
@@ -481,6 +487,7 @@ fn decode_region(
         readable: region.readable,
         writable: region.writable,
         location: region.location,
+        needs_flush: region.flush,
     })
 }
 

@@ -279,6 +279,7 @@ fn locations_and_matrix_survive_up_to_limits() {
     let mut most = descriptor();
     most.matrix = matrix("x".repeat(TEXT_BYTES_MAX));
     most.regions[0].location = Some("x".repeat(REGION_LOCATION_BYTES_MAX));
+    most.regions[0].needs_flush = true;
     assert_eq!(NodeDescriptor::decode(&most.encode()), Ok(most.clone()));
     let refused = |field, descriptor: NodeDescriptor| {
         let refused = Err(DescriptorError::Field(field));
@@ -347,6 +348,7 @@ fn descriptor() -> NodeDescriptor {
             readable: true,
             writable: false,
             location: None,
+            needs_flush: false,
         }],
         checksum: Some(Checksum { key: 1, address: 2, bytes: 3, answer: Some(Ok(4)) }),
         data_port: None,

@@ -100,7 +100,13 @@ pub struct Limits {
     pub local_ports: (u16, u16),
     /// Whether the IOMMU translates addresses of devices.
     pub iommu_translates: bool,
+    /// Whether kernel and GPU driver pass GPU memory on as dma-bufs.
+    #[serde(default)]
+    pub exports_gpu_memory: bool,
 }
+
+/// The first kernel whose RDMA core registers dma-bufs.
+const DMABUF_KERNEL: (u32, u32) = (5, 12);
 
 /// CAP_IPC_LOCK.
 const CAPABILITY_LOCK: u64 = 1 << 14;
@@ -277,6 +283,15 @@ fn total_errors(text: &str) -> u64 {
     total.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
 }
 
+/// NVIDIA's open kernel modules alone export memory.
+fn exports_gpu_memory(tree: &Tree<'_>) -> bool {
+    let release = tree.line("proc/sys/kernel/osrelease");
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let kernel = numbers.next().zip(numbers.next());
+    kernel.is_some_and(|kernel| kernel >= DMABUF_KERNEL)
+        && tree.text("proc/driver/nvidia/version").contains("Open Kernel Module")
+}
+
 fn limits(tree: &Tree<'_>) -> Limits {
     let text = tree.text("proc/self/limits");
     let of = |name: &str, column: usize| {
@@ -300,6 +315,7 @@ fn limits(tree: &Tree<'_>) -> Limits {
         rdma_objects: rdma_objects(tree),
         mappings: tree.number("proc/sys/vm/max_map_count"),
         local_ports: (ports.next().unwrap_or(0), ports.next().unwrap_or(0)),
+        exports_gpu_memory: exports_gpu_memory(tree),
         iommu_translates: types.iter().any(translates)
             && !tree.text("proc/cmdline").contains("iommu=pt"),
     }

@@ -437,6 +437,14 @@ fn a_gpu_without_peer_memory_and_behind_an_iommu_is_a_risk() {
     scene.file(&format!("{folder}/device"), "0x2330");
     scene.file(&format!("{folder}/class"), "0x030200");
     assert_eq!(scene.finding("GPU-NOPEER").command(), "modprobe nvidia_peermem");
+    let version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15";
+    scene.file("proc/driver/nvidia/version", version);
+    scene.file("proc/sys/kernel/osrelease", "5.10.0-9-amd64");
+    scene.finding("GPU-NOPEER");
+    scene.file("proc/sys/kernel/osrelease", "6.1.0-21-amd64");
+    scene.is_healthy();
+    scene.remove("proc/driver/nvidia/version");
+    scene.finding("GPU-NOPEER");
     scene.module("nvidia_peermem");
     scene.is_healthy();
     scene.file("sys/kernel/iommu_groups/0/type", "DMA-FQ\n");

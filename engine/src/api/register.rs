@@ -7,7 +7,7 @@ use crate::error::{Cause, Error, Stage};
 use crate::topology::Location;
 use handfast_core::policy::{Grant, Grants};
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
-use handfast_transport::{Accelerator, Access, MemoryKind, Span};
+use handfast_transport::{Access, Span};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 
@@ -89,7 +89,7 @@ impl<'a> Register<'a> {
                         listen and to serve them";
             return invalid(text.into());
         }
-        let location = location.or_else(|| accelerator(&span));
+        let location = location.or_else(|| Location::of_kind(span.kind()));
         let text = location.as_ref().map(Location::to_string).unwrap_or_default();
         if text.len() > REGION_LOCATION_BYTES_MAX {
             return invalid(format!(
@@ -149,20 +149,9 @@ impl<'a> IntoFuture for Prepare<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         let Self { engine, span, location } = self;
-        let location = location.or_else(|| accelerator(span));
         Box::pin(async move {
             let prepared = engine.prepare_for(span, location).await;
             prepared.map(|registered| Prepared::new(span, registered))
         })
-    }
-}
-
-/// The location of memory that an accelerator has.
-fn accelerator(span: &Span) -> Option<Location> {
-    match span.kind() {
-        MemoryKind::Device(Accelerator { runtime, ordinal }) => {
-            Some(Location::Accelerator { runtime: runtime.to_owned(), index: ordinal })
-        }
-        _ => None,
     }
 }

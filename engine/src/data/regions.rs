@@ -420,6 +420,7 @@ impl Regions {
                 readable: access.remote_read,
                 writable: access.remote_write,
                 location: location.as_ref().map(Location::to_string),
+                needs_flush: region.span().memory().needs_flush(),
             })
         };
         self.named.lock().by_order.values().filter(reached).filter_map(describe).collect()

@@ -230,6 +230,7 @@ pub(crate) struct RemoteRegion {
     address: u64,
     bytes: u64,
     location: Location,
+    needs_flush: bool,
 }
 
 impl RemoteRegion {
@@ -242,6 +243,7 @@ impl RemoteRegion {
             address: region.address,
             bytes: region.bytes,
             location: location.unwrap_or(Location::Anywhere),
+            needs_flush: region.needs_flush,
         }
     }
 
@@ -253,6 +255,11 @@ impl RemoteRegion {
         let devices = self.keys.len() / usize::try_from(cut.count()).ok()?;
         let first = usize::try_from(place).ok()? * devices;
         self.keys.get(first..first + devices)?.get(device).copied()
+    }
+
+    /// Whether its owner may miss a write until a read of it.
+    pub(crate) fn needs_flush(&self) -> bool {
+        self.needs_flush
     }
 
     /// Returns the location of the byte at an address.

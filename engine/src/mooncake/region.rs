@@ -17,6 +17,17 @@ pub(crate) fn absolute() -> RegionDescriptor {
 pub(super) fn region(name: String, address: u64, bytes: u64) -> RegionDescriptor {
     // The key is unused there.
     let (key, remote_keys, cut) = (0, Vec::new(), None);
-    let (readable, writable, location) = (true, true, None);
-    RegionDescriptor { name, key, remote_keys, cut, address, bytes, readable, writable, location }
+    let (readable, writable, location, needs_flush) = (true, true, None, false);
+    RegionDescriptor {
+        name,
+        key,
+        remote_keys,
+        cut,
+        address,
+        bytes,
+        readable,
+        writable,
+        location,
+        needs_flush,
+    }
 }

@@ -6,6 +6,9 @@ use handfast_core::mooncake::{BufferDescriptor, Nearness, PriorityMatrix, Segmen
 use handfast_core::wire::{NodeDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Incarnation, NicPath, NodeName};
 
+/// Begins the locations of buffers in the memory of accelerators.
+const ACCELERATOR: &str = "cuda";
+
 /// Converts a Mooncake node's descriptor, and chooses its device for lanes: its buffers are segments,
 /// named by their indices, each with the key of that device.
 ///
@@ -25,7 +28,9 @@ pub(crate) fn describe_registered(
     let registered = |(number, buffer): (usize, &BufferDescriptor)| {
         let key = *buffer.rkey.get(place)?;
         let region = region(format!("{BUFFER}{number}"), buffer.addr, buffer.length);
-        Some(RegionDescriptor { remote_keys: vec![key], ..region })
+        // Such a node says where memory is, and not what its devices show.
+        let needs_flush = buffer.name.starts_with(ACCELERATOR);
+        Some(RegionDescriptor { remote_keys: vec![key], needs_flush, ..region })
     };
     let node = NodeDescriptor {
         name: path.node.clone(),

@@ -232,6 +232,7 @@ fn pieces(count: usize, nics: usize) -> Vec<RequestSpan> {
         readable: true,
         writable: true,
         location: Some(NEAR.to_owned()),
+        needs_flush: false,
     }));
     let piece = |number: usize| {
         let span = memory.span(number * bytes, bytes).expect("within the block");

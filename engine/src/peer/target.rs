@@ -32,7 +32,8 @@ use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, Transp
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_trace::{Edge, Trace};
 use handfast_transport::{
-    Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span, TransportKind,
+    COPY_CALL, Completion, DataPath, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, Posting, RemoteSpan,
+    SliceId, Span, TransportKind,
 };
 use handfast_transport_rdma::LimitReached;
 use memory::HeldMemory;
@@ -103,7 +104,7 @@ pub(crate) struct Target {
 /// The end of a batch.
 pub(crate) struct Ended {
     pub(crate) report: BatchReport,
-    /// Its requests, if the peer refused one; else empty.
+    /// Its requests, if the peer refused the access of one; else empty.
     pub(crate) refused: Vec<RequestSpan>,
 }
 
@@ -593,7 +594,9 @@ impl Target {
                     (None, None) => {}
                 }
                 let mut refused = Vec::new();
-                if let BatchOutcome::Failed(BatchCause::Refused(_)) = report.outcome {
+                if let BatchOutcome::Failed(BatchCause::Refused(error)) = &report.outcome
+                    && ![COPY_CALL, FLUSH_CALL].contains(&&*error.call)
+                {
                     refused.extend(state.memory.take(entry.memory));
                 } else {
                     state.memory.release(entry.memory);
@@ -669,7 +672,8 @@ impl State {
             && let Some(device) = device
             && let Some(key) = regions.remote.key(device, remote.address, u64::from(work.length))
         {
-            remote.key = u64::from(key);
+            let needs_flush = direction == Direction::Write && regions.remote.needs_flush();
+            remote.key = u64::from(key) | if needs_flush { KEY_NEEDS_FLUSH } else { 0 };
             memory = Some(regions.local.memory().clone());
         }
         Some(Posting { slice, direction, span, remote, memory })

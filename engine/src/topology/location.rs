@@ -1,5 +1,6 @@
 //! Locations of memory.
 
+use handfast_transport::{Accelerator, MemoryKind};
 use std::fmt;
 use std::str::FromStr;
 
@@ -39,6 +40,16 @@ pub enum Location {
 pub struct LocationError(pub String);
 
 impl Location {
+    /// The location of memory of an accelerator; `None` for that of the host.
+    pub(crate) fn of_kind(kind: MemoryKind) -> Option<Self> {
+        match kind {
+            MemoryKind::Device(Accelerator { runtime, ordinal }) => {
+                Some(Self::Accelerator { runtime: runtime.to_owned(), index: ordinal })
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the location of a byte of a buffer of `length` bytes: that of its region if the
     /// buffer is striped, else the buffer's own. Regions are assumed to be whole pages, equally many,
     /// the last with the rest; a wrong guess only costs speed.

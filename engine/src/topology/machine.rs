@@ -117,6 +117,27 @@ impl Machine {
         Ok(Self { nodes: nodes(root)?, nics, gpus: gpus(root)? })
     }
 
+    /// Numbers the accelerators of a runtime as the runtime does, which may leave some out. `pci_addresses`
+    /// are those of its devices, in their order; with none the numbers stay.
+    #[must_use]
+    pub fn numbered(mut self, runtime: &str, pci_addresses: &[String]) -> Self {
+        if pci_addresses.is_empty() {
+            return self;
+        }
+        let is_of = |gpu: &Gpu| runtime_of(gpu) == runtime;
+        let (mut known, mut gpus): (Vec<Gpu>, Vec<Gpu>) = self.gpus.into_iter().partition(is_of);
+        let place = |gpu: &Gpu| pci_addresses.iter().position(|address| *address == gpu.pci);
+        known.retain(|gpu| place(gpu).is_some());
+        known.sort_by_key(|gpu| place(gpu));
+        for mut gpu in known {
+            gpu.location = format!("{runtime}:{}", place(&gpu).unwrap_or_default());
+            gpus.push(gpu);
+        }
+        gpus.sort_by(|one, other| runtime_of(one).cmp(runtime_of(other)));
+        self.gpus = gpus;
+        self
+    }
+
     /// Returns the preferred NICs for memory at each location: those on the same NUMA node; for an
     /// accelerator, those of them with the shortest PCI path, or of all NICs if none is on its
     /// node. The others follow, near ones first. NICs without an active port are omitted.
@@ -172,6 +193,10 @@ impl Gpu {
     fn is_beside(&self, nic: &Nic) -> bool {
         self.numa.is_some() && nic.numa == self.numa
     }
+}
+
+fn runtime_of(gpu: &Gpu) -> &str {
+    gpu.location.split(':').next().unwrap_or_default()
 }
 
 /// Returns the number of PCI links between two devices, up to their common switch or root and down

@@ -2,8 +2,8 @@
 //! a processor touches them: any access past the driver ends the whole test program.
 #![allow(unsafe_code)]
 
-use crate::helpers::{PATIENCE, content, pattern, user};
-use handfast::accelerators::{Driver, MemoryKind, STAGING_BYTES};
+use crate::helpers::{PATIENCE, content, pattern, tcp_user, user};
+use handfast::accelerators::{Driver, STAGING_BYTES};
 use handfast::{Access, Engine, Memory, Registration};
 use handfast_fabric_cuda::Control;
 use std::future::IntoFuture;
@@ -143,19 +143,43 @@ async fn held_copy_keeps_memory_of_an_ended_registration() {
     owner.close().await;
 }
 
-/// A device that fails a copy once ends a lane, and the transfer succeeds over the next one.
+/// A copy that fails at either side ends the transfer at once with the call that failed there, and the
+/// lane goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copy_that_fails_once_is_repeated() {
+async fn failed_copy_ends_the_transfer_at_once() {
     let devices = Devices::find().await;
     let there = devices.memory(0, BYTES);
-    let MemoryKind::Device(_) = there.kind() else { panic!("{:?}", there.kind()) };
     let (owner, _served, segment) = owner(&there).await;
-    let user = user().await;
+    let user = tcp_user().await;
     let segment = user.open(&segment).await.unwrap();
-    let host = pattern(BYTES, 2);
+    let (host, here) = (pattern(BYTES, 2), devices.memory(1, BYTES));
+    segment.write(&host.whole(), 0).await.unwrap();
+    let failed = user.counters().tcp.lanes_failed;
+    let far = "the peer's accelerator failed a copy";
+    for (call, local, is_write, reason) in [
+        ("cuMemcpyHtoDAsync", &host, true, far),
+        ("cuMemcpyDtoHAsync", &host, false, far),
+        ("cuMemcpyDtoHAsync", &here, true, "cuMemcpyDtoHAsync failed for cuda:1"),
+        ("cuStreamSynchronize", &host, true, far),
+    ] {
+        devices.control.answer(call, 700);
+        let span = local.whole();
+        let transfer = match is_write {
+            true => segment.write(&span, 0).into_future(),
+            false => segment.read(&span, 0).into_future(),
+        };
+        let error = timeout(PATIENCE, transfer).await.unwrap().unwrap_err();
+        assert!(error.to_string().contains(reason), "{call}: {error}");
+        assert_eq!(error.diagnosis_id().as_str(), "GPU-COPY", "{error}");
+        segment.write(&host.whole(), 0).await.unwrap();
+        assert_eq!(content(&there, 0, BYTES), content(&host, 0, BYTES));
+    }
+    // The owner copies to the host alone.
     devices.control.answer("cuMemcpyHtoDAsync", 700);
-    timeout(PATIENCE, segment.write(&host.whole(), 0).into_future()).await.unwrap().unwrap();
-    assert_eq!(content(&there, 0, BYTES), content(&host, 0, BYTES));
+    let transfer = segment.read(&here.whole(), 0).into_future();
+    let error = timeout(PATIENCE, transfer).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("cuMemcpyHtoDAsync failed for cuda:1"), "{error}");
+    assert_eq!(user.counters().tcp.lanes_failed, failed, "no lane has ended");
     user.close().await;
     owner.close().await;
 }

@@ -87,6 +87,27 @@ fn accelerators_are_listed_by_maker_and_number() {
     assert_eq!(locations, expected);
 }
 
+/// Accelerators take the numbers of their runtime, which may hide some and order them by speed.
+#[test]
+fn accelerators_take_the_numbers_of_their_runtime() {
+    let root = two_sockets();
+    function(root.path(), "pci0000:05/0000:05:01.0", 0, "0x030200", "0x1002");
+    let machine = || Machine::discover(root.path()).unwrap();
+    let near = |machine: Machine, place: &str| machine.matrix().nics(place).preferred;
+    assert_eq!(near(machine().numbered("cuda", &[]), "cuda:0"), ["mlx5_0"]);
+    let swapped = ["0000:82:00.0".to_owned(), "0000:12:00.0".to_owned()];
+    let numbered = machine().numbered("cuda", &swapped);
+    assert_eq!(
+        numbered.gpus.iter().map(|gpu| &*gpu.location).collect::<Vec<_>>(),
+        ["cuda:0", "cuda:1", "hip:0"]
+    );
+    assert_eq!(near(numbered.clone(), "cuda:0"), ["mlx5_2"]);
+    assert_eq!(near(numbered, "cuda:1"), ["mlx5_0"]);
+    let one = machine().numbered("cuda", &swapped[..1]);
+    assert_eq!(one.gpus.len(), 2, "the other one is hidden");
+    assert_eq!(near(one, "cuda:0"), ["mlx5_2"]);
+}
+
 /// An accelerator whose socket has no NIC takes the nearest one.
 #[test]
 fn accelerator_without_local_nic_takes_nearest() {

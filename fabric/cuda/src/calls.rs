@@ -1,12 +1,13 @@
 //! The driver's calls.
 
 use crate::state::{
-    Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Kind, NOT_INITIALIZED,
-    OUT_OF_MEMORY, SUCCESS, State, wait_until_released, with,
+    Allocation, Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Kind,
+    NOT_INITIALIZED, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, State, wait_until_released, with,
 };
 use libc::{c_char, c_int, c_uint, c_void};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 thread_local! {
@@ -50,6 +51,7 @@ unsafe extern "C" fn cuGetErrorName(code: c_int, name: *mut *const c_char) -> c_
         NOT_INITIALIZED => c"CUDA_ERROR_NOT_INITIALIZED",
         INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
         700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        NOT_SUPPORTED => c"CUDA_ERROR_NOT_SUPPORTED",
         _ => return INVALID_VALUE,
     };
     // SAFETY: the caller passes a place for a pointer.
@@ -71,7 +73,12 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int {
 unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, room: c_int, device: c_int) -> c_int {
     call("cuDeviceGetPCIBusId", |_| {
         device_of(device)?;
-        let address = c"ffff:ff:1f.7".to_bytes_with_nul();
+        // Slots that no machine has; the devices are numbered against their order.
+        let address = match device {
+            0 => c"FFFF:FF:1F.0",
+            _ => c"FFFF:FE:1F.0",
+        };
+        let address = address.to_bytes_with_nul();
         if room < address.len() as c_int {
             return Err(INVALID_VALUE);
         }
@@ -200,10 +207,13 @@ unsafe extern "C" fn cuPointerGetAttributes(
                 let place = *places.add(at);
                 match *attributes.add(at) {
                     1 => {
-                        let known = found.filter(|(_, it)| it.kind == Kind::Device);
+                        let known = found.filter(|(_, it)| is_on_device(it));
                         *place.cast::<usize>() = known.map_or(0, |(_, it)| context_of(it.device));
                     }
-                    2 => *place.cast::<c_uint>() = if found.is_some() { 2 } else { 0 },
+                    2 => {
+                        let kind = |it: &Allocation| if it.kind == Kind::Host { 1 } else { 2 };
+                        *place.cast::<c_uint>() = found.map_or(0, |(_, it)| kind(it));
+                    }
                     7 => *place.cast::<u64>() = found.map_or(0, |(_, it)| it.id),
                     8 => {
                         let is_managed = found.is_some_and(|(_, it)| it.kind == Kind::Managed);
@@ -211,11 +221,94 @@ unsafe extern "C" fn cuPointerGetAttributes(
                     }
                     9 => *place.cast::<c_int>() = found.map_or(-2, |(_, it)| it.device),
                     11 => *place.cast::<u64>() = found.map_or(0, |(start, _)| start),
-                    12 => *place.cast::<usize>() = found.map_or(0, |(_, it)| it.bytes.len()),
+                    12 => *place.cast::<usize>() = found.map_or(0, |(_, it)| it.length),
+                    15 => {
+                        let is_capable = found.is_some_and(|(_, it)| it.kind == Kind::Device);
+                        *place.cast::<u8>() = u8::from(is_capable);
+                    }
                     _ => return Err(INVALID_VALUE),
                 }
             }
         }
         Ok(())
+    })
+}
+
+fn is_on_device(allocation: &Allocation) -> bool {
+    matches!(allocation.kind, Kind::Device | Kind::Incapable)
+}
+
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_*`, and of dma-bufs.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    device: c_int,
+) -> c_int {
+    call("cuDeviceGetAttribute", |state| {
+        device_of(device)?;
+        let found = match attribute {
+            // Peer memory, and dma-bufs.
+            116 | 124 => 1,
+            // Flushes by the host.
+            117 => 1,
+            // No order of writes by other devices, or that of the owner.
+            118 => {
+                if state.is_posted {
+                    0
+                } else {
+                    100
+                }
+            }
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: the caller passes a place for a number.
+        unsafe { *value = found };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetHandleForAddressRange(
+    handle: *mut c_void,
+    address: u64,
+    bytes: usize,
+    kind: c_int,
+    flags: u64,
+) -> c_int {
+    const DMA_BUF: c_int = 1;
+    call("cuMemGetHandleForAddressRange", |state| {
+        if kind != DMA_BUF || flags != 0 || current().is_none() {
+            return Err(INVALID_VALUE);
+        }
+        let exported = state.export(address, bytes)?;
+        // SAFETY: the caller passes a place for a descriptor.
+        unsafe { *handle.cast::<c_int>() = exported };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuFlushGPUDirectRDMAWrites(_target: c_int, _scope: c_int) -> c_int {
+    call("cuFlushGPUDirectRDMAWrites", |state| {
+        let context = current().ok_or(INVALID_CONTEXT)?;
+        state.flushes += 1;
+        let of_device = |it: &&Allocation| context_of(it.device) == context;
+        state.allocations.values().filter(of_device).for_each(|it| it.buffer.flush());
+        Ok(())
+    })
+}
+
+/// Returns the descriptor of the memory that has an address, as a kernel with a module for it knows
+/// the pages of a GPU; -1 for none. The descriptor stays this library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn handfast_fabric_cuda_find(address: *const c_void, offset: *mut u64) -> c_int {
+    let address = address.addr() as u64;
+    with(|state| {
+        let found = state.find(address).filter(|(_, it)| is_on_device(it));
+        let Some((start, allocation)) = found else { return -1 };
+        // SAFETY: the caller passes a place for a number.
+        unsafe { *offset = address - start };
+        allocation.buffer.file().as_raw_fd()
     })
 }

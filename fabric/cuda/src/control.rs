@@ -24,6 +24,10 @@ pub struct Live {
     pub waiting: u64,
     /// Bytes copied so far.
     pub copied: u64,
+    /// Flushes of writes of other devices so far.
+    pub flushes: u64,
+    /// Allocations with writes of other devices that their device does not see yet.
+    pub pending: u64,
 }
 
 /// The library, loaded into this process.
@@ -67,6 +71,21 @@ impl Control {
     /// Allocates managed memory.
     pub fn allocate_managed(&self, bytes: usize) -> u64 {
         self.command(c"allocate managed", 0, bytes as i64) as u64
+    }
+
+    /// Allocates memory of a device that may not be exported to other devices.
+    pub fn allocate_incapable(&self, device: i32, bytes: usize) -> u64 {
+        self.command(c"allocate incapable", i64::from(device), bytes as i64) as u64
+    }
+
+    /// Allocates memory of the host that the driver knows.
+    pub fn allocate_host(&self, bytes: usize) -> u64 {
+        self.command(c"allocate host", 0, bytes as i64) as u64
+    }
+
+    /// Whether writes of other devices to the allocations after this wait for a flush.
+    pub fn post(&self, is_posted: bool) {
+        self.command(c"post", i64::from(is_posted), 0);
     }
 
     /// Frees memory; returns false if it was not allocated.
@@ -117,6 +136,8 @@ unsafe extern "C" fn handfast_fabric_cuda_live(live: *mut Live) {
         allocations: state.allocations.len() as u64,
         waiting: state.waiting as u64,
         copied: state.copied,
+        flushes: state.flushes,
+        pending: state.allocations.values().filter(|it| it.buffer.is_pending()).count() as u64,
     });
     // SAFETY: the caller passes a place for the counts.
     unsafe { *live = counted };
@@ -138,7 +159,16 @@ unsafe extern "C" fn handfast_fabric_cuda_command(
             with(|state| state.answer(call, c_int::try_from(first).unwrap_or(c_int::MAX)));
             0
         }
-        Some(("allocate", _)) => address(with(|state| state.allocate(Kind::Managed, 0, bytes))),
+        Some(("allocate", kind)) => {
+            let kind = match kind {
+                "managed" => Kind::Managed,
+                "incapable" => Kind::Incapable,
+                "host" => Kind::Host,
+                _ => return -1,
+            };
+            let device = c_int::try_from(first).unwrap_or(0);
+            address(with(|state| state.allocate(kind, device, bytes)))
+        }
         _ => match &*line {
             "start" => {
                 with(|state| state.is_started = true);
@@ -147,6 +177,10 @@ unsafe extern "C" fn handfast_fabric_cuda_command(
             "allocate" => {
                 let device = c_int::try_from(first).unwrap_or(0);
                 address(with(|state| state.allocate(Kind::Device, device, bytes)))
+            }
+            "post" => {
+                with(|state| state.is_posted = first != 0);
+                0
             }
             "free" => code(with(|state| state.free(first as u64))),
             "hold" => {

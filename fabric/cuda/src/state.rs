@@ -1,8 +1,10 @@
 //! The devices: their memory, streams and contexts.
 
+use handfast_fabric_buffer::{Buffer, PAGE_BYTES};
 use libc::{c_int, c_void};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::IntoRawFd;
 use std::ptr;
 use std::time::Duration;
 
@@ -19,11 +21,18 @@ pub(crate) const INVALID_DEVICE: c_int = 101;
 pub(crate) const INVALID_CONTEXT: c_int = 201;
 pub(crate) const INVALID_HANDLE: c_int = 400;
 
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+pub(crate) const NOT_SUPPORTED: c_int = 801;
+
 /// Kinds of allocations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Device,
+    /// Of a device, mapped without `gpuDirectRDMACapable`.
+    Incapable,
     Managed,
+    /// Memory of the host that the program registered with the driver.
+    Host,
 }
 
 /// An allocation: a range of addresses that no processor may touch, and its bytes.
@@ -31,8 +40,8 @@ pub(crate) struct Allocation {
     pub(crate) id: u64,
     pub(crate) kind: Kind,
     pub(crate) device: c_int,
-    pub(crate) bytes: Vec<u8>,
-    reserved: usize,
+    pub(crate) length: usize,
+    pub(crate) buffer: Buffer,
 }
 
 /// A copy that waits for its stream.
@@ -47,6 +56,8 @@ pub(crate) struct Copy {
 pub(crate) struct State {
     pub(crate) is_started: bool,
     pub(crate) is_held: bool,
+    /// Writes of other devices to new allocations wait for a flush.
+    pub(crate) is_posted: bool,
     /// Streams that are waited for while copies are held.
     pub(crate) waiting: usize,
     pub(crate) allocations: BTreeMap<u64, Allocation>,
@@ -54,6 +65,8 @@ pub(crate) struct State {
     /// Holders of the first context of each device.
     pub(crate) retained: [i64; DEVICES as usize],
     pub(crate) copied: u64,
+    /// Flushes of writes of other devices.
+    pub(crate) flushes: u64,
     answers: BTreeMap<String, VecDeque<c_int>>,
     next: u64,
 }
@@ -109,16 +122,20 @@ impl State {
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
+        let buffer = Buffer::new(bytes, self.is_posted).map_err(|_| OUT_OF_MEMORY)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let rights = match kind {
+            Kind::Host => libc::PROT_READ | libc::PROT_WRITE,
+            _ => libc::PROT_NONE,
+        };
+        let reserved = buffer.bytes();
         // SAFETY: a fresh range at an address that the kernel chooses.
-        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), reserved, rights, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(OUT_OF_MEMORY);
         }
         let (address, id) = (start.addr() as u64, self.next());
-        let bytes = vec![0; bytes];
-        let reserved = bytes.len();
-        self.allocations.insert(address, Allocation { id, kind, device, bytes, reserved });
+        self.allocations.insert(address, Allocation { id, kind, device, length: bytes, buffer });
         Ok(address)
     }
 
@@ -126,22 +143,37 @@ impl State {
         let gone = self.allocations.remove(&address).ok_or(INVALID_VALUE)?;
         let start = ptr::without_provenance_mut::<c_void>(address as usize);
         // SAFETY: the range was mapped by `allocate` and is unmapped once.
-        unsafe { libc::munmap(start, gone.reserved) };
+        unsafe { libc::munmap(start, gone.buffer.bytes()) };
         Ok(())
     }
 
     /// The allocation that has the byte, and its address.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, &Allocation)> {
         let (start, found) = self.allocations.range(..=address).next_back()?;
-        (address - start < found.bytes.len() as u64).then_some((*start, found))
+        (address - start < found.length as u64).then_some((*start, found))
     }
 
     /// Returns whether all bytes are in one allocation.
     pub(crate) fn has(&self, address: u64, bytes: usize) -> bool {
-        let within = |(start, found): (u64, &Allocation)| {
-            bytes <= found.bytes.len() - (address - start) as usize
-        };
+        let within =
+            |(start, found): (u64, &Allocation)| bytes <= found.length - (address - start) as usize;
         self.find(address).is_some_and(within)
+    }
+
+    /// A new descriptor of whole pages within one allocation on a device.
+    pub(crate) fn export(&self, address: u64, bytes: usize) -> Result<c_int, c_int> {
+        let page = PAGE_BYTES as u64;
+        let is_aligned = address.is_multiple_of(page) && bytes.is_multiple_of(PAGE_BYTES);
+        let (start, found) = self.find(address).filter(|_| is_aligned).ok_or(INVALID_VALUE)?;
+        let room = found.buffer.bytes() - (address - start) as usize;
+        match found.kind {
+            Kind::Device if (1..=room).contains(&bytes) => {
+                let exported = found.buffer.export(address - start).map_err(|_| OUT_OF_MEMORY)?;
+                Ok(exported.into_raw_fd())
+            }
+            Kind::Incapable => Err(NOT_SUPPORTED),
+            _ => Err(INVALID_VALUE),
+        }
     }
 
     /// Performs the copies of a stream.
@@ -149,17 +181,23 @@ impl State {
         let (_, copies) = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
         for copy in std::mem::take(copies) {
             let start = *self.allocations.range(..=copy.device).next_back().ok_or(INVALID_VALUE)?.0;
-            let found = self.allocations.get_mut(&start).ok_or(INVALID_VALUE)?;
+            let found = self.allocations.get(&start).ok_or(INVALID_VALUE)?;
             let offset = (copy.device - start) as usize;
-            let range = offset..offset.saturating_add(copy.bytes);
-            let bytes = found.bytes.get_mut(range).ok_or(INVALID_VALUE)?;
+            if offset.checked_add(copy.bytes).is_none_or(|end| end > found.length) {
+                return Err(INVALID_VALUE);
+            }
             let host = ptr::with_exposed_provenance_mut::<u8>(copy.host);
             // SAFETY: the caller of the copy keeps its host bytes valid until the stream was waited
             // for; the bytes of an allocation are this library's own.
             unsafe {
                 match copy.to_device {
-                    true => ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), copy.bytes),
-                    false => ptr::copy_nonoverlapping(bytes.as_ptr(), host, copy.bytes),
+                    true => {
+                        found.buffer.write(offset, std::slice::from_raw_parts(host, copy.bytes));
+                    }
+                    false => {
+                        let host = std::slice::from_raw_parts_mut(host, copy.bytes);
+                        found.buffer.read(offset, host);
+                    }
                 }
             }
             self.copied += copy.bytes as u64;

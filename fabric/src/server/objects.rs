@@ -4,11 +4,11 @@
 use super::{HERE, enter_of, enter_open, offered};
 use crate::convert::access;
 use crate::instant;
-use crate::memory::memory;
+use crate::memory::{gpu_memory, memory};
 use crate::protocol::{Answer, COMPLETIONS_MAX, Reply};
 use crate::queues::{Channel, Context, Queue};
 use crate::serve::process_of;
-use crate::state::{Registered, enter, lock, wait};
+use crate::state::{Registered, State, enter, lock, wait};
 use handfast_transport_sim::verbs::Bytes;
 use std::collections::VecDeque;
 
@@ -53,12 +53,50 @@ pub(super) fn register(
     let (address, bytes) = place.ok_or(libc::EINVAL)?;
     // SAFETY: the memory stays mapped while it is registered, by the rules of the interface.
     let memory = Bytes::Mapped(unsafe { memory(process, address, bytes) });
+    add_region(&mut state, (nic, context), memory, peers_address, flags, Some(address))
+}
+
+/// Registers memory of a scripted GPU.
+pub(super) fn register_buffer(
+    program: u64,
+    context: u64,
+    call: &'static str,
+    (descriptor, offset, bytes): (i32, u64, u64),
+    peers_address: u64,
+    flags: u32,
+) -> Reply {
+    let (nic, mut state) = enter_open(context, call)?;
+    let is_offered = OFFERS_BUFFERS.contains(&state.listed[nic].profile.name);
+    if call == DMABUF_CALL && !is_offered {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let process = if program == HERE {
+        std::process::id()
+    } else {
+        process_of(program).ok_or(libc::ESRCH)?
+    };
+    let found = gpu_memory(process, descriptor, offset, bytes)?;
+    add_region(&mut state, (nic, context), Bytes::Mapped(found), peers_address, flags, None)
+}
+
+pub(super) const DMABUF_CALL: &str = "ibv_reg_dmabuf_mr";
+/// Profiles whose drivers register memory of other devices: in the kernel mlx5_ib and irdma.
+const OFFERS_BUFFERS: [&str; 3] = ["strict", "mlx5", "irdma"];
+
+fn add_region(
+    state: &mut State,
+    (nic, context): (usize, u64),
+    memory: Bytes,
+    peers_address: u64,
+    flags: u32,
+    place: Option<usize>,
+) -> Reply {
     let mut access = access(flags);
     // Of memory that the device may write; a program's read-only pages are out of its reach here.
     access.remote_write |= state.listed[nic].grants_remote_write && access.local_write;
     let keys = state.fabric.register(nic, peers_address, memory, access);
     let keys = keys.map_err(|error| error.code)?;
-    state.regions.insert((nic, keys.rkey), Registered { context, keys, place: address });
+    state.regions.insert((nic, keys.rkey), Registered { context, keys, place });
     Ok(Answer::Keys { lkey: keys.lkey, rkey: keys.rkey })
 }
 

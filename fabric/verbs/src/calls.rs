@@ -12,6 +12,7 @@ mod command;
 mod data;
 mod devices;
 mod events;
+mod gpu;
 mod memory;
 mod names;
 mod pairs;

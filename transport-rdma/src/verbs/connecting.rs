@@ -100,6 +100,7 @@ impl Nic {
             place: self.place,
             hidden_refusals: self.shared.profile.hidden_refusals,
             probing: Arc::clone(&self.shared.probing),
+            scratch: self.shared.scratch.clone(),
         };
         let lane = Lane::new(lifecycle, psns, fresh, setup);
         let body = Body {

@@ -1,5 +1,6 @@
 //! One lane: its queue pairs, their work in flight, and its retirement.
 
+mod flush;
 mod probe;
 
 pub(super) use probe::{Probe, Probed, SCRATCH_BYTES};
@@ -18,11 +19,12 @@ use super::work::{WorkRequest, calls};
 use crate::error::VerbsError;
 use crate::gid::GidEntry;
 use crate::status::{CompletionError, CompletionKind, FLUSHED};
+use flush::Unseen;
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
-    Completion, CompletionStatus, Direction, Posting, RemoteSpan, Sent, SliceId,
+    Completion, CompletionStatus, Direction, KEY_NEEDS_FLUSH, Posting, RemoteSpan, Sent, SliceId,
 };
 use parking_lot::{Condvar, MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
@@ -46,6 +48,8 @@ struct Objects {
 enum Purpose {
     /// A slice, which holds its memory.
     Slice(Posting),
+    /// A read behind writes that have completed, which pushes them to where their owner sees them.
+    Flush(Vec<Posting>),
     /// A probe of the peer, without user data, which may find out what the devices answer.
     Probe(Option<ProbeKind>),
 }
@@ -55,11 +59,23 @@ struct Held {
     pair: usize,
 }
 
+impl Held {
+    /// The slices that end with the request.
+    fn slices(&self) -> &[Posting] {
+        match &self.purpose {
+            Purpose::Slice(posting) => std::slice::from_ref(posting),
+            Purpose::Flush(postings) => postings,
+            Purpose::Probe(_) => &[],
+        }
+    }
+}
+
 /// Buffers for the completions of one wake-up, reused between wake-ups.
 #[derive(Default)]
 pub(super) struct Scratch {
     ended: Vec<Completion>,
     released: Vec<Held>,
+    unseen: Unseen,
 }
 
 struct State {
@@ -94,6 +110,14 @@ impl State {
     fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.reporting == 0
     }
+
+    /// Whether these are the first slices that were carried out.
+    fn is_first_answer(&mut self, ended: &[Completion]) -> bool {
+        let is_done = |completion: &Completion| completion.status == CompletionStatus::Done;
+        let is_first = !self.answered && ended.iter().any(is_done);
+        self.answered |= is_first;
+        is_first
+    }
 }
 
 pub(super) struct Lane {
@@ -119,7 +143,8 @@ pub(super) struct Lane {
 
 /// Converts a remote span to its form in requests; `None` if the key is longer than a device's.
 fn remote_of(remote: RemoteSpan) -> Option<rdma_t> {
-    Some(rdma_t { remote_addr: remote.address, rkey: u32::try_from(remote.key).ok()? })
+    let rkey = u32::try_from(remote.key & !KEY_NEEDS_FLUSH).ok()?;
+    Some(rdma_t { remote_addr: remote.address, rkey })
 }
 
 /// A completion as the device reported it.
@@ -151,6 +176,8 @@ pub(super) struct LaneSetup {
     pub(super) place: Place,
     pub(super) hidden_refusals: &'static [u32],
     pub(super) probing: Arc<Mutex<Probing>>,
+    /// The sink of flushing reads.
+    pub(super) scratch: Registration,
 }
 
 /// The ending of the slice that broke its queue pair. The lane fails with the error; a slice whose
@@ -400,7 +427,7 @@ impl Lane {
     }
 
     pub(super) fn holds(&self, slice: SliceId) -> bool {
-        let is_it = |held: &Held| matches!(&held.purpose, Purpose::Slice(posting) if posting.slice == slice);
+        let is_it = |held: &Held| held.slices().iter().any(|posting| posting.slice == slice);
         self.state.lock().in_flight.any(is_it)
     }
 
@@ -421,7 +448,7 @@ impl Lane {
     /// Completes the reported slices, and returns the lane's failure if this caused it. The lane
     /// counts the caller as reporting until it decrements the count.
     fn account(&self, told: &[WorkCompletion], scratch: &mut Scratch) -> Option<VerbsError> {
-        let Scratch { ended, released } = scratch;
+        let Scratch { ended, released, unseen } = scratch;
         let mut failure = None;
         let mut state = self.state.lock();
         state.reporting += 1;
@@ -449,29 +476,40 @@ impl Lane {
             {
                 failure.get_or_insert_with(|| learning(self.completion_error(told), learned));
             }
-            let Purpose::Slice(posting) = &held.purpose else {
+            if let Purpose::Probe(_) = held.purpose {
                 state.probes -= 1;
                 if ending != CompletionKind::Done {
                     let error = || learning(self.completion_error(told), learned);
                     state.probe_failed.get_or_insert_with(error);
                 }
                 continue;
+            }
+            let held = match ending {
+                CompletionKind::Done => match unseen.take(held) {
+                    Some(held) => held,
+                    None => continue,
+                },
+                _ => held,
             };
             let status = match ending {
                 CompletionKind::Done => CompletionStatus::Done,
                 CompletionKind::FirstError => self.first_error(told),
                 CompletionKind::FirstFlush | CompletionKind::Consequence => {
-                    self.setup.counts.lock().slices_flushed += 1;
+                    self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
                     CompletionStatus::Flushed
                 }
             };
-            ended.push(Completion { slice: posting.slice, status });
+            let completion =
+                |posting: &Posting| Completion { slice: posting.slice, status: status.clone() };
+            ended.extend(held.slices().iter().map(completion));
             released.push(held);
         }
-        let is_done = |completion: &Completion| completion.status == CompletionStatus::Done;
-        let is_first = !state.answered && ended.iter().any(is_done);
-        state.answered |= is_first;
+        let is_first = state.is_first_answer(ended);
+        let flushes = self.flushes(unseen, &mut state);
         drop(state);
+        if let Some(error) = self.flush(flushes, unseen, ended) {
+            failure.get_or_insert(error);
+        }
         // Before the report, after which the caller may reuse the memory; and without the lock, since the
         // last holder of a registration deregisters it.
         released.clear();
@@ -609,14 +647,11 @@ impl Lane {
         // Threads that wait for a probe, or for the drain, have nothing to wait for any more.
         self.idle.notify_all();
         drop(state);
-        let abandon = |held: &Held| match &held.purpose {
-            Purpose::Probe(_) => None,
-            Purpose::Slice(posting) => {
-                self.setup.counts.lock().slices_abandoned += 1;
-                Some(Completion { slice: posting.slice, status: CompletionStatus::Flushed })
-            }
+        let abandon = |posting: &Posting| {
+            self.setup.counts.lock().slices_abandoned += 1;
+            Completion { slice: posting.slice, status: CompletionStatus::Flushed }
         };
-        let mut ended = abandoned.iter().filter_map(abandon).collect();
+        let mut ended = abandoned.iter().flat_map(Held::slices).map(abandon).collect();
         drop(abandoned);
         self.report(&mut ended);
     }

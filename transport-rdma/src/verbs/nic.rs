@@ -5,6 +5,7 @@ use super::completions::{CompletionQueues, PollerShared, QueueLimits, Shard};
 use super::config::NicConfig;
 use super::context::{Context, DeviceFacts};
 use super::counters::{Counts, NicLoad};
+use super::device_memory;
 use super::handle::Handle;
 use super::kept::keep;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
@@ -13,7 +14,7 @@ use super::objects::{Channel, Domain, Place, RegionLimits, Undestroyed};
 use super::poller::{Pollers, waker};
 use super::pool::{Fresh, Pool};
 use super::probing::Probing;
-use super::registration::{DeviceRegistration, RegisterOptions, Registration};
+use super::registration::{RegisterOptions, Registration};
 use super::sink::NicSink;
 use crate::counters::NicCounters;
 use crate::discovery::{discover_one, root};
@@ -31,7 +32,6 @@ use handfast_transport::{
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -303,26 +303,9 @@ impl Nic {
         self.domain.region_limits().bytes_max
     }
 
-    /// Returns whether memory of other devices can be registered.
+    /// Returns whether the memory of accelerators can be registered by a dma-buf.
     pub fn offers_dmabuf(&self) -> bool {
-        DeviceRegistration::is_offered(&self.domain)
-    }
-
-    /// Lets peers read and write `bytes` of another device's memory, from `offset` of `dmabuf`,
-    /// under addresses from `address`.
-    ///
-    /// # Errors
-    /// The device does not offer it, or refuses this memory.
-    pub fn register_dmabuf(
-        &self,
-        dmabuf: BorrowedFd<'_>,
-        offset: u64,
-        bytes: u64,
-        address: u64,
-        access: Access,
-    ) -> Result<DeviceRegistration, VerbsError> {
-        let domain = Arc::clone(&self.domain);
-        DeviceRegistration::new(domain, dmabuf, offset, bytes, address, access)
+        device_memory::offers_dmabuf(&self.domain)
     }
 
     /// Creates and destroys queue pairs, so that the next numbers differ from those of an earlier

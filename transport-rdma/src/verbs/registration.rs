@@ -3,15 +3,15 @@
 
 use super::binding::{ibv_access_flags, ibv_mr};
 use super::context::{Context, errno};
+use super::device_memory;
 use super::kept::keep;
 use super::objects::{Counted, Domain, destroyed_by};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
 use handfast_transport::{
-    Access, DeviceKey, DeviceMemory, HiddenFromChildren, MemoryError, RemoteSpan, Span,
+    Access, DeviceKey, DeviceMemory, HiddenFromChildren, MemoryError, MemoryKind, RemoteSpan, Span,
 };
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Once, OnceLock};
 
 /// Memory that a NIC may read and write: pinned and mapped while it is held, which every slice in
@@ -100,85 +100,7 @@ pub struct RegisterOptions {
 }
 
 /// `IBV_ACCESS_RELAXED_ORDERING`; from this bit on, flags are hints.
-const RELAXED_ORDERING: u32 = 1 << 20;
-/// Error of the dmabuf call for an invalid descriptor, where the call could work.
-const NO_DESCRIPTOR: i32 = libc::EBADF;
-
-/// Memory of another device, such as a GPU, that peers may read and write through this NIC: known
-/// by a dmabuf, and only the far side of a slice. Dropping the last clone revokes the peers' key.
-#[derive(Clone)]
-pub struct DeviceRegistration {
-    region: Arc<Region>,
-    address: u64,
-    bytes: u64,
-}
-
-impl DeviceRegistration {
-    /// Returns whether device and library support it.
-    pub(super) fn is_offered(domain: &Domain) -> bool {
-        Self::call(domain, -1, 0, SMALLEST, 0, 0).is_err_and(|error| error.code == NO_DESCRIPTOR)
-    }
-
-    pub(super) fn new(
-        domain: Arc<Domain>,
-        dmabuf: BorrowedFd<'_>,
-        offset: u64,
-        bytes: u64,
-        address: u64,
-        access: Access,
-    ) -> Result<Self, VerbsError> {
-        if !Self::is_offered(&domain) {
-            let words = "memory of other devices (dmabuf) is not offered by this device's driver, \
-                         the kernel or the library";
-            return Err(domain.context.error(Side::Configuration, DMABUF_CALL, 0, words));
-        }
-        let flags = access_flags(true, access);
-        let raw = Self::call(&domain, dmabuf.as_raw_fd(), offset, bytes, address, flags)?;
-        let counted = domain.on_registered(bytes);
-        let region = Arc::new(Region { domain, raw, counted: Some(counted) });
-        Ok(Self { region, address, bytes })
-    }
-
-    fn call(
-        domain: &Domain,
-        descriptor: RawFd,
-        offset: u64,
-        bytes: u64,
-        address: u64,
-        flags: u32,
-    ) -> Result<*mut ibv_mr, VerbsError> {
-        let Some(register) = domain.context.verbs.optional.ibv_reg_dmabuf_mr else {
-            return Err(domain.context.failed(DMABUF_CALL, libc::EOPNOTSUPP));
-        };
-        let length =
-            usize::try_from(bytes).map_err(|_| domain.context.failed(DMABUF_CALL, libc::EINVAL))?;
-        // SAFETY: the domain lives; the kernel holds what the descriptor stands for by itself.
-        let raw = unsafe {
-            register(domain.raw(), offset, length, address, descriptor, flags.cast_signed())
-        };
-        let code = errno();
-        if raw.is_null() { Err(domain.refused(DMABUF_CALL, code)) } else { Ok(raw) }
-    }
-
-    /// Key for peers.
-    pub fn remote_key(&self) -> u32 {
-        self.region.remote_key()
-    }
-
-    /// Address of the first byte for peers.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Length in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-const DMABUF_CALL: &str = "ibv_reg_dmabuf_mr";
-/// Length of one page, for the check of dmabuf support.
-const SMALLEST: u64 = 4096;
+pub(super) const RELAXED_ORDERING: u32 = 1 << 20;
 
 fn access_flags(is_writable: bool, access: Access) -> u32 {
     let mut flags = 0;
@@ -197,7 +119,8 @@ fn access_flags(is_writable: bool, access: Access) -> u32 {
 fn hidden(context: &Context, span: &Span) -> Result<HiddenFromChildren, VerbsError> {
     static TOLD: Once = Once::new();
     let memory = span.memory();
-    if memory.is_foreign() && !fork_is_safe(context) {
+    let is_copied = memory.is_foreign() && memory.kind() == MemoryKind::Host;
+    if is_copied && !fork_is_safe(context) {
         TOLD.call_once(|| {
             tracing::warn!(
                 device = context.device,
@@ -222,15 +145,6 @@ fn fork_is_safe(context: &Context) -> bool {
     *SAFE.get_or_init(|| asked().is_some_and(|answer| answer != DISABLED))
 }
 
-/// The first byte of memory that a device registers by address.
-pub(super) fn host_start(span: &Span) -> Result<*mut c_void, String> {
-    let refused = || {
-        let kind = span.kind();
-        format!("{kind} is not registered with RDMA devices; transfer it over TCP")
-    };
-    span.host_ptr().map(<*mut u8>::cast).ok_or_else(refused)
-}
-
 impl Registration {
     /// Registers memory that peers may use within `access`. The device gives the rights `granted`.
     pub(super) fn new(
@@ -248,14 +162,11 @@ impl Registration {
         if access.remote_write && !span.is_writable() {
             return Err(refused("read-only memory cannot accept remote writes"));
         }
-        let start = host_start(&span).map_err(|detail| refused(&detail))?;
         let hidden = hidden(context, &span)?;
         let flags = access_flags(span.is_writable(), granted);
-        let relaxed =
-            options.relaxed_ordering.then(|| Self::call_relaxed(&domain, &span, start, flags));
-        let raw = match relaxed.flatten() {
-            Some(raw) => raw,
-            None => Self::call(&domain, &span, start, flags)?,
+        let raw = match span.host_ptr() {
+            Some(start) => Self::of_host(&domain, &span, start.cast(), flags, options)?,
+            None => device_memory::register(&domain, &span, granted, flags, options)?,
         };
         let counted = domain.on_registered(span.len() as u64);
         let region = Region { domain, raw, counted: Some(counted) };
@@ -270,7 +181,22 @@ impl Registration {
         Ok(Self { inner, memory })
     }
 
-    fn call(
+    fn of_host(
+        domain: &Domain,
+        span: &Span,
+        start: *mut c_void,
+        flags: u32,
+        options: RegisterOptions,
+    ) -> Result<*mut ibv_mr, VerbsError> {
+        let relaxed =
+            options.relaxed_ordering.then(|| Self::call_relaxed(domain, span, start, flags));
+        match relaxed.flatten() {
+            Some(raw) => Ok(raw),
+            None => Self::call(domain, span, start, flags),
+        }
+    }
+
+    pub(super) fn call(
         domain: &Domain,
         span: &Span,
         start: *mut c_void,

@@ -67,7 +67,7 @@ async fn bytes_that_are_no_frame_break_the_lane() {
     breaks(&[0x41; 500], "marker").await;
     breaks(&RawFrame { kind: 0, ..frame }.encode(), "kind 0").await;
     breaks(&RawFrame { kind: 5, ..frame }.encode(), "kind 5").await;
-    breaks(&RawFrame { status: 4, ..frame }.encode(), "status 4").await;
+    breaks(&RawFrame { status: 5, ..frame }.encode(), "status 5").await;
     let length = SLICE_BYTES_MAX as u32 + 1;
     breaks(&RawFrame { kind: WRITE, length, ..frame }.encode(), "too long").await;
 }

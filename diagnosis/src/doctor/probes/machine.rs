@@ -56,7 +56,8 @@ pub(super) fn gpu(context: &mut Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let Some(gpu) = facts.cards.iter().find(|card| card.is_gpu) else { return findings };
     let modules = ["nvidia_peermem", "nv_peer_mem"];
-    if !modules.iter().any(|name| facts.modules.contains(*name)) {
+    let has_module = modules.iter().any(|name| facts.modules.contains(*name));
+    if !has_module && !facts.limits.exports_gpu_memory {
         findings.push(seen!(GPU_NOPEER, Severity::Risk, pci = gpu.address));
     }
     if facts.limits.iommu_translates {

@@ -174,13 +174,19 @@ fn open_best<T>(
 /// The configured or discovered matrix, restricted to the devices in use.
 fn matrix(options: &RdmaOptions, devices: &[String]) -> PriorityMatrix {
     let found = || match Machine::discover(&root()) {
-        Ok(machine) => machine.matrix(),
+        Ok(machine) => machine.numbered("cuda", &cuda_devices()).matrix(),
         Err(error) => {
             tracing::warn!(%error, "all devices are taken to be equally near");
             PriorityMatrix::default()
         }
     };
     options.matrix.clone().unwrap_or_else(found).of_nics(devices)
+}
+
+/// The PCI addresses of the CUDA devices of this process, by their numbers; none before CUDA has started.
+fn cuda_devices() -> Vec<String> {
+    let driver = handfast_memory_cuda::Driver::loaded().ok().flatten();
+    driver.map(|driver| driver.pci_addresses()).unwrap_or_default()
 }
 
 /// Checks that the options name devices of this machine.

@@ -491,9 +491,10 @@ fn range_of(span: &Span) -> Range<u64> {
     start..start + span.len() as u64
 }
 
-/// The NUMA node of registered bytes: their pages are there, and stay where they are.
+/// The accelerator that has registered bytes, or the NUMA node of their pages, which stay there.
 fn node_of(span: &Span) -> Location {
-    span.numa_node().map_or(Location::Anywhere, Location::Numa)
+    let node = || span.numa_node().map_or(Location::Anywhere, Location::Numa);
+    Location::of_kind(span.kind()).unwrap_or_else(node)
 }
 
 /// Like [`node_of`], for each part of the bytes if they are on several nodes.

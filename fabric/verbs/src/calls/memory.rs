@@ -1,6 +1,6 @@
 //! Protection domains and memory regions.
 
-use super::{context_id, failed, null};
+use super::{context_id, failed, gpu, null};
 use crate::abi::{Context, Mr, Pd};
 use crate::link::{call, created, done};
 use crate::objects::{free, give, zeroed};
@@ -76,15 +76,62 @@ unsafe fn register(
     flags: c_int,
 ) -> *mut Mr {
     // SAFETY: by the rules of the interface.
-    let context = unsafe { (*domain).context };
-    let request = Request::Register {
-        // SAFETY: as above.
-        context: unsafe { context_id(context) },
-        address: address.expose_provenance() as u64,
+    let context = unsafe { context_id((*domain).context) };
+    let (bytes, flags) = (length as u64, flags as u32);
+    let request = match gpu::find(address) {
+        None => {
+            let address = address.expose_provenance() as u64;
+            Request::Register { context, address, bytes, peers_address, flags }
+        }
+        // As the kernel, which finds no pages.
+        Some(_) if !gpu::is_known_to_kernel() => return null(libc::EFAULT),
+        Some((descriptor, offset)) => Request::RegisterBuffer {
+            context,
+            descriptor,
+            offset,
+            bytes,
+            peers_address,
+            flags,
+            is_by_address: true,
+        },
+    };
+    // SAFETY: as above.
+    unsafe { registered(domain, address, length, request) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    domain: *mut Pd,
+    offset: u64,
+    length: size_t,
+    peers_address: u64,
+    descriptor: c_int,
+    flags: c_int,
+) -> *mut Mr {
+    let request = Request::RegisterBuffer {
+        // SAFETY: by the rules of the interface.
+        context: unsafe { context_id((*domain).context) },
+        descriptor,
+        offset,
         bytes: length as u64,
         peers_address,
         flags: flags as u32,
+        is_by_address: false,
     };
+    // SAFETY: as above.
+    unsafe { registered(domain, std::ptr::null_mut(), length, request) }
+}
+
+/// The region of a registration.
+///
+/// # Safety
+/// The domain is one of the interface.
+unsafe fn registered(
+    domain: *mut Pd,
+    address: *mut c_void,
+    length: size_t,
+    request: Request,
+) -> *mut Mr {
     let (lkey, rkey) = match call(request) {
         Ok(Answer::Keys { lkey, rkey }) => (lkey, rkey),
         Ok(_) => return null(libc::EPROTO),
@@ -92,7 +139,8 @@ unsafe fn register(
     };
     // SAFETY: the structure is made of pointers and numbers.
     let mut raw: Mr = unsafe { zeroed() };
-    raw.context = context;
+    // SAFETY: by the function's own condition.
+    raw.context = unsafe { (*domain).context };
     raw.pd = domain;
     raw.addr = address;
     raw.length = length;

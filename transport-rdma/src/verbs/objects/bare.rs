@@ -14,7 +14,6 @@ use super::super::context::{PortFacts, mtu_number};
 use super::super::events::{acknowledge, next_event};
 use super::super::kept::keep;
 use super::super::poller::never_block;
-use super::super::registration::host_start;
 use super::super::work::WorkRequest;
 use super::*;
 use crate::gid::GidEntry;
@@ -249,7 +248,7 @@ impl BareNic {
         let domain = Arc::clone(&self.domain);
         let flags = rights.flags().cast_signed();
         let refused = |detail| domain.context.error(Side::Local, "ibv_reg_mr", 0, detail);
-        let start = host_start(&span).map_err(refused)?;
+        let start = span.host_ptr().ok_or_else(|| refused("the bytes are not the host's"))?.cast();
         // SAFETY: the domain lives; the bytes are mapped while the span is held, which is until the
         // registration has ended. The device touches them as a peer does: through no reference.
         let raw =
