@@ -96,7 +96,8 @@ pub enum AuthScenario {
     Certified,
     /// Both nodes get new certificates of the same authority while they run.
     Renewed,
-    /// An authority is removed while the node runs, and the attacker has a certificate of it.
+    /// An authority is removed while the listening node runs: that of the dialling one, and of a
+    /// certificate that the attacker has.
     Withdrawn,
     /// The certificate of the dialling node expires, and it dials again.
     Expired,
@@ -192,7 +193,7 @@ impl AuthScenario {
                     reload: Some(1),
                     ..node(of(1, 2, 0), &[1, 2])
                 };
-                let nodes = vec![node(of(0, 2, 0), &[2]), withdrawn];
+                let nodes = vec![node(of(0, 1, 0), &[2]), withdrawn];
                 AuthSetup { nodes, stolen_certificates: vec![of(0, 1, 0)], ..plain }
             }
             Self::Expired => AuthSetup { expiring: vec![of(0, 1, 0)], tries_max: 2, ..plain },
@@ -274,7 +275,7 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "a valid certificate of one node is taken for another's";
     "AUTH-11" ChangeForgotten: Removed with 4 breaks StaleKey,
         "a session outlasts the key that its peer proved";
-    "AUTH-12" ChangeForgotten: Withdrawn with 4 breaks StaleKey,
+    "AUTH-12" ChangeForgotten: Withdrawn with 1 breaks StaleKey,
         "a session outlasts the authority that issued its peer's certificate";
     "AUTH-13" ExpiryIgnored: Expired with 1 breaks StaleKey,
         "a certificate that has expired is accepted";
