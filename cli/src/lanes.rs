@@ -46,10 +46,11 @@ pub(crate) struct LaneOptions {
     pub(crate) gid: Option<IpAddr>,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
-    /// Call and accept only nodes that prove a key of a file: one key per line, its id and 64
-    /// hexadecimal digits, the one to call with first. The bytes of lanes are not encrypted
-    /// [default: HANDFAST_AUTH]
-    #[arg(long, value_name = "psk:FILE")]
+    /// Call and accept only nodes that prove a key of a file, psk:FILE: one key per line, its id and
+    /// 64 hexadecimal digits, the one to call with first; or a certificate, tls:DIRECTORY with
+    /// ca.crt, tls.crt and tls.key, or tls:AUTHORITY,CERTIFICATE,KEY. Changed files are read again.
+    /// The bytes of lanes are not encrypted [default: HANDFAST_AUTH]
+    #[arg(long, value_name = "SOURCE")]
     pub(crate) auth: Option<String>,
     /// Also communicate with nodes of another engine, over its TCP data protocol. That protocol has
     /// no keys: every host that reaches the port may access the memory

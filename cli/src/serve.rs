@@ -239,8 +239,8 @@ fn check_open(arguments: &Serve, is_keyed: bool) -> Outcome {
     }
     if !arguments.open {
         return Err(Failure::Usage(format!(
-            "other machines reach {listen}: name the keys of peers (--auth psk:FILE), or let every \
-             host read and write the served memory (--open)"
+            "other machines reach {listen}: name the keys or certificates of peers (--auth psk:FILE, \
+             --auth tls:DIRECTORY), or let every host read and write the served memory (--open)"
         )));
     }
     output::note(format_args!(

@@ -1,10 +1,11 @@
-//! Authentication of nodes by shared keys, without I/O and without cryptography.
+//! Authentication of nodes by shared keys or certificates, without I/O and without cryptography.
 //!
 //! [`AuthPolicy`] states whom a node accepts. [`Inbound`] and [`Outbound`] are the two ends of one
-//! connection: the caller reports what it could open with a key, and they decide what follows.
+//! connection: the caller reports what it could open or verify, and they decide what follows.
 //! [`LaneProofs`] binds a lane over TCP to the channel that announced its secret. The caller owns the
 //! cipher; `sim` runs the same machines over symbolic messages and an attacker.
 
+mod certificate;
 mod lane;
 mod message;
 mod policy;
@@ -12,12 +13,14 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub use certificate::{CertificateFault, certified_part, spiffe_parts};
 pub use lane::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs, PROOF_TEXT_BYTES};
 pub use message::{
-    AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_VERSION, AuthHello, AuthHelloHead, AuthMessageError,
+    AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AUTH_VERSION, AuthHello, AuthHelloHead,
+    AuthMessageError,
 };
 pub use policy::{
     AuthPolicy, Identity, KEY_ID_BYTES_MAX, KEY_NAMES_MAX, KEYS_MAX, KeyRule, KeyRuleError,
-    NamePattern,
+    NamePattern, Proof,
 };
 pub use session::{AnswerSeen, AuthFailure, AuthRefusal, Inbound, Outbound};

@@ -9,7 +9,7 @@ pub use handfast_core::policy::FailureClass;
 pub use handfast_core::transport::TransportError;
 pub use handfast_core::wire::{DescriptorError, Refusal, RefusalReason};
 
-use handfast_core::auth::{AuthFailure, AuthRefusal};
+use handfast_core::auth::{AuthFailure, AuthRefusal, CertificateFault};
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::policy::GrantError;
 use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
@@ -416,10 +416,12 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
 fn auth_hint(failure: AuthFailure) -> &'static str {
     match failure {
         AuthFailure::Required | AuthFailure::Refused(AuthRefusal::Plain) => {
-            "give this node the keys of its fleet (`Builder::auth`, `--auth psk:FILE`)"
+            "give this node the keys or a certificate of its fleet (`Builder::auth`, `--auth \
+             psk:FILE`, `--auth tls:DIRECTORY`)"
         }
         AuthFailure::Unproven | AuthFailure::Refused(AuthRefusal::NoKeys) => {
-            "start the peer with the keys of its fleet; a node with keys calls no other"
+            "start the peer with the keys or a certificate of its fleet; a node with either calls no \
+             other"
         }
         AuthFailure::Unopened
         | AuthFailure::Refused(AuthRefusal::UnknownKey | AuthRefusal::Unopened) => {
@@ -427,7 +429,8 @@ fn auth_hint(failure: AuthFailure) -> &'static str {
              the first"
         }
         AuthFailure::Name | AuthFailure::Refused(AuthRefusal::Name) => {
-            "the names after a key, in the file of keys, are those that its holders may have"
+            "a key allows the names after it in the file of keys; a certificate those whose host is \
+             among its DNS names and addresses, or is the last segment of its SPIFFE id"
         }
         AuthFailure::Addressed | AuthFailure::Refused(AuthRefusal::Addressed) => {
             "another node has taken over the address; look it up again"
@@ -436,6 +439,34 @@ fn auth_hint(failure: AuthFailure) -> &'static str {
             "give each node its own name"
         }
         AuthFailure::Refused(AuthRefusal::Version) => "use one release on both sides",
+        AuthFailure::Refused(AuthRefusal::Method) => "give both sides keys, or both certificates",
+        AuthFailure::OwnName => {
+            "name the node as its certificate does, with or without a port (`Builder::name`, \
+             `--name`, `--advertise`)"
+        }
+        AuthFailure::Refused(AuthRefusal::Expired)
+        | AuthFailure::Certificate(CertificateFault::Expired)
+        | AuthFailure::Own(CertificateFault::Expired) => {
+            "renew the certificate, and compare the clocks of both sides; the file is read again \
+             without a restart"
+        }
+        AuthFailure::Refused(AuthRefusal::NotYetValid)
+        | AuthFailure::Certificate(CertificateFault::NotYetValid)
+        | AuthFailure::Own(CertificateFault::NotYetValid) => {
+            "compare the clocks of both sides, and the validity of the certificate"
+        }
+        AuthFailure::Refused(AuthRefusal::UnknownAuthority)
+        | AuthFailure::Certificate(CertificateFault::UnknownAuthority)
+        | AuthFailure::Own(CertificateFault::UnknownAuthority) => {
+            "add the authority of the certificate to the file of authorities of every node, and those \
+             between them to the file of the certificate"
+        }
+        AuthFailure::Refused(AuthRefusal::Unusable)
+        | AuthFailure::Certificate(CertificateFault::Unusable)
+        | AuthFailure::Own(CertificateFault::Unusable) => {
+            "issue a certificate for clients and servers, with the node's name, by Ed25519, ECDSA or \
+             RSA"
+        }
     }
 }
 

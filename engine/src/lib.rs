@@ -60,7 +60,9 @@ mod time;
 pub mod topology;
 
 pub use api::address::SegmentAddr;
-pub use api::auth::{AuthOptions, KEY_FILE_BYTES_MAX};
+pub use api::auth::{
+    AuthOptions, CERTIFICATE_FILE_BYTES_MAX, CertificateFiles, KEY_FILE_BYTES_MAX,
+};
 pub use api::config::{Builder, EngineLimits, EngineTiming};
 pub use api::engine::Engine;
 pub use api::exposure::Exposure;
@@ -89,7 +91,7 @@ pub mod identity {
 
 /// Reasons of refused authentication and access, and limits of grants.
 pub mod auth {
-    pub use handfast_core::auth::{AuthFailure, AuthRefusal};
+    pub use handfast_core::auth::{AuthFailure, AuthRefusal, CertificateFault};
     pub use handfast_core::policy::{AUDIT_REPORTS_PER_SECOND, GRANTS_MAX, KEY_GROUPS_MAX};
     pub use handfast_transport::RegionError;
 }

@@ -104,7 +104,7 @@ const VARIABLES: [Variable; 32] = [
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
         what: "the advertised host without --advertise" },
     Variable { name: AUTH, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
-        what: "keys by which nodes authenticate each other, psk:FILE, without --auth" },
+        what: "keys or certificates by which nodes authenticate each other, psk:FILE or tls:DIRECTORY, without --auth" },
     Variable { name: "MC_TCP_PROTO", values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
     Variable { name: "MC_TCP_STATUS_TIMEOUT_SEC", values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",

@@ -147,6 +147,10 @@ typedef struct handfast_options {
     const char *devices;
     // Time limit of a batch in milliseconds. Default: that of MC_TRANSFER_TIMEOUT, or 30 s.
     uint64_t timeout_ms;
+    // Keys or certificates by which the engine and its peers authenticate each other, "psk:FILE" or
+    // "tls:DIRECTORY". Default: those of HANDFAST_AUTH; without, every host that reaches the engine
+    // is a peer.
+    const char *auth;
 } handfast_options;
 
 // An engine.

@@ -91,6 +91,10 @@ pub struct Options {
     pub devices: *const c_char,
     /// Time limit of a batch in milliseconds. Default: that of MC_TRANSFER_TIMEOUT, or 30 s.
     pub timeout_ms: u64,
+    /// Keys or certificates by which the engine and its peers authenticate each other, "psk:FILE" or
+    /// "tls:DIRECTORY". Default: those of HANDFAST_AUTH; without, every host that reaches the engine
+    /// is a peer.
+    pub auth: *const c_char,
 }
 
 /// Bytes to move.

@@ -103,6 +103,10 @@ unsafe fn given(options: &Options) -> Result<handfast_compat::Options, Failure> 
         or(options.devices, "options->devices", "")?,
     )?;
     given.timeout = duration(options.timeout_ms).unwrap_or(given.timeout);
+    let auth = or(options.auth, "options->auth", "")?;
+    if !auth.is_empty() {
+        given.auth = Some(auth.to_owned());
+    }
     Ok(given)
 }
 

@@ -15,6 +15,7 @@ fn options() -> Options {
         transport: null(),
         devices: null(),
         timeout_ms: 0,
+        auth: null(),
     }
 }
 
@@ -292,10 +293,13 @@ fn batch_may_have_no_limit_of_time() {
 fn options_of_another_size_are_checked() {
     #[repr(C)]
     struct Longer(Options, u64);
-    for size in [0, 1, size_of::<Options>() - 1, 4_097, usize::MAX] {
+    let least = std::mem::offset_of!(Options, auth);
+    for size in [0, 1, least - 1, 4_097, usize::MAX] {
         assert_eq!(start(&Options { size, ..options() }), Err(HANDFAST_ARGUMENT));
         assert!(last_error().1[2].contains("sizeof(handfast_options)"));
     }
+    let started = start(&Options { size: least, ..options() });
+    assert_eq!(started.map(|engine| handfast_engine_close(engine)), Ok(HANDFAST_OK));
     let longer = |field| Longer(Options { size: size_of::<Longer>(), ..options() }, field);
     let started = start(&longer(0).0).map(|engine| handfast_engine_close(engine));
     assert_eq!(started, Ok(HANDFAST_OK));
@@ -307,6 +311,7 @@ fn options_of_another_size_are_checked() {
         Options { transport: c"pigeon".as_ptr(), ..options() },
         Options { metadata: c"redis:/x".as_ptr(), ..options() },
         Options { devices: c"\xff".as_ptr(), ..options() },
+        Options { auth: c"tls:/nowhere".as_ptr(), ..options() },
     ] {
         assert_eq!(start(&wrong), Err(HANDFAST_ARGUMENT));
     }

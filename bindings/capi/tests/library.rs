@@ -68,7 +68,8 @@ fn header_has_the_layouts_of_the_library() {
         metadata,
         transport,
         devices,
-        timeout_ms
+        timeout_ms,
+        auth
     );
     layout!(text, Request, "handfast_request", direction, reserved, local, remote, bytes);
     layout!(text, Segment, "handfast_segment", address, bytes, readable, writable);

@@ -50,7 +50,8 @@ pub struct Options {
     is_of_mooncake: bool,
     /// Maximum registered pieces of memory that peers reach, at most [`LOCAL_REGIONS_MAX`].
     pub regions_max: usize,
-    /// Source of the keys by which nodes authenticate each other, `psk:FILE`. Default: that of the variable
+    /// Source of the keys or certificates by which nodes authenticate each other, `psk:FILE` or
+    /// `tls:DIRECTORY`. Default: that of the variable
     /// `HANDFAST_AUTH`; without either, every host that reaches the engine is a peer.
     pub auth: Option<String>,
     /// Address of the metrics server, `host:port`.
@@ -132,7 +133,8 @@ impl Options {
         is_open.then(|| {
             format!(
                 "every host that reaches {} can read and write registered memory: no peer is \
-                 authenticated; HANDFAST_AUTH=psk:FILE names keys",
+                 authenticated; HANDFAST_AUTH=psk:FILE names keys, \
+                 and tls:DIRECTORY certificates",
                 self.advertise
             )
         })

@@ -1,5 +1,7 @@
 //! Keys of the program: `--auth`, `HANDFAST_AUTH` and `--open`.
 
+#[cfg(feature = "tls")]
+use crate::certificates::Authority;
 use crate::helpers::{Folder, PROGRAM, Server, run};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -35,6 +37,37 @@ fn program_with_a_key_moves_bytes_and_no_other() {
     run(&["put", &file, &to, "--auth", &key]).failed(3, &["it has no keys", "[AUTH-REQUIRED]"]);
 }
 
+/// Bytes go between programs with certificates of one authority, and keys are refused with the reason.
+#[cfg(feature = "tls")]
+#[test]
+fn programs_with_certificates_move_bytes() {
+    let (folder, fleet) = (Folder::new(), Authority::new("fleet"));
+    let file = |name: &str, text: &str| {
+        let source = keys(&folder, name, text);
+        source.trim_start_matches("psk:").to_owned()
+    };
+    let own = fleet.issue(&["127.0.0.1", "localhost"]);
+    let paths =
+        [file("ca", &fleet.pem), file("certificate", &own.certificate), file("key", &own.key)];
+    let source = format!("tls:{}", paths.join(","));
+    let server = Server::start(&["--memory", "m=1M", "--auth", &source]);
+    let bytes = folder.name("bytes");
+    fs::write(&bytes, vec![7; 100_000]).unwrap();
+    let to = format!("{}/m", server.address);
+    run(&["put", &bytes, &to, "--auth", &source]).done();
+    run(&["put", &bytes, &to]).failed(3, &["--auth", "[AUTH-REQUIRED]"]);
+    let key = keys(&folder, "shared", KEY);
+    run(&["put", &bytes, &to, "--auth", &key]).failed(3, &["certificates", "[AUTH-METHOD]"]);
+    let expired = fleet.expired(&["localhost"]);
+    let paths = [
+        paths[0].clone(),
+        file("expired", &expired.certificate),
+        file("expired.key", &expired.key),
+    ];
+    let source = format!("tls:{}", paths.join(","));
+    run(&["put", &bytes, &to, "--auth", &source]).failed(2, &["expired", "[AUTH-CERT-EXPIRED]"]);
+}
+
 /// The variable has the effect of the option.
 #[test]
 fn variable_names_the_keys() {
@@ -56,7 +89,7 @@ fn variable_names_the_keys() {
 fn server_beyond_this_machine_wants_keys_or_consent() {
     for listen in ["0.0.0.0:0", "10.9.8.7:0", "[::]:0", "somewhere:0"] {
         let refused = run(&["serve", "--listen", listen, "--advertise", "10.9.8.7"]);
-        refused.failed(2, &[listen, "--auth psk:FILE", "--open"]);
+        refused.failed(2, &[listen, "--auth psk:FILE", "--auth tls:DIRECTORY", "--open"]);
     }
     for listen in ["127.0.0.1:0", "127.1.2.3:0", "localhost:0"] {
         drop(Server::start_at(listen, &["--memory", "m=1M"]));
@@ -80,7 +113,8 @@ fn unsafe_and_contradictory_keys_are_refused() {
     let key = keys(&folder, "key", KEY);
     let serve = |options: &[&str]| run(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
     serve(&["--auth", &key, "--compat", "mooncake"]).failed(2, &["exclude each other"]);
-    serve(&["--auth", "tls:x"]).failed(2, &["psk:FILE", "[CONFIG-INVALID]"]);
+    serve(&["--auth", "ssh:x"]).failed(2, &["psk:FILE", "tls:DIRECTORY", "[CONFIG-INVALID]"]);
+    serve(&["--auth", "tls:/nowhere"]).failed(2, &["/nowhere/ca.crt", "No such file"]);
     serve(&["--auth", "psk:/nowhere/keys"]).failed(2, &["/nowhere/keys", "No such file"]);
     let file = folder.join("key");
     fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();

@@ -4,6 +4,10 @@
 
 mod auth;
 mod bench;
+#[cfg(feature = "tls")]
+#[path = "../../../engine/tests/stories/certificates.rs"]
+#[allow(dead_code, reason = "the engine's stories use the rest")]
+mod certificates;
 mod crossing;
 mod doctor;
 mod explain;

@@ -9,8 +9,10 @@ use alloc::vec::Vec;
 /// it is above 2^63, so it is no length of a plain frame: a peer that does not know it closes the
 /// connection. No byte of it is ASCII or the start of a TLS record.
 pub const AUTH_MAGIC: [u8; 8] = [0xF4, 0xA1, 0xD9, 0xBC, 0xC7, 0x93, 0xE8, 0xFD];
-/// Version of the messages. Others are refused.
+/// Version of the messages of keys. Others are refused.
 pub const AUTH_VERSION: u8 = 1;
+/// In place of a version: a TLS connection follows the hello, whose id is empty.
+pub const AUTH_TLS: u8 = 2;
 /// Longest hello or answer after its length field, in bytes.
 pub const AUTH_MESSAGE_BYTES_MAX: usize = 1024;
 

@@ -53,11 +53,26 @@ pub enum KeyRuleError {
     Keys,
 }
 
-/// Whom a node accepts: with keys, only peers that prove one of them, and never a plain peer.
+/// What a peer has proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Proof {
+    /// A key, by its place in the policy.
+    Key(usize),
+    /// A valid certificate of a trusted authority.
+    Certificate {
+        /// Whether it has the name that the peer announced.
+        names_peer: bool,
+    },
+}
+
+/// Whom a node accepts: with keys or certificates, only peers that prove themselves in the same way, and
+/// never a plain peer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AuthPolicy {
     own: Identity,
     keys: Vec<KeyRule>,
+    has_certificates: bool,
+    epoch: u64,
 }
 
 impl NamePattern {
@@ -145,7 +160,18 @@ impl AuthPolicy {
         if keys.iter().enumerate().any(is_twice) {
             return Err(KeyRuleError::Twice);
         }
-        Ok(Self { own, keys })
+        Ok(Self { own, keys, has_certificates: false, epoch: 0 })
+    }
+
+    /// The policy of a node with a certificate, which accepts peers with one of an authority that it
+    /// trusts.
+    pub fn certified(own: Identity) -> Self {
+        Self { own, keys: Vec::new(), has_certificates: true, epoch: 0 }
+    }
+
+    /// The policy after a number of changes of its keys or certificates.
+    pub fn at_epoch(self, epoch: u64) -> Self {
+        Self { epoch, ..self }
     }
 
     /// This node.
@@ -158,8 +184,27 @@ impl AuthPolicy {
         &self.keys
     }
 
-    /// Whether the node has no keys: it accepts plain peers and proves nothing.
+    /// Whether the node authenticates by certificates.
+    pub fn has_certificates(&self) -> bool {
+        self.has_certificates
+    }
+
+    /// Changes of the keys or certificates so far. A session lasts beyond one if what its peer proved
+    /// is still accepted.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether the node has neither keys nor certificates: it accepts plain peers and proves nothing.
     pub fn is_open(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.is_empty() && !self.has_certificates
+    }
+
+    /// Whether a peer that proved this may have a name.
+    pub fn allows(&self, proof: Proof, name: &NodeName) -> bool {
+        match proof {
+            Proof::Key(key) => self.keys.get(key).is_some_and(|key| key.covers(name)),
+            Proof::Certificate { names_peer } => self.has_certificates && names_peer,
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The two ends of one authenticated connection.
 
-use super::message::{AUTH_VERSION, AuthHello};
-use super::policy::{AuthPolicy, Identity};
+use super::certificate::CertificateFault;
+use super::message::{AUTH_TLS, AUTH_VERSION, AuthHello};
+use super::policy::{AuthPolicy, Identity, Proof};
 use crate::identity::{Incarnation, NodeName};
 
 /// Reasons to refuse a connection; the number is the status on the wire. A refusal is not
@@ -18,8 +19,8 @@ pub enum AuthRefusal {
     /// The message does not open with the key of that id.
     #[error("its key of this id is another, or the message was altered")]
     Unopened = 3,
-    /// The key does not allow the announced name.
-    #[error("the key does not allow this node's name")]
+    /// The key or the certificate does not allow the announced name.
+    #[error("the key or certificate does not allow this node's name")]
     Name = 4,
     /// Another node was addressed.
     #[error("another node has this address")]
@@ -28,16 +29,31 @@ pub enum AuthRefusal {
     #[error("it has no keys")]
     NoKeys = 6,
     /// The refusing node accepts no plain peers.
-    #[error("it accepts only peers that prove a key")]
+    #[error("it accepts only peers that prove a key or a certificate")]
     Plain = 7,
     /// The refusing node has the announced name itself.
     #[error("it has the same name")]
     Conflict = 8,
+    /// One node has keys, and the other certificates.
+    #[error("one side has keys and the other certificates")]
+    Method = 9,
+    /// The certificate has expired.
+    #[error("this node's certificate has expired")]
+    Expired = 10,
+    /// The certificate is not valid yet.
+    #[error("this node's certificate is not valid yet")]
+    NotYetValid = 11,
+    /// No authority that the refusing node trusts issued the certificate.
+    #[error("it trusts no authority that issued this node's certificate")]
+    UnknownAuthority = 12,
+    /// The certificate is missing, malformed or made for another purpose.
+    #[error("this node's certificate cannot be used")]
+    Unusable = 13,
 }
 
 impl AuthRefusal {
     /// Every reason, ordered by number.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 13] = [
         Self::Version,
         Self::UnknownKey,
         Self::Unopened,
@@ -46,7 +62,23 @@ impl AuthRefusal {
         Self::NoKeys,
         Self::Plain,
         Self::Conflict,
+        Self::Method,
+        Self::Expired,
+        Self::NotYetValid,
+        Self::UnknownAuthority,
+        Self::Unusable,
     ];
+}
+
+impl From<CertificateFault> for AuthRefusal {
+    fn from(fault: CertificateFault) -> Self {
+        match fault {
+            CertificateFault::Expired => Self::Expired,
+            CertificateFault::NotYetValid => Self::NotYetValid,
+            CertificateFault::UnknownAuthority => Self::UnknownAuthority,
+            CertificateFault::Unusable => Self::Unusable,
+        }
+    }
 }
 
 /// Reasons for a dialling node to give a connection up.
@@ -61,8 +93,17 @@ pub enum AuthFailure {
     /// The answer does not open with the key.
     #[error("the peer's answer does not prove the key")]
     Unopened,
-    /// The key does not allow the name of the peer.
-    #[error("the key does not allow the peer's name")]
+    /// The certificate of the peer is refused.
+    #[error("the peer is refused: {0}")]
+    Certificate(CertificateFault),
+    /// This node's own certificate is no valid one.
+    #[error("this node's own certificate is refused: {0}")]
+    Own(CertificateFault),
+    /// This node's own certificate does not have its name.
+    #[error("this node's own certificate does not have its name")]
+    OwnName,
+    /// The key or the certificate does not allow the name of the peer.
+    #[error("the key or certificate does not allow the peer's name")]
     Name,
     /// Another node than the addressed one answered, or a message names another sender.
     #[error("another node than the addressed one answers")]
@@ -70,8 +111,10 @@ pub enum AuthFailure {
     /// The peer has the name of this node.
     #[error("the peer has the name of this node")]
     Conflict,
-    /// The peer requires a key, and this node has none.
-    #[error("the peer accepts only peers that prove a key, and this node has none")]
+    /// The peer requires a key or a certificate, and this node has none.
+    #[error(
+        "the peer accepts only peers that prove a key or a certificate, and this node has none"
+    )]
     Required,
 }
 
@@ -79,8 +122,9 @@ pub enum AuthFailure {
 enum Accepting {
     First,
     Opening { key: usize },
-    Answered { peer: Identity },
-    Proven { peer: Identity },
+    Presenting,
+    Answered { peer: Identity, epoch: u64 },
+    Proven { peer: Identity, epoch: u64 },
     Plain,
     Over,
 }
@@ -121,14 +165,8 @@ impl Inbound {
         version: u8,
         id: &str,
     ) -> Result<usize, AuthRefusal> {
-        if policy.is_open() {
-            return self.refuse(AuthRefusal::NoKeys);
-        }
-        if version != AUTH_VERSION {
-            return self.refuse(AuthRefusal::Version);
-        }
-        if self.0 != Accepting::First {
-            return self.refuse(AuthRefusal::Unopened);
+        if let Some(refusal) = self.refusal(policy, version, AUTH_VERSION) {
+            return self.refuse(refusal);
         }
         let Some(key) = policy.keys().iter().position(|key| key.id() == id) else {
             return self.refuse(AuthRefusal::UnknownKey);
@@ -150,36 +188,80 @@ impl Inbound {
             return self.refuse(AuthRefusal::Unopened);
         };
         let Some(hello) = opened else { return self.refuse(AuthRefusal::Unopened) };
-        if !policy.keys()[key].covers(&hello.from.name) {
-            return self.refuse(AuthRefusal::Name);
+        self.admit(policy, Proof::Key(key), hello)
+    }
+
+    /// Handles a hello after which TLS follows.
+    ///
+    /// # Errors
+    /// The reason for a refusal.
+    pub fn handle_tls(&mut self, policy: &AuthPolicy, version: u8) -> Result<(), AuthRefusal> {
+        if let Some(refusal) = self.refusal(policy, version, AUTH_TLS) {
+            return self.refuse(refusal);
         }
-        if hello.to.is_some_and(|to| to != policy.own().name) {
-            return self.refuse(AuthRefusal::Addressed);
-        }
-        if is_conflict(policy.own(), &hello.from) {
-            return self.refuse(AuthRefusal::Conflict);
-        }
-        self.0 = Accepting::Answered { peer: hello.from };
+        self.0 = Accepting::Presenting;
         Ok(())
+    }
+
+    /// Handles the hello of a peer inside of TLS, and whether its certificate is valid and names it.
+    /// The answer follows.
+    ///
+    /// # Errors
+    /// The reason for a refusal.
+    pub fn handle_certificate(
+        &mut self,
+        policy: &AuthPolicy,
+        certificate: Result<(AuthHello, bool), CertificateFault>,
+    ) -> Result<(), AuthRefusal> {
+        if self.0 != Accepting::Presenting {
+            return self.refuse(AuthRefusal::Unusable);
+        }
+        match certificate {
+            Ok((hello, names_peer)) => self.admit(policy, Proof::Certificate { names_peer }, hello),
+            Err(fault) => self.refuse(fault.into()),
+        }
+    }
+
+    /// Handles a change of the policy: what the peer proved, if it is accepted still. Without a call
+    /// after each change, no further record counts.
+    pub fn handle_change(&mut self, policy: &AuthPolicy, proof: Option<Proof>) {
+        let (Accepting::Answered { peer, epoch } | Accepting::Proven { peer, epoch }) = &mut self.0
+        else {
+            return;
+        };
+        match proof.is_some_and(|proof| policy.allows(proof, &peer.name)) {
+            true => *epoch = policy.epoch(),
+            false => self.0 = Accepting::Over,
+        }
     }
 
     /// Handles a record of the session: whether it opened, in its place of the order. The first one
     /// proves that the hello was no repetition. Returns whether its content may be served.
-    pub fn handle_record(&mut self, opened: bool) -> bool {
+    pub fn handle_record(&mut self, policy: &AuthPolicy, opened: bool) -> bool {
         let state = core::mem::replace(&mut self.0, Accepting::Over);
         self.0 = match state {
-            Accepting::Answered { peer } | Accepting::Proven { peer } if opened => {
-                Accepting::Proven { peer }
+            Accepting::Answered { peer, epoch } | Accepting::Proven { peer, epoch }
+                if opened && epoch == policy.epoch() =>
+            {
+                Accepting::Proven { peer, epoch }
             }
             _ => Accepting::Over,
         };
         matches!(self.0, Accepting::Proven { .. })
     }
 
-    /// The peer, once it has proven its key.
+    /// The peer as it announced itself, before its first record.
+    pub fn announced(&self) -> Option<&Identity> {
+        match &self.0 {
+            Accepting::Answered { peer, .. } | Accepting::Proven { peer, .. } => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// The peer, once it has proven its key or certificate.
     pub fn peer(&self) -> Option<&Identity> {
         match &self.0 {
-            Accepting::Proven { peer } => Some(peer),
+            Accepting::Proven { peer, .. } => Some(peer),
             _ => None,
         }
     }
@@ -188,10 +270,40 @@ impl Inbound {
     /// peer alone.
     pub fn admits(&self, name: &NodeName, incarnation: Incarnation) -> bool {
         match &self.0 {
-            Accepting::Proven { peer } => peer.name == *name && peer.incarnation == incarnation,
+            Accepting::Proven { peer, .. } => peer.name == *name && peer.incarnation == incarnation,
             Accepting::Plain => true,
             _ => false,
         }
+    }
+
+    /// The refusal of a first message in an order or a form that the node does not take.
+    fn refusal(&self, policy: &AuthPolicy, version: u8, expected: u8) -> Option<AuthRefusal> {
+        let own = if policy.has_certificates() { AUTH_TLS } else { AUTH_VERSION };
+        match version {
+            _ if policy.is_open() => Some(AuthRefusal::NoKeys),
+            AUTH_VERSION | AUTH_TLS if version != own => Some(AuthRefusal::Method),
+            _ if version != expected => Some(AuthRefusal::Version),
+            _ => (self.0 != Accepting::First).then_some(AuthRefusal::Unopened),
+        }
+    }
+
+    fn admit(
+        &mut self,
+        policy: &AuthPolicy,
+        proof: Proof,
+        hello: AuthHello,
+    ) -> Result<(), AuthRefusal> {
+        if !policy.allows(proof, &hello.from.name) {
+            return self.refuse(AuthRefusal::Name);
+        }
+        if hello.to.is_some_and(|to| to != policy.own().name) {
+            return self.refuse(AuthRefusal::Addressed);
+        }
+        if is_conflict(policy.own(), &hello.from) {
+            return self.refuse(AuthRefusal::Conflict);
+        }
+        self.0 = Accepting::Answered { peer: hello.from, epoch: policy.epoch() };
+        Ok(())
     }
 
     fn refuse<T>(&mut self, refusal: AuthRefusal) -> Result<T, AuthRefusal> {
@@ -209,8 +321,12 @@ pub enum AnswerSeen {
     Refused(AuthRefusal),
     /// An answer that does not open.
     Unopened,
-    /// An answer that opened.
+    /// An answer that opened with the key.
     Opened(Identity),
+    /// A certificate that is refused.
+    Faulty(CertificateFault),
+    /// An answer inside of TLS, and whether the valid certificate of its sender names it.
+    Certified(Identity, bool),
 }
 
 /// The dialling end of a connection.
@@ -218,19 +334,21 @@ pub enum AnswerSeen {
 pub struct Outbound {
     expected: Option<NodeName>,
     peer: Option<Identity>,
+    epoch: u64,
 }
 
 impl Outbound {
     /// Creates the end of a connection to the node of a name, if it is known.
     pub fn new(expected: Option<NodeName>) -> Self {
-        Self { expected, peer: None }
+        Self { expected, peer: None, epoch: 0 }
     }
 
-    /// The hello and the key to seal it with; `None` for a plain connection, which only a node
-    /// without keys uses.
-    pub fn hello(&self, policy: &AuthPolicy) -> Option<(usize, AuthHello)> {
+    /// The hello, and the key to seal it with or, without one, TLS to send it through; `None` for a
+    /// plain connection, which only a node without keys and certificates uses.
+    pub fn hello(&self, policy: &AuthPolicy) -> Option<(Option<usize>, AuthHello)> {
         let hello = AuthHello { from: policy.own().clone(), to: self.expected.clone() };
-        (!policy.is_open()).then_some((0, hello))
+        let key = (!policy.has_certificates()).then_some(0);
+        (!policy.is_open()).then_some((key, hello))
     }
 
     /// Handles the answer to the hello. Records may be sent afterwards.
@@ -243,14 +361,18 @@ impl Outbound {
         policy: &AuthPolicy,
         answer: AnswerSeen,
     ) -> Result<(), AuthFailure> {
-        let peer = match answer {
+        let (peer, proof) = match answer {
             AnswerSeen::Nothing => return Err(AuthFailure::Unproven),
             AnswerSeen::Refused(refusal) => return Err(AuthFailure::Refused(refusal)),
             AnswerSeen::Unopened => return Err(AuthFailure::Unopened),
-            AnswerSeen::Opened(peer) => peer,
+            AnswerSeen::Faulty(fault) => return Err(AuthFailure::Certificate(fault)),
+            AnswerSeen::Opened(peer) => (peer, Proof::Key(0)),
+            AnswerSeen::Certified(peer, names_peer) => (peer, Proof::Certificate { names_peer }),
         };
-        let Some(key) = policy.keys().first() else { return Err(AuthFailure::Unproven) };
-        if !key.covers(&peer.name) {
+        if policy.has_certificates() != matches!(proof, Proof::Certificate { .. }) {
+            return Err(AuthFailure::Unproven);
+        }
+        if !policy.allows(proof, &peer.name) {
             return Err(AuthFailure::Name);
         }
         if is_conflict(policy.own(), &peer) {
@@ -259,8 +381,14 @@ impl Outbound {
         if !self.is_expected(&peer.name) {
             return Err(AuthFailure::Addressed);
         }
-        self.peer = Some(peer);
+        (self.peer, self.epoch) = (Some(peer), policy.epoch());
         Ok(())
+    }
+
+    /// Whether the keys and certificates are those that the connection began with. Another one is
+    /// begun otherwise.
+    pub fn is_current(&self, policy: &AuthPolicy) -> bool {
+        self.epoch == policy.epoch()
     }
 
     /// The peer, once it has proven its key.

@@ -69,7 +69,7 @@ fn node_with_keys_refuses_plain_messages_at_any_time() {
     let mut later = Inbound::default();
     later.handle_head(&keyed, AUTH_VERSION, "k").unwrap();
     later.handle_hello(&keyed, Some(hello("a", 2, None))).unwrap();
-    assert!(later.handle_record(true));
+    assert!(later.handle_record(&keyed, true));
     assert_eq!(later.handle_plain(&keyed), Err(AuthRefusal::Plain));
     assert_eq!(later.peer(), None);
     let mut plain = Inbound::default();
@@ -85,13 +85,14 @@ fn accepting_end_refuses_with_the_reason() {
     let keyed = policy("b", vec![key("new", &[]), key("old", &["a*"])]);
     let head = |version, id| Inbound::default().handle_head(&keyed, version, id);
     assert_eq!(head(AUTH_VERSION, "old"), Ok(1));
-    assert_eq!(head(AUTH_VERSION + 1, "old"), Err(AuthRefusal::Version));
+    assert_eq!(head(AUTH_VERSION + 2, "old"), Err(AuthRefusal::Version));
+    assert_eq!(head(AUTH_TLS, "old"), Err(AuthRefusal::Method));
     assert_eq!(head(AUTH_VERSION, "gone"), Err(AuthRefusal::UnknownKey));
     let opened = |hello: Option<AuthHello>| {
         let mut end = Inbound::default();
         end.handle_head(&keyed, AUTH_VERSION, "old").unwrap();
         let answered = end.handle_hello(&keyed, hello);
-        assert!(answered.is_ok() || !end.handle_record(true), "a refusal is final");
+        assert!(answered.is_ok() || !end.handle_record(&keyed, true), "a refusal is final");
         answered
     };
     assert_eq!(opened(Some(hello("a-1", 2, Some("b")))), Ok(()));
@@ -113,16 +114,16 @@ fn accepting_end_refuses_with_the_reason() {
 fn session_begins_with_a_record_and_ends_with_a_broken_one() {
     let keyed = policy("b", vec![key("k", &[])]);
     let mut end = Inbound::default();
-    assert!(!Inbound::default().handle_record(true), "no record comes first");
+    assert!(!Inbound::default().handle_record(&keyed, true), "no record comes first");
     end.handle_head(&keyed, AUTH_VERSION, "k").unwrap();
     end.handle_hello(&keyed, Some(hello("a", 2, None))).unwrap();
     assert!(end.peer().is_none() && !end.admits(&name("a"), Incarnation(2)));
-    assert!(end.handle_record(true));
+    assert!(end.handle_record(&keyed, true));
     assert_eq!(end.peer(), Some(&identity("a", 2)));
     assert!(end.admits(&name("a"), Incarnation(2)));
     assert!(!end.admits(&name("c"), Incarnation(2)) && !end.admits(&name("a"), Incarnation(3)));
-    assert!(!end.handle_record(false));
-    assert!(!end.handle_record(true), "it stays over");
+    assert!(!end.handle_record(&keyed, false));
+    assert!(!end.handle_record(&keyed, true), "it stays over");
     assert!(end.peer().is_none() && !end.admits(&name("a"), Incarnation(2)));
 }
 
@@ -132,7 +133,7 @@ fn dialling_end_accepts_the_addressed_node_alone() {
     let keyed = policy("a", vec![key("new", &["b*", "a"]), key("old", &[])]);
     assert_eq!(Outbound::new(None).hello(&policy("a", Vec::new())), None);
     let sent = Outbound::new(Some(name("b"))).hello(&keyed).unwrap();
-    assert_eq!(sent, (0, hello("a", 1, Some("b"))));
+    assert_eq!(sent, (Some(0), hello("a", 1, Some("b"))));
     let answered = |expected: Option<&str>, answer| {
         Outbound::new(expected.map(name)).handle_answer(&keyed, answer)
     };
@@ -198,4 +199,124 @@ fn proof_text_names_side_lane_and_connection() {
     let text = proofs.text(LaneEnd::Dialling);
     assert_ne!(text, proofs.text(LaneEnd::Listening));
     assert!(others.iter().all(|other| other.text(LaneEnd::Dialling) != text));
+}
+
+/// A node with certificates takes them alone, and one with keys takes keys alone.
+#[test]
+fn keys_and_certificates_exclude_each_other() {
+    let certified = AuthPolicy::certified(identity("b", 1));
+    let keyed = policy("b", vec![key("k", &[])]);
+    assert!(!certified.is_open() && certified.has_certificates());
+    assert_eq!(Inbound::default().handle_plain(&certified), Err(AuthRefusal::Plain));
+    let head = |policy: &AuthPolicy, version| Inbound::default().handle_head(policy, version, "k");
+    let tls = |policy: &AuthPolicy, version| Inbound::default().handle_tls(policy, version);
+    assert_eq!(head(&certified, AUTH_VERSION), Err(AuthRefusal::Method));
+    assert_eq!(tls(&keyed, AUTH_TLS), Err(AuthRefusal::Method));
+    assert_eq!(tls(&certified, 9), Err(AuthRefusal::Version));
+    assert_eq!(tls(&policy("b", Vec::new()), AUTH_TLS), Err(AuthRefusal::NoKeys));
+    assert_eq!(tls(&certified, AUTH_TLS), Ok(()));
+    let mut no_tls = Inbound::default();
+    let refused = no_tls.handle_certificate(&certified, Ok((hello("a", 2, None), true)));
+    assert_eq!(refused, Err(AuthRefusal::Unusable), "TLS comes first");
+    let answered = |policy: &AuthPolicy, answer| Outbound::new(None).handle_answer(policy, answer);
+    let by_key = AnswerSeen::Opened(identity("a", 2));
+    assert_eq!(answered(&certified, by_key), Err(AuthFailure::Unproven));
+    let by_certificate = AnswerSeen::Certified(identity("a", 2), true);
+    assert_eq!(answered(&keyed, by_certificate), Err(AuthFailure::Unproven));
+    let sent = Outbound::new(None).hello(&certified);
+    assert_eq!(sent, Some((None, hello("b", 1, None))), "no key is sealed with");
+}
+
+/// Each fault of a certificate has its refusal, and a valid one belongs to the names in it.
+#[test]
+fn certificate_is_refused_with_its_fault_or_its_name() {
+    let certified = AuthPolicy::certified(identity("b", 1));
+    let presented = |certificate| {
+        let mut end = Inbound::default();
+        end.handle_tls(&certified, AUTH_TLS).unwrap();
+        let answered = end.handle_certificate(&certified, certificate);
+        assert_eq!(end.handle_record(&certified, true), answered.is_ok());
+        answered
+    };
+    assert_eq!(presented(Ok((hello("a", 2, Some("b")), true))), Ok(()));
+    assert_eq!(presented(Ok((hello("a", 2, None), false))), Err(AuthRefusal::Name));
+    assert_eq!(presented(Ok((hello("a", 2, Some("c")), true))), Err(AuthRefusal::Addressed));
+    assert_eq!(presented(Ok((hello("b", 2, None), true))), Err(AuthRefusal::Conflict));
+    let answered = |answer| Outbound::new(Some(name("a"))).handle_answer(&certified, answer);
+    for (fault, refusal) in [
+        (CertificateFault::Expired, AuthRefusal::Expired),
+        (CertificateFault::NotYetValid, AuthRefusal::NotYetValid),
+        (CertificateFault::UnknownAuthority, AuthRefusal::UnknownAuthority),
+        (CertificateFault::Unusable, AuthRefusal::Unusable),
+    ] {
+        assert_eq!(presented(Err(fault)), Err(refusal));
+        assert_eq!(answered(AnswerSeen::Faulty(fault)), Err(AuthFailure::Certificate(fault)));
+    }
+    assert_eq!(answered(AnswerSeen::Certified(identity("a", 5), true)), Ok(()));
+    let unnamed = AnswerSeen::Certified(identity("a", 5), false);
+    assert_eq!(answered(unnamed), Err(AuthFailure::Name));
+    let other = AnswerSeen::Certified(identity("c", 5), true);
+    assert_eq!(answered(other), Err(AuthFailure::Addressed));
+}
+
+/// A session lasts beyond a change of keys or certificates if its peer's proof is accepted still.
+#[test]
+fn session_ends_with_the_proof_that_it_rests_on() {
+    let before = policy("b", vec![key("old", &[])]);
+    let renewed = policy("b", vec![key("new", &[]), key("old", &["a"])]).at_epoch(1);
+    let session = || {
+        let mut end = Inbound::default();
+        end.handle_head(&before, AUTH_VERSION, "old").unwrap();
+        end.handle_hello(&before, Some(hello("a", 2, None))).unwrap();
+        assert!(end.handle_record(&before, true));
+        end
+    };
+    let record = |proof| {
+        let mut end = session();
+        end.handle_change(&renewed, proof);
+        end.handle_record(&renewed, true)
+    };
+    assert!(record(Some(Proof::Key(1))), "the key is there still");
+    assert!(!record(None), "the key was removed");
+    assert!(!record(Some(Proof::Key(7))));
+    assert!(!session().handle_record(&renewed, true), "the change was not looked at");
+    let narrowed = policy("b", vec![key("old", &["c"])]).at_epoch(1);
+    let mut end = session();
+    end.handle_change(&narrowed, Some(Proof::Key(0)));
+    assert!(!end.handle_record(&narrowed, true), "the name is no longer allowed");
+    let (certified, later) = (
+        AuthPolicy::certified(identity("b", 1)),
+        AuthPolicy::certified(identity("b", 1)).at_epoch(1),
+    );
+    for names_peer in [true, false] {
+        let mut end = Inbound::default();
+        end.handle_tls(&certified, AUTH_TLS).unwrap();
+        end.handle_certificate(&certified, Ok((hello("a", 2, None), true))).unwrap();
+        end.handle_change(&later, Some(Proof::Certificate { names_peer }));
+        assert_eq!(end.handle_record(&later, true), names_peer);
+    }
+    let mut end = Outbound::new(None);
+    end.handle_answer(&certified, AnswerSeen::Certified(identity("a", 2), true)).unwrap();
+    assert!(end.is_current(&certified) && !end.is_current(&later));
+}
+
+/// A certificate has the host of a node's name; a SPIFFE id has the last segment of its path.
+#[test]
+fn certificates_name_hosts_and_workloads() {
+    for (text, part) in [
+        ("gpu-1", "gpu-1"),
+        ("gpu-1.example.org:7411", "gpu-1.example.org"),
+        ("gpu-1:client-0011", "gpu-1"),
+        ("10.0.0.7:7411", "10.0.0.7"),
+        ("[::1]:7411", "::1"),
+        ("fe80::1", "fe80::1"),
+    ] {
+        assert_eq!(certified_part(&name(text)), part, "{text}");
+    }
+    let parts = |uri| spiffe_parts(uri);
+    assert_eq!(parts("spiffe://example.org/ns/a/gpu-1"), Some(("example.org", "gpu-1")));
+    assert_eq!(parts("spiffe://example.org/gpu-1"), Some(("example.org", "gpu-1")));
+    for wrong in ["spiffe://example.org", "spiffe://example.org/", "spiffe:///a", "https://a/b"] {
+        assert_eq!(parts(wrong), None, "{wrong}");
+    }
 }

@@ -1,49 +1,161 @@
-//! Keys by which nodes authenticate each other.
+//! Keys and certificates by which nodes authenticate each other.
 
+use crate::control::auth::certificates::{Certificates, Texts};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::auth::{KEYS_MAX, KeyRule, NamePattern};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes of a secret.
 const SECRET_BYTES: usize = 32;
-/// Longest file of keys, in bytes.
+/// Longest file of keys or of a private key, in bytes.
 pub const KEY_FILE_BYTES_MAX: usize = 64 << 10;
+/// Longest file of certificates, in bytes.
+pub const CERTIFICATE_FILE_BYTES_MAX: usize = 1 << 20;
 /// Permissions that a file of keys must not have: any of others, and writing by its group.
 const MODE_FORBIDDEN: u32 = 0o027;
 /// Scheme of a source of pre-shared keys.
 const PSK: &str = "psk:";
+/// Scheme of a source of certificates.
+const TLS: &str = "tls:";
 
 /// A secret that nodes share.
 #[derive(Clone)]
 pub(crate) struct Secret(pub(crate) [u8; SECRET_BYTES]);
 
-/// Pre-shared keys. A node with keys calls and accepts only peers that prove one of them, over every
-/// control connection and every lane over TCP; it refuses Mooncake's wire and nodes without keys.
-/// Bytes of lanes are not encrypted.
+/// Keys or certificates by which nodes authenticate each other. A node with either calls and accepts
+/// only peers that prove one of the same kind, over every control connection and every lane over TCP;
+/// it refuses Mooncake's wire and nodes without them. Bytes of lanes are not encrypted.
+///
+/// Those that come from files are read again when a file changes, within
+/// [`EngineTiming::auth_reload_interval`](crate::EngineTiming): new connections use what is there
+/// then, a session whose key or certificate is not accepted any more ends at its next call, and the
+/// lanes of such a peer end.
 #[derive(Clone)]
 pub struct AuthOptions {
-    pub(crate) keys: Vec<(KeyRule, Secret)>,
+    pub(crate) loaded: Loaded,
+    /// The files, and what they held.
+    pub(crate) source: Option<(Source, Content)>,
+}
+
+/// Keys or certificates that are in use.
+#[derive(Clone)]
+pub(crate) enum Loaded {
+    Keys(Vec<(KeyRule, Secret)>),
+    Certificates(Arc<Certificates>),
+}
+
+/// Files of one node.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Psk(PathBuf),
+    Tls(CertificateFiles),
+}
+
+/// What the files of a source hold.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    Psk(String),
+    Tls(Texts),
+}
+
+/// Files in PEM by which a node authenticates itself and its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// Authorities that are trusted.
+    pub authority: PathBuf,
+    /// Certificate of this node, and those between it and an authority.
+    pub certificate: PathBuf,
+    /// Its private key. Others must not be able to read the file, nor its group to write it.
+    pub key: PathBuf,
+}
+
+impl CertificateFiles {
+    /// `ca.crt`, `tls.crt` and `tls.key` in a directory, as secrets of Kubernetes have them.
+    pub fn in_directory(directory: impl AsRef<Path>) -> Self {
+        let file = |name| directory.as_ref().join(name);
+        Self { authority: file("ca.crt"), certificate: file("tls.crt"), key: file("tls.key") }
+    }
 }
 
 impl fmt::Debug for AuthOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.keys.iter().map(|(key, _)| key.id())).finish()
+        match &self.loaded {
+            Loaded::Keys(keys) => {
+                f.debug_list().entries(keys.iter().map(|(key, _)| key.id())).finish()
+            }
+            Loaded::Certificates(_) => f.write_str("certificates"),
+        }
+    }
+}
+
+impl Source {
+    /// Reads the files.
+    pub(crate) fn read(&self) -> Result<Content, Error> {
+        Ok(match self {
+            Self::Psk(path) => Content::Psk(read_private(path, "the keys")?),
+            Self::Tls(files) => Content::Tls(Texts {
+                authority: read(&files.authority, "the authorities", false)?,
+                certificate: read(&files.certificate, "the certificate", false)?,
+                key: read(&files.key, "the private key", true)?,
+            }),
+        })
+    }
+
+    /// Parses what was read.
+    pub(crate) fn load(&self, content: &Content) -> Result<Loaded, Error> {
+        let failed = |path: &Path, text: &dyn fmt::Display| {
+            invalid(format!("the keys in {} cannot be used: {text}", path.display()))
+        };
+        match (self, content) {
+            (Self::Psk(path), Content::Psk(text)) => {
+                keys(text).map(Loaded::Keys).map_err(|error| failed(path, error.cause()))
+            }
+            (Self::Tls(files), Content::Tls(texts)) => {
+                let certificates = Certificates::new(texts).map(Arc::new);
+                certificates.map(Loaded::Certificates).map_err(|text| {
+                    let path = files.certificate.display();
+                    invalid(format!("the certificates of {path} cannot be used: {text}"))
+                })
+            }
+            _ => Err(invalid("another kind of file was read".into())),
+        }
+    }
+
+    fn options(self) -> Result<AuthOptions, Error> {
+        let content = self.read()?;
+        Ok(AuthOptions { loaded: self.load(&content)?, source: Some((self, content)) })
     }
 }
 
 impl AuthOptions {
-    /// Reads the keys that `source` names: `psk:FILE`.
+    /// Reads the keys or certificates that `source` names: `psk:FILE`, `tls:DIRECTORY` as
+    /// [`CertificateFiles::in_directory`], or `tls:AUTHORITY,CERTIFICATE,KEY`.
     ///
     /// # Errors
-    /// [`Stage::Configuration`]: another form, or as [`AuthOptions::psk_file`].
+    /// [`Stage::Configuration`]: another form, or as [`AuthOptions::psk_file`] and
+    /// [`AuthOptions::tls`].
     pub fn from_source(source: &str) -> Result<Self, Error> {
-        match source.strip_prefix(PSK) {
-            Some(file) if !file.is_empty() => Self::psk_file(file),
-            _ => Err(invalid(format!("'{source}' names no keys: write {PSK}FILE"))),
+        let file = |scheme| source.strip_prefix(scheme).filter(|rest: &&str| !rest.is_empty());
+        if let Some(file) = file(PSK) {
+            return Self::psk_file(file);
+        }
+        let files = file(TLS).map(|files| files.split(',').collect::<Vec<_>>());
+        match files.as_deref() {
+            Some([directory]) => Self::tls(CertificateFiles::in_directory(directory)),
+            Some([authority, certificate, key]) => Self::tls(CertificateFiles {
+                authority: authority.into(),
+                certificate: certificate.into(),
+                key: key.into(),
+            }),
+            _ => Err(invalid(format!(
+                "'{source}' names no keys: write {PSK}FILE, {TLS}DIRECTORY or \
+                 {TLS}AUTHORITY,CERTIFICATE,KEY"
+            ))),
         }
     }
 
@@ -56,25 +168,21 @@ impl AuthOptions {
     /// [`Stage::Configuration`]: the file cannot be read, others than its owner and group can read it,
     /// others than its owner can write it, or a line is invalid. No error quotes a secret.
     pub fn psk_file(file: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = file.as_ref();
-        let failed = |text: &dyn fmt::Display| {
-            invalid(format!("the keys in {} cannot be used: {text}", path.display()))
-        };
-        let mut file = File::open(path).map_err(|error| failed(&error))?;
-        let mode = file.metadata().map_err(|error| failed(&error))?.permissions().mode();
-        if mode & MODE_FORBIDDEN != 0 {
-            let mode = mode & 0o777;
-            return Err(failed(&format!(
-                "its permissions are {mode:03o}; make it readable by its owner alone (`chmod 600`)"
-            )));
-        }
-        let mut text = String::new();
-        let most = KEY_FILE_BYTES_MAX as u64 + 1;
-        file.by_ref().take(most).read_to_string(&mut text).map_err(|error| failed(&error))?;
-        if text.len() > KEY_FILE_BYTES_MAX {
-            return Err(failed(&format!("it exceeds {KEY_FILE_BYTES_MAX} bytes")));
-        }
-        Self::psk(&text).map_err(|error| failed(&error.cause()))
+        Source::Psk(file.as_ref().to_owned()).options()
+    }
+
+    /// Reads the authorities, the certificate and the private key of a node. Connections are TLS 1.3,
+    /// with a certificate at both ends, which is for clients and servers and names its node: the host
+    /// of the node's name, `host` or `host:port`, is among its DNS names and addresses, or is the last
+    /// segment of its SPIFFE id, of this node's own trust domain. [`Engine`](crate::Engine)s that do
+    /// not listen and have no name get one of their certificate.
+    ///
+    /// # Errors
+    /// [`Stage::Configuration`]: a file cannot be read or has no certificate or key in PEM, others can
+    /// read the private key, or this build has no TLS (feature `tls`). [`Builder::start`](crate::Builder::start)
+    /// fails if the certificate is not valid or does not have the node's name.
+    pub fn tls(files: CertificateFiles) -> Result<Self, Error> {
+        Source::Tls(files).options()
     }
 
     /// Takes pre-shared keys in the form of [`AuthOptions::psk_file`].
@@ -82,29 +190,70 @@ impl AuthOptions {
     /// # Errors
     /// [`Stage::Configuration`]: a line is invalid, there is no key, or there are too many.
     pub fn psk(text: &str) -> Result<Self, Error> {
-        let mut keys: Vec<(KeyRule, Secret)> = Vec::new();
-        for (number, line) in text.lines().enumerate() {
-            let mut words = line.split_whitespace();
-            let Some(id) = words.next().filter(|id| !id.starts_with('#')) else { continue };
-            let failed = |text: &dyn fmt::Display| invalid(format!("line {}: {text}", number + 1));
-            let secret = words.next().and_then(secret);
-            let secret = secret.ok_or_else(|| {
-                failed(&"after its id a key has a secret of 64 hexadecimal digits")
-            })?;
-            let names = words.map(NamePattern::new).collect::<Result<_, _>>();
-            let names = names.map_err(|error| failed(&error))?;
-            let rule = KeyRule::new(id, names).map_err(|error| failed(&error))?;
-            if keys.iter().any(|(key, known)| key.id() == id || known.0 == secret.0) {
-                return Err(failed(&"an earlier key has the same id or secret"));
-            }
-            keys.push((rule, secret));
-        }
-        match keys.len() {
-            0 => Err(invalid("there is no key".into())),
-            1..=KEYS_MAX => Ok(Self { keys }),
-            many => Err(invalid(format!("there are {many} keys, and at most {KEYS_MAX} are used"))),
+        Ok(Self { loaded: Loaded::Keys(keys(text)?), source: None })
+    }
+
+    /// The name of a node that has none and does not listen: of the certificate, if it has one.
+    pub(crate) fn client_name(&self, random: String) -> String {
+        match &self.loaded {
+            Loaded::Keys(_) => random,
+            Loaded::Certificates(own) => match own.host() {
+                Some(host) => format!("{host}:{random}"),
+                None => random,
+            },
         }
     }
+}
+
+fn keys(text: &str) -> Result<Vec<(KeyRule, Secret)>, Error> {
+    let mut keys: Vec<(KeyRule, Secret)> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let mut words = line.split_whitespace();
+        let Some(id) = words.next().filter(|id| !id.starts_with('#')) else { continue };
+        let failed = |text: &dyn fmt::Display| invalid(format!("line {}: {text}", number + 1));
+        let secret = words.next().and_then(secret);
+        let secret = secret
+            .ok_or_else(|| failed(&"after its id a key has a secret of 64 hexadecimal digits"))?;
+        let names = words.map(NamePattern::new).collect::<Result<_, _>>();
+        let names = names.map_err(|error| failed(&error))?;
+        let rule = KeyRule::new(id, names).map_err(|error| failed(&error))?;
+        if keys.iter().any(|(key, known)| key.id() == id || known.0 == secret.0) {
+            return Err(failed(&"an earlier key has the same id or secret"));
+        }
+        keys.push((rule, secret));
+    }
+    match keys.len() {
+        0 => Err(invalid("there is no key".into())),
+        1..=KEYS_MAX => Ok(keys),
+        many => Err(invalid(format!("there are {many} keys, and at most {KEYS_MAX} are used"))),
+    }
+}
+
+/// Reads a file; one that is private must not be readable by others.
+fn read(path: &Path, what: &str, is_private: bool) -> Result<Vec<u8>, Error> {
+    let failed = |text: &dyn fmt::Display| {
+        invalid(format!("{what} in {} cannot be used: {text}", path.display()))
+    };
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    let mode = file.metadata().map_err(|error| failed(&error))?.permissions().mode();
+    if is_private && mode & MODE_FORBIDDEN != 0 {
+        let mode = mode & 0o777;
+        return Err(failed(&format!(
+            "its permissions are {mode:03o}; make it readable by its owner alone (`chmod 600`)"
+        )));
+    }
+    let bytes_max = if is_private { KEY_FILE_BYTES_MAX } else { CERTIFICATE_FILE_BYTES_MAX };
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+    match bytes.len() > bytes_max {
+        true => Err(failed(&format!("it exceeds {bytes_max} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+fn read_private(path: &Path, what: &str) -> Result<String, Error> {
+    let text = String::from_utf8(read(path, what, true)?);
+    text.map_err(|_| invalid(format!("{what} in {} cannot be used: no text", path.display())))
 }
 
 fn invalid(text: String) -> Error {
@@ -137,11 +286,12 @@ mod tests {
     fn keys_have_ids_secrets_and_names() {
         let text = format!("# fleet\n\nnew {A}\n  old\t{B} gpu-* cpu-1:7000\n");
         let options = AuthOptions::psk(&text).unwrap();
-        let ids: Vec<_> = options.keys.iter().map(|(key, _)| key.id()).collect();
+        let Loaded::Keys(keys) = &options.loaded else { panic!("they are keys") };
+        let ids: Vec<_> = keys.iter().map(|(key, _)| key.id()).collect();
         assert_eq!(ids, ["new", "old"]);
-        assert_eq!((options.keys[0].1.0[31], options.keys[1].1.0[0]), (0x1f, 0xf0));
+        assert_eq!((keys[0].1.0[31], keys[1].1.0[0]), (0x1f, 0xf0));
         let covers = |key: usize, name: &str| {
-            options.keys[key].0.covers(&handfast_core::NodeName::new(name).unwrap())
+            keys[key].0.covers(&handfast_core::NodeName::new(name).unwrap())
         };
         assert!(covers(0, "any") && covers(1, "gpu-7") && !covers(1, "cpu-2:7000"));
         assert_eq!(format!("{options:?}"), r#"["new", "old"]"#, "no secret is shown");
@@ -166,7 +316,8 @@ mod tests {
         ] {
             let result = AuthOptions::psk(&text);
             if words.is_empty() {
-                assert_eq!(result.unwrap().keys.len(), KEYS_MAX, "the limit itself");
+                let Loaded::Keys(keys) = result.unwrap().loaded else { panic!("they are keys") };
+                assert_eq!(keys.len(), KEYS_MAX, "the limit itself");
                 continue;
             }
             let error = result.unwrap_err().to_string();
@@ -199,7 +350,7 @@ mod tests {
         assert!(AuthOptions::psk_file(&file).is_ok());
         fs::write(&file, padding(KEY_FILE_BYTES_MAX + 1)).unwrap();
         assert!(AuthOptions::psk_file(&file).unwrap_err().to_string().contains("exceeds"));
-        for wrong in ["psk:", "tls:x", "keys"] {
+        for wrong in ["psk:", "tls:", "tls:/nowhere", "tls:a,b", "tls:a,b,c,d", "keys"] {
             assert!(AuthOptions::from_source(wrong).is_err(), "{wrong}");
         }
     }

@@ -92,6 +92,8 @@ pub struct EngineTiming {
     pub lane_timeout: Duration,
     /// Time that [`Engine::close`](crate::Engine::close) waits for lanes to retire.
     pub close_timeout: Duration,
+    /// Interval of looks at the files of keys and certificates ([`Builder::auth`]).
+    pub auth_reload_interval: Duration,
 }
 
 impl EngineTiming {
@@ -108,6 +110,7 @@ impl Default for EngineTiming {
             call_timeout: Duration::from_secs(5),
             lane_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(2),
+            auth_reload_interval: Duration::from_secs(5),
         }
     }
 }
@@ -210,10 +213,10 @@ impl Builder {
         self
     }
 
-    /// Authenticates peers by pre-shared keys: calls and lanes over TCP only with peers that prove
-    /// one. Nodes without keys, earlier versions and Mooncake's wire are refused, whatever
-    /// [`Builder::mooncake`] enables. Names are those that peers announce, as far as the key allows
-    /// them. Control calls are encrypted; bytes of lanes are not. Default: none, every client that
+    /// Authenticates peers by pre-shared keys or certificates: calls and lanes over TCP only with
+    /// peers that prove one. Nodes without, those of the other kind, earlier versions and Mooncake's
+    /// wire are refused, whatever [`Builder::mooncake`] enables. Names are those that peers announce,
+    /// as far as the key or the certificate allows them. Control calls are encrypted; bytes of lanes are not. Default: none, every client that
     /// reaches the port is a peer.
     pub fn auth(mut self, options: AuthOptions) -> Self {
         self.auth = Some(options);

@@ -74,7 +74,7 @@ pub(crate) struct Shared {
     /// The metadata store; without one, nodes are found by address.
     pub(crate) directory: Option<Arc<Directory>>,
     /// Tasks that publish to and watch the store; aborted with the last handle.
-    pub(crate) store_tasks: Vec<AbortHandle>,
+    pub(crate) tasks: Vec<AbortHandle>,
     /// Whether control calls are accepted.
     pub(crate) calls: watch::Sender<bool>,
     pub(crate) close_timeout: std::time::Duration,
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.store_tasks.iter().for_each(AbortHandle::abort);
+        self.tasks.iter().for_each(AbortHandle::abort);
         self.commands.send(Command::Shutdown { done: None });
     }
 }
@@ -448,7 +448,7 @@ impl Engine {
             // An unresponsive store keeps this node's entries until they are overwritten.
             let _ = tokio::time::timeout(self.shared.close_timeout, withdrawing).await;
         }
-        self.shared.store_tasks.iter().for_each(AbortHandle::abort);
+        self.shared.tasks.iter().for_each(AbortHandle::abort);
         if let Some(links) = &self.shared.links {
             links.close().await;
         }
@@ -520,7 +520,7 @@ impl Engine {
             (Found::Ours(address), _) => {
                 let found = self.find_at(&address).await?;
                 // The store is not authenticated, and an address may have passed to another node.
-                let is_open = self.shared.answers.keys.policy().is_open();
+                let is_open = self.shared.answers.keys.is_open();
                 match is_open || found.0.name.as_str() == node {
                     true => Ok(found),
                     false => {
@@ -532,7 +532,7 @@ impl Engine {
             (Found::LegacyPeers(theirs, address), Some(links)) => {
                 self.meet(&**links, &theirs, &address)
             }
-            (Found::LegacyPeers(..), None) if !self.shared.answers.keys.policy().is_open() => {
+            (Found::LegacyPeers(..), None) if !self.shared.answers.keys.is_open() => {
                 let cause = AuthFailure::Unproven;
                 Err(Error::new(Side::Configuration, Stage::Metadata, cause).at(node))
             }

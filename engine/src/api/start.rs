@@ -6,7 +6,7 @@ use crate::api::exposure::Exposure;
 use crate::command::{Command, Commands};
 use crate::control::accept::{Listening, bind_at};
 use crate::control::answer::{Answers, CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX};
-use crate::control::auth::Keys;
+use crate::control::auth::{Keys, reload};
 use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
 use crate::data::fallback::Fallbacks;
@@ -239,7 +239,8 @@ impl<N: Net> Parts<N> {
         let speaks_legacy = self.builder.auth.is_none();
         let links = self.builder.mooncake.filter(|_| speaks_legacy);
         let links = links.map(|options| self.links(options));
-        let store_tasks = self.store_tasks(links.as_ref());
+        let mut tasks = self.store_tasks(links.as_ref());
+        tasks.extend(self.auth_task());
         let (data_path, local) = self.local_target();
         let keys = self.answers.keys.clone();
         let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout, keys);
@@ -262,7 +263,7 @@ impl<N: Net> Parts<N> {
             links,
             exposure,
             directory: self.directory,
-            store_tasks,
+            tasks,
             calls,
             close_timeout: self.builder.timing.close_timeout,
             closed: AtomicBool::new(false),
@@ -314,6 +315,20 @@ impl<N: Net> Parts<N> {
         };
         let publishing = directory.clone().keep_published(Arc::downgrade(&self.answers));
         vec![tokio::spawn(publishing).abort_handle(), tokio::spawn(watcher.run()).abort_handle()]
+    }
+
+    /// Starts the task that reads the files of keys and certificates again.
+    fn auth_task(&self) -> Option<AbortHandle> {
+        let (source, content) = self.builder.auth.as_ref()?.source.clone()?;
+        let watch = reload::watch(reload::WatchParts {
+            keys: Arc::downgrade(&self.answers.keys),
+            source,
+            content,
+            interval: nanos(self.builder.timing.auth_reload_interval),
+            clock: self.clock.clone(),
+            commands: self.commands.clone(),
+        });
+        Some(tokio::spawn(watch).abort_handle())
     }
 
     /// Source of the engine's snapshots.
@@ -530,7 +545,10 @@ fn node_name(
     address: &str,
     incarnation: Incarnation,
 ) -> Result<NodeName, Error> {
-    let random = || format!("client-{}", &incarnation.to_hex()[..16]);
+    let random = || {
+        let random = format!("client-{}", &incarnation.to_hex()[..16]);
+        builder.auth.as_ref().map_or(random.clone(), |auth| auth.client_name(random))
+    };
     let text = match &builder.name {
         Some(name) => name.clone(),
         None if address.is_empty() => random(),

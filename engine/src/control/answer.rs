@@ -74,7 +74,7 @@ impl Answers {
     /// Returns the descriptor for callers that do not speak the handfast protocol, and for stores. If
     /// Mooncake nodes are served, it lists only the regions reachable by address; with keys, none.
     pub(crate) fn describe_openly(&self) -> NodeDescriptor {
-        if !self.keys.policy().is_open() {
+        if !self.keys.is_open() {
             return self.describe(Vec::new());
         }
         let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
@@ -146,7 +146,7 @@ impl Answers {
 
     /// Whether Mooncake nodes may call: none of them proves a key.
     fn speaks_legacy(&self) -> bool {
-        self.inbox.is_some() && self.offer.transports.rdma && self.keys.policy().is_open()
+        self.inbox.is_some() && self.offer.transports.rdma && self.keys.is_open()
     }
 
     /// Keeps a notification if the inbox exists and is not full.

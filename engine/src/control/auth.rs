@@ -1,41 +1,83 @@
-//! Sealed control connections: a Noise handshake with a pre-shared key, and records.
-//! `handfast_core::auth` decides; `docs/wire.md` is the layout.
+//! Authenticated control connections: by a Noise handshake with a pre-shared key, or through TLS with
+//! certificates. `handfast_core::auth` decides; `docs/wire.md` is the layout.
 
 use super::frame::{OwnedFrame, ReadError};
-use crate::api::auth::{AuthOptions, Secret};
+use crate::api::auth::{AuthOptions, Loaded, Secret};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::auth::{
-    AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_VERSION, AnswerSeen, AuthFailure, AuthHello,
-    AuthHelloHead, AuthPolicy, AuthRefusal, Identity, Inbound, Outbound,
+    AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AuthFailure, AuthPolicy, AuthRefusal, Identity,
+    Inbound, Outbound,
 };
-use handfast_core::wire::{
-    FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, encode_frame, frame_length,
-};
+use handfast_core::transport::Side;
+use handfast_core::wire::{FrameKind, encode_frame};
 use handfast_core::{Incarnation, NodeName};
 use handfast_transport_tcp::{Look, Stream};
-use snow::params::NoiseParams;
-use snow::{Builder as Noise, HandshakeState, TransportState};
+use parking_lot::RwLock;
+use snow::TransportState;
 use std::io;
-use std::sync::LazyLock;
+use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-/// The handshake: ephemeral keys of both sides, mixed with a key that they share. `docs/adr/0011-pre-shared-keys.md`.
-const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+#[cfg(feature = "tls")]
+pub(crate) mod certificates;
+mod noise;
+mod proven;
+pub(crate) mod reload;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "auth/tls_absent.rs"]
+mod tls;
+
+#[cfg(not(feature = "tls"))]
+pub(crate) use tls::certificates;
+
+use certificates::Certificates;
+use proven::{Proved, Proven};
+
 /// Bytes of a length field.
 const LENGTH_BYTES: usize = 2;
-/// Bytes that sealing adds.
-const TAG_BYTES: usize = 16;
-/// Longest record, its tag included.
-const RECORD_BYTES_MAX: usize = u16::MAX as usize;
-/// Longest plain part of a record.
-const CHUNK_BYTES_MAX: usize = RECORD_BYTES_MAX - TAG_BYTES;
 /// Status of an answer that is no refusal.
 const ACCEPTED: u8 = 0;
 
-/// The keys of this node, or none.
+/// The keys or the certificate of this node, or neither. They are replaced when their files change.
 pub(crate) struct Keys {
-    policy: AuthPolicy,
+    is_open: bool,
+    current: RwLock<Arc<Material>>,
+    proven: Proven,
+}
+
+/// The keys or the certificate at one time.
+pub(crate) struct Material {
+    pub(crate) policy: AuthPolicy,
     secrets: Vec<Secret>,
+    certificates: Option<Arc<Certificates>>,
+}
+
+impl Material {
+    fn new(
+        own: Identity,
+        loaded: Option<Loaded>,
+        epoch: u64,
+    ) -> Result<Self, handfast_core::auth::KeyRuleError> {
+        let (policy, secrets, certificates) = match loaded {
+            Some(Loaded::Certificates(certificates)) => {
+                (AuthPolicy::certified(own), Vec::new(), Some(certificates))
+            }
+            Some(Loaded::Keys(keys)) => {
+                let (rules, secrets) = keys.into_iter().unzip();
+                (AuthPolicy::new(own, rules)?, secrets, None)
+            }
+            None => (AuthPolicy::new(own, Vec::new())?, Vec::new(), None),
+        };
+        Ok(Self { policy: policy.at_epoch(epoch), secrets, certificates })
+    }
+
+    /// What a peer proves by a session with a key.
+    fn proved(&self, key: usize) -> Option<Proved> {
+        let (rule, secret) = (self.policy.keys().get(key)?, self.secrets.get(key)?);
+        Some(Proved::Key { id: rule.id().to_owned(), secret: secret.clone() })
+    }
 }
 
 impl Keys {
@@ -45,34 +87,52 @@ impl Keys {
         incarnation: Incarnation,
         options: Option<&AuthOptions>,
     ) -> Result<Self, handfast_core::auth::KeyRuleError> {
-        let keys = options.map(|options| options.keys.clone()).unwrap_or_default();
-        let (rules, secrets) = keys.into_iter().unzip();
-        let policy = AuthPolicy::new(Identity { name, incarnation }, rules)?;
-        Ok(Self { policy, secrets })
+        let loaded = options.map(|options| options.loaded.clone());
+        let material = Material::new(Identity { name, incarnation }, loaded, 0)?;
+        let is_open = material.policy.is_open();
+        let current = RwLock::new(Arc::new(material));
+        Ok(Self { is_open, current, proven: Proven::default() })
     }
 
-    /// The keys that the options name.
+    /// The keys or the certificate that the options name.
     ///
     /// # Errors
-    /// [`Stage::Configuration`].
+    /// [`Stage::Configuration`]: the certificate is not valid, or has another name than this node.
     pub(crate) fn of(
         options: Option<&AuthOptions>,
         name: &NodeName,
         incarnation: Incarnation,
     ) -> Result<Self, Error> {
+        let invalid = |cause| Error::new(Side::Configuration, Stage::Configuration, cause);
+        if let Some(Loaded::Certificates(own)) = options.map(|options| &options.loaded) {
+            own.check(name).map_err(|failure| invalid(Cause::Auth(failure)))?;
+        }
         let keys = Self::new(name.clone(), incarnation, options);
         keys.map_err(|error| Error::local(Stage::Configuration, Cause::Invalid(error.to_string())))
     }
 
-    pub(crate) fn policy(&self) -> &AuthPolicy {
-        &self.policy
+    /// Whether the node has neither keys nor a certificate, which no change of files changes.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
     }
 
-    /// The handshake with a key. The readable head of the hello is bound to it.
-    fn noise<'keys>(&'keys self, key: usize, head: &'keys [u8]) -> Option<Noise<'keys>> {
-        static PARAMS: LazyLock<Option<NoiseParams>> = LazyLock::new(|| NOISE.parse().ok());
-        let builder = Noise::new(PARAMS.clone()?).prologue(head).ok()?;
-        builder.psk(0, &self.secrets.get(key)?.0).ok()
+    /// The keys or the certificate now.
+    pub(crate) fn current(&self) -> Arc<Material> {
+        self.current.read().clone()
+    }
+
+    /// Peers that have proven what is not accepted any more, each once.
+    fn take_withdrawn(&self) -> Vec<NodeName> {
+        self.proven.take_withdrawn(&self.current())
+    }
+
+    /// Replaces them, for new connections and for the next call of each present one.
+    fn replace(&self, loaded: Loaded) -> Result<(), handfast_core::auth::KeyRuleError> {
+        let before = self.current();
+        let own = before.policy.own().clone();
+        let next = Material::new(own, Some(loaded), before.policy.epoch() + 1)?;
+        *self.current.write() = Arc::new(next);
+        Ok(())
     }
 }
 
@@ -83,10 +143,49 @@ pub(super) enum DialError {
     Io(io::Error),
 }
 
+impl DialError {
+    fn unproven() -> Self {
+        Self::Auth(AuthFailure::Unproven)
+    }
+}
+
+/// The cipher of a connection.
+enum Seal {
+    Noise(Box<TransportState>),
+    Tls(Box<tls::Session>),
+}
+
+impl Seal {
+    async fn send<S: Stream>(
+        &mut self,
+        stream: &mut S,
+        kind: FrameKind,
+        text: &str,
+    ) -> io::Result<()> {
+        let frame = encode_frame(kind, text);
+        match self {
+            Self::Noise(state) => noise::send(stream, state, &frame).await,
+            Self::Tls(session) => session.send(stream, &frame).await,
+        }
+    }
+
+    async fn receive<S: Stream>(
+        &mut self,
+        stream: &mut S,
+        look: &Look,
+        bytes_max: usize,
+    ) -> Result<OwnedFrame, ReadError> {
+        match self {
+            Self::Noise(state) => noise::receive(stream, state, look, bytes_max).await,
+            Self::Tls(session) => session.receive(stream, look, bytes_max).await,
+        }
+    }
+}
+
 /// A connection for calls, plain or sealed.
 pub(super) struct Channel<S> {
     stream: S,
-    seal: Option<Box<TransportState>>,
+    seal: Option<Seal>,
     /// The dialling end of a sealed one.
     outbound: Outbound,
 }
@@ -107,33 +206,39 @@ impl<S: Stream> Spare for Channel<S> {
 }
 
 impl<S: Stream> Channel<S> {
-    /// Begins a connection to the node of a name, if it is known: with keys, both sides prove one.
+    /// Begins a connection to the node of a name, if it is known: with keys or certificates, both sides
+    /// prove one.
     pub(super) async fn dial(
         mut stream: S,
         keys: &Keys,
         expected: Option<NodeName>,
         look: &Look,
     ) -> Result<Self, DialError> {
-        let mut outbound = Outbound::new(expected);
-        let Some((key, hello)) = outbound.hello(&keys.policy) else {
+        let (material, mut outbound) = (keys.current(), Outbound::new(expected));
+        let policy = &material.policy;
+        let Some((key, hello)) = outbound.hello(policy) else {
             return Ok(Self { stream, seal: None, outbound });
         };
-        let unproven = || DialError::Auth(AuthFailure::Unproven);
-        let id = keys.policy.keys()[key].id().to_owned();
-        let head = AuthHelloHead { version: AUTH_VERSION, key: id }.encode();
-        let noise = keys.noise(key, &head).and_then(|noise| noise.build_initiator().ok());
-        let mut noise = noise.ok_or_else(unproven)?;
-        let sealed = seal(&mut noise, &hello.encode()).ok_or_else(unproven)?;
-        let message = message(&[&head, &sealed]);
-        stream.write_all(&message).await.map_err(DialError::Io)?;
-        stream.flush().await.map_err(DialError::Io)?;
-        let seen = match receive_answer(&mut stream, look).await? {
-            Some(answer) => open_answer(&mut noise, &answer),
-            None => AnswerSeen::Nothing,
+        let (seal, proved) = match (key, &material.certificates) {
+            (Some(key), _) => {
+                let dialled = noise::dial(&mut stream, &material, (key, &hello), look).await?;
+                outbound.handle_answer(policy, dialled.1).map_err(DialError::Auth)?;
+                let state = dialled.0.into_transport_mode().map_err(|_| DialError::unproven())?;
+                (Seal::Noise(Box::new(state)), material.proved(key))
+            }
+            (None, Some(certificates)) => {
+                let dialled = tls::Session::dial(&mut stream, certificates, &hello, look).await?;
+                outbound.handle_answer(policy, dialled.1).map_err(DialError::Auth)?;
+                let session = dialled.0.ok_or_else(DialError::unproven)?;
+                let proved = session.chain().map(Proved::Certificate);
+                (Seal::Tls(Box::new(session)), proved)
+            }
+            (None, None) => return Err(DialError::unproven()),
         };
-        outbound.handle_answer(&keys.policy, seen).map_err(DialError::Auth)?;
-        let seal = noise.into_transport_mode().map_err(|_| unproven())?;
-        Ok(Self { stream, seal: Some(Box::new(seal)), outbound })
+        if let (Some(peer), Some(proved)) = (outbound.peer(), proved) {
+            keys.proven.note(&peer.name, Arc::new(proved));
+        }
+        Ok(Self { stream, seal: Some(seal), outbound })
     }
 
     /// A connection that needs no proof: to a Mooncake node, from a node without keys.
@@ -141,9 +246,13 @@ impl<S: Stream> Channel<S> {
         Self { stream, seal: None, outbound: Outbound::new(None) }
     }
 
-    /// Whether a call to the node of a name may use this connection.
-    pub(super) fn leads_to(&self, name: &NodeName) -> bool {
-        self.outbound.peer().is_none_or(|peer| peer.name == *name)
+    /// Whether a call to the node of a name may use this connection: under the present keys, and to
+    /// its peer alone.
+    pub(super) fn leads_to(&self, keys: &Keys, name: &NodeName) -> bool {
+        let is_peer = |peer: &Identity| {
+            peer.name == *name && self.outbound.is_current(&keys.current().policy)
+        };
+        self.outbound.peer().is_none_or(is_peer)
     }
 
     /// The authenticated peer of a sealed connection.
@@ -152,7 +261,11 @@ impl<S: Stream> Channel<S> {
     }
 
     pub(super) async fn send(&mut self, kind: FrameKind, text: &str) -> io::Result<()> {
-        send(&mut self.stream, self.seal.as_deref_mut(), kind, text).await
+        let Some(seal) = &mut self.seal else {
+            self.stream.write_all(&encode_frame(kind, text)).await?;
+            return self.stream.flush().await;
+        };
+        seal.send(&mut self.stream, kind, text).await
     }
 
     pub(super) async fn receive(
@@ -161,7 +274,7 @@ impl<S: Stream> Channel<S> {
         bytes_max: usize,
     ) -> Result<OwnedFrame, ReadError> {
         match &mut self.seal {
-            Some(seal) => receive(&mut self.stream, seal, look, bytes_max).await,
+            Some(seal) => seal.receive(&mut self.stream, look, bytes_max).await,
             None => {
                 let header = super::frame::read_header(&mut self.stream, look).await?;
                 super::frame::read_frame(&mut self.stream, header, bytes_max).await
@@ -172,7 +285,11 @@ impl<S: Stream> Channel<S> {
 
 /// The accepting side of a sealed connection.
 pub(super) struct Accepted {
-    seal: Box<TransportState>,
+    seal: Seal,
+    /// What the peer proved.
+    proved: Arc<Proved>,
+    is_noted: bool,
+    material: Arc<Material>,
     pub(super) inbound: Inbound,
 }
 
@@ -182,36 +299,68 @@ impl Accepted {
     /// # Errors
     /// The refusal, which was sent.
     pub(super) async fn begin<S: Stream>(stream: &mut S, keys: &Keys) -> Result<Self, ReadError> {
-        let hello = read_message(stream).await?;
+        let (material, hello) = (keys.current(), read_message(stream).await?);
         let mut inbound = Inbound::default();
-        match accept(keys, &mut inbound, &hello) {
-            Ok((seal, answer)) => {
+        if hello.first() == Some(&AUTH_TLS) {
+            return Self::begin_tls(stream, material, inbound).await;
+        }
+        match noise::accept(&material, &mut inbound, &hello) {
+            Ok((state, key, answer)) => {
                 stream.write_all(&message(&[&[ACCEPTED], &answer])).await?;
                 stream.flush().await?;
-                Ok(Self { seal: Box::new(seal), inbound })
+                let proved = material.proved(key).ok_or(ReadError::Unsealed)?;
+                Ok(Self::new(Seal::Noise(Box::new(state)), proved, material, inbound))
             }
-            Err(refusal) => {
-                stream.write_all(&message(&[&[refusal as u8]])).await?;
-                stream.shutdown().await?;
-                Err(ReadError::Refused(refusal))
-            }
+            Err(refusal) => Err(refuse(stream, refusal).await?),
         }
     }
 
-    /// Reads a frame. The first proves that the hello was no repetition.
+    async fn begin_tls<S: Stream>(
+        stream: &mut S,
+        material: Arc<Material>,
+        mut inbound: Inbound,
+    ) -> Result<Self, ReadError> {
+        let policy = &material.policy;
+        if let Err(refusal) = inbound.handle_tls(policy, AUTH_TLS) {
+            return Err(refuse(stream, refusal).await?);
+        }
+        let Some(certificates) = &material.certificates else { return Err(ReadError::Unsealed) };
+        let session = tls::Session::accept(stream, certificates, policy, &mut inbound).await?;
+        let proved = session.chain().map(Proved::Certificate).ok_or(ReadError::Unsealed)?;
+        Ok(Self::new(Seal::Tls(Box::new(session)), proved, material, inbound))
+    }
+
+    fn new(seal: Seal, proved: Proved, material: Arc<Material>, inbound: Inbound) -> Self {
+        Self { seal, proved: Arc::new(proved), is_noted: false, material, inbound }
+    }
+
+    /// Reads a frame. The first proves that the hello was no repetition. A change of the files since
+    /// the last one ends the session if what the peer proved is not accepted any more.
     pub(super) async fn receive<S: Stream>(
         &mut self,
         stream: &mut S,
+        keys: &Keys,
         look: &Look,
         bytes_max: usize,
     ) -> Result<OwnedFrame, ReadError> {
-        let frame = receive(stream, &mut self.seal, look, bytes_max).await;
+        let frame = self.seal.receive(stream, look, bytes_max).await;
         // The end of the connection proves nothing; a frame that is too long opened.
         let opened = matches!(frame, Ok(_) | Err(ReadError::Frame(_)));
-        match (frame, self.inbound.handle_record(opened)) {
-            (Ok(_), false) => Err(ReadError::Unsealed),
-            (frame, _) => frame,
+        let current = keys.current();
+        if current.policy.epoch() != self.material.policy.epoch() {
+            let peer = self.inbound.announced();
+            let proof = peer.and_then(|peer| self.proved.under(&current, &peer.name));
+            self.inbound.handle_change(&current.policy, proof);
+            self.material = current;
         }
+        if !self.inbound.handle_record(&self.material.policy, opened) {
+            return frame.and(Err(ReadError::Withdrawn));
+        }
+        if let (false, Some(peer)) = (self.is_noted, self.inbound.peer()) {
+            keys.proven.note(&peer.name, self.proved.clone());
+            self.is_noted = true;
+        }
+        frame
     }
 
     pub(super) async fn send<S: Stream>(
@@ -220,57 +369,19 @@ impl Accepted {
         kind: FrameKind,
         text: &str,
     ) -> io::Result<()> {
-        send(stream, Some(&mut self.seal), kind, text).await
+        self.seal.send(stream, kind, text).await
     }
 }
 
-fn accept(
-    keys: &Keys,
-    inbound: &mut Inbound,
-    hello: &[u8],
-) -> Result<(TransportState, Vec<u8>), AuthRefusal> {
-    let policy = &keys.policy;
-    let (head, sealed) = AuthHelloHead::decode(hello).map_err(|_| AuthRefusal::Unopened)?;
-    let key = inbound.handle_head(policy, head.version, &head.key)?;
-    let read = &hello[..hello.len() - sealed.len()];
-    let mut noise = keys.noise(key, read).and_then(|noise| noise.build_responder().ok());
-    let opened = noise.as_mut().and_then(|noise| open(noise, sealed));
-    let opened = opened.and_then(|hello| AuthHello::decode(&hello).ok());
-    inbound.handle_hello(policy, opened)?;
-    let own = AuthHello { from: policy.own().clone(), to: None };
-    let answered = noise.and_then(|mut noise| {
-        let answer = seal(&mut noise, &own.encode())?;
-        Some((noise.into_transport_mode().ok()?, answer))
-    });
-    answered.ok_or(AuthRefusal::Unopened)
+/// Sends a refusal that is not sealed. It ends the connection and changes nothing else.
+async fn refuse<S: Stream>(stream: &mut S, refusal: AuthRefusal) -> io::Result<ReadError> {
+    stream.write_all(&message(&[&[refusal as u8]])).await?;
+    stream.shutdown().await?;
+    Ok(ReadError::Refused(refusal))
 }
 
-fn seal(noise: &mut HandshakeState, content: &[u8]) -> Option<Vec<u8>> {
-    let mut sealed = vec![0; AUTH_MESSAGE_BYTES_MAX];
-    let length = noise.write_message(content, &mut sealed).ok()?;
-    sealed.truncate(length);
-    Some(sealed)
-}
-
-fn open(noise: &mut HandshakeState, sealed: &[u8]) -> Option<Vec<u8>> {
-    let mut content = vec![0; AUTH_MESSAGE_BYTES_MAX];
-    let length = noise.read_message(sealed, &mut content).ok()?;
-    content.truncate(length);
-    Some(content)
-}
-
-fn open_answer(noise: &mut HandshakeState, answer: &[u8]) -> AnswerSeen {
-    match answer.split_first() {
-        Some((&ACCEPTED, sealed)) => {
-            let opened = open(noise, sealed).and_then(|hello| AuthHello::decode(&hello).ok());
-            opened.map_or(AnswerSeen::Unopened, |hello| AnswerSeen::Opened(hello.from))
-        }
-        Some((status, _)) => {
-            let refusal = AuthRefusal::ALL.into_iter().find(|it| *it as u8 == *status);
-            refusal.map_or(AnswerSeen::Nothing, AnswerSeen::Refused)
-        }
-        None => AnswerSeen::Nothing,
-    }
+fn refusal_of(status: u8) -> Option<AuthRefusal> {
+    AuthRefusal::ALL.into_iter().find(|it| *it as u8 == status)
 }
 
 /// A hello or an answer: the magic, a length and the parts.
@@ -293,97 +404,6 @@ async fn read_message<S: Stream>(stream: &mut S) -> Result<Vec<u8>, ReadError> {
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;
     Ok(bytes)
-}
-
-/// Reads the answer to a hello; `None` if the peer ended the connection or speaks another protocol.
-async fn receive_answer<S: Stream>(
-    stream: &mut S,
-    look: &Look,
-) -> Result<Option<Vec<u8>>, DialError> {
-    match super::frame::read_header(stream, look).await {
-        Ok(AUTH_MAGIC) => {}
-        Ok(_) | Err(_) => return Ok(None),
-    }
-    match read_message(stream).await {
-        Ok(answer) => Ok(Some(answer)),
-        Err(ReadError::Io(error)) => Err(DialError::Io(error)),
-        Err(_) => Ok(None),
-    }
-}
-
-async fn send<S: Stream>(
-    stream: &mut S,
-    seal: Option<&mut TransportState>,
-    kind: FrameKind,
-    text: &str,
-) -> io::Result<()> {
-    let frame = encode_frame(kind, text);
-    let Some(seal) = seal else {
-        stream.write_all(&frame).await?;
-        return stream.flush().await;
-    };
-    let failed = |error: snow::Error| io::Error::other(error.to_string());
-    let mut record = vec![0; LENGTH_BYTES + frame.len().min(CHUNK_BYTES_MAX) + TAG_BYTES];
-    for chunk in frame.chunks(CHUNK_BYTES_MAX) {
-        let length = seal.write_message(chunk, &mut record[LENGTH_BYTES..]).map_err(failed)?;
-        let announced = u16::try_from(length).unwrap_or_default().to_le_bytes();
-        record[..LENGTH_BYTES].copy_from_slice(&announced);
-        stream.write_all(&record[..LENGTH_BYTES + length]).await?;
-    }
-    stream.flush().await
-}
-
-/// Reads a sealed frame. Memory grows with the records that arrive and open.
-async fn receive<S: Stream>(
-    stream: &mut S,
-    seal: &mut TransportState,
-    look: &Look,
-    bytes_max: usize,
-) -> Result<OwnedFrame, ReadError> {
-    let mut frame = read_record(stream, seal, Some(look)).await?;
-    let Some(header) = frame.first_chunk::<FRAME_HEADER_BYTES>() else {
-        return Err(FrameError::Short { received: 0, expected: FRAME_HEADER_BYTES }.into());
-    };
-    let expected = FRAME_HEADER_BYTES + frame_length(*header, bytes_max)?;
-    while frame.len() < expected {
-        let record = read_record(stream, seal, None).await?;
-        frame.extend_from_slice(&record);
-    }
-    if frame.len() > expected {
-        return Err(ReadError::Unsealed);
-    }
-    let frame = decode_frame(&frame, bytes_max)?;
-    Ok(OwnedFrame { kind: frame.kind, text: frame.text.to_owned() })
-}
-
-async fn read_record<S: Stream>(
-    stream: &mut S,
-    seal: &mut TransportState,
-    look: Option<&Look>,
-) -> Result<Vec<u8>, ReadError> {
-    let mut length = [0; LENGTH_BYTES];
-    let read = match look {
-        Some(look) => look.read(stream, &mut length).await.map_err(ReadError::Nothing)?,
-        None => stream.read(&mut length).await?,
-    };
-    match read {
-        0 if look.is_some() => {
-            return Err(ReadError::Nothing(io::ErrorKind::UnexpectedEof.into()));
-        }
-        0 => return Err(ReadError::Io(io::ErrorKind::UnexpectedEof.into())),
-        _ => stream.read_exact(&mut length[read..]).await?,
-    };
-    let length = usize::from(u16::from_le_bytes(length));
-    // A frame has content, so each of its records has.
-    if length <= TAG_BYTES {
-        return Err(ReadError::Unsealed);
-    }
-    let mut sealed = vec![0; length];
-    stream.read_exact(&mut sealed).await?;
-    let mut content = vec![0; length - TAG_BYTES];
-    let opened = seal.read_message(&sealed, &mut content).map_err(|_| ReadError::Unsealed)?;
-    content.truncate(opened);
-    Ok(content)
 }
 
 #[cfg(test)]

@@ -60,9 +60,9 @@ impl CallError {
                 (stage, Cause::Broken("closed without an answer".into()))
             }
             Self::Answer(ReadError::Frame(error)) => (stage, Cause::Frame(error)),
-            Self::Answer(error @ (ReadError::Unsealed | ReadError::Refused(_))) => {
-                (stage, Cause::Broken(error.to_string()))
-            }
+            Self::Answer(
+                error @ (ReadError::Unsealed | ReadError::Refused(_) | ReadError::Withdrawn),
+            ) => (stage, Cause::Broken(error.to_string())),
             Self::Auth(failure) => {
                 return Error::new(Side::Configuration, stage, Cause::Auth(failure));
             }
@@ -154,7 +154,9 @@ impl<N: Net> Calls<N> {
     ) -> Result<OwnedFrame, CallError> {
         let kind = FrameKind::Connection;
         self.bounded(async {
-            if let Some(mut channel) = self.kept.take(address, |it| it.leads_to(node)).await {
+            if let Some(mut channel) =
+                self.kept.take(address, |it| it.leads_to(&self.keys, node)).await
+            {
                 match speak(&mut channel, kind, text, &self.look).await {
                     Ok(frame) => {
                         self.kept.put(address, channel);

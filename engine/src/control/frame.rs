@@ -35,6 +35,9 @@ pub(crate) enum ReadError {
     Unsealed,
     #[error("the connection was refused: {0}")]
     Refused(AuthRefusal),
+    /// The key or certificate of the peer was removed, or has expired.
+    #[error("the session ended: what its peer proved is no longer accepted")]
+    Withdrawn,
 }
 
 /// Reads the first bytes of a frame. Another protocol is recognised even if it sends fewer bytes, as a

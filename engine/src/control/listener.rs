@@ -83,7 +83,10 @@ impl From<io::Error> for ExitReason {
 impl ExitReason {
     /// Whether a peer was turned away for want of a key.
     fn is_refusal(&self) -> bool {
-        matches!(self, Self::Read(ReadError::Unsealed | ReadError::Refused(_)))
+        matches!(
+            self,
+            Self::Read(ReadError::Unsealed | ReadError::Refused(_) | ReadError::Withdrawn)
+        )
     }
 
     fn count(&self, counters: &mut Counters) {
@@ -96,7 +99,7 @@ impl ExitReason {
             ) => &mut counters.connections_ended,
             Self::Read(ReadError::Frame(_)) => &mut counters.frames_refused,
             Self::Read(ReadError::Foreign(_)) => &mut counters.connections_foreign,
-            Self::Read(ReadError::Unsealed | ReadError::Refused(_)) => {
+            Self::Read(ReadError::Unsealed | ReadError::Refused(_) | ReadError::Withdrawn) => {
                 &mut counters.connections_unproven
             }
         };
@@ -224,12 +227,12 @@ async fn begin<N: Net, A: Answerer>(
     let keys = port.answerer.keys();
     if header == AUTH_MAGIC {
         let mut accepted = Accepted::begin(stream, keys).await?;
-        let frame = accepted.receive(stream, &port.look, FRAME_BYTES_DEFAULT_MAX).await?;
+        let frame = accepted.receive(stream, keys, &port.look, FRAME_BYTES_DEFAULT_MAX).await?;
         return Ok(Some((End::Sealed(accepted), frame)));
     }
     let mut inbound = Inbound::default();
     let frame = read_frame(stream, header, FRAME_BYTES_DEFAULT_MAX).await?;
-    if let Err(refusal) = inbound.handle_plain(keys.policy()) {
+    if let Err(refusal) = inbound.handle_plain(&keys.current().policy) {
         if let Some(text) = port.answerer.refuse_plain(&frame) {
             stream.write_all(&encode_frame(frame.kind, &text)).await?;
             stream.shutdown().await?;
@@ -240,14 +243,15 @@ async fn begin<N: Net, A: Answerer>(
 }
 
 /// Reads the next call on a kept connection; `None` if there is none.
-async fn next_frame<N: Net, A>(
+async fn next_frame<N: Net, A: Answerer>(
     stream: &mut N::Stream,
     end: &mut End,
     port: &Port<N, A>,
 ) -> Result<Option<OwnedFrame>, ExitReason> {
     if let End::Sealed(accepted) = end {
         // The whole call within the idle time: its first bytes are those of a record.
-        let call = accepted.receive(stream, &port.look, FRAME_BYTES_DEFAULT_MAX);
+        let keys = port.answerer.keys();
+        let call = accepted.receive(stream, keys, &port.look, FRAME_BYTES_DEFAULT_MAX);
         return match timeout(KEPT_TIMEOUT, call).await {
             Err(_) | Ok(Err(ReadError::Nothing(_))) => Ok(None),
             Ok(frame) => Ok(Some(frame?)),

@@ -1,7 +1,7 @@
 //! Diagnosis of errors by the catalogue.
 
 use crate::error::{Cause, Error, Stage};
-use handfast_core::auth::{AuthFailure, AuthRefusal};
+use handfast_core::auth::{AuthFailure, AuthRefusal, CertificateFault};
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::{CallFailure, Failure};
 use handfast_core::transport::{Side, TransportError};
@@ -100,8 +100,22 @@ fn of_auth(failure: AuthFailure) -> Id {
         AuthFailure::Refused(AuthRefusal::UnknownKey | AuthRefusal::Unopened)
         | AuthFailure::Unopened => ids::AUTH_KEY,
         AuthFailure::Refused(AuthRefusal::Version) => ids::META_VERSION,
+        AuthFailure::Refused(AuthRefusal::Method) => ids::AUTH_METHOD,
+        AuthFailure::Refused(AuthRefusal::Expired)
+        | AuthFailure::Certificate(CertificateFault::Expired)
+        | AuthFailure::Own(CertificateFault::Expired) => ids::AUTH_CERT_EXPIRED,
+        AuthFailure::Refused(AuthRefusal::NotYetValid)
+        | AuthFailure::Certificate(CertificateFault::NotYetValid)
+        | AuthFailure::Own(CertificateFault::NotYetValid) => ids::AUTH_CERT_EARLY,
+        AuthFailure::Refused(AuthRefusal::UnknownAuthority)
+        | AuthFailure::Certificate(CertificateFault::UnknownAuthority)
+        | AuthFailure::Own(CertificateFault::UnknownAuthority) => ids::AUTH_CERT_AUTHORITY,
+        AuthFailure::Refused(AuthRefusal::Unusable)
+        | AuthFailure::Certificate(CertificateFault::Unusable)
+        | AuthFailure::Own(CertificateFault::Unusable) => ids::AUTH_CERT,
         AuthFailure::Refused(AuthRefusal::Name | AuthRefusal::Addressed)
         | AuthFailure::Name
+        | AuthFailure::OwnName
         | AuthFailure::Addressed => ids::AUTH_NAME,
         AuthFailure::Refused(AuthRefusal::Conflict) | AuthFailure::Conflict => ids::HOSTNAME_DUP,
     }

@@ -2,6 +2,8 @@
 
 mod addresses;
 mod auth;
+mod auth_files;
+mod certificates;
 mod crossing;
 #[cfg(target_os = "linux")]
 mod device_memory;

@@ -64,7 +64,7 @@ fn check_ends(steps: &[u8]) {
                 assert!(inbound.handle_hello(&policy, None).is_err(), "a sealed hello counts");
                 9
             }
-            4 => match inbound.handle_record(true) {
+            4 => match inbound.handle_record(&policy, true) {
                 true => {
                     assert!(proven == 2 || proven == 3, "a record is served before a hello");
                     3
@@ -72,7 +72,7 @@ fn check_ends(steps: &[u8]) {
                 false => 9,
             },
             5 => {
-                assert!(!inbound.handle_record(false), "a record that does not open is served");
+                assert!(!inbound.handle_record(&policy, false), "a record that does not open is served");
                 9
             }
             6 => {

@@ -30,6 +30,10 @@ pub enum AuthEvent {
     Lie(usize),
     /// A node restarts, with other keys or none.
     Restart(usize),
+    /// The files of a node change while it runs.
+    Reload(usize),
+    /// A certificate expires.
+    Expire(usize),
 }
 
 impl MachineWorld for AuthWorld {
@@ -54,8 +58,18 @@ impl MachineWorld for AuthWorld {
                 let hellos = 0..self.lane_hellos(node).len();
                 events.extend(hellos.map(|hello| (AuthEvent::IntrudeLane(node, hello), 1)));
             }
-            if plan.keys_later.is_some() && !self.nodes[node].has_restarted {
-                events.push((AuthEvent::Restart(node), 1));
+            let has_changed = self.nodes[node].has_restarted || self.nodes[node].has_reloaded;
+            match plan.reload {
+                Some(price) if !has_changed => events.push((AuthEvent::Reload(node), price)),
+                None if plan.keys_later.is_some() && !has_changed => {
+                    events.push((AuthEvent::Restart(node), 1));
+                }
+                _ => {}
+            }
+        }
+        for (place, certificate) in self.setup.expiring.iter().enumerate() {
+            if !self.expired.contains(certificate) {
+                events.push((AuthEvent::Expire(place), 1));
             }
         }
         events.retain(|(_, price)| *price <= self.faults_left);
@@ -85,6 +99,8 @@ impl MachineWorld for AuthWorld {
             AuthEvent::IntrudeLane(node, hello) => self.connect_lane(node, hello),
             AuthEvent::Lie(wire) => self.lie(wire),
             AuthEvent::Restart(node) => self.restart(node),
+            AuthEvent::Reload(node) => self.reload(node),
+            AuthEvent::Expire(place) => self.expire(place),
         }
     }
 
@@ -136,6 +152,8 @@ impl MachineWorld for AuthWorld {
                 format!("{} asks run {peer:?} in the name of node 0", end(wire, 0))
             }
             AuthEvent::Restart(node) => format!("node {node} restarts"),
+            AuthEvent::Reload(node) => format!("the files of node {node} change"),
+            AuthEvent::Expire(place) => format!("{:?} expires", self.setup.expiring[place]),
         }
     }
 }

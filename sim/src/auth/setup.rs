@@ -1,16 +1,22 @@
 //! The nodes of a world, their keys, and broken callers of the machines.
 
 use super::oracle::AuthOracle;
-use super::term::Secret;
+use super::term::{Certificate, Secret};
 use super::world::AuthWorld;
 
 /// A node. Keys are pairs of an id and a secret, both numbers, and the first is dialled with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NodePlan {
-    /// Keys of its first run; none: it is plain.
+    /// Keys of its first run; without them and a certificate it is plain.
     pub keys: Vec<(u8, Secret)>,
-    /// Keys of its later runs, if it may restart.
+    /// Keys of its later runs, if it may restart, or after a change of its file.
     pub keys_later: Option<Vec<(u8, Secret)>>,
+    /// Its certificate in place of keys, and the authorities that it trusts.
+    pub certificate: Option<(Certificate, Vec<u8>)>,
+    /// The same after a change of its files.
+    pub certificate_later: Option<(Certificate, Vec<u8>)>,
+    /// The price in faults of a change of its files while it runs, in place of a restart.
+    pub reload: Option<u32>,
 }
 
 /// The caller of the machines.
@@ -36,6 +42,14 @@ pub enum AuthBackend {
     NumberRepeated,
     /// It takes records in any order.
     OrderIgnored,
+    /// It takes a valid certificate for any name.
+    CertificateUnbound,
+    /// It keeps sessions whose key or certificate is no longer accepted.
+    ChangeForgotten,
+    /// It accepts certificates that have expired.
+    ExpiryIgnored,
+    /// It ends every session at a change of its files.
+    SessionsDropped,
 }
 
 /// A world before its first event.
@@ -51,6 +65,10 @@ pub struct AuthSetup {
     pub tries_max: u8,
     /// Id, secret and holder's name of keys of the attacker; the holder is a node.
     pub stolen: Vec<(u8, Secret, Option<usize>)>,
+    /// Certificates of the attacker.
+    pub stolen_certificates: Vec<Certificate>,
+    /// Certificates that may expire.
+    pub expiring: Vec<Certificate>,
     /// A node that is a member and lies about its name.
     pub liar: Option<usize>,
     /// Faults: actions of the attacker, and restarts.
@@ -72,22 +90,38 @@ pub enum AuthScenario {
     Liar,
     /// The attacker has a key that is bound to another name.
     BoundKey,
+    /// A key is removed while the node runs, and the attacker has it.
+    Removed,
+    /// Nodes with certificates; the attacker has another node's, and one of a strange authority.
+    Certified,
+    /// Both nodes get new certificates of the same authority while they run.
+    Renewed,
+    /// An authority is removed while the listening node runs: that of the dialling one, and of a
+    /// certificate that the attacker has.
+    Withdrawn,
+    /// The certificate of the dialling node expires, and it dials again.
+    Expired,
 }
 
 impl AuthScenario {
     /// Every scenario.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 11] = [
         Self::Opened,
         Self::Crossing,
         Self::TurnedPlain,
         Self::Rotated,
         Self::Liar,
         Self::BoundKey,
+        Self::Removed,
+        Self::Certified,
+        Self::Renewed,
+        Self::Withdrawn,
+        Self::Expired,
     ];
 
     /// The world with a number of faults.
     pub fn setup(self, faults_max: u32) -> AuthSetup {
-        let node = |keys: &[(u8, Secret)]| NodePlan { keys: keys.to_vec(), keys_later: None };
+        let node = |keys: &[(u8, Secret)]| NodePlan { keys: keys.to_vec(), ..NodePlan::default() };
         let group = || node(&[(1, 1)]);
         let plain = AuthSetup {
             backend: AuthBackend::Shipping,
@@ -95,10 +129,15 @@ impl AuthScenario {
             dials: vec![(0, 1)],
             tries_max: 1,
             stolen: Vec::new(),
+            stolen_certificates: Vec::new(),
+            expiring: Vec::new(),
             liar: None,
             faults_max,
         };
         match self {
+            Self::Certified | Self::Renewed | Self::Withdrawn | Self::Expired => {
+                self.certified(plain)
+            }
             Self::Opened => plain,
             Self::Crossing => AuthSetup { dials: vec![(0, 1), (1, 0)], ..plain },
             Self::TurnedPlain => {
@@ -107,9 +146,14 @@ impl AuthScenario {
             }
             Self::Rotated => {
                 let rotated =
-                    NodePlan { keys: vec![(2, 2), (1, 1)], keys_later: Some(vec![(2, 2)]) };
+                    NodePlan { keys_later: Some(vec![(2, 2)]), ..node(&[(2, 2), (1, 1)]) };
                 let stolen = vec![(1, 1, None)];
                 AuthSetup { nodes: vec![node(&[(2, 2)]), rotated], stolen, ..plain }
+            }
+            Self::Removed => {
+                let mut removed = Self::Rotated.setup(faults_max);
+                removed.nodes[1].reload = Some(1);
+                removed
             }
             Self::Liar => AuthSetup {
                 nodes: vec![group(), group(), group()],
@@ -122,6 +166,43 @@ impl AuthScenario {
                 stolen: vec![(3, 3, Some(2))],
                 ..plain
             },
+        }
+    }
+
+    /// The worlds of nodes with certificates.
+    fn certified(self, plain: AuthSetup) -> AuthSetup {
+        let of = |holder, authority, serial| Certificate { holder, authority, serial };
+        let node = |certificate: Certificate, trusted: &[u8]| NodePlan {
+            certificate: Some((certificate, trusted.to_vec())),
+            ..NodePlan::default()
+        };
+        let plain =
+            AuthSetup { nodes: vec![node(of(0, 1, 0), &[1]), node(of(1, 1, 0), &[1])], ..plain };
+        match self {
+            Self::Renewed => {
+                let renewed = |holder| NodePlan {
+                    certificate_later: Some((of(holder, 1, 1), vec![1])),
+                    reload: Some(0),
+                    ..node(of(holder, 1, 0), &[1])
+                };
+                AuthSetup { nodes: vec![renewed(0), renewed(1)], ..plain }
+            }
+            Self::Withdrawn => {
+                let withdrawn = NodePlan {
+                    certificate_later: Some((of(1, 2, 1), vec![2])),
+                    reload: Some(1),
+                    ..node(of(1, 2, 0), &[1, 2])
+                };
+                let nodes = vec![node(of(0, 1, 0), &[2]), withdrawn];
+                AuthSetup { nodes, stolen_certificates: vec![of(0, 1, 0)], ..plain }
+            }
+            Self::Expired => AuthSetup { expiring: vec![of(0, 1, 0)], tries_max: 2, ..plain },
+            _ => {
+                let other = node(of(2, 1, 0), &[1]);
+                let nodes = plain.nodes.into_iter().chain([other]).collect();
+                let stolen_certificates = vec![of(2, 1, 0), of(0, 9, 0)];
+                AuthSetup { nodes, stolen_certificates, ..plain }
+            }
         }
     }
 }
@@ -190,4 +271,14 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "the proof of one connection is taken on another";
     "AUTH-9" OrderIgnored: Opened with 1 breaks Intruder,
         "a record that is repeated is served again";
+    "AUTH-10" CertificateUnbound: Certified with 4 breaks Intruder,
+        "a valid certificate of one node is taken for another's";
+    "AUTH-11" ChangeForgotten: Removed with 4 breaks StaleKey,
+        "a session outlasts the key that its peer proved";
+    "AUTH-12" ChangeForgotten: Withdrawn with 1 breaks StaleKey,
+        "a session outlasts the authority that issued its peer's certificate";
+    "AUTH-13" ExpiryIgnored: Expired with 1 breaks StaleKey,
+        "a certificate that has expired is accepted";
+    "AUTH-14" SessionsDropped: Renewed with 0 breaks Liveness,
+        "a new certificate of the same authority ends sessions";
 };

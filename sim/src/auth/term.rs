@@ -9,6 +9,21 @@ pub(super) type Fresh = u8;
 /// A run of a node: its place in the world's list.
 pub(super) type Run = usize;
 
+/// The key of a session of TLS in place of a shared secret, of which there is none.
+pub(super) const TLS: Secret = 0;
+
+/// A certificate, which its holder alone can prove: the node that it names, its authority, and a
+/// number that tells it from those before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Certificate {
+    /// The node that it names, which has its private key.
+    pub holder: usize,
+    /// The authority that issued it.
+    pub authority: u8,
+    /// Number of the certificate.
+    pub serial: u8,
+}
+
 /// The key of a session: both ends have contributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Session {
@@ -38,11 +53,51 @@ pub(super) struct Proof {
 pub(super) enum Term {
     Plain,
     PlainAnswer,
-    Hello { key: Secret, number: Fresh, from: Run, to: usize },
-    Answer { session: Session, from: Run },
+    Hello {
+        key: Secret,
+        number: Fresh,
+        from: Run,
+        to: usize,
+    },
+    Answer {
+        session: Session,
+        from: Run,
+    },
     Refusal,
-    Record { session: Session, end: LaneEnd, number: u8, content: Content },
-    LaneHello { lane: usize, number: Fresh },
-    Challenge { number: Fresh, proof: Proof },
+    /// The first message of TLS.
+    TlsHello {
+        number: Fresh,
+    },
+    /// The certificate of the listening side, proven for this session.
+    TlsAnswer {
+        session: Session,
+        certificate: Certificate,
+    },
+    /// The certificate of the dialling side, proven for this session, and its hello.
+    TlsFinish {
+        session: Session,
+        certificate: Certificate,
+        from: Run,
+        to: usize,
+    },
+    /// The answer to that hello.
+    TlsWelcome {
+        session: Session,
+        from: Run,
+    },
+    Record {
+        session: Session,
+        end: LaneEnd,
+        number: u8,
+        content: Content,
+    },
+    LaneHello {
+        lane: usize,
+        number: Fresh,
+    },
+    Challenge {
+        number: Fresh,
+        proof: Proof,
+    },
     Proof(Proof),
 }

@@ -2,10 +2,10 @@
 
 use super::oracle::{AuthOracle, AuthViolation};
 use super::setup::{AuthBackend, AuthSetup};
-use super::term::{Content, Fresh, Proof, Run, Secret, Session, Term};
+use super::term::{Certificate, Content, Fresh, Proof, Run, Secret, Session, Term};
 use handfast_core::auth::{
     AUTH_VERSION, AnswerSeen, AuthHello, AuthPolicy, Identity, Inbound, KeyRule, LANE_NONCE_BYTES,
-    LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES,
+    LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES, Proof as Proven,
 };
 use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport_sim::Encoder;
@@ -13,6 +13,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
+/// The number that the attacker contributes.
+pub(super) const OWN: Fresh = 0;
 /// Slices that a lane in the world agrees to.
 const DEPTH: u32 = 1;
 
@@ -23,8 +25,11 @@ pub(super) struct Node {
     pub(super) keys: Vec<(u8, Secret)>,
     /// Keys that its operator wants accepted.
     allowed: Vec<Secret>,
+    /// Its certificate, and the authorities that it trusts.
+    pub(super) certificate: Option<(Certificate, Vec<u8>)>,
     pub(super) policy: AuthPolicy,
     pub(super) has_restarted: bool,
+    pub(super) has_reloaded: bool,
 }
 
 /// Content of a connection.
@@ -50,9 +55,11 @@ pub(super) struct Wire {
     runs: [Option<Run>; 2],
     pub(super) inboxes: [VecDeque<Term>; 2],
     pub(super) carries: Carries,
-    sessions: [Option<Session>; 2],
+    pub(super) sessions: [Option<Session>; 2],
+    /// The peer's certificate, as each end has verified it.
+    pub(super) certificates: [Option<Certificate>; 2],
     sent: [u8; 2],
-    received: [u8; 2],
+    pub(super) received: [u8; 2],
     pub(super) is_over: bool,
 }
 
@@ -77,6 +84,7 @@ pub struct AuthWorld {
     pub(super) wires: Vec<Wire>,
     lanes: Vec<Lane>,
     pub(super) tries_left: Vec<u8>,
+    pub(super) expired: BTreeSet<Certificate>,
     pub(super) known: BTreeSet<Term>,
     /// Records and proofs of honest nodes, with their sender.
     made: BTreeSet<(Term, Run)>,
@@ -87,7 +95,7 @@ pub struct AuthWorld {
     pub(super) violation: Option<AuthViolation>,
 }
 
-fn name(node: usize) -> NodeName {
+pub(super) fn name(node: usize) -> NodeName {
     NodeName::new(&format!("node-{node}")).expect("it is a name")
 }
 
@@ -100,6 +108,7 @@ impl AuthWorld {
             wires: Vec::new(),
             lanes: Vec::new(),
             tries_left: vec![setup.tries_max; setup.dials.len()],
+            expired: BTreeSet::new(),
             known: BTreeSet::new(),
             made: BTreeSet::new(),
             served: BTreeSet::new(),
@@ -111,13 +120,22 @@ impl AuthWorld {
         for node in 0..world.setup.nodes.len() {
             world.runs.push((node, 0));
             let keys = world.setup.nodes[node].keys.clone();
-            let started = world.started(node, keys, Vec::new());
+            let mut started = world.started(node, keys, Vec::new());
+            started.certificate = world.setup.nodes[node].certificate.clone();
+            if started.certificate.is_some() {
+                started.policy = AuthPolicy::certified(started.policy.own().clone());
+            }
             world.nodes.push(started);
         }
         world
     }
 
-    fn started(&self, node: usize, keys: Vec<(u8, Secret)>, kept: Vec<(u8, Secret)>) -> Node {
+    pub(super) fn started(
+        &self,
+        node: usize,
+        keys: Vec<(u8, Secret)>,
+        kept: Vec<(u8, Secret)>,
+    ) -> Node {
         let allowed = keys.iter().map(|(_, secret)| *secret).collect();
         let run = self.runs.iter().rposition(|(of, _)| *of == node).expect("it has a run");
         let mut all = keys;
@@ -131,7 +149,15 @@ impl AuthWorld {
         };
         let rules = all.iter().map(rule).collect();
         let policy = AuthPolicy::new(self.identity(run), rules).expect("its keys are few");
-        Node { run, keys: all, allowed, policy, has_restarted: false }
+        Node {
+            run,
+            keys: all,
+            allowed,
+            certificate: None,
+            policy,
+            has_restarted: false,
+            has_reloaded: false,
+        }
     }
 
     pub(super) fn identity(&self, run: Run) -> Identity {
@@ -148,20 +174,21 @@ impl AuthWorld {
         let mut encoder = Encoder::default();
         let hasher = &mut encoder;
         (&self.nodes, &self.runs, &self.wires, &self.lanes, &self.tries_left).hash(hasher);
+        self.expired.hash(hasher);
         (&self.known, &self.made, &self.served, self.fresh, self.faults_left).hash(hasher);
         encoder.digest()
     }
 
-    fn violate(&mut self, oracle: AuthOracle, detail: String) {
+    pub(super) fn violate(&mut self, oracle: AuthOracle, detail: String) {
         self.violation.get_or_insert(AuthViolation { oracle, detail });
     }
 
-    fn draw(&mut self) -> Fresh {
+    pub(super) fn draw(&mut self) -> Fresh {
         self.fresh += 1;
         self.fresh
     }
 
-    fn is(&self, backend: AuthBackend) -> bool {
+    pub(super) fn is(&self, backend: AuthBackend) -> bool {
         self.setup.backend == backend
     }
 
@@ -175,10 +202,11 @@ impl AuthWorld {
             return self.send(wire, 0, Term::Plain);
         };
         let number = self.draw();
-        let (secret, run) = (self.nodes[from].keys[key].1, self.nodes[from].run);
         if let Carries::Calls { sent, .. } = &mut self.wires[wire].carries {
             *sent = Some(number);
         }
+        let Some(key) = key else { return self.send(wire, 0, Term::TlsHello { number }) };
+        let (secret, run) = (self.nodes[from].keys[key].1, self.nodes[from].run);
         self.send(wire, 0, Term::Hello { key: secret, number, from: run, to });
     }
 
@@ -201,6 +229,7 @@ impl AuthWorld {
             inboxes: Default::default(),
             carries,
             sessions: [None; 2],
+            certificates: [None; 2],
             sent: [0; 2],
             received: [0; 2],
             is_over: false,
@@ -227,7 +256,7 @@ impl AuthWorld {
         seen.chain(own.map(|lane| Term::LaneHello { lane, number: 0 })).collect()
     }
 
-    fn send(&mut self, wire: usize, side: usize, term: Term) {
+    pub(super) fn send(&mut self, wire: usize, side: usize, term: Term) {
         self.known.insert(term);
         if let Term::Challenge { proof, .. } = term {
             self.known.insert(Term::Proof(proof));
@@ -252,7 +281,7 @@ impl AuthWorld {
         }
     }
 
-    fn end_wire(&mut self, wire: usize) {
+    pub(super) fn end_wire(&mut self, wire: usize) {
         self.wires[wire].is_over = true;
         self.wires[wire].inboxes = Default::default();
     }
@@ -290,12 +319,16 @@ impl AuthWorld {
                 }
                 !opened
             }
+            Term::TlsHello { number } => !self.open_tls(wire, node, &mut inbound, number),
+            Term::TlsFinish { .. } => !self.finish_tls(wire, node, &mut inbound, term),
             Term::Record { session, end, number, content } => {
+                let proof = self.still_proven(wire, node);
+                inbound.handle_change(&policy, proof);
                 let is_next = number == self.wires[wire].received[1];
                 let opens = self.wires[wire].sessions[1] == Some(session)
                     && end == LaneEnd::Dialling
                     && (is_next || self.is(AuthBackend::OrderIgnored));
-                let serves = inbound.handle_record(opens);
+                let serves = inbound.handle_record(&policy, opens);
                 self.wires[wire].received[1] += u8::from(opens);
                 let identity = |run: Run| self.identity(run);
                 match content {
@@ -317,6 +350,25 @@ impl AuthWorld {
         if refused {
             self.send(wire, 1, Term::Refusal);
             self.wires[wire].inboxes[1].clear();
+        }
+    }
+
+    /// What the peer of a session proved, if the node accepts it still.
+    fn still_proven(&self, wire: usize, node: usize) -> Option<Proven> {
+        let has_changed = self.nodes[node].policy.epoch() > 0;
+        if has_changed && self.is(AuthBackend::SessionsDropped) {
+            return None;
+        }
+        if let Some(certificate) = self.wires[wire].certificates[1] {
+            let is_valid = self.fault(node, certificate).is_none();
+            let is_kept = is_valid || self.is(AuthBackend::ChangeForgotten);
+            return is_kept.then_some(Proven::Certificate { names_peer: true });
+        }
+        let key = self.wires[wire].sessions[1]?.key;
+        let place = self.nodes[node].keys.iter().position(|(_, secret)| *secret == key);
+        match place {
+            None if self.is(AuthBackend::ChangeForgotten) => Some(Proven::Key(0)),
+            place => place.map(Proven::Key),
         }
     }
 
@@ -343,14 +395,24 @@ impl AuthWorld {
 
     /// Serves a request for a lane.
     fn serve(&mut self, wire: usize, node: usize, term: Term, from: Run) {
-        let allowed = &self.nodes[node].allowed;
+        let certificate = self.wires[wire].certificates[1];
         let key = self.wires[wire].sessions[1].map(|session| session.key);
-        let is_stale = key.is_some_and(|key| !allowed.contains(&key));
-        let is_member = key.is_some_and(|key| self.is_member(key, from));
+        let is_stale = match certificate {
+            Some(certificate) => self.fault(node, certificate).is_some(),
+            None => key.is_some_and(|key| !self.nodes[node].allowed.contains(&key)),
+        };
+        let is_member = match certificate {
+            Some(certificate) => {
+                let stolen = &self.setup.stolen_certificates;
+                stolen.contains(&certificate) && certificate.holder == self.runs[from].0
+            }
+            None => key.is_some_and(|key| self.is_member(key, from)),
+        };
         let sender = self.made.iter().find(|(made, _)| *made == term).map(|(_, run)| *run);
         let is_fresh = matches!(term, Term::Record { .. }) && self.served.insert(term);
         if is_stale {
-            let detail = format!("node {node} serves a peer with a key that it no longer has");
+            let detail =
+                format!("node {node} serves a peer whose key or certificate it does not accept");
             self.violate(AuthOracle::StaleKey, detail);
         } else if is_member {
             // The attacker has this key, and the operator has not removed it.
@@ -376,7 +438,7 @@ impl AuthWorld {
         self.setup.stolen.iter().any(holds)
     }
 
-    fn seal(&mut self, wire: usize, side: usize, content: Content) {
+    pub(super) fn seal(&mut self, wire: usize, side: usize, content: Content) {
         let Some(session) = self.wires[wire].sessions[side] else { return };
         let number = self.wires[wire].sent[side];
         self.wires[wire].sent[side] += 1;
@@ -418,6 +480,13 @@ impl AuthWorld {
             return self.end_wire(wire);
         }
         let seen = match term {
+            Term::TlsAnswer { session, certificate } if Some(session.dialling) == sent => {
+                match self.answer_tls(wire, node, session, certificate) {
+                    Ok(()) => return,
+                    Err(fault) => AnswerSeen::Faulty(fault),
+                }
+            }
+            Term::TlsWelcome { session, from } => self.welcomed(wire, session, from),
             Term::Answer { session, from } => {
                 let opens = Some(session.key) == own_key && Some(session.dialling) == sent;
                 self.wires[wire].sessions[0] = opens.then_some(session);
@@ -562,7 +631,6 @@ impl AuthWorld {
 
     /// Messages that the attacker makes with the keys that it has, for one side of a wire.
     pub(super) fn forged(&self, wire: usize, side: usize) -> Vec<Term> {
-        const OWN: Fresh = 0;
         if let Carries::Lane { .. } = self.wires[wire].carries {
             let proof = Proof { secret: OWN, text: [0; PROOF_TEXT_BYTES] };
             return vec![match side {
@@ -572,6 +640,7 @@ impl AuthWorld {
         }
         let mut forged = vec![Term::Plain, Term::PlainAnswer, Term::Refusal];
         forged.truncate(if side == 1 { 1 } else { 3 });
+        self.push_certified(wire, side, &mut forged);
         for (_, key, _) in &self.setup.stolen {
             let names = (0..self.runs.len())
                 .filter(|run| Some(self.runs[*run].0) != self.wires[wire].ends[side]);

@@ -1,10 +1,15 @@
 //! Sealed connections, and bytes that somebody changes on their way.
 
+use super::noise::{CHUNK_BYTES_MAX, TAG_BYTES, accept, noise, open_answer, seal};
 use super::*;
 use crate::{AuthOptions, Engine};
-use handfast_core::wire::{Body, Message, Op, RefusalReason};
+use handfast_core::auth::{AUTH_VERSION, AnswerSeen, AuthHelloHead};
+use handfast_core::wire::{Body, FrameError, Message, Op, RefusalReason};
 use handfast_core::{Lifecycle, NicPath, Pair};
 use tokio::net::{TcpListener, TcpStream};
+
+#[cfg(feature = "tls")]
+mod certificates;
 
 const KEY: &str = "k 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const LIMIT: usize = 1 << 20;
@@ -39,6 +44,13 @@ async fn session() -> (Channel<TcpStream>, Accepted, TcpStream) {
     (channel, accepted, far)
 }
 
+fn state(seal: &mut Option<Seal>) -> &mut TransportState {
+    match seal {
+        Some(Seal::Noise(state)) => state,
+        _ => panic!("it is sealed by a key"),
+    }
+}
+
 /// The bytes of a sealed frame.
 fn sealed(seal: &mut TransportState, text: &str) -> Vec<u8> {
     let frame = encode_frame(FrameKind::Probe, text);
@@ -52,12 +64,12 @@ fn sealed(seal: &mut TransportState, text: &str) -> Vec<u8> {
 #[tokio::test]
 async fn frames_of_any_length_pass_both_ways() {
     let (mut near, mut accepted, mut far) = session().await;
-    let look = Look::default();
+    let (look, own) = (Look::default(), keys("b", 2));
     for bytes in [0, 1, CHUNK_BYTES_MAX - 9, CHUNK_BYTES_MAX - 8, 3 * CHUNK_BYTES_MAX, LIMIT - 1] {
         let text = "x".repeat(bytes);
         let (sent, frame) = tokio::join!(
             near.send(FrameKind::Metadata, &text),
-            accepted.receive(&mut far, &look, LIMIT)
+            accepted.receive(&mut far, &own, &look, LIMIT)
         );
         sent.unwrap();
         assert_eq!(frame.unwrap().text.len(), bytes);
@@ -72,7 +84,7 @@ async fn frames_of_any_length_pass_both_ways() {
     assert_eq!(accepted.inbound.peer().map(|peer| peer.name.as_str()), Some("a"));
     let long = "x".repeat(LIMIT);
     near.send(FrameKind::Metadata, &long[..CHUNK_BYTES_MAX]).await.unwrap();
-    let refused = accepted.receive(&mut far, &look, CHUNK_BYTES_MAX).await;
+    let refused = accepted.receive(&mut far, &own, &look, CHUNK_BYTES_MAX).await;
     assert!(matches!(refused, Err(ReadError::Frame(FrameError::TooLong { .. }))), "{refused:?}");
 }
 
@@ -90,7 +102,7 @@ async fn changed_records_end_the_session() {
     ];
     for (at, change) in changes.into_iter().enumerate() {
         let (mut near, mut accepted, mut far) = session().await;
-        let seal = near.seal.as_mut().unwrap();
+        let seal = state(&mut near.seal);
         let mut records = vec![sealed(seal, "first"), sealed(seal, "second")];
         change(&mut records);
         near.stream.write_all(&records.concat()).await.unwrap();
@@ -98,33 +110,39 @@ async fn changed_records_end_the_session() {
         let look = Look::default();
         let mut opened = 0;
         let ended = loop {
-            match accepted.receive(&mut far, &look, LIMIT).await {
+            match accepted.receive(&mut far, &keys("b", 2), &look, LIMIT).await {
                 Ok(_) => opened += 1,
                 Err(error) => break error,
             }
         };
         assert_eq!(opened, usize::from(at == 1), "{at}");
         assert!(matches!(ended, ReadError::Unsealed | ReadError::Io(_)), "{at}: {ended}");
-        assert!(!accepted.inbound.handle_record(true) || matches!(ended, ReadError::Io(_)), "{at}");
+        assert!(
+            !accepted.inbound.handle_record(&accepted.material.policy, true)
+                || matches!(ended, ReadError::Io(_)),
+            "{at}"
+        );
     }
     let (mut near, mut accepted, mut far) = session().await;
-    let own = sealed(&mut accepted.seal, "reflected");
+    let Seal::Noise(own) = &mut accepted.seal else { panic!("it is sealed by a key") };
+    let own = sealed(own, "reflected");
     near.stream.write_all(&own).await.unwrap();
-    let reflected = accepted.receive(&mut far, &Look::default(), LIMIT).await;
+    let reflected = accepted.receive(&mut far, &keys("b", 2), &Look::default(), LIMIT).await;
     assert!(matches!(reflected, Err(ReadError::Unsealed)), "{reflected:?}");
 }
 
 /// Every truncation and every altered byte of a hello is refused, and of an answer gives no session.
 #[tokio::test]
 async fn changed_hellos_and_answers_open_nothing() {
-    let (a, b) = (keys("a", 1), keys("b", 2));
-    let (key, hello) = Outbound::new(None).hello(a.policy()).unwrap();
+    let (a, b) = (keys("a", 1).current(), keys("b", 2).current());
+    let (key, hello) = Outbound::new(None).hello(&a.policy).unwrap();
+    let key = key.unwrap();
     let head = AuthHelloHead { version: AUTH_VERSION, key: "k".into() }.encode();
-    let mut noise = a.noise(key, &head).unwrap().build_initiator().unwrap();
-    let sealed = seal(&mut noise, &hello.encode()).unwrap();
+    let mut state = noise(&a, key, &head).unwrap().build_initiator().unwrap();
+    let sealed = seal(&mut state, &hello.encode()).unwrap();
     let message = [&head[..], &sealed].concat();
     let accepted = |bytes: &[u8]| accept(&b, &mut Inbound::default(), bytes);
-    let (_, answer) = accepted(&message).unwrap();
+    let (_, _, answer) = accepted(&message).unwrap();
     for at in 0..message.len() {
         assert!(accepted(&message[..at]).is_err(), "{at}");
         let mut altered = message.clone();
@@ -135,15 +153,15 @@ async fn changed_hellos_and_answers_open_nothing() {
         let mut altered = [&[ACCEPTED], &answer[..]].concat();
         altered[at + 1] ^= 1;
         let head = head.clone();
-        let mut noise = a.noise(key, &head).unwrap().build_initiator().unwrap();
-        seal(&mut noise, &hello.encode()).unwrap();
-        assert_eq!(open_answer(&mut noise, &altered), AnswerSeen::Unopened, "{at}");
+        let mut state = noise(&a, key, &head).unwrap().build_initiator().unwrap();
+        seal(&mut state, &hello.encode()).unwrap();
+        assert_eq!(open_answer(&mut state, &altered), AnswerSeen::Unopened, "{at}");
     }
-    let refused = open_answer(&mut noise, &[AuthRefusal::UnknownKey as u8]);
+    let refused = open_answer(&mut state, &[AuthRefusal::UnknownKey as u8]);
     assert_eq!(refused, AnswerSeen::Refused(AuthRefusal::UnknownKey));
-    assert_eq!(open_answer(&mut noise, &[200]), AnswerSeen::Nothing);
-    let opened = open_answer(&mut noise, &[&[ACCEPTED], &answer[..]].concat());
-    assert_eq!(opened, AnswerSeen::Opened(b.policy().own().clone()));
+    assert_eq!(open_answer(&mut state, &[200]), AnswerSeen::Nothing);
+    let opened = open_answer(&mut state, &[&[ACCEPTED], &answer[..]].concat());
+    assert_eq!(opened, AnswerSeen::Opened(b.policy.own().clone()));
 }
 
 /// A member with a valid key that asks in the name of another, or of another run, is refused.

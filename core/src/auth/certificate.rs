@@ -1,0 +1,43 @@
+//! Certificates of nodes: their faults, and the names that they give to a node.
+
+use crate::identity::NodeName;
+
+/// Scheme of the ids that SPIFFE gives to workloads.
+const SPIFFE: &str = "spiffe://";
+
+/// Reasons to refuse a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum CertificateFault {
+    /// Its validity has ended.
+    #[error("the certificate has expired")]
+    Expired,
+    /// Its validity has not begun.
+    #[error("the certificate is not valid yet")]
+    NotYetValid,
+    /// No trusted authority issued it: another fleet's, or one that was removed.
+    #[error("no trusted authority issued the certificate")]
+    UnknownAuthority,
+    /// It is missing, malformed, or made for another purpose than both ends of a connection.
+    #[error("the certificate cannot be used by a node")]
+    Unusable,
+}
+
+/// The part of a node's name that its certificate has: the host of `host:port` and of `[host]:port`,
+/// or the whole name.
+pub fn certified_part(name: &NodeName) -> &str {
+    let text = name.as_str();
+    if let Some((host, _)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return host;
+    }
+    match text.split_once(':') {
+        Some((host, port)) if !port.contains(':') => host,
+        _ => text,
+    }
+}
+
+/// The trust domain of a SPIFFE id and the last segment of its path, which names a node.
+pub fn spiffe_parts(uri: &str) -> Option<(&str, &str)> {
+    let (domain, path) = uri.strip_prefix(SPIFFE)?.split_once('/')?;
+    let node = path.rsplit('/').next().filter(|node| !node.is_empty())?;
+    (!domain.is_empty()).then_some((domain, node))
+}

@@ -1,0 +1,290 @@
+//! The certificate of a node, and the authorities that it trusts.
+
+use handfast_core::NodeName;
+use handfast_core::auth::{AuthFailure, CertificateFault, Proof, certified_part, spiffe_parts};
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, PeerIncompatible,
+    ServerConfig, SignatureScheme,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
+use std::fmt;
+use std::sync::Arc;
+use webpki::{EndEntityCert, KeyUsage};
+
+/// Protocol that both sides name in the handshake, so that no other use of the certificates fits.
+const PROTOCOL: &[u8] = b"handfast";
+/// Maximum authorities of a node.
+const AUTHORITIES_MAX: usize = 256;
+
+/// Contents of the files, in PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Texts {
+    pub(crate) authority: Vec<u8>,
+    pub(crate) certificate: Vec<u8>,
+    pub(crate) key: Vec<u8>,
+}
+
+/// What a node proves and accepts by certificates.
+pub(crate) struct Certificates {
+    authorities: Arc<Authorities>,
+    own: Vec<CertificateDer<'static>>,
+    /// Trust domain of this node's own SPIFFE id.
+    domain: Option<String>,
+    pub(super) client: Arc<ClientConfig>,
+    pub(super) server: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for Certificates {
+    /// Omits the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificates")
+    }
+}
+
+impl Certificates {
+    /// Parses the files.
+    ///
+    /// # Errors
+    /// The file and the reason.
+    pub(crate) fn new(texts: &Texts) -> Result<Self, String> {
+        let roots = certificates("authorities", &texts.authority)?;
+        if roots.len() > AUTHORITIES_MAX {
+            return Err(format!("there are more than {AUTHORITIES_MAX} authorities"));
+        }
+        let anchor = |root: &CertificateDer<'static>| {
+            let anchor = webpki::anchor_from_trusted_cert(root).map(|anchor| anchor.to_owned());
+            anchor.map_err(|error| format!("the file of authorities: {error}"))
+        };
+        let roots = roots.iter().map(anchor).collect::<Result<_, _>>()?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let algorithms = provider.signature_verification_algorithms;
+        let authorities = Arc::new(Authorities { roots, algorithms });
+        let own = certificates("certificate", &texts.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&texts.key);
+        let key = key.map_err(|error| format!("the file of the private key: {error}"))?;
+        let (client, server) = configs(&provider, &authorities, &own, &key)
+            .map_err(|error| format!("the certificate and its key: {error}"))?;
+        let domain = uris(&own[0]).find_map(|uri| Some(spiffe_parts(&uri)?.0.to_owned()));
+        Ok(Self { authorities, own, domain, client, server })
+    }
+
+    /// Whether this node's own certificate is valid at both ends of a connection, and has its name.
+    ///
+    /// # Errors
+    /// The fault, or [`AuthFailure::OwnName`].
+    pub(crate) fn check(&self, name: &NodeName) -> Result<(), AuthFailure> {
+        match self.fault_now() {
+            Some(fault) => Err(AuthFailure::Own(fault)),
+            None if !self.names(&self.own, name) => Err(AuthFailure::OwnName),
+            None => Ok(()),
+        }
+    }
+
+    /// The fault of this node's own certificate at the present time.
+    pub(crate) fn fault_now(&self) -> Option<CertificateFault> {
+        let verify = |usage| self.authorities.verify(&self.own, UnixTime::now(), usage);
+        verify(KeyUsage::client_auth()).and_then(|()| verify(KeyUsage::server_auth())).err()
+    }
+
+    /// A host for which this node's own certificate is, if it has one that is no pattern or address.
+    pub(crate) fn host(&self) -> Option<String> {
+        let end = EndEntityCert::try_from(self.own.first()?).ok()?;
+        let mut hosts = end.valid_dns_names().filter(|host| !host.starts_with('*'));
+        let host = hosts.next().map(str::to_owned);
+        host.or_else(|| uris(&self.own[0]).find_map(|uri| Some(spiffe_parts(&uri)?.1.to_owned())))
+    }
+
+    /// What the chain of a peer proves at the present time, if it is valid.
+    pub(super) fn proof(&self, chain: &[CertificateDer<'_>], peer: &NodeName) -> Option<Proof> {
+        let verified = self.authorities.verify(chain, UnixTime::now(), KeyUsage::client_auth());
+        verified.is_ok().then(|| Proof::Certificate { names_peer: self.names(chain, peer) })
+    }
+
+    /// Whether a certificate has a name: the host of the name is among its DNS names and addresses, or
+    /// the last segment of a SPIFFE id of this node's own trust domain.
+    pub(super) fn names(&self, chain: &[CertificateDer<'_>], name: &NodeName) -> bool {
+        let Some(end) = chain.first() else { return false };
+        let Ok(parsed) = EndEntityCert::try_from(end) else { return false };
+        let part = certified_part(name);
+        let is_host = ServerName::try_from(part)
+            .is_ok_and(|host| parsed.verify_is_valid_for_subject_name(&host).is_ok());
+        let is_workload = |uri: String| {
+            self.domain.is_some() && spiffe_parts(&uri) == self.domain.as_deref().zip(Some(part))
+        };
+        is_host || uris(end).any(is_workload)
+    }
+}
+
+/// The ids of a certificate that are URIs.
+fn uris(certificate: &CertificateDer<'_>) -> impl Iterator<Item = String> {
+    let end = EndEntityCert::try_from(certificate).ok();
+    let uris = end.map(|end| end.valid_uri_names().map(str::to_owned).collect::<Vec<_>>());
+    uris.unwrap_or_default().into_iter()
+}
+
+fn certificates(what: &str, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    match all {
+        Ok(all) if all.is_empty() => Err(format!("the file of the {what} has no certificate")),
+        Ok(all) => Ok(all),
+        Err(error) => Err(format!("the file of the {what}: {error}")),
+    }
+}
+
+/// TLS 1.3 alone, with a certificate at both ends, and without resumption, which would outlast
+/// a certificate.
+fn configs(
+    provider: &Arc<CryptoProvider>,
+    authorities: &Arc<Authorities>,
+    own: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>), rustls::Error> {
+    let client = ClientConfig::builder_with_provider(provider.clone());
+    let client = client.with_protocol_versions(&[&TLS13])?;
+    let client = client.dangerous().with_custom_certificate_verifier(authorities.clone());
+    let mut client = client.with_client_auth_cert(own.to_vec(), key.clone_key())?;
+    client.resumption = Resumption::disabled();
+    client.enable_sni = false;
+    client.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let server = ServerConfig::builder_with_provider(provider.clone());
+    let server = server.with_protocol_versions(&[&TLS13])?;
+    let server = server.with_client_cert_verifier(authorities.clone());
+    let mut server = server.with_single_cert(own.to_vec(), key.clone_key())?;
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    server.alpn_protocols = vec![PROTOCOL.to_vec()];
+    Ok((Arc::new(client), Arc::new(server)))
+}
+
+/// The authorities that a node trusts. Names are compared later, since a node that dials an address
+/// does not know which node has it.
+#[derive(Debug)]
+struct Authorities {
+    roots: Vec<TrustAnchor<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Authorities {
+    fn verify(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<(), CertificateFault> {
+        let (end, intermediates) = chain.split_first().ok_or(CertificateFault::Unusable)?;
+        let end = EndEntityCert::try_from(end).map_err(|_| CertificateFault::Unusable)?;
+        let algorithms = self.algorithms.all;
+        let verified =
+            end.verify_for_usage(algorithms, &self.roots, intermediates, now, usage, None, None);
+        verified.map(|_| ()).map_err(|error| match error {
+            webpki::Error::CertExpired { .. } => CertificateFault::Expired,
+            webpki::Error::CertNotValidYet { .. } => CertificateFault::NotYetValid,
+            webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
+                CertificateFault::UnknownAuthority
+            }
+            _ => CertificateFault::Unusable,
+        })
+    }
+
+    fn verify_end(
+        &self,
+        end: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<(), rustls::Error> {
+        let chain: Vec<_> = std::iter::once(end).chain(intermediates).cloned().collect();
+        self.verify(&chain, now, usage).map_err(|fault| {
+            rustls::Error::InvalidCertificate(match fault {
+                CertificateFault::Expired => CertificateError::Expired,
+                CertificateFault::NotYetValid => CertificateError::NotValidYet,
+                CertificateFault::UnknownAuthority => CertificateError::UnknownIssuer,
+                CertificateFault::Unusable => CertificateError::InvalidPurpose,
+            })
+        })
+    }
+}
+
+const ONLY_TLS13: rustls::Error =
+    rustls::Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic);
+
+impl ServerCertVerifier for Authorities {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.verify_end(end_entity, intermediates, now, KeyUsage::server_auth())?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(ONLY_TLS13)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Authorities {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.verify_end(end_entity, intermediates, now, KeyUsage::client_auth())?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(ONLY_TLS13)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,232 @@
+//! Sessions through TLS: each fault of a certificate, its names, and changed bytes.
+
+use super::super::certificates::{Certificates, Texts};
+use super::*;
+use handfast_core::auth::CertificateFault;
+
+#[path = "../../../../tests/stories/certificates.rs"]
+#[allow(dead_code, reason = "the stories use the rest")]
+mod issuing;
+
+use issuing::{Authority, Issued};
+
+fn material(trusted: &[&Authority], own: &Issued) -> Arc<Certificates> {
+    let texts = Texts {
+        authority: trusted.iter().map(|it| &*it.pem).collect::<String>().into_bytes(),
+        certificate: own.certificate.clone().into_bytes(),
+        key: own.key.clone().into_bytes(),
+    };
+    Arc::new(Certificates::new(&texts).unwrap())
+}
+
+/// A node's certificates, without the check at its start.
+fn certified(name: &str, run: u128, own: Arc<Certificates>) -> Keys {
+    let options = AuthOptions { loaded: Loaded::Certificates(own), source: None };
+    Keys::new(NodeName::new(name).unwrap(), Incarnation(run), Some(&options)).unwrap()
+}
+
+/// A connection of `a` to `b`, and how each side sees its beginning.
+async fn meet(
+    a: Keys,
+    b: Keys,
+    to: Option<&str>,
+) -> (Result<Channel<TcpStream>, AuthFailure>, Result<Accepted, ReadError>, TcpStream) {
+    let (near, mut far) = sockets().await;
+    let accepting = tokio::spawn(async move {
+        let mut magic = [0; 8];
+        far.read_exact(&mut magic).await.unwrap();
+        (Accepted::begin(&mut far, &b).await, far)
+    });
+    let to = to.map(|to| NodeName::new(to).unwrap());
+    let dialled = Channel::dial(near, &a, to, &Look::default()).await;
+    let dialled = dialled.map_err(|error| match error {
+        DialError::Auth(failure) => failure,
+        DialError::Io(error) => panic!("{error}"),
+    });
+    let (accepted, far) = accepting.await.unwrap();
+    (dialled, accepted, far)
+}
+
+/// Frames of any length pass both ways through TLS, and both ends name each other.
+#[tokio::test]
+async fn frames_pass_through_tls() {
+    let fleet = Authority::new("fleet");
+    let (a, b) = (fleet.issue(&["a.example"]), fleet.issue(&["*.nodes.example", "10.0.0.7"]));
+    let (a, b) = (material(&[&fleet], &a), material(&[&fleet], &b));
+    let keys = certified("b.nodes.example:7411", 2, b.clone());
+    let met = meet(certified("a.example", 1, a), keys, Some("b.nodes.example:7411")).await;
+    let (Ok(mut near), Ok(mut accepted), mut far) = met else { panic!("the session opens") };
+    let (look, keys) = (Look::default(), certified("b.nodes.example:7411", 2, b));
+    for bytes in [0, 1, 16_375, 16_376, 100_000, LIMIT - 1] {
+        let text = "x".repeat(bytes);
+        let (sent, frame) = tokio::join!(
+            near.send(FrameKind::Metadata, &text),
+            accepted.receive(&mut far, &keys, &look, LIMIT)
+        );
+        sent.unwrap();
+        assert_eq!(frame.unwrap().text.len(), bytes);
+        let (sent, frame) = tokio::join!(
+            accepted.send(&mut far, FrameKind::Metadata, &text),
+            near.receive(&look, LIMIT)
+        );
+        sent.unwrap();
+        assert_eq!(frame.unwrap().text.len(), bytes);
+    }
+    assert_eq!(near.peer().map(|peer| peer.name.as_str()), Some("b.nodes.example:7411"));
+    assert_eq!(accepted.inbound.peer().map(|peer| peer.name.as_str()), Some("a.example"));
+    near.send(FrameKind::Metadata, &"x".repeat(100)).await.unwrap();
+    let refused = accepted.receive(&mut far, &keys, &look, 50).await;
+    assert!(matches!(refused, Err(ReadError::Frame(FrameError::TooLong { .. }))), "{refused:?}");
+}
+
+/// Each fault of a certificate is refused with its reason on both sides, whichever side shows it.
+#[tokio::test]
+async fn faulty_certificates_are_refused_with_the_fault() {
+    let (fleet, other) = (Authority::new("fleet"), Authority::new("other"));
+    let good = || material(&[&fleet], &fleet.issue(&["a", "b"]));
+    for (fault, own) in [
+        (CertificateFault::Expired, fleet.expired(&["a", "b"])),
+        (CertificateFault::NotYetValid, fleet.not_yet_valid(&["a", "b"])),
+        (CertificateFault::UnknownAuthority, other.issue(&["a", "b"])),
+    ] {
+        let faulty = || material(&[&fleet], &own);
+        assert_eq!(
+            faulty().check(&NodeName::new("a").unwrap()),
+            Err(AuthFailure::Own(fault)),
+            "a node does not start with it"
+        );
+        let (dialled, accepted, _) =
+            meet(certified("a", 1, faulty()), certified("b", 2, good()), None).await;
+        let refusal = AuthRefusal::from(fault);
+        assert_eq!(dialled.err(), Some(AuthFailure::Refused(refusal)), "{fault:?}");
+        assert!(matches!(accepted, Err(ReadError::Refused(it)) if it == refusal), "{fault:?}");
+        let (dialled, accepted, _) =
+            meet(certified("a", 1, good()), certified("b", 2, faulty()), None).await;
+        assert_eq!(dialled.err(), Some(AuthFailure::Certificate(fault)));
+        assert!(accepted.is_err());
+    }
+    let server = fleet.for_servers(&["a"]);
+    let (dialled, _, _) =
+        meet(certified("a", 1, material(&[&fleet], &server)), certified("b", 2, good()), None)
+            .await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Unusable)), "no client");
+}
+
+/// A certificate stands for the names in it: hosts with any port, addresses, and SPIFFE ids of the own
+/// trust domain.
+#[test]
+fn certificate_has_the_names_in_it() {
+    let fleet = Authority::new("fleet");
+    let names = |own: &[&str], name: &str| {
+        material(&[&fleet], &fleet.issue(own)).check(&NodeName::new(name).unwrap()).is_ok()
+    };
+    let own: &[&str] = &["gpu-1.example.org", "*.pods.example.org", "10.0.0.7", "::1"];
+    for name in [
+        "gpu-1.example.org",
+        "gpu-1.example.org:7411",
+        "gpu-1.example.org:client-1",
+        "x.pods.example.org:1",
+        "10.0.0.7:7411",
+        "[::1]:7411",
+    ] {
+        assert!(names(own, name), "{name}");
+    }
+    for name in ["gpu-2.example.org", "a.b.pods.example.org", "10.0.0.8", "example.org", "client-1"]
+    {
+        assert!(!names(own, name), "{name}");
+    }
+    let id: &[&str] = &["spiffe://example.org/ns/a/gpu-1"];
+    assert!(names(id, "gpu-1") && names(id, "gpu-1:7411"));
+    assert!(!names(id, "ns") && !names(id, "gpu-2") && !names(id, "example.org"));
+    let own = material(&[&fleet], &fleet.issue(id));
+    assert_eq!(own.host().as_deref(), Some("gpu-1"));
+    let strange = material(&[&fleet], &fleet.issue(&["spiffe://other.org/gpu-1"]));
+    assert_eq!(strange.check(&NodeName::new("gpu-1").unwrap()), Ok(()), "in its own domain");
+}
+
+/// Nodes with certificates of another name, another domain, or the address of another node are refused.
+#[tokio::test]
+async fn identity_is_bound_to_the_certificate() {
+    let fleet = Authority::new("fleet");
+    let of = |names: &[&str]| material(&[&fleet], &fleet.issue(names));
+    let refused = |a: (&'static str, &[&str]), b: (&'static str, &[&str]), to| {
+        meet(certified(a.0, 1, of(a.1)), certified(b.0, 2, of(b.1)), to)
+    };
+    let (dialled, accepted, _) = refused(("a", &["c"]), ("b", &["b"]), None).await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Name)));
+    assert!(matches!(accepted, Err(ReadError::Refused(AuthRefusal::Name))));
+    let (dialled, _, _) = refused(("a", &["a"]), ("b", &["c"]), None).await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Name));
+    let (dialled, _, _) = refused(("a", &["a"]), ("b", &["b"]), Some("c")).await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Addressed)));
+    let ids: [&[&str]; 2] = [&["spiffe://one.org/a"], &["spiffe://two.org/b"]];
+    let (dialled, _, _) = refused(("a", ids[0]), ("b", ids[1]), None).await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Name)), "another domain");
+}
+
+/// Keys and certificates refuse each other with the reason, in both directions.
+#[tokio::test]
+async fn keys_and_certificates_refuse_each_other() {
+    let fleet = Authority::new("fleet");
+    let own = || certified("a", 1, material(&[&fleet], &fleet.issue(&["a", "b"])));
+    let method = AuthFailure::Refused(AuthRefusal::Method);
+    let (dialled, accepted, _) = meet(own(), keys("b", 2), None).await;
+    assert_eq!(dialled.err(), Some(method));
+    assert!(matches!(accepted, Err(ReadError::Refused(AuthRefusal::Method))));
+    let (dialled, _, _) = meet(keys("b", 2), own(), None).await;
+    assert_eq!(dialled.err(), Some(method));
+    let open = Keys::new(NodeName::new("o").unwrap(), Incarnation(3), None).unwrap();
+    let (dialled, _, _) = meet(own(), open, None).await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::NoKeys)));
+}
+
+/// A session lasts beyond a new certificate, and ends with the authority of its peer or its validity.
+#[tokio::test]
+async fn session_ends_with_the_authority_of_its_peer() {
+    let (fleet, next) = (Authority::new("fleet"), Authority::new("next"));
+    let own = |trusted: &[&Authority]| material(trusted, &fleet.issue(&["a", "b"]));
+    let listening = certified("b", 2, own(&[&fleet]));
+    let met = meet(certified("a", 1, own(&[&fleet])), certified("b", 2, own(&[&fleet])), None);
+    let (Ok(mut near), Ok(mut accepted), mut far) = met.await else { panic!("it opens") };
+    let look = Look::default();
+    for (replaced, is_kept) in
+        [(None, true), (Some(own(&[&fleet, &next])), true), (Some(own(&[&next])), false)]
+    {
+        if let Some(replaced) = replaced {
+            listening.replace(Loaded::Certificates(replaced)).unwrap();
+        }
+        near.send(FrameKind::Probe, "call").await.unwrap();
+        let received = accepted.receive(&mut far, &listening, &look, LIMIT).await;
+        match is_kept {
+            true => assert_eq!(received.unwrap().text, "call"),
+            false => assert!(matches!(received, Err(ReadError::Withdrawn)), "{received:?}"),
+        }
+    }
+    assert!(accepted.inbound.peer().is_none());
+}
+
+/// A record that was altered or repeated ends the session.
+#[tokio::test]
+async fn changed_records_end_a_session_through_tls() {
+    let fleet = Authority::new("fleet");
+    for is_repeated in [false, true] {
+        let own = || material(&[&fleet], &fleet.issue(&["a", "b"]));
+        let met = meet(certified("a", 1, own()), certified("b", 2, own()), None).await;
+        let (Ok(near), Ok(mut accepted), mut far) = met else { panic!("it opens") };
+        let Channel { mut stream, seal: Some(Seal::Tls(mut session)), .. } = near else {
+            panic!("it is sealed")
+        };
+        let mut bytes = session.sealed(&encode_frame(FrameKind::Probe, "call"));
+        let (look, keys) = (Look::default(), certified("b", 2, own()));
+        if is_repeated {
+            stream.write_all(&bytes).await.unwrap();
+            accepted.receive(&mut far, &keys, &look, LIMIT).await.unwrap();
+        } else {
+            *bytes.last_mut().unwrap() ^= 1;
+        }
+        stream.write_all(&bytes).await.unwrap();
+        let ended = accepted.receive(&mut far, &keys, &look, LIMIT).await;
+        assert!(matches!(ended, Err(ReadError::Unsealed)), "{ended:?}");
+        assert!(accepted.inbound.peer().is_none());
+    }
+}

@@ -1,0 +1,277 @@
+//! Nodes whose keys and certificates are files: certificates among themselves, and changes without a
+//! restart.
+
+use crate::certificates::{Authority, Issued};
+use crate::helpers::{Owner, PATIENCE, counted, failed_open, pattern, write_and_check};
+use handfast::auth::{AuthFailure, AuthRefusal, CertificateFault};
+use handfast::{
+    AuthOptions, Builder, Cause, CertificateFiles, Engine, EngineTiming, Error, Side, Stage,
+};
+use handfast_diagnosis::{Id, ids};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+const OLD: &str = "old 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+const NEW: &str = "new f00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+const BYTES: usize = 20_000;
+
+/// The files of one node.
+struct Files(TempDir);
+
+impl Files {
+    fn of_keys(keys: &[&str]) -> Self {
+        let files = Self(tempfile::tempdir().unwrap());
+        files.put("keys", &keys.concat());
+        files
+    }
+
+    fn of_certificate(trusted: &[&Authority], own: &Issued) -> Self {
+        let files = Self(tempfile::tempdir().unwrap());
+        files.put_certificate(trusted, own);
+        files
+    }
+
+    fn put_certificate(&self, trusted: &[&Authority], own: &Issued) {
+        self.put("ca.crt", &trusted.iter().map(|it| &*it.pem).collect::<String>());
+        self.put("tls.crt", &own.certificate);
+        self.put("tls.key", &own.key);
+    }
+
+    /// Replaces a file as a whole.
+    fn put(&self, name: &str, text: &str) {
+        let (path, part) = (self.path(name), self.path("part"));
+        fs::write(&part, text).unwrap();
+        fs::set_permissions(&part, Permissions::from_mode(0o600)).unwrap();
+        fs::rename(part, path).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn keys(&self, builder: Builder) -> Builder {
+        let source = format!("psk:{}", self.path("keys").display());
+        prompt(builder.auth(AuthOptions::from_source(&source).unwrap()))
+    }
+
+    fn certificate(&self, builder: Builder) -> Builder {
+        let source = format!("tls:{}", self.0.path().display());
+        prompt(builder.auth(AuthOptions::from_source(&source).unwrap()))
+    }
+}
+
+/// Looks at the files all the time.
+fn prompt(builder: Builder) -> Builder {
+    let often = Duration::from_millis(5);
+    builder.timing(EngineTiming::default().with(|it| it.auth_reload_interval = often))
+}
+
+fn listening() -> Builder {
+    Engine::builder().listen("127.0.0.1:0")
+}
+
+fn failure(error: &Error) -> AuthFailure {
+    match error.cause() {
+        Cause::Auth(failure) => {
+            assert_eq!(error.side(), Side::Configuration, "{error}");
+            assert!(error.hint().is_some(), "{error}");
+            *failure
+        }
+        _ => panic!("{error}"),
+    }
+}
+
+/// Opens until the owner refuses with this id.
+async fn refused(user: &Engine, segment: &str, id: Id) -> AuthFailure {
+    let refused = timeout(PATIENCE, async {
+        loop {
+            match user.open(segment).await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(error) if error.diagnosis_id() == id => return failure(&error),
+                // A call that the change has met.
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    });
+    refused.await.expect("it is refused in time")
+}
+
+/// Opens until the owner accepts, and writes.
+async fn accepted(user: &Engine, owner: &Owner, seed: u8) {
+    let opened = timeout(PATIENCE, async {
+        loop {
+            match user.open(&owner.segment()).await {
+                Ok(segment) => return segment,
+                // Its files or the peer's are still the earlier ones.
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    });
+    let segment = opened.await.expect("it is accepted in time");
+    write_and_check(&segment, &owner.memory, 10_000, seed).await;
+}
+
+/// Three steps of a rotation, each on both nodes, without a restart: every transfer succeeds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_rotate_without_a_restart() {
+    let (here, there) = (Files::of_keys(&[OLD]), Files::of_keys(&[OLD]));
+    let owner = Owner::start_from(there.keys(listening()), BYTES).await;
+    let user = here.keys(Engine::builder()).start().await.unwrap();
+    let segment = user.open(&owner.segment()).await.unwrap();
+    for (step, keys) in [&[OLD, NEW][..], &[NEW, OLD], &[NEW]].into_iter().enumerate() {
+        there.put("keys", &keys.concat());
+        here.put("keys", &keys.concat());
+        write_and_check(&segment, &owner.memory, 10_000, step as u8).await;
+        accepted(&user, &owner, 100 + step as u8).await;
+    }
+    let late = Files::of_keys(&[OLD]).keys(Engine::builder()).start().await.unwrap();
+    let failed = refused(&late, &owner.segment(), ids::AUTH_KEY).await;
+    assert_eq!(failed, AuthFailure::Refused(AuthRefusal::UnknownKey));
+}
+
+/// A key that is removed is refused at the next call, its lanes end, and a file that cannot be used
+/// changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removed_key_is_refused_at_the_next_call() {
+    let files = Files::of_keys(&[OLD, NEW]);
+    let owner = Owner::start_from(files.keys(listening()), BYTES).await;
+    let user = |key: &'static str| async move {
+        let auth = AuthOptions::psk(key).unwrap();
+        Engine::builder().auth(auth).start().await.unwrap()
+    };
+    let (old, new) = (user(OLD).await, user(NEW).await);
+    accepted(&old, &owner, 1).await;
+    let (segment, block) = (old.open(&owner.segment()).await.unwrap(), pattern(1_000, 1));
+    files.put("keys", NEW);
+    let failed = refused(&old, &owner.segment(), ids::AUTH_KEY).await;
+    assert_eq!(failed, AuthFailure::Refused(AuthRefusal::UnknownKey));
+    let ended = timeout(PATIENCE, async {
+        while segment.write(&block.whole(), 0).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    ended.await.expect("no lane is left to write over");
+    files.put("keys", "no key\n");
+    accepted(&new, &owner, 2).await;
+    files.put("keys", OLD);
+    accepted(&old, &owner, 3).await;
+    refused(&new, &owner.segment(), ids::AUTH_KEY).await;
+    assert!(owner.engine.counters().connections_unproven > 0);
+}
+
+/// Bytes move between nodes with certificates, whose names are those of the certificates.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_with_certificates_move_bytes() {
+    let fleet = Authority::new("fleet");
+    let there = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1"]));
+    let here = Files::of_certificate(&[&fleet], &fleet.issue(&["gpu-1.example.org"]));
+    let owner = Owner::start_from(there.certificate(listening()), BYTES).await;
+    let user = here.certificate(Engine::builder()).start().await.unwrap();
+    accepted(&user, &owner, 1).await;
+    assert!(user.name().starts_with("gpu-1.example.org:client-"), "{}", user.name());
+    let workload = fleet.issue(&["spiffe://example.org/ns/kv/gpu-2"]);
+    let id = Files::of_certificate(&[&fleet], &workload);
+    let id = id.certificate(Engine::builder().name("gpu-2")).start().await.unwrap();
+    let error = failed_open(&id, &owner.segment()).await;
+    assert_eq!(failure(&error), AuthFailure::Refused(AuthRefusal::Name), "no SPIFFE id of its own");
+    assert_eq!(error.diagnosis_id(), ids::AUTH_NAME);
+    counted(&owner.engine, "it is counted", |it| it.connections_unproven == 1).await;
+}
+
+/// A node with certificates refuses plain peers and those with keys, and the other way round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_take_neither_plain_peers_nor_keys() {
+    let fleet = Authority::new("fleet");
+    let own = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1", "a.example"]));
+    let certified = Owner::start_from(own.certificate(listening()), BYTES).await;
+    let psk = || AuthOptions::psk(OLD).unwrap();
+    let keyed = Owner::start_from(listening().auth(psk()), BYTES).await;
+    let plain = Owner::start(BYTES).await;
+    let user = own.certificate(Engine::builder()).start().await.unwrap();
+    for (owner, refusal, id) in [
+        (&keyed, AuthRefusal::Method, ids::AUTH_METHOD),
+        (&plain, AuthRefusal::NoKeys, ids::AUTH_REQUIRED),
+    ] {
+        let error = failed_open(&user, &owner.segment()).await;
+        assert_eq!(failure(&error), AuthFailure::Refused(refusal));
+        assert_eq!(error.diagnosis_id(), id);
+        assert_eq!(owner.engine.counters().life_cycle.published, 0);
+    }
+    let user = Engine::builder().auth(psk()).start().await.unwrap();
+    let error = failed_open(&user, &certified.segment()).await;
+    assert_eq!(failure(&error), AuthFailure::Refused(AuthRefusal::Method));
+    let user = Engine::builder().start().await.unwrap();
+    let error = failed_open(&user, &certified.segment()).await;
+    assert_eq!(failure(&error), AuthFailure::Required);
+    counted(&certified.engine, "each is counted", |it| it.connections_unproven == 2).await;
+}
+
+/// A fleet passes from one authority to the next without a restart; the one before is refused then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_replaced_without_a_restart() {
+    let (fleet, next) = (Authority::new("fleet"), Authority::new("next"));
+    let issue = |authority: &Authority, name: &str| authority.issue(&["127.0.0.1", name]);
+    let there = Files::of_certificate(&[&fleet], &issue(&fleet, "b.example"));
+    let here = Files::of_certificate(&[&fleet], &issue(&fleet, "a.example"));
+    let owner = Owner::start_from(there.certificate(listening()), BYTES).await;
+    let user = here.certificate(Engine::builder()).start().await.unwrap();
+    let segment = user.open(&owner.segment()).await.unwrap();
+    let steps: [(&[&Authority], &Authority); 3] =
+        [(&[&fleet, &next], &fleet), (&[&fleet, &next], &next), (&[&next], &next)];
+    for (step, (trusted, own)) in steps.into_iter().enumerate() {
+        there.put_certificate(trusted, &issue(own, "b.example"));
+        here.put_certificate(trusted, &issue(own, "a.example"));
+        write_and_check(&segment, &owner.memory, 10_000, step as u8).await;
+        accepted(&user, &owner, 100 + step as u8).await;
+    }
+    let late = Files::of_certificate(&[&fleet, &next], &issue(&fleet, "a.example"));
+    let late = late.certificate(Engine::builder()).start().await.unwrap();
+    let failed = refused(&late, &owner.segment(), ids::AUTH_CERT_AUTHORITY).await;
+    assert_eq!(failed, AuthFailure::Refused(AuthRefusal::UnknownAuthority));
+}
+
+/// A node does not start with a certificate that its peers would refuse.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_starts_with_a_certificate_of_its_own_alone() {
+    let (fleet, other) = (Authority::new("fleet"), Authority::new("other"));
+    for (own, expected, id) in [
+        (fleet.issue(&["gpu-1"]), AuthFailure::OwnName, ids::AUTH_NAME),
+        (
+            fleet.expired(&["127.0.0.1"]),
+            AuthFailure::Own(CertificateFault::Expired),
+            ids::AUTH_CERT_EXPIRED,
+        ),
+        (
+            fleet.not_yet_valid(&["127.0.0.1"]),
+            AuthFailure::Own(CertificateFault::NotYetValid),
+            ids::AUTH_CERT_EARLY,
+        ),
+        (
+            other.issue(&["127.0.0.1"]),
+            AuthFailure::Own(CertificateFault::UnknownAuthority),
+            ids::AUTH_CERT_AUTHORITY,
+        ),
+        (
+            fleet.for_servers(&["127.0.0.1"]),
+            AuthFailure::Own(CertificateFault::Unusable),
+            ids::AUTH_CERT,
+        ),
+    ] {
+        let files = Files::of_certificate(&[&fleet], &own);
+        let started = files.certificate(listening()).start().await;
+        let Err(error) = started else { panic!("{expected:?} starts") };
+        assert_eq!(failure(&error), expected);
+        assert_eq!((error.stage(), error.diagnosis_id()), (Stage::Configuration, id));
+    }
+    let files = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1"]));
+    fs::set_permissions(files.path("tls.key"), Permissions::from_mode(0o644)).unwrap();
+    let error = AuthOptions::tls(CertificateFiles::in_directory(files.0.path())).unwrap_err();
+    assert!(error.to_string().contains("chmod 600"), "{error}");
+    files.put("tls.key", &fleet.issue(&["127.0.0.1"]).key);
+    let error = AuthOptions::tls(CertificateFiles::in_directory(files.0.path())).unwrap_err();
+    assert!(error.to_string().contains("the certificate and its key"), "{error}");
+}
