@@ -4,6 +4,7 @@
 
 mod auth;
 mod bench;
+mod containers;
 mod crossing;
 mod doctor;
 mod explain;
