@@ -1,5 +1,7 @@
 //! The packages of other engines, measured in turns with handfast.
 
+use crate::fleet;
+use crate::guest::Packages;
 use crate::project::Project;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -9,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// The packages; their dependencies on frameworks of tensors are not needed.
 const PACKAGES: [&str; 4] = ["numpy", "nixl", "nixl-cu12", "mooncake-transfer-engine-non-cuda"];
+/// Libraries that Mooncake's package loads.
+static LIBRARIES: Packages = Packages::of_system("engines", &["libibverbs1", "librdmacm1"]);
 /// Time limits of the installation of a package, and of the measurement.
 const INSTALL_MAX: Duration = Duration::from_secs(300);
 const MEASURE_MAX: Duration = Duration::from_secs(600);
@@ -31,7 +35,12 @@ pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<
         let installed = project.run(install, "bench-engines", Instant::now() + INSTALL_MAX);
         missing.extend(installed.err().map(|error| (package, format!("pip install: {error:#}"))));
     }
+    let libraries = LIBRARIES.ensure(project, Instant::now() + INSTALL_MAX);
     let mut compare = Command::new(&python);
+    match libraries {
+        Ok(unpacked) => drop(compare.env("LD_LIBRARY_PATH", fleet::libraries(&unpacked))),
+        Err(error) => missing.push((LIBRARIES.name, format!("{error:#}"))),
+    }
     compare.arg(project.root().join("docs/bench/compare.py")).arg(program);
     compare.args([if quick { "1" } else { "7" }, "--json"]);
     let output = project.run(compare, "bench-engines", Instant::now() + MEASURE_MAX)?;
