@@ -611,8 +611,9 @@ impl Sharing {
     /// Draws the conclusions of a stop, once the last copy has ended and no map is being made.
     fn settle(&mut self) {
         let is_mapping = |import: &Import| matches!(import, Import::Mapping { .. });
-        let is_busy = self.copies > 0 || self.imports.values().any(is_mapping);
-        if self.is_closing && !self.is_closed && !is_busy {
+        let is_busy = || self.copies > 0 || self.imports.values().any(is_mapping);
+        // In this order: most copies end while the channel lives, perhaps with many maps.
+        if self.is_closing && !self.is_closed && !is_busy() {
             for grant in core::mem::take(&mut self.maps).into_keys() {
                 self.outputs.push_back(SharingOutput::Unmap { grant });
             }

@@ -22,6 +22,7 @@ fn of_sharing(detail: &str) -> Option<Id> {
         ("belongs to another user", ids::SHM_USER),
         ("socket may not be used", ids::SHM_USER),
         ("cannot be watched", ids::SHM_KERNEL),
+        ("private memory of the peer", ids::SHM_PRIVATE),
     ];
     reasons.into_iter().find(|(words, _)| detail.contains(words)).map(|(_, id)| id)
 }

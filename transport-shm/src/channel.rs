@@ -130,7 +130,7 @@ impl Channel {
             match output {
                 SharingOutput::Send(frame) => self.send(&frame),
                 SharingOutput::Asked { key } => self.answer(key, regions),
-                SharingOutput::Map { grant, offered, .. } => self.map(grant, &offered),
+                SharingOutput::Map { grant, offered, .. } => self.map(grant, &offered, after),
                 SharingOutput::Answered { key } => after.answered.push(key),
                 SharingOutput::Unmap { grant } => drop(self.maps.remove(&grant)),
                 // Dropped without a lock: it may end what lives with the block.
@@ -210,13 +210,16 @@ impl Channel {
         }
     }
 
-    fn map(&mut self, grant: GrantId, offered: &Offered) {
+    fn map(&mut self, grant: GrantId, offered: &Offered, after: &mut After) {
         let map = match self.arrived.take() {
             Some((Way::Descriptor, Some(passed))) => {
                 Map::of_descriptor(passed, offered).map_err(|error| error.to_string())
             }
             Some((Way::Calls, _)) => {
-                Map::by_calls(&self.process, offered).map_err(|error| error.to_string())
+                let map = Map::by_calls(&self.process, offered);
+                let is_untraced = map.as_ref().err().is_some_and(sys::is_forbidden);
+                after.is_untraced |= is_untraced && !self.process.has_ended();
+                map.map_err(|error| error.to_string())
             }
             _ => Err("the grant came without a descriptor".to_owned()),
         };

@@ -12,7 +12,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
-    Completion, Direction, LaneHandle, Posting, Sent, SliceId, Span, TransportKind,
+    Completion, Direction, LaneHandle, Posting, RemoteSpan, Sent, SliceId, Span, TransportKind,
 };
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use tokio::sync::{oneshot, watch};
 
 /// Maximum bytes of one copy, after which a revocation or the end of the lane is noticed.
-pub const PIECE_BYTES_MAX: usize = 256 << 10;
+pub const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Maximum slices copied between two looks at the state.
 pub(crate) const SLICES_AT_ONCE_MAX: usize = 32;
 /// Maximum bytes that a thread copies for its own call; threads of the transport copy the rest.
@@ -57,7 +57,7 @@ pub(crate) struct State {
     waiting: Vec<Begun>,
     /// A thread of the transport is to copy.
     is_scheduled: bool,
-    retired: bool,
+    pub(crate) retired: bool,
 }
 
 pub(crate) struct Lane {
@@ -69,7 +69,7 @@ pub(crate) struct Lane {
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Mutex<State>,
     /// Path of the last slice.
-    last: AtomicU8,
+    pub(crate) last: AtomicU8,
     /// Whether this node announced an address with the lane.
     has_address: AtomicBool,
     /// Whether it announced queue pairs.
@@ -89,7 +89,7 @@ struct Begun {
 }
 
 const NONE_YET: u8 = 0;
-const SHARED: u8 = 1;
+pub(crate) const SHARED: u8 = 1;
 const OTHER: u8 = 2;
 
 /// Effects of a change that happen without the lock.
@@ -98,6 +98,8 @@ pub(crate) struct After {
     pub(crate) answered: Vec<u64>,
     pub(crate) released: Vec<Span>,
     pub(crate) has_ended: bool,
+    /// Private memory of the peer is out of reach.
+    pub(crate) is_untraced: bool,
     completions: Vec<Completion>,
     rerouted: Vec<Posting>,
     /// The lane fails: part of a slice is written, and nothing carries the rest.
@@ -431,7 +433,11 @@ impl Lane {
     }
 
     /// Performs what follows a change.
-    fn settle(self: &Arc<Self>, mut state: parking_lot::MutexGuard<'_, State>, mut after: After) {
+    pub(crate) fn settle(
+        self: &Arc<Self>,
+        mut state: parking_lot::MutexGuard<'_, State>,
+        mut after: After,
+    ) {
         if !after.answered.is_empty() || after.has_ended {
             let waiting = std::mem::take(&mut state.waiting);
             for slice in waiting {
@@ -472,6 +478,9 @@ impl Lane {
             self.last.store(OTHER, Ordering::Relaxed);
             self.shared.counts.rerouted(after.rerouted.len() as u64);
             self.shared.inner.post(self.lifecycle, &mut after.rerouted);
+        }
+        if after.is_untraced {
+            self.shared.report(&self.peer, NoChannel::Untraced);
         }
         if after.fails {
             self.shared.sink.on_lane_failed(self.lifecycle, self.apart_error());
@@ -734,7 +743,7 @@ impl After {
     /// Whether something follows that cannot wait.
     fn has_effects(&self) -> bool {
         let Self { answered, released, has_ended, completions, rerouted, fails, .. } = self;
-        let is_quiet = completions.is_empty() && rerouted.is_empty();
+        let is_quiet = completions.is_empty() && rerouted.is_empty() && !self.is_untraced;
         !is_quiet || !answered.is_empty() || !released.is_empty() || *has_ended || *fails
     }
 }
@@ -757,6 +766,14 @@ impl LaneHandle for Handle {
 
     fn transport_kind(&self) -> Option<TransportKind> {
         Some(self.0.transport_kind())
+    }
+
+    fn copy_at_once<'a>(
+        &self,
+        count: usize,
+        request: &dyn Fn(usize) -> (Direction, &'a Span, RemoteSpan),
+    ) -> bool {
+        self.0.copy_at_once(count, request)
     }
 
     fn busy_poll(&self, is_done: &mut dyn FnMut() -> bool) {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod announcement;
+mod at_once;
 mod channel;
 mod copiers;
 mod counters;

@@ -99,6 +99,11 @@ impl Map {
         Ok(Self::Calls { process: Arc::clone(process), address: offered.address })
     }
 
+    /// Whether it has the bytes in this process's addresses.
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self, Self::Mapped(_))
+    }
+
     /// Copies between `local` and the region's bytes at `offset`.
     pub(crate) fn copy(
         &self,

@@ -1,6 +1,6 @@
 //! Reasons why a lane shares no memory with its peer.
 
-/// Reason why a lane has no channel.
+/// Reason why a lane has no channel, or none for a part of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoChannel {
@@ -47,6 +47,9 @@ pub enum NoChannel {
          on Linux 5.3, is needed"
     )]
     Unwatched,
+    /// There is a channel, and private memory of the peer is out of reach.
+    #[error("the kernel does not let this process reach private memory of the peer")]
+    Untraced,
     /// The lane is for another pair.
     #[error("another pair has connected")]
     OtherPair,
@@ -72,6 +75,7 @@ impl NoChannel {
                 | Self::Late
                 | Self::NotThePeer
                 | Self::Unwatched
+                | Self::Untraced
         )
     }
 }

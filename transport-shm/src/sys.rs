@@ -230,6 +230,12 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
+/// Whether the system knows no such process here, or forbids to reach it.
+pub(crate) fn is_forbidden(error: &io::Error) -> bool {
+    let codes = [libc::EPERM, libc::EACCES, libc::ESRCH];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
 /// Receives one packet.
 pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<Received> {
     let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

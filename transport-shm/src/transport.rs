@@ -447,12 +447,17 @@ impl Shared {
             return Err(TransportError::new(Side::Configuration, "share", detail));
         }
         tracing::debug!(lane = lane.lifecycle.0, %reason, "no memory is shared with the peer");
+        self.report(&lane.peer, reason);
+        Ok(())
+    }
+
+    /// Reports a reason that concerns processes of one host.
+    pub(crate) fn report(&self, peer: &NicPath, reason: NoChannel) {
         if reason.is_of_one_host()
             && let Some(report) = self.reporter.get()
         {
-            report(&lane.peer, reason);
+            report(peer, reason);
         }
-        Ok(())
     }
 
     /// Connects to the peer's socket and says hello.

@@ -1,8 +1,9 @@
 //! The trait that every transport implements for its lanes.
 
+use crate::block::Span;
 use crate::endpoints::TransportKind;
 use crate::posting::Posting;
-use handfast_core::transfer::SliceId;
+use handfast_core::transfer::{Direction, RemoteSpan, SliceId};
 use handfast_core::transport::TransportError;
 use handfast_core::{Duration, Lifecycle, NicPath};
 use std::pin::Pin;
@@ -63,6 +64,17 @@ pub trait LaneHandle: Send + Sync + 'static {
     /// a lane that [copies](LaneHandle::copies), without a lock and by several threads at once. A
     /// call from within a completion of the same thread returns at once.
     fn advance(&self) {}
+
+    /// Copies `count` requests within the call, each as `request` returns it, or begins none of them.
+    /// Returns whether all bytes are where they should be. Called without a lock, on a lane that
+    /// [copies](LaneHandle::copies).
+    fn copy_at_once<'a>(
+        &self,
+        _count: usize,
+        _request: &dyn Fn(usize) -> (Direction, &'a Span, RemoteSpan),
+    ) -> bool {
+        false
+    }
 
     /// Returns the transport of the lane's bytes at present, if it can change.
     fn transport_kind(&self) -> Option<TransportKind> {

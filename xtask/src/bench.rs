@@ -29,10 +29,12 @@ const PEERS: &str = "1000";
 /// four; latency of single requests; the first transfer to a new peer; processor time; and a
 /// thousand peers. Each round also measures one TCP socket between two processes. Ratios are
 /// medians of the rounds' ratios, so they roughly hold on a busy machine too. One process runs on
-/// the first processor, the other on the last. Slices are also measured in the engine alone, without a
+/// the first processor, the other on the last; single requests and first transfers are also measured
+/// with both on all processors. Transfers through shared memory are measured next to copies between two
+/// maps and calls of the kernel. Slices are also measured in the engine alone, without a
 /// network or device, and over verbs on scripted devices.
 ///
-/// Writes `bench.json` and `README.md`. Takes about six minutes after the build, with
+/// Writes `bench.json` and `README.md`. Takes about eight minutes after the build, with
 /// --quick less than one.
 ///
 /// Exit code: 0 if everything was measured; with --check, 1 if a target was missed.
@@ -64,6 +66,8 @@ pub(crate) struct Arguments {
 struct Part {
     what: &'static str,
     words: &'static [&'static str],
+    /// Whether each process runs on a processor of its own. The others' results are kept apart.
+    is_pinned: bool,
     /// Batches, rounds and duration of a round, and those of the quick run.
     full: [&'static str; 3],
     quick: [&'static str; 3],
@@ -76,18 +80,29 @@ const VERBS: [&str; 8] =
     ["bench", "--quiet", "-p", "handfast", "--features", "bare", "--bench", "verbs"];
 /// Timeout after which a run is killed.
 const LIMIT: Duration = Duration::from_secs(300);
-const PARTS: [Part; 2] = [
+/// Transfers between two processes of this host.
+const SAME_HOST: [&str; 6] = ["bench", "--quiet", "-p", "handfast", "--bench", "same_host"];
+const PARTS: [Part; 3] = [
     Part {
         what: "small and middle sizes, and single requests",
         words: &["--size", "4K,64K,1M", "--latency"],
+        is_pinned: true,
         full: ["1,32", "7", "200ms"],
         quick: ["1,32", "3", "40ms"],
     },
     Part {
         what: "16 MiB, the first transfer and a thousand peers",
         words: &["--size", "16M", "--first-transfer", "--peers", PEERS],
+        is_pinned: true,
         full: ["1,32", "5", "300ms"],
         quick: ["1", "3", "100ms"],
+    },
+    Part {
+        what: "single requests after other load and the first transfer, not pinned",
+        words: &["--size", "4K,64K,1M", "--latency", "--first-transfer"],
+        is_pinned: false,
+        full: ["32", "5", "200ms"],
+        quick: ["32", "2", "40ms"],
     },
 ];
 
@@ -101,8 +116,10 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let built = project.cargo(&build).status().context("cargo build")?;
     ensure!(built.success(), "handfast does not build: {built}");
     // A build here has no limit.
-    let built = project.cargo(&SLICES).arg("--no-run").status().context("cargo bench")?;
-    ensure!(built.success(), "the engine's benchmark does not build: {built}");
+    for benchmark in [SLICES, SAME_HOST] {
+        let built = project.cargo(&benchmark).arg("--no-run").status().context("cargo bench")?;
+        ensure!(built.success(), "the engine's benchmark does not build: {built}");
+    }
     let program = project.target().join("release/handfast");
     let folder = match (&arguments.folder, arguments.quick) {
         (Some(folder), _) => folder.clone(),
@@ -112,23 +129,29 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let began = Instant::now();
     let mut figures = Figures::new(arguments.quick, commit(&project));
     let cores = cores();
-    for Part { what, words, full, quick } in &PARTS {
+    for Part { what, words, is_pinned, full, quick } in &PARTS {
         println!("measuring {what}");
         let [batch, rounds, duration] = if arguments.quick { quick } else { full };
         let mut command = Command::new(&program);
         command
             .args(["bench", "--json", "--transport", "tcp", "--limit", "--threads", "1,4"])
-            .args(&cores)
+            .args(cores.iter().filter(|_| *is_pinned))
             .args(*words);
         command.args(["--batch", batch, "--rounds", rounds, "--duration", duration]);
         let output = project.run(command, "bench", Instant::now() + LIMIT)?;
-        // Standard error is in the same log.
-        figures.add(output.lines().find(|line| line.starts_with('{')).unwrap_or_default())?;
+        let result = result_in(&output);
+        match is_pinned {
+            true => figures.add(result)?,
+            false => figures.add(&format!("{{\"unpinned\": {result}}}"))?,
+        }
     }
     println!("measuring slices in the engine");
-    let slices = project.cargo(&SLICES);
-    let output = project.run(slices, "bench-slices", Instant::now() + LIMIT)?;
-    figures.add(output.lines().find(|line| line.starts_with('{')).unwrap_or_default())?;
+    let output = project.run(project.cargo(&SLICES), "bench-slices", Instant::now() + LIMIT)?;
+    figures.add(result_in(&output))?;
+    println!("measuring processes that share memory");
+    let output =
+        project.run(project.cargo(&SAME_HOST), "bench-same-host", Instant::now() + LIMIT)?;
+    figures.add(result_in(&output))?;
     match VerbsBuild::prepare(&project, Instant::now() + LIMIT) {
         Ok(verbs) => figures.add(&over_verbs(&project, &verbs)?)?,
         Err(error) => println!("not measured: slices over verbs: {error:#}"),
@@ -170,7 +193,12 @@ fn over_verbs(project: &Project, verbs: &VerbsBuild) -> Result<String> {
     let built = command().arg("--no-run").status().context("cargo bench")?;
     ensure!(built.success(), "the benchmark of verbs does not build: {built}");
     let output = project.run(command(), "bench-verbs", Instant::now() + LIMIT)?;
-    Ok(output.lines().find(|line| line.starts_with('{')).unwrap_or_default().to_owned())
+    Ok(result_in(&output).to_owned())
+}
+
+/// Returns the line of the result; standard error is in the same log.
+fn result_in(output: &str) -> &str {
+    output.lines().find(|line| line.starts_with('{')).unwrap_or_default()
 }
 
 /// Returns the first processor that this process may use, for one side, and the last, for the

@@ -7,7 +7,7 @@ use crate::report::{Outcome, Step, as_skipped, skipped};
 use crate::stages::{NIGHTLY, binary, judged};
 use anyhow::{Context, Result};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -107,10 +107,13 @@ pub(crate) struct Released {
 pub(crate) fn python(project: &Project) -> Result<Released> {
     check(project)?;
     let interpreter = folder(project, RELEASES[0]).join("bin/python");
-    let packages = PACKAGES.folder(project);
-    let libraries = ["usr/lib", "lib"].map(|lib| packages.join(lib).join("x86_64-linux-gnu"));
-    let libraries = libraries.map(|folder| folder.display().to_string()).join(":");
-    Ok(Released { interpreter, libraries })
+    Ok(Released { interpreter, libraries: libraries(&PACKAGES.folder(project)) })
+}
+
+/// Returns the folders of the libraries of unpacked packages, separated by colons.
+pub(crate) fn libraries(unpacked: &Path) -> String {
+    let libraries = ["usr/lib", "lib"].map(|lib| unpacked.join(lib).join("x86_64-linux-gnu"));
+    libraries.map(|folder| folder.display().to_string()).join(":")
 }
 
 /// Returns the variables for building the feature `etcd`, if that is possible.

@@ -8,6 +8,7 @@ mod bench;
 #[path = "../../../engine/tests/stories/certificates.rs"]
 #[allow(dead_code, reason = "the engine's stories use the rest")]
 mod certificates;
+mod containers;
 mod crossing;
 mod doctor;
 mod explain;

@@ -222,6 +222,11 @@ impl Target {
         self.lanes.iter().any(|lane| lane.used && lane.path == *path && refused(lane))
     }
 
+    /// Whether the end of a lane has begun.
+    pub(super) fn is_ending(&self, lane: Lifecycle) -> bool {
+        self.position(lane).is_none_or(|index| self.lanes[index].end.is_some())
+    }
+
     fn position(&self, lane: Lifecycle) -> Option<usize> {
         self.lanes.iter().position(|known| known.lifecycle == lane)
     }

@@ -107,6 +107,19 @@ impl Target {
         self.transfers.submit_near(now, requests, affinities, deadline)
     }
 
+    /// Returns the lane over which the caller may move a batch within its own call, as none of the
+    /// transfers: the only one that takes slices and is not about to end, before the deadline, in the
+    /// life of this incarnation. Counts a use of it.
+    pub fn lane_at_once(&mut self, now: Instant, deadline: Option<Instant>) -> Option<Lifecycle> {
+        if self.has_ended() || self.rails.is_some() || deadline.is_some_and(|at| at <= now) {
+            return None;
+        }
+        let lane = self.transfers.only_lane().filter(|lane| !self.is_ending(*lane))?;
+        self.used = now;
+        self.uses += 1;
+        Some(lane)
+    }
+
     /// Gives a batch up.
     pub fn cancel(&mut self, now: Instant, batch: BatchId) {
         self.transfers.cancel(now, batch);

@@ -82,6 +82,11 @@ impl Story {
         self.target.handle_lane_down(NOW, lane);
     }
 
+    /// Whether a batch may be moved within its submission.
+    fn moves_at_once(&mut self) -> bool {
+        self.target.lane_at_once(NOW, None) == Some(FIRST)
+    }
+
     fn keep_outputs(&mut self) {
         while let Some(output) = self.target.poll_output(NOW) {
             self.outputs.push(output);
@@ -533,4 +538,34 @@ fn near_rail_is_used_while_it_is_usable() {
     flushed.for_each(|slice| story.ended(slice, CompletionStatus::Flushed));
     let moved = story.posted();
     assert!(moved.len() == 4 && moved.iter().all(|(lane, _)| *lane == FIRST), "{moved:?}");
+}
+
+/// A batch is moved within its submission over the only lane, while that takes slices and before the
+/// deadline, and counts as a use.
+#[test]
+fn only_a_lane_that_lasts_moves_a_batch_at_once() {
+    let mut story = Story::without_lanes(false);
+    assert!(!story.moves_at_once(), "there is no lane");
+    story.up(FIRST, 0);
+    story.drain();
+    let uses = story.target.usage().uses;
+    assert!(story.moves_at_once());
+    assert_eq!(story.target.usage().uses, uses + 1);
+    assert_eq!(story.target.lane_at_once(NOW, Some(NOW)), None, "the deadline has passed");
+    story.up(SECOND, 1);
+    story.drain();
+    assert!(!story.moves_at_once(), "there are two");
+    story.down(SECOND, silent());
+    story.drain();
+    assert!(story.moves_at_once());
+    story.target.handle_lane_ending(FIRST, silent(), true);
+    assert!(!story.moves_at_once(), "its end has begun");
+
+    let mut story = Story::with_one_path();
+    story.target.handle_lane_revoked(NOW, FIRST);
+    assert!(!story.moves_at_once(), "it is revoked");
+    let mut story = Story::with_one_path();
+    story.target.handle_peer_restarted();
+    assert!(!story.moves_at_once(), "the incarnation has ended");
+    assert!(!Story::with_rails().moves_at_once(), "rails share the bytes");
 }

@@ -120,6 +120,12 @@ impl Lanes {
         self.usable > 0
     }
 
+    /// The lane that takes slices, if it is the only one.
+    pub(super) fn only_usable(&self) -> Option<Lifecycle> {
+        let mut usable = self.slab.slots().map(|slot| &self.slab[slot]).filter(|lane| lane.usable);
+        usable.next().filter(|_| self.usable == 1).map(|lane| lane.lifecycle)
+    }
+
     pub(super) fn find(&self, lane: Lifecycle) -> Option<u32> {
         self.slots.get(&lane).copied()
     }

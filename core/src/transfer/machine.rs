@@ -100,6 +100,11 @@ impl Transfers {
         self.submit_near(now, requests, &[], deadline)
     }
 
+    /// The lane that takes slices, if it is the only one.
+    pub fn only_lane(&self) -> Option<Lifecycle> {
+        self.lanes.only_usable()
+    }
+
     /// As [`Transfers::submit`], and says for each request which rails are near its ends; what is
     /// said of none goes over any.
     pub fn submit_near(

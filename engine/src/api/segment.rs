@@ -8,8 +8,8 @@ use crate::data::transport::{RegionPair, RequestRegions};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::ABSOLUTE;
 use crate::peer::opening::LaneOpening;
-use crate::peer::target::{Ended, RequestSpan, Target};
-use handfast_core::transfer::{BatchId, BatchReport, Remote};
+use crate::peer::target::{RequestSpan, Submission, Target};
+use handfast_core::transfer::{BatchReport, Remote};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Checksum;
 use handfast_core::{Incarnation, Instant};
@@ -21,7 +21,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Bytes read at a time for the checksum of a node that computes none.
 const READ_BACK_BYTES: usize = 4 << 20;
@@ -367,9 +366,10 @@ impl Batch {
             }
         };
         let resolved = resolved.map_err(|error| error.at(self.segment.address()))?;
-        let (target, batch, report) = self.submit_to(&resolved, deadline).await?;
+        let submission = self.submit_to(&resolved, deadline).await?;
+        let target = resolved.target.clone();
         let submitted = Submitted { segment: self.segment.inner, resolved, deadline };
-        Ok(Transfer::new(target, batch, report, Some(submitted)))
+        Ok(Transfer::new(target, submission, Some(submitted)))
     }
 
     /// Submits placed requests.
@@ -377,7 +377,7 @@ impl Batch {
         &mut self,
         resolved: &Resolved,
         deadline: Option<Instant>,
-    ) -> Result<(Arc<Target>, BatchId, oneshot::Receiver<Ended>), Error> {
+    ) -> Result<Submission, Error> {
         let engine = &self.segment.inner.engine;
         let Resolved { target, memory, .. } = resolved;
         if memory.has_keys() && engine.shared().answers.offer.transports.rdma {
@@ -389,9 +389,7 @@ impl Batch {
         }
         engine.check_open()?;
         let submitted = target.submit(std::mem::take(&mut self.requests), deadline);
-        let (batch, report) =
-            submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
-        Ok((target.clone(), batch, report))
+        submitted.map_err(|error| submit_error(error).at(self.segment.address()))
     }
 
     /// Checks and places the requests by the cached descriptor; `None` if another may be needed.
@@ -499,9 +497,8 @@ impl Segment {
         tracing::debug!(segment = self.name(), %refusal, "a batch is submitted again");
         let mut batch = Batch { segment: self.clone(), requests, timeout: None };
         batch.place_in(&fresh.memory).map_err(with_report)?;
-        let (target, batch, report) =
-            batch.submit_to(&fresh, deadline).await.map_err(with_report)?;
-        Ok(Transfer::new(target, batch, report, None))
+        let submission = batch.submit_to(&fresh, deadline).await.map_err(with_report)?;
+        Ok(Transfer::new(fresh.target, submission, None))
     }
 }
 

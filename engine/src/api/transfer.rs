@@ -2,7 +2,7 @@
 
 use crate::api::served::Resolved;
 use crate::error::{Cause, Error, Stage};
-use crate::peer::target::{Ended, RequestSpan, Target};
+use crate::peer::target::{Ended, RequestSpan, Submission, Target};
 use handfast_core::Instant;
 use handfast_core::transfer::{
     BatchId, BatchOutcome, BatchReport, Cause as BatchCause, SubmitError,
@@ -28,8 +28,10 @@ use tokio::task::coop;
 #[must_use = "a dropped transfer is cancelled"]
 pub struct Transfer {
     target: Arc<Target>,
-    batch: BatchId,
-    report: oneshot::Receiver<Ended>,
+    /// The report of a batch that has ended within its submission, until it is awaited.
+    at_once: Option<BatchReport>,
+    /// Another batch, and its end.
+    batch: Option<(BatchId, oneshot::Receiver<Ended>)>,
     /// The destination of the batch; `None` for one that is not submitted again.
     submitted: Option<Submitted>,
     again: Option<Again>,
@@ -82,14 +84,17 @@ enum Waiting {
 impl Transfer {
     pub(crate) fn new(
         target: Arc<Target>,
-        batch: BatchId,
-        report: oneshot::Receiver<Ended>,
+        submission: Submission,
         submitted: Option<Submitted>,
     ) -> Self {
+        let (at_once, batch) = match submission {
+            Submission::Ended(report) => (Some(report), None),
+            Submission::Waiting(batch, report) => (None, Some((batch, report))),
+        };
         Self {
             target,
+            at_once,
             batch,
-            report,
             submitted,
             again: None,
             cancelled: AtomicBool::new(false),
@@ -101,7 +106,11 @@ impl Transfer {
     /// Busy-polls for a while if a thread waits outside the runtime's tasks: parking and being
     /// woken by a task costs more than most waits. Yields once before that, so that its other
     /// futures make progress. `None`: waits as usual.
-    fn busy_poll(&mut self, context: &Context<'_>) -> Option<Poll<Result<Ended, Gone>>> {
+    fn busy_poll(
+        &mut self,
+        batch: BatchId,
+        context: &Context<'_>,
+    ) -> Option<Poll<Result<Ended, Gone>>> {
         match self.waiting {
             Waiting::No => {
                 let found = self.found();
@@ -114,7 +123,7 @@ impl Transfer {
             Waiting::Polled => {
                 self.waiting = Waiting::Asleep;
                 let mut found = None;
-                let (target, batch) = (self.target.clone(), self.batch);
+                let target = self.target.clone();
                 target.busy_poll(batch, &mut || {
                     found = self.found();
                     found.is_some()
@@ -126,12 +135,12 @@ impl Transfer {
     }
 
     /// Polls on the thread of the waiting task, if the transfer is alone. `None`: waits as usual.
-    fn poll_in_place(&mut self) -> Option<Poll<Result<Ended, Gone>>> {
+    fn poll_in_place(&mut self, batch: BatchId) -> Option<Poll<Result<Ended, Gone>>> {
         if self.waiting != Waiting::No {
             return None;
         }
         let (mut has_polled, mut found) = (false, None);
-        let (target, batch) = (self.target.clone(), self.batch);
+        let target = self.target.clone();
         target.poll_in_place(batch, &mut || {
             has_polled = true;
             found = self.found();
@@ -146,7 +155,8 @@ impl Transfer {
 
     /// Returns the outcome, if reported.
     fn found(&mut self) -> Option<Result<Ended, Gone>> {
-        match self.report.try_recv() {
+        let (_, report) = self.batch.as_mut()?;
+        match report.try_recv() {
             Ok(report) => Some(Ok(report)),
             Err(TryRecvError::Closed) => Some(Err(Gone)),
             Err(TryRecvError::Empty) => None,
@@ -156,15 +166,18 @@ impl Transfer {
     /// Requests cancellation. Await the transfer to learn how far it got.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
-        self.target.cancel(self.batch);
+        if let Some((batch, _)) = &self.batch {
+            self.target.cancel(*batch);
+        }
     }
 
     /// Waits for the end of the batch.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+        let Some((batch, _)) = self.batch else { return Poll::Ready(Err(closed())) };
         let is_task = tokio::task::try_id().is_some();
         if self.waiting == Waiting::No {
             // Before a waker is known: waking this task costs more than a look.
-            self.target.take_completions(self.batch, is_task);
+            self.target.take_completions(batch, is_task);
         }
         let attended = if is_task {
             // A task that never sleeps for its transfers yields once its budget is spent.
@@ -172,13 +185,14 @@ impl Transfer {
                 self.target.on_yielded();
                 return Poll::Pending;
             };
-            self.poll_in_place().inspect(|_| budget.made_progress())
+            self.poll_in_place(batch).inspect(|_| budget.made_progress())
         } else {
-            self.busy_poll(context)
+            self.busy_poll(batch, context)
         };
-        let ended = match attended {
-            Some(attended) => attended,
-            None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
+        let ended = match (attended, &mut self.batch) {
+            (Some(attended), _) => attended,
+            (None, Some((_, report))) => Pin::new(report).poll(context).map_err(|_| Gone),
+            (None, None) => Poll::Ready(Err(Gone)),
         };
         if ended.is_pending() && is_task {
             self.target.on_yielded();
@@ -186,11 +200,11 @@ impl Transfer {
         if ended.is_pending() && self.waiting == Waiting::No {
             // Not earlier: other tasks must not receive until this one yields.
             self.waiting = Waiting::Asleep;
-            self.target.request_poll(self.batch);
+            self.target.request_poll(batch);
         }
         let ended = std::task::ready!(ended);
         self.ended = true;
-        Poll::Ready(ended.map_err(|Gone| Error::local(Stage::Transfer, Cause::Closed)))
+        Poll::Ready(ended.map_err(|Gone| closed()))
     }
 
     /// Waits for the second submission of a refused batch, and takes its place.
@@ -212,7 +226,7 @@ impl fmt::Debug for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transfer")
             .field("peer", &self.target.address())
-            .field("batch", &self.batch)
+            .field("batch", &self.batch.as_ref().map(|(batch, _)| batch))
             .field("is_finished", &self.ended)
             .finish_non_exhaustive()
     }
@@ -222,6 +236,12 @@ impl Future for Transfer {
     type Output = Result<BatchReport, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.at_once.is_some() {
+            // A task whose transfers all end at once yields once its budget is spent.
+            std::task::ready!(coop::poll_proceed(context)).made_progress();
+            self.ended = true;
+            return Poll::Ready(self.at_once.take().ok_or_else(closed));
+        }
         loop {
             std::task::ready!(self.poll_again(context))
                 .map_err(|error| error.at(&self.target.address()))?;
@@ -243,10 +263,14 @@ impl Future for Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if !self.ended {
-            self.target.cancel(self.batch);
+        if let Some((batch, _)) = self.batch.as_ref().filter(|_| !self.ended) {
+            self.target.cancel(*batch);
         }
     }
+}
+
+fn closed() -> Error {
+    Error::local(Stage::Transfer, Cause::Closed)
 }
 
 fn result(target: &Target, report: BatchReport) -> Result<BatchReport, Error> {

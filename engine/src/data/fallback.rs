@@ -132,6 +132,10 @@ fn cure_of(reason: NoChannel) -> &'static str {
             "run both in one network namespace, or give both one directory for shared memory"
         }
         NoChannel::OtherUser | NoChannel::Forbidden => "run both processes as one user",
+        NoChannel::Untraced => {
+            "allocate the memory from its engine, or let one user's processes trace each other in \
+             one namespace of processes"
+        }
         NoChannel::Unwatched => "use Linux 6.5, or one namespace of processes on Linux 5.3",
         _ => "the log of the peer has its reason; choose TCP if no memory is to be shared",
     }

@@ -6,7 +6,7 @@ use crate::data::transport::{RegionPair, RemoteRegion, RequestRegions};
 use crate::node::registry::LaneTable;
 use crate::observe::meters::PeerMeters;
 use crate::path::nic_path;
-use crate::peer::target::{LaneUp, RequestSpan, Target, TargetParts};
+use crate::peer::target::{LaneUp, RequestSpan, Submission, Target, TargetParts};
 use crate::time::TokioClock;
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::RailPlan;
@@ -159,7 +159,10 @@ impl SliceLoop {
     /// If it does not succeed.
     pub fn batch(&mut self) -> BatchReport {
         let submitted = self.target.submit(self.pieces.clone(), None);
-        let (_, mut outcome) = submitted.expect("there is room for the batch");
+        let Submission::Waiting(_, mut outcome) = submitted.expect("there is room for the batch")
+        else {
+            unreachable!("its lanes copy nothing at once")
+        };
         loop {
             std::mem::swap(&mut self.lanes.reports.lock().ready, &mut self.reports);
             if self.reports.is_empty() {

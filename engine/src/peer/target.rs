@@ -26,7 +26,7 @@ use handfast_core::policy::{LaneUsage, LonePoll, RAILS_MAX};
 use handfast_core::target::{self, TargetConfig, TargetOutput};
 use handfast_core::transfer::{
     Affinity, BatchId, BatchOutcome, BatchReport, Cause as BatchCause, LocalSpan, Request,
-    SubmitError, TransferLimits, Work,
+    RequestStatus, SubmitError, TransferLimits, Work,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
@@ -67,6 +67,10 @@ pub(crate) struct LaneStatus {
 /// Maximum bytes of a batch worth polling for. Larger ones take longer than a waiter polls (80
 /// microseconds at 3 GiB/s), and far longer than a wake-up.
 const POLLED_BYTES_MAX: u64 = 256 << 10;
+/// Maximum bytes of a batch that is copied within its submission, about 30 microseconds.
+const AT_ONCE_BYTES_MAX: u64 = 256 << 10;
+/// Maximum requests of such a batch.
+const AT_ONCE_REQUESTS_MAX: usize = 64;
 /// Polls of several lanes in turns per look at the time.
 const POLLS_PER_TIME: u32 = 64;
 /// Longest time of polling several lanes in turns.
@@ -99,6 +103,13 @@ pub(crate) struct Target {
     lanes: watch::Sender<LaneStatus>,
     timer: Arc<Notify>,
     stale: AtomicBool,
+}
+
+/// A submitted batch.
+pub(crate) enum Submission {
+    /// It has succeeded.
+    Ended(BatchReport),
+    Waiting(BatchId, oneshot::Receiver<Ended>),
 }
 
 /// The end of a batch.
@@ -292,13 +303,17 @@ impl Target {
         state.lanes.is_empty() && state.batches.is_empty()
     }
 
-    /// Submits requests to the region that begins at `region`, and holds their memory.
+    /// Submits requests, and holds their memory until they end; those that the only lane copies at once
+    /// have ended.
     pub(crate) fn submit(
         &self,
         pieces: Vec<RequestSpan>,
         deadline: Option<Instant>,
-    ) -> Result<(BatchId, oneshot::Receiver<Ended>), SubmitError> {
+    ) -> Result<Submission, SubmitError> {
         let now = self.parts.clock.now();
+        if let Some(report) = self.copy_at_once(&pieces, now, deadline) {
+            return Ok(Submission::Ended(report));
+        }
         let mut state = self.lock();
         let mut requests = std::mem::take(&mut state.requests);
         let affinities = state.affinities_of(&pieces);
@@ -332,13 +347,56 @@ impl Target {
                 state.lone_poll.handle_submitted(others);
                 state.batches.insert(batch, Batch { memory, report, direction, bytes });
                 self.pump(state, now);
-                Ok((batch, receiver))
+                Ok(Submission::Waiting(batch, receiver))
             }
             Err(error) => {
                 state.memory.release(memory);
                 Err(error)
             }
         }
+    }
+
+    /// Has the only lane copy a short batch within this call, without slices. A recorded run has every
+    /// batch as input, so it has none of these.
+    fn copy_at_once(
+        &self,
+        pieces: &[RequestSpan],
+        now: Instant,
+        deadline: Option<Instant>,
+    ) -> Option<BatchReport> {
+        if self.parts.trace.is_some() || pieces.len() > AT_ONCE_REQUESTS_MAX {
+            return None;
+        }
+        let bytes = pieces.iter().map(|piece| piece.span.len() as u64).sum();
+        if bytes > AT_ONCE_BYTES_MAX {
+            return None;
+        }
+        let direction = pieces.first()?.direction;
+        let mut state = self.lock();
+        let [lane] = &state.lanes[..] else { return None };
+        let handle = lane.handle.clone().filter(|handle| handle.copies())?;
+        let lane = lane.lifecycle;
+        state.machine.lane_at_once(now, deadline).filter(|only| *only == lane)?;
+        let rail = state.rail.clone();
+        drop(state);
+        let request = |number: usize| {
+            let RequestSpan { direction, span, remote, .. } = &pieces[number];
+            (*direction, span, *remote)
+        };
+        if !handle.copy_at_once(pieces.len(), &request) {
+            return None;
+        }
+        let report = BatchReport {
+            outcome: BatchOutcome::Success,
+            requests: vec![RequestStatus::Complete; pieces.len()],
+            first_error: None,
+            submitted: now,
+            finished: self.parts.clock.now(),
+        };
+        if let Some(rail) = rail {
+            rail.on_finished(direction, bytes, &report);
+        }
+        Some(report)
     }
 
     /// Polls for the completion of a batch for a while, on a thread that would sleep otherwise.

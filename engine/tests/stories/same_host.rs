@@ -59,6 +59,36 @@ async fn shm_shares_memory_on_one_host() {
     owner.close().await;
 }
 
+/// A short batch has ended when its submission returns, also one that is dropped; one that exceeds the
+/// region is refused whole, and a longer one is awaited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_batch_ends_within_its_submission() {
+    let choice = TransportChoice::Shm;
+    let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
+    let memory = owner.allocate(1 << 20).unwrap();
+    let served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+    let segment = opened(&user, &owner).await;
+    segment.write(&pattern(1, 1).whole(), 0).await.unwrap();
+    let (block, back) = (pattern(4_096, 7), Memory::zeroed(4_096).unwrap());
+    let batch = segment.batch().write(&block.whole(), 8_192).read(&back.whole(), 8_192);
+    let transfer = batch.submit().await.unwrap();
+    assert_eq!(bytes(&memory)[8_192..12_288], bytes(&block));
+    assert_eq!(bytes(&back), bytes(&block));
+    drop(transfer);
+    let before = bytes(&memory);
+    let beyond = segment.batch().write(&back.whole(), 0).write(&back.whole(), (1 << 20) - 1);
+    assert!(beyond.submit().await.is_err());
+    assert_eq!(bytes(&memory), before);
+    let long = pattern(1 << 20, 3);
+    let report = segment.write(&long.whole(), 0).await.unwrap();
+    assert_eq!(report.requests.len(), 1);
+    assert_eq!(bytes(&memory), bytes(&long));
+    drop(served);
+    come_back(&memory).await;
+    user.close().await;
+    owner.close().await;
+}
+
 /// A segment of `owner` as `user` opens it.
 async fn opened(user: &Engine, owner: &Engine) -> Segment {
     user.open(&format!("{}/cache", owner.address())).await.unwrap()

@@ -8,7 +8,9 @@ use handfast_core::NicPath;
 use handfast_core::transfer::CompletionStatus;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_transport::{Access, DataPath, Direction, Endpoints, Memory, Sent, TransportKind};
+use handfast_transport::{
+    Access, DataPath, Direction, Endpoints, Memory, RemoteSpan, Sent, TransportKind,
+};
 use handfast_transport_shm::{NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -55,6 +57,49 @@ async fn bytes_move_in_both_directions() {
         assert_eq!(node.transport.transport_kind(node.pair.lifecycle), TransportKind::Shm);
         assert_eq!(node.posted_below(), 0);
     }
+}
+
+/// Requests are copied within the call once their regions are mapped, all of them or none: one beyond
+/// the rights, in private memory or revoked leaves the others untouched.
+#[tokio::test]
+async fn requests_are_copied_at_once_or_not_at_all() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let handle = first.transport.handle(first.pair.lifecycle).unwrap();
+    let there = Memory::shared(8_192).unwrap();
+    let region = second.serve(&there, Access::READ_WRITE, 5);
+    let read_only = second.serve(&Memory::shared(8_192).unwrap(), Access::READ, 6);
+    let private = second.serve(&Memory::zeroed(8_192).unwrap(), Access::READ_WRITE, 7);
+    let here = Memory::zeroed(8_192).unwrap();
+    pattern(&here, 1);
+    let span = here.whole();
+    let at_once = |direction, regions: &[&handfast_transport::Region]| {
+        handle.copy_at_once(regions.len(), &|number| {
+            let (key, address) = (regions[number].key(), regions[number].address());
+            (direction, &span, RemoteSpan { key, address })
+        })
+    };
+    assert!(!at_once(Direction::Write, &[&region]), "the owner is only asked now");
+    for region in [&region, &private] {
+        assert_eq!(first.write(here.whole(), region), DONE);
+    }
+    assert_eq!(first.transfer(Direction::Read, here.whole(), 6, read_only.address()), DONE);
+    pattern(&here, 2);
+    let before = bytes(&there);
+    for other in [&read_only, &private] {
+        assert!(!at_once(Direction::Write, &[&region, other]));
+        assert_eq!(bytes(&there), before);
+    }
+    assert!(at_once(Direction::Write, &[&region, &region]));
+    assert_eq!(bytes(&there), bytes(&here));
+    pattern(&there, 3);
+    assert!(at_once(Direction::Read, &[&region]));
+    assert_eq!(bytes(&here), bytes(&there));
+    drop(second.regions.unregister(5));
+    assert!(!at_once(Direction::Write, &[&region]), "the region was taken back");
+    drop(region);
+    wait_until(|| there.holders() == 1);
+    first.transport.retire(first.pair.lifecycle).await.unwrap();
+    assert!(!at_once(Direction::Read, &[&read_only]), "the lane is retired");
 }
 
 /// Memory comes back once the peer has let it go, and later slices go below.

@@ -1,5 +1,7 @@
 //! The Python package and those of other engines, measured in turns with handfast.
 
+use crate::fleet;
+use crate::guest::Packages;
 use crate::project::Project;
 use crate::python;
 use anyhow::{Context, Result, ensure};
@@ -13,6 +15,8 @@ const PACKAGES: [&str; 4] = ["numpy", "nixl", "nixl-cu12", "mooncake-transfer-en
 /// The calls of `docs/bench/calls.py` from Rust.
 const CALLS: [&str; 7] =
     ["build", "--quiet", "--release", "-p", "handfast-compat", "--example", "calls"];
+/// Libraries that Mooncake's package loads.
+static LIBRARIES: Packages = Packages::of_system("engines", &["libibverbs1", "librdmacm1"]);
 /// Time limits of building the Python package, of the installation of another one, and of a measurement.
 const BUILD_MAX: Duration = Duration::from_secs(1800);
 const INSTALL_MAX: Duration = Duration::from_secs(300);
@@ -41,7 +45,12 @@ pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<
     python::install_optimized(project, &folder, Instant::now() + BUILD_MAX)?;
     let built = project.cargo(&CALLS).status().context("cargo build")?;
     ensure!(built.success(), "the example calls does not build: {built}");
+    let libraries = LIBRARIES.ensure(project, Instant::now() + INSTALL_MAX);
     let mut compare = Command::new(&python);
+    match libraries {
+        Ok(unpacked) => drop(compare.env("LD_LIBRARY_PATH", fleet::libraries(&unpacked))),
+        Err(error) => missing.push((LIBRARIES.name, format!("{error:#}"))),
+    }
     compare.arg(project.root().join("docs/bench/compare.py")).arg(program);
     compare.args([if quick { "1" } else { "7" }, "--json"]);
     let output = project.run(compare, "bench-engines", Instant::now() + MEASURE_MAX)?;

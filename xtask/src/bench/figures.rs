@@ -10,7 +10,7 @@ use std::time::Duration;
 const SCHEMA: u32 = 2;
 /// Parts of the output of `handfast bench --json` and of the engine's benchmarks; lists of several
 /// runs are concatenated.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 12] = [
     "placement",
     "workloads",
     "latencies",
@@ -21,6 +21,9 @@ const PARTS: [&str; 10] = [
     "verbs",
     "engines",
     "python",
+    "same_host",
+    // The results of processes that run on any processor.
+    "unpinned",
 ];
 
 /// All results of one run of `cargo xtask bench`, as in `bench.json`.
@@ -33,6 +36,7 @@ impl Figures {
             "placement": "", "machine": machine(),
             "workloads": [], "latencies": [], "sporadic": null, "first_transfer_us": null,
             "peers": null, "slices": [], "verbs": null, "engines": null, "python": null,
+            "same_host": null, "unpinned": null,
         }))
     }
 
@@ -75,6 +79,12 @@ impl Figures {
     pub(super) fn slice(&self, lanes: &str, figure: &str) -> Option<f64> {
         let mut all = self.0["slices"].as_array().into_iter().flatten();
         all.find(|one| one["lanes"] == lanes)?[figure].as_f64()
+    }
+
+    /// Returns the figures of transfers through shared memory of some number of threads.
+    pub(super) fn same_host(&self, threads: u64) -> impl Iterator<Item = &Value> {
+        let rows = self.0["same_host"]["rows"].as_array().into_iter().flatten();
+        rows.filter(move |row| row["threads"] == threads)
     }
 
     /// Returns a figure of a slice over verbs with adaptive polling.
@@ -210,29 +220,52 @@ pub(super) mod tests {
             },
         });
         figures.add(&result.to_string()).unwrap();
-        figures.add(&waits_and_engines(&times).to_string()).unwrap();
+        let sporadic = json!({
+            "us": times, "raw_us": times, "processor_us": 60.0, "raw_processor_us": 60.0,
+            "processor_ratio": 1.0,
+        });
+        let unpinned = json!({
+            "latencies": [latency("write"), latency("read")], "sporadic": sporadic,
+            "first_transfer_us": { "median": 300, "slowest": 900, "raw": 95.0 },
+        });
+        figures.add(&json!({ "sporadic": sporadic, "unpinned": unpinned }).to_string()).unwrap();
+        figures.add(&same_host_and_engines().to_string()).unwrap();
         figures
     }
 
-    /// The results of requests with pauses and of other engines.
-    fn waits_and_engines(times: &Value) -> Value {
-        let row = |engine: &str, size: u64, batch: u64, python_ratio: f64| {
+    /// The results of shared memory, of other engines and of Python.
+    fn same_host_and_engines() -> Value {
+        let row = |(threads, batch): (u64, u64), size: u64| {
             json!({
-                "engine": engine, "size": size, "batch": batch, "gib_per_s": 0.5, "ratio": 1.5,
-                "python_ratio": python_ratio, "p50_us": 16.0, "p99_us": 23.0,
+                "operation": "write", "size": size, "batch": batch, "threads": threads,
+                "gib_per_s": 9.5, "memcpy_gib_per_s": 10.0, "ratio": 0.95,
+                "foreign_gib_per_s": 9.5, "call_gib_per_s": 10.0, "foreign_ratio": 0.95,
             })
         };
+        let engine = |engine: &str, size: u64, batch: u64, python_ratio: f64| {
+            json!({
+                "engine": engine, "size": size, "batch": batch, "gib_per_s": 0.5, "ratio": 1.5,
+                "to": "handfast", "python_ratio": python_ratio, "p50_us": 16.0, "p99_us": 23.0,
+            })
+        };
+        let loads = [(1, 1), (1, 32), (4, 1), (4, 32)];
+        let sizes = [4 << 10, 64 << 10, 1 << 20];
+        let rows = sizes.into_iter().flat_map(|size| loads.map(|load| row(load, size)));
         json!({
-            "sporadic": {
-                "us": times, "raw_us": times, "processor_us": 60.0, "raw_processor_us": 60.0,
-                "processor_ratio": 1.0,
+            "same_host": {
+                "alone": {
+                    "p50_ns": 700.0, "p99_ns": 1700.0, "memcpy_p50_ns": 450.0,
+                    "memcpy_p99_ns": 900.0, "over_p50_ns": 250.0, "over_p99_ns": 800.0,
+                },
+                "rows": rows.collect::<Vec<_>>(), "owner_processor_share": 0.0,
+                "huge_page_bytes": 0, "first_transfer_us": { "shm": 250.0, "auto": 260.0 },
             },
             "engines": {
                 "rounds": 1, "left_out": [{ "engine": "mooncake", "reason": "no library" }],
                 "rows": [
-                    row("nixl", 4096, 1, 1.0), row("python", 4096, 32, 1.0),
-                    row("mooncake", 4096, 32, 4.0), row("mooncake", 1 << 20, 32, 2.0),
-                    row("mooncake", 4096, 100_000, 4.0),
+                    engine("nixl", 4096, 1, 1.0), engine("python", 4096, 32, 1.0),
+                    engine("mooncake", 4096, 32, 4.0), engine("mooncake", 1 << 20, 32, 2.0),
+                    engine("mooncake", 4096, 100_000, 4.0),
                 ],
             },
             "python": {

@@ -89,7 +89,9 @@ impl Target {
 
 /// Returns all targets, in the order of the page.
 pub(super) fn judge(figures: &Figures) -> Vec<Target> {
-    let groups = [rates, threads, waits, processor, peers, slices, verbs, python];
+    let groups = [
+        rates, threads, waits, processor, peers, engines, same_host, foreign, slices, verbs, python,
+    ];
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
@@ -147,13 +149,30 @@ fn threads(figures: &Figures) -> Vec<Target> {
         let (size, batch) = (row["size"].as_u64()?, row["batch"].as_u64()?);
         let operation = row["operation"].as_str().filter(|_| row["threads"] == 4)?;
         let one = figures.row(operation, size, batch, 1)?;
-        let workload = format!("{operation}, {} KiB, {batch} at a time", size / KIB);
-        Some((median_ratio(row, one, "measurements_gib_per_s")?, workload))
+        Some((median_ratio(row, one, "measurements_gib_per_s")?, workload(row)?))
     });
-    let least = ratios.min_by(|(one, _), (other, _)| one.total_cmp(other));
-    let note = least.as_ref().map(|(_, workload)| format!("the least: {workload}"));
-    let what = "four threads, any workload: to one thread";
-    vec![Target::new(what, Bound::AtLeast(0.9), least.map(|(ratio, _)| ratio)).note(note)]
+    vec![at_least("four threads, any workload: to one thread", 0.9, least(ratios))]
+}
+
+/// A ratio, and the workload that has it.
+type Least = Option<(f64, String)>;
+
+fn least(ratios: impl Iterator<Item = (f64, String)>) -> Least {
+    ratios.min_by(|(one, _), (other, _)| one.total_cmp(other))
+}
+
+/// The target of the least of some ratios.
+fn at_least(what: &str, bound: f64, least: Least) -> Target {
+    let (ratio, workload) = least.unzip();
+    let note = workload.map(|workload| format!("the least: {workload}"));
+    Target::new(what, Bound::AtLeast(bound), ratio).note(note)
+}
+
+/// Names the workload of a row.
+fn workload(row: &Value) -> Option<String> {
+    let (size, batch) = (row["size"].as_u64()?, row["batch"].as_u64()?);
+    let operation = row["operation"].as_str().unwrap_or("write");
+    Some(format!("{operation}, {} KiB, {batch} at a time", size / KIB))
 }
 
 fn waits(figures: &Figures) -> Vec<Target> {
@@ -175,18 +194,19 @@ fn waits(figures: &Figures) -> Vec<Target> {
         "4 KiB, write, batches of one from a thread outside the runtime, mean: in raw round trips";
     let trips = us.zip(raw).map(|(us, raw)| us / raw);
     targets.push(Target::new(what, Bound::AtMost(2.5), trips).note(us_note(us)));
-    let first = &figures.0["first_transfer_us"];
-    let raw = first["raw"].as_f64();
-    let note = raw.map(|raw| format!("a raw connection and round trip: {raw:.0} us"));
-    let median = first["median"].as_f64();
-    let target = Target::new("first transfer to a new peer", Bound::AtMost(600.0), median);
+    let first = &figures.0["unpinned"]["first_transfer_us"];
+    let note = first["raw"].as_f64();
+    let note = note.map(|raw| format!("a raw connection and round trip: {raw:.0} us"));
+    let what = "first transfer to a new peer, not pinned";
+    let target = Target::new(what, Bound::AtMost(350.0), first["median"].as_f64());
     targets.push(target.unit(" us").note(note));
     targets
 }
 
 /// Returns the worst single requests right after other load, and the cost of seldom ones.
 fn tails(figures: &Figures) -> Vec<Target> {
-    let all = figures.0["latencies"].as_array().into_iter().flatten();
+    let unpinned = &figures.0["unpinned"];
+    let all = unpinned["latencies"].as_array().into_iter().flatten();
     let worst = |name: &str| {
         let ratios = all.clone().filter_map(|one| {
             let size = one["size"].as_u64()? / KIB;
@@ -195,14 +215,16 @@ fn tails(figures: &Figures) -> Vec<Target> {
         ratios.max_by(|(one, _), (other, _)| one.total_cmp(other)).unzip()
     };
     let target = |figure: &str, bound, (ratio, which): (Option<f64>, Option<String>)| {
-        let what = format!("alone, right after the rates, any size, {figure}: to looking raw");
+        let what = format!(
+            "alone, not pinned, right after other load, any size, {figure}: to looking raw"
+        );
         let note = which.map(|which| format!("the worst: {which}"));
         Target::new(what, Bound::AtMost(bound), ratio).note(note)
     };
-    let number = |name: &str| figures.0["sporadic"][name].as_f64();
+    let number = |name: &str| unpinned["sporadic"][name].as_f64();
     let note = number("processor_us").zip(number("raw_processor_us"));
     let sporadic = Target::new(
-        "4 KiB, write, one each ms: processor time, to a sleeping ping-pong",
+        "4 KiB, write, one each ms, not pinned: processor time, to a sleeping ping-pong",
         Bound::AtMost(1.3),
         number("processor_ratio"),
     );
@@ -241,6 +263,71 @@ fn peers(figures: &Figures) -> Vec<Target> {
         Target::new(storm, Bound::AtMost(1.0), lanes),
         Target::new("lifecycles that ended meanwhile", Bound::AtMost(0.0), ended),
     ]
+}
+
+/// Returns the least rate relative to NIXL's, if that was measured.
+fn engines(figures: &Figures) -> Vec<Target> {
+    let rows = figures.0["engines"]["rows"].as_array().into_iter().flatten();
+    let ratios = rows.filter(|row| row["engine"] == "nixl" && row["to"] == "handfast");
+    let ratios = ratios.filter_map(|row| Some((ratio(row)?, workload(row)?)));
+    let what = "write, any workload of one thread: to NIXL's over TCP";
+    least(ratios).map(|least| at_least(what, 1.0, Some(least))).into_iter().collect()
+}
+
+/// The targets of transfers that a process of this host maps.
+fn same_host(figures: &Figures) -> Vec<Target> {
+    let all = &figures.0["same_host"];
+    let alone = |name: &str| all["alone"][name].as_f64();
+    let above = |figure: &str, bound, name: &str| {
+        let what = format!("same host: 4 KiB, write, alone, {figure}: above memcpy");
+        let own = alone(&format!("{figure}_ns"));
+        let note = own.zip(alone(&format!("memcpy_{figure}_ns")));
+        let note = note.map(|(own, raw)| format!("{own:.0} and {raw:.0} ns"));
+        Target::new(what, Bound::AtMost(bound), alone(name)).unit(" ns").note(note)
+    };
+    let least_of = |size: u64, batches: &[u64]| {
+        let is_one = |row: &&Value| {
+            row["size"] == size && batches.iter().any(|batch| row["batch"] == *batch)
+        };
+        let rows = figures.same_host(1).filter(is_one);
+        least(rows.filter_map(|row| Some((ratio(row)?, workload(row)?))))
+    };
+    let first = |choice: &str| {
+        let what = format!("same host: first transfer to a new peer, `{choice}`");
+        let median = all["first_transfer_us"][choice].as_f64();
+        Target::new(what, Bound::AtMost(300.0), median).unit(" us")
+    };
+    let share = all["owner_processor_share"].as_f64().map(|share| share * 100.0);
+    let what = "same host: processor time of the owner, of the time in which others copy";
+    vec![
+        above("p50", 300.0, "over_p50_ns"),
+        above("p99", 1000.0, "over_p99_ns"),
+        at_least("same host: 4 KiB, 32 at a time: to memcpy", 0.7, least_of(4 * KIB, &[32])),
+        at_least("same host: 64 KiB: to memcpy", 0.9, least_of(64 * KIB, &[1, 32])),
+        at_least("same host: 1 MiB: to memcpy", 0.9, least_of(MIB, &[1, 32])),
+        at_least("same host: gain of four threads: to memcpy's", 0.9, scaling(figures)),
+        first("shm"),
+        first("auto"),
+        Target::new(what, Bound::AtMost(0.1), share).unit(" %"),
+    ]
+}
+
+/// Returns the least gain from four threads, relative to memcpy's gain, with its workload.
+fn scaling(figures: &Figures) -> Least {
+    least(figures.same_host(4).filter_map(|four| {
+        let is_same = |one: &&Value| {
+            ["size", "batch", "operation"].iter().all(|name| one[name] == four[name])
+        };
+        let one = figures.same_host(1).find(is_same)?;
+        Some((ratio(four)? / ratio(one)?, workload(four)?))
+    }))
+}
+
+/// The target of transfers to memory that the kernel alone reaches.
+fn foreign(figures: &Figures) -> Vec<Target> {
+    let rows = figures.same_host(1);
+    let ratios = rows.filter_map(|row| Some((row["foreign_ratio"].as_f64()?, workload(row)?)));
+    vec![at_least("same host: private memory: to process_vm_writev and readv", 0.9, least(ratios))]
 }
 
 fn slices(figures: &Figures) -> Vec<Target> {
@@ -377,8 +464,10 @@ mod tests {
     #[test]
     fn slow_is_missed_and_absent_is_not_measured() {
         let mut figures = measured();
+        figures.0["same_host"]["rows"].as_array_mut().unwrap()[1]["ratio"] = 0.6.into();
+        figures.0["unpinned"]["latencies"] = json!([]);
         figures.0["quick"] = false.into();
-        figures.0["first_transfer_us"]["median"] = 601.into();
+        figures.0["unpinned"]["first_transfer_us"]["median"] = 351.into();
         let rows = figures.0["workloads"].as_array_mut().unwrap();
         rows.retain(|row| row["size"] != 16 * MIB);
         for row in rows.iter_mut().filter(|row| row["threads"] == 4) {
@@ -391,6 +480,9 @@ mod tests {
         };
         assert_eq!(verdict("first transfer"), Some("missed"));
         assert_eq!(verdict("four threads"), Some("missed"));
+        assert_eq!(verdict("same host: 4 KiB, 32"), Some("missed"));
+        assert_eq!(verdict("same host: gain"), Some("met"));
+        assert_eq!(verdict("alone, not pinned"), Some("not measured"));
         assert_eq!(verdict("16 MiB, write, 32"), Some("not measured"));
         assert_eq!(verdict("1 MiB, write, 32"), Some("met"));
         assert_eq!(verdict("lanes to 1,000"), Some("met"));

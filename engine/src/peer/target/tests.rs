@@ -147,8 +147,7 @@ impl Story {
             remote,
             regions: RequestRegions::None,
         };
-        let (batch, report) = self.target.submit(vec![piece], None).unwrap();
-        Transfer::new(self.target.clone(), batch, report, None)
+        Transfer::new(self.target.clone(), self.target.submit(vec![piece], None).unwrap(), None)
     }
 
     fn done(&self, posted: impl IntoIterator<Item = (Lifecycle, SliceId)>) {
