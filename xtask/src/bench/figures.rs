@@ -221,6 +221,18 @@ pub(super) mod tests {
                 "python_ratio": python_ratio, "p50_us": 16.0, "p99_us": 23.0,
             })
         };
+        let calls = ["integers", "lists", "numpy"].map(|form| {
+            json!({
+                "size": 0, "count": 32, "form": form, "us": 4.0, "rust_us": 2.0, "more_us": 2.0,
+                "least_more_us": 1.9,
+            })
+        });
+        let taken = ["numpy", "strided"].map(|form| {
+            json!({
+                "form": form, "least_taken_ms": 8.0, "taken_ms": 9.0, "submitted_ms": 10.0,
+                "written_ms": 50.0,
+            })
+        });
         json!({
             "sporadic": {
                 "us": times, "raw_us": times, "processor_us": 60.0, "raw_processor_us": 60.0,
@@ -234,17 +246,7 @@ pub(super) mod tests {
                     row("mooncake", 4096, 100_000, 4.0),
                 ],
             },
-            "python": {
-                "rounds": 1, "two_layouts_us": 0.5,
-                "calls": ["integers", "lists", "numpy"].map(|form| json!({
-                    "size": 0, "count": 32, "form": form, "us": 4.0, "rust_us": 2.0,
-                    "more_us": 2.0, "least_more_us": 1.9,
-                })),
-                "descriptors": ["numpy", "strided"].map(|form| json!({
-                    "form": form, "least_taken_ms": 8.0, "taken_ms": 9.0, "submitted_ms": 10.0,
-                    "written_ms": 50.0,
-                })),
-            },
+            "python": { "rounds": 1, "two_layouts_us": 0.5, "calls": calls, "descriptors": taken },
         })
     }
 
