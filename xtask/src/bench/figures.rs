@@ -251,6 +251,18 @@ pub(super) mod tests {
         let loads = [(1, 1), (1, 32), (4, 1), (4, 32)];
         let sizes = [4 << 10, 64 << 10, 1 << 20];
         let rows = sizes.into_iter().flat_map(|size| loads.map(|load| row(load, size)));
+        let calls = ["integers", "lists", "numpy"].map(|form| {
+            json!({
+                "size": 0, "count": 32, "form": form, "us": 4.0, "rust_us": 2.0, "more_us": 2.0,
+                "least_more_us": 1.9,
+            })
+        });
+        let taken = ["numpy", "strided"].map(|form| {
+            json!({
+                "form": form, "least_taken_ms": 8.0, "taken_ms": 9.0, "submitted_ms": 10.0,
+                "written_ms": 50.0,
+            })
+        });
         json!({
             "same_host": {
                 "alone": {
@@ -268,17 +280,7 @@ pub(super) mod tests {
                     engine("mooncake", 4096, 100_000, 4.0),
                 ],
             },
-            "python": {
-                "rounds": 1, "two_layouts_us": 0.5,
-                "calls": ["integers", "lists", "numpy"].map(|form| json!({
-                    "size": 0, "count": 32, "form": form, "us": 4.0, "rust_us": 2.0,
-                    "more_us": 2.0, "least_more_us": 1.9,
-                })),
-                "descriptors": ["numpy", "strided"].map(|form| json!({
-                    "form": form, "least_taken_ms": 8.0, "taken_ms": 9.0, "submitted_ms": 10.0,
-                    "written_ms": 50.0,
-                })),
-            },
+            "python": { "rounds": 1, "two_layouts_us": 0.5, "calls": calls, "descriptors": taken },
         })
     }
 
