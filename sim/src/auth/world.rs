@@ -353,7 +353,7 @@ impl AuthWorld {
         }
     }
 
-    /// What the peer of a session proved, if the node accepts it still.
+    /// The proof of the peer of a session, if the node accepts it still.
     fn still_proven(&self, wire: usize, node: usize) -> Option<Proven> {
         let has_changed = self.nodes[node].policy.epoch() > 0;
         if has_changed && self.is(AuthBackend::SessionsDropped) {
