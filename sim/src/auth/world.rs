@@ -360,7 +360,7 @@ impl AuthWorld {
             return None;
         }
         if let Some(certificate) = self.wires[wire].certificates[1] {
-            let is_valid = self.fault(node, certificate).is_none();
+            let is_valid = self.verified(node, certificate).is_ok();
             let is_kept = is_valid || self.is(AuthBackend::ChangeForgotten);
             return is_kept.then_some(Proven::Certificate { names_peer: true });
         }
