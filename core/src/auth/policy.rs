@@ -53,7 +53,7 @@ pub enum KeyRuleError {
     Keys,
 }
 
-/// What a peer has proven.
+/// The proof of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Proof {
     /// A key, by its place in the policy.

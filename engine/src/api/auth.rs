@@ -56,7 +56,7 @@ pub(crate) enum Source {
     Tls(CertificateFiles),
 }
 
-/// What the files of a source hold.
+/// Content of the files of a source.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     Psk(String),

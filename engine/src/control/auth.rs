@@ -73,7 +73,7 @@ impl Material {
         Ok(Self { policy: policy.at_epoch(epoch), secrets, certificates })
     }
 
-    /// What a peer proves by a session with a key.
+    /// The proof of a session with a key.
     fn proved(&self, key: usize) -> Option<Proved> {
         let (rule, secret) = (self.policy.keys().get(key)?, self.secrets.get(key)?);
         Some(Proved::Key { id: rule.id().to_owned(), secret: secret.clone() })
@@ -286,7 +286,7 @@ impl<S: Stream> Channel<S> {
 /// The accepting side of a sealed connection.
 pub(super) struct Accepted {
     seal: Seal,
-    /// What the peer proved.
+    /// The proof of the peer.
     proved: Arc<Proved>,
     is_noted: bool,
     material: Arc<Material>,

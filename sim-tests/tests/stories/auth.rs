@@ -16,12 +16,14 @@ const STATES_TO_FIND_MAX: usize = 200_000;
 /// schedules play.
 fn faults_max(scenario: AuthScenario) -> u32 {
     match scenario {
-        AuthScenario::Crossing | AuthScenario::Liar | AuthScenario::TurnedPlain => 0,
+        AuthScenario::Crossing
+        | AuthScenario::Liar
+        | AuthScenario::TurnedPlain
+        | AuthScenario::Expired => 0,
         AuthScenario::Removed
         | AuthScenario::Certified
         | AuthScenario::Renewed
-        | AuthScenario::Withdrawn
-        | AuthScenario::Expired => 1,
+        | AuthScenario::Withdrawn => 1,
         AuthScenario::Opened | AuthScenario::Rotated | AuthScenario::BoundKey => 2,
     }
 }

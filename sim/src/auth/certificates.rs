@@ -16,7 +16,11 @@ impl AuthWorld {
     }
 
     /// The fault that the caller finds.
-    fn verified(&self, node: usize, certificate: Certificate) -> Result<(), CertificateFault> {
+    pub(super) fn verified(
+        &self,
+        node: usize,
+        certificate: Certificate,
+    ) -> Result<(), CertificateFault> {
         match self.fault(node, certificate) {
             Some(CertificateFault::Expired) if self.is(AuthBackend::ExpiryIgnored) => Ok(()),
             fault => fault.map_or(Ok(()), Err),
@@ -100,6 +104,14 @@ impl AuthWorld {
         }
     }
 
+    /// The attacker connects to a node, for calls; to one with a certificate with its first message.
+    pub(super) fn intrude(&mut self, node: usize) {
+        let wire = self.connect(None, node, None);
+        if self.nodes[node].certificate.is_some() {
+            self.wires[wire].inboxes[1].push_back(Term::TlsHello { number: OWN });
+        }
+    }
+
     /// The files of a node change. It serves and dials by the new ones at once.
     pub(super) fn reload(&mut self, node: usize) {
         let plan = self.setup.nodes[node].clone();
@@ -132,7 +144,6 @@ impl AuthWorld {
             .filter(|run| Some(self.runs[*run].0) != self.wires[wire].ends[side]);
         let certificates = &self.setup.stolen_certificates;
         if side == 1 {
-            forged.push(Term::TlsHello { number: OWN });
             let to = self.wires[wire].ends[1].unwrap_or_default();
             let own = self.wires[wire].sessions[1].filter(|session| session.dialling == OWN);
             let Some(session) = own else { return };

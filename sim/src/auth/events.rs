@@ -93,9 +93,7 @@ impl MachineWorld for AuthWorld {
                 let forged = self.forged(wire, side).get(term).copied();
                 self.wires[wire].inboxes[side].extend(forged);
             }
-            AuthEvent::Intrude(node) => {
-                self.connect(None, node, None);
-            }
+            AuthEvent::Intrude(node) => self.intrude(node),
             AuthEvent::IntrudeLane(node, hello) => self.connect_lane(node, hello),
             AuthEvent::Lie(wire) => self.lie(wire),
             AuthEvent::Restart(node) => self.restart(node),

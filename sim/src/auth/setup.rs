@@ -271,7 +271,7 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "the proof of one connection is taken on another";
     "AUTH-9" OrderIgnored: Opened with 1 breaks Intruder,
         "a record that is repeated is served again";
-    "AUTH-10" CertificateUnbound: Certified with 4 breaks Intruder,
+    "AUTH-10" CertificateUnbound: Certified with 3 breaks Intruder,
         "a valid certificate of one node is taken for another's";
     "AUTH-11" ChangeForgotten: Removed with 4 breaks StaleKey,
         "a session outlasts the key that its peer proved";

@@ -13,7 +13,7 @@ pub(super) type Run = usize;
 pub(super) const TLS: Secret = 0;
 
 /// A certificate, which its holder alone can prove: the node that it names, its authority, and a
-/// number that tells it from those before.
+/// number that differs from those before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Certificate {
     /// The node that it names, which has its private key.

@@ -353,14 +353,14 @@ impl AuthWorld {
         }
     }
 
-    /// What the peer of a session proved, if the node accepts it still.
+    /// The proof of the peer of a session, if the node accepts it still.
     fn still_proven(&self, wire: usize, node: usize) -> Option<Proven> {
         let has_changed = self.nodes[node].policy.epoch() > 0;
         if has_changed && self.is(AuthBackend::SessionsDropped) {
             return None;
         }
         if let Some(certificate) = self.wires[wire].certificates[1] {
-            let is_valid = self.fault(node, certificate).is_none();
+            let is_valid = self.verified(node, certificate).is_ok();
             let is_kept = is_valid || self.is(AuthBackend::ChangeForgotten);
             return is_kept.then_some(Proven::Certificate { names_peer: true });
         }

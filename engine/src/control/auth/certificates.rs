@@ -31,7 +31,7 @@ pub(crate) struct Texts {
     pub(crate) key: Vec<u8>,
 }
 
-/// What a node proves and accepts by certificates.
+/// A node's certificate and private key, and the authorities that it trusts.
 pub(crate) struct Certificates {
     authorities: Arc<Authorities>,
     own: Vec<CertificateDer<'static>>,
@@ -101,7 +101,7 @@ impl Certificates {
         host.or_else(|| uris(&self.own[0]).find_map(|uri| Some(spiffe_parts(&uri)?.1.to_owned())))
     }
 
-    /// What the chain of a peer proves at the present time, if it is valid.
+    /// The proof of a peer's chain at the present time, if it is valid.
     pub(super) fn proof(&self, chain: &[CertificateDer<'_>], peer: &NodeName) -> Option<Proof> {
         let verified = self.authorities.verify(chain, UnixTime::now(), KeyUsage::client_auth());
         verified.is_ok().then(|| Proof::Certificate { names_peer: self.names(chain, peer) })

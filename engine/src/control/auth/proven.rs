@@ -1,4 +1,4 @@
-//! What peers proved last, so that their lanes end once it is not accepted any more.
+//! The last proof of each peer, so that lanes end once it is not accepted any more.
 
 use super::Material;
 use super::tls::Chain;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// connection began first.
 const PROVEN_MAX: usize = 16_384;
 
-/// What one peer proved.
+/// The proof of one peer.
 pub(super) enum Proved {
     Key { id: String, secret: Secret },
     Certificate(Chain),

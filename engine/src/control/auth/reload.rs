@@ -19,7 +19,7 @@ const RECHECK_INTERVAL: Duration = Duration(60_000_000_000);
 pub(crate) struct WatchParts {
     pub(crate) keys: Weak<Keys>,
     pub(crate) source: Source,
-    /// What the files held at the start.
+    /// Content of the files at the start.
     pub(crate) content: Content,
     pub(crate) interval: Duration,
     pub(crate) clock: Arc<dyn Clock>,

@@ -350,7 +350,7 @@ fn fault_of(error: &rustls::Error) -> Option<CertificateFault> {
 }
 
 /// A failed handshake as the dialling side sees it. One alert stands for both ends of a validity: this
-/// node's own clock tells which.
+/// node's own clock decides.
 fn seen_of(error: &rustls::Error, certificates: &Certificates) -> AnswerSeen {
     let rustls::Error::AlertReceived(alert) = error else {
         return fault_of(error).map_or(AnswerSeen::Unopened, AnswerSeen::Faulty);
