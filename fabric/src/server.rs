@@ -105,19 +105,7 @@ fn carry_out(program: u64, request: Request) -> Reply {
         Request::Register { context, address, bytes, peers_address, flags } => {
             objects::register(program, context, (address, bytes), peers_address, flags)
         }
-        Request::RegisterBuffer {
-            context,
-            descriptor,
-            offset,
-            bytes,
-            peers_address,
-            flags,
-            is_by_address,
-        } => {
-            let call = if is_by_address { "ibv_reg_mr" } else { objects::DMABUF_CALL };
-            let place = (descriptor, offset, bytes);
-            objects::register_buffer(program, context, call, place, peers_address, flags)
-        }
+        buffer @ Request::RegisterBuffer { .. } => objects::register_buffer(program, &buffer),
         Request::Deregister { context, rkey } => objects::deregister(context, rkey),
         Request::CreateChannel { context, events } => {
             objects::create_channel(program, context, events)

@@ -5,7 +5,7 @@ use super::{HERE, enter_of, enter_open, offered};
 use crate::convert::access;
 use crate::instant;
 use crate::memory::{gpu_memory, memory};
-use crate::protocol::{Answer, COMPLETIONS_MAX, Reply};
+use crate::protocol::{Answer, COMPLETIONS_MAX, Reply, Request};
 use crate::queues::{Channel, Context, Queue};
 use crate::serve::process_of;
 use crate::state::{Registered, State, enter, lock, wait};
@@ -57,17 +57,23 @@ pub(super) fn register(
 }
 
 /// Registers memory of a scripted GPU.
-pub(super) fn register_buffer(
-    program: u64,
-    context: u64,
-    call: &'static str,
-    (descriptor, offset, bytes): (i32, u64, u64),
-    peers_address: u64,
-    flags: u32,
-) -> Reply {
+pub(super) fn register_buffer(program: u64, request: &Request) -> Reply {
+    let &Request::RegisterBuffer {
+        context,
+        descriptor,
+        offset,
+        bytes,
+        peers_address,
+        flags,
+        is_by_address,
+    } = request
+    else {
+        return Err(libc::EINVAL);
+    };
+    let call = if is_by_address { "ibv_reg_mr" } else { DMABUF_CALL };
     let (nic, mut state) = enter_open(context, call)?;
     let is_offered = OFFERS_BUFFERS.contains(&state.listed[nic].profile.name);
-    if call == DMABUF_CALL && !is_offered {
+    if !is_by_address && !is_offered {
         return Err(libc::EOPNOTSUPP);
     }
     let process = if program == HERE {
@@ -79,7 +85,7 @@ pub(super) fn register_buffer(
     add_region(&mut state, (nic, context), Bytes::Mapped(found), peers_address, flags, None)
 }
 
-pub(super) const DMABUF_CALL: &str = "ibv_reg_dmabuf_mr";
+const DMABUF_CALL: &str = "ibv_reg_dmabuf_mr";
 /// Profiles whose drivers register memory of other devices: in the kernel mlx5_ib and irdma.
 const OFFERS_BUFFERS: [&str; 3] = ["strict", "mlx5", "irdma"];
 
