@@ -72,7 +72,10 @@ fn check_ends(steps: &[u8]) {
                 false => 9,
             },
             5 => {
-                assert!(!inbound.handle_record(&policy, false), "a record that does not open is served");
+                assert!(
+                    !inbound.handle_record(&policy, false),
+                    "a record that does not open is served"
+                );
                 9
             }
             6 => {

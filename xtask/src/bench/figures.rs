@@ -157,25 +157,6 @@ pub(super) mod tests {
     /// the raw stream.
     pub(in super::super) fn measured() -> Figures {
         let mut figures = Figures::new(true, Some("abc1234".to_owned()));
-        let mut rows = Vec::new();
-        for size in [4 << 10, 64 << 10, 1 << 20, 16 << 20] {
-            for batch in [1, 32] {
-                for threads in [1, 4] {
-                    for operation in ["write", "read"] {
-                        rows.push(json!({
-                            "operation": operation, "size": size, "batch": batch,
-                            "threads": threads, "gib_per_s": 1.8, "raw_gib_per_s": 2.0,
-                            "ratio": 0.9, "measurements_gib_per_s": [1.8, 1.0, 2.7],
-                            "raw_measurements_gib_per_s": [2.0, 1.0, 3.0],
-                            "processor_s_per_gib": 0.5, "raw_processor_s_per_gib": 0.5,
-                            "processor_ratio": 1.0,
-                            "raw_in_cache_gib_per_s": (batch > 1).then_some(2.5),
-                            "ratio_in_cache": (batch > 1).then_some(0.72),
-                        }));
-                    }
-                }
-            }
-        }
         let times = json!({ "mean": 12.0, "p50": 11.0, "p99": 30.0 });
         let latency = |operation: &str| {
             json!({
@@ -210,7 +191,7 @@ pub(super) mod tests {
                 slice("1,000 lanes to one peer"),
             ],
             "placement": "submitting on processor 0, serving on 1",
-            "workloads": rows,
+            "workloads": workloads(),
             "latencies": [latency("write"), latency("read")],
             "first_transfer_us": { "median": 500, "slowest": 900, "raw": 95.0 },
             "peers": {
@@ -231,6 +212,29 @@ pub(super) mod tests {
         figures.add(&json!({ "sporadic": sporadic, "unpinned": unpinned }).to_string()).unwrap();
         figures.add(&same_host_and_engines().to_string()).unwrap();
         figures
+    }
+
+    fn workloads() -> Vec<Value> {
+        let mut rows = Vec::new();
+        for size in [4 << 10, 64 << 10, 1 << 20, 16 << 20] {
+            for batch in [1, 32] {
+                for threads in [1, 4] {
+                    for operation in ["write", "read"] {
+                        rows.push(json!({
+                            "operation": operation, "size": size, "batch": batch,
+                            "threads": threads, "gib_per_s": 1.8, "raw_gib_per_s": 2.0,
+                            "ratio": 0.9, "measurements_gib_per_s": [1.8, 1.0, 2.7],
+                            "raw_measurements_gib_per_s": [2.0, 1.0, 3.0],
+                            "processor_s_per_gib": 0.5, "raw_processor_s_per_gib": 0.5,
+                            "processor_ratio": 1.0,
+                            "raw_in_cache_gib_per_s": (batch > 1).then_some(2.5),
+                            "ratio_in_cache": (batch > 1).then_some(0.72),
+                        }));
+                    }
+                }
+            }
+        }
+        rows
     }
 
     /// The results of shared memory, of other engines and of Python.
