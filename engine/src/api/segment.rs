@@ -498,7 +498,7 @@ impl Segment {
         let mut batch = Batch { segment: self.clone(), requests, timeout: None };
         batch.place_in(&fresh.memory).map_err(with_report)?;
         let submission = batch.submit_to(&fresh, deadline).await.map_err(with_report)?;
-        Ok(Transfer::new(fresh.target, submission, None))
+        Ok(Transfer::new(fresh.target.clone(), submission, None))
     }
 }
 

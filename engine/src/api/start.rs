@@ -21,11 +21,9 @@ use crate::mooncake::{self, DataServer, LinkTable, Links, LinksParts, MooncakeOp
 use crate::node::driver::{Driver, DriverParts, LocalEnd};
 use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Registry, RegistryParts};
-use crate::path::nic_path;
-use handfast_transport::TransportKind;
-
 use crate::observe::audit::Audit;
 use crate::observe::event::Event;
+use crate::path::nic_path;
 use crate::peer::target::{LaneUp, Target, TargetParts};
 use crate::status::{MetricsListener, View};
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
@@ -36,6 +34,7 @@ use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{DataPort, NodeDescriptor};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_trace::{Recorded, Recorder, Trace};
+use handfast_transport::{LaneSink, TransportKind};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport, TokioNet};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -129,14 +128,8 @@ async fn start<N: Net>(
     };
     let (fallbacks, choice) = (rdma.fallbacks.clone(), builder.transport);
     let transport = open(choice, &tcp, rdma).await?;
-    let sharing = SameHostParts {
-        incarnation,
-        directory: builder.shared_memory_dir.clone(),
-        is_required: choice == TransportChoice::Shm,
-        fallbacks: fallbacks.clone(),
-        regions: regions.table.clone(),
-        lanes: lanes.clone(),
-    };
+    let sharing =
+        same_host_parts(&builder, incarnation, &regions, lanes.clone(), fallbacks.clone());
     let transport = shared(choice, net.is_of_host(), sharing, transport)?;
     let answers = Arc::new(Answers {
         name,
@@ -175,6 +168,23 @@ async fn start<N: Net>(
         trace,
     };
     Ok(parts.run(listener, data, metrics, receiver))
+}
+
+fn same_host_parts(
+    builder: &Builder,
+    incarnation: Incarnation,
+    regions: &Regions,
+    lanes: Arc<dyn LaneSink>,
+    fallbacks: Fallbacks,
+) -> SameHostParts {
+    SameHostParts {
+        incarnation,
+        directory: builder.shared_memory_dir.clone(),
+        is_required: builder.transport == TransportChoice::Shm,
+        fallbacks,
+        regions: regions.table.clone(),
+        lanes,
+    }
 }
 
 fn registry(

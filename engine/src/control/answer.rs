@@ -166,7 +166,7 @@ impl Answers {
     /// The permissions that the caller of a connection has.
     fn requester<'a>(&self, from: &'a Inbound) -> Requester<'a> {
         match from.peer() {
-            Some(peer) if peer == self.keys.policy().own() => Requester::Own,
+            Some(peer) if peer == self.keys.current().policy.own() => Requester::Own,
             Some(peer) => Requester::Peer(&peer.name),
             None => Requester::Anybody,
         }
