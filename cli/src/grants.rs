@@ -66,7 +66,7 @@ impl GrantsFile {
 
     /// Reads the file again; `None` if its text is that of the last time.
     pub(crate) fn read_again(&mut self, segments: &[String]) -> Option<Result<BySegment, String>> {
-        // A failure to read it is told once too.
+        // A failure to read it is reported once too.
         let (text, failure) = match read(&self.path) {
             Ok(text) => (text, None),
             Err(error) => (format!("# {error}"), Some(error)),
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(file.read_again(&segments).unwrap().unwrap()["cache"].len(), 2);
         write("cache what", 0o644);
         assert!(file.read_again(&segments).unwrap().is_err());
-        assert!(file.read_again(&segments).is_none(), "a mistake is told once");
+        assert!(file.read_again(&segments).is_none(), "a mistake is reported once");
         write(&"#".repeat(FILE_BYTES_MAX + 1), 0o644);
         let error = file.read_again(&segments).unwrap().unwrap_err();
         assert!(error.contains("exceeds"), "{error}");

@@ -304,7 +304,7 @@ mod tests {
         assert!(offered.readable && !offered.writable);
         let denied = |key| Frame::Deny { key, denial: Denial::UnknownKey };
         assert_eq!(ask(KEY + 1, &regions), denied(KEY + 1));
-        assert_eq!(ask(KEY + 2, &regions), denied(KEY + 2), "told the same as no region");
+        assert_eq!(ask(KEY + 2, &regions), denied(KEY + 2), "the same answer as for no region");
         regions.regrant(KEY + 1, grants(Access::WRITE, "decode-1")).unwrap();
         let Frame::Grant { offered, .. } = ask(KEY + 1, &regions) else { panic!("it may write") };
         assert!(offered.writable && !offered.readable);

@@ -92,7 +92,7 @@ pub enum RegionError {
     /// No region has the key: it was never registered or has been removed.
     #[error("no region has the key")]
     UnknownKey,
-    /// The peer may do nothing in the region: it is told the same as with an unknown key.
+    /// The peer may do nothing in the region. Its answer is that of an unknown key.
     #[error("no region has the key")]
     NotGranted,
     /// The range exceeds the region.
@@ -158,7 +158,7 @@ pub const WATCHES_MAX: usize = 8;
 /// A refused access.
 #[derive(Clone, Copy, Debug)]
 pub struct Refused<'a> {
-    /// Who asked.
+    /// The side that asked.
     pub requester: Requester<'a>,
     /// The presented key.
     pub key: u64,

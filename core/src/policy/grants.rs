@@ -127,7 +127,7 @@ impl Grant {
         self.peers.as_str()
     }
 
-    /// What it allows.
+    /// The permissions.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -181,7 +181,7 @@ pub enum Requester<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
     by_peers: BTreeMap<NamePattern, Access>,
-    /// What every peer may do.
+    /// The permissions of every peer.
     everybody: Access,
 }
 
@@ -234,7 +234,7 @@ impl Grants {
         self.by_peers.iter().map(|(peers, access)| Grant { peers: peers.clone(), access: *access })
     }
 
-    /// What any peer may do.
+    /// The permissions that any peer has.
     pub fn union(&self) -> Access {
         self.by_peers.values().fold(Access::default(), |all, access| all.and(*access))
     }
@@ -256,12 +256,12 @@ impl Grants {
         self.by_peers.keys().all(NamePattern::is_any)
     }
 
-    /// What every peer may do.
+    /// The permissions of every peer.
     pub fn access_of_everybody(&self) -> Access {
         self.everybody
     }
 
-    /// What a requester may do.
+    /// The permissions of a requester.
     pub fn access_of(&self, requester: Requester<'_>) -> Access {
         match requester {
             Requester::Own => self.union(),
@@ -294,8 +294,8 @@ pub struct AccessMemo {
 }
 
 impl AccessMemo {
-    /// What a requester, always the same one, may do in the region with a key. `version` is the number
-    /// of changes to any region or grant.
+    /// The permissions of a requester, always the same one, in the region with a key. `version` is the
+    /// number of changes to any region or grant.
     pub fn access(
         &mut self,
         (version, key): (u64, u64),

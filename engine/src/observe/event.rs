@@ -84,7 +84,7 @@ pub enum Event {
         segment: Option<String>,
         /// Whether it was a read or a write.
         direction: Direction,
-        /// The reason, which the peer is not told in full.
+        /// The reason. The peer sees a part of it.
         reason: RegionError,
         /// Refusals since the last report that were not reported.
         unreported: u64,

@@ -1,4 +1,4 @@
-//! Memory for some peers only: told by name, changed at run time.
+//! Memory for some peers only: chosen by name, changed at run time.
 
 use crate::helpers::{Owner, PATIENCE, content, counted, failed_open, pattern, write_and_check};
 use crate::share::exchange;

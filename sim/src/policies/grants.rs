@@ -59,7 +59,7 @@ pub(super) struct GrantsWorld {
     registering: Vec<Registering>,
     /// Registrations of the device.
     live: BTreeMap<KeyGroupId, Access>,
-    /// Keys that peers were told.
+    /// Keys that peers have.
     told: BTreeSet<(usize, KeyGroupId)>,
     pieces: u32,
     asks: u32,
@@ -96,7 +96,7 @@ impl GrantsWorld {
         }
     }
 
-    /// What the model allows a peer in a region.
+    /// The access that the model allows a peer in a region.
     fn allowed(&self, peer: usize, region: usize) -> Access {
         if region == 1 {
             return Access::READ;
@@ -161,7 +161,7 @@ impl GrantsWorld {
         }
     }
 
-    /// Tells a peer a key, if its registration is there.
+    /// Gives a peer a key, if its registration is there.
     fn tell(&mut self, peer: usize, group: KeyGroupId) {
         let Some(access) = self.live.get(&group).copied() else { return };
         let allowed = self.allowed(peer, 0);
@@ -185,7 +185,7 @@ impl GrantsWorld {
         }
     }
 
-    /// No key that a peer was told, or will be, allows what the peer may not do.
+    /// No key that a peer has, or will get, allows what the peer may not do.
     fn check_keys(&mut self) {
         for (peer, group) in self.told.clone() {
             let (access, allowed) = (self.live.get(&group), self.allowed(peer, 0));

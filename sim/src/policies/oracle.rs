@@ -36,7 +36,7 @@ pub enum PolicyOracle {
     Imagined,
     /// Grants: a peer moves no byte that no grant allows it to.
     Ungranted,
-    /// Grants: a peer is not refused what a grant allows, nor told less.
+    /// Grants: a peer is not refused what a grant allows, nor shown less.
     Withheld,
     /// Grants: a device's key allows its peers nothing that no grant allows any more.
     KeyOutlives,

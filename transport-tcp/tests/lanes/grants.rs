@@ -89,8 +89,8 @@ impl RegionWatch for Audit {
     }
 }
 
-/// The owner checks each slice by the name of the lane's peer; one without any right is told the same
-/// as with an unknown key, and the owner learns the reason.
+/// The owner checks each slice by the name of the lane's peer; one without any right gets the answer
+/// of an unknown key, and the owner learns the reason.
 #[tokio::test]
 async fn slice_is_checked_by_the_peer_of_its_lane() {
     let (peer, owner) = peer_and_owner("decode-1").await;
@@ -180,10 +180,10 @@ async fn million_keys_without_a_grant_move_no_byte() {
         }
         for Completion { status, .. } in peer.sink.ended(count as usize).await {
             let CompletionStatus::Refused(error) = status else { panic!("{status:?}") };
-            assert_eq!(Some(error.code), UNKNOWN_KEY, "a right key is told as a wrong one");
+            assert_eq!(Some(error.code), UNKNOWN_KEY, "a right key has the answer of a wrong one");
         }
     }
-    assert_eq!(refused.load(Ordering::Relaxed), KEYS, "each is told to the owner");
+    assert_eq!(refused.load(Ordering::Relaxed), KEYS, "each is reported to the owner");
     assert!(bytes_of(&block).iter().all(|byte| *byte == 0), "nothing was read");
     assert_eq!(bytes_of(&memory), bytes_of(&patterned(BYTES, 3)), "nothing was written");
     assert_eq!(peer.sink.failures() + owner.sink.failures(), 0);
