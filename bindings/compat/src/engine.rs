@@ -89,7 +89,7 @@ impl TransferEngine {
         let engine = outside(runtime, started)??;
         // An open data port says the same, and more.
         let open = options.openness().filter(|_| engine.exposure().is_none());
-        let warnings = options.warnings().chain(warnings(&engine)).chain(open).collect();
+        let warnings = options.warnings().chain(warnings(&engine, options)).chain(open).collect();
         let inner = Inner {
             engine,
             runtime,
@@ -724,9 +724,11 @@ pub fn topology() -> Result<String, Failure> {
     Ok(machine.matrix().to_json())
 }
 
-fn warnings(engine: &Engine) -> Vec<String> {
+/// Callers of Mooncake name `rdma`, so that a machine without it is worth a warning to them.
+fn warnings(engine: &Engine, options: &Options) -> Vec<String> {
     let fallbacks = engine.fallbacks();
-    let fallbacks = fallbacks.iter().map(ToString::to_string);
+    let fallbacks = fallbacks.iter().filter(|it| options.is_of_mooncake() || !it.is_expected());
+    let fallbacks = fallbacks.map(ToString::to_string);
     let devices = engine.unusable_devices().into_iter();
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
     let exposure = engine.exposure().map(|it| it.to_string());

@@ -46,13 +46,13 @@ pub struct Options {
     pub timeout: Duration,
     /// The variables.
     pub environment: Environment,
-    /// Whether variables of Mooncake without an effect here are worth a warning.
+    /// Whether they are those of a caller of Mooncake.
     is_of_mooncake: bool,
     /// Maximum registered pieces of memory that peers reach, at most [`LOCAL_REGIONS_MAX`].
     pub regions_max: usize,
     /// Source of the keys or certificates by which nodes authenticate each other, `psk:FILE` or
-    /// `tls:DIRECTORY`. Default: that of the variable
-    /// `HANDFAST_AUTH`; without either, every host that reaches the engine is a peer.
+    /// `tls:DIRECTORY`. Default: that of the variable `HANDFAST_AUTH`; without either, every host that
+    /// reaches the engine is a peer.
     pub auth: Option<String>,
     /// Address of the metrics server, `host:port`.
     #[cfg(feature = "metrics")]
@@ -160,7 +160,12 @@ impl Options {
         }
     }
 
-    /// Warnings of variables.
+    /// Whether a caller of Mooncake gave them.
+    pub(crate) fn is_of_mooncake(&self) -> bool {
+        self.is_of_mooncake
+    }
+
+    /// Warnings of variables. Those without an effect here are worth one to callers of Mooncake.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
         let without_effect = self.environment.warnings_of_those_without_effect();
         let without_effect = without_effect.filter(|_| self.is_of_mooncake);

@@ -82,6 +82,18 @@ fn engines_with_keys_reach_each_other_alone() {
     std::fs::remove_file(&file).unwrap();
 }
 
+/// `auto` on a machine without RDMA loses nothing; a caller of Mooncake that names `rdma` learns of it.
+#[test]
+fn absent_rdma_is_a_warning_to_those_that_name_it() {
+    let native = Options::new("127.0.0.1", "P2PHANDSHAKE", "auto", "").unwrap();
+    let native = TransferEngine::start(&native).unwrap();
+    assert_eq!(native.warnings(), [""; 0]);
+    let named = Options::of_mooncake("127.0.0.1", "P2PHANDSHAKE", "rdma", "").unwrap();
+    let named = TransferEngine::start(&named).unwrap();
+    let absent = named.devices().next().is_none();
+    assert_eq!(named.warnings().len(), usize::from(absent), "{:?}", named.warnings());
+}
+
 #[test]
 fn two_engines_of_a_process_write_and_read() {
     let (here, there) = (Buffer::new(1 << 20, 1), Buffer::new(1 << 20, 9));
