@@ -8,6 +8,8 @@
 
 #[path = "verbs/gpu.rs"]
 mod gpu;
+#[path = "verbs/grants.rs"]
+mod grants;
 
 use handfast::rdma::RdmaOptions;
 use handfast::{

@@ -12,7 +12,7 @@ pub(crate) const HELD_MAX: usize = 1_024;
 /// Maximum faults planted at a time.
 pub(crate) const PLANTED_MAX: usize = 64;
 /// The calls that can be counted, held and failed.
-pub(crate) const CALLS: [&str; 30] = [
+pub(crate) const CALLS: [&str; 31] = [
     "ibv_alloc_pd",
     "ibv_close_device",
     "ibv_create_comp_channel",
@@ -41,6 +41,7 @@ pub(crate) const CALLS: [&str; 30] = [
     "ibv_query_pkey",
     "ibv_query_port",
     "ibv_query_qp",
+    "ibv_reg_dmabuf_mr",
     "ibv_reg_mr",
     "ibv_req_notify_cq",
 ];

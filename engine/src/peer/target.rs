@@ -32,8 +32,8 @@ use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, Transp
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_trace::{Edge, Trace};
 use handfast_transport::{
-    COPY_CALL, Completion, DataPath, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, Posting, RemoteSpan,
-    SliceId, Span, TransportKind,
+    COPY_CALL, Completion, DataPath, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, LaneHandle, Posting,
+    RemoteSpan, SliceId, Span, TransportKind,
 };
 use handfast_transport_rdma::LimitReached;
 use memory::HeldMemory;
@@ -311,10 +311,15 @@ impl Target {
         deadline: Option<Instant>,
     ) -> Result<Submission, SubmitError> {
         let now = self.parts.clock.now();
-        if let Some(report) = self.copy_at_once(&pieces, now, deadline) {
-            return Ok(Submission::Ended(report));
-        }
         let mut state = self.lock();
+        if let Some(handle) = self.copies_at_once(&mut state, &pieces, now, deadline) {
+            let rail = state.rail.clone();
+            drop(state);
+            if let Some(report) = self.copy_at_once(&*handle, rail, &pieces, now) {
+                return Ok(Submission::Ended(report));
+            }
+            state = self.lock();
+        }
         let mut requests = std::mem::take(&mut state.requests);
         let affinities = state.affinities_of(&pieces);
         let (mut memory, mut bytes) = (HeldMemory::END, 0_u64);
@@ -356,29 +361,37 @@ impl Target {
         }
     }
 
-    /// Has the only lane copy a short batch within this call, without slices. A recorded run has every
-    /// batch as input, so it has none of these.
-    fn copy_at_once(
+    /// The only lane, if it copies a short batch within the submission, without slices. A recorded run
+    /// has every batch as input, so it has none of these.
+    fn copies_at_once(
         &self,
+        state: &mut State,
         pieces: &[RequestSpan],
         now: Instant,
         deadline: Option<Instant>,
-    ) -> Option<BatchReport> {
-        if self.parts.trace.is_some() || pieces.len() > AT_ONCE_REQUESTS_MAX {
-            return None;
-        }
-        let bytes = pieces.iter().map(|piece| piece.span.len() as u64).sum();
-        if bytes > AT_ONCE_BYTES_MAX {
-            return None;
-        }
-        let direction = pieces.first()?.direction;
-        let mut state = self.lock();
+    ) -> Option<Arc<dyn LaneHandle>> {
         let [lane] = &state.lanes[..] else { return None };
-        let handle = lane.handle.clone().filter(|handle| handle.copies())?;
-        let lane = lane.lifecycle;
+        let handle = lane.handle.as_ref().filter(|handle| handle.copies())?;
+        let bytes =
+            |pieces: &[RequestSpan]| pieces.iter().map(|it| it.span.len() as u64).sum::<u64>();
+        if self.parts.trace.is_some()
+            || pieces.len() > AT_ONCE_REQUESTS_MAX
+            || bytes(pieces) > AT_ONCE_BYTES_MAX
+        {
+            return None;
+        }
+        let (handle, lane) = (handle.clone(), lane.lifecycle);
         state.machine.lane_at_once(now, deadline).filter(|only| *only == lane)?;
-        let rail = state.rail.clone();
-        drop(state);
+        Some(handle)
+    }
+
+    fn copy_at_once(
+        &self,
+        handle: &dyn LaneHandle,
+        rail: Option<Arc<Rail>>,
+        pieces: &[RequestSpan],
+        now: Instant,
+    ) -> Option<BatchReport> {
         let request = |number: usize| {
             let RequestSpan { direction, span, remote, .. } = &pieces[number];
             (*direction, span, *remote)
@@ -393,8 +406,9 @@ impl Target {
             submitted: now,
             finished: self.parts.clock.now(),
         };
-        if let Some(rail) = rail {
-            rail.on_finished(direction, bytes, &report);
+        if let (Some(rail), Some(first)) = (rail, pieces.first()) {
+            let bytes = pieces.iter().map(|piece| piece.span.len() as u64).sum();
+            rail.on_finished(first.direction, bytes, &report);
         }
         Some(report)
     }

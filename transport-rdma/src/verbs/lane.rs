@@ -484,13 +484,10 @@ impl Lane {
                 }
                 continue;
             }
-            let held = match ending {
-                CompletionKind::Done => match unseen.take(held) {
-                    Some(held) => held,
-                    None => continue,
-                },
-                _ => held,
-            };
+            if ending == CompletionKind::Done && held.is_unseen() {
+                unseen.keep(held);
+                continue;
+            }
             let status = match ending {
                 CompletionKind::Done => CompletionStatus::Done,
                 CompletionKind::FirstError => self.first_error(told),
@@ -499,16 +496,26 @@ impl Lane {
                     CompletionStatus::Flushed
                 }
             };
-            let completion =
-                |posting: &Posting| Completion { slice: posting.slice, status: status.clone() };
-            ended.extend(held.slices().iter().map(completion));
+            match &held.purpose {
+                Purpose::Slice(posting) => {
+                    ended.push(Completion { slice: posting.slice, status });
+                }
+                _ => ended.extend(
+                    held.slices()
+                        .iter()
+                        .map(|posting| Completion { slice: posting.slice, status: status.clone() }),
+                ),
+            }
             released.push(held);
         }
         let is_first = state.is_first_answer(ended);
-        let flushes = self.flushes(unseen, &mut state);
-        drop(state);
-        if let Some(error) = self.flush(flushes, unseen, ended) {
-            failure.get_or_insert(error);
+        match unseen.is_empty() {
+            true => drop(state),
+            false => {
+                let flushes = self.flushes(unseen, &mut state);
+                drop(state);
+                failure = failure.or(self.flush(flushes, unseen, ended));
+            }
         }
         // Before the report, after which the caller may reuse the memory; and without the lock, since the
         // last holder of a registration deregisters it.

@@ -23,28 +23,29 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    /// Keeps a slice whose bytes may not be seen yet, and returns any other request.
-    pub(super) fn take(&mut self, held: Held) -> Option<Held> {
-        match held.purpose {
-            Purpose::Slice(posting) if is_unseen_write(&posting) => {
-                self.writes.push((held.pair, posting));
-                None
-            }
-            Purpose::Slice(posting) if is_unseen_read(&posting) => {
-                self.reads.push(posting);
-                None
-            }
-            purpose => Some(Held { purpose, ..held }),
+    pub(super) fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.reads.is_empty()
+    }
+
+    /// Keeps a slice whose bytes may not be seen yet.
+    pub(super) fn keep(&mut self, held: Held) {
+        let Purpose::Slice(posting) = held.purpose else { return };
+        match posting.direction {
+            Direction::Write => self.writes.push((held.pair, posting)),
+            Direction::Read => self.reads.push(posting),
         }
     }
 }
 
-fn is_unseen_write(posting: &Posting) -> bool {
-    posting.direction == Direction::Write && posting.remote.key & KEY_NEEDS_FLUSH != 0
-}
-
-fn is_unseen_read(posting: &Posting) -> bool {
-    posting.direction == Direction::Read && posting.span.memory().needs_flush()
+impl Held {
+    /// Whether it is a slice whose bytes may not be seen yet.
+    pub(super) fn is_unseen(&self) -> bool {
+        let Purpose::Slice(posting) = &self.purpose else { return false };
+        match posting.direction {
+            Direction::Write => posting.remote.key & KEY_NEEDS_FLUSH != 0,
+            Direction::Read => posting.span.memory().needs_flush(),
+        }
+    }
 }
 
 /// A read to post.
