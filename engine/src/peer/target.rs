@@ -744,8 +744,10 @@ impl State {
             && let Some(device) = device
             && let Some(key) = regions.remote.key(device, remote.address, u64::from(work.length))
         {
-            let needs_flush = direction == Direction::Write && regions.remote.needs_flush();
-            remote.key = u64::from(key) | if needs_flush { KEY_NEEDS_FLUSH } else { 0 };
+            remote.key = u64::from(key);
+            if regions.remote.needs_flush() && direction == Direction::Write {
+                remote.key |= KEY_NEEDS_FLUSH;
+            }
             memory = Some(regions.local.memory().clone());
         }
         Some(Posting { slice, direction, span, remote, memory })

@@ -484,7 +484,7 @@ impl Lane {
                 }
                 continue;
             }
-            if ending == CompletionKind::Done && held.is_unseen() {
+            if matches!(ending, CompletionKind::Done) && held.is_unseen() {
                 unseen.keep(held);
                 continue;
             }
