@@ -68,6 +68,18 @@ impl Held {
             Purpose::Probe(_) => &[],
         }
     }
+
+    /// Adds the ends of its slices.
+    fn complete(&self, status: CompletionStatus, ended: &mut Vec<Completion>) {
+        match &self.purpose {
+            Purpose::Slice(posting) => ended.push(Completion { slice: posting.slice, status }),
+            _ => ended.extend(
+                self.slices()
+                    .iter()
+                    .map(|posting| Completion { slice: posting.slice, status: status.clone() }),
+            ),
+        }
+    }
 }
 
 /// Buffers for the completions of one wake-up, reused between wake-ups.
@@ -496,26 +508,13 @@ impl Lane {
                     CompletionStatus::Flushed
                 }
             };
-            match &held.purpose {
-                Purpose::Slice(posting) => {
-                    ended.push(Completion { slice: posting.slice, status });
-                }
-                _ => ended.extend(
-                    held.slices()
-                        .iter()
-                        .map(|posting| Completion { slice: posting.slice, status: status.clone() }),
-                ),
-            }
+            held.complete(status, ended);
             released.push(held);
         }
         let is_first = state.is_first_answer(ended);
         match unseen.is_empty() {
             true => drop(state),
-            false => {
-                let flushes = self.flushes(unseen, &mut state);
-                drop(state);
-                failure = failure.or(self.flush(flushes, unseen, ended));
-            }
+            false => failure = failure.or(self.show(state, unseen, ended)),
         }
         // Before the report, after which the caller may reuse the memory; and without the lock, since the
         // last holder of a registration deregisters it.

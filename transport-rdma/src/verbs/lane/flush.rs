@@ -13,6 +13,7 @@ use handfast_transport::{
     BlockId, Completion, CompletionStatus, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, MemoryError,
     Posting,
 };
+use parking_lot::MutexGuard;
 
 /// Slices of one wake-up that wait for a flush.
 #[derive(Default)]
@@ -56,9 +57,22 @@ pub(super) struct Flush {
 }
 
 impl Lane {
+    /// Sees to it that the bytes of slices are seen, and adds those that end by it to `ended`. Returns the
+    /// error of a queue pair that refused a read.
+    pub(super) fn show(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        unseen: &mut Unseen,
+        ended: &mut Vec<Completion>,
+    ) -> Option<VerbsError> {
+        let flushes = self.flushes(unseen, &mut state);
+        drop(state);
+        self.flush(flushes, unseen, ended)
+    }
+
     /// Makes one read for the writes of each queue pair to one region, in the place of one of them. The
     /// region's memory is on one device: a read says nothing of writes on their way to others.
-    pub(super) fn flushes(&self, unseen: &mut Unseen, state: &mut State) -> Vec<Flush> {
+    fn flushes(&self, unseen: &mut Unseen, state: &mut State) -> Vec<Flush> {
         let mut flushes = Vec::new();
         while let Some(&(pair, Posting { remote, .. })) = unseen.writes.last() {
             let of_region = unseen
@@ -82,7 +96,7 @@ impl Lane {
 
     /// Posts the reads, and lets the accelerators of this side see what was read. Slices that end by it
     /// are added to `ended`. Returns the error of a queue pair that refused a read.
-    pub(super) fn flush(
+    fn flush(
         &self,
         flushes: Vec<Flush>,
         unseen: &mut Unseen,
