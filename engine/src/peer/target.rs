@@ -374,8 +374,11 @@ impl Target {
         let handle = lane.handle.as_ref().filter(|handle| handle.copies())?;
         let bytes =
             |pieces: &[RequestSpan]| pieces.iter().map(|it| it.span.len() as u64).sum::<u64>();
+        // An invalid batch is refused by the machine.
+        let requests_max = self.parts.limits.requests_per_batch_max as usize;
         if self.parts.trace.is_some()
-            || pieces.len() > AT_ONCE_REQUESTS_MAX
+            || pieces.is_empty()
+            || pieces.len() > AT_ONCE_REQUESTS_MAX.min(requests_max)
             || bytes(pieces) > AT_ONCE_BYTES_MAX
         {
             return None;
