@@ -12,6 +12,7 @@ use crate::hello::HelloRefusal;
 use crate::net::Direct;
 use crate::reader::Inbound;
 use crate::slots::Slots;
+use crate::transport::BYTES_ON_MACHINE_MAX;
 use handfast_core::policy::Pace;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Instant, Lifecycle, NodeName, Pair};
@@ -86,6 +87,8 @@ pub(crate) struct Lane {
     pub(crate) looking: AtomicU32,
     /// Whether requests come with pauses, as [`State::pace`] has found.
     pub(crate) is_sparse: AtomicBool,
+    /// Whether both ends are on one machine.
+    pub(crate) is_near: AtomicBool,
     /// Origin of the lane's time.
     origin: tokio::time::Instant,
     /// Whether polling pays.
@@ -148,6 +151,7 @@ impl Lane {
             attending: AtomicU32::new(0),
             looking: AtomicU32::new(0),
             is_sparse: AtomicBool::new(false),
+            is_near: AtomicBool::new(false),
             origin: tokio::time::Instant::now(),
             budget: SpinBudget::default(),
             state: Mutex::new(State {
@@ -291,9 +295,11 @@ impl Lane {
         connecting.expired
     }
 
-    /// Applies the agreed `depth`: slices may be sent, `bytes_max` bytes at a time. `direct` accesses
-    /// the connection.
-    pub(crate) fn agree(&self, depth: usize, bytes_max: u64, direct: Option<Arc<dyn Direct>>) {
+    /// Applies the agreed `depth`: slices may be sent, and fewer bytes at a time if both ends are on
+    /// one machine. `direct` accesses the connection.
+    pub(crate) fn agree(&self, depth: usize, is_near: bool, direct: Option<Arc<dyn Direct>>) {
+        let bytes_max = if is_near { BYTES_ON_MACHINE_MAX } else { u64::MAX };
+        self.is_near.store(is_near, Ordering::Relaxed);
         let mut outgoing = self.outgoing.lock();
         let mut incoming = self.incoming.lock();
         if !outgoing.closed {

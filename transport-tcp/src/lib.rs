@@ -30,7 +30,7 @@ pub use bounce::{BounceReader, BounceWriter, Bounced};
 pub use counters::TcpCounters;
 pub use frame::{FRAME_HEADER_BYTES, SLICE_BYTES_MAX};
 pub use hello::{ACK_BYTES, HELLO_BYTES, HelloRefusal, LANE_MAGIC, LANE_VERSION};
-pub use look::Look;
+pub use look::{Look, is_transient};
 pub use net::{Direct, Net, PIECES_MAX, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 pub use tokio_net::{TcpReader, TcpWriter, TokioNet};
 pub use transport::{

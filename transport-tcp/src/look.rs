@@ -5,13 +5,16 @@ use handfast_transport::SpinBudget;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::AsyncReadExt;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Maximum polls, 0.2 µs each. A peer on a near machine answers within that time, and waking a
 /// processor that went to sleep costs as much again.
 const LOOKS_MAX: u32 = 384;
-/// Consecutive polls before the task yields to others; each yield of a task that is alone wakes another
-/// thread of the runtime.
+/// Consecutive polls before the task yields to others in a runtime of several threads: each yield of a
+/// task that is alone wakes another thread.
 const LOOKS_IN_PLACE: u32 = 64;
+/// The same in a runtime of one thread, whose other connections wait meanwhile.
+const LOOKS_IN_PLACE_ALONE: u32 = 4;
 /// Maximum consecutive sleeps without polling after repeated empty polls.
 const REST_MAX: u32 = 64;
 
@@ -22,6 +25,14 @@ pub struct Look {
     budget: SpinBudget,
     /// Whether a connection polls.
     busy: AtomicBool,
+}
+
+/// Consecutive polls of a handshake before its task yields.
+pub(crate) fn looks_in_place() -> u32 {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::CurrentThread) => LOOKS_IN_PLACE_ALONE,
+        _ => LOOKS_IN_PLACE,
+    }
 }
 
 /// Guard that ends the polling when dropped.
@@ -42,10 +53,15 @@ impl Drop for Looking<'_> {
 }
 
 impl Look {
-    /// Reads available bytes, polling first if that pays; other tasks run after
-    /// each `LOOKS_IN_PLACE` polls. Cancel-safe.
+    /// Never polls.
+    pub fn never() -> Self {
+        Self { busy: AtomicBool::new(true), ..Self::default() }
+    }
+
+    /// Reads available bytes, polling first if that pays; other tasks run meanwhile. Cancel-safe.
     pub async fn read<S: Stream>(&self, stream: &mut S, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(mut looking) = self.begin() {
+            let (in_place, is_near) = (looks_in_place(), stream.stays_on_machine());
             for look in 1..=LOOKS_MAX {
                 match stream.read_now(buffer) {
                     None => break,
@@ -55,7 +71,10 @@ impl Look {
                         return read;
                     }
                 }
-                if look % LOOKS_IN_PLACE == 0 {
+                if look % in_place == 0 {
+                    if is_near && stream.shares_processor() {
+                        std::thread::yield_now();
+                    }
                     tokio::task::yield_now().await;
                 }
             }
@@ -75,7 +94,8 @@ impl Look {
     }
 }
 
-fn is_transient(error: &io::Error) -> bool {
+/// Whether a read may be repeated later.
+pub fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 

@@ -77,6 +77,12 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
         None
     }
 
+    /// Whether the last bytes of the peer were sent on the processor of this thread, as far as known.
+    /// Polling for more would keep the peer from running.
+    fn shares_processor(&self) -> bool {
+        false
+    }
+
     /// Splits the stream, which must not have buffered any bytes.
     fn split(self) -> (Self::Reader, Self::Writer);
 }
@@ -146,6 +152,11 @@ pub trait Direct: Send + Sync + 'static {
     /// # Errors
     /// As [`StreamWriter::try_send`].
     fn send_now(&self, pieces: &[Piece<'_>]) -> io::Result<usize>;
+
+    /// As [`Stream::shares_processor`].
+    fn shares_processor(&self) -> bool {
+        false
+    }
 
     /// Sets whether few arriving bytes wake the runtime; many bytes and the end of the stream
     /// always do. Bytes present when it is enabled again wake it then.

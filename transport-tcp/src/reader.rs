@@ -5,6 +5,7 @@ use crate::counters::count;
 use crate::failure::{CopyFailed, peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
 use crate::lane::{Incoming, Lane, local_error};
+use crate::look::looks_in_place;
 use crate::net::{Direct, StreamReader};
 use crate::socket::fill_room;
 use handfast_core::Instant;
@@ -64,12 +65,26 @@ struct Turn {
     is_between_frames: bool,
 }
 
+/// Bytes that the receiving task polls for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    /// The first of a lane.
+    First,
+    /// An answer that a task waits for.
+    Answer,
+    /// More, after others.
+    More,
+}
+
 /// Reasons to leave the loop.
 enum End {
     Closed,
     Failed(TransportError),
 }
 
+/// Consecutive empty polls, some 13 µs, after which the peer may wait for this processor: with one of its
+/// own it has answered a small request by then.
+const LOOKS_UNANSWERED: u32 = 64;
 /// Consecutive polls of a socket, 0.2 µs each, before the task yields. A yield with nothing else to
 /// run makes a runtime of several threads wake another one, which finds nothing and takes a processor
 /// from the peer.
@@ -128,17 +143,25 @@ pub(crate) struct Receiver<R> {
     budget: SpinBudget,
     /// Budget of polls that a waiting task requests.
     requested: SpinBudget,
+    /// Budget of polls for the first bytes, of all accepted lanes; absent in a dialled lane.
+    opening: Option<Arc<SpinBudget>>,
     completions: Vec<Completion>,
 }
 
 impl<R: StreamReader> Receiver<R> {
-    pub(crate) fn new(lane: Arc<Lane>, half: R, direct: Option<Arc<dyn Direct>>) -> Self {
+    pub(crate) fn new(
+        lane: Arc<Lane>,
+        half: R,
+        direct: Option<Arc<dyn Direct>>,
+        opening: Option<Arc<SpinBudget>>,
+    ) -> Self {
         Self {
             lane,
             half,
             direct,
             budget: SpinBudget::default(),
             requested: SpinBudget::default(),
+            opening,
             completions: Vec::new(),
         }
     }
@@ -151,6 +174,11 @@ impl<R: StreamReader> Receiver<R> {
     }
 
     async fn receive_all(&mut self) -> End {
+        if self.opening.as_ref().is_some_and(|opening| opening.is_due())
+            && let Err(end) = self.spin(Expected::First, false).await
+        {
+            return end;
+        }
         loop {
             let Self { lane, half, completions, .. } = self;
             let mut fill = |target: Option<&Span>, spare: &mut [u8]| half.try_fill(target, spare);
@@ -167,7 +195,12 @@ impl<R: StreamReader> Receiver<R> {
                         && self.lane.expects_more(&turn)
                         && self.budget.is_due()
                     {
-                        if let Err(end) = self.spin(false, turn.must_yield).await {
+                        if let Err(end) = self.spin(Expected::More, turn.must_yield).await {
+                            return end;
+                        }
+                    } else if turn.must_yield && self.direct.is_some() {
+                        // As a yield would, and without a turn of the runtime for nothing.
+                        if let Err(end) = self.sleep().await {
                             return end;
                         }
                     } else if turn.must_yield {
@@ -194,26 +227,36 @@ impl<R: StreamReader> Receiver<R> {
             }
             () = lane.expected.notified() => {}
         }
-        if self.requested.is_due() { self.spin(true, false).await } else { Ok(()) }
+        if self.requested.is_due() { self.spin(Expected::Answer, false).await } else { Ok(()) }
     }
 
-    /// Polls and receives outside the runtime until no bytes arrive for a while; other tasks run
-    /// meanwhile. With `expected` it polls for an answer that a task waits for, and for later bytes
-    /// only if polling after bytes is due. With `must_yield` other tasks run first. The
-    /// thread keeps its processor: a yield on a busy machine costs a time slice, and a write of 20
-    /// microseconds took 20 milliseconds. Before it may wait for bytes, the runtime must observe that
-    /// there are none.
-    async fn spin(&mut self, mut expected: bool, must_yield: bool) -> Result<(), End> {
-        let Self { lane, direct, budget, requested, completions, .. } = self;
+    /// Polls and receives outside the runtime until the `expected` bytes do not arrive for a while;
+    /// other tasks run meanwhile. After the first it polls for more only if that is due. With
+    /// `must_yield` other tasks run first. The thread keeps its processor: a yield on a busy machine
+    /// costs a time slice, and a write of 20 microseconds took 20 milliseconds. Before it may wait for
+    /// bytes, the runtime must observe that there are none.
+    async fn spin(&mut self, expected: Expected, must_yield: bool) -> Result<(), End> {
+        let Self { lane, direct, budget, requested, opening, completions, .. } = self;
         let Some(direct) = direct else { return Ok(()) };
+        let mut current: &SpinBudget = match (expected, opening) {
+            (Expected::Answer, _) => requested,
+            (Expected::First, Some(opening)) => opening,
+            _ => budget,
+        };
+        let mut is_more = expected == Expected::More;
+        let mut in_place_max =
+            if expected == Expected::First { looks_in_place() } else { LOOKS_IN_PLACE };
         let _looking = Looking::begin(lane, &**direct);
         count(&lane.counts().looks);
         let (mut in_vain, mut found) = (0, false);
-        let mut in_place = if must_yield { LOOKS_IN_PLACE } else { 0 };
+        let mut in_place = if must_yield { in_place_max } else { 0 };
         while in_vain < LOOKS_MAX {
-            if in_place >= LOOKS_IN_PLACE {
+            if in_place >= in_place_max {
                 tokio::task::yield_now().await;
                 in_place = 0;
+                if in_vain > 0 && expected != Expected::More {
+                    lane.let_peer_run(&**direct);
+                }
             }
             if lane.attending.load(Ordering::Relaxed) > 0 {
                 // A waiting thread polls, and must not be delayed.
@@ -223,22 +266,26 @@ impl<R: StreamReader> Receiver<R> {
             let turn = lane.receive(lane.incoming.lock(), &mut fill, completions)?;
             if turn.progress == Progress::Nothing {
                 (in_vain, in_place) = (in_vain + 1, in_place + 1);
+                if in_vain % LOOKS_UNANSWERED == 0 {
+                    lane.let_peer_run(&**direct);
+                }
                 continue;
             }
             if in_vain > 0 {
                 // Bytes that were there before the first look prove nothing about looking.
-                if expected { &*requested } else { &*budget }.on_found();
+                current.on_found();
             }
-            (in_vain, found) = (0, true);
-            in_place += if turn.must_yield { LOOKS_IN_PLACE } else { ATTENDED_TURN_LOOKS };
+            (in_vain, found, in_place_max) = (0, true, LOOKS_IN_PLACE);
+            in_place += if turn.must_yield { in_place_max } else { ATTENDED_TURN_LOOKS };
             if turn.progress == Progress::Drained {
-                let is_due = !std::mem::take(&mut expected) || budget.is_due();
+                let is_due = is_more || budget.is_due();
+                (is_more, current) = (true, &*budget);
                 if !is_due || !lane.expects_more(&turn) {
                     return Ok(());
                 }
             }
         }
-        if expected { requested } else { budget }.on_empty(REST_MAX);
+        current.on_empty(REST_MAX);
         if !found {
             count(&lane.counts().looks_in_vain);
         }
@@ -324,6 +371,14 @@ impl Lane {
         !turn.is_between_frames || !self.is_sparse.load(Ordering::Relaxed)
     }
 
+    /// Gives the processor to the peer of a lane within the host if the peer sent its last bytes on it:
+    /// it cannot answer while this thread polls.
+    fn let_peer_run(&self, direct: &dyn Direct) {
+        if self.is_near.load(Ordering::Relaxed) && direct.shares_processor() {
+            std::thread::yield_now();
+        }
+    }
+
     /// Requests a poll for an answer, from a task that is about to yield.
     pub(crate) fn request_poll(&self) {
         let is_sparse = self.is_sparse.load(Ordering::Relaxed);
@@ -357,6 +412,9 @@ impl Lane {
             let turn = self.receive(incoming, &mut fill, &mut completions)?;
             if turn.progress == Progress::Nothing {
                 (in_vain, looks, busy) = (in_vain + 1, looks + 1, 0);
+                if in_vain % LOOKS_UNANSWERED == 0 {
+                    self.let_peer_run(direct);
+                }
                 std::hint::spin_loop();
             } else {
                 (in_vain, looks, busy) = (0, looks + ATTENDED_TURN_LOOKS, 0);

@@ -72,6 +72,13 @@ fn set_up(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
+/// Whether the last packet of a connection was processed on the processor of this thread
+/// (`SO_INCOMING_CPU`, socket(7)). Loopback processes a packet where its sender runs.
+fn shares_processor(stream: &TcpStream) -> bool {
+    let processor = SockRef::from(stream).cpu_affinity();
+    processor.is_ok_and(|processor| processor == rustix::thread::sched_getcpu())
+}
+
 impl Stream for TcpStream {
     type Reader = TcpReader;
     type Writer = TcpWriter;
@@ -83,6 +90,10 @@ impl Stream for TcpStream {
 
     fn read_now(&self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         Some(socket::fill_now(self, None, buffer))
+    }
+
+    fn shares_processor(&self) -> bool {
+        shares_processor(self)
     }
 
     fn split(self) -> (TcpReader, TcpWriter) {
@@ -163,6 +174,10 @@ impl Direct for TcpStream {
         socket::try_send(self, pieces)
     }
 
+    fn shares_processor(&self) -> bool {
+        shares_processor(self)
+    }
+
     fn set_woken(&self, woken: bool) {
         socket::set_low_water(self, if woken { 1 } else { FEW_BYTES });
     }
@@ -183,5 +198,51 @@ impl StreamWriter for TcpWriter {
 
     fn try_send(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize> {
         socket::try_send(&self.0, pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::runtime::Builder;
+
+    /// Binds this thread to a processor.
+    fn pin(processor: usize) {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        sched_setaffinity(None, &set).unwrap();
+        assert_eq!(sched_getcpu(), processor);
+    }
+
+    /// A connection shares the processor of this thread if its peer sent its last bytes there, and not
+    /// after bytes from another one.
+    async fn shares_the_processor_of_its_sender(usable: &[usize]) {
+        let listener = TokioNet.bind("127.0.0.1:0").await.unwrap();
+        let at = TokioNet.local_address(&listener).unwrap().to_string();
+        let mut near = TokioNet.connect(&at).await.unwrap();
+        let (mut far, _) = TokioNet.accept(&listener).await.unwrap();
+        for sender in usable {
+            pin(*sender);
+            far.write_all(&[7]).await.unwrap();
+            near.read_exact(&mut [0]).await.unwrap();
+            for reader in usable {
+                pin(*reader);
+                assert_eq!(near.shares_processor(), sender == reader);
+            }
+        }
+    }
+
+    #[test]
+    fn processor_of_the_sender_is_known() {
+        let usable = sched_getaffinity(None).unwrap();
+        let usable: Vec<_> = (0..CpuSet::MAX_CPU).filter(|it| usable.is_set(*it)).take(2).collect();
+        // A thread of its own, which alone is bound to processors.
+        let asking = std::thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(shares_the_processor_of_its_sender(&usable));
+        });
+        asking.join().unwrap();
     }
 }

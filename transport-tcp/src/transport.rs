@@ -17,7 +17,7 @@ use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
     Attempt, Completion, Created, DataPath, Endpoints, LaneSink, LimitReached, NicLimit,
-    NotCreated, Posting, RegionTable, Sent, SliceId, Step, TransportKind,
+    NotCreated, Posting, RegionTable, Sent, SliceId, SpinBudget, Step, TransportKind,
 };
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -116,6 +116,8 @@ struct Inner<N> {
     keys: Option<LaneKeys>,
     /// Polling for answers to outgoing hellos.
     look: Look,
+    /// Polling for the first bytes of accepted lanes.
+    opening: Arc<SpinBudget>,
 }
 
 impl<N> Drop for Inner<N> {
@@ -155,6 +157,7 @@ impl<N: Net> TcpTransport<N> {
                 hellos_pending: AtomicUsize::new(0),
                 keys,
                 look: Look::default(),
+                opening: Arc::default(),
             }),
         }
     }
@@ -250,7 +253,7 @@ impl<N: Net> TcpTransport<N> {
             drop(dialler);
             match dialled_up {
                 Ok((stream, depth)) => {
-                    let receiver = start(&dialled, stream, depth);
+                    let receiver = start(&dialled, stream, depth, None);
                     let _ = report.send(Ok(()));
                     if let Some(receiver) = receiver {
                         receiver.run().await;
@@ -567,7 +570,7 @@ impl<N: Net> Inner<N> {
             tracing::debug!(reason = %refusal, "answered hello dropped");
             return None;
         }
-        start(&lane, stream, depth)
+        start(&lane, stream, depth, Some(Arc::clone(&self.opening)))
     }
 
     /// Proves the secret of the lane that a hello names to its sender, which has to prove it as well.
@@ -664,13 +667,18 @@ async fn prove<S: Stream>(
 }
 
 /// Starts the sending loop and returns the receiving one, or nothing when the lane is retired.
-fn start<S: Stream>(lane: &Arc<Lane>, stream: S, depth: u32) -> Option<Receiver<S::Reader>> {
-    let bytes_max = if stream.stays_on_machine() { BYTES_ON_MACHINE_MAX } else { u64::MAX };
+fn start<S: Stream>(
+    lane: &Arc<Lane>,
+    stream: S,
+    depth: u32,
+    opening: Option<Arc<SpinBudget>>,
+) -> Option<Receiver<S::Reader>> {
+    let is_near = stream.stays_on_machine();
     let (reader, writer) = stream.split();
     let direct = writer.direct();
-    let receiver = Receiver::new(Arc::clone(lane), reader, direct.clone());
+    let receiver = Receiver::new(Arc::clone(lane), reader, direct.clone(), opening);
     let outbound = Outbound::new(Arc::clone(lane), writer);
     let started = lane.spawn(outbound.run());
-    lane.agree(depth as usize, bytes_max, direct);
+    lane.agree(depth as usize, is_near, direct);
     started.then_some(receiver)
 }
