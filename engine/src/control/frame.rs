@@ -3,9 +3,9 @@
 use super::foreign;
 use handfast_core::auth::AuthRefusal;
 use handfast_core::wire::{FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, frame_length};
-use handfast_transport_tcp::{Look, Stream};
+use handfast_transport_tcp::{Look, Stream, is_transient};
 use std::io;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncReadExt;
 
 /// Initial buffer of a frame: it fits a handshake message, or the descriptor of a node
 /// with a dozen regions, in one system call.
@@ -70,10 +70,10 @@ pub(super) async fn read_header<S: Stream>(
     Ok(header)
 }
 
-/// Reads the rest of a frame whose first eight bytes are `header`. Memory grows with the bytes
-/// that arrive, not with the length announced.
-pub(super) async fn read_frame<R: AsyncRead + Unpin>(
-    stream: &mut R,
+/// Reads the rest of a frame whose first eight bytes are `header`, available bytes at once: the runtime
+/// may not have seen them yet. Memory grows with the bytes that arrive, not with the length announced.
+pub(super) async fn read_frame<S: Stream>(
+    stream: &mut S,
     header: [u8; FRAME_HEADER_BYTES],
     bytes_max: usize,
 ) -> Result<OwnedFrame, ReadError> {
@@ -83,10 +83,75 @@ pub(super) async fn read_frame<R: AsyncRead + Unpin>(
     let length = frame_length(header, bytes_max)?;
     let mut bytes = Vec::with_capacity(FRAME_HEADER_BYTES + length.min(FRAME_BYTES_AT_ONCE));
     bytes.extend_from_slice(&header);
-    let received = stream.take(length as u64).read_to_end(&mut bytes).await?;
+    let mut received = 0;
+    if length <= FRAME_BYTES_AT_ONCE {
+        bytes.resize(FRAME_HEADER_BYTES + length, 0);
+        received = match stream.read_now(&mut bytes[FRAME_HEADER_BYTES..]) {
+            Some(Err(error)) if !is_transient(&error) => return Err(error.into()),
+            read => read.and_then(Result::ok).unwrap_or(0),
+        };
+        bytes.truncate(FRAME_HEADER_BYTES + received);
+    }
+    received += stream.take((length - received) as u64).read_to_end(&mut bytes).await?;
     if received < length {
         return Err(FrameError::Short { received, expected: length }.into());
     }
     let frame = decode_frame(&bytes, bytes_max)?;
     Ok(OwnedFrame { kind: frame.kind, text: frame.text.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, encode_frame};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    async fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (near, listener.accept().await.unwrap().0)
+    }
+
+    async fn read(stream: &mut TcpStream) -> Result<OwnedFrame, ReadError> {
+        let header = read_header(stream, &Look::never()).await?;
+        read_frame(stream, header, FRAME_BYTES_DEFAULT_MAX).await
+    }
+
+    /// A frame of any length arrives whole, in one part or in two, and the next one after it.
+    #[tokio::test]
+    async fn frame_arrives_whole_in_any_parts() {
+        let (mut near, mut far) = connected().await;
+        for length in [0, 10, FRAME_BYTES_AT_ONCE - 1, FRAME_BYTES_AT_ONCE, 100_000] {
+            let text = "x".repeat(length);
+            let frame = encode_frame(FrameKind::Connection, &text);
+            for cut in [0, 3, 8, 9, frame.len() / 2, frame.len()] {
+                let (first, rest) = frame.split_at(cut);
+                far.write_all(first).await.unwrap();
+                let sending = async {
+                    tokio::task::yield_now().await;
+                    far.write_all(rest).await.unwrap();
+                };
+                let (received, ()) = tokio::join!(read(&mut near), sending);
+                assert_eq!(received.unwrap().text, text, "{length} bytes, cut at {cut}");
+            }
+        }
+    }
+
+    /// A frame that ends early is short, however many of its bytes were there at once.
+    #[tokio::test]
+    async fn frame_that_ends_early_is_short() {
+        let frame = encode_frame(FrameKind::Connection, "sixteen bytes...");
+        for cut in [9, 20] {
+            let (mut near, mut far) = connected().await;
+            far.write_all(&frame[..cut]).await.unwrap();
+            drop(far);
+            let error = read(&mut near).await.unwrap_err();
+            let is_short = |error: &ReadError| {
+                matches!(error, ReadError::Frame(FrameError::Short { received, .. })
+                    if *received == cut - FRAME_HEADER_BYTES)
+            };
+            assert!(is_short(&error), "{error}");
+        }
+    }
 }

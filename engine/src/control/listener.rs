@@ -125,7 +125,7 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
         refused: |it| it.connections_refused += 1,
     };
     let limit = limits.call_timeout;
-    let port = Arc::new(Port { transport, answerer, limit, look: Look::default() });
+    let port = Arc::new(Port { transport, answerer, limit, looks: Looks::default() });
     accept(net, listener, places, stop, |stream, from, quiet| {
         let connection = handle(stream, port.clone(), quiet);
         let counts = counts.clone();
@@ -148,7 +148,38 @@ struct Port<N: Net, A> {
     transport: TcpTransport<N>,
     answerer: Arc<A>,
     limit: Duration,
-    look: Look,
+    looks: Looks,
+}
+
+/// Polling for calls, which learns for each kind of them alone.
+struct Looks {
+    first: Look,
+    next: Look,
+    never: Look,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self { first: Look::default(), next: Look::default(), never: Look::never() }
+    }
+}
+
+/// Calls that follow on a connection soon: a handshake after a look-up, of two messages.
+#[derive(Clone, Copy, Debug, Default)]
+struct CallsExpected(u8);
+
+impl CallsExpected {
+    /// Takes a call.
+    fn on_call(&mut self, kind: FrameKind) {
+        self.0 = match kind {
+            FrameKind::Metadata => 2,
+            _ => self.0.saturating_sub(1),
+        };
+    }
+
+    fn is_next_soon(self) -> bool {
+        self.0 > 0
+    }
 }
 
 /// The accepting end of a connection for calls.
@@ -192,11 +223,12 @@ async fn handle<N: Net, A: Answerer>(
         port.transport.accept(stream, LANE_MAGIC).await;
         return Ok(());
     };
-    let mut kept = false;
+    let (mut kept, mut expected) = (false, CallsExpected::default());
     loop {
         // A client with a complete frame is answered and never displaced.
         quiet.store(false, Ordering::Relaxed);
         let kind = frame.kind;
+        expected.on_call(kind);
         let Some(answer) = port.answerer.answer(frame, end.inbound()).await else { return Ok(()) };
         kept |= answer.keep;
         let answered = timeout(port.limit, async {
@@ -208,7 +240,10 @@ async fn handle<N: Net, A: Answerer>(
             return Ok(());
         }
         quiet.store(true, Ordering::Relaxed);
-        let Some(next) = next_frame(&mut stream, &mut end, &port).await? else { return Ok(()) };
+        let Looks { next, never, .. } = &port.looks;
+        let look = if expected.is_next_soon() { next } else { never };
+        let next = next_frame(&mut stream, &mut end, &port, look).await?;
+        let Some(next) = next else { return Ok(()) };
         frame = next;
     }
 }
@@ -220,14 +255,15 @@ async fn begin<N: Net, A: Answerer>(
     stream: &mut N::Stream,
     port: &Port<N, A>,
 ) -> Result<Option<(End, OwnedFrame)>, ReadError> {
-    let header = read_header(stream, &port.look).await?;
+    let header = read_header(stream, &port.looks.first).await?;
     if header == LANE_MAGIC {
         return Ok(None);
     }
     let keys = port.answerer.keys();
     if header == AUTH_MAGIC {
         let mut accepted = Accepted::begin(stream, keys).await?;
-        let frame = accepted.receive(stream, keys, &port.look, FRAME_BYTES_DEFAULT_MAX).await?;
+        let frame = accepted.receive(stream, keys, &port.looks.first, FRAME_BYTES_DEFAULT_MAX);
+        let frame = frame.await?;
         return Ok(Some((End::Sealed(accepted), frame)));
     }
     let mut inbound = Inbound::default();
@@ -247,20 +283,42 @@ async fn next_frame<N: Net, A: Answerer>(
     stream: &mut N::Stream,
     end: &mut End,
     port: &Port<N, A>,
+    look: &Look,
 ) -> Result<Option<OwnedFrame>, ExitReason> {
     if let End::Sealed(accepted) = end {
         // The whole call within the idle time: its first bytes are those of a record.
         let keys = port.answerer.keys();
-        let call = accepted.receive(stream, keys, &port.look, FRAME_BYTES_DEFAULT_MAX);
+        let call = accepted.receive(stream, keys, look, FRAME_BYTES_DEFAULT_MAX);
         return match timeout(KEPT_TIMEOUT, call).await {
             Err(_) | Ok(Err(ReadError::Nothing(_))) => Ok(None),
             Ok(frame) => Ok(Some(frame?)),
         };
     }
-    let header = match timeout(KEPT_TIMEOUT, read_header(stream, &port.look)).await {
+    let header = match timeout(KEPT_TIMEOUT, read_header(stream, look)).await {
         Err(_) | Ok(Err(ReadError::Nothing(_))) => return Ok(None),
         Ok(header) => header?,
     };
     let frame = timeout(port.limit, read_frame(stream, header, FRAME_BYTES_DEFAULT_MAX)).await;
     Ok(Some(frame.map_err(|_| ExitReason::Overdue)??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look-up announces a handshake of two messages; after it, and without a look-up, no call is
+    /// expected.
+    #[test]
+    fn handshake_is_expected_after_a_look_up() {
+        let mut expected = CallsExpected::default();
+        let mut soon = |kind| {
+            expected.on_call(kind);
+            expected.is_next_soon()
+        };
+        let (look_up, message) = (FrameKind::Metadata, FrameKind::Connection);
+        assert!(!soon(message));
+        assert_eq!([soon(look_up), soon(message), soon(message)], [true, true, false]);
+        assert_eq!([soon(look_up), soon(look_up), soon(message)], [true, true, true]);
+        assert!(!soon(message) && !soon(message));
+    }
 }
