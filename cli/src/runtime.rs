@@ -5,12 +5,17 @@ use std::future::Future;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// One thread on a single processor, which avoids wake-ups across threads; otherwise one thread per
-/// processor.
+/// Most processors of a host on which one thread does better than one for each: two threads wake each
+/// other now and then for nothing, and the woken one takes the processor of a peer on the same host.
+const PROCESSORS_OF_ONE_THREAD: usize = 2;
+
+/// One thread on few processors, otherwise one for each.
 pub(crate) fn build() -> Result<Runtime, Failure> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut builder =
-        if processors == 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    let mut builder = match processors {
+        ..=PROCESSORS_OF_ONE_THREAD => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
     let built = builder.worker_threads(processors).enable_all().build();
     built.map_err(Failure::system("starting the runtime"))
 }
