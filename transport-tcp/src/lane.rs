@@ -89,6 +89,10 @@ pub(crate) struct Lane {
     pub(crate) is_sparse: AtomicBool,
     /// Whether both ends are on one machine.
     pub(crate) is_near: AtomicBool,
+    /// Whether a poller found that the peer shares its processor.
+    pub(crate) is_crowded: AtomicBool,
+    /// Whether the socket is full: the rest waits for an event of the runtime.
+    pub(crate) is_blocked: AtomicBool,
     /// Origin of the lane's time.
     origin: tokio::time::Instant,
     /// Whether polling pays.
@@ -152,6 +156,8 @@ impl Lane {
             looking: AtomicU32::new(0),
             is_sparse: AtomicBool::new(false),
             is_near: AtomicBool::new(false),
+            is_crowded: AtomicBool::new(false),
+            is_blocked: AtomicBool::new(false),
             origin: tokio::time::Instant::now(),
             budget: SpinBudget::default(),
             state: Mutex::new(State {

@@ -27,12 +27,15 @@ pub struct Look {
     busy: AtomicBool,
 }
 
+/// Whether the runtime of this task has one thread, on which events wait while the task polls.
+pub(crate) fn is_runtime_of_one_thread() -> bool {
+    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    matches!(flavor, Ok(RuntimeFlavor::CurrentThread))
+}
+
 /// Consecutive polls of a handshake before its task yields.
 pub(crate) fn looks_in_place() -> u32 {
-    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
-        Ok(RuntimeFlavor::CurrentThread) => LOOKS_IN_PLACE_ALONE,
-        _ => LOOKS_IN_PLACE,
-    }
+    if is_runtime_of_one_thread() { LOOKS_IN_PLACE_ALONE } else { LOOKS_IN_PLACE }
 }
 
 /// Guard that ends the polling when dropped.
@@ -102,10 +105,89 @@ pub fn is_transient(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounce::{BounceReader, BounceWriter, Bounced};
     use std::future::{Future, poll_fn};
-    use std::pin::pin;
-    use std::task::Poll;
+    use std::pin::{Pin, pin};
+    use std::sync::atomic::AtomicU32;
+    use std::task::{Context, Poll};
+    use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
     use tokio::net::{TcpListener, TcpStream};
+
+    /// A stream that has bytes only for a task that waits, and counts how often it is asked whether it
+    /// shares the processor of its peer.
+    struct Late {
+        stream: DuplexStream,
+        is_near: bool,
+        asked: AtomicU32,
+    }
+
+    impl AsyncRead for Late {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.get_mut().stream).poll_read(context, buffer)
+        }
+    }
+
+    impl AsyncWrite for Late {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.get_mut().stream).poll_flush(context)
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+        }
+    }
+
+    impl Stream for Late {
+        type Reader = BounceReader<DuplexStream>;
+        type Writer = BounceWriter<DuplexStream>;
+
+        fn stays_on_machine(&self) -> bool {
+            self.is_near
+        }
+
+        fn read_now(&self, _: &mut [u8]) -> Option<io::Result<usize>> {
+            Some(Err(io::ErrorKind::WouldBlock.into()))
+        }
+
+        fn shares_processor(&self) -> bool {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            true
+        }
+
+        fn split(self) -> (Self::Reader, Self::Writer) {
+            Bounced(self.stream).split()
+        }
+    }
+
+    /// A read that polls in vain asks before each yield whether its peer needs the processor, if both
+    /// are on one machine, and then sleeps; the next one sleeps at once.
+    #[tokio::test]
+    async fn read_in_vain_lets_a_near_peer_run() {
+        for (is_near, expected) in [(true, LOOKS_MAX / LOOKS_IN_PLACE_ALONE), (false, 0)] {
+            let (look, (stream, mut far)) = (Look::default(), duplex(8));
+            let mut near = Late { stream, is_near, asked: AtomicU32::new(0) };
+            for _ in 0..2 {
+                let mut buffer = [0; 8];
+                let (read, sent) =
+                    tokio::join!(look.read(&mut near, &mut buffer), far.write_all(&[7]));
+                sent.unwrap();
+                assert_eq!((read.unwrap(), buffer[0]), (1, 7));
+                assert_eq!(near.asked.load(Ordering::Relaxed), expected);
+            }
+        }
+    }
 
     /// One read polls at a time; dropping it permits the next.
     #[tokio::test]
@@ -122,5 +204,6 @@ mod tests {
         }
         assert!(look.begin().is_none(), "it found nothing, so the next read rests");
         assert!(look.begin().is_some());
+        assert!(Look::never().begin().is_none());
     }
 }

@@ -5,7 +5,7 @@ use crate::counters::count;
 use crate::failure::{CopyFailed, peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
 use crate::lane::{Incoming, Lane, local_error};
-use crate::look::looks_in_place;
+use crate::look::{is_runtime_of_one_thread, looks_in_place};
 use crate::net::{Direct, StreamReader};
 use crate::socket::fill_room;
 use handfast_core::Instant;
@@ -89,6 +89,8 @@ const LOOKS_UNANSWERED: u32 = 16;
 /// run makes a runtime of several threads wake another one, which finds nothing and takes a processor
 /// from the peer.
 const LOOKS_IN_PLACE: u32 = 128;
+/// The same in a runtime of one thread while the socket is full, since its next event waits.
+const LOOKS_IN_PLACE_BLOCKED: u32 = 8;
 /// Maximum empty polls of a reader before it sleeps, some 80 µs. Waking a processor that
 /// went idle costs more than that: with both ends on processors of their own, 1 MiB at a time went
 /// from 0.74 of the raw stream to more than all of it.
@@ -246,12 +248,18 @@ impl<R: StreamReader> Receiver<R> {
         let mut is_more = expected == Expected::More;
         let mut in_place_max =
             if expected == Expected::First { looks_in_place() } else { LOOKS_IN_PLACE };
+        let has_events = is_runtime_of_one_thread();
+        let is_full = |in_place| {
+            has_events
+                && in_place >= LOOKS_IN_PLACE_BLOCKED
+                && lane.is_blocked.load(Ordering::Relaxed)
+        };
         let _looking = Looking::begin(lane, &**direct);
         count(&lane.counts().looks);
         let (mut in_vain, mut found) = (0, false);
         let mut in_place = if must_yield { in_place_max } else { 0 };
         while in_vain < LOOKS_MAX {
-            if in_place >= in_place_max {
+            if in_place >= in_place_max || is_full(in_place) {
                 tokio::task::yield_now().await;
                 in_place = 0;
             }
@@ -263,9 +271,7 @@ impl<R: StreamReader> Receiver<R> {
             let turn = lane.receive(lane.incoming.lock(), &mut fill, completions)?;
             if turn.progress == Progress::Nothing {
                 (in_vain, in_place) = (in_vain + 1, in_place + 1);
-                if in_vain % LOOKS_UNANSWERED == 0 {
-                    lane.let_peer_run(&**direct);
-                }
+                lane.let_peer_run(&**direct, in_vain);
                 continue;
             }
             if in_vain > 0 {
@@ -368,11 +374,18 @@ impl Lane {
         !turn.is_between_frames || !self.is_sparse.load(Ordering::Relaxed)
     }
 
-    /// Gives the processor to the peer of a lane within the host if the peer sent its last bytes on it:
-    /// it cannot answer while this thread polls.
-    fn let_peer_run(&self, direct: &dyn Direct) {
-        if self.is_near.load(Ordering::Relaxed) && direct.shares_processor() {
-            std::thread::yield_now();
+    /// Gives the processor to the peer of a lane within the host after `in_vain` empty polls if the peer
+    /// sent its last bytes on it: it cannot answer while this thread polls. Once that was so it is asked
+    /// after the first poll.
+    fn let_peer_run(&self, direct: &dyn Direct, in_vain: u32) {
+        let is_due = in_vain % LOOKS_UNANSWERED == 0
+            || in_vain == 1 && self.is_crowded.load(Ordering::Relaxed);
+        if is_due && self.is_near.load(Ordering::Relaxed) {
+            let is_crowded = direct.shares_processor();
+            self.is_crowded.store(is_crowded, Ordering::Relaxed);
+            if is_crowded {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -409,15 +422,20 @@ impl Lane {
             let turn = self.receive(incoming, &mut fill, &mut completions)?;
             if turn.progress == Progress::Nothing {
                 (in_vain, looks, busy) = (in_vain + 1, looks + 1, 0);
-                if in_vain % LOOKS_UNANSWERED == 0 {
-                    self.let_peer_run(direct);
-                }
+                self.let_peer_run(direct, in_vain);
                 std::hint::spin_loop();
             } else {
                 (in_vain, looks, busy) = (0, looks + ATTENDED_TURN_LOOKS, 0);
             }
             if in_vain == bounds.looks_max {
                 return Ok(false);
+            }
+            if bounds.busy_max == 0
+                && in_vain == LOOKS_IN_PLACE_BLOCKED
+                && self.is_blocked.load(Ordering::Relaxed)
+            {
+                // The event for which the rest waits may be this thread's to take.
+                return Ok(true);
             }
         }
         Ok(true)

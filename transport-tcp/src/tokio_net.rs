@@ -239,10 +239,11 @@ mod tests {
         let usable = sched_getaffinity(None).unwrap();
         let usable: Vec<_> = (0..CpuSet::MAX_CPU).filter(|it| usable.is_set(*it)).take(2).collect();
         // A thread of its own, which alone is bound to processors.
-        let asking = std::thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(shares_the_processor_of_its_sender(&usable));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(shares_the_processor_of_its_sender(&usable));
+            });
         });
-        asking.join().unwrap();
     }
 }

@@ -8,6 +8,7 @@ use handfast_transport::Completion;
 use parking_lot::MutexGuard;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Maximum consecutive sends of a posting thread; the lane's task sends the rest.
 const TURNS_MAX: u32 = 4;
@@ -57,8 +58,11 @@ impl<W: StreamWriter> Outbound<W> {
 
     fn turn(&mut self) -> io::Result<Progress> {
         let Self { lane, half, completions } = self;
-        let turn =
-            lane.send_once(&mut lane.outgoing.lock(), |pieces| half.try_send(pieces), completions);
+        let mut outgoing = lane.outgoing.lock();
+        let turn = lane.send_once(&mut outgoing, |pieces| half.try_send(pieces), completions);
+        // While nobody else sends.
+        lane.is_blocked.store(matches!(turn, Ok(Progress::Blocked)), Ordering::Relaxed);
+        drop(outgoing);
         lane.report(completions);
         turn
     }
@@ -137,7 +141,10 @@ impl Lane {
             match turn {
                 Progress::Sent => {}
                 Progress::Idle | Progress::Closed => return Ok(true),
-                Progress::Blocked => return Ok(false),
+                Progress::Blocked => {
+                    self.is_blocked.store(true, Ordering::Relaxed);
+                    return Ok(false);
+                }
             }
         }
         Ok(false)
