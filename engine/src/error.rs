@@ -255,6 +255,13 @@ pub enum Cause {
     Closed,
 }
 
+impl Cause {
+    /// Returns the remedy of the cause at a stage, in one sentence.
+    pub fn hint(&self, stage: Stage) -> Option<&'static str> {
+        hint(stage, self)
+    }
+}
+
 fn name_one(served: &[String], known: &usize) -> String {
     match known {
         0 => "the node serves no segment".to_owned(),
@@ -351,7 +358,7 @@ impl Error {
 
     /// Returns the remedy, in one sentence.
     pub fn hint(&self) -> Option<&'static str> {
-        hint(self.0.stage, &self.0.cause)
+        self.0.cause.hint(self.0.stage)
     }
 }
 

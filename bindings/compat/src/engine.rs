@@ -3,6 +3,7 @@
 mod registration;
 
 use crate::batches::{BATCHES_MAX, BatchId, BatchState, Batches, Share};
+use crate::cures;
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
 use crate::options::Options;
@@ -728,7 +729,7 @@ pub fn topology() -> Result<String, Failure> {
 fn warnings(engine: &Engine, options: &Options) -> Vec<String> {
     let fallbacks = engine.fallbacks();
     let fallbacks = fallbacks.iter().filter(|it| options.is_of_mooncake() || !it.is_expected());
-    let fallbacks = fallbacks.map(ToString::to_string);
+    let fallbacks = fallbacks.map(cures::fallback_text);
     let devices = engine.unusable_devices().into_iter();
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
     let exposure = engine.exposure().map(|it| it.to_string());

@@ -8,6 +8,7 @@
 
 mod batches;
 pub mod c;
+mod cures;
 mod engine;
 mod failure;
 mod handles;
