@@ -414,6 +414,10 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "the next transfer opens a new lane; check whether the peer still runs"
         }
         Cause::NoCapacity(limit) => limit.limit.cure(),
+        Cause::Grant(GrantError::Unproven { .. }) => {
+            "give this node keys or certificates (`Builder::auth`, `--auth psk:FILE`, `--auth \
+             tls:DIRECTORY`)"
+        }
         Cause::NotAdvertised => "set it with `Builder::advertise`",
         Cause::PeerRestarted => "submit again: the next transfer reaches the new incarnation",
         _ => return None,

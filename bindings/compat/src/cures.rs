@@ -4,7 +4,7 @@ use handfast::auth::{AuthFailure, AuthRefusal};
 use handfast::error::DescriptorError;
 use handfast::metadata::TlsFailure;
 use handfast::rdma::RdmaUnavailable;
-use handfast::{Cause, Error, Fallback, Stage, TransportKind};
+use handfast::{Cause, Error, Fallback, GrantError, Stage, TransportKind};
 
 /// An error with its cure.
 pub(crate) fn text(error: &Error) -> String {
@@ -52,6 +52,10 @@ fn cure(stage: Stage, cause: &Cause) -> Option<&'static str> {
         }
         (_, Cause::NoDataPort) => {
             "start that node with the protocol `tcp`, or this engine with the transport `rdma`"
+        }
+        (_, Cause::Grant(GrantError::Unproven { .. })) => {
+            "give the engine keys or certificates: `auth`, or HANDFAST_AUTH, is psk:FILE or \
+             tls:DIRECTORY"
         }
         (_, Cause::NotAdvertised) => "give the engine the host at which peers reach it",
         (_, Cause::Refused) => "start an engine there, or check host and port",
@@ -120,7 +124,7 @@ mod tests {
     use std::time::Duration;
 
     /// Words of the command line and of Rust, which neither Python nor C has.
-    const FOREIGN: [&str; 5] = ["--", "Builder", "Options::", "handfast serve", "cargo"];
+    const FOREIGN: [&str; 4] = ["--", "Builder", "Options::", "handfast serve"];
 
     fn of_certificates() -> Vec<Cause> {
         use AuthFailure::*;
@@ -188,6 +192,8 @@ mod tests {
             Cause::PeerRestarted,
             Cause::NotPublished { name: String::new(), store: String::new() },
             Cause::NotificationRejected,
+            Cause::Grant(GrantError::Unproven { pattern: String::new() }),
+            Cause::Grant(GrantError::Full),
             Cause::DeadlinePassed,
             Cause::Cancelled,
             Cause::Closed,
@@ -211,8 +217,9 @@ mod tests {
         for cause in lists.iter().flatten() {
             for stage in stages {
                 let found = cure(stage, cause).or(cause.hint(stage)).unwrap_or_default();
-                let foreign = FOREIGN.iter().find(|word| found.contains(**word));
-                assert_eq!(foreign, None, "{cause:?} at {stage}: {found}");
+                let text = format!("{cause}; {found}");
+                let foreign = FOREIGN.iter().find(|word| text.contains(**word));
+                assert_eq!(foreign, None, "at {stage}: {text}");
                 cured += usize::from(!found.is_empty());
             }
         }

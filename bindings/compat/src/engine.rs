@@ -482,7 +482,8 @@ impl TransferEngine {
             let memory = self.inner.engine.allocate(block);
             let memory = memory.map_err(Failure::from).and_then(|memory| {
                 let region = LocalRegion::new(memory.clone()).managed();
-                self.serve(region, &format!("{:016x}", memory.address()), "*").map(|()| memory)
+                self.serve(region, &format!("{:016x}", memory.address()), "*", None)
+                    .map(|()| memory)
             });
             let memory = memory.inspect_err(|_| self.inner.managed.lock().give_up(block))?;
             let address = memory.address();

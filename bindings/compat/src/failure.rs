@@ -208,7 +208,9 @@ impl Failure {
                     "not-served"
                 }
                 handfast::Cause::Closed => "closed",
-                handfast::Cause::Limit { .. } => "limit",
+                handfast::Cause::Limit { .. }
+                | handfast::Cause::Grant(handfast::GrantError::Full) => "limit",
+                handfast::Cause::Grant(_) => "argument",
                 handfast::Cause::Invalid(_) if error.stage() == handfast::Stage::Configuration => {
                     "argument"
                 }

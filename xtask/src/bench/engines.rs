@@ -27,7 +27,7 @@ pub(super) struct Environment {
     python: PathBuf,
     /// Folders of Mooncake's libraries.
     libraries: Option<String>,
-    /// What is missing, with the reason.
+    /// Missing packages, with the reason.
     missing: Vec<(&'static str, String)>,
 }
 
