@@ -48,11 +48,11 @@ class Python:
         local, remote = offsets + self.block.ctypes.data, offsets + self.remote
         lengths = numpy.full(count, size, numpy.uint64)
         if count == 1:
-            pieces = int(local[0]), int(remote[0]), size
-            return {"integers": lambda: engine.transfer_sync_write(peer, *pieces)}
-        lists = local.tolist(), remote.tolist(), lengths.tolist()
+            source, target = int(local[0]), int(remote[0])
+            return {"integers": lambda: engine.transfer_sync_write(peer, source, target, size)}
+        sources, targets, sizes = local.tolist(), remote.tolist(), lengths.tolist()
         return {
-            "lists": lambda: engine.batch_transfer_sync_write(peer, *lists),
+            "lists": lambda: engine.batch_transfer_sync_write(peer, sources, targets, sizes),
             "numpy": lambda: engine.batch_transfer_sync_write(peer, local, remote, lengths),
         }
 

@@ -255,6 +255,13 @@ pub enum Cause {
     Closed,
 }
 
+impl Cause {
+    /// Returns the remedy of the cause at a stage, in one sentence.
+    pub fn hint(&self, stage: Stage) -> Option<&'static str> {
+        hint(stage, self)
+    }
+}
+
 fn name_one(served: &[String], known: &usize) -> String {
     match known {
         0 => "the node serves no segment".to_owned(),
@@ -351,7 +358,7 @@ impl Error {
 
     /// Returns the remedy, in one sentence.
     pub fn hint(&self) -> Option<&'static str> {
-        hint(self.0.stage, &self.0.cause)
+        self.0.cause.hint(self.0.stage)
     }
 }
 
@@ -407,6 +414,10 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "the next transfer opens a new lane; check whether the peer still runs"
         }
         Cause::NoCapacity(limit) => limit.limit.cure(),
+        Cause::Grant(GrantError::Unproven { .. }) => {
+            "give this node keys or certificates (`Builder::auth`, `--auth psk:FILE`, `--auth \
+             tls:DIRECTORY`)"
+        }
         Cause::NotAdvertised => "set it with `Builder::advertise`",
         Cause::PeerRestarted => "submit again: the next transfer reaches the new incarnation",
         _ => return None,

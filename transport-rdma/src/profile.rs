@@ -262,8 +262,8 @@ pub(crate) static SIW: DeviceProfile = DeviceProfile {
     connecting: Connecting::Never(
         "the driver siw (soft-iWARP) answers ibv_modify_qp(RTS) with EINVAL when a queue pair is wired \
          out of band, since it connects through the kernel's connection manager alone; name a RoCE \
-         or InfiniBand device with `--device`, make one with `rdma link add rxe0 type rxe netdev \
-         INTERFACE`, or take `--transport tcp`",
+         or InfiniBand device, make one with `rdma link add rxe0 type rxe netdev INTERFACE`, or use \
+         TCP",
     ),
     ..IWARP
 };

@@ -51,11 +51,11 @@ pub(crate) struct Arguments {
     /// perftest's `ib_write_lat` in turns; writes `guest.json`
     #[arg(long, conflicts_with = "quick")]
     guest: bool,
-    /// Also measure the Python package and those of Mooncake and NIXL in turns with handfast, each in
-    /// processes of its own, and compare calls from Python with those from Rust. Installs them with pip into
-    /// cargo's target folder; one that cannot be installed or started is left out with the reason.
-    /// Takes three minutes more
-    #[arg(long)]
+    /// Only the Python package and those of Mooncake and NIXL in turns with handfast, each in processes
+    /// of its own, and calls from Python in turns with those from Rust; writes `python.json` and
+    /// `python.md`. Installs them with pip into cargo's target folder; one that cannot be installed
+    /// or started is left out with the reason. Takes three minutes after the build
+    #[arg(long, conflicts_with = "guest")]
     peers: bool,
     /// Output folder [default: docs/bench, with --quick target/xtask/bench]
     #[arg(long)]
@@ -111,21 +111,25 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         let folder = arguments.folder.clone().unwrap_or_else(|| project.root().join("docs/bench"));
         return Ok(guest::run(&project, &folder)? || !arguments.check);
     }
-    println!("building handfast");
-    let build = ["build", "--quiet", "--release", "-p", "handfast-cli"];
-    let built = project.cargo(&build).status().context("cargo build")?;
-    ensure!(built.success(), "handfast does not build: {built}");
-    // A build here has no limit.
-    for benchmark in [SLICES, SAME_HOST] {
-        let built = project.cargo(&benchmark).arg("--no-run").status().context("cargo bench")?;
-        ensure!(built.success(), "the engine's benchmark does not build: {built}");
-    }
     let program = project.target().join("release/handfast");
     let folder = match (&arguments.folder, arguments.quick) {
         (Some(folder), _) => folder.clone(),
         (None, true) => project.scratch().join("bench"),
         (None, false) => project.root().join("docs/bench"),
     };
+    println!("building handfast");
+    let build = ["build", "--quiet", "--release", "-p", "handfast-cli"];
+    let built = project.cargo(&build).status().context("cargo build")?;
+    ensure!(built.success(), "handfast does not build: {built}");
+    if arguments.peers {
+        let missed = packages(&project, &program, arguments.quick, &folder)?;
+        return Ok(!arguments.check || missed == 0);
+    }
+    // A build here has no limit.
+    for benchmark in [SLICES, SAME_HOST] {
+        let built = project.cargo(&benchmark).arg("--no-run").status().context("cargo bench")?;
+        ensure!(built.success(), "the engine's benchmark does not build: {built}");
+    }
     let began = Instant::now();
     let mut figures = Figures::new(arguments.quick, commit(&project));
     let cores = cores();
@@ -156,27 +160,41 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         Ok(verbs) => figures.add(&over_verbs(&project, &verbs)?)?,
         Err(error) => println!("not measured: slices over verbs: {error:#}"),
     }
-    if arguments.peers {
-        println!("measuring the Python package, and those of other engines");
-        for result in engines::measure(&project, &program, arguments.quick)? {
-            figures.add(&result)?;
-        }
-    }
     figures.took(began.elapsed());
-    let missed = write(&figures, &folder)?;
+    let targets = targets::judge(&figures);
+    let texts = [
+        ("bench.json", figures.to_json(&targets)?),
+        ("README.md", page::page(&figures, &targets)?),
+    ];
+    let missed = write(&targets, texts, &folder)?;
     Ok(!arguments.check || missed == 0)
 }
 
-/// Judges and writes the results. Returns the number of missed targets.
-fn write(figures: &Figures, folder: &Path) -> Result<usize> {
-    let targets = targets::judge(figures);
+/// Measures the Python package and those of other engines. Returns the number of missed targets.
+fn packages(project: &Project, program: &Path, quick: bool, folder: &Path) -> Result<usize> {
+    let python = engines::install(project)?;
+    println!("measuring the Python package, and those of other engines");
+    let began = Instant::now();
+    let mut figures = Figures::new(quick, commit(project));
+    for result in python.measure(project, program, quick)? {
+        figures.add(&result)?;
+    }
+    figures.took(began.elapsed());
+    let targets = targets::judge_packages(&figures);
+    let texts = [
+        ("python.json", figures.of_packages(&targets)?),
+        ("python.md", page::python(&figures, &targets)?),
+    ];
+    write(&targets, texts, folder)
+}
+
+/// Writes the results. Returns the number of missed targets.
+fn write(targets: &[Target], texts: [(&str, String); 2], folder: &Path) -> Result<usize> {
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    let write = |name: &str, text: String| {
-        fs::write(folder.join(name), text).with_context(|| format!("writing {name}"))
-    };
-    write("bench.json", figures.to_json(&targets)?)?;
-    write("README.md", page::page(figures, &targets)?)?;
-    print!("\n{}", page::terminal(&targets));
+    for (name, text) in texts {
+        fs::write(folder.join(name), text).with_context(|| format!("writing {name}"))?;
+    }
+    print!("\n{}", page::terminal(targets));
     println!("\nwritten to {}", folder.display());
     let missed = targets.iter().filter(|target| !target.is_met()).count();
     println!("ok: {missed} of {} targets missed", targets.len());

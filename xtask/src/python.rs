@@ -1,6 +1,6 @@
 //! The Python package: its wheel, and its tests in a fresh environment without RDMA libraries.
 
-use crate::command::calling_cargo;
+use crate::command::{answers, calling_cargo};
 use crate::features::Features;
 use crate::fleet;
 use crate::project::Project;
@@ -104,6 +104,10 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             }
             unittest(project, tests, "tests", &[], deadline)
         }),
+        Step::new("python-bare", |deadline| {
+            let tests = without_rdma_libraries(project, deadline)?;
+            unittest(project, tests, "bare", &["-p", "bare_*.py"], deadline)
+        }),
         Step::new("python-types", |deadline| {
             for (log, words) in [
                 ("types", ["-m", "mypy", "--strict", "-p", "handfast"].as_slice()),
@@ -159,6 +163,45 @@ fn steps_at_night(project: &Project) -> Vec<Step<'_>> {
     steps.push(Step::new("python-callers", |_| callers(project)));
     steps
 }
+
+/// Returns the interpreter where the libraries of RDMA cannot be loaded: files that the loader finds are
+/// hidden in a namespace.
+fn without_rdma_libraries(project: &Project, deadline: Instant) -> Result<Command> {
+    let python = interpreter(project)?;
+    let mut find = Command::new(&python);
+    find.args(["-B", "-c", FIND_LIBRARIES]);
+    let found = project.run(find, "python-libraries", deadline)?;
+    let files: Vec<&str> = found.lines().filter(|line| line.starts_with('/')).collect();
+    if files.is_empty() {
+        return Ok(Command::new(python));
+    }
+    let mut namespace = Command::new("unshare");
+    if !answers(namespace.args(["-rm", "true"])) {
+        let files = files.join(", ");
+        return Err(skipped(format!("{files} cannot be hidden: `unshare -rm` is not permitted")));
+    }
+    let mut hidden = Command::new("unshare");
+    hidden.args(["-rm", "sh", "-c", HIDE_LIBRARIES, "sh"]).arg(python);
+    hidden.env("HANDFAST_HIDDEN", files.join("\n"));
+    Ok(hidden)
+}
+
+/// Prints the files of the libraries of RDMA that the loader finds.
+const FIND_LIBRARIES: &str = r#"
+import ctypes, re
+for name in ["libibverbs.so.1", "librdmacm.so.1"]:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        pass
+with open("/proc/self/maps") as maps:
+    print(*sorted(set(re.findall(r"/\S*/lib(?:ibverbs|rdmacm)\.so\S*", maps.read()))), sep="\n")
+"#;
+/// Runs a command where those files are no libraries.
+const HIDE_LIBRARIES: &str = r#"
+for file in $HANDFAST_HIDDEN; do mount --bind /dev/null "$file" || exit 1; done
+exec "$@"
+"#;
 
 /// Returns the interpreter, with the variables of tests that need other projects' sources.
 fn with_upstream(project: &Project, deadline: Instant) -> Result<Command> {

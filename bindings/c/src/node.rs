@@ -25,7 +25,7 @@ impl Arguments {
         if !is_in_store || self.host.is_empty() {
             return Ok(by_name?).map(|options| self.at_port(options));
         }
-        let mut options = of(&self.host)?;
+        let mut options = of(&self.host)?.at_host(&self.host)?;
         options.name = Some(self.name.clone());
         Ok(self.at_port(options))
     }
@@ -161,6 +161,7 @@ mod tests {
             ),
             (arguments(store, "a b", "127.0.0.1", 9), "127.0.0.1:9", "127.0.0.1", Some("a b")),
             (arguments(store, "node", "10.0.0.1", 0), "0.0.0.0:0", "10.0.0.1", Some("node")),
+            (arguments(store, "node", "host", 7), "0.0.0.0:7", "host", Some("node")),
         ] {
             let options = arguments.options("tcp", "").unwrap();
             assert_eq!((&*options.listen, &*options.advertise), (listen, advertise));

@@ -110,6 +110,12 @@
 // The request writes the peer's memory.
 #define HANDFAST_WRITE 1
 
+// A peer may read.
+#define HANDFAST_ACCESS_READ 1
+
+// A peer may write.
+#define HANDFAST_ACCESS_WRITE 2
+
 // The failure is of this process or machine.
 #define HANDFAST_LOCAL 0
 
@@ -155,6 +161,17 @@ typedef struct handfast_options {
 
 // An engine.
 typedef uint64_t handfast_engine;
+
+// A permission of peers in served memory.
+typedef struct handfast_grant {
+    // A pattern of the peers' names, with * for any characters. One other than "*" needs
+    // handfast_options.auth, by which peers prove their names.
+    const char *peers;
+    // HANDFAST_ACCESS_READ, HANDFAST_ACCESS_WRITE, or both.
+    uint32_t access;
+    // 0.
+    uint32_t reserved;
+} handfast_grant;
 
 // A peer of an engine.
 typedef uint64_t handfast_peer;
@@ -255,6 +272,50 @@ int32_t handfast_memory_serve(handfast_engine engine,
                               void *start,
                               size_t bytes,
                               const char *location);
+
+// Registers memory that the peers with a grant alone can reach, as handfast_memory_serve otherwise.
+// Without grants no peer does until handfast_memory_grant.
+//
+// # Safety
+// As of handfast_memory_serve; `grants` has `count` elements.
+int32_t handfast_memory_serve_granted(handfast_engine engine,
+                                      const char *name,
+                                      void *start,
+                                      size_t bytes,
+                                      const char *location,
+                                      const struct handfast_grant *grants,
+                                      size_t count);
+
+// Adds a grant to memory, by its first byte. Peers find it with their next batch.
+//
+// # Safety
+// `peers` is NULL, or ends with a null byte.
+int32_t handfast_memory_grant(handfast_engine engine,
+                              void *start,
+                              const char *peers,
+                              uint32_t access);
+
+// Takes what a grant allows from a pattern of names; another pattern that covers a peer keeps its
+// own. In force on return, also for batches under way.
+//
+// # Safety
+// As of handfast_memory_grant.
+int32_t handfast_memory_revoke(handfast_engine engine,
+                               void *start,
+                               const char *peers,
+                               uint32_t access);
+
+// Writes the grants of memory, by its first byte, as text: a line "read PATTERN", "write PATTERN" or
+// "read-write PATTERN" for each, and a null byte. `needed` is the length with that byte; a longer text
+// than `size` is cut.
+//
+// # Safety
+// `text` is NULL and `size` 0, or `size` bytes can be written; `needed` is NULL or can be written.
+int32_t handfast_memory_grants(handfast_engine engine,
+                               void *start,
+                               char *text,
+                               size_t size,
+                               size_t *needed);
 
 // Ends a registration, by its first byte, and waits until nothing touches the memory any more.
 // HANDFAST_IN_USE if transfers use it after 10 seconds: peers cannot reach it any more, but it

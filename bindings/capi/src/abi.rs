@@ -55,6 +55,11 @@ pub const HANDFAST_READ: u32 = 0;
 /// The request writes the peer's memory.
 pub const HANDFAST_WRITE: u32 = 1;
 
+/// A peer may read.
+pub const HANDFAST_ACCESS_READ: u32 = 1;
+/// A peer may write.
+pub const HANDFAST_ACCESS_WRITE: u32 = 2;
+
 /// The failure is of this process or machine.
 pub const HANDFAST_LOCAL: i32 = 0;
 /// The failure is of the peer, or of the way to it.
@@ -125,6 +130,19 @@ pub struct Segment {
     pub readable: u32,
     /// 1 if it can be written, else 0.
     pub writable: u32,
+}
+
+/// A permission of peers in served memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Grant {
+    /// A pattern of the peers' names, with * for any characters. One other than "*" needs
+    /// handfast_options.auth, by which peers prove their names.
+    pub peers: *const c_char,
+    /// HANDFAST_ACCESS_READ, HANDFAST_ACCESS_WRITE, or both.
+    pub access: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// A failure.

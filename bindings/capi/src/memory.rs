@@ -1,9 +1,10 @@
 //! Functions that register memory.
 
-use crate::abi::Engine;
+use crate::abi::{Engine, Grant, HANDFAST_ACCESS_READ, HANDFAST_ACCESS_WRITE};
 use crate::engines::find;
 use crate::errors::done;
-use handfast_compat::c::{address, text};
+use handfast_compat::c::{address, array, place, put_text, text};
+use handfast_compat::{Access, Failure, GRANTS_MAX};
 use std::ffi::{c_char, c_void};
 
 /// Registers memory for transfers of this engine alone. Peers cannot reach it.
@@ -46,6 +47,120 @@ pub unsafe extern "C" fn handfast_memory_serve(
             }
         }
     })
+}
+
+/// Registers memory that the peers with a grant alone can reach, as handfast_memory_serve otherwise.
+/// Without grants no peer does until handfast_memory_grant.
+///
+/// # Safety
+/// As of handfast_memory_serve; `grants` has `count` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handfast_memory_serve_granted(
+    engine: Engine,
+    name: *const c_char,
+    start: *mut c_void,
+    bytes: usize,
+    location: *const c_char,
+    grants: *const Grant,
+    count: usize,
+) -> i32 {
+    done(|| {
+        let node = find(engine)?;
+        // SAFETY: the caller's promise is passed on.
+        unsafe {
+            let location = if location.is_null() { "*" } else { text(location, "location")? };
+            let name = if name.is_null() { None } else { Some(text(name, "name")?) };
+            let grants = array(grants, count, GRANTS_MAX, "GRANTS_MAX")?.iter().map(|it| match it
+                .reserved
+            {
+                0 => granted(it.peers, it.access),
+                _ => Err(Failure::argument("the field `reserved` of a grant is not 0")),
+            });
+            let grants: Vec<_> = grants.collect::<Result<_, _>>()?;
+            let place = (address(start), bytes as u64);
+            node.engine.register_granted(name, place, location, &grants)
+        }
+    })
+}
+
+/// Adds a grant to memory, by its first byte. Peers find it with their next batch.
+///
+/// # Safety
+/// `peers` is NULL, or ends with a null byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handfast_memory_grant(
+    engine: Engine,
+    start: *mut c_void,
+    peers: *const c_char,
+    access: u32,
+) -> i32 {
+    // SAFETY: the caller's promise is passed on.
+    done(|| find(engine)?.engine.grant(address(start), unsafe { granted(peers, access)? }))
+}
+
+/// Takes what a grant allows from a pattern of names; another pattern that covers a peer keeps its
+/// own. In force on return, also for batches under way.
+///
+/// # Safety
+/// As of handfast_memory_grant.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handfast_memory_revoke(
+    engine: Engine,
+    start: *mut c_void,
+    peers: *const c_char,
+    access: u32,
+) -> i32 {
+    // SAFETY: the caller's promise is passed on.
+    done(|| find(engine)?.engine.revoke(address(start), &unsafe { granted(peers, access)? }))
+}
+
+/// Writes the grants of memory, by its first byte, as text: a line "read PATTERN", "write PATTERN" or
+/// "read-write PATTERN" for each, and a null byte. `needed` is the length with that byte; a longer text
+/// than `size` is cut.
+///
+/// # Safety
+/// `text` is NULL and `size` 0, or `size` bytes can be written; `needed` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handfast_memory_grants(
+    engine: Engine,
+    start: *mut c_void,
+    text: *mut c_char,
+    size: usize,
+    needed: *mut usize,
+) -> i32 {
+    done(|| {
+        let needed = place(needed, "needed")?;
+        let grants = find(engine)?.engine.grants(address(start))?;
+        let line = |it: &handfast_compat::Grant| format!("{} {}\n", it.access(), it.peers());
+        let lines: String = grants.iter().map(line).collect();
+        // SAFETY: both places are writable, as the caller promises.
+        unsafe {
+            needed.write(lines.len() + 1);
+            match size {
+                0 => Ok(()),
+                _ => put_text(text, size, &lines),
+            }
+        }
+    })
+}
+
+/// # Safety
+/// `peers` is NULL, or ends with a null byte.
+unsafe fn granted(peers: *const c_char, access: u32) -> Result<handfast_compat::Grant, Failure> {
+    let access = match access {
+        HANDFAST_ACCESS_READ => Access::READ,
+        HANDFAST_ACCESS_WRITE => Access::WRITE,
+        3 => Access::READ_WRITE,
+        other => {
+            let text = "HANDFAST_ACCESS_READ, HANDFAST_ACCESS_WRITE or both";
+            let text = format!("the access of a grant is {other}: expected {text}");
+            return Err(Failure::argument(text));
+        }
+    };
+    // SAFETY: the caller's promise is passed on.
+    let peers = unsafe { text(peers, "peers")? };
+    let grant = handfast_compat::Grant::new(access, peers);
+    grant.map_err(|error| Failure::argument(error.to_string()))
 }
 
 /// Ends a registration, by its first byte, and waits until nothing touches the memory any more.

@@ -160,6 +160,84 @@ fn batch_writes_and_reads_a_named_segment() {
     assert_eq!(handfast_memory_unregister(user.0, start), HANDFAST_NOT_REGISTERED);
 }
 
+/// Memory that no peer reaches, then one may read it, then write it, until that is revoked.
+#[test]
+fn peers_have_what_they_are_granted() {
+    let (mut here, mut there) = (vec![1_u8; 64], vec![2_u8; 64]);
+    let (user, owner) = (Node::new(), Node::new());
+    assert_eq!(user.register(&mut here), HANDFAST_OK);
+    let start: *mut c_void = there.as_mut_ptr().cast();
+    let remote = start.expose_provenance() as u64;
+    let grants = || {
+        let (mut text, mut needed) = ([0x7f; 32], 0);
+        // SAFETY: the buffer has so many bytes, and the place is writable.
+        unsafe {
+            let listed =
+                handfast_memory_grants(owner.0, start, text.as_mut_ptr(), text.len(), &mut needed);
+            assert_eq!(listed, HANDFAST_OK);
+            let text = CStr::from_ptr(text.as_ptr()).to_str().unwrap().to_owned();
+            assert_eq!(needed, text.len() + 1);
+            text
+        }
+    };
+    let peer = user.open(&owner.address()).unwrap();
+    let moved = |direction, local: &mut [u8]| {
+        let batch = user.submit(peer, &[request(direction, local, remote)]);
+        batch.map_or_else(|code| code, |batch| user.wait(batch, HANDFAST_FOREVER).0)
+    };
+    let all = c"*".as_ptr();
+    // SAFETY: the test keeps the memory longer than the engine; the texts are terminated.
+    unsafe {
+        let serve = |grants: &[Grant]| {
+            let (list, count) = (grants.as_ptr(), grants.len());
+            handfast_memory_serve_granted(owner.0, null(), start, 64, null(), list, count)
+        };
+        let grant = |peers, access, reserved| Grant { peers, access, reserved };
+        for wrong in [
+            grant(all, 0, 0),
+            grant(all, 4, 0),
+            grant(all, HANDFAST_ACCESS_READ, 1),
+            grant(null(), HANDFAST_ACCESS_READ, 0),
+            grant(c"".as_ptr(), HANDFAST_ACCESS_READ, 0),
+            // Nothing proves a name without keys.
+            grant(c"decode-*".as_ptr(), HANDFAST_ACCESS_READ, 0),
+        ] {
+            assert_eq!(serve(&[wrong]), HANDFAST_ARGUMENT, "{wrong:?}");
+        }
+        assert!(last_error().1[2].contains("auth"), "{}", last_error().1[2]);
+        assert_eq!(serve(&[grant(all, 1, 0); 65]), HANDFAST_LIMIT);
+        assert_eq!(serve(&[]), HANDFAST_OK);
+        assert_eq!((moved(HANDFAST_READ, &mut here), &*grants()), (HANDFAST_NOT_SERVED, ""));
+        assert_eq!(handfast_memory_grant(owner.0, start, all, HANDFAST_ACCESS_READ), HANDFAST_OK);
+        assert_eq!(moved(HANDFAST_READ, &mut here[..32]), HANDFAST_OK);
+        assert_eq!(moved(HANDFAST_WRITE, &mut here), HANDFAST_NOT_SERVED);
+        assert_eq!(handfast_memory_grant(owner.0, start, all, HANDFAST_ACCESS_WRITE), HANDFAST_OK);
+        assert_eq!((moved(HANDFAST_WRITE, &mut here), &*grants()), (0, "read-write *\n"));
+        assert_eq!(handfast_memory_revoke(owner.0, start, all, HANDFAST_ACCESS_WRITE), HANDFAST_OK);
+        assert_eq!(
+            (moved(HANDFAST_WRITE, &mut here), &*grants()),
+            (HANDFAST_NOT_SERVED, "read *\n")
+        );
+        let (mut text, mut needed) = ([0x7f; 4], 0);
+        let cut = handfast_memory_grants(owner.0, start, text.as_mut_ptr(), 4, &mut needed);
+        assert_eq!(
+            (cut, text, needed),
+            (HANDFAST_OK, [b'r', b'e', b'a', 0].map(|it| it as c_char), 8)
+        );
+        let elsewhere = here.as_mut_ptr().cast();
+        assert_eq!(
+            handfast_memory_grant(owner.0, elsewhere, all, HANDFAST_ACCESS_READ),
+            HANDFAST_NOT_REGISTERED
+        );
+        assert_eq!(
+            handfast_memory_grant(user.0, elsewhere, all, HANDFAST_ACCESS_READ),
+            HANDFAST_ARGUMENT,
+            "peers do not reach what is registered alone"
+        );
+    }
+    assert_eq!(bytes_of(&there), [vec![2; 32], vec![1; 32]].concat());
+}
+
 /// Engines, peers and batches that never existed, or are gone.
 #[test]
 fn handles_that_are_gone_fail() {
@@ -179,6 +257,12 @@ fn handles_that_are_gone_fail() {
             assert_eq!(handfast_memory_register(engine, place.cast(), 8), unknown);
             assert_eq!(handfast_memory_serve(engine, null(), place.cast(), 8, null()), unknown);
             assert_eq!(handfast_memory_unregister(engine, place.cast()), unknown);
+            assert_eq!(handfast_memory_grant(engine, place.cast(), text, 1), unknown);
+            assert_eq!(handfast_memory_revoke(engine, place.cast(), text, 1), unknown);
+            assert_eq!(
+                handfast_memory_grants(engine, place.cast(), null_mut(), 0, place.cast()),
+                unknown
+            );
             assert_eq!(handfast_peer_open(engine, text, place), unknown);
             assert_eq!(handfast_peer_segment(engine, 1, text, place.cast()), unknown);
             for peer in [handfast_peer_close, handfast_peer_probe, handfast_peer_fence] {

@@ -3,7 +3,7 @@
 #[path = "../../c/tests/toolchain/mod.rs"]
 mod toolchain;
 
-use handfast_capi::{ErrorRecord, Options, Request, Segment};
+use handfast_capi::{ErrorRecord, Grant, Options, Request, Segment};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -73,6 +73,7 @@ fn header_has_the_layouts_of_the_library() {
     );
     layout!(text, Request, "handfast_request", direction, reserved, local, remote, bytes);
     layout!(text, Segment, "handfast_segment", address, bytes, readable, writable);
+    layout!(text, Grant, "handfast_grant", peers, access, reserved);
     layout!(text, ErrorRecord, "handfast_error", code, side, remote, stage, cause, id, text);
     let folder = tempfile::tempdir().unwrap();
     for (compiler, standard, file) in
@@ -90,7 +91,7 @@ fn header_has_the_layouts_of_the_library() {
 #[test]
 fn library_exports_the_functions_of_the_header_alone() {
     let declared = functions(HEADER);
-    assert_eq!(declared.len(), 20, "{declared:?}");
+    assert_eq!(declared.len(), 24, "{declared:?}");
     assert!(declared.iter().all(|name| name.starts_with("handfast_")), "{declared:?}");
     check_exports(LIBRARY, SONAME, &declared);
 }

@@ -3,6 +3,7 @@
 mod registration;
 
 use crate::batches::{BATCHES_MAX, BatchId, BatchState, Batches, Share};
+use crate::cures;
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
 use crate::options::Options;
@@ -481,7 +482,8 @@ impl TransferEngine {
             let memory = self.inner.engine.allocate(block);
             let memory = memory.map_err(Failure::from).and_then(|memory| {
                 let region = LocalRegion::new(memory.clone()).managed();
-                self.serve(region, &format!("{:016x}", memory.address()), "*").map(|()| memory)
+                self.serve(region, &format!("{:016x}", memory.address()), "*", None)
+                    .map(|()| memory)
             });
             let memory = memory.inspect_err(|_| self.inner.managed.lock().give_up(block))?;
             let address = memory.address();
@@ -728,7 +730,7 @@ pub fn topology() -> Result<String, Failure> {
 fn warnings(engine: &Engine, options: &Options) -> Vec<String> {
     let fallbacks = engine.fallbacks();
     let fallbacks = fallbacks.iter().filter(|it| options.is_of_mooncake() || !it.is_expected());
-    let fallbacks = fallbacks.map(ToString::to_string);
+    let fallbacks = fallbacks.map(cures::fallback_text);
     let devices = engine.unusable_devices().into_iter();
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
     let exposure = engine.exposure().map(|it| it.to_string());

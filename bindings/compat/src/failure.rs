@@ -1,5 +1,6 @@
 //! Errors of the bindings' calls.
 
+use crate::cures;
 use handfast::Remote;
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +20,7 @@ pub struct Failure {
 #[non_exhaustive]
 pub enum Cause {
     /// The engine's error.
-    #[error("{0}")]
+    #[error("{}", cures::text(.0))]
     Engine(handfast::Error),
     /// An argument is invalid.
     #[error("{0}")]
@@ -207,7 +208,9 @@ impl Failure {
                     "not-served"
                 }
                 handfast::Cause::Closed => "closed",
-                handfast::Cause::Limit { .. } => "limit",
+                handfast::Cause::Limit { .. }
+                | handfast::Cause::Grant(handfast::GrantError::Full) => "limit",
+                handfast::Cause::Grant(_) => "argument",
                 handfast::Cause::Invalid(_) if error.stage() == handfast::Stage::Configuration => {
                     "argument"
                 }

@@ -8,6 +8,7 @@
 
 mod batches;
 pub mod c;
+mod cures;
 mod engine;
 mod failure;
 mod handles;
@@ -24,13 +25,14 @@ pub use engine::{
     Interrupt, PEERS_MAX, REQUESTS_MAX, Request, TransferEngine, UNREGISTER_WAIT, topology,
 };
 pub use failure::{Cause, Failure};
+pub use handfast::auth::GRANTS_MAX;
 #[cfg(feature = "metrics")]
 pub use handfast::metrics::EngineState;
 pub use handfast::mooncake::Notification;
-pub use handfast::{Direction, Remote, ServedSegment};
+pub use handfast::{Access, Direction, Grant, GrantError, Remote, ServedSegment};
 pub use handfast_environment::TIMEOUT_MIN;
 pub use handles::{ENGINES_MAX, Engines, Handles};
 pub use managed::{MANAGED_BYTES_MAX, MANAGED_CLASS_MIN};
 pub use options::{Options, TIMEOUT_DEFAULT};
-pub use process::{FORKS_MAX, PerProcess};
+pub use process::{FORKS_MAX, PerProcess, forks};
 pub use regions::LOCAL_REGIONS_MAX;

@@ -11,7 +11,7 @@ use handfast_metadata::Source;
 use std::env;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -103,7 +103,11 @@ impl Options {
     ) -> Result<Self, Failure> {
         let host = host_of(local_name)?;
         let name = (store != Source::Peers).then(|| local_name.to_owned());
-        let (listen, advertise) = place(environment.advertise().unwrap_or(&host))?;
+        let (listen, advertise) = match environment.advertise() {
+            // A name in a store need not resolve: a Mooncake node publishes an address of its machine.
+            None if name.is_some() && !is_address(&host) => anywhere()?,
+            advertise => place(advertise.unwrap_or(&host))?,
+        };
         let devices = devices.split(',').map(str::trim).filter(|name| !name.is_empty());
         let devices: Vec<_> = devices.map(str::to_owned).collect();
         let has_devices = matches!(transport, TransportChoice::Rdma | TransportChoice::Auto);
@@ -125,6 +129,17 @@ impl Options {
             environment,
             is_of_mooncake: false,
         })
+    }
+
+    /// Places the engine at a host that its peers resolve, unless the environment names one.
+    ///
+    /// # Errors
+    /// It is no host.
+    pub fn at_host(mut self, host: &str) -> Result<Self, Failure> {
+        if self.environment.advertise().is_none() {
+            (self.listen, self.advertise) = place(&host_of(host)?)?;
+        }
+        Ok(self)
     }
 
     /// A warning of an engine without keys that other machines reach.
@@ -210,6 +225,20 @@ fn place(host: &str) -> Result<(String, String), Failure> {
     }
 }
 
+fn is_address(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok()
+}
+
+/// Returns the address to listen at and the address to advertise of a node at all addresses of the
+/// machine.
+fn anywhere() -> Result<(String, String), Failure> {
+    let [v4, v6] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    match routed(v4).is_none() && routed(v6).is_some() {
+        true => place("::"),
+        false => place("0.0.0.0"),
+    }
+}
+
 /// Any free port of a host.
 fn at(host: &str) -> String {
     match host.contains(':') {
@@ -218,17 +247,46 @@ fn at(host: &str) -> String {
     }
 }
 
-/// Returns the address of the interface of the default route, or loopback without one. Sends
-/// nothing.
+/// Returns the address of the interface of the default route, else of an attached network, else
+/// loopback.
 fn outward(unspecified: IpAddr) -> Result<String, Failure> {
-    let (any, somewhere, loopback) = match unspecified {
-        IpAddr::V4(_) => ("0.0.0.0:0", "192.0.2.1:9", "127.0.0.1"),
-        IpAddr::V6(_) => ("[::]:0", "[2001:db8::1]:9", "::1"),
-    };
+    let any = SocketAddr::new(unspecified, 0);
     let failed = |error| Failure::argument(format!("no address to advertise: {error}"));
-    let socket = UdpSocket::bind(any).map_err(failed)?;
-    let routed = socket.connect(somewhere).and_then(|()| socket.local_addr());
-    Ok(routed.map_or_else(|_| loopback.to_owned(), |address| address.ip().to_string()))
+    UdpSocket::bind(any).map_err(failed)?;
+    let loopback: IpAddr = match unspecified {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    Ok(routed(unspecified).unwrap_or(loopback).to_string())
+}
+
+/// Returns the address from which packets leave the machine, if there is a route. Sends nothing.
+fn routed(unspecified: IpAddr) -> Option<IpAddr> {
+    let somewhere: IpAddr = match unspecified {
+        IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    };
+    let table = match unspecified {
+        IpAddr::V4(_) => std::fs::read_to_string("/proc/net/route").unwrap_or_default(),
+        IpAddr::V6(_) => String::new(),
+    };
+    let attached = attached(&table).map(IpAddr::from);
+    [somewhere].into_iter().chain(attached).find_map(|host| {
+        let socket = UdpSocket::bind(SocketAddr::new(unspecified, 0)).ok()?;
+        socket.connect(SocketAddr::new(host, 9)).ok()?;
+        let from = socket.local_addr().ok()?.ip();
+        Some(from).filter(|it| !it.is_loopback() && !it.is_unspecified())
+    })
+}
+
+/// Returns a host of each attached network, of the kernel's table of routes.
+fn attached(table: &str) -> impl Iterator<Item = Ipv4Addr> {
+    table.lines().skip(1).filter_map(|line| {
+        let network = u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()?;
+        // The table has the network's order of bytes.
+        let [first, second, third, last] = network.to_ne_bytes();
+        (network != 0).then(|| Ipv4Addr::new(first, second, third, last | 1))
+    })
 }
 
 /// Mooncake's callers name `rdma` by default, on machines without a device too.
@@ -305,8 +363,35 @@ mod tests {
     fn name_in_a_store_is_taken_literally() {
         let it = options("127.0.0.1:12345", "http://127.0.0.1:8080/metadata", "tcp").unwrap();
         assert_eq!(it.name.as_deref(), Some("127.0.0.1:12345"));
+        assert_eq!((&*it.listen, &*it.advertise), ("127.0.0.1:0", "127.0.0.1"));
         assert_eq!(it.devices, ["mlx5_0", "mlx5_1"]);
         assert_eq!(options("h", "h2:2379", "rdma").unwrap().transport, TransportChoice::Auto);
+    }
+
+    /// The host of a name in a store is no address: peers find the node at one of its machine.
+    #[test]
+    fn name_in_a_store_is_published_with_an_address() {
+        for name in ["ours:1", "ours"] {
+            let it = options(name, "http://127.0.0.1:8080/metadata", "tcp").unwrap();
+            assert_eq!(it.name.as_deref(), Some(name));
+            let (listen, told): (SocketAddr, IpAddr) =
+                (it.listen.parse().unwrap(), it.advertise.parse().unwrap());
+            assert!(listen.ip().is_unspecified() && listen.is_ipv4() == told.is_ipv4());
+            assert!(!told.is_unspecified());
+            assert_eq!(options(name, "P2PHANDSHAKE", "tcp").unwrap().advertise, "ours");
+        }
+        assert_eq!(options("localhost:1", "h:1", "tcp").unwrap().advertise, "127.0.0.1");
+    }
+
+    /// Without a default route, an attached network has the address.
+    #[test]
+    fn hosts_of_attached_networks_are_read() {
+        let table = "Iface\tDestination\tGateway\neth0\t00000000\t010200C0\neth0\t000200C0\t00000000\n\
+            eth1\n";
+        let expected = u32::from_str_radix("000200C0", 16).unwrap().to_ne_bytes();
+        let expected = Ipv4Addr::new(expected[0], expected[1], expected[2], expected[3] | 1);
+        assert_eq!(attached(table).collect::<Vec<_>>(), [expected]);
+        assert_eq!(attached("").count(), 0);
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl Process {
     }
 }
 
+/// The number of forks between the first process and this one. Makes no call of the system.
+pub fn forks() -> usize {
+    Process::this().depth()
+}
+
 /// A value in each process. A child of a fork does not touch its parent's: a lock in it may be held
 /// by a thread that the child does not have.
 pub struct PerProcess<T>([OnceLock<T>; FORKS_MAX]);

@@ -3,6 +3,7 @@
 use crate::failure::{Cause, Failure};
 use handfast::{Memory, Registration, Span};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Maximum registered pieces of memory, those that no peer can reach among them.
 pub const LOCAL_REGIONS_MAX: usize = 131_072;
@@ -11,7 +12,7 @@ pub const LOCAL_REGIONS_MAX: usize = 131_072;
 pub(crate) struct LocalRegion {
     pub(crate) memory: Memory,
     /// Absent before peers may reach it, and once they may not any more.
-    served: Option<Registration>,
+    served: Option<Arc<Registration>>,
     /// Whether the engine allocated it.
     is_managed: bool,
     /// Its registration has ended, and something may still use it. No new transfer does.
@@ -87,16 +88,26 @@ impl LocalRegions {
         &mut self,
         address: u64,
         served: Registration,
-    ) -> Option<Registration> {
+    ) -> Option<Arc<Registration>> {
+        let served = Arc::new(served);
         match self.regions.get_mut(&address).filter(|region| !region.is_ending) {
             Some(region) => region.served.replace(served),
             None => Some(served),
         }
     }
 
+    /// Returns the registration of the region at `address`, which peers reach.
+    pub(crate) fn served(&self, address: u64) -> Result<Arc<Registration>, Failure> {
+        let missing = Cause::NotRegistered { address, bytes: 0 };
+        let region = self.regions.get(&address).ok_or(missing)?;
+        region.served.clone().ok_or_else(|| {
+            Failure::argument(format!("peers do not reach the memory at {address:#x}"))
+        })
+    }
+
     /// Begins the end of the caller's region at `address`: no new transfer uses it. Returns its
     /// registration, whose drop takes the region from peers.
-    pub(crate) fn begin_end(&mut self, address: u64) -> Result<Option<Registration>, Failure> {
+    pub(crate) fn begin_end(&mut self, address: u64) -> Result<Option<Arc<Registration>>, Failure> {
         let missing = Cause::NotRegistered { address, bytes: 0 };
         let region = self.regions.get_mut(&address).ok_or(missing)?;
         if region.is_managed {
@@ -128,7 +139,7 @@ impl LocalRegions {
     }
 
     /// Begins the end of all regions, and returns their registrations.
-    pub(crate) fn begin_end_of_all(&mut self) -> Vec<Registration> {
+    pub(crate) fn begin_end_of_all(&mut self) -> Vec<Arc<Registration>> {
         self.regions.values_mut().for_each(|region| region.is_ending = true);
         self.regions.values_mut().filter_map(|region| region.served.take()).collect()
     }

@@ -4,12 +4,13 @@
 use crate::errors::{exception, instance};
 use crate::numbers::{self, Numbers};
 use handfast_compat::{
-    BatchState, Direction, Failure, Notification, Options, Request, ServedSegment, TransferEngine,
-    topology,
+    Access, BatchState, Direction, Failure, Grant, GrantError, Notification, Options, Request,
+    ServedSegment, TransferEngine, forks, topology,
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -47,6 +48,23 @@ fn blocking<T: Send>(
 }
 
 fn is_main_thread() -> bool {
+    thread_local! {
+        /// The answer, and the number of forks when it was found: a thread that forks is the main one of
+        /// the child.
+        static KNOWN: Cell<Option<(usize, bool)>> = const { Cell::new(None) };
+    }
+    let forks = forks();
+    match KNOWN.get() {
+        Some((known, is_main)) if known == forks => is_main,
+        _ => {
+            let is_main = has_number_of_process();
+            KNOWN.set(Some((forks, is_main)));
+            is_main
+        }
+    }
+}
+
+fn has_number_of_process() -> bool {
     // The function `gettid` is newer than the glibc of a release.
     // SAFETY: both calls have no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
@@ -55,6 +73,20 @@ fn is_main_thread() -> bool {
 fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let invalid = |_| PyValueError::new_err("a timeout is a number of seconds, 0 or more");
     seconds.map(Duration::try_from_secs_f64).transpose().map_err(invalid)
+}
+
+fn grant(py: Python<'_>, peers: &str, access: &str) -> PyResult<Grant> {
+    let access = match access {
+        "read" => Access::READ,
+        "write" => Access::WRITE,
+        "read-write" => Access::READ_WRITE,
+        _ => {
+            let text = format!("a grant is 'read', 'write' or 'read-write', not '{access}'");
+            return Err(exception(py, &Failure::argument(text)));
+        }
+    };
+    let failed = |error: GrantError| exception(py, &Failure::argument(error.to_string()));
+    Grant::new(access, peers).map_err(failed)
 }
 
 fn direction(is_write: bool) -> Direction {
@@ -153,17 +185,45 @@ impl Core {
         self.engine.warnings().to_vec()
     }
 
+    #[pyo3(signature = (address, bytes, location, grants=None))]
     fn register(
         &self,
         py: Python<'_>,
         address: &Bound<'_, PyAny>,
         bytes: &Bound<'_, PyAny>,
         location: &str,
+        grants: Option<Vec<(String, String)>>,
     ) -> PyResult<()> {
         let (address, bytes) =
             (numbers::one(&"address", address)?, numbers::one(&"length", bytes)?);
+        let granted = |all: Vec<(String, String)>| {
+            all.iter().map(|(peers, access)| grant(py, peers, access)).collect::<PyResult<Vec<_>>>()
+        };
+        let grants = grants.map(granted).transpose()?;
+        let place = (address, bytes);
         // SAFETY: callers of Python keep the memory until they unregister it, as documented.
-        blocking(py, |_| unsafe { self.engine.register(address, bytes, location) })
+        blocking(py, |_| unsafe {
+            match &grants {
+                None => self.engine.register(address, bytes, location),
+                Some(grants) => self.engine.register_granted(None, place, location, grants),
+            }
+        })
+    }
+
+    /// The grants of memory, as patterns of names and words.
+    fn grants(&self, py: Python<'_>, address: u64) -> PyResult<Vec<(String, String)>> {
+        let grants = blocking(py, |_| self.engine.grants(address))?;
+        Ok(grants.iter().map(|it| (it.peers().to_owned(), it.access().to_string())).collect())
+    }
+
+    fn grant(&self, py: Python<'_>, address: u64, peers: &str, access: &str) -> PyResult<()> {
+        let grant = grant(py, peers, access)?;
+        blocking(py, |_| self.engine.grant(address, grant))
+    }
+
+    fn revoke(&self, py: Python<'_>, address: u64, peers: &str, access: &str) -> PyResult<()> {
+        let grant = grant(py, peers, access)?;
+        blocking(py, |_| self.engine.revoke(address, &grant))
     }
 
     fn register_all(

@@ -111,13 +111,19 @@ fn read_plain(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64
         }
         // SAFETY: the element is alive, as above; from here on it is counted.
         let counted = unsafe { Bound::from_borrowed_ptr(py, borrowed) };
-        // SAFETY: the element is counted. An object that is no `int` is an exception.
-        let mut number = unsafe { ffi::PyLong_AsUnsignedLongLong(counted.as_ptr()) };
-        if number == u64::MAX {
-            drop(PyErr::take(py));
-            number = one(&format_args!("{name}[{place}]"), &counted)?;
-        }
-        read.push(number);
+        let mut overflow = 0;
+        // Of the calls for 64 bits this one alone needs no second form of the number.
+        // SAFETY: the element is counted, and the place is writable. An object that is no integer is
+        // an exception.
+        let number =
+            unsafe { ffi::PyLong_AsLongLongAndOverflow(counted.as_ptr(), &raw mut overflow) };
+        read.push(match u64::try_from(number) {
+            Ok(number) if overflow == 0 => number,
+            _ => {
+                drop(PyErr::take(py));
+                one(&format_args!("{name}[{place}]"), &counted)?
+            }
+        });
     }
     Ok(Some(read))
 }

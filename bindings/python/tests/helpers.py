@@ -93,11 +93,34 @@ class _Request(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Ticks:
+    """A clock that counts waits of 10 ms of this process: a second of it is one of the wall on a machine that
+    runs the process at once, and longer on one that runs others meanwhile."""
+
+    TICK_S = 0.01
+
+    def __init__(self):
+        self.count, self.ended = 0, threading.Event()
+        self.thread = threading.Thread(target=self._count, daemon=True)
+        self.thread.start()
+
+    def _count(self):
+        while not self.ended.wait(self.TICK_S):
+            self.count += 1
+
+    def seconds(self):
+        return self.count * self.TICK_S
+
+    def end(self):
+        self.ended.set()
+        self.thread.join()
+
+
 class Load:
     """Threads that write to a peer again and again, and note when a write fails."""
 
-    def __init__(self, engine, peer, local, nbytes, threads=2):
-        self.done, self.failed, self.ended = 0, [], False
+    def __init__(self, engine, peer, local, nbytes, threads=2, clock=time.monotonic):
+        self.done, self.failed, self.ended, self.clock = 0, [], False, clock
         self.threads = [
             threading.Thread(target=self._write, args=(engine, peer, local, nbytes))
             for _ in range(threads)
@@ -108,7 +131,7 @@ class Load:
     def _write(self, engine, peer, local, nbytes):
         while not self.ended:
             if engine.transfer_sync_write(peer.name, local, peer.address, nbytes) != 0:
-                self.failed.append((time.monotonic(), engine.last_error()))
+                self.failed.append((self.clock(), engine.last_error()))
                 return
             self.done += 1
 

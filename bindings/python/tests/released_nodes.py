@@ -12,9 +12,11 @@ import unittest
 import handfast
 import numpy
 from handfast.mooncake import TransferEngine
-from helpers import Load, Store, free_port
+from helpers import Load, Store, Ticks, free_port
 
 MIB = 1 << 20
+#: Name of a node of ours in a store. Its host does not resolve.
+OURS = "ours:1"
 
 # A node of Mooncake's package: serves memory, and does what standard input says.
 NODE = """
@@ -86,6 +88,8 @@ class RedisValues:
         kind, rest = head[:1], head[1:-2]
         if kind == b"-":
             raise OSError(rest.decode())
+        if kind == b"*":
+            return [self._answer() for _ in range(int(rest))]
         if kind != b"$":
             return rest
         return None if rest == b"-1" else self.answers.read(int(rest) + 2)[:-2]
@@ -176,18 +180,29 @@ class Released(unittest.TestCase):
     def named(self, store):
         """Return a node of ours with a name in a store, and its registered memory."""
         engine, memory = TransferEngine(), numpy.full(5000, 3, numpy.uint8)
-        code = engine.initialize("ours:1", store, "tcp", "")
+        code = engine.initialize(OURS, store, "tcp", "")
         self.assertEqual(code, 0, engine.last_error())
         self.assertEqual(engine.register_memory(memory.ctypes.data, memory.nbytes), 0)
         return engine, memory
 
-    def check_written(self, engine, memory, node):
-        """Check that a write to the node by its name has its bytes there."""
+    def check_both_ways(self, engine, memory, node):
+        """Check that each writes to the other by its name."""
         code = engine.transfer_sync_write(node.name, memory.ctypes.data, node.address, 5000)
         self.assertEqual(code, 0, engine.last_error())
         self.assertEqual(node.evaluate("sum(memory.raw[:5000])"), ["15000"])
+        memory[:] = 0
+        arguments = f"{OURS!r}, address, {memory.ctypes.data}, 5000"
+        self.assertEqual(node.evaluate(f"engine.transfer_sync_write({arguments})"), ["0"])
+        self.assertEqual(int(memory.sum()), 15000)
 
-    def test_node_is_found_by_its_name_in_an_etcd(self):
+    def test_store_over_http_has_the_names_of_both(self):
+        store = Store()
+        self.addCleanup(store.end)
+        node = Node("theirs:1", store.url)
+        self.addCleanup(node.kill)
+        self.check_both_ways(*self.named(store.url), node)
+
+    def test_etcd_has_the_names_of_both(self):
         port, other = free_port(), free_port()
         url, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{other}"
         etcd = Server("etcd", "--listen-client-urls", url, "--advertise-client-urls", url,
@@ -198,11 +213,11 @@ class Released(unittest.TestCase):
         store = f"etcd://127.0.0.1:{port}"
         node = Node("theirs:1", store)
         self.addCleanup(node.kill)
-        self.check_written(*self.named(store), node)
+        self.check_both_ways(*self.named(store), node)
 
-    def test_node_is_found_by_its_name_in_a_redis(self):
+    def test_redis_has_the_values_that_mooncake_writes(self):
         """The package has no client of Redis. Its node writes to a store over HTTP here, which keeps
-        the same values under the same keys in a Redis, where our node finds them."""
+        the same values under the same keys in a Redis, where our node finds them, and writes its own."""
         port = free_port()
         redis = Server("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "")
         self.addCleanup(redis.end)
@@ -212,7 +227,13 @@ class Released(unittest.TestCase):
         self.addCleanup(store.end)
         node = Node("theirs:1", store.url)
         self.addCleanup(node.kill)
-        self.check_written(*self.named(f"redis://127.0.0.1:{port}"), node)
+        engine, memory = self.named(f"redis://127.0.0.1:{port}")
+        self.check_both_ways(engine, memory, node)
+        keys = sorted(key.decode() for key in values.ask("KEYS", "*"))
+        kinds = ("mooncake/ram/", "mooncake/rpc_meta/")
+        self.assertEqual(keys, [kind + name for kind in kinds for name in (OURS, "theirs:1")])
+        del engine
+        self.assertEqual(len(values.ask("KEYS", "*")), 2, "a node takes its own away")
 
     def test_overlay_has_the_other_names_of_their_module(self):
         """Classes for calls between processes are Mooncake's own; its engine is ours."""
@@ -243,10 +264,12 @@ class Released(unittest.TestCase):
         self.assertEqual(engine.register_memory(self.address, MIB), 0)
         first, other = Node("first:1", store.url), Node("other:1", store.url)
         self.addCleanup(other.kill)
-        loads = [Load(engine, node, self.address, MIB) for node in (first, other)]
+        ticks = Ticks()
+        self.addCleanup(ticks.end)
+        loads = [Load(engine, node, self.address, MIB, clock=ticks.seconds) for node in (first, other)]
         while min(load.done for load in loads) < 10:
             time.sleep(0.001)
-        killed = time.monotonic()
+        killed = ticks.seconds()
         first.kill()
         loads[0].wait()
         for failed, error in loads[0].failed:

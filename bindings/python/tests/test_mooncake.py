@@ -83,6 +83,16 @@ class Interface(unittest.TestCase):
         with self.assertRaisesRegex(AttributeError, "RPC"):
             mooncake.RpcInterface
 
+    def test_what_is_not_supported_is_refused_or_absent(self):
+        for made in (TransferEngine(), engine()):
+            self.assertIsNone(made.get_engine())
+            self.assertEqual(made.get_engine_ptr(), 0)
+            self.assertEqual(made.warmup_efa_segment("any"), 0)
+        for name in ("transfer_write_on_cuda", "batch_transfer_read_on_cuda"):
+            self.assertFalse(hasattr(made, name))
+        with self.assertRaisesRegex(AttributeError, "SharedSegment"):
+            mooncake.SharedSegment
+
     def test_calls_before_initialize_fail(self):
         made = TransferEngine()
         self.assertEqual(made.get_rpc_port(), 0)

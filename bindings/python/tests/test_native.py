@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import tempfile
 import threading
 import unittest
 import unittest.mock
@@ -19,6 +20,74 @@ from helpers import Owner
 
 def pair():
     return handfast.Engine(transport="tcp"), handfast.Engine(transport="tcp")
+
+
+class Granted(unittest.TestCase):
+    """Memory that some peers may use, by their names, which keys prove."""
+
+    def setUp(self):
+        keys = tempfile.NamedTemporaryFile()
+        self.addCleanup(keys.close)
+        keys.write(f"fleet {bytes(range(32)).hex()}\n".encode())
+        keys.flush()
+        engines = [handfast.Engine(transport="tcp", auth=f"psk:{keys.name}") for _ in range(3)]
+        for engine in engines:
+            self.addCleanup(engine.close)
+        self.owner, self.reader, self.other = engines
+        self.cache, self.block = bytearray(b"tokens"), bytearray(6)
+        for engine in engines[1:]:
+            engine.register(self.block)
+
+    def check(self, engine, call, served, is_allowed):
+        move = getattr(engine.peer(self.owner.address), call)
+        if is_allowed:
+            move(self.block, served.address)
+        else:
+            with self.assertRaises(handfast.NotServed):
+                move(self.block, served.address)
+
+    def test_peers_have_what_they_are_granted(self):
+        reader, other = self.reader, self.other
+        served = self.owner.register(self.cache, grants={reader.address: "read"})
+        self.check(reader, "read", served, True)
+        self.assertEqual(self.block, b"tokens")
+        self.check(reader, "write", served, False)
+        self.check(other, "read", served, False)
+        self.assertEqual(other.peer(self.owner.address).segments(), [])
+        served.grant(other.address, "write")
+        self.assertEqual(served.grants(), {reader.address: "read", other.address: "write"})
+        self.block[:] = b"prefix"
+        self.check(other, "write", served, True)
+        self.assertEqual(self.cache, b"prefix")
+        self.check(other, "read", served, False)
+        served.revoke(reader.address)
+        self.check(reader, "read", served, False)
+        self.assertEqual(served.grants(), {other.address: "write"})
+        with self.assertRaisesRegex(handfast.InvalidArgument, "'read', 'write' or 'read-write'"):
+            served.grant("*", "own")
+        served.close()
+        with self.assertRaises(handfast.NotRegistered):
+            served.grant("*", "read")
+
+    def test_grant_for_everybody_needs_no_keys(self):
+        owner, user = pair()
+        served = owner.register(self.cache, grants={})
+        user.register(self.block)
+        self.owner = owner
+        self.check(user, "read", served, False)
+        served.grant("*", "read")
+        self.check(user, "read", served, True)
+        self.check(user, "write", served, False)
+        with self.assertRaisesRegex(handfast.InvalidArgument, "auth"):
+            served.grant("decode-*", "read")
+        with self.assertRaisesRegex(handfast.InvalidArgument, "auth"):
+            owner.register(bytearray(8), grants={"decode-*": "read"})
+        self.assertEqual(served.grants(), {"*": "read"})
+        with self.assertRaises(handfast.LimitReached):
+            grants = {f"node-{number}": "read" for number in range(65)}
+            self.reader.register(bytearray(8), grants=grants)
+        user.close()
+        owner.close()
 
 
 class Native(unittest.TestCase):

@@ -6,7 +6,7 @@ use crate::helpers::{Folder, MIB, Server, contains, run, skipped};
 use std::fs;
 
 /// Parts of each message about it: device, driver, failing step and remedy.
-const NAMED: [&str; 5] = ["siw0", "siw", "ibv_modify_qp(RTS)", "EINVAL", "--device"];
+const NAMED: [&str; 5] = ["siw0", "siw", "ibv_modify_qp(RTS)", "EINVAL", "rdma link add"];
 
 /// Whether the test can run here. A guest built for it must have the devices.
 fn guest() -> Option<()> {

@@ -157,8 +157,8 @@ pub enum GrantError {
     Full,
     /// Names of peers are not proven.
     #[error(
-        "a grant for '{pattern}' needs keys of peers (--auth): without them names are not proven, and \
-         only a grant for * holds"
+        "a grant for '{pattern}' needs keys of peers: without them names are not proven, and only a \
+         grant for * holds"
     )]
     Unproven {
         /// The pattern.

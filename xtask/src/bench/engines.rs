@@ -6,7 +6,7 @@ use crate::project::Project;
 use crate::python;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -22,18 +22,23 @@ const BUILD_MAX: Duration = Duration::from_secs(1800);
 const INSTALL_MAX: Duration = Duration::from_secs(300);
 const MEASURE_MAX: Duration = Duration::from_secs(600);
 
-/// Measures all engines that can be installed, and the calls of the Python package and of Rust, and
-/// returns the lines of the results.
-pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<Vec<String>> {
+/// An environment with the packages.
+pub(super) struct Environment {
+    python: PathBuf,
+    /// Folders of Mooncake's libraries.
+    libraries: Option<String>,
+    /// Missing packages, with the reason.
+    missing: Vec<(&'static str, String)>,
+}
+
+/// Installs all engines that can be installed, and builds the calls from Rust.
+pub(super) fn install(project: &Project) -> Result<Environment> {
     let folder = project.scratch().join("engines");
     let python = folder.join("bin/python");
     if !python.exists() {
         let mut create = Command::new("python3");
         create.args(["-m", "venv"]).arg(&folder);
-        if let Err(error) = project.run(create, "bench-engines", Instant::now() + INSTALL_MAX) {
-            let reason = format!("python3 -m venv: {error:#}");
-            return Ok(vec![left_out(&[("all", reason)]).to_string()]);
-        }
+        project.run(create, "bench-engines", Instant::now() + INSTALL_MAX)?;
     }
     let mut missing = Vec::new();
     for package in PACKAGES {
@@ -42,52 +47,68 @@ pub(super) fn measure(project: &Project, program: &Path, quick: bool) -> Result<
         let installed = project.run(install, "bench-engines", Instant::now() + INSTALL_MAX);
         missing.extend(installed.err().map(|error| (package, format!("pip install: {error:#}"))));
     }
+    println!("building the Python package");
     python::install_optimized(project, &folder, Instant::now() + BUILD_MAX)?;
     let built = project.cargo(&CALLS).status().context("cargo build")?;
     ensure!(built.success(), "the example calls does not build: {built}");
-    let libraries = LIBRARIES.ensure(project, Instant::now() + INSTALL_MAX);
-    let mut compare = Command::new(&python);
-    match libraries {
-        Ok(unpacked) => drop(compare.env("LD_LIBRARY_PATH", fleet::libraries(&unpacked))),
-        Err(error) => missing.push((LIBRARIES.name, format!("{error:#}"))),
-    }
-    compare.arg(project.root().join("docs/bench/compare.py")).arg(program);
-    compare.args([if quick { "1" } else { "7" }, "--json"]);
-    let output = project.run(compare, "bench-engines", Instant::now() + MEASURE_MAX)?;
-    let line = output.lines().find(|line| line.starts_with("{\"engines\""));
-    let mut result: Value = serde_json::from_str(line.context("compare.py printed no result")?)?;
-    if let Value::Array(left_out) = &mut result["engines"]["left_out"] {
-        left_out.extend(missing.iter().map(|(package, reason)| entry(package, reason)));
-    }
-    let mut calls = Command::new(&python);
-    calls.arg(project.root().join("docs/bench/calls.py"));
-    calls.arg(project.target().join("release/examples/calls"));
-    calls.args([if quick { "1" } else { "9" }, "--json"]);
-    let output = project.run(calls, "bench-calls", Instant::now() + MEASURE_MAX)?;
-    let line = output.lines().find(|line| line.starts_with("{\"python\""));
-    let calls = line.context("calls.py printed no result")?.to_owned();
-    Ok(vec![result.to_string(), calls])
+    let unpacked = LIBRARIES.ensure(project, Instant::now() + INSTALL_MAX);
+    let libraries = unpacked.map(|unpacked| fleet::libraries(&unpacked));
+    let libraries =
+        libraries.map_err(|error| missing.push((LIBRARIES.name, format!("{error:#}")))).ok();
+    Ok(Environment { python, libraries, missing })
 }
 
-fn left_out(missing: &[(&str, String)]) -> Value {
-    let missing: Vec<_> = missing.iter().map(|(name, reason)| entry(name, reason)).collect();
-    json!({ "engines": { "rounds": 0, "rows": [], "left_out": missing } })
+impl Environment {
+    /// Measures the engines, and calls of the Python package and of Rust. Returns the lines of the
+    /// results.
+    pub(super) fn measure(
+        &self,
+        project: &Project,
+        program: &Path,
+        quick: bool,
+    ) -> Result<[String; 2]> {
+        let rounds = |whole| if quick { "1" } else { whole };
+        let mut compare = Command::new(&self.python);
+        compare.envs(self.libraries.iter().map(|folders| ("LD_LIBRARY_PATH", folders)));
+        compare.arg(project.root().join("docs/bench/compare.py")).arg(program);
+        compare.args([rounds("7"), "--json"]);
+        let output = project.run(compare, "bench-engines", Instant::now() + MEASURE_MAX)?;
+        let line = output.lines().find(|line| line.starts_with("{\"engines\""));
+        let line = line.context("compare.py printed no result")?;
+        let engines = with_missing(line, &self.missing)?;
+        let mut calls = Command::new(&self.python);
+        calls.arg(project.root().join("docs/bench/calls.py"));
+        calls.arg(project.target().join("release/examples/calls"));
+        calls.args([rounds("9"), "--json"]);
+        let output = project.run(calls, "bench-calls", Instant::now() + MEASURE_MAX)?;
+        let line = output.lines().find(|line| line.starts_with("{\"python\""));
+        Ok([engines, line.context("calls.py printed no result")?.to_owned()])
+    }
 }
 
-/// One entry of the engines left out; of the reason its first line, since the page is a page.
-fn entry(name: &str, reason: &str) -> Value {
-    json!({ "engine": name, "reason": reason.lines().next().unwrap_or_default() })
+/// Adds what was not installed to the engines that a result leaves out; of the reason its first line,
+/// since the page is a page.
+fn with_missing(result: &str, missing: &[(&str, String)]) -> Result<String> {
+    let mut result: Value = serde_json::from_str(result)?;
+    let left_out = result["engines"]["left_out"].as_array_mut().context("no engines left out")?;
+    left_out.extend(missing.iter().map(|(name, reason)| {
+        json!({ "engine": name, "reason": reason.lines().next().unwrap_or_default() })
+    }));
+    Ok(result.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// An engine that cannot be installed is reported with one line.
+    /// A package that cannot be installed is reported with one line.
     #[test]
     fn engine_left_out_has_its_reason() {
-        let result = left_out(&[("all", "no python3\nsecond line".to_owned())]);
-        assert_eq!(result["engines"]["left_out"][0]["reason"], "no python3");
-        assert_eq!(result["engines"]["rows"], json!([]));
+        let result = r#"{"engines":{"rows":[],"left_out":[]}}"#;
+        let missing = [("nixl", "no network\nsecond line".to_owned())];
+        let expected =
+            r#"{"engines":{"left_out":[{"engine":"nixl","reason":"no network"}],"rows":[]}}"#;
+        assert_eq!(with_missing(result, &missing).unwrap(), expected);
+        assert!(with_missing("{}", &missing).is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 
 /// Version of the form of `bench.json`; it grows when a field is removed or changes its meaning.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 /// Parts of the output of `handfast bench --json` and of the engine's benchmarks; lists of several
 /// runs are concatenated.
 const PARTS: [&str; 12] = [
@@ -26,7 +26,7 @@ const PARTS: [&str; 12] = [
     "unpinned",
 ];
 
-/// All results of one run of `cargo xtask bench`, as in `bench.json`.
+/// All results of one run of `cargo xtask bench`, as in `bench.json`, or with `--peers` in `python.json`.
 pub(super) struct Figures(pub(super) Value);
 
 impl Figures {
@@ -35,7 +35,7 @@ impl Figures {
             "schema": SCHEMA, "quick": quick, "commit": commit, "took_s": 0,
             "placement": "", "machine": machine(),
             "workloads": [], "latencies": [], "sporadic": null, "first_transfer_us": null,
-            "peers": null, "slices": [], "verbs": null, "engines": null, "python": null,
+            "peers": null, "slices": [], "verbs": null,
             "same_host": null, "unpinned": null,
         }))
     }
@@ -106,6 +106,16 @@ impl Figures {
         let mut all = self.0.clone();
         all["targets"] = targets.iter().map(Target::to_json).collect();
         all
+    }
+
+    /// Returns the results of packages and the targets, as `python.json` has them.
+    pub(super) fn of_packages(&self, targets: &[Target]) -> Result<String> {
+        const NAMES: [&str; 7] =
+            ["commit", "engines", "machine", "python", "quick", "took_s", "targets"];
+        let mut all = self.with(targets);
+        let chosen = NAMES.map(|name| (name.to_owned(), all[name].take()));
+        let chosen: Value = chosen.into_iter().collect();
+        Ok(serde_json::to_string_pretty(&chosen)? + "\n")
     }
 
     pub(super) fn to_json(&self, targets: &[Target]) -> Result<String> {

@@ -6,13 +6,22 @@ use anyhow::Result;
 use minijinja::{Environment, Value};
 use std::fmt::Write as _;
 
-/// Returns the page in `docs/bench`.
+/// Returns the page of handfast and the raw limits.
 pub(super) fn page(figures: &Figures, targets: &[Target]) -> Result<String> {
+    render(include_str!("page.md"), figures, targets)
+}
+
+/// Returns the page of the Python package and those of other engines.
+pub(super) fn python(figures: &Figures, targets: &[Target]) -> Result<String> {
+    render(include_str!("python.md"), figures, targets)
+}
+
+fn render(template: &str, figures: &Figures, targets: &[Target]) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_keep_trailing_newline(true);
     environment.add_filter("size", size);
     environment.add_filter("fixed", fixed);
-    Ok(environment.render_str(include_str!("page.md"), figures.with(targets))?)
+    Ok(environment.render_str(template, figures.with(targets))?)
 }
 
 /// Formats a number with so many digits after the point; a missing one is a dash.
@@ -41,13 +50,11 @@ pub(super) fn terminal(targets: &[Target]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::figures::tests::measured;
-    use super::super::targets::judge;
+    use super::super::targets::{judge, judge_packages};
     use super::*;
 
-    #[test]
-    fn every_table_of_the_page_has_rows_of_one_width() {
-        let figures = measured();
-        let page = page(&figures, &judge(&figures)).unwrap();
+    /// Counts the rows of all tables, which have one width each.
+    fn rows(page: &str) -> usize {
         let mut columns = None;
         let mut rows = 0;
         for line in page.lines() {
@@ -58,6 +65,24 @@ mod tests {
             }
             columns = here;
         }
+        rows
+    }
+
+    #[test]
+    fn page_of_python_has_engines_calls_and_targets() {
+        let figures = measured();
+        let page = python(&figures, &judge_packages(&figures)).unwrap();
+        assert_eq!(rows(&page), (1 + 6) + (1 + 5) + (1 + 3) + (1 + 2), "{page}");
+        assert!(page.contains("| mooncake | 1 MiB | 32 | 0.50 | 16.0 | 23.0 | 1.50 | 2.00 |"));
+        assert!(page.contains("\nLeft out: mooncake: no library\n"), "{page}");
+        assert!(page.contains("| 0 | 32 | lists | 4.00 | 2.00 | 2.00 |"), "{page}");
+    }
+
+    #[test]
+    fn every_table_of_the_page_has_rows_of_one_width() {
+        let figures = measured();
+        let page = page(&figures, &judge(&figures)).unwrap();
+        let rows = rows(&page);
         assert!(rows > 32 + 2 + 10, "{rows} rows");
         assert!(
             page.contains(

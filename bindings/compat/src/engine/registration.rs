@@ -6,7 +6,7 @@ use crate::failure::{Cause, Failure};
 use crate::mapped::Mapped;
 use crate::regions::LocalRegion;
 use handfast::accelerators::device_memory;
-use handfast::{Access, Memory};
+use handfast::{Access, Grant, Memory};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,9 +41,65 @@ impl TransferEngine {
         bytes: u64,
         location: &str,
     ) -> Result<(), Failure> {
-        let serve = |region| self.serve(region, name, location);
+        let serve = |region| self.serve(region, name, location, None);
         // SAFETY: the caller's promise is passed on.
         unsafe { self.register_each(&[(address, bytes)], serve) }
+    }
+
+    /// Registers memory for peers with a grant alone, which find it by a name, if it has one. Without
+    /// grants no peer reaches it until [`TransferEngine::grant`].
+    ///
+    /// # Safety
+    /// As of [`TransferEngine::register`].
+    ///
+    /// # Errors
+    /// As of [`TransferEngine::register_named`]; too many grants, or one for names of peers that need
+    /// not prove them ([`Options::auth`](crate::Options::auth)).
+    pub unsafe fn register_granted(
+        &self,
+        name: Option<&str>,
+        (address, bytes): (u64, u64),
+        location: &str,
+        grants: &[Grant],
+    ) -> Result<(), Failure> {
+        let own = name_of(address);
+        let serve = |region| self.serve(region, name.unwrap_or(&own), location, Some(grants));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.register_each(&[(address, bytes)], serve) }
+    }
+
+    /// The grants of the memory that begins at `address`, one for each pattern of names.
+    ///
+    /// # Errors
+    /// [`Cause::NotRegistered`].
+    pub fn grants(&self, address: u64) -> Result<Vec<Grant>, Failure> {
+        self.inner.process.check()?;
+        let served = self.inner.regions.read().served(address)?;
+        Ok(served.grants())
+    }
+
+    /// Adds a grant. Peers find it with their next transfer.
+    ///
+    /// # Errors
+    /// As of [`TransferEngine::register_granted`]; nothing changed.
+    pub fn grant(&self, address: u64, grant: Grant) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        // The lock is not held while devices register.
+        let served = self.inner.regions.read().served(address)?;
+        let _entered = self.inner.runtime.enter();
+        Ok(served.grant(grant)?)
+    }
+
+    /// Takes what a grant allows from its pattern of names: in force on return. Blocks while devices
+    /// end registrations.
+    ///
+    /// # Errors
+    /// [`Cause::NotRegistered`].
+    pub fn revoke(&self, address: u64, grant: &Grant) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        let served = self.inner.regions.read().served(address)?;
+        let _entered = self.inner.runtime.enter();
+        Ok(served.revoke(grant)?)
     }
 
     /// Registers memory at several places, or none of it.
@@ -59,8 +115,8 @@ impl TransferEngine {
         location: &str,
     ) -> Result<(), Failure> {
         let serve = |region: LocalRegion| {
-            let name = format!("{:016x}", region.memory.address());
-            self.serve(region, &name, location)
+            let name = name_of(region.memory.address());
+            self.serve(region, &name, location, None)
         };
         // SAFETY: the caller's promise is passed on.
         unsafe { self.register_each(places, serve) }
@@ -116,13 +172,18 @@ impl TransferEngine {
         region: LocalRegion,
         name: &str,
         location: &str,
+        grants: Option<&[Grant]>,
     ) -> Result<(), Failure> {
         let inner = &self.inner;
         let memory = region.memory.clone();
         let address = memory.address();
         // Reserves the place; the lock is not held while pages are pinned.
         inner.regions.write().insert(region)?;
-        let mut register = inner.engine.register(name).access(Access::READ_WRITE).mooncake();
+        let everybody = if grants.is_some() { Access::default() } else { Access::READ_WRITE };
+        let mut register = inner.engine.register(name).access(everybody).mooncake();
+        for grant in grants.unwrap_or_default() {
+            register = register.grant(grant.clone());
+        }
         if let Some(location) =
             Some(location).filter(|it| *it != "*").and_then(|it| it.parse().ok())
         {
@@ -170,6 +231,11 @@ impl TransferEngine {
     pub fn registered(&self) -> usize {
         self.inner.process.check().map_or(0, |()| self.inner.regions.read().len())
     }
+}
+
+/// The name of memory that has none.
+fn name_of(address: u64) -> String {
+    format!("{address:016x}")
 }
 
 /// Makes a block of the caller's memory, wherever it is. The driver of CUDA devices is asked first, if

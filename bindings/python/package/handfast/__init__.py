@@ -19,6 +19,7 @@ import json as _json
 import logging as _logging
 import threading as _threading
 from collections.abc import Generator as _Generator
+from collections.abc import Mapping as _Mapping
 from collections.abc import Sequence as _Sequence
 from dataclasses import dataclass as _dataclass
 from typing import Any as _Any
@@ -77,6 +78,8 @@ _Lengths: _TypeAlias = "_Numbers | int"
 #: A CPU tensor of torch, an array of numpy, or an object of the buffer protocol.
 _Buffer: _TypeAlias = _Any
 _Notify: _TypeAlias = "tuple[str, str] | None"
+#: What peers may do, by a pattern of their names.
+_Grants: _TypeAlias = "_Mapping[str, str]"
 
 # Calls of daemon threads return before the interpreter ends.
 _atexit.register(_handfast.close_all)
@@ -148,23 +151,37 @@ class Engine:
         """The address of this node, ``host:port``."""
         return self._core.address
 
-    def register(self, buffer: _Buffer, *, location: str = "*") -> Registration:
+    def register(
+        self, buffer: _Buffer, *, location: str = "*", grants: _Grants | None = None
+    ) -> Registration:
         """Register a writable, contiguous buffer: a CPU tensor of torch, an array of numpy, or any
-        object of the buffer protocol. Peers may read and write it. The buffer is kept alive until
-        the registration is closed."""
+        object of the buffer protocol. The buffer is kept alive until the registration is closed.
+
+        Every peer may read and write it, or with ``grants`` those whose names a pattern covers:
+        ``{"decode-*": "read", "trainer-1": "read-write"}``. Patterns other than ``*`` need ``auth``,
+        by which peers prove their names."""
         address, nbytes, owner = _buffers.locate(buffer)
-        return self.register_address(address, nbytes, location=location, owner=owner)
+        return self.register_address(
+            address, nbytes, location=location, owner=owner, grants=grants
+        )
 
     def register_address(
-        self, address: int, nbytes: int, *, location: str = "*", owner: object = None
+        self,
+        address: int,
+        nbytes: int,
+        *,
+        location: str = "*",
+        owner: object = None,
+        grants: _Grants | None = None,
     ) -> Registration:
         """Register memory by its address. It must stay valid until the registration is closed;
         ``owner`` is kept until then."""
+        pairs = None if grants is None else list(grants.items())
         registration = Registration(self, address, nbytes)
         # Before the call: an exception of a signal may come right after it.
         self._buffers[registration._number] = owner
         try:
-            self._core.register(address, nbytes, location)
+            self._core.register(address, nbytes, location, pairs)
         except Exception:
             del self._buffers[registration._number]
             raise
@@ -218,6 +235,21 @@ class Registration:
         self.address = address
         #: Length in bytes.
         self.nbytes = nbytes
+
+    def grants(self) -> dict[str, str]:
+        """Return what peers may do, by the pattern of their names: ``read``, ``write`` or
+        ``read-write``."""
+        return dict(self._engine._core.grants(self.address))
+
+    def grant(self, peers: str, access: str) -> None:
+        """Let the peers whose names a pattern covers ``read``, ``write`` or ``read-write``, besides
+        what they may already. They find it with their next transfer."""
+        self._engine._core.grant(self.address, peers, access)
+
+    def revoke(self, peers: str, access: str = "read-write") -> None:
+        """Take a permission from a pattern of names; another pattern that covers a peer keeps its own.
+        In force on return, also for transfers under way."""
+        self._engine._core.revoke(self.address, peers, access)
 
     def close(self) -> None:
         """End the registration. Raises InUse while transfers use the memory."""

@@ -318,9 +318,9 @@ class TransferEngine:
         notify: TransferNotify | None = None,
     ) -> int:
         try:
-            self._initialized().transfer_one(
-                peer, is_write, buffer, address, length, _pair(notify)
-            )
+            core = self._core or self._initialized()
+            pair = None if notify is None else _pair(notify)
+            core.transfer_one(peer, is_write, buffer, address, length, pair)
         except HandfastError as error:
             return self._fail(error)
         return 0
@@ -335,9 +335,9 @@ class TransferEngine:
         notify: TransferNotify | None = None,
     ) -> int:
         try:
-            self._initialized().transfer(
-                peer, is_write, buffers, addresses, lengths, _pair(notify)
-            )
+            core = self._core or self._initialized()
+            pair = None if notify is None else _pair(notify)
+            core.transfer(peer, is_write, buffers, addresses, lengths, pair)
         except (HandfastError, ValueError) as error:
             return self._fail(error)
         return 0
