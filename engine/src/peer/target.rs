@@ -741,19 +741,20 @@ impl State {
         let request = self.memory.get(work.local.region)?;
         let span = request.span.slice(work.local.offset as usize, work.length as usize).ok()?;
         let Work { direction, mut remote, .. } = *work;
-        let mut memory = None;
+        let (mut memory, mut region_key) = (None, None);
         if let Some(device) = lane.and_then(lanes::Lane::device)
             && let Some(regions) = self.memory.regions(request)
             && let Some(device) = device
             && let Some(key) = regions.remote.key(device, remote.address, u64::from(work.length))
         {
+            region_key = Some(remote.key);
             remote.key = u64::from(key);
             if regions.remote.needs_flush() && direction == Direction::Write {
                 remote.key |= KEY_NEEDS_FLUSH;
             }
             memory = Some(regions.local.memory().clone());
         }
-        Some(Posting { slice, direction, span, remote, memory })
+        Some(Posting { slice, direction, span, remote, memory, region_key })
     }
 }
 
