@@ -67,10 +67,6 @@ pub(crate) struct LaneStatus {
 /// Maximum bytes of a batch worth polling for. Larger ones take longer than a waiter polls (80
 /// microseconds at 3 GiB/s), and far longer than a wake-up.
 const POLLED_BYTES_MAX: u64 = 256 << 10;
-/// Maximum bytes of a batch that is copied within its submission, about 30 microseconds.
-const AT_ONCE_BYTES_MAX: u64 = 256 << 10;
-/// Maximum requests of such a batch.
-const AT_ONCE_REQUESTS_MAX: usize = 64;
 /// Polls of several lanes in turns per look at the time.
 const POLLS_PER_TIME: u32 = 64;
 /// Longest time of polling several lanes in turns.
@@ -372,19 +368,13 @@ impl Target {
     ) -> Option<Arc<dyn LaneHandle>> {
         let [lane] = &state.lanes[..] else { return None };
         let handle = lane.handle.as_ref().filter(|handle| handle.copies())?;
-        let bytes =
-            |pieces: &[RequestSpan]| pieces.iter().map(|it| it.span.len() as u64).sum::<u64>();
-        // An invalid batch is refused by the machine.
-        let requests_max = self.parts.limits.requests_per_batch_max as usize;
-        if self.parts.trace.is_some()
-            || pieces.is_empty()
-            || pieces.len() > AT_ONCE_REQUESTS_MAX.min(requests_max)
-            || bytes(pieces) > AT_ONCE_BYTES_MAX
-        {
+        if self.parts.trace.is_some() {
             return None;
         }
         let (handle, lane) = (handle.clone(), lane.lifecycle);
-        state.machine.lane_at_once(now, deadline).filter(|only| *only == lane)?;
+        let bytes = pieces.iter().map(|it| it.span.len() as u64).sum();
+        let only = state.machine.lane_at_once(now, (pieces.len(), bytes), deadline);
+        only.filter(|only| *only == lane)?;
         Some(handle)
     }
 

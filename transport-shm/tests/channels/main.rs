@@ -1,6 +1,7 @@
 //! Channels between nodes of one process, and between processes.
 #![allow(unsafe_code, reason = "signals to child processes, and memory that is owned elsewhere")]
 
+mod at_once;
 mod processes;
 mod support;
 
