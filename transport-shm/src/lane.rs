@@ -370,7 +370,7 @@ impl Lane {
         self.change(|channel, after| {
             channel.machine.on_peer_dead();
             channel.forget_unsent();
-            after.fails |= self.has_queue_pairs();
+            after.fails = self.has_queue_pairs();
         });
     }
 
@@ -449,6 +449,7 @@ impl Lane {
             }
             after.wakes = !state.queue.is_empty();
         }
+        after.fails &= !state.retired;
         let mut channel = None;
         if let Link::Up(up) = &state.link
             && up.is_over()
