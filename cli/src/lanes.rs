@@ -131,7 +131,7 @@ pub(crate) enum TransportName {
     Rdma,
     /// Shared memory only, with processes of this host; an error with the reason elsewhere
     Shm,
-    /// RDMA if it works on both sides, else shared memory with processes of this host, else TCP, with a
+    /// Shared memory with processes of this host, else RDMA if it works on both sides, else TCP, with a
     /// warning that gives the reason
     Auto,
 }

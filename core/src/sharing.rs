@@ -10,8 +10,11 @@
 //! encloses each copy in [`Sharing::begin`] and [`Sharing::end`]. `docs/lanes.md` describes the
 //! channel.
 
+mod at_once;
 #[cfg(test)]
 mod tests;
+
+pub use at_once::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
 
 use crate::transfer::{Direction, Remote};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -301,11 +304,10 @@ impl Sharing {
                     return Begun::Unshared(Unshared::NotAllowed);
                 }
                 let offset = wanted.address - offered.address;
-                let Some(copies) = self.maps.get_mut(&grant) else {
+                if !self.maps.contains_key(&grant) {
                     return Begun::Unshared(Unshared::Revoked);
-                };
-                copies.under_way += 1;
-                self.copies += 1;
+                }
+                self.count_begun(grant);
                 Begun::Copy { grant, offset }
             }
             Some(Import::Asked | Import::Mapping { is_revoked: false, .. }) => Begun::Asked,
@@ -323,6 +325,13 @@ impl Sharing {
                 self.send(Frame::Ask { key: wanted.key });
                 Begun::Asked
             }
+        }
+    }
+
+    fn count_begun(&mut self, grant: GrantId) {
+        if let Some(copies) = self.maps.get_mut(&grant) {
+            copies.under_way += 1;
+            self.copies += 1;
         }
     }
 

@@ -20,6 +20,9 @@ pub enum Traffic {
     Forbidden,
     /// One write to memory that its owner may unregister at any time.
     Dropped,
+    /// Two writes to memory that its owner may unregister at any time. Through shared memory the second
+    /// is copied within its submission once the first has mapped the region.
+    DroppedAtOnce,
     /// Two hundred writes and reads between all NICs of a fleet, some of them given up.
     Fleet,
 }
@@ -37,7 +40,8 @@ impl Traffic {
         [Self::Write, Self::Read, Self::WriteAndRead, Self::GivenUp, Self::BothWays];
 
     /// The others.
-    pub const OTHERS: [Self; 3] = [Self::Forbidden, Self::Dropped, Self::Fleet];
+    pub const OTHERS: [Self; 4] =
+        [Self::Forbidden, Self::Dropped, Self::DroppedAtOnce, Self::Fleet];
 
     /// The traffic of a name as [`Debug`] writes it, ignoring case.
     pub fn named(name: &str) -> Option<Self> {
@@ -61,6 +65,7 @@ impl Traffic {
             }
             Self::Read => vec![transfer(0, read)],
             Self::WriteAndRead => vec![transfer(0, write), transfer(0, read)],
+            Self::DroppedAtOnce => vec![transfer(0, write); 2],
             Self::BothWays => vec![transfer(0, write), transfer(1, write)],
             Self::Fleet => (0..FLEET_TRANSFERS).map(of_fleet).collect(),
         }
@@ -88,8 +93,9 @@ impl Traffic {
             lanes_max: 4,
             ..TransferLimits::default()
         };
-        let dropped_by = (self == Self::Dropped).then_some(1);
-        TransferSetup { transfers: self.list(), limits, in_order: false, dropped_by }
+        let dropped_by = matches!(self, Self::Dropped | Self::DroppedAtOnce).then_some(1);
+        let in_order = self == Self::DroppedAtOnce;
+        TransferSetup { transfers: self.list(), limits, in_order, dropped_by }
     }
 }
 

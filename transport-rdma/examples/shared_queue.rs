@@ -62,6 +62,7 @@ fn writes(completion_entries: u32, polling: Polling) -> Result<u64> {
         span: source.whole(),
         remote,
         memory: Some(local.memory().clone()),
+        region_key: None,
     };
     let started = Instant::now();
     let mut left = vec![WRITES_PER_LANE; LANES as usize];

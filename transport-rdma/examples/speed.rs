@@ -135,6 +135,7 @@ fn ours(direction: Direction, (bytes, depth, count): (usize, u32, usize)) -> Res
         span: one.registration.span().clone(),
         remote,
         memory: Some(one.registration.memory().clone()),
+        region_key: None,
     };
     let (over, ended) = channel();
     let nic = Arc::downgrade(&one.nic);

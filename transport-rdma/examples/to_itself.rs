@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let slice = SliceId::from_bits(1);
     let direction = Direction::Write;
     let (span, memory) = (source.whole(), Some(local.memory().clone()));
-    nic.post(MINE, &mut vec![Posting { slice, direction, span, remote, memory }]);
+    nic.post(MINE, &mut vec![Posting { slice, direction, span, remote, memory, region_key: None }]);
     let end = ends.recv_timeout(PATIENCE)?;
     let mut bytes = vec![0; BYTES];
     target.copy_out(0, &mut bytes)?;

@@ -133,6 +133,7 @@ fn write(
         span: memory.span(slice * length, length).expect("a slice of the memory"),
         remote: RemoteSpan { address: remote.address + (slice * length) as u64, ..remote },
         memory: Some(local.memory().clone()),
+        region_key: None,
     };
     memory.copy_in(0, &pattern())?;
     nic.post(LANE, &mut (0..SLICES).map(posting).collect());

@@ -2,7 +2,7 @@
 
 use crate::lane::{After, Lane, Link, SHARED, State};
 use crate::map::Map;
-use handfast_core::sharing::{Begun, GrantId, Wanted};
+use handfast_core::sharing::{GrantId, Wanted};
 use handfast_transport::{Direction, MemoryKind, RemoteSpan, Span};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,17 +10,16 @@ use std::sync::atomic::Ordering;
 /// A request, and its bytes on both sides.
 type Request<'a> = (Direction, &'a Span, RemoteSpan);
 
-/// A copy that has begun.
-struct Copy {
-    grant: GrantId,
-    map: Arc<Map>,
-    offset: u64,
+/// Copies that have begun, in the order of their requests.
+struct Copies {
+    begun: Vec<(GrantId, u64)>,
+    /// The map of each, without the repetitions of the one before.
+    maps: Vec<(GrantId, Arc<Map>)>,
 }
 
 impl Lane {
-    /// Copies `count` requests, or begins none of them: without a channel, a map, or where a copy can
-    /// fail in the middle. Their bytes are at most those of one piece, so that a revocation waits no
-    /// longer than for a slice.
+    /// Copies `count` requests, or begins none of them: without a channel or a map, or where a copy can
+    /// fail in the middle.
     pub(crate) fn copy_at_once<'a>(
         self: &Arc<Self>,
         count: usize,
@@ -28,73 +27,78 @@ impl Lane {
     ) -> bool {
         let mut after = After::default();
         let mut state = self.state.lock();
-        let mut copies = Vec::with_capacity(count);
-        let is_begun = (0..count).all(|number| match begin(&mut state, request(number)) {
-            Some(copy) => {
-                copies.push(copy);
-                true
+        let Some(Copies { begun, maps }) = begin(&mut state, count, request) else {
+            if let Link::Up(channel) = &mut state.link {
+                channel.drain(&self.shared.regions, &mut after);
             }
-            None => false,
-        });
-        if !is_begun {
-            self.end_copies(&mut state, copies.into_iter().map(|copy| copy.grant), &mut after);
             self.settle(state, after);
             return false;
-        }
+        };
         drop(state);
         let (mut bytes, mut is_copied) = (0, true);
-        let mut grants = Vec::with_capacity(count);
-        for (number, Copy { grant, map, offset }) in copies.into_iter().enumerate() {
+        let mut rest = maps.iter();
+        let mut map = rest.next();
+        for (number, (grant, offset)) in begun.iter().enumerate() {
+            if map.is_some_and(|(of, _)| of != grant) {
+                map = rest.next();
+            }
+            let Some((_, map)) = map else { break };
             let (direction, local, _) = request(number);
-            is_copied &= map.copy(direction, local, offset).is_ok();
+            is_copied &= map.copy(direction, local, *offset).is_ok();
             bytes += local.len() as u64;
-            // Before the machine learns that the copy has ended: it may have the map removed.
-            drop(map);
-            grants.push(grant);
         }
+        // Before the machine learns that the copies have ended: it may have maps removed.
+        drop(maps);
         debug_assert!(is_copied, "a copy between two maps that permit it does not fail");
         if self.last.load(Ordering::Relaxed) != SHARED {
             self.last.store(SHARED, Ordering::Relaxed);
         }
         let mut state = self.state.lock();
-        self.end_copies(&mut state, grants.into_iter(), &mut after);
+        if let Link::Up(channel) = &mut state.link {
+            begun.iter().for_each(|(grant, _)| channel.machine.end(*grant));
+            channel.drain(&self.shared.regions, &mut after);
+        }
         self.settle(state, after);
         if is_copied {
             self.shared.counts.copied(count as u64, bytes);
         }
         is_copied
     }
-
-    fn end_copies(
-        &self,
-        state: &mut State,
-        grants: impl Iterator<Item = GrantId>,
-        after: &mut After,
-    ) {
-        if let Link::Up(channel) = &mut state.link {
-            grants.for_each(|grant| channel.machine.end(grant));
-            channel.drain(&self.shared.regions, after);
-        }
-    }
 }
 
-/// Begins the copy of a request between memory that this process maps; `None` where it takes another
-/// way, after which the machine's outputs are to be drained.
-fn begin(state: &mut State, (direction, local, remote): Request<'_>) -> Option<Copy> {
+/// Begins the copies of all requests, or of none.
+fn begin<'a>(
+    state: &mut State,
+    count: usize,
+    request: &dyn Fn(usize) -> Request<'a>,
+) -> Option<Copies> {
     let Link::Up(channel) = &mut state.link else { return None };
-    let is_writable = direction == Direction::Write || local.is_writable();
-    let is_plain = local.kind() == MemoryKind::Host && !local.memory().is_file();
-    if state.retired || !is_writable || !is_plain {
+    let is_plain = |number: usize| {
+        let (direction, local, _) = request(number);
+        let is_writable = direction == Direction::Write || local.is_writable();
+        is_writable && local.kind() == MemoryKind::Host && !local.memory().is_file()
+    };
+    if !(0..count).all(is_plain) {
         return None;
     }
-    let wanted =
-        Wanted { key: remote.key, address: remote.address, length: local.len() as u64, direction };
-    let Begun::Copy { grant, offset } = channel.machine.begin(&wanted) else { return None };
-    let map = Arc::clone(&channel.maps[&grant]);
-    if !map.is_mapped() {
-        drop(map);
-        channel.machine.end(grant);
+    let wanted = |number: usize| {
+        let (direction, local, remote) = request(number);
+        let RemoteSpan { key, address } = remote;
+        Wanted { key, address, length: local.len() as u64, direction }
+    };
+    let mut begun = Vec::with_capacity(count);
+    if !channel.machine.begin_at_once((0..count).map(wanted), &mut begun) {
         return None;
     }
-    Some(Copy { grant, map, offset })
+    let mut maps: Vec<(GrantId, Arc<Map>)> = Vec::new();
+    for (grant, _) in &begun {
+        if maps.last().is_none_or(|(last, _)| last != grant) {
+            maps.push((*grant, Arc::clone(&channel.maps[grant])));
+        }
+    }
+    if maps.iter().all(|(_, map)| map.is_mapped()) {
+        return Some(Copies { begun, maps });
+    }
+    begun.iter().for_each(|(grant, _)| channel.machine.end(*grant));
+    None
 }

@@ -12,11 +12,12 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
-    Completion, Direction, LaneHandle, Posting, RemoteSpan, Sent, SliceId, Span, TransportKind,
+    Completion, Direction, MemoryKind, Posting, Sent, SliceId, Span, TransportKind,
 };
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -30,8 +31,6 @@ pub(crate) const SLICES_AT_ONCE_MAX: usize = 32;
 pub const INLINE_BYTES_MAX: usize = 1 << 20;
 /// Maximum slices that wait on a lane.
 pub const SLICES_MAX: usize = 8_192;
-/// Looks of a waiting thread for a grant.
-const LOOKS_MAX: u32 = 400;
 
 /// State of the connection.
 pub(crate) enum Link {
@@ -366,17 +365,18 @@ impl Lane {
         }
     }
 
-    /// Handles the end of the peer's process.
+    /// Handles the end of the peer's process. Devices below would find it at the next slice or probe.
     pub(crate) fn on_peer_dead(self: &Arc<Self>) {
-        self.change(|channel| {
+        self.change(|channel, after| {
             channel.machine.on_peer_dead();
             channel.forget_unsent();
+            after.fails = self.has_queue_pairs();
         });
     }
 
     /// Takes a region back from the peer.
     pub(crate) fn revoke(self: &Arc<Self>, key: u64) {
-        self.change(|channel| channel.machine.revoke(key));
+        self.change(|channel, _| channel.machine.revoke(key));
     }
 
     /// Whether a peer that answers may still touch the region with a key.
@@ -419,14 +419,14 @@ impl Lane {
         self.settle(state, after);
     }
 
-    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Channel)) {
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Channel, &mut After)) {
         if !self.shared.is_of_this_process() {
             return;
         }
         let mut after = After::default();
         let mut state = self.state.lock();
         if let Link::Up(channel) = &mut state.link {
-            change(channel);
+            change(channel, &mut after);
             channel.drain(&self.shared.regions, &mut after);
         }
         self.settle(state, after);
@@ -442,13 +442,14 @@ impl Lane {
             let waiting = std::mem::take(&mut state.waiting);
             for slice in waiting {
                 // After the end it finds no channel, and takes the other path.
-                match after.has_ended || after.answered.contains(&slice.posting.remote.key) {
+                match after.has_ended || after.answered.contains(&slice.posting.region_key()) {
                     true => state.queue.push_back(slice),
                     false => state.waiting.push(slice),
                 }
             }
             after.wakes = !state.queue.is_empty();
         }
+        after.fails &= !state.retired;
         let mut channel = None;
         if let Link::Up(up) = &state.link
             && up.is_over()
@@ -491,20 +492,22 @@ impl Lane {
         }
     }
 
-    /// Queues slices for a copy; returns false, and leaves them, without a channel.
+    /// Queues the slices that are copied. Returns false, and leaves the others, if there are any; without
+    /// a channel or room all of them.
     pub(crate) fn queue(&self, postings: &mut Vec<Posting>) -> bool {
         let mut state = self.state.lock();
         let is_up = matches!(&state.link, Link::Up(channel) if !channel.machine.is_closing());
         let held = state.queue.len() + state.waiting.len();
         let has_room = held + postings.len() <= SLICES_MAX;
-        if is_up && has_room && postings.iter().all(is_plain) {
-            state.queue.extend(postings.drain(..).map(|posting| Begun { posting, done: 0 }));
-            if self.last.load(Ordering::Relaxed) == OTHER {
-                self.last.store(SHARED, Ordering::Relaxed);
-            }
-            return true;
+        if !is_up || !has_room {
+            return false;
         }
-        false
+        if self.last.load(Ordering::Relaxed) == OTHER {
+            self.last.store(SHARED, Ordering::Relaxed);
+        }
+        let copied = postings.extract_if(.., |posting| is_copied(posting));
+        state.queue.extend(copied.map(|posting| Begun { posting, done: 0 }));
+        postings.is_empty()
     }
 
     /// Takes back a slice that waits. Returns false if it does not.
@@ -582,7 +585,7 @@ impl Lane {
                 break;
             }
             let wanted = Wanted {
-                key: posting.remote.key,
+                key: posting.region_key(),
                 address: posting.remote.address.saturating_add(done as u64),
                 length: length as u64,
                 direction: posting.direction,
@@ -615,9 +618,13 @@ impl Lane {
         let mut after = After::default();
         let (mut more, mut bytes, mut grants) = (None, 0, Vec::with_capacity(copies.len()));
         let mut failed = Vec::new();
+        let mut ahead = copy_together(copies);
         for copy in copies.drain(..) {
             let Copy { posting, grant, map, offset, done, length } = copy;
+            let before = ahead.min(length);
+            ahead -= before;
             let result = match posting.span.slice(done, length) {
+                Ok(_) if before == length => Ok(()),
                 Ok(local) => map.copy(posting.direction, &local, offset),
                 Err(error) => Err(CopyError::untouched(std::io::Error::other(error))),
             };
@@ -638,7 +645,7 @@ impl Lane {
                 }
                 Err(CopyError::Remote { error, copied }) => {
                     tracing::debug!(%error, "a copy failed");
-                    failed.push(Begun { posting, done: done + copied });
+                    failed.push(Begun { posting, done: done + copied.max(before) });
                 }
             }
         }
@@ -696,7 +703,7 @@ impl Lane {
     }
 
     /// Handles packets of the peer on a thread that waits for them.
-    fn look(self: &Arc<Self>) {
+    pub(crate) fn look(self: &Arc<Self>) {
         let mut after = After::default();
         let mut state = self.state.lock();
         let is_awaited = !state.waiting.is_empty();
@@ -719,11 +726,27 @@ impl Lane {
     }
 }
 
-/// Whether a slice can be copied: a device's key names no region here, and nothing is read into memory
-/// that is not writable.
-pub(crate) fn is_plain(posting: &Posting) -> bool {
+/// Copies slices of one region together, from the first on, and returns how many bytes.
+fn copy_together(copies: &[Copy]) -> usize {
+    let Some(first) = copies.first() else { return 0 };
+    let direction = first.posting.direction;
+    let is_alike = |it: &&Copy| it.grant == first.grant && it.posting.direction == direction;
+    first.map.copy_together(direction, copies.iter().take_while(is_alike).map(Copy::piece))
+}
+
+impl Copy {
+    /// The local bytes of the piece, and where they are in the region.
+    fn piece(&self) -> (&Span, Range<usize>, u64) {
+        (&self.posting.span, self.done..self.done + self.length, self.offset)
+    }
+}
+
+/// Whether a slice is copied: an accelerator's bytes that a device of the lane below has registered are
+/// left to it, and nothing is read into memory that is not writable.
+pub(crate) fn is_copied(posting: &Posting) -> bool {
     let can_read = posting.direction == Direction::Write || posting.span.is_writable();
-    posting.memory.is_none() && can_read
+    let is_of_device = posting.span.kind() != MemoryKind::Host && posting.memory.is_some();
+    can_read && !is_of_device
 }
 
 impl Begun {
@@ -747,48 +770,3 @@ impl After {
         !is_quiet || !answered.is_empty() || !released.is_empty() || *has_ended || *fails
     }
 }
-
-impl LaneHandle for Handle {
-    fn post(&self, postings: &mut Vec<Posting>) -> bool {
-        if !self.0.queue(postings) {
-            self.0.shared.post_elsewhere(&self.0, postings);
-        }
-        true
-    }
-
-    fn advance(&self) {
-        self.0.advance(INLINE_BYTES_MAX);
-    }
-
-    fn copies(&self) -> bool {
-        true
-    }
-
-    fn transport_kind(&self) -> Option<TransportKind> {
-        Some(self.0.transport_kind())
-    }
-
-    fn copy_at_once<'a>(
-        &self,
-        count: usize,
-        request: &dyn Fn(usize) -> (Direction, &'a Span, RemoteSpan),
-    ) -> bool {
-        self.0.copy_at_once(count, request)
-    }
-
-    fn busy_poll(&self, is_done: &mut dyn FnMut() -> bool) {
-        for _ in 0..LOOKS_MAX {
-            if is_done() {
-                return;
-            }
-            if !self.0.is_copying() {
-                return self.0.shared.inner.busy_poll(self.0.lifecycle, is_done);
-            }
-            self.0.look();
-            std::hint::spin_loop();
-        }
-    }
-}
-
-/// A lane as posters use it.
-pub(crate) struct Handle(pub(crate) Arc<Lane>);

@@ -5,6 +5,7 @@ mod at_once;
 mod channel;
 mod copiers;
 mod counters;
+mod handle;
 mod hello;
 mod hub;
 mod lane;

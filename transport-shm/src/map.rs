@@ -9,10 +9,14 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 /// Length from which the calls that name the process copy faster than its opened memory.
 const NAMED_BYTES_MIN: usize = 16 << 10;
+
+/// Most pieces of one call.
+const PIECES_PER_CALL_MAX: usize = 64;
 
 /// The peer's process.
 pub(crate) struct Process {
@@ -49,6 +53,16 @@ impl Process {
         let number = sys::number_in_proc(self.descriptor.as_ref()?)?;
         let path = format!("/proc/{number}/mem");
         OpenOptions::new().read(true).write(true).open(path).ok()
+    }
+
+    /// Checks that the number has its process, and the process its program, whose memory begins to be
+    /// copied at an address.
+    fn check(&self, address: u64) -> io::Result<()> {
+        self.memory()?.map_or(Ok(()), |memory| is_there(memory, address))?;
+        match self.is_named() {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
     }
 
     /// Whether it is proven to have ended.
@@ -102,6 +116,39 @@ impl Map {
     /// Whether it has the bytes in this process's addresses.
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(self, Self::Mapped(_))
+    }
+
+    /// Copies several pieces between local spans and the region's bytes at their offsets, by one call of
+    /// the kernel. Returns how many bytes of them were copied, from the first on: none where the region is
+    /// mapped, or a piece needs a call of its own.
+    pub(crate) fn copy_together<'a>(
+        &self,
+        direction: Direction,
+        pieces: impl Iterator<Item = (&'a Span, std::ops::Range<usize>, u64)>,
+    ) -> usize {
+        let Self::Calls { process, address } = self else { return 0 };
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for (local, bytes, offset) in pieces.take(PIECES_PER_CALL_MAX) {
+            let Some(start) = local.host_ptr() else { break };
+            let there = ptr::without_provenance_mut((*address + offset) as usize);
+            ours.push(libc::iovec {
+                iov_base: start.wrapping_add(bytes.start).cast(),
+                iov_len: bytes.len(),
+            });
+            theirs.push(libc::iovec { iov_base: there, iov_len: bytes.len() });
+        }
+        let Some(first) = theirs.first().filter(|_| theirs.len() > 1) else { return 0 };
+        let checked = process.check(first.iov_base.addr() as u64);
+        let to_peer = direction == Direction::Write;
+        let copied = checked.and_then(|()| {
+            let pieces = (&*ours, &*theirs);
+            // SAFETY: the caller holds the spans, whose bytes are writable for a read of the peer's,
+            // which posting checks; no reference to registered memory is ever made. The kernel reports
+            // bytes it cannot touch.
+            unsafe { sys::copy_pieces_by_call(process.number, pieces, to_peer) }
+        });
+        // The failed piece is copied again on its own, and has its error.
+        copied.unwrap_or(0)
     }
 
     /// Copies between `local` and the region's bytes at `offset`.
@@ -210,11 +257,7 @@ fn call(
     let memory = process.memory()?;
     let file = memory.filter(|_| length < NAMED_BYTES_MIN);
     if file.is_none() {
-        // The number has its process, and the process its program.
-        memory.map_or(Ok(()), |memory| is_there(memory, there))?;
-        if !process.is_named() {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
+        process.check(there)?;
     }
     let to_peer = direction == Direction::Write;
     // SAFETY: the caller keeps the bytes mapped, writable for a read of the peer's, which posting

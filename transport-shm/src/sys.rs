@@ -306,6 +306,28 @@ pub(crate) unsafe fn copy_by_call(
     if copied < 0 { Err(io::Error::last_os_error()) } else { Ok(copied as usize) }
 }
 
+/// Copies as [`copy_by_call`], several pieces in order: those of this process, and as many of the same
+/// lengths of the other.
+///
+/// # Safety
+/// As for [`copy_by_call`], for each piece.
+pub(crate) unsafe fn copy_pieces_by_call(
+    process: libc::pid_t,
+    (ours, theirs): (&[libc::iovec], &[libc::iovec]),
+    to_peer: bool,
+) -> io::Result<usize> {
+    let counts = (ours.len() as libc::c_ulong, theirs.len() as libc::c_ulong);
+    let (ours, theirs) = (ours.as_ptr(), theirs.as_ptr());
+    // SAFETY: the caller's bytes are valid; the kernel checks those of the other process.
+    let copied = unsafe {
+        match to_peer {
+            true => libc::process_vm_writev(process, ours, counts.0, theirs, counts.1, 0),
+            false => libc::process_vm_readv(process, ours, counts.0, theirs, counts.1, 0),
+        }
+    };
+    if copied < 0 { Err(io::Error::last_os_error()) } else { Ok(copied as usize) }
+}
+
 /// Copies as [`copy_by_call`], by the opened memory of a process.
 ///
 /// # Safety

@@ -3,9 +3,10 @@
 use crate::announcement::{Announcement, Place};
 use crate::copiers::Copiers;
 use crate::counters::{Counts, ShmCounters};
+use crate::handle::Handle;
 use crate::hello::{self, Admission};
 use crate::hub::{self, Hub};
-use crate::lane::{Handle, INLINE_BYTES_MAX, Lane, SLICES_MAX, is_plain};
+use crate::lane::{INLINE_BYTES_MAX, Lane, SLICES_MAX, is_copied};
 use crate::place;
 use crate::reason::NoChannel;
 use crate::sys::{self, Name};
@@ -168,17 +169,26 @@ impl Shared {
     }
 
     /// Posts on the lane below, or fails the lane if shared memory alone is wanted.
-    pub(crate) fn post_elsewhere(&self, lane: &Arc<Lane>, postings: &mut Vec<Posting>) {
+    pub(crate) fn post_elsewhere(
+        &self,
+        lane: &Arc<Lane>,
+        below: Option<&dyn LaneHandle>,
+        postings: &mut Vec<Posting>,
+    ) {
         if !self.is_required {
             lane.note_elsewhere();
-            return self.inner.post(lane.lifecycle, postings);
+            return match below {
+                Some(below) if below.post(postings) => {}
+                _ => self.inner.post(lane.lifecycle, postings),
+            };
         }
         if lane.is_up() {
             let mut refused = Vec::new();
             postings.retain(|posting| {
-                let stays = is_plain(posting);
+                let stays = is_copied(posting);
                 if !stays {
-                    let detail = "the slice names a device's key, or memory that is not writable";
+                    let detail =
+                        "the slice names a device's memory, or memory that is not writable";
                     let error = TransportError::new(Side::Configuration, "share", detail);
                     refused.push(Completion::refused(posting.slice, error));
                 }
@@ -316,15 +326,21 @@ impl ShmTransport {
             return shared.inner.connect(local, remote, body).await;
         };
         let dialled = self.arm(&lane, local, remote, &body);
-        shared.inner.connect(local, remote, body).await?;
+        let below = shared.inner.connect(local, remote, body);
         match dialled {
-            Dialled::NotWanted => Ok(()),
-            Dialled::Failed(reason) => shared.note_no_channel(&lane, reason),
+            Dialled::NotWanted => below.await,
+            Dialled::Failed(reason) => {
+                below.await?;
+                shared.note_no_channel(&lane, reason)
+            }
             Dialled::Wanted(announcement, hello) if shared.is_required => {
                 let answered = shared.dial_lane(&lane, &announcement, &hello);
-                shared.answer(&lane, answered, ANSWER_MAX).await
+                let answer = shared.answer(&lane, answered, ANSWER_MAX);
+                let (below, answer) = tokio::join!(below, answer);
+                below.and(answer)
             }
             Dialled::Wanted(announcement, hello) => {
+                below.await?;
                 // The lane below carries slices until the channel is there.
                 let shared = Arc::clone(shared);
                 let runtime = Runtime::current();
@@ -345,10 +361,6 @@ impl ShmTransport {
         let Some(text) = &body.shared_memory else {
             return Dialled::Failed(NoChannel::NotOffered);
         };
-        if lane.has_queue_pairs() && !body.queue_pairs.is_empty() {
-            // Both sides decide alike: the devices move the bytes.
-            return Dialled::NotWanted;
-        }
         let Some(announcement) = Announcement::parse(text) else {
             return Dialled::Failed(NoChannel::Unreadable);
         };
@@ -492,8 +504,12 @@ impl DataPath for ShmTransport {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         let shared = self.shared();
         match shared.lane(lane) {
-            Some(lane) if lane.queue(postings) => lane.advance(INLINE_BYTES_MAX),
-            Some(lane) if lane.was_offered() => shared.post_elsewhere(&lane, postings),
+            Some(lane) if lane.was_offered() => {
+                if !lane.queue(postings) {
+                    shared.post_elsewhere(&lane, None, postings);
+                }
+                lane.advance(INLINE_BYTES_MAX);
+            }
             _ => shared.inner.post(lane, postings),
         }
     }
@@ -501,7 +517,9 @@ impl DataPath for ShmTransport {
     fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
         let shared = self.shared();
         match shared.lane(lane) {
-            Some(lane) if lane.was_offered() => Some(Arc::new(Handle(lane))),
+            Some(of) if of.was_offered() => {
+                Some(Arc::new(Handle { lane: of, below: shared.inner.handle(lane) }))
+            }
             _ => shared.inner.handle(lane),
         }
     }

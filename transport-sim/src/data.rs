@@ -37,7 +37,7 @@ const READ: u32 = 0x4000_0000;
 /// Maximum slices on a lane.
 const LANE_DEPTH: u32 = 8;
 /// The constant time of targets; a timer fires at its own time.
-const NOW: Instant = Instant(0);
+pub(crate) const NOW: Instant = Instant(0);
 /// The deadline of transfers with one.
 const DEADLINE: Instant = Instant(1);
 /// Timeout of a lane with work and without an answer.
@@ -83,6 +83,8 @@ pub(crate) enum Progress {
     Waiting,
     /// Submitted to an incarnation of the peer.
     Submitted { run: Incarnation, batch: BatchId, cancelled: bool },
+    /// The submitting thread copies it, to an incarnation of the peer.
+    Copied { run: Incarnation },
     /// Its end was reported. The content of both buffers must not change where it is `Some`.
     Reported { run: Incarnation, success: bool, remote: Option<Vec<u8>> },
     /// The submitting process is gone.
@@ -93,7 +95,7 @@ pub(crate) enum Progress {
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) peer: usize,
-    run: Incarnation,
+    pub(crate) run: Incarnation,
     /// The key of the peer's window.
     rkey: u32,
     pub(crate) machine: target::Target,
@@ -183,7 +185,7 @@ impl World {
         let Some((data, setup)) = self.data_mut().zip(setup.transfers.as_ref()) else { return };
         data.sites[site] = fresh;
         for (transfer, progress) in setup.transfers.iter().zip(&mut data.progress) {
-            if let Progress::Submitted { run, .. } = *progress
+            if let Progress::Submitted { run, .. } | Progress::Copied { run } = *progress
                 && transfer.site == site
             {
                 *progress = Progress::Orphaned { run };
@@ -249,6 +251,11 @@ impl World {
             length: LENGTH as u64,
         };
         let deadline = deadline.then_some(DEADLINE);
+        if self.submit_at_once((index, at), &request, deadline, step) {
+            return;
+        }
+        let Some(data) = self.data_mut() else { return };
+        let target = &mut data.sites[site].targets[at];
         // Reads are near the second rail; writes have no preference.
         let affinity = match direction {
             Direction::Read => Affinity::of(&[1, 0]),

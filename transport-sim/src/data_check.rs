@@ -181,7 +181,11 @@ impl World {
             let first = at_first(index, transfer, live);
             let expected = match progress {
                 Progress::Reported { run, remote, .. } if *run == live => remote.as_deref(),
-                Progress::Submitted { run, .. } | Progress::Orphaned { run } if *run == live => {
+                Progress::Submitted { run, .. }
+                | Progress::Copied { run }
+                | Progress::Orphaned { run }
+                    if *run == live =>
+                {
                     None
                 }
                 _ => Some(&first[..]),
@@ -314,7 +318,8 @@ impl World {
         let mut transfers = setup.transfers.iter().zip(&data.progress);
         !cuts
             || transfers.all(|(transfer, progress)| {
-                let submitted = matches!(progress, Progress::Submitted { .. });
+                let submitted =
+                    matches!(progress, Progress::Submitted { .. } | Progress::Copied { .. });
                 (transfer.site, transfer.peer) != ends || !submitted
             })
     }
@@ -329,7 +334,7 @@ impl World {
         let progress = self.data.as_ref().map(|data| data.progress.iter());
         let in_order = self.submits_in_order();
         let left = |progress: &&Progress| match progress {
-            Progress::Submitted { .. } => true,
+            Progress::Submitted { .. } | Progress::Copied { .. } => true,
             Progress::Waiting => in_order,
             _ => false,
         };
@@ -349,7 +354,9 @@ impl World {
     /// Returns the number of submitted transfers that have not ended.
     pub fn transfers_pending(&self) -> usize {
         let progress = self.data.as_ref().map(|data| data.progress.iter());
-        let pending = |progress: &&Progress| matches!(progress, Progress::Submitted { .. });
+        let pending = |progress: &&Progress| {
+            matches!(progress, Progress::Submitted { .. } | Progress::Copied { .. })
+        };
         progress.into_iter().flatten().filter(pending).count()
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! The hello and its answer are a part of Connect.
 
+mod at_once;
 mod copies;
 mod drops;
 
@@ -15,7 +16,7 @@ use crate::action::{Action, Choice};
 use crate::oracle::{Oracle, Violation};
 use crate::world::{Step, World};
 pub(crate) use copies::Posted;
-use copies::Slice;
+use copies::{Slice, Stage};
 pub(crate) use drops::Window;
 use handfast_core::sharing::{Frame, GrantId, Sharing, SharingOutput};
 use handfast_core::transport::{OperationKind, Outcome, Side};

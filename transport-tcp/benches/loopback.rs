@@ -98,7 +98,14 @@ async fn lane(
         next += 1;
         let span = local.span(offset, block).unwrap();
         let remote = RemoteSpan { key: region.key(), address: region.address() + offset as u64 };
-        Posting { slice: SliceId::from_bits(slice), direction, span, remote, memory: None }
+        Posting {
+            slice: SliceId::from_bits(slice),
+            direction,
+            span,
+            remote,
+            memory: None,
+            region_key: None,
+        }
     };
     let wakes = node.sink.wakes.load(Ordering::Relaxed);
     let begin = Instant::now();

@@ -349,7 +349,14 @@ mod tests {
             let span = memory.whole();
             let remote = RemoteSpan { key: 1, address: 0 };
             let slice = SliceId::from_bits(slice);
-            let posting = Posting { slice, direction: Direction::Read, span, remote, memory: None };
+            let posting = Posting {
+                slice,
+                direction: Direction::Read,
+                span,
+                remote,
+                memory: None,
+                region_key: None,
+            };
             slots.push(posting).expect("the depth is four");
         }
         slots.agree(4, bytes_max);

@@ -29,7 +29,7 @@ pub(crate) fn create(len: usize) -> Result<File, MemoryError> {
 /// Checks that a file of another process has `len` bytes and keeps them, and returns how many of its
 /// bytes to map: whole pages of its own size, and no more of a long file.
 pub(crate) fn check_sealed(file: &File, len: usize) -> Result<usize, MemoryError> {
-    // A hole in it is fatal to touch while the pool of huge pages is empty, and no seal forbids holes.
+    // A hole in it is fatal to touch while the pool of huge pages is empty, and who may write it may make one.
     if is_huge(file)? {
         return Err(MemoryError::NotSealed);
     }
@@ -99,22 +99,83 @@ fn add_seals(file: &File, seals: i32) -> Result<(), MemoryError> {
 mod tests {
     use super::*;
 
+    const HUGE: usize = 2 << 20;
+
+    /// A file of sealed length on huge pages of the machine's pool; `None` where the kernel has no pool.
+    fn of_pool() -> Option<File> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+        // SAFETY: the name is a C string; the call returns a new descriptor or an error.
+        let fd = unsafe { libc::memfd_create(c"pool".as_ptr(), flags | libc::MFD_HUGE_2MB) };
+        if fd < 0 {
+            eprintln!("skipped: the kernel has no pool of huge pages");
+            return None;
+        }
+        // SAFETY: the descriptor is new, and nothing else owns it.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(2 * HUGE as u64).unwrap();
+        add_seals(&file, SIZE).unwrap();
+        Some(file)
+    }
+
+    /// Makes a hole of the first page, as any process with the descriptor may try.
+    fn punch(file: &impl AsRawFd) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: no reference to bytes of the file exists.
+        match unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, HUGE as libc::off_t) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// A file on huge pages of the pool is not mapped, sealed as it may be; one on small pages is.
     #[test]
     fn pages_of_the_pool_are_refused() {
         let sealed = create(4 << 20).unwrap();
         assert_eq!(check_sealed(&sealed, 4 << 20).unwrap(), 4 << 20);
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
-        // SAFETY: the name is a C string; the call returns a new descriptor or an error.
-        let fd = unsafe { libc::memfd_create(c"pool".as_ptr(), flags | libc::MFD_HUGE_2MB) };
-        if fd < 0 {
-            // A kernel without a pool has no such files.
+        let Some(file) = of_pool() else { return };
+        assert!(matches!(check_sealed(&file, 1), Err(MemoryError::NotSealed)));
+    }
+
+    /// A process that may write a file on pages of the pool may take them out of it, filled or not;
+    /// the one seal that forbids it forbids writable maps as well.
+    #[test]
+    fn writable_pages_of_the_pool_can_be_taken() {
+        let Some(file) = of_pool() else { return };
+        punch(&share(&file, true).unwrap()).expect("a peer that may write");
+        let Some(file) = of_pool() else { return };
+        let reader = share(&file, false).unwrap();
+        assert!(punch(&reader).is_err(), "a peer that may read");
+        let refused = punch(&file).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM), "nor its owner, from then on");
+    }
+
+    /// Set for the process that touches a hole.
+    const TOUCHES: &str = "HANDFAST_TEST_TOUCHES";
+
+    /// Touching a hole while the pool is empty ends the process.
+    #[test]
+    fn hole_in_an_empty_pool_is_fatal() {
+        use std::os::unix::process::ExitStatusExt;
+        let Some(file) = of_pool() else { return };
+        if std::env::var_os(TOUCHES).is_some() {
+            let (access, flags) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_NORESERVE);
+            // SAFETY: a new map of an open file; the read of it is what the test is about.
+            unsafe {
+                let anywhere = std::ptr::null_mut();
+                let start = libc::mmap(anywhere, HUGE, access, flags, file.as_raw_fd(), 0);
+                assert_ne!(start, libc::MAP_FAILED);
+                std::ptr::read_volatile(start.cast::<u8>());
+            }
             return;
         }
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(4 << 20).unwrap();
-        add_seals(&file, SIZE).unwrap();
-        assert!(matches!(check_sealed(&file, 1), Err(MemoryError::NotSealed)));
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/vm/{name}"));
+        let pages = ["nr_hugepages", "nr_overcommit_hugepages"].map(|name| read(name).unwrap());
+        if pages.iter().any(|count| count.trim() != "0") {
+            return eprintln!("skipped: the pool may have pages");
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "memfd::tests::hole_in_an_empty_pool_is_fatal"]).env(TOUCHES, "1");
+        let ended = child.output().unwrap().status;
+        assert_eq!(ended.signal(), Some(libc::SIGBUS), "{ended}");
     }
 }

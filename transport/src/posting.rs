@@ -30,6 +30,15 @@ pub struct Posting {
     /// The registration that covers `span`, for a transport whose devices need one; held until the
     /// slice ends.
     pub memory: Option<Arc<DeviceMemory>>,
+    /// Key of the peer's region, where `remote` has the key of a device.
+    pub region_key: Option<u64>,
+}
+
+impl Posting {
+    /// Returns the key of the peer's region.
+    pub fn region_key(&self) -> u64 {
+        self.region_key.unwrap_or(self.remote.key)
+    }
 }
 
 /// The receiver of a transport's reports. Called from the transport's tasks and threads, and from

@@ -146,8 +146,8 @@ typedef struct handfast_options {
     // The metadata store, such as "etcd://HOST:PORT" or "redis://HOST:PORT/0". Default:
     // none, peers are found by address.
     const char *metadata;
-    // "tcp", "rdma", "shm", memory shared with processes of this host, or "auto": RDMA where both
-    // sides have it, else shared memory with processes of this host, else TCP. Default: "auto".
+    // "tcp", "rdma", "shm", memory shared with processes of this host, or "auto": shared memory with
+    // processes of this host, else RDMA where both sides have it, else TCP. Default: "auto".
     const char *transport;
     // Names of RDMA devices, separated by commas. Default: all that can be used.
     const char *devices;

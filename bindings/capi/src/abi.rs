@@ -89,8 +89,8 @@ pub struct Options {
     /// The metadata store, such as "etcd://HOST:PORT" or "redis://HOST:PORT/0". Default:
     /// none, peers are found by address.
     pub metadata: *const c_char,
-    /// "tcp", "rdma", "shm", memory shared with processes of this host, or "auto": RDMA where both
-    /// sides have it, else shared memory with processes of this host, else TCP. Default: "auto".
+    /// "tcp", "rdma", "shm", memory shared with processes of this host, or "auto": shared memory with
+    /// processes of this host, else RDMA where both sides have it, else TCP. Default: "auto".
     pub transport: *const c_char,
     /// Names of RDMA devices, separated by commas. Default: all that can be used.
     pub devices: *const c_char,

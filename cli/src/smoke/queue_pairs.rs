@@ -186,6 +186,7 @@ impl Site {
             span,
             remote,
             memory: Some(self.registration.memory().clone()),
+            region_key: None,
         };
         self.nic.post(lane, &mut vec![posting]);
         let deadline = Instant::now() + patience;

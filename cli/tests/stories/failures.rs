@@ -5,7 +5,7 @@ mod deadlines;
 mod returns;
 mod unretired;
 
-use crate::helpers::{MIB, PATIENCE, RecordedEngine, until};
+use crate::helpers::{Folder, MIB, PATIENCE, RecordedEngine, until};
 use crate::rdma_engine::{packets, pattern};
 use handfast::metrics::NicCounters;
 use handfast::rdma::RdmaOptions;
@@ -53,7 +53,9 @@ struct Nodes {
 
 impl Nodes {
     async fn new(nics: usize, choice: TransportChoice) -> Self {
-        let start = async |kind: &str| {
+        // Each has a directory of its own, so that they share no memory, as on two hosts.
+        let folders = [Folder::new(), Folder::new()];
+        let start = async |kind: &str, folder: &Folder| {
             let devices = (0..nics).map(|number| format!("{kind}{number}")).collect();
             // A silent peer is given up within 33 ms.
             let rdma = RdmaOptions::default().with(|it| {
@@ -63,9 +65,10 @@ impl Nodes {
             // No lane ends for its silence, as it would after ten seconds.
             let timing = EngineTiming::default().with(|it| it.lane_timeout = 100 * PATIENCE);
             let builder = Engine::builder().transport(choice).rdma(rdma).timing(timing);
+            let builder = builder.shared_memory_dir(folder.path());
             RecordedEngine::start(builder.listen("127.0.0.1:0")).await
         };
-        let (owner, user) = (start("peer").await, start("nic").await);
+        let (owner, user) = (start("peer", &folders[0]).await, start("nic", &folders[1]).await);
         let memory = Memory::zeroed(BYTES).unwrap();
         let _served = owner.register("m").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
         Self { user, owner, memory, _served }

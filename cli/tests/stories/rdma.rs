@@ -105,16 +105,20 @@ fn pair_without_common_transport_names_the_remedy() {
 }
 
 #[test]
-fn auto_uses_rdma_or_explains_tcp() {
+fn auto_shares_memory_or_uses_rdma_or_explains_tcp() {
     let Some(()) = guest() else { return };
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
     let auto = Server::start_at("10.0.0.2:0", &[&AUTO[..], &THERE, &SMALL].concat());
     let lines = &auto.lines;
-    assert!(lines.contains(&"lanes over rdma and shm and tcp by rxe1".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"lanes over shm and rdma and tcp by rxe1".to_owned()), "{lines:?}");
     let put = ["put", &file, &auto.address, "--json"];
-    let output = succeed(&[&put[..], &AUTO, &HERE].concat());
+    let output = succeed(&[&put[..], &RDMA, &HERE].concat());
     assert!(output.contains(r#""transport":"rdma""#) && !output.contains("fallbacks"), "{output}");
+    // The devices carry bytes until the channel is there.
+    let output = succeed(&[&put[..], &AUTO, &HERE].concat());
+    let used = ["rdma", "shm"].map(|name| output.contains(&format!(r#""transport":"{name}""#)));
+    assert!(used.contains(&true) && !output.contains("fallbacks"), "{output}");
     let output = succeed(&[&put[..], &TCP].concat());
     assert!(output.contains(r#""transport":"tcp""#), "{output}");
 

@@ -1,7 +1,7 @@
 //! Two nodes with two NICs each: bytes are striped over both, the one that is cut costs nothing but
 //! its share, and TCP carries what neither can.
 
-use crate::helpers::{MIB, PATIENCE, RecordedEngine, until};
+use crate::helpers::{Folder, MIB, PATIENCE, RecordedEngine, until};
 use crate::links::Link;
 use crate::rdma_engine::{guest, packets, pattern};
 use handfast::rdma::RdmaOptions;
@@ -32,7 +32,7 @@ impl Rails {
         Self::with(numbers, choice, |_| None).await
     }
 
-    /// `near` says of a side's two devices which are near which memory.
+    /// Without a channel between the two, as on two hosts: each has a directory of its own. `near` says of a side's two devices which are near which memory.
     async fn with(
         numbers: [u32; 2],
         choice: TransportChoice,
@@ -40,6 +40,7 @@ impl Rails {
     ) -> Option<Self> {
         guest()?;
         let links = numbers.map(Link::new);
+        let folders = [Folder::new(), Folder::new()];
         let start = async |side: u32| {
             let devices: Vec<String> = links.iter().map(|link| link.device(side)).collect();
             let matrix = near(&devices);
@@ -48,6 +49,7 @@ impl Rails {
                 it.matrix = matrix;
             });
             let builder = Engine::builder().transport(choice).rdma(rdma);
+            let builder = builder.shared_memory_dir(folders[side as usize].path());
             RecordedEngine::start(builder.listen("127.0.0.1:0")).await
         };
         let (owner, user) = (start(1).await, start(0).await);

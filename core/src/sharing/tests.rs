@@ -328,6 +328,40 @@ fn copies_stay_within_the_grant() {
 
 /// A region is asked for once; slices that wait are called when the answer is there, and when it
 /// never comes.
+/// A batch is copied at once as a whole within its limits, or begins nothing and changes nothing: beyond
+/// the grant, over a region that is not mapped, after its revocation and at the end of the channel.
+#[test]
+fn batch_at_once_begins_whole_or_not_at_all() {
+    let bytes = AT_ONCE_BYTES_MAX;
+    let mut end = mapped(Offered { bytes: bytes + 1, ..OFFERED });
+    let of = |length| wanted(1_000, length, Direction::Write);
+    let mut copies = Vec::new();
+    let refused = |end: &mut Sharing, batch: &[Wanted]| {
+        let before = end.clone();
+        assert!(!end.begin_at_once(batch.iter().copied(), &mut Vec::new()));
+        assert_eq!(*end, before, "nothing has begun, and no region is asked for");
+    };
+    refused(&mut end, &[]);
+    refused(&mut end, &[of(bytes + 1)]);
+    refused(&mut end, &vec![of(1); AT_ONCE_REQUESTS_MAX + 1]);
+    refused(&mut end, &[of(1), Wanted { key: KEY + 1, ..of(1) }]);
+    refused(&mut end, &[of(1), wanted(999, 2, Direction::Write)]);
+    assert!(end.begin_at_once(vec![of(1); AT_ONCE_REQUESTS_MAX], &mut copies));
+    assert_eq!((copies.len(), end.copying()), (AT_ONCE_REQUESTS_MAX, 64));
+    end.handle_frame(Frame::Revoke { grant: GrantId(1) });
+    assert_eq!(outputs(&mut end), [], "its copies are under way");
+    refused(&mut end, &[of(1)]);
+    copies.iter().for_each(|(grant, _)| end.end(*grant));
+    let grant = GrantId(1);
+    let released = [SharingOutput::Unmap { grant }, SharingOutput::Send(Frame::Revoked { grant })];
+    assert_eq!(outputs(&mut end), released);
+
+    let mut end = mapped(OFFERED);
+    assert!(end.begin_at_once([of(1)], &mut copies));
+    end.handle_frame(Frame::Close);
+    refused(&mut end, &[of(1)]);
+}
+
 #[test]
 fn waiting_slices_are_called_once() {
     let mut end = Sharing::new();

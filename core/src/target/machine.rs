@@ -4,6 +4,7 @@ use super::lanes::Lane;
 use super::{TargetConfig, TargetOutput, TargetTimer};
 use crate::identity::Lifecycle;
 use crate::policy::{FenceLedger, LaneUsage, LaneWatchdog, RailOutput, Rails};
+use crate::sharing::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
 use crate::time::Instant;
 use crate::transfer::{
     Affinity, BatchId, Completion, Moved, Request, SubmitError, TransferInput, TransferOutput,
@@ -107,11 +108,21 @@ impl Target {
         self.transfers.submit_near(now, requests, affinities, deadline)
     }
 
-    /// Returns the lane over which the caller may move a batch within its own call, as none of the
-    /// transfers: the only one that takes slices and is not about to end, before the deadline, in the
-    /// life of this incarnation. Counts a use of it.
-    pub fn lane_at_once(&mut self, now: Instant, deadline: Option<Instant>) -> Option<Lifecycle> {
-        if self.has_ended() || self.rails.is_some() || deadline.is_some_and(|at| at <= now) {
+    /// Returns the lane over which the caller may move a batch of `requests` with `bytes` within its own
+    /// call, as none of the transfers: the only one that takes slices and is not about to end, before the
+    /// deadline, in the life of this incarnation, for a short batch. Counts a use of it.
+    pub fn lane_at_once(
+        &mut self,
+        now: Instant,
+        (requests, bytes): (usize, u64),
+        deadline: Option<Instant>,
+    ) -> Option<Lifecycle> {
+        // An invalid batch is refused by the transfers.
+        let requests_max = self.config.limits.requests_per_batch_max as usize;
+        let is_short = (1..=requests_max.min(AT_ONCE_REQUESTS_MAX)).contains(&requests)
+            && bytes <= AT_ONCE_BYTES_MAX;
+        let is_late = deadline.is_some_and(|at| at <= now);
+        if self.has_ended() || self.rails.is_some() || is_late || !is_short {
             return None;
         }
         let lane = self.transfers.only_lane().filter(|lane| !self.is_ending(*lane))?;

@@ -4,6 +4,7 @@ use super::lanes::Lane;
 use super::*;
 use crate::identity::NodeName;
 use crate::policy::{FailureClass, RAIL_PAUSE_MIN, RailPlan, RailVerdict};
+use crate::sharing::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
 use crate::time::Instant;
 use crate::transfer::{
     Affinity, BatchOutcome, Cause, Completion, CompletionStatus, Direction, LocalSpan, Remote,
@@ -84,7 +85,7 @@ impl Story {
 
     /// Whether a batch may be moved within its submission.
     fn moves_at_once(&mut self) -> bool {
-        self.target.lane_at_once(NOW, None) == Some(FIRST)
+        self.target.lane_at_once(NOW, (1, 8), None) == Some(FIRST)
     }
 
     fn keep_outputs(&mut self) {
@@ -551,7 +552,11 @@ fn only_a_lane_that_lasts_moves_a_batch_at_once() {
     let uses = story.target.usage().uses;
     assert!(story.moves_at_once());
     assert_eq!(story.target.usage().uses, uses + 1);
-    assert_eq!(story.target.lane_at_once(NOW, Some(NOW)), None, "the deadline has passed");
+    assert_eq!(story.target.lane_at_once(NOW, (1, 8), Some(NOW)), None, "the deadline has passed");
+    let mut is_short = |size| story.target.lane_at_once(NOW, size, None).is_some();
+    assert!(is_short((AT_ONCE_REQUESTS_MAX, AT_ONCE_BYTES_MAX)));
+    assert!(!is_short((AT_ONCE_REQUESTS_MAX + 1, 1)) && !is_short((1, AT_ONCE_BYTES_MAX + 1)));
+    assert!(!is_short((0, 0)), "it has no request");
     story.up(SECOND, 1);
     story.drain();
     assert!(!story.moves_at_once(), "there are two");

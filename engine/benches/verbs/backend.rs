@@ -84,6 +84,7 @@ impl Backend {
             span: self.memory.whole(),
             remote: RemoteSpan { ..remote },
             memory: Some(self.registered[0].memory().clone()),
+            region_key: None,
         };
         self.postings.extend((0..slices).map(posting));
         let wanted = self.ended.0.load(Ordering::Relaxed) + slices as u64;

@@ -18,8 +18,8 @@ pub const FALLBACKS_KEPT: usize = 64;
 const SHARE: &str = "share";
 
 /// A use of another transport than the one that
-/// [`TransportChoice::Auto`](crate::TransportChoice::Auto) prefers, RDMA or, towards a process of this
-/// host, shared memory: side, stage, peer, cause and remedy.
+/// [`TransportChoice::Auto`](crate::TransportChoice::Auto) prefers, shared memory towards a process of this
+/// host, or RDMA: side, stage, peer, cause and remedy.
 #[derive(Clone, Debug)]
 pub struct Fallback {
     reason: Error,

@@ -30,10 +30,10 @@ pub enum TransportChoice {
     /// RDMA only: an engine without a usable device does not start, and a peer without one is
     /// refused.
     Rdma,
-    /// RDMA if both sides support it and it works; otherwise shared memory if both sides prove that they
-    /// run on one host; otherwise TCP, which also carries what cannot be shared. Each lane without RDMA,
-    /// and each to a process of this host without shared memory, is reported as a
-    /// [`Fallback`](crate::Fallback).
+    /// Shared memory if both sides prove that they run on one host; otherwise RDMA if both sides support
+    /// it and it works; otherwise TCP. Bytes that cannot be shared, such as those of GPUs, take RDMA or
+    /// TCP. Each lane without RDMA, and each to a process of this host without shared memory, is reported
+    /// as a [`Fallback`](crate::Fallback).
     #[default]
     Auto,
     /// Shared memory only: a peer that does not prove that it runs on this host is refused, and so

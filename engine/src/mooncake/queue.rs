@@ -144,7 +144,7 @@ mod tests {
         let span = Memory::zeroed(8).unwrap().whole();
         let remote = RemoteSpan { key: 0, address: 0 };
         let slice = SliceId::from_bits(slice);
-        Posting { slice, direction: Direction::Write, span, remote, memory: None }
+        Posting { slice, direction: Direction::Write, span, remote, memory: None, region_key: None }
     }
 
     fn taken(queue: &Queue) -> Option<(Posting, oneshot::Receiver<()>)> {

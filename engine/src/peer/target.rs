@@ -67,10 +67,6 @@ pub(crate) struct LaneStatus {
 /// Maximum bytes of a batch worth polling for. Larger ones take longer than a waiter polls (80
 /// microseconds at 3 GiB/s), and far longer than a wake-up.
 const POLLED_BYTES_MAX: u64 = 256 << 10;
-/// Maximum bytes of a batch that is copied within its submission, about 30 microseconds.
-const AT_ONCE_BYTES_MAX: u64 = 256 << 10;
-/// Maximum requests of such a batch.
-const AT_ONCE_REQUESTS_MAX: usize = 64;
 /// Polls of several lanes in turns per look at the time.
 const POLLS_PER_TIME: u32 = 64;
 /// Longest time of polling several lanes in turns.
@@ -372,19 +368,13 @@ impl Target {
     ) -> Option<Arc<dyn LaneHandle>> {
         let [lane] = &state.lanes[..] else { return None };
         let handle = lane.handle.as_ref().filter(|handle| handle.copies())?;
-        let bytes =
-            |pieces: &[RequestSpan]| pieces.iter().map(|it| it.span.len() as u64).sum::<u64>();
-        // An invalid batch is refused by the machine.
-        let requests_max = self.parts.limits.requests_per_batch_max as usize;
-        if self.parts.trace.is_some()
-            || pieces.is_empty()
-            || pieces.len() > AT_ONCE_REQUESTS_MAX.min(requests_max)
-            || bytes(pieces) > AT_ONCE_BYTES_MAX
-        {
+        if self.parts.trace.is_some() {
             return None;
         }
         let (handle, lane) = (handle.clone(), lane.lifecycle);
-        state.machine.lane_at_once(now, deadline).filter(|only| *only == lane)?;
+        let bytes = pieces.iter().map(|it| it.span.len() as u64).sum();
+        let only = state.machine.lane_at_once(now, (pieces.len(), bytes), deadline);
+        only.filter(|only| *only == lane)?;
         Some(handle)
     }
 
@@ -741,19 +731,20 @@ impl State {
         let request = self.memory.get(work.local.region)?;
         let span = request.span.slice(work.local.offset as usize, work.length as usize).ok()?;
         let Work { direction, mut remote, .. } = *work;
-        let mut memory = None;
+        let (mut memory, mut region_key) = (None, None);
         if let Some(device) = lane.and_then(lanes::Lane::device)
             && let Some(regions) = self.memory.regions(request)
             && let Some(device) = device
             && let Some(key) = regions.remote.key(device, remote.address, u64::from(work.length))
         {
+            region_key = Some(remote.key);
             remote.key = u64::from(key);
             if regions.remote.needs_flush() && direction == Direction::Write {
                 remote.key |= KEY_NEEDS_FLUSH;
             }
             memory = Some(regions.local.memory().clone());
         }
-        Some(Posting { slice, direction, span, remote, memory })
+        Some(Posting { slice, direction, span, remote, memory, region_key })
     }
 }
 

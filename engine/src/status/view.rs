@@ -41,8 +41,8 @@ impl View {
         let Transports { tcp, rdma } = self.answers.offer.transports;
         let used = self.transport.same_host_use();
         let all = [
-            (rdma, TransportKind::Rdma),
             (used != SameHostUse::Never, TransportKind::Shm),
+            (rdma, TransportKind::Rdma),
             (tcp && used != SameHostUse::Alone, TransportKind::Tcp),
         ];
         all.into_iter().filter_map(|(offered, transport_kind)| offered.then_some(transport_kind))

@@ -5,7 +5,9 @@
 use handfast::accelerators::Driver;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::PriorityMatrix;
-use handfast::{Access, Engine, Error, Memory, Registration, Segment, Stage, TransportChoice};
+use handfast::{
+    Access, Engine, Error, Memory, Registration, Segment, Stage, TransportChoice, TransportKind,
+};
 use handfast_fabric_control::{Fabric, Process, is_scripted};
 use handfast_fabric_cuda::Control;
 use std::path::PathBuf;
@@ -84,9 +86,13 @@ impl Machine {
     }
 
     async fn engine(device: &str) -> Engine {
+        Self::engine_of(TransportChoice::Rdma, device).await
+    }
+
+    async fn engine_of(choice: TransportChoice, device: &str) -> Engine {
         let devices = vec![device.to_owned()];
         let rdma = RdmaOptions::default().with(|it| it.devices = devices);
-        let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
+        let builder = Engine::builder().transport(choice).rdma(rdma);
         builder.listen("127.0.0.1:0").start().await.unwrap()
     }
 
@@ -178,6 +184,59 @@ fn nics_move_bytes_between_devices_and_host() {
             exchange(machine, &host(), &here[..2]).await;
         });
         assert_eq!(machine.cuda.live().flushes, 0, "the devices keep the order");
+    });
+}
+
+/// With `auto` two processes of one host share memory before they use their devices, which move what
+/// cannot be shared: a GPU's bytes, of either side.
+#[test]
+fn auto_shares_memory_and_leaves_gpus_to_devices() {
+    on(&["mlx5"], "auto_shares_memory_and_leaves_gpus_to_devices", |machine| {
+        let packets = || machine.fabric.run("packets peer0").parse::<u64>().unwrap();
+        machine.runtime.block_on(async {
+            let owner = Machine::engine_of(TransportChoice::Auto, "peer0").await;
+            let user = Machine::engine_of(TransportChoice::Auto, "own0").await;
+            let preferred: Vec<_> = user.transport_kinds().take(2).collect();
+            assert_eq!(preferred, [TransportKind::Shm, TransportKind::Rdma]);
+            let (there, gpu) = (owner.allocate(BYTES).unwrap(), machine.memory(1, BYTES));
+            let serve = |name: &str, memory: &Memory| {
+                let register = owner.register(name).access(Access::READ_WRITE);
+                register.serve(memory.whole()).unwrap()
+            };
+            let served = [serve("host", &there), serve("gpu", &gpu)];
+            let open =
+                async |name: &str| user.open(&format!("{}/{name}", owner.address())).await.unwrap();
+            let (segment, accelerated) = (open("host").await, open("gpu").await);
+            let near = filled(host(), 1);
+            let shared = async {
+                while segment.transport_kind() != Some(TransportKind::Shm) {
+                    segment.write(&near.whole(), 0).await.unwrap();
+                }
+            };
+            tokio::time::timeout(PATIENCE, shared).await.expect("the lane shares memory");
+            let before = packets();
+            let near = filled(host(), 2);
+            segment.write(&near.whole(), 0).await.unwrap();
+            assert_eq!((packets(), content(&there, 0, BYTES)), (before, pattern(2)));
+            let (copied, lanes) = (machine.copied(), user.counters().lanes);
+            accelerated.write(&near.whole(), 0).await.unwrap();
+            assert!(packets() > before, "the device moves the bytes of the peer's GPU");
+            assert_eq!(content(&gpu, 0, BYTES), pattern(2));
+            let before = packets();
+            let own = filled(machine.memory(0, BYTES), 3);
+            let copied_to_fill = machine.copied();
+            segment.write(&own.whole(), 0).await.unwrap();
+            assert!(packets() > before, "and those of the own GPU");
+            assert_eq!(content(&there, 0, BYTES), pattern(3));
+            assert_eq!(machine.copied(), copied_to_fill, "no byte passes through the host");
+            assert!(
+                copied_to_fill > copied && user.counters().lanes == lanes,
+                "over the same lane"
+            );
+            drop(served);
+            user.close().await;
+            owner.close().await;
+        });
     });
 }
 

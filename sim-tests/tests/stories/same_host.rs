@@ -32,11 +32,12 @@ fn case(scenario: Scenario, traffic: Option<Traffic>, faults_max: u32) -> Case {
 }
 
 /// Scenarios with their traffic, and the most faults on every change.
-const EXPLORED: [(Scenario, Option<Traffic>, u32); 9] = [
+const EXPLORED: [(Scenario, Option<Traffic>, u32); 10] = [
     (Scenario::Transfers, Some(Traffic::Write), 1),
     (Scenario::Transfers, Some(Traffic::Read), 1),
     (Scenario::Transfers, Some(Traffic::GivenUp), 1),
     (Scenario::Transfers, Some(Traffic::Dropped), 1),
+    (Scenario::Transfers, Some(Traffic::DroppedAtOnce), 1),
     (Scenario::Transfers, Some(Traffic::BothWays), 0),
     (Scenario::CloseAgainstClose, Some(Traffic::Write), 0),
     (Scenario::SimultaneousOpen, None, 1),
@@ -75,6 +76,7 @@ fn seeds_of_shared_memory_break_no_oracle() {
         Some(Traffic::GivenUp),
         Some(Traffic::BothWays),
         Some(Traffic::Dropped),
+        Some(Traffic::DroppedAtOnce),
     ];
     let swarm = Swarm {
         scenarios: vec![

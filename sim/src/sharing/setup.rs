@@ -34,6 +34,8 @@ pub struct CopyPlan {
     pub may_cancel: bool,
     /// It goes past the end of the region.
     pub is_beyond: bool,
+    /// The submitting thread copies it at once where the region is mapped, and not as a slice.
+    pub is_short: bool,
 }
 
 /// The caller of the machine.
@@ -87,13 +89,15 @@ pub enum SharingScenario {
     Foreign,
     /// Two channels between two processes, either of which is closed, and a region that is dropped.
     Reopened,
+    /// A region is dropped while its peer writes it, by slices and at once, and closes the channel.
+    AtOnce,
     /// A region that two peers write, one of which sends any message and owns another region.
     Hostile,
 }
 
 impl SharingScenario {
     /// Every scenario.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Dropped,
         Self::Closed,
         Self::Shared,
@@ -101,6 +105,7 @@ impl SharingScenario {
         Self::GivenUp,
         Self::Foreign,
         Self::Reopened,
+        Self::AtOnce,
         Self::Hostile,
     ];
 
@@ -114,6 +119,7 @@ impl SharingScenario {
             direction: Direction::Write,
             may_cancel: false,
             is_beyond: false,
+            is_short: false,
         };
         let read = CopyPlan { direction: Direction::Read, ..write };
         let (regions, copies) = match self {
@@ -132,6 +138,7 @@ impl SharingScenario {
             Self::GivenUp => (vec![region], vec![CopyPlan { may_cancel: true, ..write }, write]),
             Self::Foreign => (vec![RegionPlan { is_foreign: true, ..region }], vec![write, read]),
             Self::Reopened => (vec![region], vec![write, CopyPlan { lane: 1, ..write }]),
+            Self::AtOnce => (vec![region], vec![write, CopyPlan { is_short: true, ..write }]),
             Self::Hostile => {
                 let other = RegionPlan { owner: 1, may_drop: false, ..region };
                 let honest = CopyPlan { by: 2, ..write };
@@ -141,7 +148,7 @@ impl SharingScenario {
         let processes = if matches!(self, Self::Shared | Self::Hostile) { 3 } else { 2 };
         let closers = match self {
             Self::Closed => vec![0, 1],
-            Self::Reopened => vec![1],
+            Self::Reopened | Self::AtOnce => vec![1],
             _ => Vec::new(),
         };
         let hostile = (self == Self::Hostile).then_some(1);

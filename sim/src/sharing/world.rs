@@ -95,7 +95,7 @@ impl SharingWorld {
             length: self.bytes(at),
             direction: plan.direction,
         };
-        let begun = self.end(channel, side).machine.begin(&wanted);
+        let begun = self.begin_wanted((channel, side), wanted, plan.is_short);
         self.copies[at].asks += u32::from(begun == Begun::Asked);
         self.check_begun(at, begun);
         match begun {
@@ -107,6 +107,16 @@ impl SharingWorld {
             }
         }
         self.drain(channel, side);
+    }
+
+    /// Begins a short copy as a batch that is copied at once, if it can, and any other as a slice.
+    fn begin_wanted(&mut self, at: (usize, usize), wanted: Wanted, is_short: bool) -> Begun {
+        let machine = &mut self.end(at.0, at.1).machine;
+        let mut copies = Vec::new();
+        match is_short && machine.begin_at_once([wanted], &mut copies) {
+            true => Begun::Copy { grant: copies[0].0, offset: copies[0].1 },
+            false => machine.begin(&wanted),
+        }
     }
 
     /// Ends the thread of a copy, and reports the copy unless it was given up.

@@ -59,6 +59,7 @@ fn postings(count: u64) -> Vec<Posting> {
         span: memory.whole(),
         remote: RemoteSpan { key: 1, address: 0 },
         memory: None,
+        region_key: None,
     };
     (0..count).map(posting).collect()
 }
@@ -202,6 +203,7 @@ fn posting(registration: &Registration) -> Posting {
         span: registration.span().clone(),
         remote: registration.remote_span(),
         memory: Some(registration.memory().clone()),
+        region_key: None,
     }
 }
 

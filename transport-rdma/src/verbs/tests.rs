@@ -586,6 +586,7 @@ impl Site {
             span: self.registration.span().clone(),
             remote: self.registration.remote_span(),
             memory: Some(self.registration.memory().clone()),
+            region_key: None,
         };
         (0..count).map(posting).collect()
     }

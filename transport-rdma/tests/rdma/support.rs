@@ -135,6 +135,7 @@ impl Site {
             span: self.memory.span(offset, length).unwrap(),
             remote: RemoteSpan { address: remote.address + offset as u64, ..remote },
             memory: Some(self.registration.memory().clone()),
+            region_key: None,
         }
     }
 

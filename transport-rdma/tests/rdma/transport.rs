@@ -54,7 +54,10 @@ impl Node {
         let (span, remote) = (self.memory.whole(), peer.registration.remote_span());
         let memory = Some(self.registration.memory().clone());
         let direction = Direction::Write;
-        self.transport.post(lane, &mut vec![Posting { slice, direction, span, remote, memory }]);
+        self.transport.post(
+            lane,
+            &mut vec![Posting { slice, direction, span, remote, memory, region_key: None }],
+        );
         slice
     }
 }

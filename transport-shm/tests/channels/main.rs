@@ -1,6 +1,7 @@
 //! Channels between nodes of one process, and between processes.
 #![allow(unsafe_code, reason = "signals to child processes, and memory that is owned elsewhere")]
 
+mod at_once;
 mod processes;
 mod support;
 
@@ -216,6 +217,38 @@ async fn partly_written_slice_is_given_back_as_begun() {
     assert!(matches!(ended, CompletionStatus::Released(Sent::Partly)), "{ended:?}");
     assert_eq!(first.posted_below(), 0);
     eventually(|| first.sink.failures.load(Ordering::Relaxed) == 1).await;
+    let mut written = vec![0; there.len() / 2];
+    there.span(0, written.len()).unwrap().copy_out(0, &mut written).unwrap();
+    assert!(written.iter().all(|byte| *byte == 7));
+}
+
+/// Slices that one call of the kernel copies together each have their end: those before bytes that it
+/// does not reach are done, the one that has some is given back as begun, and the next as it was.
+#[tokio::test]
+async fn slices_of_one_call_have_their_own_ends() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let there = support::half_forbidden(64 << 10);
+    let region = second.serve(&there, Access::READ_WRITE, 5);
+    let here = Memory::zeroed(there.len()).unwrap();
+    here.whole().copy_in(0, &vec![7; there.len()]).unwrap();
+    // The region is known before the slices that share a call.
+    assert_eq!(first.write(here.span(0, 8).unwrap(), &region), DONE);
+    let lengths = [20 << 10; 3];
+    let mut offset = 0;
+    let mut postings = Vec::new();
+    for length in lengths {
+        let span = here.span(offset, length).unwrap();
+        let mut posting = first.posting(first.next_slice(), Direction::Write, span, &region);
+        posting.remote.address += offset as u64;
+        postings.push(posting);
+        offset += length;
+    }
+    let slices: Vec<_> = postings.iter().map(|posting| posting.slice).collect();
+    first.transport.post(first.pair.lifecycle, &mut postings);
+    let ends: Vec<_> = slices.into_iter().map(|slice| first.sink.ended(slice)).collect();
+    assert_eq!(ends[0], DONE);
+    assert!(matches!(ends[1], CompletionStatus::Released(Sent::Partly)), "{ends:?}");
+    assert!(matches!(ends[2], CompletionStatus::Released(Sent::None)), "{ends:?}");
     let mut written = vec![0; there.len() / 2];
     there.span(0, written.len()).unwrap().copy_out(0, &mut written).unwrap();
     assert!(written.iter().all(|byte| *byte == 7));

@@ -11,10 +11,10 @@ use std::time::Duration;
 /// Set for the child.
 const CHILD: &str = "HANDFAST_TEST_INITIATOR";
 const BYTES: usize = 8 << 20;
-const KEY: u64 = 5;
+pub(crate) const KEY: u64 = 5;
 /// The byte that the child writes, and the one of a later use of the memory.
-const WRITTEN: u8 = 0xC5;
-const REUSED: u8 = 0x3A;
+pub(crate) const WRITTEN: u8 = 0xC5;
+pub(crate) const REUSED: u8 = 0x3A;
 
 /// The process of the initiator: writes to the parent's region until it is refused.
 #[test]
@@ -43,21 +43,21 @@ fn initiator_writes_for_a_parent() {
     line();
 }
 
-fn say(to: &mut impl Write, line: &str) {
+pub(crate) fn say(to: &mut impl Write, line: &str) {
     // The test's own output shares the stream.
     writeln!(to, "\nsaid {line}").unwrap();
     to.flush().unwrap();
 }
 
 /// A process of this program, and what it says.
-struct Spoken {
-    child: Child,
-    input: ChildStdin,
-    output: Box<dyn Iterator<Item = String>>,
+pub(crate) struct Spoken {
+    pub(crate) child: Child,
+    pub(crate) input: ChildStdin,
+    pub(crate) output: Box<dyn Iterator<Item = String>>,
 }
 
 impl Spoken {
-    fn start(test: &str, variable: &str, value: &str) -> Self {
+    pub(crate) fn start(test: &str, variable: &str, value: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .env(variable, value)

@@ -153,7 +153,7 @@ impl Node {
     ) -> CompletionStatus {
         let slice = self.next_slice();
         let remote = RemoteSpan { key, address };
-        let posting = Posting { slice, direction, span, remote, memory: None };
+        let posting = Posting { slice, direction, span, remote, memory: None, region_key: None };
         self.transport.post(self.pair.lifecycle, &mut vec![posting]);
         self.sink.ended(slice)
     }
@@ -167,7 +167,7 @@ impl Node {
         region: &Region,
     ) -> Posting {
         let remote = RemoteSpan { key: region.key(), address: region.address() };
-        Posting { slice, direction, span, remote, memory: None }
+        Posting { slice, direction, span, remote, memory: None, region_key: None }
     }
 
     pub(crate) fn write(&self, span: Span, region: &Region) -> CompletionStatus {

@@ -14,7 +14,7 @@ const PIECE: u32 = LENGTH as u32 / 2;
 
 /// State of a slice on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Stage {
+pub(super) enum Stage {
     /// The owner is asked for the region.
     Waiting,
     /// A thread copies the next piece over a grant.
@@ -24,16 +24,18 @@ enum Stage {
 /// A slice that waits, or is copied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slice {
-    id: SliceId,
-    direction: Direction,
-    key: u64,
-    address: u64,
-    local: u64,
-    length: u32,
-    done: u32,
-    stage: Stage,
-    /// A broken backend has reported it, and its thread copies on.
-    is_disowned: bool,
+    pub(super) id: SliceId,
+    pub(super) direction: Direction,
+    pub(super) key: u64,
+    pub(super) address: u64,
+    pub(super) local: u64,
+    pub(super) length: u32,
+    pub(super) done: u32,
+    pub(super) stage: Stage,
+    /// The transfer, if the thread that submits it copies it: a batch without slices.
+    pub(super) at_once: Option<usize>,
+    /// It has ended for the channel of a broken backend, and its thread copies on.
+    pub(super) is_disowned: bool,
 }
 
 impl Slice {
@@ -95,6 +97,7 @@ impl World {
             length: work.length,
             done: 0,
             stage: Stage::Waiting,
+            at_once: None,
             is_disowned: false,
         };
         self.begin_copy(lane, slice, step);
@@ -146,7 +149,7 @@ impl World {
         self.end_slice(lane.0, lane.1, Completion { slice: slice.id, status }, step);
     }
 
-    fn hold(&mut self, lane: LaneId, slice: Slice, step: &mut Step) {
+    pub(super) fn hold(&mut self, lane: LaneId, slice: Slice, step: &mut Step) {
         if let Some(end) = self.end_mut(lane) {
             end.slices.push(slice);
             end.slices.sort_by_key(|slice| slice.id.to_bits());
@@ -198,7 +201,9 @@ impl World {
         }
         let mut reported = Vec::new();
         for slice in self.end_mut(lane).into_iter().flat_map(|end| &mut end.slices) {
-            if let (Stage::Copied(grant), false) = (slice.stage, slice.is_disowned) {
+            if let (Stage::Copied(grant), None, false) =
+                (slice.stage, slice.at_once, slice.is_disowned)
+            {
                 slice.is_disowned = true;
                 reported.push((grant, Completion::released(slice.id, slice.sent())));
             }
@@ -218,6 +223,12 @@ impl World {
         self.move_bytes(lane, grant, &slice, step);
         slice.done += slice.piece();
         let is_done = slice.done == slice.length;
+        if let Some(index) = slice.at_once {
+            return match is_done {
+                true => self.end_at_once(lane, (index, grant), slice.is_disowned, step),
+                false => self.hold(lane, slice, step),
+            };
+        }
         if slice.is_disowned {
             return if is_done { self.forget_over() } else { self.hold(lane, slice, step) };
         }
@@ -279,9 +290,10 @@ impl World {
         Some(if slice.direction == Direction::Write { end.peer } else { site })
     }
 
-    /// Whether a lane has a slice that waits or is copied.
+    /// Whether a lane has a posted slice that waits or is copied.
     pub(crate) fn has_copies(&self, site: usize, lane: Lifecycle) -> bool {
-        self.end((site, lane)).is_some_and(|end| !end.slices.is_empty())
+        let is_posted = |slice: &Slice| slice.at_once.is_none();
+        self.end((site, lane)).is_some_and(|end| end.slices.iter().any(is_posted))
     }
 
     /// Whether a thread copies from or to local addresses of the range.

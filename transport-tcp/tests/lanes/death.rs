@@ -51,7 +51,14 @@ impl<'a, N: Net> Poster<'a, N> {
         remote.key ^= u64::from(self.below(16) == 0);
         self.posted += 1;
         let span = self.local.span(offset as usize, size as usize).unwrap();
-        Posting { slice: SliceId::from_bits(self.posted), direction, span, remote, memory: None }
+        Posting {
+            slice: SliceId::from_bits(self.posted),
+            direction,
+            span,
+            remote,
+            memory: None,
+            region_key: None,
+        }
     }
 
     fn note(&mut self) {

@@ -242,7 +242,14 @@ async fn dropping_the_transport_ends_its_lanes() {
     let slice = SliceId::from_bits(5);
     transport.post(
         LANE,
-        &mut vec![Posting { slice, direction, span: memory.whole(), remote, memory: None }],
+        &mut vec![Posting {
+            slice,
+            direction,
+            span: memory.whole(),
+            remote,
+            memory: None,
+            region_key: None,
+        }],
     );
     receive_bytes(&mut stream, 42).await;
     drop(transport);

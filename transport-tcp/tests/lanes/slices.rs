@@ -109,6 +109,7 @@ async fn a_full_lane_gives_back_what_it_cannot_hold() {
         span: memory.whole(),
         remote,
         memory: None,
+        region_key: None,
     };
     let mut postings: Vec<_> = (0..6).map(posting).collect();
     node.transport.post(LANE, &mut postings);

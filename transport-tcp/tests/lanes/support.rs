@@ -179,7 +179,8 @@ impl<N: Net> Node<N> {
 
     pub(crate) fn post(&self, direction: Direction, span: Span, remote: RemoteSpan) -> SliceId {
         let slice = SliceId::from_bits(self.next_slice.fetch_add(1, Ordering::Relaxed));
-        let mut postings = vec![Posting { slice, direction, span, remote, memory: None }];
+        let mut postings =
+            vec![Posting { slice, direction, span, remote, memory: None, region_key: None }];
         self.transport.post(LANE, &mut postings);
         assert!(postings.is_empty());
         slice

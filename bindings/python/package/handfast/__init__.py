@@ -107,8 +107,8 @@ class Engine:
     """A node: it serves registered memory to peers, and reads and writes theirs.
 
     ``host`` is the host of this node's address, under which peers reach it. ``transport`` is ``tcp``,
-    ``rdma``, ``shm``, or ``auto``: RDMA where both sides have it, else TCP. ``shm``, memory shared
-    with processes of this host, is asked for by name. ``devices`` names RDMA devices: a list, or text
+    ``rdma``, ``shm``, or ``auto``: ``shm``, memory shared with processes of this host, else RDMA where
+    both sides have it, else TCP. ``devices`` names RDMA devices: a list, or text
     with commas.
     ``metadata`` is a store in which nodes find each other by name: ``http://HOST:PORT/PATH``,
     ``etcd://HOST:PORT`` or ``redis://HOST:PORT/DATABASE``; ``host`` is then the node's whole name.

@@ -138,6 +138,7 @@ mod tests {
             span: Memory::zeroed(8).unwrap().whole(),
             remote: RemoteSpan { key: 1, address: 0 },
             memory: None,
+            region_key: None,
         }
     }
 

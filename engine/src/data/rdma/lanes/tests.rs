@@ -76,7 +76,7 @@ impl Node {
         let span = Memory::zeroed(8).unwrap().whole();
         let (slice, direction) = (SliceId::from_bits(5), Direction::Write);
         let remote = RemoteSpan { key: 1, address: 0 };
-        let posting = Posting { slice, direction, span, remote, memory: None };
+        let posting = Posting { slice, direction, span, remote, memory: None, region_key: None };
         self.lanes.post(LANE, &mut vec![posting]);
         self.lanes.withdraw(LANE, slice, Duration(0));
         let ended = std::mem::take(&mut *self.sink.0.lock());

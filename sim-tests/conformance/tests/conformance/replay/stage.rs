@@ -371,6 +371,7 @@ impl Stage {
             span: own.memory.span(0, TOKEN.len()).unwrap(),
             remote: RemoteSpan { address: remote.address + 64, ..remote },
             memory: Some(own.registration.memory().clone()),
+            region_key: None,
         };
         own.nic.post(lane, &mut vec![posting]);
         self.slices
