@@ -105,7 +105,7 @@ impl Domain {
         self.keeps_order.load(Ordering::Relaxed)
     }
 
-    /// Notes that the driver registers memory, and refuses relaxed ordering with `code`. Tells it
+    /// Notes that the driver registers memory, and refuses relaxed ordering with `code`. Logs it
     /// once.
     pub(super) fn on_order_kept(&self, code: i32) {
         if !self.keeps_order.swap(true, Ordering::Relaxed) {

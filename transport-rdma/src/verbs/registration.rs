@@ -123,7 +123,7 @@ fn access_flags(is_writable: bool, access: Access) -> u32 {
 
 /// Keeps the bytes out of forked children while a device may reach them. Foreign memory is its owner's
 /// to hide: where the kernel gives the pages of a device away at a fork it is refused, or the risk is
-/// told once.
+/// logged once.
 fn hidden(
     context: &Context,
     span: &Span,

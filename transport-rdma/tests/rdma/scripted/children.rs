@@ -40,8 +40,8 @@ fn foreign() -> Memory {
     unsafe { Memory::from_raw(start, BYTES, Arc::new(owner)) }.unwrap()
 }
 
-/// Where the kernel gives registered pages away at a fork, foreign memory is refused with the cures
-/// before any call, unless the risk is accepted. Memory of this library is registered as ever.
+/// Foreign memory is refused with the cures, before any call, if the kernel gives registered pages away
+/// at a fork and the risk is not accepted. Memory of this library is registered as ever.
 #[test]
 fn foreign_memory_needs_a_kernel_that_copies() {
     on(&["mlx5"], "children::foreign_memory_needs_a_kernel_that_copies", |fabric| {

@@ -1,4 +1,4 @@
-//! What drivers offer and refuse, on scripted devices.
+//! Offers and refusals of drivers, on scripted devices.
 
 use super::{on, sites};
 use crate::support::{LANE, Recorder, Site, config, connect_lane, pattern};
