@@ -1,4 +1,6 @@
-//! Commands of a test: one line each, words separated by spaces.
+//! Commands of a test: one line each, words separated by spaces. The second port of a device has the
+//! device's name with `:2` behind it, where a command is of packets, addresses, completions, queue pairs
+//! or a port.
 //!
 //! | command | effect |
 //! | --- | --- |
@@ -33,6 +35,8 @@
 //! | `pairs DEVICE` | a line for each queue pair: number, state, peer's number, outstanding work |
 //! | `packets DEVICE` | packets that came to the device |
 //! | `queues DEVICE` | the number of completion queues |
+//! | `vectors DEVICE` | a line for each completion queue: its vector |
+//! | `forks copied`, `forks shared` | whether the kernel copies registered pages for a child |
 //! | `instant DEVICE [copying] [every NANOS]` | it answers posts at once, or at this rate |
 //! | `instant DEVICE copying held` | the same, and each copy waits for another mode |
 //! | `instant DEVICE off` | it answers as the tables do |
@@ -85,6 +89,10 @@ pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
             parked.into_iter().for_each(|(context, event)| state.raise_at(context, event));
             NOTHING
         }
+        ["forks", word @ ("copied" | "shared")] => {
+            state.gives_pages_away = *word == "shared";
+            NOTHING
+        }
         ["timers", "off"] => {
             state.timers.is_stopped = true;
             NOTHING
@@ -107,12 +115,18 @@ pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
             NOTHING
         }
         ["instant", device, how @ ..] => {
-            instant::set(nic(state, device)?, how)?;
+            let nic = self::device(state, device)?;
+            if state.twin(nic).is_some() {
+                return Err("a device of two ports cannot be instant".to_owned());
+            }
+            instant::set(nic, how)?;
             NOTHING
         }
         ["laws"] => Ok(state.take_broken_laws().join("\n")),
         ["fail" | "break" | "expire" | "exhaust", ..] => queue_pairs(state, &words),
-        ["count" | "waiting" | "packets" | "pairs" | "queues", ..] => questions(state, &words),
+        ["count" | "waiting" | "packets" | "pairs" | "queues" | "vectors", ..] => {
+            questions(state, &words)
+        }
         _ => surroundings(state, &words),
     };
     state.settle();
@@ -125,6 +139,15 @@ fn nic(state: &State, device: &str) -> Result<usize, String> {
         let names: Vec<&str> = state.listed.iter().map(|listed| listed.name).collect();
         format!("no device '{device}'; there are: {}", names.join(", "))
     })
+}
+
+/// A device, and not the second port of one.
+fn device(state: &State, name: &str) -> Result<usize, String> {
+    let nic = nic(state, name)?;
+    match state.listed[nic].port_of {
+        None => Ok(nic),
+        Some(device) => Err(format!("'{name}' is a port of {}", state.listed[device].name)),
+    }
 }
 
 fn number<Number: std::str::FromStr>(word: &str) -> Result<Number, String> {
@@ -329,12 +352,20 @@ fn questions(state: &State, words: &[&str]) -> Answer {
             let of_nic = state.queues.values().filter(|queue| queue.nic == nic);
             Ok(of_nic.count().to_string())
         }
+        ["vectors", device] => {
+            let nic = nic(state, device)?;
+            let of_nic = state.queues.values().filter(|queue| queue.nic == nic);
+            Ok(of_nic.map(|queue| format!("{}\n", queue.vector)).collect())
+        }
         _ => unknown(),
     }
 }
 
 fn rename(state: &mut State, device: &str, name: &str) -> Answer {
-    let device = nic(state, device)?;
+    let device = self::device(state, device)?;
+    if state.twin(device).is_some() {
+        return Err("a device of two ports keeps its name".to_owned());
+    }
     if nic(state, name).is_ok() {
         return Err(format!("there is a device '{name}'"));
     }
@@ -393,22 +424,25 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
             queues.into_iter().for_each(|queue| state.overrun(queue));
         }
         ["die", device] => {
-            let nic = nic(state, device)?;
+            let nic = self::device(state, device)?;
             state.die(nic);
         }
         ["revive", device] => {
-            let nic = nic(state, device)?;
+            let nic = self::device(state, device)?;
             if !state.dead.remove(&nic) {
                 return Err("the device is not dead".to_owned());
             }
         }
         ["rename", device, name] => return rename(state, device, name),
         ["restart", device] => {
-            let nic = nic(state, device)?;
+            let nic = self::device(state, device)?;
             if state.contexts.values().any(|context| context.nic == nic && !context.is_dead) {
                 return Err("the device is open".to_owned());
             }
             state.fabric.crash(nic, Rebirth::Anew);
+            if let Some(twin) = state.twin(nic) {
+                state.fabric.crash(twin, Rebirth::Anew);
+            }
         }
         _ => return unknown(),
     }
@@ -426,6 +460,9 @@ mod tests {
         for (line, why) in [
             ("", "no such command"),
             ("port rxe0 sideways", "no such command"),
+            ("die rxe1:2", "no device 'rxe1:2'"),
+            ("forks torn", "no such command"),
+            ("vectors rxe1", "no device 'rxe1'; there are: rxe0"),
             ("hold call rxe1 ibv_reg_mr", "no device 'rxe1'; there are: rxe0"),
             ("hold call rxe0 ibv_reg", "no call 'ibv_reg'; there are: ibv_alloc_pd"),
             ("release call rxe0 ibv_modify_qp(RST)", "no call 'ibv_modify_qp(RST)'"),

@@ -29,6 +29,14 @@ pub(crate) struct Listed {
     pub(crate) requires_gids: bool,
     /// The driver lets peers write to every registered region.
     pub(crate) grants_remote_write: bool,
+    /// The driver registers nothing with relaxed ordering.
+    pub(crate) refuses_relaxed_ordering: bool,
+    /// The name of its second port.
+    second_name: Option<&'static str>,
+    /// The entry that stands for its second port.
+    pub(crate) second: Option<usize>,
+    /// The device whose second port it is: a table of its own, with the objects of the first.
+    pub(crate) port_of: Option<usize>,
 }
 
 /// The devices of all lists by their entry: what they name lives as long as the process.
@@ -36,8 +44,14 @@ static KNOWN: Mutex<BTreeMap<String, Listed>> = Mutex::new(BTreeMap::new());
 
 /// Parses a list.
 pub(crate) fn parse(text: &str) -> Result<Vec<Listed>, String> {
-    let listed: Vec<Listed> =
-        text.split(',').filter(|entry| !entry.is_empty()).map(entry).collect::<Result<_, _>>()?;
+    let mut listed = Vec::new();
+    for text in text.split(',').filter(|entry| !entry.is_empty()) {
+        let (at, device) = (listed.len(), entry(text)?);
+        let second = device.second_name.map(|_| at + 1);
+        listed.push(Listed { second, ..device });
+        let port = |name| Listed { name, second_name: None, port_of: Some(at), ..device };
+        listed.extend(device.second_name.map(port));
+    }
     if listed.len() > DEVICES_MAX {
         return Err(format!("{VARIABLE} lists {} devices; at most {DEVICES_MAX}", listed.len()));
     }
@@ -76,7 +90,8 @@ fn new_entry(text: &str) -> Result<Listed, String> {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
     let (mut is_infiniband, mut has_ipv6, mut requires_gids) = (false, false, false);
-    let mut grants_remote_write = false;
+    let (mut grants_remote_write, mut refuses_relaxed_ordering) = (false, false);
+    let mut second_name = None;
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().map_err(|_| wrong(format!("'{word}' needs a number")));
@@ -89,7 +104,15 @@ fn new_entry(text: &str) -> Result<Listed, String> {
             }
             "ipv6" => has_ipv6 = true,
             "grh" => requires_gids = true,
+            "ports" => {
+                second_name = match value {
+                    "1" => None,
+                    "2" => Some(&*format!("{name}:2").leak()),
+                    _ => return Err(wrong(format!("'{word}': a device has 1 or 2 ports"))),
+                }
+            }
             "grants_remote_write" => grants_remote_write = true,
+            "refuses_relaxed_ordering" => refuses_relaxed_ordering = true,
             "lies" => profile = lies::lies(&profile, value).map_err(wrong)?,
             "infiniband" => {
                 is_infiniband = true;
@@ -107,7 +130,17 @@ fn new_entry(text: &str) -> Result<Listed, String> {
     }
     let profile = Box::leak(Box::new(profile));
     let name = name.to_owned().leak();
-    Ok(Listed { name, profile, is_infiniband, requires_gids, grants_remote_write })
+    Ok(Listed {
+        name,
+        profile,
+        is_infiniband,
+        requires_gids,
+        grants_remote_write,
+        refuses_relaxed_ordering,
+        second_name,
+        second: None,
+        port_of: None,
+    })
 }
 
 fn from(numbers: Numbers, first: u32) -> Numbers {
@@ -148,6 +181,8 @@ mod tests {
             ("rxe0=rxx", "no profile 'rxx'"),
             ("rxe0=rxe:regions=x", "needs a number"),
             ("rxe0=erdma-compat:retry_ms=-1", "needs a number"),
+            ("rxe0=rxe:ports=3", "1 or 2 ports"),
+            ("rxe0=rxe:ports=2,rxe0:2=rxe", "lists rxe0:2 twice"),
             ("rxe0=rxe:color=red", "no option 'color'"),
             ("rxe0=rxe:lies=colour", "no lie 'colour'; there are: connects, reset"),
             ("rxe0=rxe:lies=larger_mtu", "'rxe' does so without the lie 'larger_mtu'"),

@@ -11,8 +11,9 @@
 //! number; `queue_pairs=N` and `regions=N`, the limits of the tables; `retry_ms=N`, the shortest
 //! interval of retries; `infiniband`, the link layer; `grh`, packets with GIDs on it; `ipv6`, one more
 //! address; `grants_remote_write`, for a driver that lets peers write to every region, as eRDMA's in
-//! compat mode; `lies=FIELD`, for a device unlike its profile in that field (`lies`), or several
-//! fields joined by `+`.
+//! compat mode; `refuses_relaxed_ordering`, for a driver without it; `ports=2`, for a second port, which
+//! commands name `mlx5_0:2`; `lies=FIELD`, for a device unlike its profile in that field (`lies`), or
+//! several fields joined by `+`.
 //!
 //! Packets arrive as soon as they are sent, unless a command holds them. A lost packet is sent again
 //! when the queue pair's timer expires, in real time. Commands ([`command`]) hold, fail and release
@@ -40,6 +41,6 @@ mod state;
 mod timers;
 
 pub use limit::{LimitReached, Refusal, Welcome};
-pub use listing::{Listing, guid, listing};
+pub use listing::{Gids, Listing, guid, listing};
 pub use serve::{command, serve};
 pub use server::{HERE, handle, offer};

@@ -36,12 +36,15 @@ pub mod access_flag {
     pub const LOCAL_WRITE: u32 = 1;
     pub const REMOTE_WRITE: u32 = 1 << 1;
     pub const REMOTE_READ: u32 = 1 << 2;
+    pub const RELAXED_ORDERING: u32 = 1 << 20;
 }
 
 /// Maximum requests of a queue of a queue pair.
 pub const QUEUE_DEPTH_MAX: u32 = 16_384;
 /// Maximum entries of a completion queue.
 pub const COMPLETIONS_MAX: i32 = 32_767;
+/// Completion vectors of a device.
+pub const VECTORS: i32 = 4;
 /// Longest message, in bytes.
 const MESSAGE_BYTES_MAX: u32 = 1 << 22;
 
@@ -60,6 +63,7 @@ pub enum Hello {
 #[derive(Debug, Deserialize, Serialize)]
 pub enum Request {
     Devices,
+    Forks,
     OpenDevice {
         nic: usize,
         events: u64,
@@ -117,6 +121,7 @@ pub enum Request {
         context: u64,
         entries: i32,
         channel: Option<u64>,
+        vector: i32,
         object: u64,
     },
     DestroyQueue {
@@ -217,8 +222,8 @@ pub enum Answer {
     },
     Device(DeviceFacts),
     Port(PortFacts),
-    /// For each place of the table: the address and its type.
-    Gids(Vec<Option<([u8; 16], u32)>>),
+    /// For each port, for each place of its table: the address and its type.
+    Gids(Vec<Vec<Option<([u8; 16], u32)>>>),
     /// Address of the program's object; `None` after a spurious wake.
     QueueEvent(Option<u64>),
     Event(Option<(u32, Element)>),
@@ -226,6 +231,7 @@ pub enum Answer {
         state: u32,
         peer: u32,
         mtu: u32,
+        port: u8,
     },
     /// Requests taken, and the error of the next.
     Posted {
@@ -234,6 +240,10 @@ pub enum Answer {
     },
     Entries(Vec<Completed>),
     Text(Result<String, String>),
+    /// Whether the kernel copies registered pages for a child.
+    Forks {
+        are_copied: bool,
+    },
 }
 
 /// The answer, or an error number.
@@ -254,6 +264,7 @@ pub struct DeviceFacts {
     pub reads_max: u8,
     pub pieces_max: u32,
     pub read_pieces_max: u32,
+    pub ports: u8,
 }
 
 #[derive(Debug, Deserialize, Serialize)]

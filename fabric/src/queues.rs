@@ -30,6 +30,8 @@ pub(crate) struct Queue {
     /// Address of the program's object, for events.
     pub(crate) object: u64,
     pub(crate) channel: Option<u64>,
+    /// The completion vector, which signals its events.
+    pub(crate) vector: i32,
     pub(crate) entries: VecDeque<Completed>,
     pub(crate) entries_max: usize,
     pub(crate) is_armed: bool,

@@ -90,6 +90,7 @@ pub fn handle(program: u64, request: Request) -> Reply {
 fn carry_out(program: u64, request: Request) -> Reply {
     match request {
         Request::Devices => Ok(devices()),
+        Request::Forks => Ok(Answer::Forks { are_copied: !lock().gives_pages_away }),
         Request::OpenDevice { nic, events } => objects::open_device(program, nic, events),
         Request::CloseDevice { context } => objects::close_device(context),
         Request::QueryDevice { context } => query_device(context),
@@ -111,8 +112,8 @@ fn carry_out(program: u64, request: Request) -> Reply {
             objects::create_channel(program, context, events)
         }
         Request::DestroyChannel { channel } => objects::destroy_channel(channel),
-        Request::CreateQueue { context, entries, channel, object } => {
-            objects::create_queue(context, entries, channel, object)
+        Request::CreateQueue { context, entries, channel, vector, object } => {
+            objects::create_queue(context, entries, channel, vector, object)
         }
         Request::DestroyQueue { queue } => objects::destroy_queue(queue),
         Request::TakeQueueEvent { channel } => Ok(Answer::QueueEvent(take_queue_event(channel))),
@@ -166,7 +167,7 @@ fn devices() -> Answer {
     let state = lock();
     Answer::Devices {
         names: state.listed.iter().map(|listed| listed.name.to_owned()).collect(),
-        dead: state.dead.iter().copied().collect(),
+        dead: state.dead.iter().copied().chain(state.ports()).collect(),
         refused: state.refused.clone(),
     }
 }
@@ -181,14 +182,13 @@ fn query_device(context: u64) -> Reply {
         reads_max: profile.reads_max.unwrap_or(READS_MAX),
         pieces_max: sizes(profile).pieces(),
         read_pieces_max: sizes(profile).read_pieces,
+        ports: if state.listed[nic].second.is_some() { 2 } else { 1 },
     }))
 }
 
 fn query_port(context: u64, port: u8) -> Reply {
     let (nic, state) = enter_open(context, "ibv_query_port")?;
-    if port != 1 {
-        return Err(libc::EINVAL);
-    }
+    let nic = state.of_port(nic, port).ok_or(libc::EINVAL)?;
     let device = state.fabric.nic(nic);
     let is_infiniband = state.listed[nic].is_infiniband;
     Ok(Answer::Port(PortFacts {
@@ -209,8 +209,12 @@ fn query_gids(context: u64, call: GidCall) -> Reply {
         GidCall::Partition => "ibv_query_pkey",
     };
     let (nic, state) = enter_open(context, call)?;
-    let entries = state.fabric.nic(nic).gids().iter();
-    Ok(Answer::Gids(entries.map(|gid| gid.map(|gid| (gid_bytes(gid), gid_type(gid)))).collect()))
+    let ports = [1, 2].into_iter().filter_map(|port| state.of_port(nic, port));
+    let table = |nic| {
+        let entries = state.fabric.nic(nic).gids().iter();
+        entries.map(|gid| gid.map(|gid| (gid_bytes(gid), gid_type(gid)))).collect()
+    };
+    Ok(Answer::Gids(ports.map(table).collect()))
 }
 
 fn take_queue_event(channel: u64) -> Option<u64> {

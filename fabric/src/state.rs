@@ -10,7 +10,7 @@ use crate::protocol::Completed;
 use crate::queues::{Channel, Context, Event, Pair, Queue, Subject};
 use crate::timers::Timers;
 use handfast_transport_sim::verbs::{
-    AsyncEvent, Completions, Fabric, Keys, Law, Packet, Queue as Half, WorkCompletion,
+    AsyncEvent, Completions, Fabric, Keys, Law, Packet, QpState, Queue as Half, WorkCompletion,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,8 @@ pub(crate) struct State {
     former: BTreeMap<(usize, u32), (u64, u64)>,
     pub(crate) local: Local,
     pub(crate) dead: BTreeSet<usize>,
+    /// A fork gives registered pages to the first that writes to them, as before Linux 5.12.
+    pub(crate) gives_pages_away: bool,
     pub(crate) faults: Faults,
     pub(crate) timers: Timers,
     /// Packets that came to each device.
@@ -137,12 +139,63 @@ impl State {
             former: BTreeMap::new(),
             local: Local::new(),
             dead: BTreeSet::new(),
+            gives_pages_away: false,
             faults: Faults::default(),
             timers: Timers::default(),
             arrived: BTreeMap::new(),
             laws: Vec::new(),
             laws_dropped: 0,
             next_id: 1,
+        }
+    }
+
+    /// The table of a device's port.
+    pub(crate) fn of_port(&self, device: usize, port: u8) -> Option<usize> {
+        match port {
+            1 => Some(device),
+            2 => self.listed[device].second,
+            _ => None,
+        }
+    }
+
+    /// The device and the port of a table.
+    pub(crate) fn port_of(&self, nic: usize) -> (usize, u8) {
+        self.listed[nic].port_of.map_or((nic, 1), |device| (device, 2))
+    }
+
+    /// The tables of second ports, which are no devices.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = usize> {
+        self.listed.iter().filter_map(|listed| listed.second)
+    }
+
+    /// The table of the other port, which has the same queue pairs and regions: a queue pair is in use
+    /// in one of the two.
+    pub(crate) fn twin(&self, nic: usize) -> Option<usize> {
+        self.listed[nic].port_of.or(self.listed[nic].second)
+    }
+
+    /// Moves a queue pair that is in RESET to a port of its device.
+    pub(crate) fn choose_port(&mut self, id: u64, port: u8) {
+        let Some(pair) = self.pairs.get(&id) else { return };
+        let (former, number) = (pair.nic, pair.number);
+        let (device, _) = self.port_of(former);
+        let chosen = self.of_port(device, port).filter(|chosen| *chosen != former);
+        let state = self.fabric.queue_pair(former, number).map(|pair| pair.state());
+        if let (Some(nic), Some(QpState::Reset)) = (chosen, state) {
+            self.by_number.remove(&(former, number));
+            self.by_number.insert((nic, number), id);
+            if let Some(pair) = self.pairs.get_mut(&id) {
+                pair.nic = nic;
+            }
+        }
+    }
+
+    /// Destroys a queue pair, in the tables of both ports.
+    pub(crate) fn destroy_pair(&mut self, nic: usize, number: u32) -> Result<(), i32> {
+        self.fabric.destroy_queue_pair(nic, number).map_err(|error| error.code)?;
+        match self.twin(nic) {
+            None => Ok(()),
+            Some(twin) => self.fabric.destroy_queue_pair(twin, number).map_err(|error| error.code),
         }
     }
 
@@ -212,7 +265,8 @@ impl State {
     /// Forgets the completions of a queue pair that was reset, where the driver removes them.
     pub(crate) fn on_reset(&mut self, nic: usize, number: u32) {
         if self.listed[nic].profile.completions_at_reset == Completions::Removed {
-            let of_nic = self.queues.values_mut().filter(|queue| queue.nic == nic);
+            let (device, _) = self.port_of(nic);
+            let of_nic = self.queues.values_mut().filter(|queue| queue.nic == device);
             of_nic.for_each(|queue| queue.entries.retain(|entry| entry.number != number));
         }
     }
@@ -286,7 +340,8 @@ impl State {
             // Queues report their own overruns.
             AsyncEvent::CompletionQueueError => {}
             AsyncEvent::PortError | AsyncEvent::PortActive | AsyncEvent::GidChange => {
-                self.raise(nic, Event { kind, subject: Subject::Port(1) });
+                let (device, port) = self.port_of(nic);
+                self.raise(device, Event { kind, subject: Subject::Port(port.into()) });
             }
         }
     }
@@ -416,9 +471,11 @@ impl State {
         self.contexts.values_mut().filter(|context| context.nic == nic).for_each(|context| {
             context.is_dead = true;
         });
-        self.fabric.crash(nic, handfast_transport_sim::verbs::Rebirth::Anew);
-        self.timers.forget_nic(nic);
-        self.local.retain(|(of, _), _| *of != nic);
+        for nic in [Some(nic), self.listed[nic].second].into_iter().flatten() {
+            self.fabric.crash(nic, handfast_transport_sim::verbs::Rebirth::Anew);
+            self.timers.forget_nic(nic);
+            self.local.retain(|(of, _), _| *of != nic);
+        }
     }
 
     /// Ends a program's objects, as the kernel does when a process ends.
@@ -439,7 +496,7 @@ impl State {
             let place = self.pairs.get(&id).map(|pair| (pair.nic, pair.number));
             // Of a dead device the numbers and keys may be another's.
             if let Some((nic, number)) = place.filter(|_| is_alive) {
-                let _ = self.fabric.destroy_queue_pair(nic, number);
+                let _ = self.destroy_pair(nic, number);
             }
             self.remove_pair(id);
         }

@@ -44,6 +44,11 @@ impl BlockId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
+
+    /// Its number, for tables by block.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
 }
 
 /// Errors of creating or accessing a block.

@@ -45,7 +45,8 @@ pub enum TransportChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaOptions {
-    /// The devices by name, at most [`RAILS_MAX`](crate::rdma::RAILS_MAX); with several of them bytes are
+    /// The devices by name, at most [`RAILS_MAX`](crate::rdma::RAILS_MAX), or their ports, such as
+    /// `mlx5_0:2`, each of which is used as a device of its own; with several of them bytes are
     /// striped over all that are equally near. Those that cannot be used are reported
     /// ([`Engine::unusable_devices`](crate::Engine::unusable_devices)), and an engine starts with
     /// the others. Default: all usable ones of the best kind, hardware before software, the one
@@ -115,6 +116,11 @@ pub struct RdmaOptions {
     /// device serves no read-only memory, and local memory is registered for the time of its
     /// transfer alone, which costs a registration each. No effect on other devices. Default: false.
     pub accepts_exposed_memory: bool,
+    /// Accepts that a child process may take registered pages along, where the kernel does not copy
+    /// them at a fork: before Linux 5.12, unless `ibv_fork_init` was called. Without it memory that
+    /// this library did not allocate cannot be registered there. No effect on other kernels, and
+    /// none on memory of this library, which children never have. Default: false.
+    pub accepts_forked_memory: bool,
 }
 
 impl RdmaOptions {
@@ -178,6 +184,7 @@ impl Default for RdmaOptions {
             pooled_lanes: POOLED_LANES_DEFAULT,
             places_threads: true,
             accepts_exposed_memory: false,
+            accepts_forked_memory: false,
         }
     }
 }

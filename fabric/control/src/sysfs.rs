@@ -1,6 +1,6 @@
 //! A tree of `/sys` that lists scripted devices, as the kernel would list devices of their profiles.
 
-use handfast_fabric::Listing;
+use handfast_fabric::{Gids, Listing};
 use std::fs;
 use std::io;
 use std::net::Ipv6Addr;
@@ -43,11 +43,23 @@ pub(crate) fn write(root: &Path, devices: &[Listing]) -> io::Result<()> {
     devices.iter().try_for_each(|device| write_device(&sys, device, &identity(&device.profile)))
 }
 
-fn write_device(sys: &Path, device: &Listing, identity: &Identity) -> io::Result<()> {
-    let folder = sys.join("class/infiniband").join(&device.name);
-    let port = folder.join("ports/1");
+fn write_port(port: &Path, gids: &Gids, is_infiniband: bool) -> io::Result<()> {
     fs::create_dir_all(port.join("gids"))?;
     fs::create_dir_all(port.join("gid_attrs/types"))?;
+    fs::write(port.join("state"), "4: ACTIVE\n")?;
+    let link_layer = if is_infiniband { "InfiniBand" } else { "Ethernet" };
+    fs::write(port.join("link_layer"), link_layer)?;
+    for (index, gid) in gids.iter().enumerate() {
+        let (address, kind) = gid.unwrap_or((Ipv6Addr::UNSPECIFIED, ""));
+        let words = address.segments().map(|word| format!("{word:04x}")).join(":");
+        fs::write(port.join("gids").join(index.to_string()), words)?;
+        fs::write(port.join("gid_attrs/types").join(index.to_string()), kind)?;
+    }
+    Ok(())
+}
+
+fn write_device(sys: &Path, device: &Listing, identity: &Identity) -> io::Result<()> {
+    let folder = sys.join("class/infiniband").join(&device.name);
     fs::create_dir_all(folder.join("device"))?;
     fs::write(folder.join("node_type"), identity.node_type)?;
     let words = device
@@ -57,14 +69,8 @@ fn write_device(sys: &Path, device: &Listing, identity: &Identity) -> io::Result
         .map(|word| format!("{:02x}{:02x}", word[0], word[1]))
         .collect::<Vec<_>>();
     fs::write(folder.join("node_guid"), words.join(":"))?;
-    fs::write(port.join("state"), "4: ACTIVE\n")?;
-    let link_layer = if device.is_infiniband { "InfiniBand" } else { "Ethernet" };
-    fs::write(port.join("link_layer"), link_layer)?;
-    for (index, gid) in device.gids.iter().enumerate() {
-        let (address, kind) = gid.unwrap_or((Ipv6Addr::UNSPECIFIED, ""));
-        let words = address.segments().map(|word| format!("{word:04x}")).join(":");
-        fs::write(port.join("gids").join(index.to_string()), words)?;
-        fs::write(port.join("gid_attrs/types").join(index.to_string()), kind)?;
+    for (at, gids) in device.ports.iter().enumerate() {
+        write_port(&folder.join("ports").join((at + 1).to_string()), gids, device.is_infiniband)?;
     }
     for (file, text) in [
         ("parent", identity.parent),

@@ -5,7 +5,7 @@ use crate::commands::execute;
 use crate::devices::{QUEUE_PAIRS_MAX, REGIONS_MAX};
 use crate::faults::{HELD_MAX, PARKED_MAX, PLANTED_MAX};
 use crate::protocol::{
-    Answer, COMPLETIONS_MAX, Hello, QUEUE_DEPTH_MAX, Request, Send, WRITE, receive, send,
+    Answer, COMPLETIONS_MAX, Hello, QUEUE_DEPTH_MAX, Request, Send, VECTORS, WRITE, receive, send,
 };
 use crate::serve::{CONNECTIONS_MAX, serve};
 use crate::server::data::POSTED_MAX;
@@ -156,9 +156,16 @@ fn object_past_the_default_limit_is_refused() {
 fn queue_past_the_announced_depth_is_refused() {
     let _turn = devices();
     let (context, _events) = open();
-    let queue = |entries| Request::CreateQueue { context, entries, channel: None, object: 1 };
+    let queue =
+        |entries| Request::CreateQueue { context, entries, channel: None, vector: 0, object: 1 };
     let queues = object(queue(COMPLETIONS_MAX));
     assert_eq!(handle(HERE, queue(COMPLETIONS_MAX + 1)).unwrap_err(), libc::EINVAL);
+    let on =
+        |vector| Request::CreateQueue { context, entries: 1, channel: None, vector, object: 1 };
+    object(on(VECTORS - 1));
+    for vector in [-1, VECTORS] {
+        assert_eq!(handle(HERE, on(vector)).unwrap_err(), libc::EINVAL);
+    }
     let pair = |depths| Request::CreatePair {
         context,
         send_queue: queues,
@@ -182,7 +189,8 @@ fn refused_post_past_the_limit_is_out_of_memory() {
     // It takes no post in RESET.
     *lock() = State::new("rxe0=strict");
     let (context, _events) = open();
-    let queue = object(Request::CreateQueue { context, entries: 1, channel: None, object: 1 });
+    let queue =
+        object(Request::CreateQueue { context, entries: 1, channel: None, vector: 0, object: 1 });
     let pair = object(Request::CreatePair {
         context,
         send_queue: queue,

@@ -12,13 +12,18 @@ const READ: u32 = 2;
 /// Maximum requests of a queue pair that are not completed, refused ones included.
 pub(crate) const POSTED_MAX: usize = 32_768;
 
+/// The table and the number of a queue pair.
+pub(super) fn place_of(state: &State, id: u64) -> Result<(usize, u32), i32> {
+    state.pairs.get(&id).map(|pair| (pair.nic, pair.number)).ok_or(libc::EINVAL)
+}
+
 pub(super) fn post_send(id: u64, requests: &[Send]) -> Reply {
     let context = lock().pairs.get(&id).map(|pair| pair.context).ok_or(libc::EINVAL)?;
-    let (nic, mut state) = match enter_open(context, "ibv_post_send") {
+    let (_, mut state) = match enter_open(context, "ibv_post_send") {
         Ok(entered) => entered,
         Err(code) => return Ok(Answer::Posted { count: 0, code }),
     };
-    let number = state.pairs.get(&id).map(|pair| pair.number).ok_or(libc::EINVAL)?;
+    let (nic, number) = place_of(&state, id)?;
     // A timer of work that was answered meanwhile is not that of the new work.
     if state.fabric.queue_pair(nic, number).is_none_or(|qp| qp.outstanding() == 0) {
         state.timers.forget((nic, number));
@@ -60,11 +65,11 @@ pub(super) fn post_one(
 
 pub(super) fn post_receive(id: u64, requests: &[Receive]) -> Reply {
     let context = lock().pairs.get(&id).map(|pair| pair.context).ok_or(libc::EINVAL)?;
-    let (nic, mut state) = match enter_open(context, "ibv_post_recv") {
+    let (_, mut state) = match enter_open(context, "ibv_post_recv") {
         Ok(entered) => entered,
         Err(code) => return Ok(Answer::Posted { count: 0, code }),
     };
-    let number = state.pairs.get(&id).map(|pair| pair.number).ok_or(libc::EINVAL)?;
+    let (nic, number) = place_of(&state, id)?;
     let (mut count, mut code) = (0, 0);
     for Receive { wr_id, local, length, lkey } in requests.iter().copied() {
         let receive = verbs::Receive { wr_id, lkey, local, length };

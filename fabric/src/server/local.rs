@@ -1,6 +1,6 @@
 //! Posts of requests with memory of their own.
 
-use super::data::post_one;
+use super::data::{place_of, post_one};
 use super::enter_open;
 use crate::local::Half;
 use crate::protocol::{Answer, LocalMemory, Receive, Reply, Send};
@@ -35,11 +35,12 @@ fn post(
     post: impl FnOnce(&mut State, (usize, u32), Place) -> i32,
 ) -> Reply {
     let context = lock().pairs.get(&id).map(|pair| pair.context).ok_or(libc::EINVAL)?;
-    let (nic, mut state) = match enter_open(context, call) {
+    let (_, mut state) = match enter_open(context, call) {
         Ok(entered) => entered,
         Err(code) => return Ok(Answer::Posted { count: 0, code }),
     };
-    let pair = (nic, state.pairs.get(&id).map(|pair| pair.number).ok_or(libc::EINVAL)?);
+    let pair = place_of(&state, id)?;
+    let (nic, _) = pair;
     let keys = match state.local_memory(nic, memory) {
         Ok((bytes, access)) => {
             let keys = state.fabric.add_local(nic, bytes, access);

@@ -5,7 +5,7 @@ use super::{HERE, enter_of, enter_open, offered};
 use crate::convert::access;
 use crate::instant;
 use crate::memory::{gpu_memory, memory};
-use crate::protocol::{Answer, COMPLETIONS_MAX, Reply, Request};
+use crate::protocol::{Answer, COMPLETIONS_MAX, Reply, Request, VECTORS, access_flag};
 use crate::queues::{Channel, Context, Queue};
 use crate::serve::process_of;
 use crate::state::{Registered, State, enter, lock, wait};
@@ -15,7 +15,8 @@ use std::collections::VecDeque;
 pub(super) fn open_device(program: u64, nic: usize, events: u64) -> Reply {
     let signal = offered(program, events)?;
     let mut state = enter(nic, "ibv_open_device")?;
-    if nic >= state.listed.len() || state.dead.contains(&nic) {
+    let is_device = state.listed.get(nic).is_some_and(|listed| listed.port_of.is_none());
+    if !is_device || state.dead.contains(&nic) {
         return Err(libc::ENODEV);
     }
     // The program may have ended while the call was held.
@@ -97,12 +98,20 @@ fn add_region(
     flags: u32,
     place: Option<usize>,
 ) -> Reply {
+    if flags & access_flag::RELAXED_ORDERING != 0 && state.listed[nic].refuses_relaxed_ordering {
+        return Err(libc::EOPNOTSUPP);
+    }
     let mut access = access(flags);
     // Of memory that the device may write; a program's read-only pages are out of its reach here.
     access.remote_write |= state.listed[nic].grants_remote_write && access.local_write;
-    let keys = state.fabric.register(nic, peers_address, memory, access);
+    let keys = state.fabric.register(nic, peers_address, memory.clone(), access);
     let keys = keys.map_err(|error| error.code)?;
     state.regions.insert((nic, keys.rkey), Registered { context, keys, place });
+    if let Some(twin) = state.twin(nic) {
+        let same = state.fabric.register(twin, peers_address, memory, access);
+        debug_assert_eq!(same, Ok(keys), "both ports have the same regions");
+        state.regions.insert((twin, keys.rkey), Registered { context, keys, place });
+    }
     Ok(Answer::Keys { lkey: keys.lkey, rkey: keys.rkey })
 }
 
@@ -111,11 +120,15 @@ pub(super) fn deregister(context: u64, rkey: u32) -> Reply {
     // Of a dead device the kernel has ended it already.
     if state.is_alive(context) {
         let Registered { keys, .. } = *state.regions.get(&(nic, rkey)).ok_or(libc::EINVAL)?;
-        state.fabric.deregister(nic, keys).map_err(|error| error.code)?;
+        for nic in [Some(nic), state.twin(nic)].into_iter().flatten() {
+            state.fabric.deregister(nic, keys).map_err(|error| error.code)?;
+        }
     }
     // The key of a dead device may be another's.
-    if state.regions.get(&(nic, rkey)).is_some_and(|it| it.context == context) {
-        state.regions.remove(&(nic, rkey));
+    for nic in [Some(nic), state.twin(nic)].into_iter().flatten() {
+        if state.regions.get(&(nic, rkey)).is_some_and(|it| it.context == context) {
+            state.regions.remove(&(nic, rkey));
+        }
     }
     drop(state);
     instant::on_regions_ended(nic);
@@ -140,15 +153,25 @@ pub(super) fn destroy_channel(channel: u64) -> Reply {
     Ok(Answer::Nothing)
 }
 
-pub(super) fn create_queue(context: u64, entries: i32, channel: Option<u64>, object: u64) -> Reply {
+pub(super) fn create_queue(
+    context: u64,
+    entries: i32,
+    channel: Option<u64>,
+    vector: i32,
+    object: u64,
+) -> Reply {
     let (nic, mut state) = enter_open(context, "ibv_create_cq")?;
     let entries_max = (1..=COMPLETIONS_MAX).contains(&entries).then_some(entries as usize);
     let entries_max = entries_max.ok_or(libc::EINVAL)?;
+    if !(0..VECTORS).contains(&vector) {
+        return Err(libc::EINVAL);
+    }
     let queue = Queue {
         nic,
         context,
         object,
         channel,
+        vector,
         entries: VecDeque::new(),
         entries_max,
         is_armed: false,

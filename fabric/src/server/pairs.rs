@@ -34,6 +34,10 @@ pub(super) fn create(
     }
     let created = state.fabric.create_queue_pair(nic, depths.0, depths.1);
     let number = created.map_err(|error| error.code)?;
+    if let Some(twin) = state.twin(nic) {
+        let same = state.fabric.create_queue_pair(twin, depths.0, depths.1);
+        debug_assert_eq!(same, Ok(number), "both ports have the same queue pairs");
+    }
     let (posted, unacknowledged) = (VecDeque::new(), 0);
     let pair = Pair {
         nic,
@@ -66,9 +70,13 @@ fn step(state: QpState) -> &'static str {
 
 pub(super) fn modify(id: u64, given: &PairAttributes, bits: u32) -> Reply {
     let ((context, nic, number), wanted) = {
-        let state = lock();
+        let mut state = lock();
+        if bits & mask::PORT != 0 {
+            state.choose_port(id, given.port);
+        }
         let place = place(&state, id)?;
         let (_, nic, number) = place;
+        let given = &at_port(given, state.port_of(nic).1);
         let present = state.fabric.queue_pair(nic, number).map_or(QpState::Reset, |qp| qp.state());
         (place, attributes(state.fabric.nic(nic), present, given, bits))
     };
@@ -93,13 +101,24 @@ pub(super) fn modify(id: u64, given: &PairAttributes, bits: u32) -> Reply {
     })
 }
 
+/// The attributes as the table of a port has them, whose only port is 1.
+fn at_port(given: &PairAttributes, port: u8) -> PairAttributes {
+    let own = |named| match named {
+        named if named == port => 1,
+        1 => port,
+        other => other,
+    };
+    PairAttributes { port: own(given.port), path_port: own(given.path_port), ..*given }
+}
+
 pub(super) fn query(id: u64) -> Reply {
     let (context, nic, number) = place(&lock(), id)?;
     let (_, state) = enter_open(context, "ibv_query_qp")?;
     let qp = state.fabric.queue_pair(nic, number).ok_or(libc::EINVAL)?;
     let peer = qp.bond().map_or(0, |(_, number)| number);
     let mtu = state.fabric.nic(nic).active_mtu();
-    Ok(Answer::PairFacts { state: qp.state() as u32, peer, mtu })
+    let (_, port) = state.port_of(nic);
+    Ok(Answer::PairFacts { state: qp.state() as u32, peer, mtu, port })
 }
 
 pub(super) fn destroy(id: u64) -> Reply {
@@ -119,7 +138,7 @@ pub(super) fn destroy(id: u64) -> Reply {
     count_destroy(&mut state, id, false);
     // Of a dead device the kernel has destroyed it already.
     if state.is_alive(context) {
-        state.fabric.destroy_queue_pair(nic, number).map_err(|error| error.code)?;
+        state.destroy_pair(nic, number)?;
     }
     // As in libibverbs: until every event that was taken is acknowledged.
     while state.pairs.get(&id).is_some_and(|pair| pair.unacknowledged > 0) {

@@ -187,7 +187,8 @@ impl CompletionQueues {
         let (number, entries) = (table.shards.len(), entries.max(self.limits.entries));
         let poller = Arc::clone(&self.pollers[poller]);
         let name = u64::try_from(number).unwrap_or(u64::MAX);
-        let queue = CompletionQueue::new(Arc::clone(&poller.channel), entries, name)?;
+        let queue =
+            CompletionQueue::new(Arc::clone(&poller.channel), poller.number, entries, name)?;
         table.shards.push(Arc::new(Shard {
             queue: Arc::new(queue),
             entries,

@@ -175,6 +175,18 @@ impl Context {
         self.raw
     }
 
+    /// Completion vectors, at least 1: each signals its queues by an interrupt of its own.
+    fn completion_vectors(&self) -> usize {
+        // SAFETY: the context is open while `self` lives, and the number never changes.
+        let count = unsafe { (*self.raw).num_comp_vectors };
+        usize::try_from(count).unwrap_or(1).max(1)
+    }
+
+    /// The completion vector of a poller's queues: the pollers are spread over all.
+    pub(super) fn completion_vector(&self, poller: usize) -> i32 {
+        i32::try_from(poller % self.completion_vectors()).unwrap_or(0)
+    }
+
     /// The descriptor that is readable when an event waits.
     pub(super) fn event_descriptor(&self) -> RawFd {
         // SAFETY: the context is open while `self` lives.

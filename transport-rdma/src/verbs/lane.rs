@@ -19,7 +19,7 @@ use super::work::{WorkRequest, calls};
 use crate::error::VerbsError;
 use crate::gid::GidEntry;
 use crate::status::{CompletionError, CompletionKind, FLUSHED};
-use flush::Unseen;
+use flush::{Unseen, is_unseen};
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
 use handfast_core::transport::{Side, TransportError};
@@ -71,14 +71,8 @@ impl Held {
 
     /// Adds the ends of its slices.
     fn complete(&self, status: CompletionStatus, ended: &mut Vec<Completion>) {
-        match &self.purpose {
-            Purpose::Slice(posting) => ended.push(Completion { slice: posting.slice, status }),
-            _ => ended.extend(
-                self.slices()
-                    .iter()
-                    .map(|posting| Completion { slice: posting.slice, status: status.clone() }),
-            ),
-        }
+        let end = |posting: &Posting| Completion { slice: posting.slice, status: status.clone() };
+        ended.extend(self.slices().iter().map(end));
     }
 }
 
@@ -417,11 +411,13 @@ impl Lane {
         if *direction == Direction::Read && !span.is_writable() {
             return Err(self.refusal("the local memory of a read is read-only".to_owned()));
         }
-        let length = span.len();
-        let fits = u32::try_from(length).ok().filter(|n| (1..=self.setup.message_max).contains(n));
-        let Some(length) = fits else {
-            let max = self.setup.message_max;
-            return Err(self.refusal(format!("a request moves 1 to {max} bytes, not {length}")));
+        let max = self.setup.message_max;
+        let length = match u32::try_from(span.len()) {
+            Ok(length) if length > 0 && length <= max => length,
+            _ => {
+                let length = span.len();
+                return Err(self.refusal(format!("a request moves 1 to {max} bytes, not {length}")));
+            }
         };
         let Some(remote) = remote_of(*remote) else {
             return Err(self.refusal("the peer's key is none of a device".to_owned()));
@@ -477,6 +473,18 @@ impl Lane {
                 *outstanding -= 1;
             }
             let ending = CompletionKind::of(told.status, &mut state.broken[pair]);
+            // First, since most requests end so.
+            if matches!(ending, CompletionKind::Done)
+                && let Purpose::Slice(posting) = &held.purpose
+            {
+                if is_unseen(posting) {
+                    unseen.keep(held);
+                } else {
+                    ended.push(Completion::done(posting.slice));
+                    released.push(held);
+                }
+                continue;
+            }
             let learned = match held.purpose {
                 Purpose::Probe(kind) if ending != CompletionKind::Consequence => {
                     self.learn(state.peer, kind, told.status)
@@ -496,19 +504,7 @@ impl Lane {
                 }
                 continue;
             }
-            if matches!(ending, CompletionKind::Done) && held.is_unseen() {
-                unseen.keep(held);
-                continue;
-            }
-            let status = match ending {
-                CompletionKind::Done => CompletionStatus::Done,
-                CompletionKind::FirstError => self.first_error(told),
-                CompletionKind::FirstFlush | CompletionKind::Consequence => {
-                    self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
-                    CompletionStatus::Flushed
-                }
-            };
-            held.complete(status, ended);
+            held.complete(self.status(ending, told, &held), ended);
             released.push(held);
         }
         let is_first = state.is_first_answer(ended);
@@ -524,6 +520,23 @@ impl Lane {
         }
         self.report(ended);
         failure
+    }
+
+    /// The status of a request's slices.
+    fn status(
+        &self,
+        ending: CompletionKind,
+        told: &WorkCompletion,
+        held: &Held,
+    ) -> CompletionStatus {
+        match ending {
+            CompletionKind::Done => CompletionStatus::Done,
+            CompletionKind::FirstError => self.first_error(told),
+            CompletionKind::FirstFlush | CompletionKind::Consequence => {
+                self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
+                CompletionStatus::Flushed
+            }
+        }
     }
 
     /// The completion of the slice that broke its queue pair.

@@ -18,7 +18,7 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
 pub(super) mod bare;
@@ -68,6 +68,8 @@ pub(super) struct Domain {
     regions: AtomicU64,
     /// Total bytes of all regions.
     bytes: AtomicU64,
+    /// The driver refused relaxed ordering; it is not asked again.
+    keeps_order: AtomicBool,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, and the domain is freed once, by the last
@@ -85,7 +87,8 @@ impl Domain {
             return Err(context.failed("ibv_alloc_pd", code));
         }
         let (regions, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { id: DeviceId::next(), context, raw, limits, regions, bytes })
+        let keeps_order = AtomicBool::new(false);
+        Ok(Self { id: DeviceId::next(), context, raw, limits, regions, bytes, keeps_order })
     }
 
     /// Returns the number of regions, and the device's maximum.
@@ -95,6 +98,23 @@ impl Domain {
 
     pub(super) fn region_limits(&self) -> RegionLimits {
         self.limits
+    }
+
+    /// Whether the driver has refused relaxed ordering.
+    pub(super) fn keeps_order(&self) -> bool {
+        self.keeps_order.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the driver registers memory, and refuses relaxed ordering with `code`. Logs it
+    /// once.
+    pub(super) fn on_order_kept(&self, code: i32) {
+        if !self.keeps_order.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                device = self.context.device,
+                code,
+                "the driver refuses relaxed ordering: memory is registered without"
+            );
+        }
     }
 
     /// Counts a new region of `bytes` bytes until the result is dropped.
@@ -205,15 +225,23 @@ unsafe impl Sync for CompletionQueue {}
 destroyed_by!(CompletionQueue, ibv_destroy_cq, channel.context);
 
 impl CompletionQueue {
-    /// Creates a queue of `entries` entries, whose events carry `name`.
-    pub(super) fn new(channel: Arc<Channel>, entries: u32, name: u64) -> Result<Self, VerbsError> {
+    /// Creates a queue of `entries` entries on the completion vector of a poller; its events carry
+    /// `name`.
+    pub(super) fn new(
+        channel: Arc<Channel>,
+        poller: usize,
+        entries: u32,
+        name: u64,
+    ) -> Result<Self, VerbsError> {
         let context = &channel.context;
+        let vector = context.completion_vector(poller);
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
         // The name is never followed as a pointer.
         let name = ptr::without_provenance_mut(usize::try_from(name).unwrap_or(usize::MAX));
-        // SAFETY: context and channel live; vector 0 always exists.
-        let raw =
-            unsafe { (context.verbs.ibv_create_cq)(context.raw(), entries, name, channel.raw, 0) };
+        // SAFETY: context and channel live, and the vector is one of the device.
+        let raw = unsafe {
+            (context.verbs.ibv_create_cq)(context.raw(), entries, name, channel.raw, vector)
+        };
         let code = errno();
         if raw.is_null() {
             return Err(context.failed("ibv_create_cq", code));

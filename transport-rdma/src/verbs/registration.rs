@@ -97,8 +97,15 @@ pub struct RegisterOptions {
     /// completion still implies that all bytes are there; a program that polls the last byte of a message
     /// breaks. Without support in library, driver or kernel the order is kept.
     pub relaxed_ordering: bool,
+    /// Memory that this library did not allocate is registered although the kernel gives registered
+    /// pages away at a fork: before Linux 5.12, unless `ibv_fork_init` was called. A child that is
+    /// forked before the registration ends takes pages along, and the device goes on with the
+    /// child's. Without it such a registration is refused.
+    pub accepts_forked_memory: bool,
 }
 
+/// Errors of a library or a driver without relaxed ordering.
+const ORDER_KEPT: [i32; 2] = [libc::EOPNOTSUPP, libc::EINVAL];
 /// `IBV_ACCESS_RELAXED_ORDERING`; from this bit on, flags are hints.
 pub(super) const RELAXED_ORDERING: u32 = 1 << 20;
 
@@ -114,25 +121,39 @@ fn access_flags(is_writable: bool, access: Access) -> u32 {
     flags
 }
 
-/// Keeps the bytes out of forked children while a device may reach them. Of foreign memory, which is
-/// its owner's to hide, it warns once if this kernel gives the pages of a device away at a fork.
-fn hidden(context: &Context, span: &Span) -> Result<HiddenFromChildren, VerbsError> {
+/// Keeps the bytes out of forked children while a device may reach them. Foreign memory is its owner's
+/// to hide: where the kernel gives the pages of a device away at a fork it is refused, or the risk is
+/// logged once.
+fn hidden(
+    context: &Context,
+    span: &Span,
+    options: RegisterOptions,
+) -> Result<HiddenFromChildren, VerbsError> {
     static TOLD: Once = Once::new();
     let memory = span.memory();
     let is_copied = memory.is_foreign() && memory.kind() == MemoryKind::Host;
     if is_copied && !fork_is_safe(context) {
+        if !options.accepts_forked_memory {
+            return Err(context.error(Side::Configuration, "ibv_reg_mr", 0, FORKED));
+        }
         TOLD.call_once(|| {
             tracing::warn!(
                 device = context.device,
                 "memory that this library did not allocate is registered, and this kernel gives \
-                 registered pages away when the process forks (before Linux 5.12): start no child \
-                 process, mark the memory with MADV_DONTFORK, or call ibv_fork_init first"
+                 registered pages away when the process forks: start no child process"
             );
         });
     }
     let failed = |error: MemoryError| context.error(Side::Local, "madvise", 0, error.to_string());
     memory.hide_from_children().map_err(failed)
 }
+
+/// The refusal of foreign memory.
+const FORKED: &str = "memory that this library did not allocate is not registered, since this kernel \
+     gives registered pages away when the process forks (before Linux 5.12): use memory of this \
+     library, call ibv_fork_init before the start or set RDMAV_FORK_SAFE=1, or accept it with \
+     RdmaOptions::accepts_forked_memory, `--accept-forked-memory`, in a process that starts no \
+     children";
 
 /// Whether a fork leaves registered pages to this process, by the kernel or by the library.
 fn fork_is_safe(context: &Context) -> bool {
@@ -162,7 +183,7 @@ impl Registration {
         if access.remote_write && !span.is_writable() {
             return Err(refused("read-only memory cannot accept remote writes"));
         }
-        let hidden = hidden(context, &span)?;
+        let hidden = hidden(context, &span, options)?;
         let flags = access_flags(span.is_writable(), granted);
         let raw = match span.host_ptr() {
             Some(start) => Self::of_host(&domain, &span, start.cast(), flags, options)?,
@@ -188,12 +209,18 @@ impl Registration {
         flags: u32,
         options: RegisterOptions,
     ) -> Result<*mut ibv_mr, VerbsError> {
-        let relaxed =
-            options.relaxed_ordering.then(|| Self::call_relaxed(domain, span, start, flags));
-        match relaxed.flatten() {
-            Some(raw) => Ok(raw),
-            None => Self::call(domain, span, start, flags),
+        if !options.relaxed_ordering || domain.keeps_order() {
+            return Self::call(domain, span, start, flags);
         }
+        let refused = match Self::call_relaxed(domain, span, start, flags) {
+            Ok(raw) => return Ok(raw),
+            Err(code) => code,
+        };
+        let made = Self::call(domain, span, start, flags)?;
+        if ORDER_KEPT.contains(&refused) {
+            domain.on_order_kept(refused);
+        }
+        Ok(made)
     }
 
     pub(super) fn call(
@@ -212,20 +239,25 @@ impl Registration {
         if raw.is_null() { Err(domain.refused("ibv_reg_mr", code)) } else { Ok(raw) }
     }
 
-    /// Registers with relaxed ordering; `None` if the library lacks the call or anything refuses,
-    /// perhaps the ordering alone.
+    /// Registers with relaxed ordering.
+    ///
+    /// # Errors
+    /// The value of errno: the library lacks the call, or anything refuses, perhaps the ordering
+    /// alone.
     fn call_relaxed(
         domain: &Domain,
         span: &Span,
         start: *mut c_void,
         flags: u32,
-    ) -> Option<*mut ibv_mr> {
-        let register = domain.context.verbs.optional.ibv_reg_mr_iova2?;
+    ) -> Result<*mut ibv_mr, i32> {
+        let register = domain.context.verbs.optional.ibv_reg_mr_iova2;
+        let register = register.ok_or(libc::EOPNOTSUPP)?;
         let flags = (flags | RELAXED_ORDERING).cast_signed();
         // SAFETY: as in `call`. This is that call for flags that are hints, with the usual address
         // for peers.
         let raw = unsafe { register(domain.raw(), start, span.len(), span.address(), flags) };
-        (!raw.is_null()).then_some(raw)
+        let code = errno();
+        if raw.is_null() { Err(code) } else { Ok(raw) }
     }
 
     /// Drops this holder. If it is the last one the memory is deregistered; returns false if that

@@ -219,7 +219,7 @@ fn registration_outlives_its_nic() {
 #[test]
 fn relaxed_ordering_memory_is_written() {
     let (one, other) = connected(config("rxe0"), config("rxe1"), 1);
-    let relaxed = RegisterOptions { relaxed_ordering: true };
+    let relaxed = RegisterOptions { relaxed_ordering: true, ..RegisterOptions::default() };
     let memory = Memory::zeroed(4096).unwrap();
     let registered = other.nic.register_with(memory.whole(), Access::READ_WRITE, relaxed).unwrap();
     one.memory.copy_in(0, &pattern(9)).unwrap();

@@ -1,6 +1,7 @@
 //! Stories in which a device is held, fails or dies, on scripted devices. Each has a process of its own.
 
 mod children;
+mod drivers;
 mod pool;
 
 use crate::support::{BYTES, LANE, PATIENCE, Recorder, Site, config, connect_lane, pattern};

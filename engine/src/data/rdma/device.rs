@@ -3,7 +3,7 @@
 use super::watch::Watch;
 use crate::data::transport::RdmaOptions;
 use crate::error::{Cause, Error, Stage};
-use crate::topology::{Location, Machine, PriorityMatrix};
+use crate::topology::{Location, Machine, Nics, PriorityMatrix};
 use handfast_core::policy::RAILS_MAX;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
@@ -41,7 +41,7 @@ pub(super) fn open(
     check_names(options, &known)?;
     let listed = discover(&root()).unwrap_or_default();
     let open = |device: &String| {
-        let profile = profile(&listed, device);
+        let profile = profile(&listed, device_of(device));
         Nic::open(config(device, profile, options, limits), sink.clone())
     };
     let (nics, failures) = if !options.devices.is_empty() {
@@ -61,7 +61,8 @@ pub(super) fn open(
     }
     let names: Vec<String> = nics.iter().map(|nic| nic.device().to_owned()).collect();
     let matrix = (nics.len() > 1).then(|| matrix(options, &names));
-    let guids = names.into_iter().filter_map(|name| Some((own_guid(&listed, &name)?, name)));
+    let guids = names.into_iter();
+    let guids = guids.filter_map(|name| Some((own_guid(&listed, device_of(&name))?, name)));
     let guids = guids.map(|(guid, name)| (name, guid)).collect();
     Ok(Opened { nics, matrix, unusable, guids })
 }
@@ -81,13 +82,25 @@ pub(super) fn reopen(
         return Err(failure(device, Side::Local, detail));
     };
     let renamed = (name != device).then(|| name.to_owned());
-    if let Some(name) = &renamed {
+    if name != device_of(device) {
         tracing::info!(device, name, "the RDMA device has another name now");
     }
     let config = config(device, profile(&listed, name), options, limits);
     let guid = own_guid(&listed, name);
     let nic = Nic::open_again(NicConfig { renamed, ..config }, sink.clone(), counts)?;
     Ok((nic, guid))
+}
+
+/// The device and the port of a name such as `mlx5_0:2`; without a port in it, `port`.
+fn on_port(name: &str, port: u8) -> (&str, u8) {
+    let split = name.rsplit_once(':');
+    let named = split.and_then(|(device, port)| Some((device, port.parse().ok()?)));
+    named.filter(|(_, port)| *port > 0).unwrap_or((name, port))
+}
+
+/// The name of a device without a port.
+fn device_of(name: &str) -> &str {
+    on_port(name, 0).0
 }
 
 /// A failure to open a device again.
@@ -102,8 +115,8 @@ fn own_guid(listed: &[Device], name: &str) -> Option<u64> {
     (count == 1).then_some(guid)
 }
 
-/// The present name of a device: that of its GUID, unless several devices have it, else its own name.
-/// `None` if another one of the known devices has that name now.
+/// The present name of a device, without a port: that of its GUID, unless several devices have it, else
+/// its own name. `None` if another one of the known devices has that name now.
 fn present_name<'a>(
     listed: &'a [Device],
     device: &'a str,
@@ -114,9 +127,10 @@ fn present_name<'a>(
     match (of_guid.next(), of_guid.next()) {
         (Some(found), None) => Some(&found.name),
         _ => {
-            let has_name = own_guid(listed, device).filter(|found| Some(*found) != guid);
+            let name = device_of(device);
+            let has_name = own_guid(listed, name).filter(|found| Some(*found) != guid);
             let is_known = |found| guids.values().any(|known| *known == found);
-            (!has_name.is_some_and(is_known)).then_some(device)
+            (!has_name.is_some_and(is_known)).then_some(name)
         }
     }
 }
@@ -180,7 +194,22 @@ fn matrix(options: &RdmaOptions, devices: &[String]) -> PriorityMatrix {
             PriorityMatrix::default()
         }
     };
-    options.matrix.clone().unwrap_or_else(found).of_nics(devices)
+    with_ports(&options.matrix.clone().unwrap_or_else(found), devices).of_nics(devices)
+}
+
+/// Adds the named ports of each device of a location that has none of them: they are as near.
+fn with_ports(matrix: &PriorityMatrix, names: &[String]) -> PriorityMatrix {
+    let row = |(location, nics): (&str, &Nics)| {
+        let listed = |name: &String| nics.preferred.contains(name) || nics.available.contains(name);
+        let ports = |device: &String| -> Vec<String> {
+            let its = names.iter().filter(|name| !listed(name) && device_of(name) == device);
+            std::iter::once(device).chain(its).cloned().collect()
+        };
+        let preferred = nics.preferred.iter().flat_map(ports).collect();
+        let available = nics.available.iter().flat_map(ports).collect();
+        (location.to_owned(), Nics { preferred, available })
+    };
+    matrix.locations().map(row).collect()
 }
 
 /// The PCI addresses of the CUDA devices of this process, by their numbers; none before CUDA has started.
@@ -191,7 +220,8 @@ fn cuda_devices() -> Vec<String> {
 
 /// Checks that the options name devices of this machine.
 fn check_names(options: &RdmaOptions, known: &[String]) -> Result<(), Error> {
-    if let Some(missing) = options.devices.iter().find(|name| !known.contains(name)) {
+    let is_known = |name: &String| known.iter().any(|known| *known == device_of(name));
+    if let Some(missing) = options.devices.iter().find(|name| !is_known(name)) {
         return Err(of_device(VerbsError {
             side: Side::Configuration,
             call: "ibv_get_device_list",
@@ -203,7 +233,7 @@ fn check_names(options: &RdmaOptions, known: &[String]) -> Result<(), Error> {
     }
     for (location, nics) in options.matrix.iter().flat_map(PriorityMatrix::locations) {
         let mut named = nics.preferred.iter().chain(&nics.available);
-        if let Some(missing) = named.find(|name| !known.contains(name)) {
+        if let Some(missing) = named.find(|name| !is_known(name)) {
             let text = format!(
                 "the NIC priority matrix names '{missing}' for {location}, and this machine has no \
                  such device; it has: {}; `handfast topology --matrix` prints its matrix",
@@ -231,9 +261,12 @@ fn check(options: &RdmaOptions) -> Result<(), Error> {
             return invalid(format!("the NIC priority matrix: {text}"));
         }
     }
-    let twice = |(place, name): (usize, &String)| devices[..place].contains(name);
+    let twice = |(at, name): (usize, &String)| {
+        let is_it = |other: &String| on_port(other, options.port) == on_port(name, options.port);
+        devices[..at].iter().any(is_it)
+    };
     if devices.iter().enumerate().any(twice) {
-        return invalid("a device is named twice".into());
+        return invalid("a device is named twice, with the same port".into());
     }
     Ok(())
 }
@@ -261,8 +294,10 @@ fn config(
 ) -> NicConfig {
     let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
     let default = NicConfig::of_profile(device, profile);
+    let (name, port) = on_port(device, options.port);
     NicConfig {
-        port: options.port,
+        renamed: (name != device).then(|| name.to_owned()),
+        port,
         gid: options.address.map_or(index, |address| GidWanted::Address(mapped(address))),
         partition_key: options.partition_key,
         mtu_max: options.mtu_bytes_max,

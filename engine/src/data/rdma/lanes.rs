@@ -100,7 +100,10 @@ impl<N: Net> Lanes<N> {
                 .min()
                 .unwrap_or(u64::MAX),
             regions: LocalRegions::new(kept_bytes_max),
-            register: RegisterOptions { relaxed_ordering: options.relaxed_ordering },
+            register: RegisterOptions {
+                relaxed_ordering: options.relaxed_ordering,
+                accepts_forked_memory: options.accepts_forked_memory,
+            },
             devices: offer.devices.clone(),
             watch: watch.clone(),
             options,

@@ -3,6 +3,7 @@
 //! Memory that peers may reach has registrations of its own, which transfers of this node never use:
 //! they would keep the peers' key after the end of a segment.
 
+mod recent;
 mod renewal;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{Access, BlockId, Cut, DeviceId, DeviceKey, Memory, RenewedKeys, Span};
 use parking_lot::{Condvar, Mutex};
+use recent::Recent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -183,6 +185,7 @@ pub(super) struct LocalRegions<H: Held>(Arc<Shared<H>>);
 
 struct Shared<H: Held> {
     state: Mutex<State<H>>,
+    recent: Recent,
     /// Notified when a registration ends or fails.
     finished: Condvar,
     /// Registrations made with a device.
@@ -272,21 +275,30 @@ impl<H: Held> LocalRegions<H> {
         };
         Self(Arc::new(Shared {
             state: Mutex::new(state),
+            recent: Recent::new(),
             finished: Condvar::new(),
             made: AtomicU64::new(0),
             live: Mutex::new(Live { regions: Vec::new(), prune_at: LIVE_MIN }),
         }))
     }
 
-    /// Finds a registration for local use that has the bytes.
+    /// Finds a registration for local use that has the bytes. Takes no lock where the last transfer from
+    /// the block found it too.
     pub(super) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
+        if let Some(region) = self.0.recent.find(span) {
+            return Some(region);
+        }
+        let block = span.memory().id();
         let mut state = self.0.state.lock();
         let State { kept, passing, .. } = &mut *state;
         if let Some(region) = passing.find(span) {
             return Some(region);
         }
-        let found = kept.find(span.memory().id(), &range_of(span));
-        found.map(|kept| Arc::clone(&kept.region))
+        let found = Arc::clone(&kept.find(block, &range_of(span))?.region);
+        if !passing.blocks.contains_key(&block) {
+            self.0.recent.note(span, &found);
+        }
+        Some(found)
     }
 
     /// Registers memory that peers may reach until the result is dropped, and transfers of this node
@@ -382,6 +394,9 @@ impl<H: Held> LocalRegions<H> {
     ) -> Option<(Range<u64>, Vec<Kept<H>>)> {
         let block = Block { id: memory.id(), bytes: memory.len() as u64 };
         let mut state = self.0.state.lock();
+        self.0.recent.take_uses(|block, range| {
+            state.kept.find(block, range);
+        });
         loop {
             match state.kept.decide(block, asked, cover) {
                 Decision::Found | Decision::Pass => return None,
@@ -402,7 +417,11 @@ impl<H: Held> LocalRegions<H> {
         let location = location.unwrap_or_else(|| node_of(span));
         let background = Handle::try_current().ok();
         let region = self.region(devices, span, NOBODY, made, location, background)?.region;
-        self.0.state.lock().passing.insert(span.memory().id(), &region)?;
+        let mut state = self.0.state.lock();
+        state.passing.insert(span.memory().id(), &region)?;
+        // It is found before one that stays.
+        self.0.recent.forget(span.memory().id());
+        drop(state);
         Ok(region)
     }
 

@@ -5,11 +5,14 @@ use crate::abi::{Context, ContextOps, Device, DeviceAttr, GidEntry, PortAttr};
 use crate::convert::{mtu_number, structured_gid};
 use crate::link::{call, created, done, events};
 use crate::objects::{ContextObject, DeviceObject, free, give, zeroed};
-use handfast_fabric::protocol::{Answer, COMPLETIONS_MAX, GidCall, QUEUE_DEPTH_MAX, Request};
+use handfast_fabric::protocol::{
+    Answer, COMPLETIONS_MAX, GidCall, QUEUE_DEPTH_MAX, Request, VECTORS,
+};
 use libc::{c_char, c_int, size_t, ssize_t};
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The longest message, in bytes.
@@ -29,8 +32,14 @@ const ETHERNET: u8 = 2;
 const GRH_REQUIRED: u8 = 1;
 /// The default partition key, in network order as the library returns it.
 const PARTITION: u16 = 0xffff;
-/// `ibv_fork_status`: the kernel copies registered pages for a child.
+/// `ibv_fork_status`: a fork gives registered pages away, the library hides them from children, or
+/// the kernel copies them.
+const FORK_DISABLED: c_int = 0;
+const FORK_ENABLED: c_int = 1;
 const FORK_UNNEEDED: c_int = 2;
+
+/// The program has called `ibv_fork_init`.
+static HIDES_PAGES: AtomicBool = AtomicBool::new(false);
 
 /// Addresses of the devices as programs see them, one for each name that a device has had. They
 /// live as long as the process.
@@ -139,7 +148,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     raw.ops = operations();
     raw.cmd_fd = -1;
     raw.async_fd = events.as_raw_fd();
-    raw.num_comp_vectors = 1;
+    raw.num_comp_vectors = VECTORS;
     give(ContextObject { raw, id, events }).cast()
 }
 
@@ -192,7 +201,7 @@ unsafe extern "C" fn ibv_query_device(context: *mut Context, facts: *mut DeviceA
     (filled.max_qp_rd_atom, filled.max_qp_init_rd_atom) = (reads, reads);
     filled.max_res_rd_atom = reads.saturating_mul(filled.max_qp);
     filled.max_pkeys = 1;
-    filled.phys_port_cnt = 1;
+    filled.phys_port_cnt = found.ports;
     // SAFETY: by the rules of the interface.
     unsafe { facts.write(filled) };
     0
@@ -233,8 +242,8 @@ unsafe extern "C" fn ibv_query_port(
 /// For each place of a table: the address and its type.
 type Gids = Vec<Option<([u8; 16], u32)>>;
 
-/// Returns the table of addresses.
-fn gids(context: u64, call_name: GidCall) -> Result<Gids, c_int> {
+/// Returns the table of addresses of each port.
+fn gids(context: u64, call_name: GidCall) -> Result<Vec<Gids>, c_int> {
     match call(Request::QueryGids { context, call: call_name })? {
         Answer::Gids(gids) => Ok(gids),
         _ => Err(libc::EPROTO),
@@ -253,8 +262,9 @@ unsafe extern "C" fn ibv_query_gid(
         Ok(entries) => entries,
         Err(code) => return minus(code),
     };
-    let entry = usize::try_from(index).ok().and_then(|index| entries.get(index));
-    let Some(entry) = entry.filter(|_| port == 1) else { return minus(libc::EINVAL) };
+    let entries = of_port(&entries, port.into());
+    let entry = usize::try_from(index).ok().and_then(|index| entries?.get(index));
+    let Some(entry) = entry else { return minus(libc::EINVAL) };
     let bytes = entry.map_or([0; 16], |(bytes, _)| bytes);
     // SAFETY: by the rules of the interface.
     unsafe { gid.write(structured_gid(bytes)) };
@@ -269,10 +279,11 @@ unsafe extern "C" fn ibv_query_pkey(
     key: *mut u16,
 ) -> c_int {
     // SAFETY: by the rules of the interface.
-    if let Err(code) = gids(unsafe { context_id(context) }, GidCall::Partition) {
-        return minus(code);
-    }
-    if port != 1 || index != 0 {
+    let ports = match gids(unsafe { context_id(context) }, GidCall::Partition) {
+        Ok(ports) => ports,
+        Err(code) => return minus(code),
+    };
+    if of_port(&ports, port.into()).is_none() || index != 0 {
         return minus(libc::EINVAL);
     }
     // SAFETY: by the rules of the interface.
@@ -297,23 +308,31 @@ unsafe extern "C" fn _ibv_query_gid_table(
         return -(unsupported("a GID table of another form") as ssize_t);
     }
     let mut count = 0;
-    for (index, gid) in gids.into_iter().enumerate() {
-        let Some(gid) = gid else { continue };
+    let places = gids.into_iter().enumerate().flat_map(|(port, gids)| {
+        let gids = gids.into_iter().enumerate();
+        gids.filter_map(move |(index, gid)| Some((port as u32 + 1, index as u32, gid?)))
+    });
+    for (port, index, gid) in places {
         if count == room {
             return -(libc::EINVAL as ssize_t);
         }
         // SAFETY: `count` is below the room that the caller has, by the rules of the interface.
-        unsafe { entries.add(count).write(gid_entry(index as u32, gid)) };
+        unsafe { entries.add(count).write(gid_entry(port, index, gid)) };
         count += 1;
     }
     count as ssize_t
 }
 
-fn gid_entry(index: u32, (bytes, gid_type): ([u8; 16], u32)) -> GidEntry {
+/// The table of a port.
+fn of_port(ports: &[Gids], port: u32) -> Option<&Gids> {
+    ports.get((port as usize).checked_sub(1)?)
+}
+
+fn gid_entry(port_num: u32, index: u32, (bytes, gid_type): ([u8; 16], u32)) -> GidEntry {
     GidEntry {
         gid: structured_gid(bytes),
         gid_index: index,
-        port_num: 1,
+        port_num,
         gid_type,
         ndev_ifindex: if gid_type == 0 { 0 } else { INTERFACE },
     }
@@ -336,21 +355,28 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     if flags != 0 || entry_bytes != size_of::<GidEntry>() {
         return failed(unsupported("a GID entry of another form"));
     }
-    let Some(place) = gids.get(index as usize).filter(|_| port == 1) else {
+    let Some(place) = of_port(&gids, port).and_then(|gids| gids.get(index as usize)) else {
         return failed(libc::EINVAL);
     };
     let Some(gid) = *place else { return failed(libc::ENODATA) };
     // SAFETY: by the rules of the interface.
-    unsafe { entry.write(gid_entry(index, gid)) };
+    unsafe { entry.write(gid_entry(port, index, gid)) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {
+    HIDES_PAGES.store(true, Ordering::Relaxed);
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_is_fork_initialized() -> c_int {
-    FORK_UNNEEDED
+    match call(Request::Forks) {
+        Ok(Answer::Forks { are_copied: false }) if HIDES_PAGES.load(Ordering::Relaxed) => {
+            FORK_ENABLED
+        }
+        Ok(Answer::Forks { are_copied: false }) => FORK_DISABLED,
+        _ => FORK_UNNEEDED,
+    }
 }

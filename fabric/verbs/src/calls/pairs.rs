@@ -118,8 +118,9 @@ unsafe extern "C" fn ibv_query_qp(
     created: *mut QpInitAttr,
 ) -> c_int {
     // SAFETY: by the rules of the interface.
-    let (state, peer, mtu) = match call(Request::QueryPair { pair: unsafe { pair_id(pair) } }) {
-        Ok(Answer::PairFacts { state, peer, mtu }) => (state, peer, mtu),
+    let found = call(Request::QueryPair { pair: unsafe { pair_id(pair) } });
+    let (state, peer, mtu, port) = match found {
+        Ok(Answer::PairFacts { state, peer, mtu, port }) => (state, peer, mtu, port),
         Ok(_) => return failed(libc::EPROTO),
         Err(code) => return failed(code),
     };
@@ -130,7 +131,7 @@ unsafe extern "C" fn ibv_query_qp(
     facts.dest_qp_num = peer;
     facts.qp_access_flags =
         access_flag::LOCAL_WRITE | access_flag::REMOTE_WRITE | access_flag::REMOTE_READ;
-    facts.port_num = 1;
+    facts.port_num = port;
     // SAFETY: by the rules of the interface.
     facts.cap = unsafe { pair_cap(pair) };
     // SAFETY: by the rules of the interface; both structures are the caller's.

@@ -44,7 +44,7 @@ unsafe extern "C" fn ibv_create_cq(
     entries: c_int,
     name: *mut c_void,
     channel: *mut CompChannel,
-    _vector: c_int,
+    vector: c_int,
 ) -> *mut Cq {
     // SAFETY: by the rules of the interface; a channel may be absent.
     let (owner, channel_id) = unsafe {
@@ -60,8 +60,8 @@ unsafe extern "C" fn ibv_create_cq(
     raw.cqe = entries;
     let object = give(QueueObject { raw, id: 0, instant: Default::default() });
     let address = object.expose_provenance() as u64;
-    let request =
-        Request::CreateQueue { context: owner, entries, channel: channel_id, object: address };
+    let (context, channel) = (owner, channel_id);
+    let request = Request::CreateQueue { context, entries, channel, vector, object: address };
     match created(request) {
         Ok(id) => {
             // SAFETY: it was made above, and nobody else has it.

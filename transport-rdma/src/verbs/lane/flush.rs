@@ -38,14 +38,11 @@ impl Unseen {
     }
 }
 
-impl Held {
-    /// Whether it is a slice whose bytes may not be seen yet.
-    pub(super) fn is_unseen(&self) -> bool {
-        let Purpose::Slice(posting) = &self.purpose else { return false };
-        match posting.direction {
-            Direction::Write => posting.remote.key & KEY_NEEDS_FLUSH != 0,
-            Direction::Read => posting.span.memory().needs_flush(),
-        }
+/// Whether the bytes of a slice may not be seen yet when it has completed.
+pub(super) fn is_unseen(posting: &Posting) -> bool {
+    match posting.direction {
+        Direction::Write => posting.remote.key & KEY_NEEDS_FLUSH != 0,
+        Direction::Read => posting.span.memory().needs_flush(),
     }
 }
 

@@ -194,7 +194,7 @@ impl BareNic {
         let (regions_max, bytes_max) = (facts.regions_max, facts.region_bytes_max);
         let limits = RegionLimits { regions_max, bytes_max };
         let channel = Arc::new(Channel::new(Arc::clone(&context))?);
-        let queue = Arc::new(CompletionQueue::new(channel, completions, 0)?);
+        let queue = Arc::new(CompletionQueue::new(channel, 0, completions, 0)?);
         let domain = Arc::new(Domain::new(context, limits)?);
         Ok(Self { domain, queue })
     }

@@ -2,8 +2,10 @@
 #![allow(unsafe_code, reason = "foreign memory, and a check in a forked child")]
 
 use super::{on, sites};
-use crate::support::{BYTES, LANE, Site, connect_lane, pattern};
+use crate::support::{BYTES, LANE, Site, config, connect_lane, pattern};
+use handfast_core::transport::Side;
 use handfast_transport::{Access, CompletionStatus, Direction, Memory};
+use handfast_transport_rdma::RegisterOptions;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -30,6 +32,35 @@ fn child_has(memory: &Memory) -> bool {
     }
 }
 
+/// Memory that the process owns, as foreign memory.
+fn foreign() -> Memory {
+    let owner = Memory::zeroed(BYTES).unwrap();
+    let start = owner.whole().host_ptr().unwrap();
+    // SAFETY: the block owns the bytes, and nobody refers to them.
+    unsafe { Memory::from_raw(start, BYTES, Arc::new(owner)) }.unwrap()
+}
+
+/// Foreign memory is refused with the cures, before any call, if the kernel gives registered pages away
+/// at a fork and the risk is not accepted. Memory of this library is registered as ever.
+#[test]
+fn foreign_memory_needs_a_kernel_that_copies() {
+    on(&["mlx5"], "children::foreign_memory_needs_a_kernel_that_copies", |fabric| {
+        fabric.run("forks shared");
+        let site = Site::new(config("rxe0"));
+        let calls = fabric.run("count rxe0 ibv_reg_mr");
+        let memory = foreign();
+        let error = site.nic.register(memory.whole(), Access::READ_WRITE).err().expect("a refusal");
+        assert_eq!((error.side, error.call), (Side::Configuration, "ibv_reg_mr"), "{error}");
+        for cure in ["ibv_fork_init", "--accept-forked-memory"] {
+            assert!(error.to_string().contains(cure), "{error}");
+        }
+        assert_eq!(fabric.run("count rxe0 ibv_reg_mr"), calls);
+        let accepted = RegisterOptions { accepts_forked_memory: true, ..Default::default() };
+        let registered = site.nic.register_with(memory.whole(), Access::READ_WRITE, accepted);
+        registered.expect("an accepted risk");
+    });
+}
+
 /// A child that is forked during a transfer has no memory that a device knows: one of the two would get
 /// copies of its pages, and the device would go on with the other's. Later children have it again.
 /// Foreign memory is its owner's to hide.
@@ -50,10 +81,7 @@ fn child_lacks_memory_of_a_device() {
         assert!(ends.iter().all(|end| *end == CompletionStatus::Done), "{ends:?}");
         assert_eq!(other.bytes(), pattern(2));
 
-        let owner = Memory::zeroed(BYTES).unwrap();
-        let start = owner.whole().host_ptr().unwrap();
-        // SAFETY: the block owns the bytes, and nobody refers to them.
-        let foreign = unsafe { Memory::from_raw(start, BYTES, Arc::new(owner)) }.unwrap();
+        let foreign = foreign();
         let _registration = other.nic.register(foreign.whole(), Access::READ_WRITE).unwrap();
         assert!(child_has(&foreign));
 

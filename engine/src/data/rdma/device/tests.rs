@@ -205,3 +205,38 @@ fn lost_device_is_found_by_its_guid() {
     let own = |name| own_guid(&listed, name);
     assert_eq!((own("a"), own("c"), own("gone")), (Some(1), None, None), "shared by two");
 }
+
+/// A port of a device has the device's profile and a place of its own, as near as the device. The same
+/// port twice is refused, and a port of no device.
+#[test]
+fn ports_of_a_device_are_nics_of_their_own() {
+    for (name, place) in [
+        ("mlx5_0", ("mlx5_0", 1)),
+        ("mlx5_0:2", ("mlx5_0", 2)),
+        ("mlx5_0:0", ("mlx5_0:0", 1)),
+        ("mlx5_0:256", ("mlx5_0:256", 1)),
+        ("mlx5_0:", ("mlx5_0:", 1)),
+    ] {
+        assert_eq!(on_port(name, 1), place);
+    }
+    let options = RdmaOptions::default();
+    let config = config("mlx5_0:2", profile(&[], "mlx5_0"), &options, (8, 64));
+    assert_eq!(
+        (config.device.as_str(), config.system_name(), config.port),
+        ("mlx5_0:2", "mlx5_0", 2)
+    );
+    let named = |names: &[&str]| {
+        let devices = names.iter().map(|name| (*name).to_owned()).collect();
+        RdmaOptions::default().with(|it| it.devices = devices)
+    };
+    let known = ["mlx5_0", "mlx5_1"].map(str::to_owned);
+    assert!(check(&named(&["mlx5_0", "mlx5_0:2"])).is_ok());
+    assert!(check(&named(&["mlx5_0", "mlx5_0:1"])).unwrap_err().to_string().contains("twice"));
+    assert!(check_names(&named(&["mlx5_0:2", "mlx5_1:2"]), &known).is_ok());
+    let error = check_names(&named(&["mlx5_7:2"]), &known).unwrap_err();
+    assert!(error.to_string().contains("mlx5_7:2: there is no such device"), "{error}");
+    let matrix = PriorityMatrix::parse(r#"{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}"#).unwrap();
+    let near = |names: &[&str]| with_ports(&matrix, &named(names).devices).to_json();
+    let all = near(&["mlx5_0", "mlx5_0:2", "mlx5_1:2"]);
+    assert_eq!(all, r#"{"cpu:0":[["mlx5_0","mlx5_0:2"],["mlx5_1","mlx5_1:2"]]}"#);
+}

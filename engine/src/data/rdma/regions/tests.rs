@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicU32;
 
 const BYTES: usize = 64 << 10;
 const KEPT_MAX: u64 = 256 << 10;
+/// Longest wait of a test.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 /// Of a device without a limit.
 const ENDLESS: u64 = u64::MAX;
 
@@ -433,4 +435,40 @@ impl Counting {
         let live = self.live.lock();
         (live.served, live.local)
     }
+}
+
+/// The next transfer from a block finds its registration while another thread holds the lock of all. One
+/// at a location of the user's is found first, also then.
+#[test]
+fn registration_is_found_again_without_the_lock() {
+    let (regions, devices, memory) = (LocalRegions::new(KEPT_MAX), devices(ENDLESS), block());
+    let kept = regions.prepare(&devices, &memory.whole(), None).unwrap();
+    let span = memory.span(100, 50).unwrap();
+    assert!(Arc::ptr_eq(&regions.find(&span).unwrap(), &kept), "with the lock");
+    let (told, found) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let held = regions.0.state.lock();
+        scope.spawn(|| told.send(regions.find(&span)).unwrap());
+        let found = found.recv_timeout(PATIENCE);
+        drop(held);
+        assert!(Arc::ptr_eq(&found.expect("no wait").unwrap(), &kept));
+    });
+    let placed = regions.prepare(&devices, &memory.whole(), Some(Location::Anywhere)).unwrap();
+    assert!(Arc::ptr_eq(&regions.find(&span).unwrap(), &placed));
+}
+
+/// A block that is found without the lock alone is as recently used as one with it: the other is
+/// evicted.
+#[test]
+fn block_found_without_the_lock_is_not_evicted() {
+    let (regions, devices) = (LocalRegions::new(2 * KIB_64), devices(ENDLESS));
+    let blocks = [(); 3].map(|()| block());
+    let prepare = |place: usize| regions.prepare(&devices, &blocks[place].whole(), None).unwrap();
+    drop(prepare(0));
+    drop(regions.find(&blocks[0].whole()).unwrap());
+    drop(prepare(1));
+    drop(regions.find(&blocks[0].whole()).unwrap());
+    drop(prepare(2));
+    assert!(regions.find(&blocks[0].whole()).is_some());
+    assert!(regions.find(&blocks[1].whole()).is_none(), "the least recent one");
 }

@@ -1,0 +1,98 @@
+//! Offers and refusals of drivers, on scripted devices.
+
+use super::{on, sites};
+use crate::support::{LANE, Recorder, Site, config, connect_lane, pattern};
+use handfast_core::Lifecycle;
+use handfast_transport::{Access, CompletionStatus, Direction, Memory};
+use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, RegisterOptions};
+use std::sync::Arc;
+
+/// A driver that refuses relaxed ordering registers without it, and is asked for it once. The memory is
+/// written like any other.
+#[test]
+fn refused_relaxed_ordering_is_asked_for_once() {
+    let name = "drivers::refused_relaxed_ordering_is_asked_for_once";
+    on(&["mlx5:refuses_relaxed_ordering", "mlx5"], name, |fabric| {
+        let refuses = std::env::var("HANDFAST_FABRIC").unwrap().contains("refuses");
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        let count = || fabric.run("count rxe1 ibv_reg_mr").parse::<u64>().unwrap();
+        let memory = Memory::zeroed(4_096).unwrap();
+        let relaxed = RegisterOptions { relaxed_ordering: true, ..Default::default() };
+        let register = || other.nic.register_with(memory.whole(), Access::READ_WRITE, relaxed);
+        let before = count();
+        let registered = register().unwrap();
+        assert_eq!(count() - before, if refuses { 2 } else { 1 });
+        drop(register().unwrap());
+        assert_eq!(count() - before, if refuses { 3 } else { 2 });
+        one.memory.copy_in(0, &pattern(9)).unwrap();
+        let mut posting = one.posting(&other, 1, Direction::Write, 0, 4_096);
+        posting.remote = registered.remote_span();
+        one.nic.post(LANE, &mut vec![posting]);
+        assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
+        let mut bytes = [0; 4_096];
+        memory.copy_out(0, &mut bytes).unwrap();
+        assert!(bytes == pattern(9)[..4_096]);
+    });
+}
+
+/// A refusal of anything else is none of the ordering: the next registration asks for it again.
+#[test]
+fn other_refusal_leaves_relaxed_ordering_on() {
+    on(&["mlx5"], "drivers::other_refusal_leaves_relaxed_ordering_on", |fabric| {
+        let site = Site::new(config("rxe0"));
+        let memory = Memory::zeroed(4_096).unwrap();
+        let relaxed = RegisterOptions { relaxed_ordering: true, ..Default::default() };
+        let register = || site.nic.register_with(memory.whole(), Access::READ_WRITE, relaxed);
+        fabric.run(&format!("fail call rxe0 ibv_reg_mr {} times 1", libc::ENOMEM));
+        drop(register().unwrap());
+        fabric.run(&format!("fail call rxe0 ibv_reg_mr {} times 1", libc::ENOMEM));
+        assert!(register().is_ok(), "the second call registers, without the ordering");
+    });
+}
+
+/// The completion queues of the pollers are on as many completion vectors, as far as the device has
+/// them: 4.
+#[test]
+fn pollers_are_spread_over_completion_vectors() {
+    on(&["mlx5", "irdma"], "drivers::pollers_are_spread_over_completion_vectors", |fabric| {
+        let one = Site::new(NicConfig { pollers: 6, ..config("rxe0") });
+        let other = Site::new(config("rxe1"));
+        for lane in 0..6 {
+            connect_lane(&one, &other, Lifecycle(lane), 1);
+        }
+        let vectors = |device| -> Vec<String> {
+            fabric.run(&format!("vectors {device}")).lines().map(str::to_owned).collect()
+        };
+        assert_eq!(vectors("rxe0"), ["0", "1", "2", "3", "0", "1"]);
+        assert_eq!(vectors("rxe1"), ["0"]);
+    });
+}
+
+/// A NIC is a port of a device: it has the addresses and the events of its port alone, and works on while
+/// the other port is down. A port that the device lacks is refused.
+#[test]
+fn ports_of_a_device_are_apart() {
+    on(&["mlx5:ports=2", "irdma:ports=2"], "drivers::ports_of_a_device_are_apart", |fabric| {
+        let first = Site::new(config("rxe0"));
+        let second = Site::new(NicConfig { port: 2, ..config("rxe0") });
+        let peer = Site::new(NicConfig { port: 2, ..config("rxe1") });
+        assert_ne!(first.nic.gid().entry.address, second.nic.gid().entry.address);
+        connect_lane(&second, &peer, LANE, 2);
+        fabric.run("port rxe0 down");
+        let down = |port| DeviceEvent::PortDown { port };
+        first.told.wait("the end of its port", |told| told.events.contains(&down(1)));
+        second.memory.copy_in(0, &pattern(3)).unwrap();
+        second.post_all(&peer, Direction::Write, 8);
+        assert!(second.told.ends(8).iter().all(|end| *end == CompletionStatus::Done));
+        assert_eq!(peer.bytes(), pattern(3));
+        assert_eq!(fabric.run("packets rxe1"), "0", "its other port");
+        fabric.run("port rxe0:2 down");
+        second.told.wait("the end of its port", |told| told.events.contains(&down(2)));
+        second.told.wait("one event alone", |told| !told.events.contains(&down(1)));
+        let error = Nic::open(NicConfig { port: 3, ..config("rxe1") }, Arc::<Recorder>::default());
+        assert_eq!(error.err().expect("a refusal").call, "ibv_query_port");
+        second.nic.retire(LANE).unwrap();
+        peer.nic.retire(LANE).unwrap();
+    });
+}
