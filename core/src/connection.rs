@@ -18,7 +18,8 @@ mod private_data;
 mod tests;
 
 pub use private_data::{
-    Content, PRIVATE_DATA_BYTES, PRIVATE_DATA_VERSION, PrivateData, PrivateDataError, Refusal, Token,
+    Content, PRIVATE_DATA_BYTES, PRIVATE_DATA_VERSION, PrivateData, PrivateDataError, Refusal,
+    Token,
 };
 
 use crate::identity::{Incarnation, Lifecycle, Pair};
@@ -159,14 +160,24 @@ pub enum ConnectionOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum State {
     /// The peer's announcement is not known. A request that has the token waits for it.
-    Announced { parked: Option<(RequestId, PrivateData)> },
+    Announced {
+        parked: Option<(RequestId, PrivateData)>,
+    },
     /// This side has dialled.
-    Dialling { peer: Announced },
+    Dialling {
+        peer: Announced,
+    },
     /// The peer is to dial.
-    Awaiting { peer: Announced },
+    Awaiting {
+        peer: Announced,
+    },
     /// This side has accepted the peer's request.
-    Accepting { peer: Announced },
-    Connected { peer: Announced },
+    Accepting {
+        peer: Announced,
+    },
+    Connected {
+        peer: Announced,
+    },
     /// Work may be outstanding.
     Draining,
 }

@@ -6,6 +6,7 @@ use crate::faults::{Faults, Verdict};
 use crate::instant;
 use crate::limit::LimitReached;
 use crate::local::Local;
+use crate::manager::Manager;
 use crate::protocol::Completed;
 use crate::queues::{Channel, Context, Event, Pair, Queue, Subject};
 use crate::timers::Timers;
@@ -46,6 +47,7 @@ pub(crate) struct State {
     /// Queues of destroyed queue pairs, whose completions may still come.
     former: BTreeMap<(usize, u32), (u64, u64)>,
     pub(crate) local: Local,
+    pub(crate) manager: Manager,
     pub(crate) dead: BTreeSet<usize>,
     pub(crate) faults: Faults,
     pub(crate) timers: Timers,
@@ -136,6 +138,7 @@ impl State {
             by_number: BTreeMap::new(),
             former: BTreeMap::new(),
             local: Local::new(),
+            manager: Manager::default(),
             dead: BTreeSet::new(),
             faults: Faults::default(),
             timers: Timers::default(),
@@ -412,6 +415,7 @@ impl State {
     /// The device dies: its objects are of no use any more, and nothing of them completes.
     pub(crate) fn die(&mut self, nic: usize) {
         self.dead.insert(nic);
+        self.remove_from_manager(nic);
         self.raise(nic, Event { kind: DEVICE_FATAL, subject: Subject::Port(0) });
         self.contexts.values_mut().filter(|context| context.nic == nic).for_each(|context| {
             context.is_dead = true;
@@ -423,6 +427,7 @@ impl State {
 
     /// Ends a program's objects, as the kernel does when a process ends.
     pub(crate) fn end(&mut self, program: u64) {
+        self.end_manager(program);
         let of = |(id, context): (&u64, &Context)| (context.program == program).then_some(*id);
         let contexts: Vec<u64> = self.contexts.iter().filter_map(of).collect();
         contexts.into_iter().for_each(|context| self.close(context));

@@ -132,8 +132,7 @@ impl PrivateData {
 
     /// Whether the sender is this queue pair.
     pub(super) fn is_from(&self, peer: &Announced) -> bool {
-        (self.sender, self.place, self.number)
-            == (peer.pair, peer.place, peer.number & NUMBER_MASK)
+        (self.sender, self.place, self.number) == (peer.pair, peer.place, peer.number & NUMBER_MASK)
     }
 
     /// The bytes.

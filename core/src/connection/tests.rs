@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 const ID: ConnectionId = ConnectionId { lifecycle: Lifecycle(7), place: 2 };
 
 fn announced(incarnation: u128, token: u128, asks: bool) -> Announced {
-    let pair = Pair { incarnation: Incarnation(incarnation), lifecycle: Lifecycle(incarnation as u64) };
+    let pair =
+        Pair { incarnation: Incarnation(incarnation), lifecycle: Lifecycle(incarnation as u64) };
     Announced { pair, place: 2, number: 0x12_3456, token: Token(token), asks }
 }
 
