@@ -1,7 +1,7 @@
 //! Connections of queue pairs through the connection manager of `librdmacm`, for devices that
 //! refuse queue pairs connected out of band: iWARP, and eRDMA in its standard mode.
 //!
-//! The messages of the handshake carry a token for each queue pair beside its number
+//! The messages of the handshake carry a token for each queue pair and its number
 //! ([`Announced`]). Once both sides know each other's announcement, one of them dials: the side with
 //! the lower (incarnation, lifecycle), or the one that the other asks. [`PrivateData`] binds the
 //! connection to both queue pairs, so that a request is accepted for the lifecycle that it was meant

@@ -119,7 +119,7 @@ impl State {
         self.manager.channels.retain(|_, channel| channel.program != program);
     }
 
-    /// The identifiers of a device are told of its removal.
+    /// The identifiers of a device learn of its removal.
     pub(crate) fn remove_from_manager(&mut self, nic: usize) {
         let of = |(id, it): (&u64, &Identifier)| (it.place.nic == Some(nic)).then_some(*id);
         let ids: Vec<u64> = self.manager.identifiers.iter().filter_map(of).collect();
@@ -128,7 +128,7 @@ impl State {
         }
     }
 
-    /// Ends an identifier. Its peer is told.
+    /// Ends an identifier. Its peer learns of it.
     fn end_identifier(&mut self, id: u64) {
         let Some(identifier) = self.manager.identifiers.remove(&id) else { return };
         let of = |event: &ManagerEvent| event.id == id;

@@ -71,7 +71,7 @@ fn take(state: &mut State, of: (usize, usize)) -> Vec<ManagerEvent> {
     take_all(&mut state.manager.waiting, |event| is_of(event, of))
 }
 
-/// The message of an event is lost: the sides that wait for what follows are told that nobody answers.
+/// The message of an event is lost: the sides that wait for an answer learn that nobody answers.
 fn give_up(state: &mut State, event: &ManagerEvent) {
     let identifiers = &state.manager.identifiers;
     let peer = identifiers.get(&event.id).and_then(|identifier| identifier.peer);

@@ -1,4 +1,4 @@
-//! What happens between two identifiers, and the events of it.
+//! The exchange between two identifiers, and its events.
 
 use super::protocol::{EVENTS, ManagerEvent, PRIVATE_DATA_MAX, Parameters};
 use super::{Identifier, Stage};

@@ -45,7 +45,7 @@ struct IdObject {
     is_sync: bool,
     /// Queues that were created with the queue pair.
     owns_queues: bool,
-    /// What an endpoint that listens gives each request.
+    /// The domain and attributes of each queue pair of a listening endpoint.
     wanted: Option<(*mut crate::abi::Pd, crate::abi::QpInitAttr)>,
 }
 

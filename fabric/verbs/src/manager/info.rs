@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use std::net::SocketAddr;
 use std::ptr;
 
-/// What a program got, with the addresses to which it points.
+/// A result, with the addresses to which it points.
 #[repr(C)]
 struct InfoObject {
     raw: AddrInfo,

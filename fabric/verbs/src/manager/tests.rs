@@ -367,7 +367,7 @@ fn script_holds_loses_and_ends_connections() {
 }
 
 /// An identifier takes its events along to another channel; an identifier of a connection ends with
-/// its peer told.
+/// its peer informed.
 #[test]
 fn identifiers_move_between_channels() {
     let pair = Pair::new(["rxe5", "rxe6"], 9, 7_005, 0);
