@@ -117,7 +117,11 @@ impl State {
 
     /// Connects the queue pair of an identifier to that of its peer.
     pub(super) fn join(&mut self, id: u64) {
-        let pair = |id: u64| self.manager.identifiers.get(&id).and_then(|it| it.pair);
+        let pair = |id: u64| {
+            let pair = self.manager.identifiers.get(&id).and_then(|it| it.pair);
+            // Of a destroyed queue pair the number may be another's.
+            pair.filter(|(pair, ..)| self.pairs.contains_key(pair))
+        };
         let identifier = self.manager.identifiers.get(&id);
         let Some((peer, reads)) = identifier.and_then(|it| Some((it.peer?, it.reads))) else {
             return;
