@@ -11,7 +11,7 @@ use crate::protocol::Completed;
 use crate::queues::{Channel, Context, Event, Pair, Queue, Subject};
 use crate::timers::Timers;
 use handfast_transport_sim::verbs::{
-    AsyncEvent, Completions, Fabric, Keys, Law, Packet, Queue as Half, WorkCompletion,
+    AsyncEvent, Completions, Fabric, Keys, Law, Packet, Queue as Half, Status, WorkCompletion,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -362,10 +362,19 @@ impl State {
         let queue = if half == Half::Send { send } else { receive };
         if half == Half::Receive {
             opcode = RECEIVE;
+            bytes = if status == Status::Success { self.received(nic, number) } else { 0 };
         }
         let vendor_error = 0;
         let status = status_number(status);
         self.add(queue, Completed { wr_id, status, opcode, bytes, vendor_error, number });
+    }
+
+    /// The bytes of the oldest message to a queue pair whose length is not reported yet.
+    fn received(&mut self, nic: usize, number: u32) -> u32 {
+        let peer = self.fabric.queue_pair(nic, number).and_then(|qp| qp.bond());
+        let peer = peer.and_then(|peer| self.by_number.get(&peer));
+        let peer = peer.and_then(|id| self.pairs.get_mut(id));
+        peer.and_then(|peer| peer.sent.pop_front()).unwrap_or(0)
     }
 
     /// Adds an entry to a queue, or loses it if the queue is full.

@@ -51,8 +51,8 @@ pub(super) unsafe fn address(raw: *const sockaddr) -> Result<Option<SocketAddr>,
     if raw.is_null() {
         return Ok(None);
     }
-    // SAFETY: by the function's own condition.
-    let family = c_int::from(unsafe { (*raw).sa_family });
+    // SAFETY: by the function's own condition; programs align addresses as they like.
+    let family = c_int::from(unsafe { raw.cast::<sa_family_t>().read_unaligned() });
     match family {
         libc::AF_INET => {
             // SAFETY: as above.
