@@ -6,6 +6,7 @@ extern crate alloc;
 
 pub mod address;
 pub mod auth;
+pub mod connection;
 mod entropy;
 pub mod gate;
 pub mod identity;

@@ -37,6 +37,12 @@
 //! | `queues DEVICE` | the number of completion queues |
 //! | `vectors DEVICE` | a line for each completion queue: its vector |
 //! | `forks copied`, `forks shared` | whether the kernel copies registered pages for a child |
+//! | `manager hold DEVICE EVENT`, `manager release DEVICE EVENT` | events of the connection manager wait |
+//! | `manager lose DEVICE EVENT`, `manager repeat DEVICE EVENT` | held events are lost, or come twice |
+//! | `manager reject DEVICE STATUS`, `manager unreachable DEVICE` | the next dial of the device ends so |
+//! | `manager disconnect DEVICE NUMBER` | the connection of a queue pair ends, in any state |
+//! | `manager timewait DEVICE NUMBER` | the timewait of a queue pair ends |
+//! | `manager list DEVICE` | a line for each identifier: queue pair, state, port |
 //! | `instant DEVICE [copying] [every NANOS]` | it answers posts at once, or at this rate |
 //! | `instant DEVICE copying held` | the same, and each copy waits for another mode |
 //! | `instant DEVICE off` | it answers as the tables do |
@@ -107,7 +113,10 @@ pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
             Ok(u8::from(state.arrive(&from)).to_string())
         }
         ["renew"] => {
-            if !state.contexts.is_empty() || !state.faults.waiting.is_empty() {
+            if !state.contexts.is_empty()
+                || state.manager.is_used()
+                || !state.faults.waiting.is_empty()
+            {
                 return Err("a device is open, or a call is held".to_owned());
             }
             *state = State::new(&state.list.clone());
@@ -121,6 +130,10 @@ pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
             }
             instant::set(nic, how)?;
             NOTHING
+        }
+        ["manager", verb, device, rest @ ..] => {
+            let nic = nic(state, device)?;
+            crate::manager::run(state, verb, nic, rest)
         }
         ["laws"] => Ok(state.take_broken_laws().join("\n")),
         ["fail" | "break" | "expire" | "exhaust", ..] => queue_pairs(state, &words),

@@ -12,7 +12,7 @@ pub(crate) const HELD_MAX: usize = 1_024;
 /// Maximum faults planted at a time.
 pub(crate) const PLANTED_MAX: usize = 64;
 /// The calls that can be counted, held and failed.
-pub(crate) const CALLS: [&str; 31] = [
+pub(crate) const CALLS: [&str; 37] = [
     "ibv_alloc_pd",
     "ibv_close_device",
     "ibv_create_comp_channel",
@@ -44,6 +44,12 @@ pub(crate) const CALLS: [&str; 31] = [
     "ibv_reg_dmabuf_mr",
     "ibv_reg_mr",
     "ibv_req_notify_cq",
+    "rdma_accept",
+    "rdma_connect",
+    "rdma_disconnect",
+    "rdma_listen",
+    "rdma_reject",
+    "rdma_resolve_route",
 ];
 
 /// Whether `name` is that of a call, or of a call without its step.

@@ -31,6 +31,7 @@ mod lies;
 mod limit;
 mod listing;
 mod local;
+pub mod manager;
 mod memory;
 pub mod protocol;
 mod queues;

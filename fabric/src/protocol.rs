@@ -1,6 +1,7 @@
 //! Calls as messages: from a program to the devices, in its own process or in another.
 #![allow(missing_docs, reason = "a field is the argument of the call in verbs.h")]
 
+use crate::manager::protocol::{IdPlace, ManagerCall, ManagerEvent};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
@@ -190,6 +191,7 @@ pub enum Request {
     Command {
         line: String,
     },
+    Manager(ManagerCall),
 }
 
 /// The call that asks for addresses.
@@ -244,6 +246,9 @@ pub enum Answer {
     Forks {
         are_copied: bool,
     },
+    /// `None` after a spurious wake.
+    ManagerEvent(Option<ManagerEvent>),
+    Place(IdPlace),
 }
 
 /// The answer, or an error number.

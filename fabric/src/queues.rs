@@ -57,6 +57,8 @@ pub(crate) struct Pair {
     pub(crate) signals_all: bool,
     /// Sends posted and not completed: name, operation, bytes.
     pub(crate) posted: VecDeque<(u64, u32, u32)>,
+    /// Bytes of the messages that the peer has not received: a completion of a receive has their length.
+    pub(crate) sent: VecDeque<u32>,
     /// Events taken and not acknowledged.
     pub(crate) unacknowledged: u32,
 }

@@ -10,6 +10,7 @@ use crate::convert::{gid_bytes, gid_type, lid};
 use crate::descriptor::Signal;
 use crate::instant;
 use crate::limit::{LimitReached, Refusal};
+use crate::manager;
 use crate::protocol::{Answer, DeviceFacts, Element, GidCall, PortFacts, Reply, Request};
 use crate::queues::Subject;
 use crate::sizes::sizes;
@@ -46,7 +47,7 @@ pub fn offer(program: u64, name: u64, stream: UnixStream) -> Result<(), Refusal>
 }
 
 /// Takes an offered descriptor.
-fn offered(program: u64, name: u64) -> Result<Signal, i32> {
+pub(crate) fn offered(program: u64, name: u64) -> Result<Signal, i32> {
     OFFERED.lock().remove(&(program, name)).ok_or(libc::EBADF)
 }
 
@@ -153,6 +154,7 @@ fn carry_out(program: u64, request: Request) -> Reply {
         }
         Request::Poll { queue, room } => data::poll(queue, room),
         Request::Arm { queue } => data::arm(queue),
+        Request::Manager(call) => manager::handle(program, call),
         Request::Command { line } => Ok(Answer::Text(commands::run(&line))),
     }
 }

@@ -6,11 +6,13 @@ use crate::faults::{Faults, Verdict};
 use crate::instant;
 use crate::limit::LimitReached;
 use crate::local::Local;
+use crate::manager::Manager;
 use crate::protocol::Completed;
 use crate::queues::{Channel, Context, Event, Pair, Queue, Subject};
 use crate::timers::Timers;
 use handfast_transport_sim::verbs::{
-    AsyncEvent, Completions, Fabric, Keys, Law, Packet, QpState, Queue as Half, WorkCompletion,
+    AsyncEvent, Completions, Fabric, Keys, Law, Packet, QpState, Queue as Half, Status,
+    WorkCompletion,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +48,7 @@ pub(crate) struct State {
     /// Queues of destroyed queue pairs, whose completions may still come.
     former: BTreeMap<(usize, u32), (u64, u64)>,
     pub(crate) local: Local,
+    pub(crate) manager: Manager,
     pub(crate) dead: BTreeSet<usize>,
     /// A fork gives registered pages to the first that writes to them, as before Linux 5.12.
     pub(crate) gives_pages_away: bool,
@@ -138,6 +141,7 @@ impl State {
             by_number: BTreeMap::new(),
             former: BTreeMap::new(),
             local: Local::new(),
+            manager: Manager::default(),
             dead: BTreeSet::new(),
             gives_pages_away: false,
             faults: Faults::default(),
@@ -414,10 +418,19 @@ impl State {
         let queue = if half == Half::Send { send } else { receive };
         if half == Half::Receive {
             opcode = RECEIVE;
+            bytes = if status == Status::Success { self.received(nic, number) } else { 0 };
         }
         let vendor_error = 0;
         let status = status_number(status);
         self.add(queue, Completed { wr_id, status, opcode, bytes, vendor_error, number });
+    }
+
+    /// The bytes of the oldest message to a queue pair whose length is not reported yet.
+    fn received(&mut self, nic: usize, number: u32) -> u32 {
+        let peer = self.fabric.queue_pair(nic, number).and_then(|qp| qp.bond());
+        let peer = peer.and_then(|peer| self.by_number.get(&peer));
+        let peer = peer.and_then(|id| self.pairs.get_mut(id));
+        peer.and_then(|peer| peer.sent.pop_front()).unwrap_or(0)
     }
 
     /// Adds an entry to a queue, or loses it if the queue is full.
@@ -467,6 +480,7 @@ impl State {
     /// The device dies: its objects are of no use any more, and nothing of them completes.
     pub(crate) fn die(&mut self, nic: usize) {
         self.dead.insert(nic);
+        self.remove_from_manager(nic);
         self.raise(nic, Event { kind: DEVICE_FATAL, subject: Subject::Port(0) });
         self.contexts.values_mut().filter(|context| context.nic == nic).for_each(|context| {
             context.is_dead = true;
@@ -480,6 +494,7 @@ impl State {
 
     /// Ends a program's objects, as the kernel does when a process ends.
     pub(crate) fn end(&mut self, program: u64) {
+        self.end_manager(program);
         let of = |(id, context): (&u64, &Context)| (context.program == program).then_some(*id);
         let contexts: Vec<u64> = self.contexts.iter().filter_map(of).collect();
         contexts.into_iter().for_each(|context| self.close(context));

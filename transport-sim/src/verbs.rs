@@ -13,6 +13,7 @@ mod bytes;
 mod errors;
 mod fabric;
 mod laws;
+mod manager;
 mod modify;
 mod objects;
 mod profile;

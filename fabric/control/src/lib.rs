@@ -1,7 +1,7 @@
 //! Test programs on scripted devices.
 //!
 //! A test that needs devices starts its own binary again, as a [`Process`]: with the scripted library
-//! in place of libibverbs, the devices in `HANDFAST_FABRIC`, and a tree of `/sys` that lists them.
+//! in place of libibverbs and librdmacm, the devices in `HANDFAST_FABRIC`, and a tree of `/sys` that lists them.
 //! There, [`Fabric`] sends commands to the library that the program has loaded.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
@@ -18,8 +18,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library that programs load.
+/// The libraries that programs load; the scripted one is both.
 const LIBRARY: &str = "libibverbs.so.1";
+const MANAGER: &str = "librdmacm.so.1";
 /// The scripted library.
 const SCRIPTED: &str = "libhandfast_fabric_verbs.so";
 /// Names the devices to the library.
@@ -104,7 +105,10 @@ impl Process {
     /// The list is wrong, the library does not exist, or a file cannot be written.
     pub fn with_library(devices: &str, library: &Path) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        std::os::unix::fs::symlink(library.canonicalize()?, folder.path().join(LIBRARY))?;
+        let library = library.canonicalize()?;
+        for name in [LIBRARY, MANAGER] {
+            std::os::unix::fs::symlink(&library, folder.path().join(name))?;
+        }
         let listing = handfast_fabric::listing(devices).map_err(io::Error::other)?;
         sysfs::write(folder.path(), &listing)?;
         Ok(Self { devices: devices.to_owned(), folder, is_shared: false })

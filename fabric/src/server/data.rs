@@ -60,7 +60,15 @@ pub(super) fn post_one(
     // Kept even if it is refused: some drivers execute such a request later.
     pair.posted.push_back((wr_id, opcode, length));
     let work = WorkRequest { wr_id, kind, lkey, local, length, signalled };
-    state.fabric.post_send(nic, number, work).map_or_else(|error| error.code, |()| 0)
+    if let Err(error) = state.fabric.post_send(nic, number, work) {
+        return error.code;
+    }
+    if let Some(pair) = state.pairs.get_mut(&id).filter(|_| kind == SendKind::Send)
+        && pair.sent.len() < POSTED_MAX
+    {
+        pair.sent.push_back(length);
+    }
+    0
 }
 
 pub(super) fn post_receive(id: u64, requests: &[Receive]) -> Reply {

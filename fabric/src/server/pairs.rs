@@ -48,6 +48,7 @@ pub(super) fn create(
         receive_queue,
         signals_all,
         posted,
+        sent: VecDeque::new(),
         unacknowledged,
     };
     let id = state.next_id();

@@ -18,6 +18,13 @@ mod names;
 mod pairs;
 mod queues;
 
+pub(crate) use devices::{ibv_free_device_list, ibv_get_device_list, ibv_open_device, nic_of};
+pub(crate) use memory::ibv_alloc_pd;
+pub(crate) use pairs::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, pair_id};
+pub(crate) use queues::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+};
+
 use crate::abi;
 use crate::objects::{ContextObject, set_errno};
 use std::ptr;
@@ -41,7 +48,7 @@ fn minus(code: i32) -> i32 {
 }
 
 /// Says on standard error what of the interface is not there, and returns the error for it.
-fn unsupported(what: &str) -> i32 {
+pub(crate) fn unsupported(what: &str) -> i32 {
     eprintln!("handfast-fabric: {what} is not supported by the scripted devices");
     libc::EOPNOTSUPP
 }

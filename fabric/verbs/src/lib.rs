@@ -12,6 +12,7 @@ mod convert;
 mod descriptor;
 mod instant;
 mod link;
+mod manager;
 mod objects;
 #[cfg(test)]
 mod tests;

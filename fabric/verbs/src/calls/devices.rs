@@ -75,7 +75,7 @@ fn fill(place: &mut [c_char], text: &str) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device {
+pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device {
     let (names, dead) = match call(Request::Devices) {
         Ok(Answer::Devices { refused: Some(why), .. }) => {
             eprintln!("handfast-fabric: {why}");
@@ -97,7 +97,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
     let mut length = 1;
     // SAFETY: a list of `ibv_get_device_list` ends with a null, which belongs to it.
     unsafe {
@@ -126,13 +126,22 @@ unsafe extern "C" fn ibv_get_device_index(device: *mut Device) -> c_int {
     unsafe { (*device.cast::<DeviceObject>()).nic as c_int }
 }
 
+/// The place of a device in the list.
+///
+/// # Safety
+/// It is of `ibv_get_device_list`.
+pub(crate) unsafe fn nic_of(device: *mut Device) -> usize {
+    // SAFETY: by the function's own condition.
+    unsafe { (*device.cast::<DeviceObject>()).nic }
+}
+
 /// In network order.
 fn guid(nic: usize) -> u64 {
     handfast_fabric::guid(nic).to_be()
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     // SAFETY: by the rules of the interface.
     let nic = unsafe { (*device.cast::<DeviceObject>()).nic };
     let opened = events()

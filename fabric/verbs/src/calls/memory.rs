@@ -8,7 +8,7 @@ use handfast_fabric::protocol::{Answer, Request};
 use libc::{c_int, c_void, size_t};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     // SAFETY: by the rules of the interface.
     match created(Request::AllocateDomain { context: unsafe { context_id(context) } }) {
         Ok(id) => give(Pd { context, handle: id as u32 }),

@@ -10,7 +10,7 @@ use handfast_fabric::protocol::{Answer, Request, access_flag, mask};
 use libc::c_int;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> *mut Qp {
+pub(crate) unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> *mut Qp {
     // SAFETY: by the rules of the interface.
     let (context, wanted) = unsafe { ((*domain).context, &*wanted) };
     if let Some(what) = beyond(wanted) {
@@ -81,13 +81,17 @@ pub(super) unsafe fn pair_cap(pair: *mut Qp) -> QpCap {
 ///
 /// # Safety
 /// It exists.
-pub(super) unsafe fn pair_id(pair: *mut Qp) -> u64 {
+pub(crate) unsafe fn pair_id(pair: *mut Qp) -> u64 {
     // SAFETY: by the function's own condition.
     unsafe { (*pair.cast::<PairObject>()).id }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(pair: *mut Qp, given: *mut QpAttr, mask: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    pair: *mut Qp,
+    given: *mut QpAttr,
+    mask: c_int,
+) -> c_int {
     // SAFETY: by the rules of the interface.
     let (id, given) = unsafe { (pair_id(pair), &*given) };
     let bits = mask as u32;
@@ -146,7 +150,7 @@ unsafe extern "C" fn ibv_query_qp(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_qp(pair: *mut Qp) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(pair: *mut Qp) -> c_int {
     // SAFETY: by the rules of the interface.
     let code = done(Request::DestroyPair { pair: unsafe { pair_id(pair) } });
     if code != 0 {

@@ -10,7 +10,7 @@ use libc::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     // SAFETY: by the rules of the interface.
     let id = unsafe { context_id(context) };
     let channel = events().and_then(|(stream, events)| {
@@ -26,7 +26,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut Comp
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     // SAFETY: by the rules of the interface.
     let id = unsafe { (*channel.cast::<ChannelObject>()).id };
     let code = done(Request::DestroyChannel { channel: id });
@@ -39,7 +39,7 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_cq(
+pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut Context,
     entries: c_int,
     name: *mut c_void,
@@ -77,7 +77,7 @@ unsafe extern "C" fn ibv_create_cq(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_cq(queue: *mut Cq) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(queue: *mut Cq) -> c_int {
     // SAFETY: by the rules of the interface.
     let code = done(Request::DestroyQueue { queue: unsafe { queue_id(queue) } });
     if code != 0 {

@@ -1,0 +1,156 @@
+//! The connection manager of the kernel: identifiers, listening ports, connections and events.
+//!
+//! Every device has the IPv4 and IPv6 address of its number in the list, whichever GIDs its profile
+//! has. The loopback address stands for the first device whose port is up, as in the kernel, and a
+//! target without a source is reached from the device that has it.
+
+mod calls;
+mod commands;
+mod events;
+pub mod protocol;
+
+pub(crate) use calls::handle;
+pub(crate) use commands::run;
+
+use crate::descriptor::Signal;
+use crate::state::State;
+use protocol::{IdPlace, ManagerEvent, Parameters};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Maximum identifiers of all programs.
+pub(crate) const IDENTIFIERS_MAX: usize = 8_192;
+/// Maximum connect requests that wait at a listening identifier.
+pub(crate) const BACKLOG_MAX: usize = 1_024;
+/// The first port that is given to an identifier without one.
+const PORTS_FROM: u16 = 32_768;
+
+/// The part of an identifier in a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Idle,
+    Resolved,
+    Routed,
+    Listening {
+        backlog: usize,
+    },
+    /// It has dialled.
+    Dialling,
+    /// It came with a connect request.
+    Requested {
+        listener: u64,
+    },
+    /// It has accepted.
+    Accepted,
+    Connected,
+    Over,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Resolved => "resolved",
+            Self::Routed => "routed",
+            Self::Listening { .. } => "listening",
+            Self::Dialling => "dialling",
+            Self::Requested { .. } => "requested",
+            Self::Accepted => "accepted",
+            Self::Connected => "connected",
+            Self::Over => "over",
+        }
+    }
+}
+
+/// An identifier.
+#[derive(Clone, Debug)]
+pub(crate) struct Identifier {
+    program: u64,
+    channel: u64,
+    object: u64,
+    place: IdPlace,
+    stage: Stage,
+    /// The program's name of the queue pair, its device and number.
+    pair: Option<(u64, usize, u32)>,
+    peer: Option<u64>,
+    reads: (u8, u8),
+    /// Events taken and not acknowledged.
+    unacknowledged: u32,
+}
+
+/// An event channel.
+pub(crate) struct EventChannel {
+    program: u64,
+    signal: Signal,
+    events: VecDeque<ManagerEvent>,
+}
+
+/// The end that a script has planned for the next dial of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Planned {
+    Rejected(i32),
+    Unreachable,
+}
+
+/// Identifiers, channels, and what a script holds.
+#[derive(Default)]
+pub(crate) struct Manager {
+    channels: BTreeMap<u64, EventChannel>,
+    identifiers: BTreeMap<u64, Identifier>,
+    next_port: u16,
+    /// Kinds of events that wait, by device.
+    held: BTreeSet<(usize, usize)>,
+    waiting: VecDeque<ManagerEvent>,
+    planned: BTreeMap<usize, Planned>,
+}
+
+impl Manager {
+    /// Whether a program has an identifier.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.channels.is_empty() || !self.identifiers.is_empty()
+    }
+}
+
+impl State {
+    /// Ends the identifiers of a program, as the kernel does when a process ends.
+    pub(crate) fn end_manager(&mut self, program: u64) {
+        let of = |(id, it): (&u64, &Identifier)| (it.program == program).then_some(*id);
+        let ids: Vec<u64> = self.manager.identifiers.iter().filter_map(of).collect();
+        ids.into_iter().for_each(|id| self.end_identifier(id));
+        self.manager.channels.retain(|_, channel| channel.program != program);
+    }
+
+    /// The identifiers of a device learn of its removal.
+    pub(crate) fn remove_from_manager(&mut self, nic: usize) {
+        let of = |(id, it): (&u64, &Identifier)| (it.place.nic == Some(nic)).then_some(*id);
+        let ids: Vec<u64> = self.manager.identifiers.iter().filter_map(of).collect();
+        for id in ids {
+            self.tell(id, "DEVICE_REMOVAL", 0, Parameters::default());
+        }
+    }
+
+    /// Ends an identifier. Its peer learns of it.
+    fn end_identifier(&mut self, id: u64) {
+        let Some(identifier) = self.manager.identifiers.remove(&id) else { return };
+        let of = |event: &ManagerEvent| event.id == id;
+        self.manager.waiting.retain(|event| !of(event));
+        if let Some(channel) = self.manager.channels.get_mut(&identifier.channel) {
+            channel.events.retain(|event| !of(event));
+        }
+        let requests = self.manager.identifiers.iter();
+        let requests: Vec<u64> = requests
+            .filter(|(_, it)| it.stage == Stage::Requested { listener: id } && it.object == 0)
+            .map(|(request, _)| *request)
+            .collect();
+        // Requests that the program has not taken end with their listener.
+        requests.into_iter().for_each(|request| self.end_identifier(request));
+        let Some(peer) = identifier.peer else { return };
+        match (identifier.stage, self.manager.identifiers.get(&peer).map(|peer| peer.stage)) {
+            (Stage::Requested { .. }, Some(Stage::Dialling)) => self.rejected(peer, Vec::new()),
+            (_, Some(Stage::Requested { .. } | Stage::Accepted)) => {
+                self.over(peer, "UNREACHABLE", -libc::ETIMEDOUT);
+            }
+            (_, Some(Stage::Connected)) => self.disconnected(peer),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! The calls of programs.
+
+use super::protocol::{IdPlace, ManagerCall, ManagerEvent, PRIVATE_DATA_MAX, Parameters};
+use super::{BACKLOG_MAX, EventChannel, IDENTIFIERS_MAX, Identifier, PORTS_FROM, Planned, Stage};
+use crate::convert::gid;
+use crate::protocol::{Answer, Reply};
+use crate::server::offered;
+use crate::state::{State, changed, enter, lock, wait};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+/// Status of a rejection by the peer's manager: nobody listens, `IB_CM_REJ_INVALID_SERVICE_ID`.
+const NOBODY_LISTENS: i32 = 8;
+/// Status of a rejection by a full listener, `IB_CM_REJ_CONSUMER_DEFINED`.
+const FULL: i32 = 28;
+/// Version of an address without a GID.
+const NO_VERSION: u8 = 0;
+
+/// Makes a call of a program.
+///
+/// # Errors
+/// The error number of the call.
+pub(crate) fn handle(program: u64, call: ManagerCall) -> Reply {
+    let reply = carry_out(program, call);
+    changed();
+    reply
+}
+
+fn carry_out(program: u64, call: ManagerCall) -> Reply {
+    match call {
+        ManagerCall::CreateChannel { events } => create_channel(program, events),
+        ManagerCall::DestroyChannel { channel } => destroy_channel(channel),
+        ManagerCall::CreateId { channel, object } => create_id(program, channel, object),
+        ManagerCall::DestroyId { id } => destroy_id(id),
+        ManagerCall::Migrate { id, channel } => migrate(id, channel),
+        ManagerCall::Bind { id, address } => {
+            let mut state = lock();
+            bind(&mut state, id, address)?;
+            placed(&state, id)
+        }
+        ManagerCall::ResolveAddress { id, source, target } => resolve(id, source, target),
+        ManagerCall::ResolveRoute { id } => resolve_route(id),
+        ManagerCall::Listen { id, backlog } => listen(id, backlog),
+        ManagerCall::Connect { id, pair, parameters } => connect(id, pair, parameters),
+        ManagerCall::Accept { id, pair, parameters } => accept(id, pair, parameters),
+        ManagerCall::Reject { id, data } => reject(id, data),
+        ManagerCall::Disconnect { id } => disconnect(id),
+        ManagerCall::TakeEvent { channel } => Ok(Answer::ManagerEvent(take(channel)?)),
+        ManagerCall::Adopt { id, object } => {
+            find(&mut lock(), id)?.object = object;
+            Ok(Answer::Nothing)
+        }
+        ManagerCall::Acknowledge { id } => {
+            if let Ok(identifier) = find(&mut lock(), id) {
+                identifier.unacknowledged = identifier.unacknowledged.saturating_sub(1);
+            }
+            Ok(Answer::Nothing)
+        }
+    }
+}
+
+fn find(state: &mut State, id: u64) -> Result<&mut Identifier, i32> {
+    state.manager.identifiers.get_mut(&id).ok_or(libc::EINVAL)
+}
+
+fn create_channel(program: u64, events: u64) -> Reply {
+    let signal = offered(program, events)?;
+    let mut state = lock();
+    let id = state.next_id();
+    let channel = EventChannel { program, signal, events: VecDeque::new() };
+    state.manager.channels.insert(id, channel);
+    Ok(Answer::Object(id))
+}
+
+fn destroy_channel(channel: u64) -> Reply {
+    let mut state = lock();
+    if state.manager.identifiers.values().any(|identifier| identifier.channel == channel) {
+        return Err(libc::EBUSY);
+    }
+    state.manager.channels.remove(&channel).ok_or(libc::EINVAL)?;
+    Ok(Answer::Nothing)
+}
+
+fn create_id(program: u64, channel: u64, object: u64) -> Reply {
+    let mut state = lock();
+    if !state.manager.channels.contains_key(&channel) {
+        return Err(libc::EBADF);
+    }
+    let identifier = Identifier {
+        program,
+        channel,
+        object,
+        place: IdPlace::default(),
+        stage: Stage::Idle,
+        pair: None,
+        peer: None,
+        reads: (0, 0),
+        unacknowledged: 0,
+    };
+    add(&mut state, identifier).map(Answer::Object)
+}
+
+fn add(state: &mut State, identifier: Identifier) -> Result<u64, i32> {
+    if state.manager.identifiers.len() >= IDENTIFIERS_MAX {
+        return Err(libc::ENOMEM);
+    }
+    let id = state.next_id();
+    state.manager.identifiers.insert(id, identifier);
+    Ok(id)
+}
+
+/// Blocks, as the library does, until every event that was taken is acknowledged.
+fn destroy_id(id: u64) -> Reply {
+    let mut state = lock();
+    find(&mut state, id)?;
+    while state.manager.identifiers.get(&id).is_some_and(|it| it.unacknowledged > 0) {
+        wait(&mut state);
+    }
+    state.end_identifier(id);
+    state.settle();
+    Ok(Answer::Nothing)
+}
+
+fn migrate(id: u64, channel: u64) -> Reply {
+    let mut state = lock();
+    let former = find(&mut state, id)?.channel;
+    if !state.manager.channels.contains_key(&channel) {
+        return Err(libc::EBADF);
+    }
+    while state.manager.identifiers.get(&id).is_some_and(|it| it.unacknowledged > 0) {
+        wait(&mut state);
+    }
+    find(&mut state, id)?.channel = channel;
+    let Some(from) = state.manager.channels.get_mut(&former) else { return Ok(Answer::Nothing) };
+    let (moved, left) = from.events.drain(..).partition(|event| event.id == id);
+    from.events = left;
+    let moved: VecDeque<ManagerEvent> = moved;
+    if let Some(to) = state.manager.channels.get_mut(&channel) {
+        to.events.extend(moved);
+        to.signal.raise(to.events.len());
+    }
+    Ok(Answer::Nothing)
+}
+
+/// The device with an address. The loopback's is the first whose port is up.
+fn device_of(state: &State, address: IpAddr) -> Result<Option<usize>, i32> {
+    if address.is_unspecified() {
+        return Ok(None);
+    }
+    if address.is_loopback() {
+        let works = |nic: &usize| state.fabric.nic(*nic).is_up() && !state.dead.contains(nic);
+        return (0..state.listed.len()).find(works).map(Some).ok_or(libc::ENODEV);
+    }
+    let bytes = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    };
+    let nic = usize::from(gid(bytes, NO_VERSION).host);
+    let is_there = nic < state.listed.len() && !state.dead.contains(&nic);
+    if is_there { Ok(Some(nic)) } else { Err(libc::ENODEV) }
+}
+
+fn bind(state: &mut State, id: u64, address: SocketAddr) -> Result<(), i32> {
+    let nic = device_of(state, address.ip())?;
+    let port = match address.port() {
+        0 => free_port(state)?,
+        port => port,
+    };
+    let overlaps = |it: &Identifier| {
+        let is_same_port = it.place.source.is_some_and(|source| source.port() == port);
+        let is_own =
+            !matches!(it.stage, Stage::Requested { .. } | Stage::Accepted | Stage::Connected);
+        is_same_port && is_own && (nic.is_none() || it.place.nic.is_none_or(|of| Some(of) == nic))
+    };
+    if state.manager.identifiers.iter().any(|(of, it)| *of != id && overlaps(it)) {
+        return Err(libc::EADDRINUSE);
+    }
+    let identifier = find(state, id)?;
+    if identifier.stage != Stage::Idle || identifier.place.source.is_some() {
+        return Err(libc::EINVAL);
+    }
+    identifier.place.nic = nic;
+    identifier.place.source = Some(SocketAddr::new(address.ip(), port));
+    Ok(())
+}
+
+fn free_port(state: &mut State) -> Result<u16, i32> {
+    let used = |state: &State, port: u16| {
+        let mut sources = state.manager.identifiers.values().filter_map(|it| it.place.source);
+        sources.any(|source| source.port() == port)
+    };
+    for _ in PORTS_FROM..=u16::MAX {
+        let next = state.manager.next_port.max(PORTS_FROM);
+        state.manager.next_port = next.checked_add(1).unwrap_or(PORTS_FROM);
+        if !used(state, next) {
+            return Ok(next);
+        }
+    }
+    Err(libc::EADDRNOTAVAIL)
+}
+
+fn placed(state: &State, id: u64) -> Reply {
+    let identifier = state.manager.identifiers.get(&id).ok_or(libc::EINVAL)?;
+    Ok(Answer::Place(identifier.place))
+}
+
+fn resolve(id: u64, source: Option<SocketAddr>, target: SocketAddr) -> Reply {
+    let mut state = lock();
+    let stage = find(&mut state, id)?.stage;
+    if stage != Stage::Idle {
+        return Err(libc::EINVAL);
+    }
+    let own = find(&mut state, id)?.place.nic;
+    let reached = device_of(&state, target.ip());
+    let device = match source {
+        Some(source) if own.is_none() => device_of(&state, source.ip()),
+        _ => Ok(own),
+    };
+    let (nic, peer) = match (device, reached) {
+        (Ok(nic), Ok(Some(peer))) => (nic.unwrap_or(peer), peer),
+        (device, reached) => {
+            let code = device.err().or(reached.err()).unwrap_or(libc::EINVAL);
+            find(&mut state, id)?.place.target = Some(target);
+            state.tell(id, "ADDR_ERROR", -code, Parameters::default());
+            return placed(&state, id);
+        }
+    };
+    let port = match find(&mut state, id)?.place.source {
+        Some(bound) => bound.port(),
+        None => source.map_or(0, |source| source.port()),
+    };
+    let port = if port == 0 { free_port(&mut state)? } else { port };
+    let ip = match (source, target.ip().is_loopback()) {
+        (Some(source), _) if !source.ip().is_unspecified() => source.ip(),
+        (_, true) => target.ip(),
+        _ => address_of(nic, target.is_ipv6()),
+    };
+    let address = SocketAddr::new(ip, port);
+    let is_reached = state.fabric.reaches(nic, peer) && state.fabric.nic(nic).is_up();
+    let identifier = find(&mut state, id)?;
+    identifier.place = IdPlace { nic: Some(nic), source: Some(address), target: Some(target) };
+    if is_reached {
+        identifier.stage = Stage::Resolved;
+        state.tell(id, "ADDR_RESOLVED", 0, Parameters::default());
+    } else {
+        state.tell(id, "ADDR_ERROR", -libc::ETIMEDOUT, Parameters::default());
+    }
+    placed(&state, id)
+}
+
+/// The address of a device.
+fn address_of(nic: usize, is_ipv6: bool) -> IpAddr {
+    use handfast_transport_sim::verbs::{Gid, GidKind};
+    let kind = if is_ipv6 { GidKind::Ipv6 } else { GidKind::Ipv4 };
+    let bytes = crate::convert::gid_bytes(Gid { kind, host: nic as u16, version: NO_VERSION });
+    let address = std::net::Ipv6Addr::from(bytes);
+    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+}
+
+/// Enters a call on the device of an identifier.
+fn enter_id(id: u64, call: &'static str) -> Result<parking_lot::MutexGuard<'static, State>, i32> {
+    let nic = find(&mut lock(), id)?.place.nic;
+    nic.map_or_else(|| Ok(lock()), |nic| enter(nic, call))
+}
+
+fn resolve_route(id: u64) -> Reply {
+    let mut state = enter_id(id, "rdma_resolve_route")?;
+    let identifier = find(&mut state, id)?;
+    if identifier.stage != Stage::Resolved {
+        return Err(libc::EINVAL);
+    }
+    let nic = identifier.place.nic.unwrap_or_default();
+    if state.fabric.nic(nic).is_up() {
+        state.set_stage(id, Stage::Routed);
+        state.tell(id, "ROUTE_RESOLVED", 0, Parameters::default());
+    } else {
+        state.tell(id, "ROUTE_ERROR", -libc::ENETUNREACH, Parameters::default());
+    }
+    Ok(Answer::Nothing)
+}
+
+fn listen(id: u64, backlog: i32) -> Reply {
+    let mut state = enter_id(id, "rdma_listen")?;
+    if find(&mut state, id)?.place.source.is_none() {
+        bind(&mut state, id, SocketAddr::from(([0, 0, 0, 0], 0)))?;
+    }
+    let backlog = match usize::try_from(backlog) {
+        Ok(backlog @ 1..=BACKLOG_MAX) => backlog,
+        _ => BACKLOG_MAX,
+    };
+    let identifier = find(&mut state, id)?;
+    if identifier.stage != Stage::Idle {
+        return Err(libc::EINVAL);
+    }
+    identifier.stage = Stage::Listening { backlog };
+    placed(&state, id)
+}
+
+/// The queue pair of a call, with its device and number.
+fn pair_of(state: &State, pair: u64) -> Result<(u64, usize, u32), i32> {
+    let found = state.pairs.get(&pair).ok_or(libc::EINVAL)?;
+    Ok((pair, found.nic, found.number))
+}
+
+fn connect(id: u64, pair: u64, parameters: Parameters) -> Reply {
+    let mut state = enter_id(id, "rdma_connect")?;
+    let pair = pair_of(&state, pair)?;
+    if parameters.data.len() > PRIVATE_DATA_MAX {
+        return Err(libc::EINVAL);
+    }
+    let identifier = find(&mut state, id)?;
+    let (Stage::Routed, Some(nic), Some(target)) =
+        (identifier.stage, identifier.place.nic, identifier.place.target)
+    else {
+        return Err(libc::EINVAL);
+    };
+    if pair.1 != nic {
+        return Err(libc::EINVAL);
+    }
+    identifier.pair = Some(pair);
+    identifier.reads = (parameters.initiator_depth, parameters.responder_resources);
+    identifier.stage = Stage::Dialling;
+    let peer = device_of(&state, target.ip())?.unwrap_or(nic);
+    match state.manager.planned.remove(&nic) {
+        Some(Planned::Rejected(status)) => state.over(id, "REJECTED", status),
+        Some(Planned::Unreachable) => state.over(id, "UNREACHABLE", -libc::ETIMEDOUT),
+        None if !(state.fabric.reaches(nic, peer) && state.fabric.reaches(peer, nic)) => {
+            state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
+        }
+        None => request(&mut state, id, (peer, target), parameters)?,
+    }
+    state.settle();
+    Ok(Answer::Nothing)
+}
+
+/// The connect request of a dial reaches the peer's device.
+fn request(
+    state: &mut State,
+    id: u64,
+    (nic, target): (usize, SocketAddr),
+    parameters: Parameters,
+) -> Result<(), i32> {
+    let listens = |it: &Identifier| {
+        let is_there = it.place.nic.is_none_or(|of| of == nic);
+        let is_port = it.place.source.is_some_and(|source| source.port() == target.port());
+        matches!(it.stage, Stage::Listening { .. }) && is_there && is_port
+    };
+    let found = state.manager.identifiers.iter().find(|(_, it)| listens(it));
+    let Some((listener, found)) = found.map(|(listener, it)| (*listener, it.clone())) else {
+        state.over(id, "REJECTED", NOBODY_LISTENS);
+        return Ok(());
+    };
+    let Stage::Listening { backlog } = found.stage else { return Ok(()) };
+    let waits = |it: &&Identifier| it.stage == Stage::Requested { listener };
+    let is_full = state.manager.identifiers.values().filter(waits).count() >= backlog;
+    if is_full || state.manager.identifiers.len() >= IDENTIFIERS_MAX {
+        state.over(id, "REJECTED", FULL);
+        return Ok(());
+    }
+    let dialler = find(state, id)?;
+    let place = IdPlace { nic: Some(nic), source: Some(target), target: dialler.place.source };
+    let child = Identifier {
+        object: 0,
+        place,
+        stage: Stage::Requested { listener },
+        peer: Some(id),
+        reads: (0, 0),
+        unacknowledged: 0,
+        ..found
+    };
+    let child = add(state, child)?;
+    find(state, id)?.peer = Some(child);
+    state.tell(child, "CONNECT_REQUEST", 0, parameters);
+    Ok(())
+}
+
+fn accept(id: u64, pair: u64, parameters: Parameters) -> Reply {
+    let mut state = enter_id(id, "rdma_accept")?;
+    let pair = pair_of(&state, pair)?;
+    let identifier = find(&mut state, id)?;
+    let (Stage::Requested { .. }, Some(peer)) = (identifier.stage, identifier.peer) else {
+        return Err(libc::EINVAL);
+    };
+    if Some(pair.1) != identifier.place.nic {
+        return Err(libc::EINVAL);
+    }
+    identifier.pair = Some(pair);
+    identifier.reads = (parameters.initiator_depth, parameters.responder_resources);
+    identifier.stage = Stage::Accepted;
+    if state.manager.identifiers.get(&peer).is_some_and(|peer| peer.stage == Stage::Dialling) {
+        state.join(id);
+        state.tell(peer, "ESTABLISHED", 0, parameters);
+    } else {
+        state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
+    }
+    state.settle();
+    Ok(Answer::Nothing)
+}
+
+fn reject(id: u64, data: Vec<u8>) -> Reply {
+    let mut state = enter_id(id, "rdma_reject")?;
+    let identifier = find(&mut state, id)?;
+    let (Stage::Requested { .. }, Some(peer)) = (identifier.stage, identifier.peer) else {
+        return Err(libc::EINVAL);
+    };
+    identifier.stage = Stage::Over;
+    if state.manager.identifiers.get(&peer).is_some_and(|peer| peer.stage == Stage::Dialling) {
+        state.rejected(peer, data);
+    }
+    state.settle();
+    Ok(Answer::Nothing)
+}
+
+fn disconnect(id: u64) -> Reply {
+    let mut state = enter_id(id, "rdma_disconnect")?;
+    let identifier = find(&mut state, id)?;
+    let (stage, peer) = (identifier.stage, identifier.peer);
+    match stage {
+        Stage::Accepted | Stage::Connected => {}
+        // The peer was first, or the attempt has failed; the queue pair stops all the same.
+        Stage::Over => {
+            state.stop(id);
+            state.settle();
+            return Ok(Answer::Nothing);
+        }
+        _ => return Err(libc::EINVAL),
+    }
+    end(&mut state, id, peer);
+    Ok(Answer::Nothing)
+}
+
+/// Ends the connection of an identifier on its own side's wish.
+pub(super) fn end(state: &mut State, id: u64, peer: Option<u64>) {
+    state.set_stage(id, Stage::Over);
+    state.stop(id);
+    if let Some(peer) = peer {
+        match state.manager.identifiers.get(&peer).map(|peer| peer.stage) {
+            Some(Stage::Connected | Stage::Accepted) => state.disconnected(peer),
+            Some(Stage::Dialling) => state.over(peer, "UNREACHABLE", -libc::ETIMEDOUT),
+            _ => {}
+        }
+    }
+    state.tell(id, "DISCONNECTED", 0, Parameters::default());
+    state.settle();
+}
+
+fn take(channel: u64) -> Result<Option<ManagerEvent>, i32> {
+    let mut state = lock();
+    let channel = state.manager.channels.get_mut(&channel).ok_or(libc::EBADF)?;
+    let event = channel.events.pop_front();
+    channel.signal.on_taken(channel.events.len());
+    let Some(event) = event else { return Ok(None) };
+    find(&mut state, event.counted)?.unacknowledged += 1;
+    Ok(Some(event))
+}
