@@ -113,7 +113,7 @@ fn parse(text: &str, segments: &[String]) -> Result<BySegment, String> {
         let of = of.ok_or_else(|| failed(&format!("no segment is named '{segment}'")))?;
         let access = words.next().and_then(access);
         let access =
-            access.ok_or_else(|| failed(&"after a segment stands read, write or read-write"))?;
+            access.ok_or_else(|| failed(&"write read, write or read-write after the segment"))?;
         let before = of.len();
         for peers in words {
             of.push(Grant::new(access, peers).map_err(|error| failed(&error))?);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(shown(&all["weights"]), ": nothing for anybody");
         for (text, words) in [
             ("other read *", "line 1: no segment is named 'other'"),
-            ("\ncache look *", "line 2: after a segment"),
+            ("\ncache look *", "line 2: write read, write or read-write"),
             ("cache", "line 1: after a segment"),
             ("cache read", "names no peers"),
             ("cache read a@b", "'a@b' names no peers"),

@@ -22,12 +22,15 @@ pub enum CertificateFault {
     Unusable,
 }
 
-/// The part of a node's name that its certificate has: the host of `host:port` and of `[host]:port`,
-/// or the whole name.
+/// The part of a node's name that its certificate has: the host of `host:port`, the address of
+/// `[address]:port`, or the whole name.
 pub fn certified_part(name: &NodeName) -> &str {
     let text = name.as_str();
-    if let Some((host, _)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return host;
+    if let Some((address, port)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']'))
+        && address.contains(':')
+        && (port.is_empty() || port.starts_with(':'))
+    {
+        return address;
     }
     match text.split_once(':') {
         Some((host, port)) if !port.contains(':') => host,

@@ -20,7 +20,8 @@ pub struct Identity {
     pub incarnation: Incarnation,
 }
 
-/// Names of nodes; `*` stands for any characters, none included.
+/// Names of nodes; `*` stands for any characters, none included. Before other characters it stands for
+/// none of the colons.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamePattern(Box<str>);
 
@@ -100,22 +101,26 @@ impl NamePattern {
         &self.0
     }
 
-    /// Whether the pattern covers a name.
+    /// Whether the pattern covers a name. A node chooses the text behind the host of its certificate and
+    /// a colon, so a `*` before other characters covers no colon.
     pub fn covers(&self, name: &NodeName) -> bool {
-        let mut rest = name.as_str();
         let mut parts = self.0.split('*');
-        let Some(after) = parts.next().and_then(|first| rest.strip_prefix(first)) else {
-            return false;
-        };
-        rest = after;
+        let first = parts.next().and_then(|first| name.as_str().strip_prefix(first));
+        let Some(mut rest) = first else { return false };
         let mut last = None;
         for part in parts {
             if let Some(middle) = last.replace(part) {
-                let Some((_, after)) = rest.split_once(middle) else { return false };
+                // The first place leaves the shortest text to the `*` before it.
+                let found = rest.split_once(middle).filter(|(covered, _)| !covered.contains(':'));
+                let Some((_, after)) = found else { return false };
                 rest = after;
             }
         }
-        last.map_or(rest.is_empty(), |last| rest.ends_with(last))
+        match last {
+            None => rest.is_empty(),
+            Some("") => true,
+            Some(last) => rest.strip_suffix(last).is_some_and(|covered| !covered.contains(':')),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::identity::{Incarnation, Lifecycle, NodeName, Pair};
+use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -36,8 +37,42 @@ fn pattern_covers_names_with_any_characters_at_its_stars() {
     assert!(covers("*:7000", "gpu-1:7000") && !covers("*:7000", "gpu-1:7001"));
     assert!(covers("a*b*c", "abc") && covers("a*b*c", "a-b-b-c") && !covers("a*b*c", "acb"));
     assert!(covers("*", "x") && covers("**", "x") && !covers("a*a", "a"), "no overlap");
+    assert!(covers("*", "a:1") && covers("a*", "a.b:1") && covers("*.b*", "a.b:1"));
     assert_eq!(NamePattern::new("").err(), Some(KeyRuleError::Pattern));
     assert_eq!(NamePattern::new("a@b").err(), Some(KeyRuleError::Pattern));
+}
+
+/// The text that the holder of a certificate chooses behind its host matches no pattern of other hosts,
+/// in any form of a name, while each pattern covers the hosts that it is for.
+#[test]
+fn chosen_text_matches_no_pattern_of_other_hosts() {
+    let patterns = ["*.gpu.example", "*trainer", "*trainer*", "*-1:7411", "a*:7411"];
+    let covers = |pattern: &str, text: &str| NamePattern::new(pattern).unwrap().covers(&name(text));
+    let own = ["evil.example", "2001:db8::1"];
+    let mut certified = 0;
+    for chosen in ["x.gpu.example", "trainer", "a-1:7411", ":7411", ":b", ".gpu.example"] {
+        for text in own.into_iter().flat_map(|host| {
+            ["", ":", "::"].into_iter().flat_map(move |between| {
+                [format!("{host}{between}{chosen}"), format!("[{host}]{between}{chosen}")]
+            })
+        }) {
+            let is_certified = own.contains(&certified_part(&name(&text)));
+            let covering = patterns.into_iter().find(|pattern| covers(pattern, &text));
+            assert!(!is_certified || covering.is_none(), "{text}: {covering:?}");
+            certified += u32::from(is_certified);
+        }
+    }
+    assert!(certified >= 8, "{certified}");
+    for (pattern, text) in [
+        ("*.gpu.example", "a.gpu.example"),
+        ("*.gpu.example*", "a.gpu.example:7411"),
+        ("*.gpu.example:7411", "a.gpu.example:7411"),
+        ("*trainer*", "trainer-1:client-7"),
+        ("*:b*", "a:b:c"),
+        ("[2001:db8::*", "[2001:db8::1]:7411"),
+    ] {
+        assert!(covers(pattern, text), "{pattern} {text}");
+    }
 }
 
 /// Each limit is taken at its bound and refused past it.
@@ -51,7 +86,7 @@ fn rules_are_refused_past_their_limits() {
     let names = |count| vec![NamePattern::new("*").unwrap(); count];
     assert!(KeyRule::new("k", names(KEY_NAMES_MAX)).is_ok());
     assert_eq!(KeyRule::new("k", names(KEY_NAMES_MAX + 1)), Err(KeyRuleError::Names));
-    let keys = |count| (0..count).map(|at| key(&alloc::format!("k{at}"), &[])).collect();
+    let keys = |count| (0..count).map(|at| key(&format!("k{at}"), &[])).collect();
     let own = || identity("a", 1);
     assert!(AuthPolicy::new(own(), keys(KEYS_MAX)).is_ok());
     assert_eq!(AuthPolicy::new(own(), keys(KEYS_MAX + 1)), Err(KeyRuleError::Keys));
@@ -309,6 +344,8 @@ fn certificates_name_hosts_and_workloads() {
         ("gpu-1:client-0011", "gpu-1"),
         ("10.0.0.7:7411", "10.0.0.7"),
         ("[::1]:7411", "::1"),
+        ("[::1]x", "[::1]x"),
+        ("[gpu-1].x", "[gpu-1].x"),
         ("fe80::1", "fe80::1"),
     ] {
         assert_eq!(certified_part(&name(text)), part, "{text}");

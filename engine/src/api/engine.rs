@@ -11,6 +11,7 @@ use crate::control::answer::Answers;
 use crate::control::inbox::Inbox;
 use crate::control::{Answered, CallError, Calls};
 use crate::data::fallback::{Fallback, Fallbacks};
+use crate::data::regions::Reach;
 use crate::data::transport::{Registered, SameHostUse, Transport};
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
@@ -25,6 +26,7 @@ use crate::time::{Clock, Entropy};
 use crate::topology::Location;
 use handfast_core::auth::{AuthFailure, Identity};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
+use handfast_core::policy::Requester;
 use handfast_core::transport::Side;
 use handfast_core::wire::{
     Checksum, DescriptorError, FrameKind, NodeDescriptor, REQUIRED_AUTH, Transports,
@@ -560,7 +562,8 @@ impl Engine {
         check_identity(&descriptor, peer.as_ref(), Stage::Metadata).map_err(|it| it.at(address))?;
         let own = &self.shared.answers;
         if descriptor.incarnation == own.incarnation {
-            return Ok((descriptor, self.shared.local.clone()));
+            let own = own.describe(own.regions.describe(Reach::ByKey, Requester::Own));
+            return Ok((own, self.shared.local.clone()));
         }
         let conflict = |first| {
             let cause = Cause::NameConflict { first, second: descriptor.incarnation };

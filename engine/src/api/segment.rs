@@ -9,6 +9,7 @@ use crate::error::{Cause, Error, Stage};
 use crate::mooncake::ABSOLUTE;
 use crate::peer::opening::LaneOpening;
 use crate::peer::target::{RequestSpan, Submission, Target};
+use handfast_core::policy::Requester;
 use handfast_core::transfer::{BatchReport, Remote};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Checksum;
@@ -165,6 +166,13 @@ impl Segment {
             return self.checksum_by_reading(offset, bytes).await;
         }
         let question = Checksum { key: part.region.key, address, bytes, answer: None };
+        let answers = &self.inner.engine.shared().answers;
+        let refused = |text: String| {
+            Error::peer(Stage::Checksum, Cause::ChecksumRefused(text)).at(self.address())
+        };
+        if target.incarnation() == answers.incarnation {
+            return answers.checksum(&question, Requester::Own).await.map_err(refused);
+        }
         let asked = self.call_address(target);
         let descriptor = self.inner.engine.ask(&asked, Some(question)).await?;
         // The first sign of the restart if no lane noticed it.
@@ -172,9 +180,6 @@ impl Segment {
             target.mark_stale();
             return Err(Error::peer(Stage::Checksum, Cause::PeerRestarted).at(self.address()));
         }
-        let refused = |text: String| {
-            Error::peer(Stage::Checksum, Cause::ChecksumRefused(text)).at(self.address())
-        };
         match descriptor.checksum.and_then(|checksum| checksum.answer) {
             Some(Ok(sum)) => Ok(sum),
             Some(Err(text)) => Err(refused(text)),
@@ -184,13 +189,9 @@ impl Segment {
 
     /// Call address of the owner: the opened one, or the one from a store.
     fn call_address(&self, target: &Target) -> String {
-        let engine = &self.inner.engine;
-        let said = target.address();
-        match &engine.shared().directory {
+        match &self.inner.engine.shared().directory {
             None => self.address().to_owned(),
-            // The target of this node has no address.
-            Some(_) if said.is_empty() => engine.address().to_owned(),
-            Some(_) => said.to_string(),
+            Some(_) => target.address().to_string(),
         }
     }
 

@@ -163,13 +163,10 @@ impl Answers {
         Some(answer.encode())
     }
 
-    /// The permissions that the caller of a connection has.
-    fn requester<'a>(&self, from: &'a Inbound) -> Requester<'a> {
-        match from.peer() {
-            Some(peer) if peer == self.keys.current().policy.own() => Requester::Own,
-            Some(peer) => Requester::Peer(&peer.name),
-            None => Requester::Anybody,
-        }
+    /// The side that calls over a connection. Peers know the name and the incarnation of this node, so a
+    /// caller with both is a peer with that name.
+    fn requester(from: &Inbound) -> Requester<'_> {
+        from.peer().map_or(Requester::Anybody, |peer| Requester::Peer(&peer.name))
     }
 
     /// Registers memory with the RDMA devices for a requester whose trust group has no keys yet. One
@@ -204,7 +201,7 @@ impl Answers {
         // checksum request.
         let mut descriptor = match asked {
             Ok(_) => {
-                let requester = self.requester(from);
+                let requester = Self::requester(from);
                 self.make_keys(requester).await;
                 self.describe(self.regions.describe(Reach::ByKey, requester))
             }
@@ -214,26 +211,39 @@ impl Answers {
         descriptor.keep = asked.as_ref().is_some_and(|asked| asked.keep);
         let question = asked.and_then(|asked| asked.checksum);
         if let Some(question) = question {
-            let answer = self.checksum(&question, self.requester(from)).await;
+            let answer = self.checksum(&question, Self::requester(from)).await;
             descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });
         }
         Answer { text: descriptor.encode(), keep: descriptor.keep }
     }
 
-    async fn checksum(&self, question: &Checksum, requester: Requester<'_>) -> Result<u32, String> {
+    /// Computes a checksum for a requester that may read the bytes.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(crate) async fn checksum(
+        &self,
+        question: &Checksum,
+        requester: Requester<'_>,
+    ) -> Result<u32, String> {
         if question.bytes > self.checksum_bytes_max {
             let max = self.checksum_bytes_max;
             return Err(format!("{} bytes exceed the limit of {max} per checksum", question.bytes));
         }
         let Checksum { key, address, bytes, .. } = *question;
-        let span = self.regions.table.lookup(key, (address, bytes), Direction::Read, requester);
-        let span = span.map_err(|error| error.to_string())?;
+        let look_up = || {
+            let span = self.regions.table.lookup(key, (address, bytes), Direction::Read, requester);
+            span.map_err(|error| error.to_string())
+        };
+        look_up()?;
         let waiting = self.checksums_waiting.try_acquire().map_err(|_| {
             format!("{CHECKSUMS_WAITING_MAX} checksums are pending; try again later")
         })?;
         let turn = self.checksums.clone().acquire_owned().await;
         let turn = turn.map_err(|error| error.to_string())?;
         drop(waiting);
+        // The right may have ended meanwhile.
+        let span = look_up()?;
         let sum = tokio::task::spawn_blocking(move || {
             // Continues after the caller has hung up, so the permit is released only at the end.
             let _turn = turn;
@@ -280,3 +290,6 @@ impl Answerer for Answers {
         answer.map(Answer::last)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -121,7 +121,7 @@ impl Keys {
         self.current.read().clone()
     }
 
-    /// Peers that have proven what is not accepted any more, each once.
+    /// Peers that have proven what is not accepted any more, as [`Proven::take_withdrawn`].
     fn take_withdrawn(&self) -> Vec<NodeName> {
         self.proven.take_withdrawn(&self.current())
     }

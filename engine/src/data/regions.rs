@@ -285,10 +285,15 @@ impl Regions {
         let gone = || failed(RegistrationError::Gone);
         let named = self.named.lock();
         let named_of = named.by_order.get(&of.order).ok_or_else(gone)?;
-        let mut grants = named_of.region.grants().clone();
+        let before = named_of.region.grants().clone();
         drop(named);
+        let mut grants = before.clone();
         change(&mut grants).map_err(failed)?;
         self.check_names(&grants)?;
+        if grants == before {
+            // Peers keep what they have been given.
+            return Ok(());
+        }
         let region = self.table.regrant(of.region.key(), grants).map_err(failed)?;
         let mut named = self.named.lock();
         let named_of = named.by_order.get_mut(&of.order).ok_or_else(gone)?;

@@ -171,8 +171,8 @@ async fn million_keys_without_a_grant_move_no_byte() {
     while tried < KEYS {
         let count = AT_ONCE.min(KEYS - tried);
         for _ in 0..count {
-            // Every hundredth is the right one.
-            let key = if tried % 100 == 0 { region.key() } else { random.next_u64() };
+            // One of 101 is the right one, for reads and for writes.
+            let key = if tried % 101 == 0 { region.key() } else { random.next_u64() };
             let remote = RemoteSpan { key, address: region.address() + tried % 4_000 };
             let direction = if tried % 2 == 0 { Direction::Read } else { Direction::Write };
             peer.post(direction, block.whole(), remote);

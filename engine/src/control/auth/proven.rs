@@ -34,9 +34,17 @@ impl Proved {
     }
 }
 
+struct Peer {
+    /// The number of its last connection.
+    number: u64,
+    proved: Arc<Proved>,
+    /// The proof was not accepted at a look.
+    is_withdrawn: bool,
+}
+
 #[derive(Default)]
 struct Table {
-    peers: BTreeMap<NodeName, (u64, Arc<Proved>)>,
+    peers: BTreeMap<NodeName, Peer>,
     /// Names by the number of their last connection.
     order: BTreeMap<u64, NodeName>,
     next: u64,
@@ -52,8 +60,9 @@ impl Proven {
         let mut table = self.0.lock();
         let number = table.next;
         table.next += 1;
-        if let Some((before, _)) = table.peers.insert(peer.clone(), (number, proved)) {
-            table.order.remove(&before);
+        let noted = Peer { number, proved, is_withdrawn: false };
+        if let Some(before) = table.peers.insert(peer.clone(), noted) {
+            table.order.remove(&before.number);
         }
         table.order.insert(number, peer.clone());
         if table.peers.len() > PROVEN_MAX
@@ -63,23 +72,29 @@ impl Proven {
         }
     }
 
-    /// Forgets and returns the peers whose proof is not accepted any more.
+    /// Returns the peers whose proof is not accepted any more, at this look and at the next one, and
+    /// then forgets them: a call that was accepted before may open a lane after the first.
     pub(super) fn take_withdrawn(&self, current: &Material) -> Vec<NodeName> {
-        let all: Vec<_> =
-            self.0.lock().peers.iter().map(|(peer, it)| (peer.clone(), it.clone())).collect();
-        let is_accepted = |peer: &NodeName, proved: &Proved| {
-            let proof = proved.under(current, peer);
-            proof.is_some_and(|proof| current.policy.allows(proof, peer))
+        let of =
+            |(name, peer): (&NodeName, &Peer)| (name.clone(), peer.number, peer.proved.clone());
+        let all: Vec<_> = self.0.lock().peers.iter().map(of).collect();
+        let is_accepted = |name: &NodeName, proved: &Proved| {
+            let proof = proved.under(current, name);
+            proof.is_some_and(|proof| current.policy.allows(proof, name))
         };
-        let withdrawn = all.into_iter().filter(|(peer, (_, proved))| !is_accepted(peer, proved));
-        // A peer that has proven something else meanwhile stays.
+        let withdrawn = all.into_iter().filter(|(name, _, proved)| !is_accepted(name, proved));
         let mut taken = Vec::new();
-        for (peer, (number, _)) in withdrawn {
+        for (name, number, _) in withdrawn {
             let mut table = self.0.lock();
-            if table.order.remove(&number).is_some() {
-                table.peers.remove(&peer);
-                taken.push(peer);
+            // A peer that has proven something else meanwhile stays.
+            let Some(peer) = table.peers.get_mut(&name).filter(|it| it.number == number) else {
+                continue;
+            };
+            if std::mem::replace(&mut peer.is_withdrawn, true) {
+                table.peers.remove(&name);
+                table.order.remove(&number);
             }
+            taken.push(name);
         }
         taken
     }
@@ -105,16 +120,22 @@ mod tests {
         Material { policy, secrets: vec![Secret([secret; 32])], certificates: None }
     }
 
-    /// A removed key, another secret under its id, and no other change, withdraw the proof of a peer.
+    /// A removed key, another secret under its id, and no other change, withdraw the proof of a peer. It
+    /// is told at two looks, unless the peer proves what is accepted between them.
     #[test]
-    fn peers_of_a_removed_key_are_taken_once() {
+    fn peers_of_a_removed_key_are_told_at_two_looks() {
         let proven = Proven::default();
         proven.note(&name(1), proved("old", 1));
         proven.note(&name(2), proved("old", 1));
         proven.note(&name(2), proved("new", 2));
-        assert!(proven.take_withdrawn(&material("old", 1)) == [name(2)]);
-        assert!(proven.take_withdrawn(&material("old", 1)).is_empty());
-        assert!(proven.take_withdrawn(&material("old", 3)) == [name(1)]);
+        let take = |id, secret| proven.take_withdrawn(&material(id, secret));
+        assert!(take("old", 1) == [name(2)] && take("old", 1) == [name(2)]);
+        assert!(take("old", 1).is_empty() && proven.0.lock().order.len() == 1);
+        assert!(take("old", 3) == [name(1)]);
+        proven.note(&name(1), proved("old", 3));
+        assert!(take("old", 3).is_empty());
+        assert!(take("old", 4) == [name(1)] && take("old", 4) == [name(1)]);
+        assert!(take("old", 4).is_empty() && proven.0.lock().order.is_empty());
     }
 
     /// The peer past the limit takes the place of the one that connected first.

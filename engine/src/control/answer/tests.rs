@@ -1,0 +1,106 @@
+//! Rights of callers at the moment of an answer.
+
+use super::*;
+use crate::control::auth::Channel;
+use crate::{AuthOptions, Engine, Grant, Memory, Registration};
+use handfast_transport::RegionCache;
+use handfast_transport_tcp::Look;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use tokio::net::TcpStream;
+
+const KEY: &str = "k 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const BYTES: usize = 4096;
+
+fn options() -> AuthOptions {
+    AuthOptions::psk(KEY).unwrap()
+}
+
+/// An owner with memory that `peers` may read.
+async fn owner(peers: &str) -> (Engine, Registration) {
+    let builder = Engine::builder().listen("127.0.0.1:0").auth(options());
+    let engine = builder.start().await.unwrap();
+    let memory = Memory::zeroed(BYTES).unwrap();
+    let register = engine.register("cache").grant(Grant::read(peers).unwrap());
+    let served = register.serve(memory.whole()).unwrap();
+    (engine, served)
+}
+
+fn question(engine: &Engine) -> Checksum {
+    let regions = &engine.shared().answers.regions;
+    let [region] = &regions.describe(Reach::ByKey, Requester::Own)[..] else { panic!("one") };
+    let RegionDescriptor { key, address, bytes, .. } = *region;
+    Checksum { key, address, bytes, answer: None }
+}
+
+/// A holder of a key that allows the owner's name calls with this name and the owner's incarnation,
+/// which peers know: it gets what the grants give to the name. The owner itself reaches all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn owner_over_the_network_is_a_peer_by_its_name() {
+    let (engine, served) = owner("trainer").await;
+    let answers = &engine.shared().answers;
+    let keys = Keys::of(Some(&options()), &answers.name, answers.incarnation).unwrap();
+    let asked =
+        NodeDescriptor { checksum: Some(question(&engine)), ..answers.describe(Vec::new()) };
+    let ask = async || {
+        let look = Look::default();
+        let stream = TcpStream::connect(engine.address()).await.unwrap();
+        let Ok(mut channel) = Channel::dial(stream, &keys, None, &look).await else {
+            panic!("the key allows the name")
+        };
+        channel.send(FrameKind::Metadata, &asked.encode()).await.unwrap();
+        let answer = channel.receive(&look, 1 << 20).await.unwrap();
+        NodeDescriptor::decode(&answer.text).unwrap()
+    };
+    let shown = ask().await;
+    assert_eq!(shown.regions, [], "memory of others");
+    assert!(shown.checksum.unwrap().answer.unwrap().is_err());
+    let own = engine.open(&format!("{}/cache", engine.address())).await.unwrap();
+    let block = Memory::zeroed(BYTES).unwrap();
+    own.read(&block.whole(), 0).await.unwrap();
+    let sum = served.span().memory().crc32c(0, BYTES).unwrap();
+    assert_eq!(own.checksum(0, BYTES as u64).await.unwrap(), sum);
+    served.grant(Grant::read(answers.name.as_str()).unwrap()).unwrap();
+    let shown = ask().await;
+    assert_eq!(shown.regions.len(), 1);
+    assert_eq!(shown.checksum.unwrap().answer, Some(Ok(sum)));
+    engine.close().await;
+}
+
+/// A checksum whose turn comes after the right to read was revoked says nothing of the bytes.
+#[tokio::test]
+async fn waiting_checksum_ends_with_its_grant() {
+    let (engine, served) = owner("*").await;
+    let (answers, question) = (&engine.shared().answers, question(&engine));
+    let turn = answers.checksums.clone().acquire_owned().await.unwrap();
+    let mut waiting = pin!(answers.checksum(&question, Requester::Anybody));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    served.revoke(&Grant::read("*").unwrap()).unwrap();
+    drop(turn);
+    let error = waiting.await.unwrap_err();
+    assert!(error.contains("no region has the key"), "{error}");
+    served.grant(Grant::read("*").unwrap()).unwrap();
+    let sum = served.span().memory().crc32c(0, BYTES).unwrap();
+    assert_eq!(answers.checksum(&question, Requester::Anybody).await, Ok(sum));
+    engine.close().await;
+}
+
+/// Grants that are set again take nothing from peers: the table of regions is as it was.
+#[tokio::test]
+async fn equal_grants_change_nothing() {
+    let (engine, served) = owner("decode-*").await;
+    let version = || {
+        let regions = &engine.shared().answers.regions;
+        RegionCache::new(regions.table.clone(), None).version()
+    };
+    let before = version();
+    served.set_grants(served.grants()).unwrap();
+    served.grant(Grant::read("decode-*").unwrap()).unwrap();
+    served.revoke(&Grant::write("decode-*").unwrap()).unwrap();
+    served.revoke(&Grant::read("trainer").unwrap()).unwrap();
+    assert_eq!(version(), before);
+    served.revoke(&Grant::read("decode-*").unwrap()).unwrap();
+    assert!(version() > before && served.grants().is_empty());
+    engine.close().await;
+}
