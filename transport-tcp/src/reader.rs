@@ -433,8 +433,9 @@ impl Lane {
             if bounds.busy_max == 0
                 && in_vain == LOOKS_IN_PLACE_BLOCKED
                 && self.is_blocked.load(Ordering::Relaxed)
+                && is_runtime_of_one_thread()
             {
-                // The event for which the rest waits may be this thread's to take.
+                // The rest waits for an event that this thread takes.
                 return Ok(true);
             }
         }

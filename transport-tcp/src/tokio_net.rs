@@ -229,7 +229,7 @@ mod tests {
             near.read_exact(&mut [0]).await.unwrap();
             for reader in usable {
                 pin(*reader);
-                assert_eq!(near.shares_processor(), sender == reader);
+                assert_eq!(shares_processor(&near), sender == reader);
             }
         }
     }
