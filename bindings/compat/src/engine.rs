@@ -11,7 +11,7 @@ use crate::process::Process;
 use crate::regions::{LocalRegion, LocalRegions};
 use crate::runtime::runtime;
 use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
-use handfast::metadata::MetadataOptions;
+use handfast::metadata::{MetadataOptions, StoreCause};
 use handfast::mooncake::Notification;
 use handfast::rdma::RdmaOptions;
 use handfast::{AuthOptions, Direction, Engine, Remote, Segment, ServedSegment, Transfer};
@@ -701,7 +701,13 @@ async fn start_at(
         builder = builder.metrics(address);
     }
     let invalid = |error: handfast_metadata::StoreError| {
-        Failure::argument(format!("the metadata store cannot be used: {error}"))
+        let why = match error.cause {
+            StoreCause::NotBuilt { feature } => {
+                format!("this build has no {feature}: install a release, which has every store")
+            }
+            _ => error.to_string(),
+        };
+        Failure::argument(format!("the metadata store cannot be used: {why}"))
     };
     let credentials = match options.store {
         Source::Etcd(_) => environment.etcd_credentials()?,
