@@ -559,8 +559,7 @@ impl<N: Net> Driver<N> {
         let opening = self.openings.on_up(lane, self.parts.clock.now());
         target.on_lane_up(lane, LaneUp { path, depth, transport_kind, has_devices, opening });
         // A waiting caller's first use comes after this point.
-        let uses = target.usage().uses;
-        self.eviction.handle_lane_up(self.parts.clock.now(), lane, peer, uses);
+        self.eviction.handle_lane_up(self.parts.clock.now(), lane, peer, target.usage().uses);
     }
 
     fn on_retired(&mut self, lane: Lifecycle) {
