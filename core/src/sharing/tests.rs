@@ -326,8 +326,6 @@ fn copies_stay_within_the_grant() {
     assert_eq!(begin(address + 1, u64::MAX, Direction::Read), no);
 }
 
-/// A region is asked for once; slices that wait are called when the answer is there, and when it
-/// never comes.
 /// A batch is copied at once as a whole within its limits, or begins nothing and changes nothing: beyond
 /// the grant, over a region that is not mapped, after its revocation and at the end of the channel.
 #[test]
@@ -362,6 +360,8 @@ fn batch_at_once_begins_whole_or_not_at_all() {
     refused(&mut end, &[of(1)]);
 }
 
+/// A region is asked for once; slices that wait are called when the answer is there, and when it
+/// never comes.
 #[test]
 fn waiting_slices_are_called_once() {
     let mut end = Sharing::new();

@@ -566,6 +566,14 @@ fn only_a_lane_that_lasts_moves_a_batch_at_once() {
     story.target.handle_lane_ending(FIRST, silent(), true);
     assert!(!story.moves_at_once(), "its end has begun");
 
+    let mut story = Story::without_lanes(false);
+    story.up(FIRST, 0);
+    story.up(SECOND, 1);
+    story.down(FIRST, silent());
+    story.drain();
+    let only = story.target.lane_at_once(NOW, (1, 8), None);
+    assert_eq!(only, Some(SECOND), "the first is gone");
+
     let mut story = Story::with_one_path();
     story.target.handle_lane_revoked(NOW, FIRST);
     assert!(!story.moves_at_once(), "it is revoked");

@@ -122,7 +122,8 @@ impl Lanes {
 
     /// The lane that takes slices, if it is the only one.
     pub(super) fn only_usable(&self) -> Option<Lifecycle> {
-        let mut usable = self.slab.slots().map(|slot| &self.slab[slot]).filter(|lane| lane.usable);
+        let lanes = self.slab.slots().filter_map(|slot| self.slab.get(slot));
+        let mut usable = lanes.filter(|lane| lane.usable);
         usable.next().filter(|_| self.usable == 1).map(|lane| lane.lifecycle)
     }
 

@@ -453,7 +453,8 @@ impl<N: Net> Parts<N> {
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
         let (path, depth) = (self.path(), limits.slices_per_lane_max);
-        let up = LaneUp { path, depth, transport_kind: TransportKind::Copy, opening: None };
+        let (transport_kind, has_devices) = (TransportKind::Copy, false);
+        let up = LaneUp { path, depth, transport_kind, has_devices, opening: None };
         target.on_lane_up(LOCAL_LANE, up);
         (data_path, target)
     }

@@ -159,6 +159,10 @@ impl Transport for SameHost {
         self.used
     }
 
+    fn has_devices(&self, lane: Lifecycle) -> bool {
+        self.inner.has_devices(lane)
+    }
+
     fn shm_counters(&self) -> ShmCounters {
         self.shm.counters()
     }

@@ -326,6 +326,11 @@ pub(crate) trait Transport: Endpoints {
         SameHostUse::Never
     }
 
+    /// Whether RDMA devices carry the slices of a lane, or those that it does not copy.
+    fn has_devices(&self, _lane: Lifecycle) -> bool {
+        false
+    }
+
     /// Counters of shared memory.
     fn shm_counters(&self) -> ShmCounters {
         ShmCounters::default()

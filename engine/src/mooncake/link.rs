@@ -186,7 +186,9 @@ impl<N: Net> Link<N> {
         let depth = self.parts.lane_depth;
         self.parts.tell(|target| {
             let (path, transport_kind) = (target.path().clone(), TransportKind::Tcp);
-            target.on_lane_up(lane, LaneUp { path, depth, transport_kind, opening: None });
+            let has_devices = false;
+            let up = LaneUp { path, depth, transport_kind, has_devices, opening: None };
+            target.on_lane_up(lane, up);
         });
         let end = loop {
             tokio::select! {

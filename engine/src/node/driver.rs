@@ -549,17 +549,17 @@ impl<N: Net> Driver<N> {
             self.commands.send(Command::LaneFailed { lifecycle: lane, error });
             return;
         };
-        let transport_kind = self.parts.transport.transport_kind(lane);
+        let transport = &self.parts.transport;
+        let transport_kind = transport.transport_kind(lane);
+        let depth = transport.lane_depth(lane, self.parts.lane_depth);
+        let (path, has_devices) = (peer.clone(), transport.has_devices(lane));
         info!(%peer, ?lane, transport_kind = transport_kind.name(), "lane established");
         self.parts.counts.meters.on_lane_up(lane, peer);
         self.parts.lanes.insert(lane, target.clone());
         let opening = self.openings.on_up(lane, self.parts.clock.now());
-        let depth = self.parts.transport.lane_depth(lane, self.parts.lane_depth);
-        let path = peer.clone();
-        target.on_lane_up(lane, LaneUp { path, depth, transport_kind, opening });
+        target.on_lane_up(lane, LaneUp { path, depth, transport_kind, has_devices, opening });
         // A waiting caller's first use comes after this point.
-        let uses = target.usage().uses;
-        self.eviction.handle_lane_up(self.parts.clock.now(), lane, peer, uses);
+        self.eviction.handle_lane_up(self.parts.clock.now(), lane, peer, target.usage().uses);
     }
 
     fn on_retired(&mut self, lane: Lifecycle) {

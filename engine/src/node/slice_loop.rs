@@ -132,8 +132,9 @@ impl SliceLoop {
         };
         let establish = |target: &Arc<Target>, lane: Lifecycle, path: NicPath| {
             table.insert(lane, target.clone());
-            let transport_kind = TransportKind::Rdma;
-            let up = LaneUp { path, depth: LANE_DEPTH, transport_kind, opening: None };
+            let (transport_kind, has_devices) = (TransportKind::Rdma, true);
+            let depth = LANE_DEPTH;
+            let up = LaneUp { path, depth, transport_kind, has_devices, opening: None };
             target.on_lane_up(lane, up);
         };
         let target = start(0);

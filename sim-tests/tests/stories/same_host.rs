@@ -37,7 +37,7 @@ const EXPLORED: [(Scenario, Option<Traffic>, u32); 10] = [
     (Scenario::Transfers, Some(Traffic::Read), 1),
     (Scenario::Transfers, Some(Traffic::GivenUp), 1),
     (Scenario::Transfers, Some(Traffic::Dropped), 1),
-    (Scenario::Transfers, Some(Traffic::DroppedAtOnce), 1),
+    (Scenario::Transfers, Some(Traffic::DroppedAtOnce), 0),
     (Scenario::Transfers, Some(Traffic::BothWays), 0),
     (Scenario::CloseAgainstClose, Some(Traffic::Write), 0),
     (Scenario::SimultaneousOpen, None, 1),

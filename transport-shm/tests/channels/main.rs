@@ -233,7 +233,7 @@ async fn slices_of_one_call_have_their_own_ends() {
     here.whole().copy_in(0, &vec![7; there.len()]).unwrap();
     // The region is known before the slices that share a call.
     assert_eq!(first.write(here.span(0, 8).unwrap(), &region), DONE);
-    let lengths = [20 << 10; 3];
+    let lengths = [20 << 10, 28 << 10, 16 << 10];
     let mut offset = 0;
     let mut postings = Vec::new();
     for length in lengths {

@@ -395,6 +395,10 @@ impl<N: Net> Transport for Lanes<N> {
         registered(self.site.regions.prepare(&self.site.nics(), span, location))
     }
 
+    fn has_devices(&self, lane: Lifecycle) -> bool {
+        self.choice.rdma.is_connected(lane)
+    }
+
     fn memory_counters(&self) -> MemoryCounters {
         self.site.regions.counters()
     }

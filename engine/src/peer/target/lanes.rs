@@ -24,6 +24,7 @@ pub(super) struct Lane {
     pub(super) lifecycle: Lifecycle,
     path: NicPath,
     transport_kind: TransportKind,
+    has_devices: bool,
     /// Index of the peer's device; `None` if the peer describes no device of that name.
     theirs: Option<usize>,
     /// Counters of its pair of NICs, if there are several pairs.
@@ -58,14 +59,15 @@ pub(crate) struct LaneUp {
     pub(crate) path: NicPath,
     pub(crate) depth: u32,
     pub(crate) transport_kind: TransportKind,
+    /// Whether RDMA devices carry its slices, or those that it does not copy.
+    pub(crate) has_devices: bool,
     pub(crate) opening: Option<LaneOpening>,
 }
 
 impl Lane {
-    /// Returns the peer's device at the end of an RDMA lane; `None` for a lane over another
-    /// transport.
+    /// Returns the peer's device at the end of a lane with devices; `None` for a lane without.
     pub(super) fn device(&self) -> Option<Option<usize>> {
-        (self.transport_kind == TransportKind::Rdma).then_some(self.theirs)
+        self.has_devices.then_some(self.theirs)
     }
 }
 
@@ -238,7 +240,7 @@ impl Target {
     /// Handles an established lane. With a handfast node it proves that nothing posted on an
     /// earlier lane over the same NICs can land (rule H12).
     pub(crate) fn on_lane_up(&self, lifecycle: Lifecycle, up: LaneUp) {
-        let LaneUp { path, depth, transport_kind, opening } = up;
+        let LaneUp { path, depth, transport_kind, has_devices, opening } = up;
         let mut awaited = false;
         self.update(|state, now| {
             awaited = state.batches.all().any(Batch::ends_soon);
@@ -252,6 +254,7 @@ impl Target {
                 lifecycle,
                 path: path.clone(),
                 transport_kind,
+                has_devices,
                 theirs,
                 pair,
                 handle,

@@ -96,7 +96,8 @@ impl Story {
 
     fn up(&self, lane: Lifecycle, rail: usize) {
         let path = self.paths[rail].clone();
-        let up = LaneUp { path, depth: 8, transport_kind: TransportKind::Rdma, opening: None };
+        let (transport_kind, has_devices) = (TransportKind::Rdma, true);
+        let up = LaneUp { path, depth: 8, transport_kind, has_devices, opening: None };
         self.target.on_lane_up(lane, up);
     }
 
