@@ -31,8 +31,8 @@ pub(crate) struct LaneOptions {
     /// containers, find each other to share memory: each names its own mount of it
     #[arg(long, value_name = "DIR")]
     pub(crate) shared_memory_dir: Option<PathBuf>,
-    /// RDMA devices to use, by name, separated by commas; bytes are striped over all of them, and a
-    /// warning names each that cannot be used [default: all usable ones of the best kind, hardware
+    /// RDMA devices to use, by name, or ports of them, such as mlx5_0:2, separated by commas; bytes are
+    /// striped over all of them, and a warning names each that cannot be used [default: all usable ones of the best kind, hardware
     /// before software; with --gid the one with that address]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) device: Vec<String>,

@@ -184,7 +184,26 @@ fn serve_one(
         text += &format!("  for Mooncake nodes{at}, address {}\n", memory.address());
         register = register.mooncake();
     }
-    Ok((register.serve(memory.whole())?, text))
+    let registration = register.serve(memory.whole())?;
+    if path.is_none() && engine.devices().next().is_some() {
+        text += &line_of_pages(memory);
+    }
+    Ok((registration, text))
+}
+
+/// Returns a line with the bytes on huge pages, of which a device needs fewer entries. The kernel gives
+/// pages at the registration with a device.
+fn line_of_pages(memory: &Memory) -> String {
+    match memory.huge_page_bytes() {
+        Ok(bytes) => {
+            let (huge, all) = (size::show(bytes), size::show(memory.len() as u64));
+            format!("  on huge pages: {huge} of {all}\n")
+        }
+        Err(error) => {
+            info!(%error, "the bytes on huge pages are unknown");
+            String::new()
+        }
+    }
 }
 
 /// Puts the grants of a file in force when it changes. A file with a mistake changes nothing.

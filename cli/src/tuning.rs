@@ -49,6 +49,10 @@ pub(crate) struct Tuning {
     /// every peer write to all of it: eRDMA in compat mode
     #[arg(long)]
     accept_exposed_memory: bool,
+    /// Register memory of other libraries also where a fork gives registered pages away: before
+    /// Linux 5.12
+    #[arg(long)]
+    accept_forked_memory: bool,
 }
 
 impl Tuning {
@@ -64,6 +68,7 @@ impl Tuning {
             it.partition_key = self.partition_key.unwrap_or(it.partition_key);
             it.places_threads &= !self.no_thread_placement;
             it.accepts_exposed_memory |= self.accept_exposed_memory;
+            it.accepts_forked_memory |= self.accept_forked_memory;
         })
     }
 
@@ -82,6 +87,7 @@ impl Tuning {
         let switches = [
             ("--no-thread-placement", self.no_thread_placement),
             ("--accept-exposed-memory", self.accept_exposed_memory),
+            ("--accept-forked-memory", self.accept_forked_memory),
         ];
         let switches = switches.into_iter().filter(|(_, is_on)| *is_on);
         given.flatten().chain(switches.map(|(name, _)| name.to_owned()))
@@ -105,7 +111,7 @@ mod tests {
         program.map(|program| program.tuning).map_err(|error| error.to_string())
     }
 
-    const ALL: [&str; 16] = [
+    const ALL: [&str; 17] = [
         "--ack-timeout",
         "20",
         "--retry-count",
@@ -122,6 +128,7 @@ mod tests {
         "0x8001",
         "--no-thread-placement",
         "--accept-exposed-memory",
+        "--accept-forked-memory",
     ];
 
     /// Options of the line replace those of the environment; what is not given stays.
@@ -136,7 +143,7 @@ mod tests {
         let spin = Duration::from_micros(50);
         assert_eq!(set.polling, Some(Polling::Adaptive { spin }));
         assert_eq!((set.partition_key, set.places_threads), (PartitionKey::Value(0x8001), false));
-        assert!(set.accepts_exposed_memory);
+        assert!(set.accepts_exposed_memory && set.accepts_forked_memory);
         assert_eq!(parsed(&[]).unwrap().apply(set.clone()), set);
     }
 

@@ -387,6 +387,17 @@ fn rename(state: &mut State, device: &str, name: &str) -> Answer {
     NOTHING
 }
 
+fn restart(state: &mut State, name: &str) -> Answer {
+    let nic = device(state, name)?;
+    if state.contexts.values().any(|context| context.nic == nic && !context.is_dead) {
+        return Err("the device is open".to_owned());
+    }
+    for nic in [Some(nic), state.twin(nic)].into_iter().flatten() {
+        state.fabric.crash(nic, Rebirth::Anew);
+    }
+    NOTHING
+}
+
 fn surroundings(state: &mut State, words: &[&str]) -> Answer {
     match words {
         ["cut", from, to] => {
@@ -447,16 +458,7 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
             }
         }
         ["rename", device, name] => return rename(state, device, name),
-        ["restart", device] => {
-            let nic = self::device(state, device)?;
-            if state.contexts.values().any(|context| context.nic == nic && !context.is_dead) {
-                return Err("the device is open".to_owned());
-            }
-            state.fabric.crash(nic, Rebirth::Anew);
-            if let Some(twin) = state.twin(nic) {
-                state.fabric.crash(twin, Rebirth::Anew);
-            }
-        }
+        ["restart", device] => return restart(state, device),
         _ => return unknown(),
     }
     NOTHING

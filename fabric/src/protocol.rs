@@ -203,6 +203,9 @@ pub enum GidCall {
     Partition,
 }
 
+/// For each place of a table of addresses: the address and its type.
+pub type Gids = Vec<Option<([u8; 16], u32)>>;
+
 /// The answer to a call.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum Answer {
@@ -224,8 +227,8 @@ pub enum Answer {
     },
     Device(DeviceFacts),
     Port(PortFacts),
-    /// For each port, for each place of its table: the address and its type.
-    Gids(Vec<Vec<Option<([u8; 16], u32)>>>),
+    /// The table of each port.
+    Gids(Vec<Gids>),
     /// Address of the program's object; `None` after a spurious wake.
     QueueEvent(Option<u64>),
     Event(Option<(u32, Element)>),

@@ -17,6 +17,8 @@ const BYTES: usize = 4 * MIB as usize;
 /// Two NICs at each node; equal numbers would hide a mix-up of both ends.
 const RAILS: &str = "nic0=mlx5:ipv6,nic1=mlx5:ipv6,peer0=mlx5:ipv6:numbers_from=500,\
                      peer1=mlx5:ipv6:numbers_from=500";
+/// One NIC with two ports at each node.
+const PORTS: &str = "nic0=mlx5:ipv6:ports=2,peer0=mlx5:ipv6:ports=2:numbers_from=500";
 /// The index of the IPv4 address that lanes use.
 const IPV4: u32 = 3;
 /// One at each node.
@@ -49,14 +51,22 @@ struct Nodes {
     owner: RecordedEngine,
     memory: Memory,
     _served: Registration,
+    /// The NICs of the owner.
+    peers: Vec<String>,
 }
 
 impl Nodes {
     async fn new(nics: usize, choice: TransportChoice) -> Self {
+        let names = |kind: &str| (0..nics).map(|number| format!("{kind}{number}")).collect();
+        Self::over(names, choice).await
+    }
+
+    /// Nodes over the NICs of these names.
+    async fn over(names: impl Fn(&str) -> Vec<String>, choice: TransportChoice) -> Self {
         // Each has a directory of its own, so that they share no memory, as on two hosts.
         let folders = [Folder::new(), Folder::new()];
         let start = async |kind: &str, folder: &Folder| {
-            let devices = (0..nics).map(|number| format!("{kind}{number}")).collect();
+            let devices = names(kind);
             // A silent peer is given up within 33 ms.
             let rdma = RdmaOptions::default().with(|it| {
                 it.devices = devices;
@@ -71,7 +81,7 @@ impl Nodes {
         let (owner, user) = (start("peer", &folders[0]).await, start("nic", &folders[1]).await);
         let memory = Memory::zeroed(BYTES).unwrap();
         let _served = owner.register("m").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
-        Self { user, owner, memory, _served }
+        Self { user, owner, memory, _served, peers: names("peer") }
     }
 
     async fn open(&self, lanes: usize) -> Segment {
@@ -106,7 +116,7 @@ impl Nodes {
     /// Writes until a NIC of the owner gets a quarter of the packets of a write.
     async fn until_used(&self, segment: &Segment, device: &str) {
         let since = Instant::now();
-        let all = || ["peer0", "peer1"].map(packets).iter().sum::<u64>();
+        let all = || self.peers.iter().map(|peer| packets(peer)).sum::<u64>();
         loop {
             let before = (packets(device), all());
             self.write_at_last(segment, 7).await;
@@ -139,55 +149,71 @@ fn until_reopened(engine: &Engine, times: u64) {
 fn port_that_goes_down_moves_a_batch_at_once() {
     on(RAILS, "port_that_goes_down_moves_a_batch_at_once", async |fabric| {
         let nodes = Nodes::new(2, TransportChoice::Rdma).await;
-        let segment = nodes.open(2).await;
-        nodes.write(&segment, 1).await;
-
-        fabric.run("timers off");
-        fabric.run("hold packets nic0 peer0");
-        let block = pattern(BYTES, 2);
-        let mut batch = segment.batch();
-        for offset in (0..BYTES).step_by(64 << 10) {
-            batch = batch.write(&block.span(offset, 64 << 10).unwrap(), offset as u64);
-        }
-        let running = batch.timeout(PATIENCE).submit().await.unwrap();
-        let outstanding = || {
-            let pairs = fabric.run("pairs nic0");
-            let of = |line: &str| line.split(' ').next_back()?.parse::<usize>().ok();
-            pairs.lines().filter_map(of).sum::<usize>()
-        };
-        until("slices are in flight on the NIC alone", || {
-            outstanding() > 0 && fabric.run("pairs nic1").lines().all(|line| line.ends_with(" 0"))
-        });
-        let (in_flight, before) = (outstanding(), packets("peer1"));
-        let down = Instant::now();
-        fabric.run("port nic0 down");
-        while packets("peer1") == before {
-            assert!(down.elapsed() < PATIENCE, "no slice moved");
-            std::thread::yield_now();
-        }
-        let stall = down.elapsed();
-        running.await.unwrap();
-        let ended = down.elapsed();
-        assert!(nodes.has(&block), "the bytes are there");
-        println!(
-            "measured: {in_flight} slices moved after {stall:?}, the batch ended after {ended:?}"
-        );
-        let counters = rdma(&nodes.user);
-        assert_eq!(counters.ports_down, 1);
-        assert_eq!(counters.slices_flushed + counters.slices_abandoned, in_flight as u64);
-        let unusable = nodes.user.unusable_devices();
-        assert!(unusable.len() == 1 && unusable[0].to_string().contains("nic0"), "{unusable:?}");
-
-        let later = pattern(BYTES, 3);
-        segment.write(&later.whole(), 0).timeout(PATIENCE).await.unwrap();
-        fabric.run("port nic0 up");
-        fabric.run("release packets nic0 peer0");
-        fabric.run("timers on");
-        assert!(nodes.has(&later), "what was in flight before landed late");
-        nodes.until_used(&segment, "peer0").await;
-        until("the NIC is usable", || nodes.user.unusable_devices().is_empty());
-        nodes.close().await;
+        port_goes_down(fabric, nodes, ["nic0", "nic1"], ["peer0", "peer1"]).await;
     });
+}
+
+/// The same with two ports of one device, which carry a batch together: one goes down, and the other
+/// goes on.
+#[test]
+fn port_goes_on_without_the_other_of_its_device() {
+    on(PORTS, "port_goes_on_without_the_other_of_its_device", async |fabric| {
+        let names = |kind: &str| vec![format!("{kind}0"), format!("{kind}0:2")];
+        let nodes = Nodes::over(names, TransportChoice::Rdma).await;
+        port_goes_down(fabric, nodes, ["nic0:2", "nic0"], ["peer0:2", "peer0"]).await;
+    });
+}
+
+/// The port of the first of two NICs goes down, during a batch over both.
+async fn port_goes_down(fabric: &Fabric, nodes: Nodes, own: [&str; 2], peers: [&str; 2]) {
+    let [path, port] = [format!("packets {} {}", own[0], peers[0]), format!("port {}", own[0])];
+    let segment = nodes.open(2).await;
+    nodes.write(&segment, 1).await;
+
+    fabric.run("timers off");
+    fabric.run(&format!("hold {path}"));
+    let block = pattern(BYTES, 2);
+    let mut batch = segment.batch();
+    for offset in (0..BYTES).step_by(64 << 10) {
+        batch = batch.write(&block.span(offset, 64 << 10).unwrap(), offset as u64);
+    }
+    let running = batch.timeout(PATIENCE).submit().await.unwrap();
+    let outstanding = || {
+        let pairs = fabric.run(&format!("pairs {}", own[0]));
+        let of = |line: &str| line.split(' ').next_back()?.parse::<usize>().ok();
+        pairs.lines().filter_map(of).sum::<usize>()
+    };
+    until("slices are in flight on the NIC alone", || {
+        let other = fabric.run(&format!("pairs {}", own[1]));
+        outstanding() > 0 && other.lines().all(|line| line.ends_with(" 0"))
+    });
+    let (in_flight, before) = (outstanding(), packets(peers[1]));
+    let down = Instant::now();
+    fabric.run(&format!("{port} down"));
+    while packets(peers[1]) == before {
+        assert!(down.elapsed() < PATIENCE, "no slice moved");
+        std::thread::yield_now();
+    }
+    let stall = down.elapsed();
+    running.await.unwrap();
+    let ended = down.elapsed();
+    assert!(nodes.has(&block), "the bytes are there");
+    println!("measured: {in_flight} slices moved after {stall:?}, the batch ended after {ended:?}");
+    let counters = rdma(&nodes.user);
+    assert_eq!(counters.ports_down, 1);
+    assert_eq!(counters.slices_flushed + counters.slices_abandoned, in_flight as u64);
+    let unusable = nodes.user.unusable_devices();
+    assert!(unusable.len() == 1 && unusable[0].to_string().contains(own[0]), "{unusable:?}");
+
+    let later = pattern(BYTES, 3);
+    segment.write(&later.whole(), 0).timeout(PATIENCE).await.unwrap();
+    fabric.run(&format!("{port} up"));
+    fabric.run(&format!("release {path}"));
+    fabric.run("timers on");
+    assert!(nodes.has(&later), "what was in flight before landed late");
+    nodes.until_used(&segment, peers[0]).await;
+    until("the NIC is usable", || nodes.user.unusable_devices().is_empty());
+    nodes.close().await;
 }
 
 /// While batches run one after the other a port goes down: few of their slices are sent twice, and

@@ -52,6 +52,9 @@ fn files_of_every_size_are_put_and_come_back_the_same() {
     let folder = Folder::new();
     let server = serve(&["--memory", "m=8M"]);
     assert!(server.lines.contains(&"lanes over rdma by rxe1".to_owned()), "{:?}", server.lines);
+    let told =
+        |line: &String| line.starts_with("  on huge pages: ") && line.ends_with(" of 8.0 MiB");
+    assert!(server.lines.iter().any(told), "{:?}", server.lines);
     let empty = folder.patterned("empty", 0, 0);
     succeed(&[&["put", &empty, &server.at("m")], &RDMA[..], &HERE].concat());
     let copy = folder.name("copy");

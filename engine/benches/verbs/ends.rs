@@ -70,7 +70,8 @@ impl Ends {
         }
     }
 
-    async fn submit(&self, place: usize, requests: usize) -> handfast::Transfer {
+    /// Begins to write blocks in one batch.
+    pub(crate) async fn submit(&self, place: usize, requests: usize) -> handfast::Transfer {
         let pieces = self.pieces.chunks(requests).nth(place).expect("few places").iter();
         let batch = pieces.fold(self.segment.batch(), |batch, (span, at)| batch.write(span, *at));
         batch.submit().await.expect("a submission")

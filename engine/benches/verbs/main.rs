@@ -19,6 +19,7 @@ use handfast::rdma::Polling;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
+use std::time::Instant;
 use tokio::runtime::Runtime;
 
 /// Bytes of a request, and most requests of a batch.
@@ -40,6 +41,8 @@ const SHAPE: f64 = 4.0;
 const UNEQUAL_SLICES: usize = 704;
 const UNEQUAL: u64 = 10;
 const UNEQUAL_ROUNDS: usize = 101;
+/// Failures of a port.
+const PORT_FAILURES: usize = 5;
 /// Most batches until the lanes over both NICs are up.
 const LANES_AWAITED_MAX: usize = 100_000;
 /// Waits for completions before a batch is given up.
@@ -164,6 +167,7 @@ fn measure() -> Value {
     json!({
         "slices": rows, "two_nics": shaped, "unequal_nics": unequal,
         "doorbells_per_slice_of_two_nics": doorbells,
+        "port_failure_ms": port_failure(fabric, runtime),
         "with_other_lanes": with_other_lanes(fabric, runtime, alone), "other_lanes": OTHERS,
     })
 }
@@ -174,17 +178,9 @@ fn two_nics(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> (f64, f64, f64
     let start = |own: &[&str], peers: &[&str]| Ends::start(runtime, own, peers, None);
     let two = start(&["own0", "own1"], &["peer0", "peer1"]).expect("two engines");
     let one = start(&["few0"], &["few1"]).expect("two engines");
-    let posts = || {
-        let count = |device| fabric.run(&format!("count {device} ibv_post_send"));
-        ["own0", "own1"].map(|it| count(it).parse::<u64>().expect("a number"))
-    };
     instant(fabric, "");
-    let carried = posts();
-    let carries = |_| {
-        runtime.block_on(two.batch(0, PIECES_MAX));
-        posts().iter().zip(carried).all(|(now, before)| *now > before)
-    };
-    assert!((0..LANES_AWAITED_MAX).any(carries), "a lane over each NIC");
+    await_lanes(fabric, runtime, &two);
+    let posts = || posts(fabric);
     let measured = 100;
     (0..measured).for_each(|_| runtime.block_on(two.batch(0, PIECES_MAX)));
     let before = posts().iter().sum::<u64>();
@@ -201,6 +197,62 @@ fn two_nics(fabric: &Fabric, runtime: &Runtime, slice_ns: f64) -> (f64, f64, f64
     let unequal = unequal_nics(fabric, runtime, &two, (SHAPE * slice_ns) as u64);
     instant(fabric, "off");
     (rounds.of(|it| it.0 / it.1), unequal, doorbells)
+}
+
+/// The posts over both NICs so far.
+fn posts(fabric: &Fabric) -> [u64; 2] {
+    let count = |device| fabric.run(&format!("count {device} ibv_post_send"));
+    ["own0", "own1"].map(|it| count(it).parse().expect("a number"))
+}
+
+/// Writes batches until both NICs carry slices.
+fn await_lanes(fabric: &Fabric, runtime: &Runtime, two: &Ends) {
+    let carried = posts(fabric);
+    let carries = |_| {
+        runtime.block_on(two.batch(0, PIECES_MAX));
+        posts(fabric).iter().zip(carried).all(|(now, before)| *now > before)
+    };
+    assert!((0..LANES_AWAITED_MAX).any(carries), "a lane over each NIC");
+}
+
+/// Returns the median time, in milliseconds, from the failure of a port to the first packet over the
+/// other NIC, with slices of a batch in flight over the port alone. No timer of a device runs.
+fn port_failure(fabric: &Fabric, runtime: &Runtime) -> f64 {
+    let (own, peers) = (&["own0", "own1"], &["peer0", "peer1"]);
+    let two = Ends::start(runtime, own, peers, None).expect("two engines");
+    let outstanding = |device: &str| -> usize {
+        let pairs = fabric.run(&format!("pairs {device}"));
+        let of = |pair: &str| pair.split(' ').next_back()?.parse::<usize>().ok();
+        pairs.lines().filter_map(of).sum()
+    };
+    let moved = || fabric.run("packets peer1");
+    let fails = |_| {
+        await_lanes(fabric, runtime, &two);
+        fabric.run("timers off");
+        fabric.run("hold packets own0 peer0");
+        let running = runtime.block_on(two.submit(0, UNEQUAL_SLICES));
+        until(|| outstanding("own0") > 0 && outstanding("own1") == 0);
+        let (before, failed) = (moved(), Instant::now());
+        fabric.run("port own0 down");
+        until(|| moved() != before);
+        let stall = failed.elapsed();
+        runtime.block_on(running).expect("a batch");
+        fabric.run("port own0 up");
+        fabric.run("release packets own0 peer0");
+        fabric.run("timers on");
+        stall.as_secs_f64() * 1e3
+    };
+    let mut stalls: Vec<f64> = (0..PORT_FAILURES).map(fails).collect();
+    stalls.sort_by(f64::total_cmp);
+    stalls[PORT_FAILURES / 2]
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    let comes = |_| {
+        std::thread::yield_now();
+        is_so()
+    };
+    assert!((0..POLLED_MAX).any(comes), "the devices do not come to it");
 }
 
 /// Returns the time of a batch over two NICs, of which one takes ten times as long for a slice as the

@@ -190,7 +190,7 @@ pub(super) mod tests {
         let result = json!({
             "verbs": {
                 "slices": [over_verbs(32, false), over_verbs(1, false), over_verbs(32, true)],
-                "two_nics": 2.0, "unequal_nics": 1.1,
+                "two_nics": 2.0, "unequal_nics": 1.1, "port_failure_ms": 3.0,
                 "doorbells_per_slice_of_two_nics": 0.0625,
                 "with_other_lanes": 1.01, "other_lanes": 1000,
             },

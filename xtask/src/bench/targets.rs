@@ -392,6 +392,12 @@ fn verbs(figures: &Figures) -> Vec<Target> {
             at_most(1.2),
             number("unequal_nics"),
         ),
+        Target::new(
+            "2 NICs, the port of one fails with slices in flight: stall until they move",
+            at_most(5.0),
+            number("port_failure_ms"),
+        )
+        .unit(" ms"),
     ]
 }
 

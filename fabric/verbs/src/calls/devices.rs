@@ -6,7 +6,7 @@ use crate::convert::{mtu_number, structured_gid};
 use crate::link::{call, created, done, events};
 use crate::objects::{ContextObject, DeviceObject, free, give, zeroed};
 use handfast_fabric::protocol::{
-    Answer, COMPLETIONS_MAX, GidCall, QUEUE_DEPTH_MAX, Request, VECTORS,
+    Answer, COMPLETIONS_MAX, GidCall, Gids, QUEUE_DEPTH_MAX, Request, VECTORS,
 };
 use libc::{c_char, c_int, size_t, ssize_t};
 use std::collections::BTreeMap;
@@ -247,9 +247,6 @@ unsafe extern "C" fn ibv_query_port(
     unsafe { facts.write(filled) };
     0
 }
-
-/// For each place of a table: the address and its type.
-type Gids = Vec<Option<([u8; 16], u32)>>;
 
 /// Returns the table of addresses of each port.
 fn gids(context: u64, call_name: GidCall) -> Result<Vec<Gids>, c_int> {
