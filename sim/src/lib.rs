@@ -4,6 +4,7 @@
 pub mod auth;
 pub mod batches;
 pub mod case;
+pub mod connection;
 mod coverage;
 mod cycles;
 pub mod devices;

@@ -27,8 +27,9 @@ const COMPLETE: &str = ".complete";
 pub(crate) static PACKAGES: Packages =
     Packages::of_system("fleet", &["libibverbs1", "etcd-server", "redis-server"]);
 
-/// A program of the distribution that runs on scripted devices.
-pub(crate) static PERFTEST: Packages = Packages::of_system("perftest", &["perftest"]);
+/// Programs of the distribution that run on scripted devices.
+pub(crate) static PERFTEST: Packages =
+    Packages::of_system("perftest", &["perftest", "rdmacm-utils"]);
 
 /// Build dependencies of the feature `etcd`.
 pub(crate) const PROTOC: Packages =

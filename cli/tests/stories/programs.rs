@@ -1,4 +1,4 @@
-//! Programs of others on scripted devices: perftest of the distribution, and released Mooncake nodes.
+//! Programs of others on scripted devices: perftest and the programs of librdmacm of the distribution, and released Mooncake nodes.
 //! Scripts of `fabric/races` make races of the catalogue happen to those nodes, and not to ours.
 
 use crate::helpers::{PROGRAM, contains, skipped};
@@ -163,29 +163,107 @@ async fn two_nodes() {
 /// perftest of the distribution runs as two processes, with the distribution's own libraries of providers.
 #[test]
 fn perftest_measures_scripted_devices() {
-    let folder =
-        std::env::var_os(FOLDER).map(|folder| PathBuf::from(folder).join("packages/perftest"));
-    let Some(folder) = folder.filter(|folder| folder.exists()) else {
-        return skipped("perftest is not unpacked; `cargo xtask test --stage fleet` unpacks it");
-    };
+    let Some(folder) = unpacked("ib_write_bw") else { return skipped(UNPACKED) };
     for (test, profile, arguments, told) in [
         ("ib_write_bw", "rxe", "-s 65536", "RDMA_Write BW Test"),
         ("ib_read_lat", "mlx5", "-s 4096", "RDMA_Read Latency Test"),
         ("ib_send_bw", "erdma-compat", "-s 3000 -q 2", "Send BW Test"),
         ("ib_read_bw", "irdma", "-e", "RDMA_Read BW Test"),
+        ("ib_write_bw", "erdma-standard", "-R -s 65536", "RDMA_Write BW Test"),
+        ("ib_read_bw", "rxe", "-R", "RDMA_Read BW Test"),
     ] {
         let (code, output, errors) = perftest(&folder, PAIR, (test, profile, arguments));
         assert_eq!(code, Some(0), "{test}: {output}\n{errors}");
         contains(&output, &[told, "Device         : rxe1", "remote address"]);
     }
-    for (arguments, absent) in
-        [("-c UD", "a queue pair that is not reliable-connected"), ("-R", "ibv_get_sysfs_path")]
-    {
-        let (code, output, errors) =
-            perftest(&folder, ABSENT_IS_NAMED, ("ib_send_bw", "rxe", arguments));
-        assert_eq!(code, Some(0), "{arguments}: {output}\n{errors}");
-        contains(&output, &[&format!("{absent} is not supported by the scripted devices")]);
+    let datagrams = ("ib_send_bw", "rxe", "-c UD");
+    let (code, output, errors) = perftest(&folder, ABSENT_IS_NAMED, datagrams);
+    assert_eq!(code, Some(0), "{output}\n{errors}");
+    let absent =
+        "a queue pair that is not reliable-connected is not supported by the scripted devices";
+    contains(&output, &[absent]);
+}
+
+/// The programs of librdmacm connect and move bytes where queue pairs cannot be connected out of band,
+/// and on soft-RoCE.
+#[test]
+fn programs_of_librdmacm_connect_on_scripted_devices() {
+    let Some(folder) = unpacked("rping") else { return skipped(UNPACKED) };
+    let programs = folder.join("usr/bin");
+    for profile in ["erdma-standard", "rxe"] {
+        for (server, client, told) in [
+            (
+                "ucmatose -b 10.0.0.2 -c 3",
+                "ucmatose -s 10.0.0.2 -b 10.0.0.1 -c 3",
+                "data transfers complete",
+            ),
+            (
+                "rdma_server -s 10.0.0.2 -p 7175",
+                "rdma_client -s 10.0.0.2 -p 7175",
+                "rdma_client: end 0",
+            ),
+        ] {
+            let script = format!(
+                "cd {}; ./{server} & for _ in $(seq 100); do ./{client} && break; sleep 0.1; done; \
+                 wait $!",
+                programs.display()
+            );
+            let (code, output, errors) = on_profile(&folder, profile, &["sh", "-c", &script]);
+            assert_eq!(code, Some(0), "{server} on {profile}: {output}\n{errors}");
+            contains(&output, &[told]);
+        }
     }
+}
+
+/// A program reports a dial that a script rejects, and one that nobody answers.
+#[test]
+fn programs_of_librdmacm_meet_what_a_script_plans() {
+    let Some(folder) = unpacked("rping") else { return skipped(UNPACKED) };
+    let programs = folder.join("usr/bin");
+    let script = tempfile::NamedTempFile::new().unwrap();
+    for (line, told) in [
+        ("manager reject rxe0 28", "RDMA_CM_EVENT_REJECTED"),
+        ("manager unreachable rxe0", "RDMA_CM_EVENT_UNREACHABLE"),
+    ] {
+        std::fs::write(&script, line).unwrap();
+        let program = format!("{}/rping -c -a 10.0.0.1 -C 1 -v -d 2>&1; true", programs.display());
+        let path = script.path().display().to_string();
+        let (code, output, errors) = with_options(
+            &folder,
+            &["--profile", "erdma-standard", "--script", &path],
+            &["sh", "-c", &program],
+        );
+        assert_eq!(code, Some(0), "{output}\n{errors}");
+        contains(&output, &[told]);
+    }
+}
+
+const UNPACKED: &str =
+    "the programs are not unpacked; `cargo xtask test --stage fleet` unpacks them";
+
+/// The folder of the distribution's programs, if it has this one.
+fn unpacked(program: &str) -> Option<PathBuf> {
+    let folder = PathBuf::from(std::env::var_os(FOLDER)?).join("packages/perftest");
+    folder.join("usr/bin").join(program).exists().then_some(folder)
+}
+
+fn on_profile(folder: &Path, profile: &str, program: &[&str]) -> (Option<i32>, String, String) {
+    with_options(folder, &["--profile", profile], program)
+}
+
+/// Exit code, output and errors of a program on scripted devices, with the distribution's libraries.
+fn with_options(
+    folder: &Path,
+    options: &[&str],
+    program: &[&str],
+) -> (Option<i32>, String, String) {
+    let libraries = ["usr/lib", "lib"].map(|lib| folder.join(lib).join("x86_64-linux-gnu"));
+    let mut command = Command::new(PROGRAM);
+    command.env("LD_LIBRARY_PATH", libraries.map(|it| it.display().to_string()).join(":"));
+    command.args(["fabric", "run"]).args(options).args(["--", "timeout", "20"]).args(program);
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 /// Exit code, output and errors of a shell's script with a test, its profile and its arguments.
@@ -194,24 +272,9 @@ fn perftest(
     script: &str,
     (test, profile, arguments): (&str, &str, &str),
 ) -> (Option<i32>, String, String) {
-    let libraries = ["usr/lib", "lib"].map(|lib| folder.join(lib).join("x86_64-linux-gnu"));
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut command = Command::new(PROGRAM);
-    command.env("LD_LIBRARY_PATH", libraries.map(|it| it.display().to_string()).join(":"));
-    command.args([
-        "fabric",
-        "run",
-        "--profile",
-        profile,
-        "--",
-        "timeout",
-        "20",
-        "sh",
-        "-c",
-        script,
-    ]);
-    command.arg(folder.join("usr/bin").join(test)).args(["-n", "200", "-p", &port.to_string()]);
-    let output = command.args(arguments.split_whitespace()).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    let (test, port) = (folder.join("usr/bin").join(test).display().to_string(), port.to_string());
+    let program = ["sh", "-c", script, &test, "-n", "200", "-p", &port];
+    let words: Vec<&str> = program.into_iter().chain(arguments.split_whitespace()).collect();
+    on_profile(folder, profile, &words)
 }

@@ -9,6 +9,7 @@ pub mod explain_and_exchange;
 pub mod frame_and_json;
 pub mod lanes;
 pub mod mooncake;
+pub mod private_data;
 pub mod schedules;
 pub mod texts;
 pub mod trace;
@@ -22,6 +23,7 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("frame_and_json", frame_and_json::check),
     ("lanes", lanes::check),
     ("mooncake", mooncake::check),
+    ("private_data", private_data::check),
     ("schedules", schedules::check),
     ("texts", texts::check),
     ("trace", trace::check),

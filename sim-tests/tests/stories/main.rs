@@ -3,6 +3,7 @@
 mod application;
 mod auth;
 mod batches;
+mod connection;
 mod mixed;
 mod policies;
 mod rails;

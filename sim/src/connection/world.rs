@@ -1,0 +1,413 @@
+//! Nodes with the shipping machine, the connection managers between them, and the handshake that
+//! makes them known to each other.
+
+use super::link::{Bytes, Link, Message, Place, QueuePair, Tell};
+use super::oracle::{ConnectionOracle, ConnectionViolation};
+use super::setup::ConnectionSetup;
+use handfast_core::connection::{
+    Announced, Cause, ConnectionId, ConnectionOutput, Connections, Content, PrivateData, RequestId,
+    Token,
+};
+use handfast_core::{Incarnation, Lifecycle, Pair};
+use handfast_transport_sim::Encoder;
+use std::collections::BTreeMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+/// Incarnations of each node's runs: a restart changes which side is the lower.
+const INCARNATIONS: [[u128; 3]; 2] = [[10, 30, 50], [20, 5, 40]];
+
+/// A run of a node.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Node {
+    pub(super) run: u8,
+    pub(super) machine: Connections,
+    pub(super) pairs: BTreeMap<Lifecycle, QueuePair>,
+    pub(super) wants: bool,
+    pub(super) lifecycles: u64,
+    /// The lifecycle that is announced, connecting or connected.
+    pub(super) current: Option<Current>,
+    /// Failures that the machine has reported.
+    pub(super) reports: u8,
+    /// A dial did not reach the peer.
+    pub(super) asks: bool,
+}
+
+/// The present lifecycle of a node.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Current {
+    pub(super) own: Announced,
+    /// The peer's pair that an echo was sent to.
+    echoed: Option<Pair>,
+    pub(super) bound: Option<Pair>,
+}
+
+/// Two nodes, their queue pairs and what lies between them.
+#[derive(Clone)]
+pub struct ConnectionWorld {
+    pub(super) setup: Arc<ConnectionSetup>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) links: Vec<Link>,
+    /// Messages of the handshake, in any order.
+    pub(super) tells: Vec<Tell>,
+    pub(super) faults_left: u32,
+    pub(super) violation: Option<ConnectionViolation>,
+}
+
+impl ConnectionWorld {
+    /// Creates the initial world.
+    pub fn new(setup: ConnectionSetup) -> Self {
+        let started = |node: usize| started(&setup, node, 0);
+        Self {
+            nodes: vec![started(0), started(1)],
+            links: Vec::new(),
+            tells: Vec::new(),
+            faults_left: setup.faults_max,
+            violation: None,
+            setup: Arc::new(setup),
+        }
+    }
+
+    pub(super) fn digest(&self) -> u128 {
+        let mut encoder = Encoder::default();
+        let hasher = &mut encoder;
+        (&self.nodes, &self.links, &self.tells, self.faults_left).hash(hasher);
+        encoder.digest()
+    }
+
+    pub(super) fn pair_of(&self, place: Place) -> Pair {
+        let incarnation = INCARNATIONS[place.node][usize::from(place.run)];
+        Pair { incarnation: Incarnation(incarnation), lifecycle: place.lifecycle }
+    }
+
+    /// The queue pair at a place, if its run lives.
+    pub(super) fn queue_pair(&self, place: Place) -> Option<&QueuePair> {
+        let node = &self.nodes[place.node];
+        if node.run == place.run { node.pairs.get(&place.lifecycle) } else { None }
+    }
+
+    pub(super) fn other(&self, link: usize, place: Place) -> Option<Place> {
+        self.links[link].ends.iter().flatten().copied().find(|end| *end != place)
+    }
+
+    pub(super) fn has_closed(&self) -> bool {
+        (0..2).any(|node| self.setup.opens[node] && !self.nodes[node].wants)
+    }
+
+    /// Whether a node may begin a lifecycle.
+    pub(super) fn may_open(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        node.wants && node.current.is_none() && node.lifecycles < self.setup.lifecycles_max
+    }
+
+    /// A node announces a lifecycle and asks for the peer's.
+    pub(super) fn open(&mut self, node: usize) {
+        let Some(current) = self.announce(node) else { return };
+        self.tell(Tell { to: 1 - node, announced: current.own, echo: None });
+    }
+
+    fn announce(&mut self, number: usize) -> Option<Current> {
+        let lifecycles_max = self.setup.lifecycles_max;
+        let node = &mut self.nodes[number];
+        if node.lifecycles >= lifecycles_max {
+            return None;
+        }
+        node.lifecycles += 1;
+        let lifecycle = Lifecycle(node.lifecycles);
+        let id = ConnectionId { lifecycle, place: 0 };
+        let token = 1 + node.lifecycles as u128 + 16 * u128::from(node.run) + 256 * number as u128;
+        // The numbers of queue pairs begin again with each run.
+        let number = node.lifecycles as u32;
+        let own = node.machine.announce(id, number, Token(token), node.asks);
+        let own = own.expect("the lifecycle is new");
+        node.pairs.insert(lifecycle, QueuePair::default());
+        node.current = Some(Current { own, echoed: None, bound: None });
+        node.current
+    }
+
+    fn tell(&mut self, tell: Tell) {
+        self.tells.push(tell);
+        self.tells.sort_unstable();
+    }
+
+    /// A message of the handshake arrives.
+    pub(super) fn hear(&mut self, tell: Tell) {
+        let to = tell.to;
+        let from = tell.announced.pair;
+        let is_newer =
+            |bound: Pair| bound.incarnation == from.incarnation && bound.lifecycle < from.lifecycle;
+        let bound = self.nodes[to].current.and_then(|current| current.bound);
+        if bound.is_some_and(is_newer) && tell.echo.is_none() {
+            // The peer has given the bound lifecycle up.
+            self.retire(to);
+        }
+        let current = match (self.nodes[to].current, tell.echo) {
+            (None, None) => self.announce(to),
+            (current, _) => current,
+        };
+        let Some(current) = current else { return };
+        if current.bound.is_some_and(|bound| bound != from)
+            || tell.echo.is_some_and(|echo| echo != current.own.pair)
+        {
+            return;
+        }
+        let is_answer = tell.echo.is_none() || current.echoed != Some(from);
+        if is_answer {
+            self.tell(Tell { to: 1 - to, announced: current.own, echo: Some(from) });
+        }
+        let Some(known) = self.nodes[to].current.as_mut() else { return };
+        known.echoed = Some(from);
+        if tell.echo.is_some() && current.bound.is_none() {
+            known.bound = Some(from);
+            let id = ConnectionId { lifecycle: current.own.pair.lifecycle, place: 0 };
+            self.nodes[to].machine.connect(id, tell.announced);
+            self.drain(to);
+        }
+    }
+
+    /// A node ends its present lifecycle.
+    pub(super) fn retire(&mut self, node: usize) {
+        let Some(current) = self.nodes[node].current.take() else { return };
+        let id = ConnectionId { lifecycle: current.own.pair.lifecycle, place: 0 };
+        self.nodes[node].machine.retire(id);
+        self.drain(node);
+    }
+
+    /// A message or an event of a connection reaches one side.
+    pub(super) fn deliver(&mut self, link: usize, side: usize) {
+        let message = self.links[link].inboxes[side].remove(0);
+        if let Message::Request(data) = message {
+            return self.deliver_request(link, data);
+        }
+        let Some(place) = self.links[link].ends[side] else { return };
+        if self.nodes[place.node].run != place.run {
+            return;
+        }
+        let id = ConnectionId { lifecycle: place.lifecycle, place: 0 };
+        let machine = &mut self.nodes[place.node].machine;
+        match message {
+            Message::Accept(data) => {
+                machine.handle_established(id, &data);
+                if machine.peer(id).is_some() {
+                    self.send(link, side, Message::Ready);
+                }
+            }
+            Message::Reject(data) => {
+                machine.handle_rejected(id, data.as_ref().map_or(&[], |data| &data[..]));
+            }
+            Message::Ready => machine.handle_established(id, &[]),
+            Message::Disconnect => machine.handle_disconnected(id),
+            Message::Unreachable => machine.handle_failed(id, Cause::Unreachable),
+            Message::Request(_) => {}
+        }
+        self.drain(place.node);
+    }
+
+    fn deliver_request(&mut self, link: usize, data: Bytes) {
+        let node = self.links[link].listener;
+        let is_repeated = self.links[link].is_delivered
+            && self.links[link].ends[1].is_none_or(|end| end.run == self.nodes[node].run);
+        if is_repeated {
+            return;
+        }
+        self.links[link].is_delivered = true;
+        let before = self.nodes[node].machine.clone();
+        self.nodes[node].machine.handle_request(RequestId(link as u64), &data);
+        let mut after = self.nodes[node].machine.clone();
+        let is_rejected = matches!(after.poll_output(), Some(ConnectionOutput::Reject { .. }));
+        if is_rejected && after != before {
+            let detail = format!("node {node} rejects a request, and is not as before");
+            self.violate(ConnectionOracle::Unchanged, detail);
+        }
+        self.drain(node);
+    }
+
+    /// Sends a message of a connection from one side.
+    pub(super) fn send(&mut self, link: usize, side: usize, message: Message) {
+        let to = 1 - side;
+        let other = self.links[link].ends[to];
+        let lives =
+            other.and_then(|place| self.queue_pair(place)).is_some_and(|it| !it.is_draining);
+        if lives || matches!(message, Message::Request(_)) {
+            self.links[link].inboxes[to].push(message);
+        } else if matches!(message, Message::Accept(_) | Message::Ready) {
+            // Nobody answers.
+            self.links[link].inboxes[side].push(Message::Unreachable);
+        }
+    }
+
+    /// Acts upon the outputs of a machine.
+    pub(super) fn drain(&mut self, number: usize) {
+        while let Some(output) = self.nodes[number].machine.poll_output() {
+            let run = self.nodes[number].run;
+            let place = |id: ConnectionId| Place { node: number, run, lifecycle: id.lifecycle };
+            match output {
+                ConnectionOutput::Dial { id, data } => self.dial(place(id), &data),
+                ConnectionOutput::Accept { id, request, data } => {
+                    self.accept(request.0 as usize, place(id), &data);
+                }
+                ConnectionOutput::Reject { request, data } => {
+                    let data = data.map(|data| data.encode());
+                    self.send(request.0 as usize, 1, Message::Reject(data));
+                }
+                ConnectionOutput::Established { id } => {
+                    self.check_established(place(id), id);
+                    if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
+                        pair.is_established = true;
+                    }
+                }
+                ConnectionOutput::Failed { id, cause } => self.on_failed(place(id), cause),
+                ConnectionOutput::Disconnect { id } => self.disconnect(place(id)),
+                ConnectionOutput::Drain { id } => {
+                    if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
+                        (pair.is_draining, pair.is_established) = (true, false);
+                    }
+                }
+                ConnectionOutput::Destroy { id } => {
+                    self.check_destroy(place(id));
+                    self.nodes[number].pairs.remove(&id.lifecycle);
+                }
+            }
+        }
+    }
+
+    fn dial(&mut self, place: Place, data: &PrivateData) {
+        self.check_use(place);
+        let peer = 1 - place.node;
+        let meant = self.nodes[place.node].current.and_then(|current| current.bound);
+        let link = Link {
+            ends: [Some(place), None],
+            is_forged: false,
+            listener: peer,
+            meant,
+            is_delivered: false,
+            inboxes: [Vec::new(), Vec::new()],
+        };
+        self.links.push(link);
+        let link = self.links.len() - 1;
+        self.bind(place, link);
+        if self.setup.is_blocked[place.node] {
+            self.links[link].inboxes[0].push(Message::Unreachable);
+        } else {
+            self.send(link, 0, Message::Request(data.encode()));
+        }
+    }
+
+    fn accept(&mut self, link: usize, place: Place, data: &PrivateData) {
+        self.check_use(place);
+        self.check_accept(link, place);
+        self.links[link].ends[1] = Some(place);
+        self.bind(place, link);
+        self.send(link, 1, Message::Accept(data.encode()));
+    }
+
+    fn bind(&mut self, place: Place, link: usize) {
+        if let Some(pair) = self.nodes[place.node].pairs.get_mut(&place.lifecycle) {
+            pair.uses += 1;
+            pair.link = Some(link);
+        }
+    }
+
+    fn on_failed(&mut self, place: Place, cause: Cause) {
+        let node = &mut self.nodes[place.node];
+        node.reports += 1;
+        node.asks |= cause == Cause::Unreachable;
+        let is_of = |current: &Current| current.own.pair.lifecycle == place.lifecycle;
+        node.current = node.current.filter(|current| !is_of(current));
+    }
+
+    fn disconnect(&mut self, place: Place) {
+        let pair = self.nodes[place.node].pairs.get(&place.lifecycle);
+        let Some(link) = pair.and_then(|pair| pair.link) else { return };
+        let side = usize::from(self.links[link].ends[1] == Some(place));
+        self.send(link, side, Message::Disconnect);
+    }
+
+    /// The device reports that the other end of a connection is gone.
+    pub(super) fn break_off(&mut self, place: Place) {
+        let id = ConnectionId { lifecycle: place.lifecycle, place: 0 };
+        self.nodes[place.node].machine.handle_disconnected(id);
+        self.drain(place.node);
+    }
+
+    /// The connection manager loses a message, and gives up.
+    pub(super) fn lose(&mut self, link: usize, side: usize) {
+        let message = self.links[link].inboxes[side].remove(0);
+        let informed: &[usize] = match message {
+            Message::Request(_) | Message::Reject(_) => &[0],
+            Message::Accept(_) => &[0, 1],
+            Message::Ready => &[1],
+            Message::Disconnect | Message::Unreachable => &[],
+        };
+        for side in informed {
+            self.links[link].inboxes[*side].push(Message::Unreachable);
+        }
+    }
+
+    /// A node's process is killed, and another begins at the same address.
+    pub(super) fn restart(&mut self, number: usize) {
+        let run = self.nodes[number].run;
+        for link in 0..self.links.len() {
+            for side in 0..2 {
+                let end = self.links[link].ends[side];
+                if end.is_some_and(|end| (end.node, end.run) == (number, run)) {
+                    self.links[link].inboxes[side].clear();
+                    self.send(link, side, Message::Disconnect);
+                }
+            }
+        }
+        self.nodes[number] = started(&self.setup, number, run + 1);
+    }
+
+    /// A stranger dials a node in the name of its peer, without the token.
+    pub(super) fn forge_request(&mut self, node: usize) {
+        let Some(current) = self.nodes[node].current else { return };
+        let sender = current.bound.or(current.echoed).unwrap_or(current.own.pair);
+        let data = PrivateData {
+            content: Content::Request,
+            place: 0,
+            token: Token(0),
+            sender,
+            receiver: current.own.pair.lifecycle,
+            number: sender.lifecycle.0 as u32,
+        };
+        self.links.push(Link {
+            ends: [None, None],
+            is_forged: true,
+            listener: node,
+            meant: None,
+            is_delivered: false,
+            inboxes: [Vec::new(), vec![Message::Request(data.encode())]],
+        });
+    }
+
+    /// A stranger at the peer's address answers a request, without the dialler's token.
+    pub(super) fn forge_answer(&mut self, link: usize) {
+        let Message::Request(data) = self.links[link].inboxes[1].remove(0) else { return };
+        let Ok(request) = PrivateData::decode(&data) else { return };
+        let Some(meant) = self.links[link].meant else { return };
+        let data = PrivateData {
+            content: Content::Accept,
+            place: 0,
+            token: Token(0),
+            sender: meant,
+            receiver: request.sender.lifecycle,
+            number: meant.lifecycle.0 as u32,
+        };
+        self.links[link].inboxes[0].push(Message::Accept(data.encode()));
+    }
+}
+
+fn started(setup: &ConnectionSetup, node: usize, run: u8) -> Node {
+    let incarnation = Incarnation(INCARNATIONS[node][usize::from(run)]);
+    Node {
+        run,
+        machine: (setup.build)(incarnation),
+        pairs: BTreeMap::new(),
+        wants: setup.opens[node],
+        lifecycles: 0,
+        current: None,
+        reports: 0,
+        asks: false,
+    }
+}
