@@ -3,7 +3,7 @@
 use handfast_core::node::{StateKind, TimerKind};
 use handfast_core::wire::RefusalReason;
 use handfast_transport_sim::{Step, World};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Marks that were hit, with how often.
 #[derive(Clone, Debug, Default)]
@@ -33,23 +33,12 @@ impl Coverage {
 
     /// Counts a new world.
     pub fn world(&mut self, world: &World) {
-        for site in 0..world.sites() {
-            self.transitions |= world.node(site).counters().transitions;
+        let mark = Mark::of(world);
+        self.transitions |= mark.transitions;
+        for kind in KINDS.into_iter().filter(|kind| mark.states & bit(*kind) != 0) {
+            *self.states.entry(kind).or_default() += 1;
         }
-        let sites = 0..world.sites();
-        let stood: BTreeSet<StateKind> = sites
-            .flat_map(|site| world.node(site).lifecycles())
-            .map(|(_, state, ..)| state)
-            .collect();
-        for state in stood {
-            *self.states.entry(state).or_default() += 1;
-        }
-        let newest = |site: usize| {
-            let lanes = world.node(site).lifecycles();
-            lanes.last().map(|(_, state, ..)| state)
-        };
-        let second = usize::from(world.sites() > 1);
-        *self.state_pairs.entry((newest(0), newest(second))).or_default() += 1;
+        *self.state_pairs.entry(mark.newest).or_default() += 1;
     }
 
     /// Adds what another exploration reached.
@@ -66,4 +55,54 @@ fn add<K: Ord + Copy>(sum: &mut BTreeMap<K, u64>, more: &BTreeMap<K, u64>) {
     for (key, count) in more {
         *sum.entry(*key).or_default() += count;
     }
+}
+
+/// Every kind of state.
+const KINDS: [StateKind; 11] = [
+    StateKind::Creating,
+    StateKind::Announced,
+    StateKind::Fencing,
+    StateKind::Connecting,
+    StateKind::Connected,
+    StateKind::Established,
+    StateKind::Probing,
+    StateKind::Legacy,
+    StateKind::Draining,
+    StateKind::Quiescing,
+    StateKind::Retiring,
+];
+
+/// What one world adds to the coverage.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    transitions: u128,
+    /// One bit per kind of state.
+    states: u32,
+    newest: (Option<StateKind>, Option<StateKind>),
+}
+
+impl Mark {
+    fn of(world: &World) -> Self {
+        let (mut transitions, mut states) = (0, 0);
+        let mut newest = [None; 2];
+        for site in 0..world.sites() {
+            transitions |= world.node(site).counters().transitions;
+            let mut last = None;
+            for (_, state, ..) in world.node(site).lifecycles() {
+                states |= bit(state);
+                last = Some(state);
+            }
+            if let Some(newest) = newest.get_mut(site) {
+                *newest = last;
+            }
+        }
+        // Towards oneself, both sides are one.
+        let [first, second] = newest;
+        let second = if world.sites() > 1 { second } else { first };
+        Self { transitions, states, newest: (first, second) }
+    }
+}
+
+fn bit(kind: StateKind) -> u32 {
+    1 << kind as u32
 }

@@ -1,11 +1,11 @@
 //! The canonical digest of a whole world: 128 bits, the same on every platform.
 
 use crate::data::Data;
-use crate::world::World;
+use crate::world::{NUMBERS_PER_NIC, World};
 use handfast_core::node::Ranks;
 use handfast_core::transport::{Operation, OperationKind};
 use handfast_core::wire::Message;
-use handfast_core::{NicPath, Node, Pair};
+use handfast_core::{Incarnation, Lifecycle, NicPath, Node, Pair};
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -21,6 +21,23 @@ impl Encoder {
     /// Returns the digest of the encoded bytes.
     pub fn digest(&self) -> u128 {
         xxh3_128(&self.bytes)
+    }
+
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Overwrites a number that was encoded at an offset.
+    pub(crate) fn set_u64(&mut self, offset: usize, value: u64) {
+        self.bytes[offset..offset + size_of::<u64>()].copy_from_slice(&value.to_le_bytes());
     }
 }
 
@@ -54,89 +71,85 @@ impl Hasher for Encoder {
     }
 }
 
+/// A pair in one word, in the order of pairs: the run of its process, its NIC, and its number there.
+pub(crate) type Key = u64;
+
+/// Peer node of a lifecycle: the first site of that name.
+pub(crate) type Towards = u32;
+
+/// Rank class of a lifecycle without a known peer.
+const UNKNOWN: Towards = Towards::MAX;
+
+/// Bits of a key for the NIC and for the number there.
+const NIC_BITS: u32 = 8;
+const NUMBER_BITS: u32 = 40;
+
+/// Returns the entry of a pair that has a rank.
+pub(crate) fn key_of(pair: Pair, towards: Towards) -> Option<(Key, Towards)> {
+    let ranked = pair.lifecycle.0 != 0 && !pair.is_legacy();
+    ranked.then(|| (packed(pair), towards))
+}
+
+fn packed(pair: Pair) -> Key {
+    let Pair { incarnation: Incarnation(run), lifecycle: Lifecycle(lifecycle) } = pair;
+    let (nic, number) = (lifecycle / NUMBERS_PER_NIC, lifecycle % NUMBERS_PER_NIC);
+    debug_assert!(run >> (64 - NIC_BITS - NUMBER_BITS) == 0 && nic >> NIC_BITS == 0);
+    (run as u64) << (NIC_BITS + NUMBER_BITS) | nic << NUMBER_BITS | number
+}
+
 /// Ranks of lifecycles among the known ones of their incarnation and peer node. Sorted by pair.
 ///
 /// With exchanged sequence numbers a lifecycle is identified by its number, since the sequence
 /// numbers are a function of it and appear in packets. The same holds with transfers, since a
 /// transfer machine prints numbers.
-struct WorldRanks(Vec<(Pair, u64)>);
-
-/// Peer node of a lifecycle: the first site of that name.
-type Towards = u32;
-
-/// Rank class of a lifecycle without a known peer.
-const UNKNOWN: Towards = Towards::MAX;
+struct WorldRanks(Vec<(Key, u64)>);
 
 impl WorldRanks {
     fn new(world: &World) -> Self {
         if world.knows_by_number() {
             return Self(Vec::new());
         }
-        let mut known = Vec::with_capacity(32);
-        let mut visit = |pair: Pair, towards: Towards| {
-            if pair.lifecycle.0 != 0 && !pair.is_legacy() {
-                known.push((pair, towards));
-            }
-        };
-        let several = world.sites.len() > 2;
-        let node = |path: &NicPath| match several {
-            true => world.node_of(path),
-            false => 0,
-        };
-        for (at, site) in world.sites.iter().enumerate() {
-            let here = node(&site.path);
-            for (own, _, peer, _) in site.node.lifecycles().filter(|_| several) {
-                visit(world.pair(at, own), node(peer));
-            }
-            site.node.visit_pairs(&mut |pair| match pair.incarnation == site.incarnation {
-                true => visit(pair, if several { UNKNOWN } else { 0 }),
-                false => visit(pair, here),
-            });
+        let mut known: Vec<(Key, Towards)> = Vec::with_capacity(48);
+        for at in 0..world.sites.len() {
+            known.extend_from_slice(&world.template(at).known);
         }
+        let mut visit = |pair: Pair, towards: Towards| known.extend(key_of(pair, towards));
+        let unknown = world.towards_unknown();
         for message in world.calls.iter().chain(world.answers.iter().map(|(_, answer)| answer)) {
-            visit(message.sender, node(&message.to));
-            message.echo.into_iter().for_each(|echo| visit(echo, node(&message.from)));
+            visit(message.sender, world.towards(&message.to));
+            message.echo.into_iter().for_each(|echo| visit(echo, world.towards(&message.from)));
         }
         for pending in &world.operations {
             let own = world.pair(pending.site, pending.operation.id().lifecycle);
-            visit(own, if several { UNKNOWN } else { 0 });
+            visit(own, unknown);
             if let Operation::Connect { remote, .. } = &pending.operation {
-                visit(*remote, node(&world.sites[pending.site].path));
+                visit(*remote, world.towards(&world.sites[pending.site].path));
             }
         }
         for held in world.held.iter().filter(|held| world.is_old(held.from)) {
-            visit(held.sender, node(&world.sites[held.site].path));
+            visit(held.sender, world.towards(&world.sites[held.site].path));
         }
-        world.being_served().for_each(|call| visit(call.sender, node(&call.to)));
+        world.being_served().for_each(|call| visit(call.sender, world.towards(&call.to)));
         for qp in &world.fabric.table {
-            visit(world.pair(qp.site, qp.lifecycle), if several { UNKNOWN } else { 0 });
-            let here = node(&world.sites[qp.site].path);
+            visit(world.pair(qp.site, qp.lifecycle), unknown);
+            let here = world.towards(&world.sites[qp.site].path);
             qp.target.into_iter().for_each(|target| visit(target.believed, here));
         }
         Self::ranked(known)
     }
 
     /// Merges the entries of several places for the same pair.
-    fn ranked(mut known: Vec<(Pair, Towards)>) -> Self {
+    fn ranked(mut known: Vec<(Key, Towards)>) -> Self {
         known.sort_unstable();
-        known.dedup_by_key(|(pair, _)| *pair);
-        let mut order: Vec<usize> = (0..known.len()).collect();
-        let place = |at: &usize| {
-            let (pair, towards) = known[*at];
-            (pair.incarnation, towards, pair.lifecycle)
-        };
-        order.sort_unstable_by_key(place);
-        let mut ranks: Vec<(Pair, u64)> = known.iter().map(|(pair, _)| (*pair, 0)).collect();
-        let mut last = None;
-        let mut rank = 0;
-        for at in order {
-            let (pair, towards) = known[at];
-            let group = Some((pair.incarnation, towards));
-            rank = if last == group { rank + 1 } else { 1 };
-            last = group;
-            ranks[at].1 = u64::from(towards) << 32 | rank;
-        }
-        Self(ranks)
+        known.dedup_by_key(|(key, _)| *key);
+        let run = |key: Key| key >> (NIC_BITS + NUMBER_BITS);
+        let ranks = known.iter().enumerate().map(|(at, (key, towards))| {
+            let before = known[..at].iter().rev();
+            let of_run = before.take_while(|(other, _)| run(*other) == run(*key));
+            let rank = of_run.filter(|(_, other)| other == towards).count() as u64 + 1;
+            (*key, u64::from(*towards) << 32 | rank)
+        });
+        Self(ranks.collect())
     }
 }
 
@@ -145,7 +158,8 @@ impl Ranks for WorldRanks {
         if self.0.is_empty() || pair.lifecycle.0 == 0 || pair.is_legacy() {
             return pair.lifecycle.0;
         }
-        let at = self.0.partition_point(|(known, _)| *known < pair);
+        let key = packed(pair);
+        let at = self.0.partition_point(|(known, _)| *known < key);
         self.0.get(at).map_or(0, |(_, rank)| *rank)
     }
 }
@@ -160,14 +174,23 @@ impl Ranks for Plain {
 }
 
 impl World {
-    /// Returns the node of a NIC path: the first site of that name.
-    fn node_of(&self, path: &NicPath) -> Towards {
+    /// Returns the rank class of a lifecycle whose peer is not known; of two nodes there is one.
+    pub(crate) fn towards_unknown(&self) -> Towards {
+        if self.sites.len() > 2 { UNKNOWN } else { 0 }
+    }
+
+    /// Returns the rank class of a lifecycle towards the node of a NIC path: the first site of that
+    /// name. Of two nodes there is one.
+    pub(crate) fn towards(&self, path: &NicPath) -> Towards {
+        if self.sites.len() <= 2 {
+            return 0;
+        }
         let site = self.sites.iter().position(|site| site.path.node == path.node);
         site.and_then(|site| Towards::try_from(site).ok()).unwrap_or(UNKNOWN)
     }
 
     /// Whether lifecycles are identified by number instead of rank.
-    fn knows_by_number(&self) -> bool {
+    pub(crate) fn knows_by_number(&self) -> bool {
         self.setup.devices.random_psns || self.data.is_some() || self.is_shared()
     }
 
@@ -193,20 +216,10 @@ impl World {
     /// Encodes everything that can affect the future, beginning with the faults spent.
     fn encode(&self, faults: u32) -> Encoder {
         let ranks = WorldRanks::new(self);
-        let mut encoder = Encoder { bytes: Vec::with_capacity(1024) };
+        let mut encoder = Encoder::with_capacity(1024);
         faults.hash(&mut encoder);
-        for site in &self.sites {
-            site.demands.iter().for_each(|demand| demand.hash(&mut encoder));
-            site.node.fingerprint(&ranks, &mut encoder);
-            if self.knows_by_number() {
-                // Together with the live lifecycles it determines the next number.
-                site.node.counters().ended.hash(&mut encoder);
-            }
-            for endpoint in site.old.iter().flat_map(|old| &old.endpoints) {
-                let own = Pair { incarnation: site.incarnation, lifecycle: endpoint.own };
-                (endpoint.peer.as_parts(), ranks.rank(own)).hash(&mut encoder);
-                (endpoint.number, endpoint.state, &endpoint.listed).hash(&mut encoder);
-            }
+        for at in 0..self.sites.len() {
+            self.template(at).fill(&ranks, &mut encoder);
         }
         self.hash_fabric(&ranks, &mut encoder);
         if self.setup.devices_differ() {
@@ -244,7 +257,7 @@ impl World {
     /// added.
     fn hash_bags(&self, ranks: &WorldRanks) -> u128 {
         let mut sum = 0u128;
-        let mut encoder = Encoder { bytes: Vec::with_capacity(128) };
+        let mut encoder = Encoder::with_capacity(128);
         let mut add = |fill: &dyn Fn(&mut Encoder)| {
             encoder.bytes.clear();
             fill(&mut encoder);

@@ -13,6 +13,7 @@ mod breaker;
 mod data;
 mod data_check;
 mod device;
+mod encoded;
 mod fabric;
 mod fingerprint;
 mod history;

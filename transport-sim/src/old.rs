@@ -77,7 +77,7 @@ impl World {
     }
 
     fn old_mut(&mut self, site: usize) -> &mut OldNode {
-        Arc::make_mut(&mut self.sites[site]).old.as_mut().expect("an old site")
+        self.site_mut(site).old.as_mut().expect("an old site")
     }
 
     fn old_endpoint(&self, site: usize, peer: &NicPath) -> Option<OldEndpoint> {
@@ -325,7 +325,7 @@ impl World {
         self.old_destroy(site, own);
         let peers = (0..self.sites.len()).filter(|peer| self.sites[*peer].path == known.peer);
         for peer in peers.collect::<Vec<_>>() {
-            let demand = &mut Arc::make_mut(&mut self.sites[site]).demands[peer];
+            let demand = &mut self.site_mut(site).demands[peer];
             if *demand == Demand::Wanted {
                 *demand = Demand::Reported;
             }

@@ -8,10 +8,8 @@ use handfast_core::{Lifecycle, NicPath};
 impl Site {
     /// Whether the path leads to this NIC over some rail.
     pub(crate) fn bears(&self, path: &NicPath) -> bool {
-        match path.rail() {
-            None => self.path == *path,
-            Some((theirs, _)) => self.path.node == path.node && self.path.nic.as_str() == theirs,
-        }
+        let theirs = || path.rail().is_some_and(|(theirs, _)| self.path.nic.as_str() == theirs);
+        self.path.node == path.node && (self.path.nic == path.nic || theirs())
     }
 
     /// Whether the path leads to the node of this NIC.

@@ -1,6 +1,7 @@
 //! A world: nodes, the messages in flight between them, and the fabric.
 
 use crate::data::Data;
+use crate::encoded::Encoded;
 use crate::fabric::{Fabric, QueuePair, Target};
 use crate::history::History;
 use crate::journal::JournalEntry;
@@ -44,6 +45,7 @@ pub(crate) struct Site {
     pub(crate) old: Option<OldNode>,
     pub(crate) incarnation: Incarnation,
     pub(crate) demands: Vec<Demand>,
+    pub(crate) encoded: Encoded,
 }
 
 /// A pending operation of a transport.
@@ -295,7 +297,7 @@ impl World {
                 return;
             }
         };
-        Arc::make_mut(&mut self.sites[site]).demands[peer] = demand;
+        self.site_mut(site).demands[peer] = demand;
         if self.is_old(site) {
             if let Input::Open(path) = input {
                 self.old_open(site, &path);
@@ -452,7 +454,7 @@ impl World {
         if self.keeps_time() {
             self.now = now;
         }
-        Arc::make_mut(&mut self.sites[site]).node.handle_timer(now, timer);
+        self.site_mut(site).node.handle_timer(now, timer);
         self.drain(site, step);
     }
 
@@ -520,16 +522,23 @@ impl World {
         }
     }
 
+    /// Returns a site to change.
+    pub(crate) fn site_mut(&mut self, site: usize) -> &mut Site {
+        let site = Arc::make_mut(&mut self.sites[site]);
+        site.encoded = Encoded::default();
+        site
+    }
+
     pub(crate) fn tell(&mut self, site: usize, input: Input, step: &mut Step) {
         let now = self.now;
-        Arc::make_mut(&mut self.sites[site]).node.handle_input(now, input);
+        self.site_mut(site).node.handle_input(now, input);
         self.drain(site, step);
     }
 
     fn drain(&mut self, site: usize, step: &mut Step) {
         let pending = self.operations.len();
         let mut dead: Vec<(Lifecycle, String)> = Vec::new();
-        while let Some(output) = Arc::make_mut(&mut self.sites[site]).node.poll_output() {
+        while let Some(output) = self.site_mut(site).node.poll_output() {
             step.note(|| self.describe_output(site, &output));
             if let Some(offered) = self.dead_offer(site, &output) {
                 dead.push(offered);
@@ -703,7 +712,7 @@ impl World {
             let peers: Vec<usize> =
                 (0..self.sites.len()).filter(|site| self.sites[*site].bears(peer)).collect();
             for peer in peers {
-                Arc::make_mut(&mut self.sites[own]).demands[peer] = Demand::Reported;
+                self.site_mut(own).demands[peer] = Demand::Reported;
             }
         }
         if let Event::Ended { peer, lifecycle, failure, .. } = &event {
@@ -782,6 +791,7 @@ fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
         node: (setup.build)(config).numbering_from(Lifecycle(nic * NUMBERS_PER_NIC + 1)),
         incarnation,
         demands: vec![Demand::None; setup.sites.len()],
+        encoded: Encoded::default(),
     }
 }
 

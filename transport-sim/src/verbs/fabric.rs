@@ -41,7 +41,7 @@ pub struct Nic {
     pub(super) profile: &'static Profile,
     pub(super) port_up: bool,
     pub(super) gids: Vec<Option<Gid>>,
-    pub(super) queue_pairs: BTreeMap<u32, QueuePair>,
+    pub(super) queue_pairs: BTreeMap<u32, Box<QueuePair>>,
     pub(super) regions: BTreeMap<u32, Region>,
     pub(super) completions: VecDeque<WorkCompletion>,
     pub(super) completions_max: usize,
@@ -71,7 +71,7 @@ impl Default for Link {
 impl Nic {
     /// Returns the existing queue pairs.
     pub fn queue_pairs(&self) -> impl Iterator<Item = (u32, &QueuePair)> {
-        self.queue_pairs.iter().map(|(number, qp)| (*number, qp))
+        self.queue_pairs.iter().map(|(number, qp)| (*number, &**qp))
     }
 
     /// Returns the existing regions.
@@ -204,11 +204,11 @@ impl Fabric {
 
     /// Returns a queue pair.
     pub fn queue_pair(&self, nic: usize, number: u32) -> Option<&QueuePair> {
-        self.nics[nic].queue_pairs.get(&number)
+        self.nics[nic].queue_pairs.get(&number).map(|qp| &**qp)
     }
 
     pub(super) fn queue_pair_mut(&mut self, nic: usize, number: u32) -> Option<&mut QueuePair> {
-        self.nic_mut(nic).queue_pairs.get_mut(&number)
+        self.nic_mut(nic).queue_pairs.get_mut(&number).map(|qp| &mut **qp)
     }
 
     /// Makes the next call of this kind fail.
@@ -245,7 +245,8 @@ impl Fabric {
             return Err(full);
         }
         let number = nic.take_number().ok_or(full)?;
-        nic.queue_pairs.insert(number, new_queue_pair(profile, send_depth, receive_depth));
+        let made = new_queue_pair(profile, send_depth, receive_depth);
+        nic.queue_pairs.insert(number, Box::new(made));
         Ok(number)
     }
 

@@ -196,7 +196,7 @@ impl Fabric {
         let Some(qp) = owner.queue_pairs.get_mut(&number) else { return };
         let pieces = qp.unsettled - left.min(qp.unsettled);
         let used = qp.bond.is_some();
-        *qp = QueuePair {
+        **qp = QueuePair {
             state: fresh,
             asked: QpState::Reset,
             port: None,
@@ -214,7 +214,7 @@ impl Fabric {
             rnr_waits: false,
             unsettled: left,
             kept: Rare(Kept { after_executed: qp.kept.0.after_executed, ..Kept::default() }),
-            ..qp.clone()
+            ..(**qp).clone()
         };
         if used {
             self.note(Law::Reset { nic, number });
