@@ -72,7 +72,7 @@ const KINDS: [StateKind; 11] = [
     StateKind::Retiring,
 ];
 
-/// What one world adds to the coverage.
+/// The additions of one world to the coverage.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     transitions: u128,

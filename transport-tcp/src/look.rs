@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// A read that polls in vain asks before each yield whether its peer needs the processor, if both
+    /// A read that finds nothing asks before each yield whether its peer needs the processor, if both
     /// are on one machine, and then sleeps; the next one sleeps at once.
     #[tokio::test]
     async fn read_in_vain_lets_a_near_peer_run() {
