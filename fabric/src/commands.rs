@@ -112,17 +112,7 @@ pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
                 devices.iter().map(|device| nic(state, device)).collect::<Result<_, _>>()?;
             Ok(u8::from(state.arrive(&from)).to_string())
         }
-        ["renew"] => {
-            if !state.contexts.is_empty()
-                || state.manager.is_used()
-                || !state.faults.waiting.is_empty()
-            {
-                return Err("a device is open, or a call is held".to_owned());
-            }
-            *state = State::new(&state.list.clone());
-            instant::reset();
-            NOTHING
-        }
+        ["renew"] => return renew(state),
         ["instant", device, how @ ..] => {
             let nic = self::device(state, device)?;
             if state.twin(nic).is_some() {
@@ -144,6 +134,16 @@ pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
     };
     state.settle();
     result
+}
+
+fn renew(state: &mut State) -> Answer {
+    let is_used = !state.contexts.is_empty() || state.manager.is_used();
+    if is_used || !state.faults.waiting.is_empty() {
+        return Err("a device is open, or a call is held".to_owned());
+    }
+    *state = State::new(&state.list.clone());
+    instant::reset();
+    NOTHING
 }
 
 fn nic(state: &State, device: &str) -> Result<usize, String> {

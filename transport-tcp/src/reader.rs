@@ -378,7 +378,7 @@ impl Lane {
     /// sent its last bytes on it: it cannot answer while this thread polls. Once that was so it is asked
     /// after the first poll.
     fn let_peer_run(&self, direct: &dyn Direct, in_vain: u32) {
-        let is_due = in_vain % LOOKS_UNANSWERED == 0
+        let is_due = in_vain.is_multiple_of(LOOKS_UNANSWERED)
             || in_vain == 1 && self.is_crowded.load(Ordering::Relaxed);
         if is_due && self.is_near.load(Ordering::Relaxed) {
             let is_crowded = direct.shares_processor();

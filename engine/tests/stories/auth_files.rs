@@ -115,16 +115,32 @@ async fn accepted(user: &Engine, owner: &Owner, seed: u8) {
     write_and_check(&segment, &owner.memory, 10_000, seed).await;
 }
 
+/// Waits until a node takes a peer with these files, and the peer takes the node.
+async fn taken(node: &Engine, peer: Builder) {
+    let peer = peer.start().await.unwrap();
+    let segment = format!("{}/none", node.address());
+    let taken = timeout(PATIENCE, async {
+        while matches!(peer.open(&segment).await.unwrap_err().cause(), Cause::Auth(_)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    taken.await.expect("the node reads its files in time");
+}
+
 /// Three steps of a rotation, each on both nodes, without a restart: every transfer succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_rotate_without_a_restart() {
     let (here, there) = (Files::of_keys(&[OLD]), Files::of_keys(&[OLD]));
     let owner = Owner::start_from(there.keys(listening()), BYTES).await;
-    let user = here.keys(Engine::builder()).start().await.unwrap();
+    let user = here.keys(listening()).start().await.unwrap();
     let segment = user.open(&owner.segment()).await.unwrap();
+    let new = Files::of_keys(&[NEW]);
     for (step, keys) in [&[OLD, NEW][..], &[NEW, OLD], &[NEW]].into_iter().enumerate() {
         there.put("keys", &keys.concat());
         here.put("keys", &keys.concat());
+        for node in [&owner.engine, &user] {
+            taken(node, new.keys(Engine::builder())).await;
+        }
         write_and_check(&segment, &owner.memory, 10_000, step as u8).await;
         accepted(&user, &owner, 100 + step as u8).await;
     }
@@ -218,13 +234,20 @@ async fn certificates_are_replaced_without_a_restart() {
     let there = Files::of_certificate(&[&fleet], &issue(&fleet, "b.example"));
     let here = Files::of_certificate(&[&fleet], &issue(&fleet, "a.example"));
     let owner = Owner::start_from(there.certificate(listening()), BYTES).await;
-    let user = here.certificate(Engine::builder()).start().await.unwrap();
+    let user = here.certificate(listening()).start().await.unwrap();
     let segment = user.open(&owner.segment()).await.unwrap();
     let steps: [(&[&Authority], &Authority); 3] =
         [(&[&fleet, &next], &fleet), (&[&fleet, &next], &next), (&[&next], &next)];
     for (step, (trusted, own)) in steps.into_iter().enumerate() {
         there.put_certificate(trusted, &issue(own, "b.example"));
         here.put_certificate(trusted, &issue(own, "a.example"));
+        // It is taken from the first step on, and takes certificates of the next authority alone
+        // from the second.
+        let known: &[&Authority] = if step == 0 { trusted } else { &[&next] };
+        let peer = Files::of_certificate(known, &issue(&next, "c.example"));
+        for node in [&owner.engine, &user] {
+            taken(node, peer.certificate(Engine::builder())).await;
+        }
         write_and_check(&segment, &owner.memory, 10_000, step as u8).await;
         accepted(&user, &owner, 100 + step as u8).await;
     }
