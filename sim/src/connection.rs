@@ -9,9 +9,13 @@ mod events;
 mod link;
 mod oracle;
 mod setup;
+#[cfg(feature = "variants")]
+mod variants;
 mod world;
 
 pub use events::ConnectionEvent;
 pub use oracle::{ConnectionOracle, ConnectionViolation};
 pub use setup::{ConnectionScenario, ConnectionSetup};
+#[cfg(feature = "variants")]
+pub use variants::{CONNECTION_VARIANTS, ConnectionEntry};
 pub use world::ConnectionWorld;

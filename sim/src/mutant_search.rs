@@ -2,6 +2,7 @@
 
 use crate::batches::{TransferEntry, VARIANTS};
 use crate::case::Case;
+use crate::connection::{CONNECTION_VARIANTS, ConnectionEntry};
 use crate::coverage::Coverage;
 use crate::explorer::{Counterexample, Ending, Explorer};
 use crate::machine_world::{self, MachineWorld, Searched, Violation};
@@ -129,6 +130,8 @@ pub enum VariantSearch {
     Policy(&'static PolicyEntry),
     /// Of same-host channels.
     Sharing(&'static SharingEntry),
+    /// Of connections through the connection manager.
+    Connection(&'static ConnectionEntry),
 }
 
 /// The searches for every variant, in the order of the registries.
@@ -136,8 +139,9 @@ pub fn searches() -> Vec<VariantSearch> {
     let transfers = VARIANTS.iter().map(VariantSearch::Transfers);
     let policies = POLICY_VARIANTS.iter().map(VariantSearch::Policy);
     let sharing = SHARING_VARIANTS.iter().map(VariantSearch::Sharing);
+    let connection = CONNECTION_VARIANTS.iter().map(VariantSearch::Connection);
     let handshake = ALL.iter().map(VariantSearch::Handshake);
-    handshake.chain(transfers).chain(policies).chain(sharing).collect()
+    handshake.chain(transfers).chain(policies).chain(sharing).chain(connection).collect()
 }
 
 impl VariantSearch {
@@ -148,6 +152,7 @@ impl VariantSearch {
             Self::Transfers(entry) => entry.id,
             Self::Policy(entry) => entry.id,
             Self::Sharing(entry) => entry.id,
+            Self::Connection(entry) => entry.id,
         }
     }
 
@@ -158,6 +163,7 @@ impl VariantSearch {
             Self::Transfers(entry) => entry.name,
             Self::Policy(entry) => entry.name,
             Self::Sharing(entry) => entry.name,
+            Self::Connection(entry) => entry.name,
         }
     }
 
@@ -171,6 +177,7 @@ impl VariantSearch {
             Self::Transfers(entry) => search_transfers(entry),
             Self::Policy(entry) => search_policy(entry),
             Self::Sharing(entry) => search_sharing(entry),
+            Self::Connection(entry) => search_connection(entry),
         }
     }
 }
@@ -288,6 +295,16 @@ fn search_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
 }
 
 fn search_sharing(entry: &SharingEntry) -> Result<Catch, Escape> {
+    let known = Known {
+        id: entry.id,
+        breaks: entry.breaks,
+        oracle: format!("{:?}", entry.oracle),
+        faults_max: entry.faults_max,
+    };
+    search_world(known, &entry.start(), &entry.control())
+}
+
+fn search_connection(entry: &ConnectionEntry) -> Result<Catch, Escape> {
     let known = Known {
         id: entry.id,
         breaks: entry.breaks,

@@ -11,9 +11,11 @@ const STATES_MAX: usize = 3_000_000;
 
 /// Scenarios that are explored, with their faults on every change. At night there is one more where both
 /// nodes open, with 1,700,000 worlds. The others are played at random.
-const EXPLORED: [(ConnectionScenario, u32); 3] = [
+const EXPLORED: [(ConnectionScenario, u32); 5] = [
     (ConnectionScenario::LowerOpens, 2),
     (ConnectionScenario::HigherOpens, 2),
+    (ConnectionScenario::LowerBlocked, 2),
+    (ConnectionScenario::BothBlocked, 1),
     (ConnectionScenario::BothOpen, 1),
 ];
 

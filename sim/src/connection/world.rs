@@ -146,7 +146,11 @@ impl ConnectionWorld {
             (current, _) => current,
         };
         let Some(current) = current else { return };
-        if current.bound.is_some_and(|bound| bound != from)
+        // An older lifecycle of the peer than the one that was answered has ended.
+        let is_old =
+            |known: Pair| known.incarnation == from.incarnation && known.lifecycle > from.lifecycle;
+        if current.echoed.is_some_and(is_old)
+            || current.bound.is_some_and(|bound| bound != from)
             || tell.echo.is_some_and(|echo| echo != current.own.pair)
         {
             return;
