@@ -30,6 +30,8 @@ pub enum Backend {
     DisownsCopies,
     /// Finds maps of a peer's memory by their key, also those of an earlier incarnation.
     KeepsMaps,
+    /// Copies a batch at once over a map that it has, without announcing it to the channel.
+    CopiesUnannounced,
     /// Treats the end of a same-host connection as the death of the peer.
     HangUpIsDeath,
 }
@@ -73,6 +75,10 @@ impl Backend {
 
     pub(crate) fn disowns_copies(self) -> bool {
         self == Self::DisownsCopies
+    }
+
+    pub(crate) fn copies_unannounced(self) -> bool {
+        self == Self::CopiesUnannounced
     }
 
     pub(crate) fn keeps_maps(self) -> bool {

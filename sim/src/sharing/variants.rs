@@ -102,6 +102,8 @@ pub const SHARING_VARIANTS: &[SharingEntry] = table! {
         "a channel ends when its peer has closed it, whatever is under way on this side";
     "SHM-16" machine HungUpForgotten: Dropped with 1 breaks Liveness,
         "a channel whose peer hung up ends with memory in its reach";
+    "SHM-17" machine AtOnceUncounted: AtOnce with 0 breaks MapLaw,
+        "memory is given back while a batch that is copied at once touches it";
     "SHM-1-B" backend HangUpIsDeath: Dropped with 1 breaks GhostByte,
         "the end of a connection is taken for the death of the peer";
     "SHM-2-B" backend EndedWhileCopying: GivenUp with 0 breaks MapLaw,

@@ -112,4 +112,12 @@ pub(super) const SAME_HOST: &[Entry] = &[
         oracles: &[Oracle::FabricLaw],
         ..FAILING
     },
+    Entry {
+        id: "SHM-12-L",
+        name: "CopiesUnannounced",
+        breaks: "a batch is copied at once over a map of its lane, which does not learn of it",
+        devices: Ground::on(&SHM, Some(Traffic::DroppedAtOnce)),
+        backend: Backend::CopiesUnannounced,
+        ..SOUND
+    },
 ];

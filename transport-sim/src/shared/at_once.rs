@@ -38,7 +38,7 @@ impl World {
             done: 0,
             stage: Stage::Copied(grant),
             at_once: Some(index),
-            is_disowned: false,
+            is_disowned: self.setup.devices.backend.copies_unannounced(),
         };
         self.hold(lane, slice, step);
         if let Some(data) = self.data_mut() {
@@ -49,7 +49,11 @@ impl World {
     }
 
     fn begin_at_once(&mut self, lane: LaneId, request: &Request) -> Option<GrantId> {
+        let is_unannounced = self.setup.devices.backend.copies_unannounced();
         let end = self.end_mut(lane)?;
+        if is_unannounced {
+            return end.maps.keys().next().copied();
+        }
         let wanted = Wanted {
             key: request.remote.key,
             address: request.remote.address,
@@ -66,9 +70,13 @@ impl World {
         &mut self,
         lane: LaneId,
         (index, grant): (usize, GrantId),
+        is_disowned: bool,
         step: &mut Step,
     ) {
-        self.with_machine(lane, step, |machine| machine.end(grant));
+        if !is_disowned {
+            self.with_machine(lane, step, |machine| machine.end(grant));
+        }
+        self.forget_over();
         let progress = self.data.as_ref().map(|data| &data.progress[index]);
         let Some(&Progress::Copied { run }) = progress else { return };
         let report = BatchReport {

@@ -225,7 +225,7 @@ impl World {
         let is_done = slice.done == slice.length;
         if let Some(index) = slice.at_once {
             return match is_done {
-                true => self.end_at_once(lane, (index, grant), step),
+                true => self.end_at_once(lane, (index, grant), slice.is_disowned, step),
                 false => self.hold(lane, slice, step),
             };
         }
