@@ -154,7 +154,7 @@ fn freed_memory_is_refused() {
     let stage = stage();
     let device = stage.memory(0, 4096);
     assert!(stage.control.free(device.address()));
-    // Most often at the same address.
+    // Usually at the same address.
     let next = stage.memory(0, 4096);
     let error = device.copy_in(0, &[1; 8]).unwrap_err().to_string();
     assert!(error.contains("was freed while it was registered"), "{error}");

@@ -66,7 +66,7 @@ pub enum Proof {
     },
 }
 
-/// Whom a node accepts: with keys or certificates, only peers that prove themselves in the same way, and
+/// The peers that a node accepts: with keys or certificates, only peers that prove themselves in the same way, and
 /// never a plain peer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AuthPolicy {

@@ -481,7 +481,7 @@ fn freed_memory_is_never_another_ones() {
             let there = machine.memory(1, BYTES);
             let ends = machine.ends(&there).await;
             assert!(machine.cuda.free(there.address()));
-            // Most often at the same address.
+            // Usually at the same address.
             let next = machine.memory(1, BYTES);
             ends.segment.write(&filled(host(), 5).whole(), 0).await.unwrap();
             assert!(content(&next, 0, BYTES) == vec![0; BYTES], "another allocation was written");

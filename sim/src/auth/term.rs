@@ -9,7 +9,7 @@ pub(super) type Fresh = u8;
 /// A run of a node: its place in the world's list.
 pub(super) type Run = usize;
 
-/// The key of a session of TLS in place of a shared secret, of which there is none.
+/// The key of a session of TLS, which has no shared secret.
 pub(super) const TLS: Secret = 0;
 
 /// A certificate, which its holder alone can prove: the node that it names, its authority, and a
