@@ -165,7 +165,7 @@ mod tests {
         for (text, words) in [
             ("other read *", "line 1: no segment is named 'other'"),
             ("\ncache look *", "line 2: write read, write or read-write"),
-            ("cache", "line 1: after a segment"),
+            ("cache", "line 1: write read, write or read-write"),
             ("cache read", "names no peers"),
             ("cache read a@b", "'a@b' names no peers"),
         ] {
