@@ -285,32 +285,17 @@ fn first_seed(breaks: impl Fn(u64) -> bool) -> Result<u64, Escape> {
 }
 
 fn search_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
-    let known = Known {
-        id: entry.id,
-        breaks: entry.breaks,
-        oracle: format!("{:?}", entry.oracle),
-        faults_max: entry.faults_max,
-    };
+    let known = Known::new(entry.id, entry.breaks, entry.oracle, entry.faults_max);
     search_world(known, &entry.start(), &entry.control())
 }
 
 fn search_sharing(entry: &SharingEntry) -> Result<Catch, Escape> {
-    let known = Known {
-        id: entry.id,
-        breaks: entry.breaks,
-        oracle: format!("{:?}", entry.oracle),
-        faults_max: entry.faults_max,
-    };
+    let known = Known::new(entry.id, entry.breaks, entry.oracle, entry.faults_max);
     search_world(known, &entry.start(), &entry.control())
 }
 
 fn search_connection(entry: &ConnectionEntry) -> Result<Catch, Escape> {
-    let known = Known {
-        id: entry.id,
-        breaks: entry.breaks,
-        oracle: format!("{:?}", entry.oracle),
-        faults_max: entry.faults_max,
-    };
+    let known = Known::new(entry.id, entry.breaks, entry.oracle, entry.faults_max);
     search_world(known, &entry.start(), &entry.control())
 }
 
@@ -328,12 +313,7 @@ fn search_world<W: MachineWorld>(known: Known, start: &W, control: &W) -> Result
 fn search_policy(entry: &PolicyEntry) -> Result<Catch, Escape> {
     let (scenario, faults_max) = (entry.scenario, entry.faults_max);
     let (machines, control) = (entry.machines(), PolicyMachines::shipping());
-    let known = Known {
-        id: entry.id,
-        breaks: entry.breaks,
-        oracle: format!("{:?}", entry.oracle),
-        faults_max,
-    };
+    let known = Known::new(entry.id, entry.breaks, entry.oracle, faults_max);
     search_machine(
         known,
         (
@@ -353,6 +333,12 @@ struct Known {
     breaks: &'static str,
     oracle: String,
     faults_max: u32,
+}
+
+impl Known {
+    fn new(id: &'static str, breaks: &'static str, oracle: impl Debug, faults_max: u32) -> Self {
+        Self { id, breaks, oracle: format!("{oracle:?}"), faults_max }
+    }
 }
 
 /// Looks for a variant of one machine, by the exploration and the random schedules of its world, and
