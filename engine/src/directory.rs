@@ -139,6 +139,7 @@ impl Directory {
         let name = answers.name.as_str();
         self.store.put(&self.keys.rpc_meta(name), &meta.encode()).await.map_err(failed)?;
         // Handfast nodes use only its address, and ask the node there for the rest.
+        answers.make_open_keys().await;
         let descriptor = answers.describe_openly().encode();
         self.store.put(&self.keys.segment(name), &descriptor).await.map_err(failed)
     }

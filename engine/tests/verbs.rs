@@ -10,6 +10,8 @@
 mod gpu;
 #[path = "verbs/grants.rs"]
 mod grants;
+#[path = "verbs/mixed.rs"]
+mod mixed;
 
 use handfast::rdma::RdmaOptions;
 use handfast::{

@@ -81,6 +81,14 @@ impl Answers {
         self.describe(self.regions.describe(reach, Requester::Anybody))
     }
 
+    /// Registers what [`Answers::describe_openly`] lists with the RDMA devices, where keys are missing
+    /// since permissions changed.
+    pub(crate) async fn make_open_keys(&self) {
+        if self.is_open && self.keys.is_open() {
+            self.make_keys(Requester::Anybody).await;
+        }
+    }
+
     /// Returns the descriptor for a Mooncake node, for the transport that it supports.
     fn describe_to(&self, asking: Option<SegmentDescriptor>) -> NodeDescriptor {
         let mut descriptor = self.describe_openly();
@@ -205,7 +213,10 @@ impl Answers {
                 self.make_keys(requester).await;
                 self.describe(self.regions.describe(Reach::ByKey, requester))
             }
-            Err(_) => self.describe_to(SegmentDescriptor::decode(text).ok()),
+            Err(_) => {
+                self.make_open_keys().await;
+                self.describe_to(SegmentDescriptor::decode(text).ok())
+            }
         };
         let asked = asked.ok();
         descriptor.keep = asked.as_ref().is_some_and(|asked| asked.keep);

@@ -117,10 +117,11 @@ impl State {
         self.in_flight.is_empty() && self.reporting == 0
     }
 
-    /// Whether these are the first slices that were carried out.
-    fn is_first_answer(&mut self, ended: &[Completion]) -> bool {
+    /// Whether these are the first slices that were carried out, or reads whose bytes are not visible
+    /// yet are the first.
+    fn is_first_answer(&mut self, ended: &[Completion], unseen: &Unseen) -> bool {
         let is_done = |completion: &Completion| completion.status == CompletionStatus::Done;
-        let is_first = !self.answered && ended.iter().any(is_done);
+        let is_first = !self.answered && (!unseen.is_empty() || ended.iter().any(is_done));
         self.answered |= is_first;
         is_first
     }
@@ -507,7 +508,7 @@ impl Lane {
             held.complete(self.status(ending, told, &held), ended);
             released.push(held);
         }
-        let is_first = state.is_first_answer(ended);
+        let is_first = state.is_first_answer(ended, unseen);
         match unseen.is_empty() {
             true => drop(state),
             false => failure = failure.or(self.show(state, unseen, ended)),

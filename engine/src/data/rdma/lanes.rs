@@ -175,7 +175,7 @@ impl<N: Net> Choice<N> {
         let Policy { watch, fallbacks, clock, entropy, address } = &*self.policy;
         let tcp = self.tcp_for(&peer);
         let plain = match tcp {
-            Some(tcp) => tcp.create(lifecycle, token)?,
+            Some(tcp) => tcp.create_for(lifecycle, Some(peer.node.clone()), token)?,
             None => Body { address: address.clone(), ..Body::default() },
         };
         let given_up = tcp.is_some() && watch.fallback().is_given_up(&peer, clock.now());

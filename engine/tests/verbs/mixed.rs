@@ -1,0 +1,89 @@
+//! Grants where lanes and descriptors of several kinds meet on a node with devices.
+
+use super::passes;
+use handfast::mooncake::MooncakeOptions;
+use handfast::rdma::RdmaOptions;
+use handfast::{Access, AuthOptions, Builder, Engine, Grant, Memory, TransportChoice};
+use handfast_core::wire::{FrameKind, encode_frame};
+use handfast_fabric_control::is_scripted;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use tokio::runtime::Runtime;
+
+const KEY: &str = "fleet 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const BYTES: usize = 4_096;
+
+fn on_peer0(choice: TransportChoice) -> Builder {
+    let rdma = RdmaOptions::default().with(|it| it.devices = vec!["peer0".to_owned()]);
+    Engine::builder().transport(choice).rdma(rdma)
+}
+
+/// The owner has a device and falls back to TCP for a peer without one. The grant names the peer, and
+/// holds on that lane.
+#[test]
+fn named_grant_holds_on_the_tcp_lane_of_a_device() {
+    if !is_scripted() {
+        return passes("mixed::named_grant_holds_on_the_tcp_lane_of_a_device");
+    }
+    Runtime::new().unwrap().block_on(async {
+        let keys = || AuthOptions::psk(KEY).unwrap();
+        let owner = on_peer0(TransportChoice::Auto).name("owner").auth(keys());
+        let owner = owner.listen("127.0.0.1:0").start().await.unwrap();
+        let memory = Memory::zeroed(BYTES).unwrap();
+        memory.copy_in(0, &[7; BYTES]).unwrap();
+        let register = owner.register("m").grant(Grant::read("decode-*").unwrap());
+        let _served = register.serve(memory.whole()).unwrap();
+        let sink = Memory::zeroed(BYTES).unwrap();
+        for (name, may) in [("decode-1", true), ("trainer-1", false)] {
+            let user = Engine::builder().transport(TransportChoice::Tcp);
+            let user = user.name(name).auth(keys()).start().await.unwrap();
+            let read = match user.open(&format!("{}/m", owner.address())).await {
+                Ok(segment) => segment.read(&sink.whole(), 0).await,
+                Err(error) => Err(error),
+            };
+            assert_eq!(read.is_ok(), may, "{name}: {read:?}");
+            user.close().await;
+        }
+        let mut bytes = vec![0; BYTES];
+        sink.copy_out(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; BYTES]);
+        owner.close().await;
+    });
+}
+
+/// A change of permissions ends the registration with the device. The next descriptor for Mooncake
+/// nodes has a key again: they index keys by device, and have no other way to ask for one.
+#[test]
+fn changed_grants_leave_mooncake_nodes_a_key() {
+    if !is_scripted() {
+        return passes("mixed::changed_grants_leave_mooncake_nodes_a_key");
+    }
+    Runtime::new().unwrap().block_on(async {
+        let owner = on_peer0(TransportChoice::Rdma).mooncake(MooncakeOptions::default());
+        let owner = owner.listen("127.0.0.1:0").start().await.unwrap();
+        let memory = Memory::zeroed(BYTES).unwrap();
+        let register = owner.register("m").access(Access::READ).mooncake();
+        let served = register.serve(memory.whole()).unwrap();
+        let has_key = || {
+            let address = owner.address().to_string();
+            tokio::task::block_in_place(|| !plain_descriptor(&address).contains("\"rkey\":[]"))
+        };
+        assert!(has_key(), "at first");
+        served.grant(Grant::write("*").unwrap()).unwrap();
+        assert!(has_key(), "after a grant");
+        served.revoke(&Grant::write("*").unwrap()).unwrap();
+        assert!(has_key(), "after a revocation");
+        owner.close().await;
+    });
+}
+
+/// The descriptor that a node without the handfast key receives.
+fn plain_descriptor(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&encode_frame(FrameKind::Metadata, "x")).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    assert!(text.contains("\"rkey\":["), "{text}");
+    text
+}
