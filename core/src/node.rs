@@ -5,6 +5,7 @@
 //! every call, since any call may change its answer.
 
 mod api;
+mod deadlines;
 mod fingerprint;
 mod lane;
 mod legacy;

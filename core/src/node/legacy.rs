@@ -7,7 +7,7 @@
 use super::api::{CallToken, Failure, Output, TimerKind};
 use super::lane::{PlainCall, State, StateKind};
 use super::machine::Node;
-use super::peers::Fence;
+use super::peers::{Fence, Peer};
 use super::transitions::Trigger;
 use crate::entropy::{Purpose, derive};
 use crate::identity::{Lifecycle, NicPath, Pair};
@@ -178,9 +178,8 @@ impl Node {
         let peer = self.peers.entry(path.clone()).or_default();
         peer.plain = true;
         peer.open = None;
-        peer.backoff = None;
-        peer.capacity_until = None;
         let previous = peer.bound.replace(lifecycle);
+        self.change_waits(path, Peer::stop_waiting);
         if let Some(previous) = previous {
             self.end(now, previous, Failure::Superseded);
         }
@@ -232,10 +231,10 @@ impl Node {
     }
 
     pub(super) fn on_probed(&mut self, lifecycle: Lifecycle) {
-        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let State::Probing { remote } = lane.state else { return };
-        lane.timer = None;
         let peer = lane.peer.clone();
+        self.set_timer(lifecycle, None);
         self.transit(lifecycle, Trigger::Probed, State::Legacy { remote });
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.failures = 0;

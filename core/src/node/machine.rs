@@ -1,6 +1,7 @@
 //! The machine: demand, operations, timers, and the end of a lifecycle.
 
 use super::api::*;
+use super::deadlines::Deadlines;
 use super::lane::{Announcement, Lane, State, StateKind};
 use super::peers::{Name, Peer};
 use super::transitions::{TRANSITIONS, Transition, Trigger};
@@ -53,6 +54,7 @@ pub struct Node {
     pub(super) peers: BTreeMap<NicPath, Peer>,
     pub(super) names: BTreeMap<NodeName, Name>,
     pub(super) lanes: BTreeMap<Lifecycle, Lane>,
+    pub(super) deadlines: Deadlines,
     pub(super) outputs: VecDeque<Output>,
     pub(super) counters: Counters,
 }
@@ -66,6 +68,7 @@ impl Node {
             peers: BTreeMap::new(),
             names: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            deadlines: Deadlines::default(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -110,7 +113,7 @@ impl Node {
 
     /// The earliest armed timer.
     pub fn poll_timeout(&self) -> Option<(Instant, TimerKind)> {
-        self.timers().map(|(_, at, kind)| (at, kind)).min()
+        self.deadlines.first()
     }
 
     /// Every armed timer, for explorers that fire them in any order.
@@ -119,8 +122,7 @@ impl Node {
             lane.timer.map(|(at, kind)| (TimerId::Lifecycle(*lifecycle), at, kind))
         });
         let peers = self.peers.iter().filter_map(|(path, peer)| {
-            let backoff = peer.backoff.map(|at| (at, TimerKind::Backoff));
-            let (at, kind) = backoff.or(peer.capacity_until.map(|at| (at, TimerKind::Capacity)))?;
+            let (at, kind) = peer.timer()?;
             Some((TimerId::Peer(path.clone()), at, kind))
         });
         lanes.chain(peers)
@@ -128,9 +130,7 @@ impl Node {
 
     /// Fires every timer that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let due: Vec<TimerId> =
-            self.timers().filter(|(_, at, _)| *at <= now).map(|(id, ..)| id).collect();
-        for id in due {
+        for id in self.deadlines.due(now) {
             self.handle_timer(now, &id);
         }
     }
@@ -138,14 +138,14 @@ impl Node {
     /// Fires one armed timer, due or not; a clock may run ahead, so this is always safe.
     pub fn handle_timer(&mut self, now: Instant, id: &TimerId) {
         match id {
-            TimerId::Peer(path) => {
-                let Some(peer) = self.peers.get_mut(path) else { return };
-                if peer.backoff.take().is_some() {
+            TimerId::Peer(path) => match self.peers.get(path).and_then(Peer::timer) {
+                Some((_, TimerKind::Backoff)) => {
+                    self.change_waits(path, |peer| peer.backoff = None);
                     self.drive_demand(now, path);
-                } else if peer.capacity_until.take().is_some() {
-                    self.fail_demand(path, Failure::Limit("lifecycles_max".into()));
                 }
-            }
+                Some(_) => self.fail_demand(path, Failure::Limit("lifecycles_max".into())),
+                None => {}
+            },
             TimerId::Lifecycle(lifecycle) => self.on_lifecycle_timer(now, *lifecycle),
         }
     }
@@ -215,10 +215,8 @@ impl Node {
     }
 
     fn handle_close(&mut self, now: Instant, path: &NicPath) {
-        let Some(peer) = self.peers.get_mut(path) else { return };
-        peer.wanted = false;
-        peer.backoff = None;
-        peer.capacity_until = None;
+        self.handle_release(path);
+        let Some(peer) = self.peers.get(path) else { return };
         let ending = [peer.bound, peer.open];
         for lifecycle in ending.into_iter().flatten() {
             self.close_gracefully(now, lifecycle, Failure::Closed);
@@ -226,10 +224,10 @@ impl Node {
     }
 
     fn handle_release(&mut self, path: &NicPath) {
-        let Some(peer) = self.peers.get_mut(path) else { return };
-        peer.wanted = false;
-        peer.backoff = None;
-        peer.capacity_until = None;
+        self.change_waits(path, |peer| {
+            peer.wanted = false;
+            peer.stop_waiting();
+        });
     }
 
     /// Does what an unmet demand needs next.
@@ -266,6 +264,7 @@ impl Node {
             timer,
         };
         self.lanes.insert(lifecycle, lane);
+        self.deadlines.change(lifecycle, None, timer);
         self.names.entry(path.node.clone()).or_default().lanes.push(lifecycle);
         self.record(lifecycle, None, Trigger::CreateStarted, Some(StateKind::Creating));
         self.peers.entry(path.clone()).or_default().open = Some(lifecycle);
@@ -376,8 +375,8 @@ impl Node {
         let half_open = Some((now + self.config.timing.half_open, TimerKind::HalfOpen));
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         lane.body = body;
-        lane.timer = half_open;
         let path = lane.peer.clone();
+        self.set_timer(lifecycle, half_open);
         let next = State::Announced(Announcement::default());
         self.transit(lifecycle, Trigger::Created, next);
         self.release(now, lifecycle);
@@ -408,8 +407,8 @@ impl Node {
         trigger: Trigger,
     ) {
         self.transit(lifecycle, trigger, State::Established { remote });
-        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        lane.timer = None;
+        self.set_timer(lifecycle, None);
+        let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let path = lane.peer.clone();
         if let Some(peer) = self.peers.get_mut(&path) {
             peer.failures = 0;
@@ -422,9 +421,10 @@ impl Node {
     }
 
     fn on_lifecycle_timer(&mut self, now: Instant, lifecycle: Lifecycle) {
-        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let timer = self.set_timer(lifecycle, None);
+        let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let retiring = lane.state.kind() == StateKind::Retiring;
-        match lane.timer.take() {
+        match timer {
             Some((_, TimerKind::RequestRetry)) => self.send_request(now, lifecycle),
             Some((_, TimerKind::ReadyRetry)) => self.send_ready(now, lifecycle),
             Some((_, TimerKind::HalfOpen)) => self.end(now, lifecycle, Failure::HalfOpen),
@@ -460,9 +460,9 @@ impl Node {
         }
         let published = lane.state.kind().is_in_use();
         let next = State::Retiring { remote: lane.state.remote(), attempts: 1 };
-        lane.timer = overdue;
         let held = core::mem::take(&mut lane.held);
         let path = lane.peer.clone();
+        self.set_timer(lifecycle, overdue);
         self.transit(lifecycle, trigger, next);
         if published {
             self.outputs.push_back(Output::Revoke(lifecycle));
@@ -518,22 +518,21 @@ impl Node {
             return;
         }
         let wait = self.jittered(base, lifecycle, Purpose::BackoffJitter, attempt);
-        if let Some(peer) = self.peers.get_mut(path) {
-            peer.backoff = Some(now + wait);
-        }
+        self.change_waits(path, |peer| peer.backoff = Some(now + wait));
     }
 
     pub(super) fn fail_demand(&mut self, path: &NicPath, failure: Failure) {
-        if let Some(peer) = self.peers.get_mut(path) {
+        self.change_waits(path, |peer| {
             peer.wanted = false;
             peer.capacity_until = None;
             peer.failures = 0;
             peer.first_failure = None;
-        }
+        });
         self.emit(Event::OpenFailed { peer: path.clone(), failure });
     }
 
     fn on_retired(&mut self, now: Instant, lifecycle: Lifecycle) {
+        self.set_timer(lifecycle, None);
         let Some(lane) = self.lanes.remove(&lifecycle) else { return };
         self.record(lifecycle, Some(lane.state.kind()), Trigger::Retired, None);
         let Some(name) = self.names.get_mut(&lane.peer.node) else { return };
@@ -555,11 +554,13 @@ impl Node {
     /// A lane that is not known to be gone stays: it may still touch memory (rule H6).
     fn on_retire_failed(&mut self, now: Instant, lifecycle: Lifecycle, error: TransportError) {
         let base = self.config.timing.backoff;
-        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let State::Retiring { attempts, .. } = lane.state else { return };
-        lane.timer = None;
+        self.set_timer(lifecycle, None);
         if attempts >= self.config.limits.retires_max {
-            let peer = lane.peer.clone();
+            let Some(peer) = self.lanes.get(&lifecycle).map(|lane| lane.peer.clone()) else {
+                return;
+            };
             self.emit(Event::RetireFailed { peer, lifecycle, error });
             return;
         }
@@ -580,9 +581,7 @@ impl Node {
     }
 
     pub(super) fn arm(&mut self, lifecycle: Lifecycle, at: Instant, kind: TimerKind) {
-        if let Some(lane) = self.lanes.get_mut(&lifecycle) {
-            lane.timer = Some((at, kind));
-        }
+        self.set_timer(lifecycle, Some((at, kind)));
     }
 
     pub(super) fn jittered(

@@ -3,7 +3,7 @@
 use super::api::*;
 use super::lane::{Held, State, StateKind};
 use super::machine::Node;
-use super::peers::{Fence, Proof};
+use super::peers::{Fence, Peer, Proof};
 use super::transitions::Trigger;
 use crate::identity::{Lifecycle, NicPath, Pair};
 use crate::time::Instant;
@@ -110,10 +110,7 @@ impl Node {
             self.end(now, bound, Failure::Superseded);
         }
         let Some(lifecycle) = open.or_else(|| self.create_endpoint(now, &path)) else { return };
-        if let Some(peer) = self.peers.get_mut(&path) {
-            peer.backoff = None;
-            peer.capacity_until = None;
-        }
+        self.change_waits(&path, Peer::stop_waiting);
         self.answer_request(now, lifecycle, call);
     }
 
@@ -156,10 +153,8 @@ impl Node {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let State::Announced(announcement) = &mut lane.state else { return };
         let first = announcement.offered.replace(sender) != Some(sender);
-        if let Some((at, TimerKind::HalfOpen)) = &mut lane.timer
-            && first
-        {
-            *at = half_open;
+        if first && matches!(lane.timer, Some((_, TimerKind::HalfOpen))) {
+            self.arm(lifecycle, half_open, TimerKind::HalfOpen);
         }
     }
 
@@ -389,10 +384,9 @@ impl Node {
                 return proof;
             }
         }
+        self.change_waits(&path, Peer::stop_waiting);
         let previous = self.peers.get_mut(&path).and_then(|peer| {
             peer.open = None;
-            peer.backoff = None;
-            peer.capacity_until = None;
             peer.plain = false;
             peer.last = Some(remote);
             peer.bound.replace(lifecycle)

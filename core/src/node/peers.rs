@@ -85,6 +85,7 @@ impl Node {
             .filter(|(path, peer)| !peer.wanted && peer.backoff.is_none() && !used(path));
         let Some((idle, _)) = idle.next() else { return false };
         let idle = idle.clone();
+        self.change_waits(&idle, Peer::stop_waiting);
         self.peers.remove(&idle);
         if !self.peers.keys().any(|path| path.node == idle.node) {
             self.names.remove(&idle.node);

@@ -168,9 +168,10 @@ impl Node {
             self.fail_demand(path, Failure::Limit("lifecycles_max".into()));
             return;
         }
-        if let Some(peer) = self.peers.get_mut(path) {
-            peer.capacity_until.get_or_insert(now + self.config.timing.capacity_wait);
-        }
+        let until = now + self.config.timing.capacity_wait;
+        self.change_waits(path, |peer| {
+            peer.capacity_until.get_or_insert(until);
+        });
     }
 
     /// A lifecycle is about to free its slot. One whose retire has failed or is overdue may stay.
@@ -192,10 +193,8 @@ impl Node {
     /// A lifecycle is gone: demands that wait for room are pursued.
     pub(super) fn on_room(&mut self, now: Instant) {
         while self.has_capacity() {
-            let waiting = self.peers.iter_mut().find(|(_, peer)| peer.capacity_until.is_some());
-            let Some((path, peer)) = waiting else { return };
-            peer.capacity_until = None;
-            let path = path.clone();
+            let Some(path) = self.first_awaiting_capacity() else { return };
+            self.change_waits(&path, |peer| peer.capacity_until = None);
             self.drive_demand(now, &path);
         }
     }

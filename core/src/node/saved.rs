@@ -84,6 +84,7 @@ impl TryFrom<Unchecked> for Node {
         if entries != (node.peers.len(), node.names.len(), node.lanes.len()) {
             return Err(StateError::DuplicateKey);
         }
+        node.index_deadlines();
         node.check_references()?;
         node.check_numbers()?;
         Ok(node)

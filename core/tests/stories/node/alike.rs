@@ -297,6 +297,8 @@ impl Told {
             }
             outputs.push(self.renumbered(output));
         }
+        let earliest = self.node.timers().map(|(_, at, kind)| (at, kind)).min();
+        assert_eq!(self.node.poll_timeout(), earliest, "no timer is forgotten");
         outputs
     }
 
