@@ -28,6 +28,7 @@ pages! {
     SIM: "sim", "exit_codes_sim";
     SIM_EXPLORE: "sim_explore", "exit_codes_sim";
     SIM_SWEEP: "sim_sweep", "exit_codes_sim";
+    SIM_FLEET: "sim_fleet", "exit_codes_sim";
     SIM_REPLAY: "sim_replay", "exit_codes_sim";
     SIM_MINIMIZE: "sim_minimize", "exit_codes_sim";
     SIM_TIMELINE: "sim_timeline", "exit_codes_sim";

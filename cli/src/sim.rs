@@ -2,6 +2,7 @@
 
 mod case;
 mod explore;
+mod fleet;
 mod lines;
 mod pool;
 pub(crate) mod show;
@@ -29,6 +30,7 @@ pub(crate) struct Sim {
 enum Command {
     Explore(explore::Explore),
     Sweep(sweep::Sweep),
+    Fleet(fleet::Fleet),
     Replay(lines::Replay),
     Minimize(lines::Minimize),
     Timeline(lines::Timeline),
@@ -41,6 +43,7 @@ pub(crate) fn run(arguments: Sim) -> Outcome {
     match arguments.command {
         Command::Explore(arguments) => explore::run(arguments),
         Command::Sweep(arguments) => sweep::run(arguments),
+        Command::Fleet(arguments) => fleet::run(arguments),
         Command::Replay(arguments) => lines::replay(arguments),
         Command::Minimize(arguments) => lines::minimize(arguments),
         Command::Timeline(arguments) => lines::timeline(arguments),

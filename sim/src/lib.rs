@@ -10,6 +10,7 @@ mod cycles;
 pub mod devices;
 mod expectation;
 mod explorer;
+pub mod fleet;
 pub mod line;
 mod liveness;
 pub mod machine_world;

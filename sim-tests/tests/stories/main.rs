@@ -4,6 +4,7 @@ mod application;
 mod auth;
 mod batches;
 mod connection;
+mod fleet;
 mod mixed;
 mod policies;
 mod rails;
