@@ -15,6 +15,7 @@ mod project;
 mod python;
 mod release;
 mod report;
+mod scale;
 mod setup;
 mod stages;
 mod variants;
@@ -54,6 +55,7 @@ enum Task {
     Setup(setup::Arguments),
     Variants(variants::Arguments),
     Release(release::Arguments),
+    Scale(scale::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
         Task::Release(arguments) => release::run(&project, &arguments).map(passed),
+        Task::Scale(arguments) => scale::run(&project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
     match result {

@@ -25,7 +25,7 @@ impl Deadlines {
         lane.into_iter().chain(peer).min()
     }
 
-    /// What is due: lanes in the order of their numbers, then peers in the order of their paths.
+    /// Timers that are due: lanes in the order of their numbers, then peers in the order of their paths.
     pub(super) fn due(&self, now: Instant) -> Vec<TimerId> {
         let is_due = |(at, _): &Timer| *at <= now;
         let lanes = self.lanes.iter().take_while(|(timer, _)| is_due(timer));

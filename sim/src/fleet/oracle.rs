@@ -1,4 +1,4 @@
-//! What must hold in every fleet.
+//! Oracles of fleets.
 
 use super::network::Network;
 use super::site::Power;
