@@ -380,7 +380,7 @@ fn options_of_another_size_are_checked() {
     #[repr(C)]
     struct Longer(Options, u64);
     let least = std::mem::offset_of!(Options, auth);
-    // Of a field whose end is missing nothing is read.
+    // Nothing is read of a field whose end is missing.
     let parts = (1..8).map(|part| least + part);
     for size in [0, 1, least - 1, 4_097, usize::MAX].into_iter().chain(parts) {
         assert_eq!(start(&Options { size, ..options() }), Err(HANDFAST_ARGUMENT));

@@ -38,7 +38,7 @@ pub(crate) fn runtime() -> Result<&'static Handle, Failure> {
 fn start() -> io::Result<Running> {
     let runtime = build(thread::available_parallelism().map_or(1, usize::from))?;
     let (handle, (_ending, ended)) = (runtime.handle().clone(), oneshot::channel());
-    // An error is the end.
+    // The sender is gone, which is an error, or the process ends.
     let run = move || drop(runtime.block_on(ended));
     thread::Builder::new().name(NAME.to_owned()).spawn(run)?;
     Ok(Running { handle, _ending })
