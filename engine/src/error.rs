@@ -260,7 +260,28 @@ impl Cause {
     pub fn hint(&self, stage: Stage) -> Option<&'static str> {
         hint(stage, self)
     }
+
+    /// Whether memory was not registered because its device would let peers write to it, which
+    /// `RdmaOptions::accepts_exposed_memory` accepts.
+    pub fn is_exposed_memory(&self) -> bool {
+        self.is_refusal_of(SERVE)
+    }
+
+    /// Whether memory was not registered because a fork would give its pages away, which
+    /// `RdmaOptions::accepts_forked_memory` accepts.
+    pub fn is_forked_memory(&self) -> bool {
+        self.is_refusal_of("ibv_reg_mr")
+    }
+
+    /// Whether a call was not made, by an option.
+    fn is_refusal_of(&self, call: &str) -> bool {
+        let Self::Transport(error) = self else { return false };
+        error.side == Side::Configuration && error.code == 0 && error.call == call
+    }
 }
+
+/// The step of serving memory.
+pub(crate) const SERVE: &str = "serve";
 
 fn name_one(served: &[String], known: &usize) -> String {
     match known {
@@ -370,6 +391,15 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::TcpNotOffered => "use RDMA here, or let the peer fall back to TCP",
         Cause::Transport(_) if stage == Stage::Device => {
             "`rdma link` shows devices and ports; name a usable one and its address, or use TCP"
+        }
+        _ if cause.is_exposed_memory() => {
+            "let peers write to the segment, use TCP, or accept it: \
+             `RdmaOptions::accepts_exposed_memory`, `--accept-exposed-memory`"
+        }
+        _ if cause.is_forked_memory() => {
+            "use memory of this library, set RDMAV_FORK_SAFE=1 before the start, or accept it in a \
+             process that starts no children: `RdmaOptions::accepts_forked_memory`, \
+             `--accept-forked-memory`"
         }
         Cause::Transport(_) if stage == Stage::Registration => {
             "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \

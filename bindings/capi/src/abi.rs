@@ -100,6 +100,13 @@ pub struct Options {
     /// "tls:DIRECTORY". Default: those of HANDFAST_AUTH; without, every host that reaches the engine
     /// is a peer.
     pub auth: *const c_char,
+    /// 1 to serve read-only memory, and to keep memory registered, also over RDMA devices whose driver
+    /// lets every peer write to all of it: eRDMA in compat mode. Default:
+    /// HANDFAST_ACCEPT_EXPOSED_MEMORY, or 0.
+    pub accept_exposed_memory: u32,
+    /// 1 to register memory with RDMA devices also where a fork gives registered pages away, before
+    /// Linux 5.12: the process must start no children. Default: HANDFAST_ACCEPT_FORKED_MEMORY, or 0.
+    pub accept_forked_memory: u32,
 }
 
 /// Bytes to move.

@@ -66,7 +66,8 @@ unsafe fn read(options: *const Options) -> Result<Options, Failure> {
     let start = place(options.cast_mut(), "options")?.cast_const().cast::<u8>();
     // SAFETY: the first field can be read, as the caller promises.
     let size = unsafe { start.cast::<usize>().read() };
-    if !(LEAST..=MOST).contains(&size) {
+    // A part of a field is no option.
+    if !(LEAST..=MOST).contains(&size) || !size.is_multiple_of(align_of::<Options>()) {
         let text = format!("options->size is {size}: set it to sizeof(handfast_options)");
         return Err(Failure::argument(text));
     }
@@ -107,7 +108,19 @@ unsafe fn given(options: &Options) -> Result<handfast_compat::Options, Failure> 
     if !auth.is_empty() {
         given.auth = Some(auth.to_owned());
     }
+    given.accept_exposed_memory |=
+        switch(options.accept_exposed_memory, "options->accept_exposed_memory")?;
+    given.accept_forked_memory |=
+        switch(options.accept_forked_memory, "options->accept_forked_memory")?;
     Ok(given)
+}
+
+fn switch(value: u32, what: &str) -> Result<bool, Failure> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Failure::argument(format!("{what} is {value}: it is 0 or 1"))),
+    }
 }
 
 /// Ends what is under way, closes the engine, and releases its memory, peers and batches.

@@ -16,6 +16,8 @@ fn options() -> Options {
         devices: null(),
         timeout_ms: 0,
         auth: null(),
+        accept_exposed_memory: 0,
+        accept_forked_memory: 0,
     }
 }
 
@@ -378,7 +380,9 @@ fn options_of_another_size_are_checked() {
     #[repr(C)]
     struct Longer(Options, u64);
     let least = std::mem::offset_of!(Options, auth);
-    for size in [0, 1, least - 1, 4_097, usize::MAX] {
+    // Nothing is read of a field whose end is missing.
+    let parts = (1..8).map(|part| least + part);
+    for size in [0, 1, least - 1, 4_097, usize::MAX].into_iter().chain(parts) {
         assert_eq!(start(&Options { size, ..options() }), Err(HANDFAST_ARGUMENT));
         assert!(last_error().1[2].contains("sizeof(handfast_options)"));
     }
@@ -396,6 +400,8 @@ fn options_of_another_size_are_checked() {
         Options { metadata: c"redis:/x".as_ptr(), ..options() },
         Options { devices: c"\xff".as_ptr(), ..options() },
         Options { auth: c"tls:/nowhere".as_ptr(), ..options() },
+        Options { accept_exposed_memory: 2, ..options() },
+        Options { accept_forked_memory: u32::MAX, ..options() },
     ] {
         assert_eq!(start(&wrong), Err(HANDFAST_ARGUMENT));
     }

@@ -69,7 +69,9 @@ fn header_has_the_layouts_of_the_library() {
         transport,
         devices,
         timeout_ms,
-        auth
+        auth,
+        accept_exposed_memory,
+        accept_forked_memory
     );
     layout!(text, Request, "handfast_request", direction, reserved, local, remote, bytes);
     layout!(text, Segment, "handfast_segment", address, bytes, readable, writable);

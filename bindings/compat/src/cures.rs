@@ -39,6 +39,15 @@ fn cure(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "`rdma link` shows devices and ports; name a usable one as a device, and its address by \
              MC_GID_INDEX, or choose the transport `tcp`"
         }
+        (_, cause) if cause.is_exposed_memory() => {
+            "let peers write to the memory, choose the transport `tcp`, or accept it: \
+             `accept_exposed_memory`, or HANDFAST_ACCEPT_EXPOSED_MEMORY=1"
+        }
+        (_, cause) if cause.is_forked_memory() => {
+            "set RDMAV_FORK_SAFE=1 before the start, choose the transport `tcp`, or accept it in a \
+             process that starts no children: `accept_forked_memory`, or \
+             HANDFAST_ACCEPT_FORKED_MEMORY=1"
+        }
         (Stage::Registration, Cause::Transport(_)) => {
             "raise the limit of locked memory (`ulimit -l`) before the process starts; a file's pages \
              cannot be pinned on every file system; or choose the transport `tcp`"
@@ -160,6 +169,7 @@ mod tests {
 
     fn of_devices() -> Vec<Cause> {
         let transport = || TransportError::new(Side::Local, "ibv_reg_mr", "no memory");
+        let refused = |call| Cause::Transport(TransportError::new(Side::Configuration, call, ""));
         vec![
             Cause::RdmaUnavailable(RdmaUnavailable::NotBuilt),
             Cause::RdmaUnavailable(RdmaUnavailable::NoLibrary {
@@ -171,6 +181,8 @@ mod tests {
             Cause::RdmaNotOffered,
             Cause::TcpNotOffered,
             Cause::Transport(transport()),
+            refused("serve"),
+            refused("ibv_reg_mr"),
             Cause::PeerLost(Arc::new(transport())),
         ]
     }
@@ -224,6 +236,13 @@ mod tests {
             }
         }
         assert!(cured > 300, "{cured}");
+        let refused = |call| Cause::Transport(TransportError::new(Side::Configuration, call, ""));
+        for (call, option) in
+            [("serve", "accept_exposed_memory"), ("ibv_reg_mr", "accept_forked_memory")]
+        {
+            let found = cure(Stage::Registration, &refused(call)).unwrap();
+            assert!(found.contains(option), "{found}");
+        }
         // The library's own cures name what its users have.
         let required = Cause::Auth(AuthFailure::Required);
         assert!(required.hint(Stage::Handshake).is_some_and(|hint| hint.contains("Builder")));

@@ -13,7 +13,6 @@ use crate::runtime::runtime;
 use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
 use handfast::metadata::{MetadataOptions, StoreCause};
 use handfast::mooncake::Notification;
-use handfast::rdma::RdmaOptions;
 use handfast::{AuthOptions, Direction, Engine, Remote, Segment, ServedSegment, Transfer};
 use handfast_environment::Ports;
 use handfast_metadata::{Credentials, Source};
@@ -672,10 +671,6 @@ async fn start_at(
     data_port: Option<u16>,
 ) -> Result<Engine, Failure> {
     let environment = &options.environment;
-    let rdma = environment.rdma(RdmaOptions::default()).with(|it| {
-        it.devices = options.devices.clone();
-        it.matrix = options.matrix.clone();
-    });
     let mooncake = environment.mooncake();
     let mooncake = mooncake.with(|it| it.data_port = data_port.unwrap_or(it.data_port));
     let mut builder = environment
@@ -683,7 +678,7 @@ async fn start_at(
         .listen(&options.listen_at(port))
         .advertise(&options.advertise)
         .transport(options.transport)
-        .rdma(rdma)
+        .rdma(options.rdma())
         .mooncake(mooncake)
         .adjust(|limits, _| {
             limits.requests_per_batch_max = REQUESTS_AT_ONCE as u32;

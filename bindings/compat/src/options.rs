@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::regions::LOCAL_REGIONS_MAX;
 use handfast::TransportChoice;
+use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, PriorityMatrix};
 use handfast_core::address::host_and_port;
 use handfast_core::wire::REGIONS_PUBLISHED_DEFAULT_MAX;
@@ -23,6 +24,10 @@ const TRANSPORT: &str = "HANDFAST_TRANSPORT";
 
 /// The variable that raises the limit of memory that peers reach.
 const REGIONS_MAX: &str = "HANDFAST_REGIONS_MAX";
+
+/// The variables that accept memory which is refused otherwise.
+const ACCEPT_EXPOSED_MEMORY: &str = "HANDFAST_ACCEPT_EXPOSED_MEMORY";
+const ACCEPT_FORKED_MEMORY: &str = "HANDFAST_ACCEPT_FORKED_MEMORY";
 
 /// Options of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +59,12 @@ pub struct Options {
     /// `tls:DIRECTORY`. Default: that of the variable `HANDFAST_AUTH`; without either, every host that
     /// reaches the engine is a peer.
     pub auth: Option<String>,
+    /// Serves read-only memory, and keeps memory registered, also over devices whose driver lets every
+    /// peer write to all of it: eRDMA in compat mode. Default: `HANDFAST_ACCEPT_EXPOSED_MEMORY`.
+    pub accept_exposed_memory: bool,
+    /// Registers memory with devices also where a fork gives registered pages away: before Linux 5.12.
+    /// Default: `HANDFAST_ACCEPT_FORKED_MEMORY`.
+    pub accept_forked_memory: bool,
     /// Address of the metrics server, `host:port`.
     #[cfg(feature = "metrics")]
     pub metrics: Option<String>,
@@ -124,6 +135,8 @@ impl Options {
             timeout: environment.transfer_timeout().unwrap_or(TIMEOUT_DEFAULT),
             regions_max: regions_max()?,
             auth: environment.auth_source().map(str::to_owned),
+            accept_exposed_memory: switch(ACCEPT_EXPOSED_MEMORY, env::var(ACCEPT_EXPOSED_MEMORY))?,
+            accept_forked_memory: switch(ACCEPT_FORKED_MEMORY, env::var(ACCEPT_FORKED_MEMORY))?,
             #[cfg(feature = "metrics")]
             metrics: None,
             environment,
@@ -152,6 +165,16 @@ impl Options {
                  and tls:DIRECTORY certificates",
                 self.advertise
             )
+        })
+    }
+
+    /// Options of RDMA devices.
+    pub(crate) fn rdma(&self) -> RdmaOptions {
+        self.environment.rdma(RdmaOptions::default()).with(|it| {
+            it.devices = self.devices.clone();
+            it.matrix = self.matrix.clone();
+            it.accepts_exposed_memory |= self.accept_exposed_memory;
+            it.accepts_forked_memory |= self.accept_forked_memory;
         })
     }
 
@@ -324,6 +347,16 @@ fn choice(what: &str, transport: &str) -> Result<TransportChoice, Failure> {
     }
 }
 
+fn switch(name: &str, value: Result<String, env::VarError>) -> Result<bool, Failure> {
+    match value.as_deref() {
+        Err(env::VarError::NotPresent) | Ok("" | "0") => Ok(false),
+        Ok("1") => Ok(true),
+        Ok(_) | Err(env::VarError::NotUnicode(_)) => {
+            Err(Failure::argument(format!("{name} is neither 0 nor 1")))
+        }
+    }
+}
+
 fn regions_max() -> Result<usize, Failure> {
     let given = env::var(REGIONS_MAX).ok().filter(|value| !value.is_empty());
     let Some(text) = given else { return Ok(REGIONS_PUBLISHED_DEFAULT_MAX) };
@@ -392,6 +425,26 @@ mod tests {
         let expected = Ipv4Addr::new(expected[0], expected[1], expected[2], expected[3] | 1);
         assert_eq!(attached(table).collect::<Vec<_>>(), [expected]);
         assert_eq!(attached("").count(), 0);
+    }
+
+    #[test]
+    fn accepted_risks_are_options_of_the_devices() {
+        let mut it = Options::new("h", "P2PHANDSHAKE", "rdma", "").unwrap();
+        let accepted =
+            |rdma: RdmaOptions| (rdma.accepts_exposed_memory, rdma.accepts_forked_memory);
+        assert_eq!(accepted(it.rdma()), (false, false));
+        it.accept_exposed_memory = true;
+        assert_eq!(accepted(it.rdma()), (true, false));
+        (it.accept_exposed_memory, it.accept_forked_memory) = (false, true);
+        assert_eq!(accepted(it.rdma()), (false, true));
+        let read = |value: &str| switch(ACCEPT_FORKED_MEMORY, Ok(value.to_owned()));
+        assert_eq!(
+            [read("1").unwrap(), read("0").unwrap(), read("").unwrap()],
+            [true, false, false]
+        );
+        assert!(!switch(ACCEPT_FORKED_MEMORY, Err(env::VarError::NotPresent)).unwrap());
+        let error = read("yes").unwrap_err();
+        assert!(error.to_string().contains(ACCEPT_FORKED_MEMORY), "{error}");
     }
 
     #[test]

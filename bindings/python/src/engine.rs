@@ -139,7 +139,7 @@ impl Core {
     #[new]
     #[pyo3(signature = (
         local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None,
-        auth=None
+        auth=None, accept_exposed_memory=false, accept_forked_memory=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn new(
@@ -152,6 +152,8 @@ impl Core {
         metrics: Option<String>,
         regions_max: Option<usize>,
         auth: Option<String>,
+        accept_exposed_memory: bool,
+        accept_forked_memory: bool,
     ) -> PyResult<Self> {
         let start = || {
             let mut options = match is_exact {
@@ -161,6 +163,8 @@ impl Core {
             options.metrics = metrics;
             options.regions_max = regions_max.unwrap_or(options.regions_max);
             options.auth = auth.or(options.auth);
+            options.accept_exposed_memory |= accept_exposed_memory;
+            options.accept_forked_memory |= accept_forked_memory;
             TransferEngine::start(&options).map(Arc::new)
         };
         let engine = blocking(py, |_| start())?;

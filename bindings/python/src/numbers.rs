@@ -109,21 +109,25 @@ fn read_plain(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64
             drop(PyErr::fetch(py));
             return Err(PyValueError::new_err(format!("{name} became shorter while it was read")));
         }
-        // SAFETY: the element is alive, as above; from here on it is counted.
-        let counted = unsafe { Bound::from_borrowed_ptr(py, borrowed) };
         let mut overflow = 0;
-        // Of the calls for 64 bits this one alone needs no second form of the number.
-        // SAFETY: the element is counted, and the place is writable. An object that is no integer is
-        // an exception.
-        let number =
-            unsafe { ffi::PyLong_AsLongLongAndOverflow(counted.as_ptr(), &raw mut overflow) };
-        read.push(match u64::try_from(number) {
-            Ok(number) if overflow == 0 => number,
-            _ => {
-                drop(PyErr::take(py));
-                one(&format_args!("{name}[{place}]"), &counted)?
+        // SAFETY: the element is alive, as above, and the place is writable. Reading an integer runs no
+        // Python code, so it needs no count. Of the calls for 64 bits this one alone needs no second
+        // form of the number.
+        let number = unsafe {
+            match ffi::PyLong_CheckExact(borrowed) {
+                0 => None,
+                _ => Some(ffi::PyLong_AsLongLongAndOverflow(borrowed, &raw mut overflow)),
             }
-        });
+        };
+        if let Some(Ok(number)) = number.map(u64::try_from)
+            && overflow == 0
+        {
+            read.push(number);
+            continue;
+        }
+        // SAFETY: the element is still alive, since no Python code has run; from here on it is counted.
+        let counted = unsafe { Bound::from_borrowed_ptr(py, borrowed) };
+        read.push(one(&format_args!("{name}[{place}]"), &counted)?);
     }
     Ok(Some(read))
 }

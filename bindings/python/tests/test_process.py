@@ -1,10 +1,14 @@
 """Import, fork, signals and exit."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
+
+from handfast.__main__ import OVERLAY
 
 from helpers import python
 
@@ -156,6 +160,32 @@ echo "[${{PYTHONPATH-unset}}]"
         output = subprocess.check_output(["sh", "-c", shell], text=True, env=environment)
         expected = "handfast.mooncake 1\nFalse mooncake.engine\n[unset]\n"
         self.assertEqual(output, expected)
+
+    def test_overlay_keeps_nothing_of_a_module_that_failed(self):
+        """The module of the other package fails once, after its first name."""
+        program = f"""
+import os, sys
+sys.path[:0] = [{OVERLAY!r}, os.environ["THEIRS"]]
+import mooncake.engine as engine
+print(hasattr(engine, "First"), hasattr(engine, "First"), engine.Last)
+"""
+        module = """
+import pathlib
+First = 1
+failed = pathlib.Path(__file__).with_name("failed")
+if not failed.exists():
+    failed.touch()
+    raise ImportError("a library is missing")
+Last = 2
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            package = pathlib.Path(folder, "mooncake")
+            package.mkdir()
+            package.joinpath("__init__.py").touch()
+            package.joinpath("engine.py").write_text(module)
+            command = [sys.executable, "-B", "-c", program]
+            output = subprocess.check_output(command, text=True, env=os.environ | {"THEIRS": folder})
+        self.assertEqual(output, "False True 2\n")
 
 
 if __name__ == "__main__":

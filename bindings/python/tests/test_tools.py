@@ -93,6 +93,23 @@ class Limits(unittest.TestCase):
             self.assertIn("from 1 to 131072", str(engine.last_error()))
 
 
+class AcceptedMemory(unittest.TestCase):
+    """Memory that is refused unless its risk is accepted."""
+
+    def test_risks_are_accepted_by_options_and_variables(self):
+        accepted = {"accept_exposed_memory": True, "accept_forked_memory": True}
+        handfast.Engine(transport="tcp", **accepted).close()
+        for name in (f"HANDFAST_{option.upper()}" for option in accepted):
+            with unittest.mock.patch.dict(os.environ, {name: "1"}):
+                handfast.Engine(transport="tcp").close()
+            with unittest.mock.patch.dict(os.environ, {name: "yes"}):
+                with self.assertRaisesRegex(handfast.InvalidArgument, name):
+                    handfast.Engine(transport="tcp")
+                engine = TransferEngine()
+                self.assertEqual(engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", ""), -1)
+                self.assertIn(name, str(engine.last_error()))
+
+
 class Tools(unittest.TestCase):
     def test_explain_tells_known_errors_from_others(self):
         known = run("explain", "connect: connection refused")

@@ -150,20 +150,39 @@ fn hidden(
 
 /// The refusal of foreign memory.
 const FORKED: &str = "memory that this library did not allocate is not registered, since this kernel \
-     gives registered pages away when the process forks (before Linux 5.12): use memory of this \
-     library, call ibv_fork_init before the start or set RDMAV_FORK_SAFE=1, or accept it with \
-     RdmaOptions::accepts_forked_memory, `--accept-forked-memory`, in a process that starts no \
-     children";
+     gives registered pages away when the process forks (before Linux 5.12), unless ibv_fork_init was \
+     called before the start, as with RDMAV_FORK_SAFE=1";
 
 /// Whether a fork leaves registered pages to this process, by the kernel or by the library.
 fn fork_is_safe(context: &Context) -> bool {
-    /// `IBV_FORK_DISABLED`; the other answers are enabled and unneeded.
-    const DISABLED: i32 = 0;
     static SAFE: OnceLock<bool> = OnceLock::new();
     let verbs = context.verbs;
-    // SAFETY: takes nothing, and only asks.
-    let asked = || verbs.optional.ibv_is_fork_initialized.map(|ask| unsafe { ask() });
-    *SAFE.get_or_init(|| asked().is_some_and(|answer| answer != DISABLED))
+    *SAFE.get_or_init(|| {
+        // SAFETY: takes nothing, and only asks.
+        let answer = verbs.optional.ibv_is_fork_initialized.map(|ask| unsafe { ask() });
+        let has_asked = |name: &&str| std::env::var_os(name).is_some();
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        leaves_pages(answer, FORK_VARIABLES.iter().any(has_asked), &release)
+    })
+}
+
+/// Variables that have the library call `ibv_fork_init`.
+const FORK_VARIABLES: [&str; 2] = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE"];
+
+/// Whether a fork leaves registered pages to this process: by the library's answer, or else, with one
+/// before rdma-core 35, by its variables and the kernel's release.
+fn leaves_pages(answer: Option<i32>, has_asked: bool, release: &str) -> bool {
+    /// `IBV_FORK_DISABLED`; the other answers are enabled and unneeded.
+    const DISABLED: i32 = 0;
+    /// The first kernel that copies the pages for the child.
+    const COPIES: (u32, u32) = (5, 12);
+    let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(str::parse::<u32>);
+    let kernel = match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+        _ => None,
+    };
+    let otherwise = || has_asked || kernel.is_some_and(|kernel| kernel >= COPIES);
+    answer.map_or_else(otherwise, |answer| answer != DISABLED)
 }
 
 impl Registration {
@@ -297,5 +316,30 @@ impl Registration {
     /// The memory as postings hold it.
     pub fn memory(&self) -> &Arc<DeviceMemory> {
         &self.memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The library's answer counts; one that cannot answer leaves its variables and the kernel.
+    #[test]
+    fn fork_leaves_pages_by_library_or_kernel() {
+        for (answer, has_asked, release, expected) in [
+            (Some(0), true, "6.1.0", false),
+            (Some(1), false, "4.18.0", true),
+            (Some(2), false, "", true),
+            (None, true, "4.18.0", true),
+            (None, false, "5.12.0-rc1\n", true),
+            (None, false, "6.1.0-13-amd64\n", true),
+            (None, false, "5.11.22", false),
+            (None, false, "4.18.0-553.el8", false),
+            (None, false, "", false),
+            (None, false, "linux", false),
+        ] {
+            let found = leaves_pages(answer, has_asked, release);
+            assert_eq!(found, expected, "{answer:?} {has_asked} {release}");
+        }
     }
 }

@@ -294,7 +294,7 @@ pub(super) mod tests {
                     engine("mooncake", 4096, 100_000, 4.0),
                 ],
             },
-            "python": { "rounds": 1, "two_layouts_us": 0.5, "calls": calls, "descriptors": taken },
+            "python": { "turns": 10, "two_layouts_us": 0.5, "calls": calls, "descriptors": taken },
         })
     }
 

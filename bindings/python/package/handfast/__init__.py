@@ -121,6 +121,12 @@ class Engine:
     default it is that of the variable HANDFAST_AUTH. Without keys every process that reaches the address may
     read and write the registered memory; with them, a machine that changes packets on the way still can.
 
+    ``accept_exposed_memory`` serves read-only memory, and keeps memory registered, also over devices whose
+    driver lets every peer write to all of it: eRDMA in compat mode. ``accept_forked_memory`` registers memory
+    with devices also where a fork gives registered pages away, before Linux 5.12, in a process that starts no
+    children. HANDFAST_ACCEPT_EXPOSED_MEMORY=1 and HANDFAST_ACCEPT_FORKED_MEMORY=1 do the same for programs
+    that cannot choose.
+
     Calls may come from any number of threads. A process that was forked makes engines of its own.
     """
 
@@ -134,10 +140,21 @@ class Engine:
         metrics: str | None = None,
         regions_max: int | None = None,
         auth: str | None = None,
+        accept_exposed_memory: bool = False,
+        accept_forked_memory: bool = False,
     ) -> None:
         names = devices if isinstance(devices, str) else ",".join(devices)
         self._core = _handfast.Core(
-            host, metadata, transport, names, True, metrics, regions_max, auth
+            host,
+            metadata,
+            transport,
+            names,
+            True,
+            metrics,
+            regions_max,
+            auth,
+            accept_exposed_memory,
+            accept_forked_memory,
         )
         # The buffers of open registrations, by number: a registration refers to its engine, and the
         # engine not to it, so that an engine without users ends at once.

@@ -53,6 +53,8 @@ class Core:
         metrics: str | None = None,
         regions_max: int | None = None,
         auth: str | None = None,
+        accept_exposed_memory: bool = False,
+        accept_forked_memory: bool = False,
     ) -> Core: ...
     @property
     def metrics_address(self) -> str | None: ...

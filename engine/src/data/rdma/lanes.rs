@@ -10,7 +10,7 @@ use crate::data::devices::Devices;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::data::transport::{Offer, RdmaParts, Registered, Transport};
-use crate::error::{Cause, Error, Stage};
+use crate::error::{Cause, Error, SERVE, Stage};
 use crate::observe::counters::MemoryCounters;
 use crate::path::is_legacy;
 use crate::time::{Clock, Entropy};
@@ -142,10 +142,9 @@ fn exposing(nics: &[Arc<Nic>], is_accepted: bool) -> Option<String> {
 fn exposed(device: &str) -> Error {
     let detail = format!(
         "{device}: this device's driver lets peers write to every registration, so read-only \
-         memory cannot be served over it; let peers write to the segment, use TCP, or accept it with \
-         RdmaOptions::accepts_exposed_memory, `--accept-exposed-memory`"
+         memory cannot be served over it"
     );
-    let error = TransportError::new(Side::Configuration, "serve", detail);
+    let error = TransportError::new(Side::Configuration, SERVE, detail);
     Error::new(error.side, Stage::Registration, Cause::Transport(error))
 }
 

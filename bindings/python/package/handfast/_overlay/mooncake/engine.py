@@ -24,8 +24,10 @@ def _their_engine() -> ModuleType:
         spec = importlib.machinery.PathFinder.find_spec(__name__, behind)
         if spec is None or spec.loader is None:
             raise ImportError("Mooncake's own package is not installed")
-        _theirs = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(_theirs)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        # Not before: a module whose import failed has a part of its names, and the next use tries again.
+        _theirs = module
     return _theirs
 
 
