@@ -29,6 +29,10 @@ impl LaneHandle for Handle {
         true
     }
 
+    fn shares_memory(&self) -> bool {
+        self.lane.is_up()
+    }
+
     fn transport_kind(&self) -> Option<TransportKind> {
         Some(self.lane.transport_kind())
     }

@@ -76,6 +76,11 @@ pub trait LaneHandle: Send + Sync + 'static {
         false
     }
 
+    /// Whether memory is shared with the peer now: slices between host memory need no device.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
     /// Moves bytes of posted slices on this thread, for a bounded time, and returns whether it moved any.
     /// Called after the postings of a lane that [copies](LaneHandle::copies) and by threads that wait for
     /// them, without a lock and by several at once. A call from within a completion of the same thread

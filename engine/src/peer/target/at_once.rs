@@ -5,7 +5,7 @@ use crate::observe::meters::Rail;
 use handfast_core::Instant;
 use handfast_core::sharing::left_by;
 use handfast_core::transfer::{BatchOutcome, BatchReport, Cause as BatchCause, RequestStatus};
-use handfast_transport::{AtOnce, LaneHandle, TransportKind};
+use handfast_transport::{AtOnce, LaneHandle};
 use std::sync::Arc;
 
 impl Target {
@@ -61,9 +61,10 @@ impl Target {
         Some(report)
     }
 
-    /// Whether the last established lane shares memory with the peer.
+    /// Whether a lane shares memory with the peer.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.transport_kind() == Some(TransportKind::Shm)
+        let lanes = self.lock().polled.clone();
+        lanes.iter().filter_map(PolledLane::handle).any(|handle| handle.shares_memory())
     }
 
     /// Copies posted slices on a thread that waits for some, for a bounded time. Returns whether there were

@@ -222,8 +222,8 @@ impl DataPath for Halves {
 /// A batch of which a part was written within its submission fails with what became of each request.
 #[tokio::test]
 async fn batch_written_in_part_at_once_says_so() {
-    let Story { target, .. } = Story::new();
-    let parts = &target.parts;
+    let story = Story::new();
+    let parts = &story.target.parts;
     let path = parts.path.clone();
     let alone = Target::start(TargetParts {
         path: path.clone(),
