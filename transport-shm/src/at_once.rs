@@ -1,9 +1,11 @@
 //! Copies within the call of the submitting thread, without slices: all requests of a batch or none.
 
 use crate::lane::{After, Lane, Link, SHARED, State};
-use crate::map::Map;
+use crate::map::{CopyError, Map};
 use handfast_core::sharing::{GrantId, Wanted};
-use handfast_transport::{Direction, MemoryKind, RemoteSpan, Span};
+use handfast_core::transport::{Side, TransportError};
+use handfast_transport::{AtOnce, COPY_CALL, Direction, MemoryKind, RemoteSpan, Span};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,13 +20,13 @@ struct Copies {
 }
 
 impl Lane {
-    /// Copies `count` requests, or begins none of them: without a channel or a map, or where a copy can
-    /// fail in the middle.
+    /// Copies `count` requests, or begins none of them: without a channel or a map. Those of a region that
+    /// is reached by calls are copied by one, which can fail in the middle.
     pub(crate) fn copy_at_once<'a>(
         self: &Arc<Self>,
         count: usize,
         request: &dyn Fn(usize) -> Request<'a>,
-    ) -> bool {
+    ) -> AtOnce {
         let mut after = After::default();
         let mut state = self.state.lock();
         let Some(Copies { begun, maps }) = begin(&mut state, count, request) else {
@@ -32,25 +34,13 @@ impl Lane {
                 channel.drain(&self.shared.regions, &mut after);
             }
             self.settle(state, after);
-            return false;
+            return AtOnce::NotBegun;
         };
         drop(state);
-        let (mut bytes, mut is_copied) = (0, true);
-        let mut rest = maps.iter();
-        let mut map = rest.next();
-        for (number, (grant, offset)) in begun.iter().enumerate() {
-            if map.is_some_and(|(of, _)| of != grant) {
-                map = rest.next();
-            }
-            let Some((_, map)) = map else { break };
-            let (direction, local, _) = request(number);
-            is_copied &= map.copy(direction, local, *offset).is_ok();
-            bytes += local.len() as u64;
-        }
+        let (bytes, copied) = copy(&begun, &maps, request);
         // Before the machine learns that the copies have ended: it may have maps removed.
         drop(maps);
-        debug_assert!(is_copied, "a copy between two maps that permit it does not fail");
-        if self.last.load(Ordering::Relaxed) != SHARED {
+        if copied == AtOnce::Copied && self.last.load(Ordering::Relaxed) != SHARED {
             self.last.store(SHARED, Ordering::Relaxed);
         }
         let mut state = self.state.lock();
@@ -59,11 +49,70 @@ impl Lane {
             channel.drain(&self.shared.regions, &mut after);
         }
         self.settle(state, after);
-        if is_copied {
+        if copied == AtOnce::Copied {
             self.shared.counts.copied(count as u64, bytes);
         }
-        is_copied
+        copied
     }
+}
+
+/// Copies what has begun. Returns the bytes of all requests.
+fn copy<'a>(
+    begun: &[(GrantId, u64)],
+    maps: &[(GrantId, Arc<Map>)],
+    request: &dyn Fn(usize) -> Request<'a>,
+) -> (u64, AtOnce) {
+    if let [(_, map)] = maps
+        && !map.is_mapped()
+    {
+        return copy_by_call(begun, map, request);
+    }
+    let (mut bytes, mut is_copied) = (0, true);
+    let mut rest = maps.iter();
+    let mut map = rest.next();
+    for (number, (grant, offset)) in begun.iter().enumerate() {
+        if map.is_some_and(|(of, _)| of != grant) {
+            map = rest.next();
+        }
+        let Some((_, map)) = map else { break };
+        let (direction, local, _) = request(number);
+        is_copied &= map.copy(direction, local, *offset).is_ok();
+        bytes += local.len() as u64;
+    }
+    debug_assert!(is_copied, "a copy between two maps that permit it does not fail");
+    (bytes, if is_copied { AtOnce::Copied } else { AtOnce::NotBegun })
+}
+
+/// Copies by one call of the kernel. Bytes that were only read may be read again.
+fn copy_by_call<'a>(
+    begun: &[(GrantId, u64)],
+    map: &Map,
+    request: &dyn Fn(usize) -> Request<'a>,
+) -> (u64, AtOnce) {
+    let pieces = begun.iter().enumerate().map(|(number, (_, offset))| {
+        let (_, local, _) = request(number);
+        (local, 0..local.len(), *offset)
+    });
+    let bytes = pieces.clone().map(|(local, ..)| local.len() as u64).sum();
+    let (direction, local, _) = request(0);
+    let copied = match begun {
+        [(_, offset)] => map.copy(direction, local, *offset),
+        _ => match map.copy_together(direction, pieces) {
+            copied if copied as u64 == bytes => Ok(()),
+            copied => Err(CopyError::Remote { error: io::ErrorKind::WriteZero.into(), copied }),
+        },
+    };
+    let ended = match copied {
+        Ok(()) => AtOnce::Copied,
+        Err(CopyError::Remote { error, copied }) if copied > 0 && direction == Direction::Write => {
+            let detail = format!("the peer's memory failed in the middle of a copy: {error}");
+            let error = TransportError::new(Side::Peer, COPY_CALL, detail);
+            AtOnce::Partly { bytes: copied as u64, error }
+        }
+        // The path of slices has the error, or another one.
+        Err(_) => AtOnce::NotBegun,
+    };
+    (bytes, ended)
 }
 
 /// Begins the copies of all requests, or of none.
@@ -96,7 +145,11 @@ fn begin<'a>(
             maps.push((*grant, Arc::clone(&channel.maps[grant])));
         }
     }
-    if maps.iter().all(|(_, map)| map.is_mapped()) {
+    let is_of_one_call = || {
+        let (first, ..) = request(0);
+        maps.len() == 1 && (1..count).all(|number| request(number).0 == first)
+    };
+    if maps.iter().all(|(_, map)| map.is_mapped()) || is_of_one_call() {
         return Some(Copies { begun, maps });
     }
     begun.iter().for_each(|(grant, _)| channel.machine.end(*grant));

@@ -1,7 +1,7 @@
 //! A lane as posters use it.
 
 use crate::lane::{INLINE_BYTES_MAX, Lane};
-use handfast_transport::{Direction, LaneHandle, Posting, RemoteSpan, Span, TransportKind};
+use handfast_transport::{AtOnce, Direction, LaneHandle, Posting, RemoteSpan, Span, TransportKind};
 use std::sync::Arc;
 
 /// Looks of a waiting thread for a grant.
@@ -21,12 +21,16 @@ impl LaneHandle for Handle {
         true
     }
 
-    fn advance(&self) {
-        self.lane.advance(INLINE_BYTES_MAX);
+    fn advance(&self) -> bool {
+        self.lane.advance(INLINE_BYTES_MAX)
     }
 
     fn copies(&self) -> bool {
         true
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.lane.is_up()
     }
 
     fn transport_kind(&self) -> Option<TransportKind> {
@@ -37,7 +41,7 @@ impl LaneHandle for Handle {
         &self,
         count: usize,
         request: &dyn Fn(usize) -> (Direction, &'a Span, RemoteSpan),
-    ) -> bool {
+    ) -> AtOnce {
         self.lane.copy_at_once(count, request)
     }
 

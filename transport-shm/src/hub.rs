@@ -1,22 +1,27 @@
 //! The thread that accepts channels and handles their packets. It sleeps while bytes move: copies
 //! need no packet.
+//!
+//! A task of the runtime does the same. While a handshake polls it holds a processor that the thread may wait
+//! for, and the task runs on it.
 
 use crate::channel::Channel;
 use crate::hello::{self, Admission};
 use crate::lane::Lane;
 use crate::place;
 use crate::reason::NoChannel;
-use crate::sys::{self, Name, Poller, Waker};
+use crate::sys::{self, Name, Poller, Ready, Waker};
 use crate::transport::Shared;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle as Runtime;
 
 /// Maximum connections whose hello is awaited.
 pub const HELLOS_PENDING_MAX: usize = 256;
@@ -36,14 +41,20 @@ const FIRST_LANE: u64 = 2;
 /// Bit of the tokens of connections without a lane.
 const PENDING: u64 = 1 << 63;
 
+/// Events that the task handles before it yields.
+const ROUNDS_PER_TURN: usize = 4;
+
 thread_local! {
     static IS_HUB: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the caller is on the thread of a hub.
+/// Whether the caller handles what a hub has received.
 pub(crate) fn is_on_thread() -> bool {
     IS_HUB.get()
 }
+
+/// The state of accepting, for whoever handles events.
+type Handler = Arc<Mutex<Accepting>>;
 
 pub(crate) struct Hub {
     poller: Poller,
@@ -77,9 +88,15 @@ impl Hub {
         admission: Admission,
     ) -> io::Result<JoinHandle<()>> {
         let listener = place::listen(name)?;
-        shared.hub.poller.watch(&listener, LISTENER, false)?;
+        let hub = &shared.hub;
+        hub.poller.watch(&listener, LISTENER, false)?;
+        let handler = Arc::new(Mutex::new(Accepting::new(listener, admission)));
+        if let Ok(runtime) = Runtime::try_current() {
+            let ready = hub.poller.in_runtime()?;
+            runtime.spawn(attend(Arc::downgrade(shared), Arc::clone(&handler), ready));
+        }
         let shared = Arc::clone(shared);
-        let run = move || Run::new(&shared, listener, admission).run();
+        let run = move || run(&shared, &handler);
         thread::Builder::new().name("handfast-shm".into()).spawn(run)
     }
 
@@ -159,9 +176,69 @@ impl Hub {
     }
 }
 
-/// State of the thread.
-struct Run<'a> {
-    shared: &'a Arc<Shared>,
+/// Handles events until the end.
+fn run(shared: &Arc<Shared>, handler: &Handler) {
+    let hub = &shared.hub;
+    let mut ready = Vec::new();
+    let mut retry = None;
+    while !hub.has_ended.load(Ordering::Acquire) || !hub.lanes.lock().is_empty() {
+        if retry.is_none() && hub.retries.load(Ordering::Acquire) {
+            retry = Some(Instant::now() + RETRY_PAUSE);
+        }
+        let timeout_ms = handler.lock().timeout_ms(retry);
+        hub.poller.wait(&mut ready, timeout_ms);
+        if ready.iter().any(|event| event.token == WAKE) {
+            hub.waker.clear();
+        }
+        let mut accepting = handler.lock();
+        accepting.handle(shared, &ready);
+        if retry.is_some_and(|at| at <= Instant::now()) {
+            retry = None;
+            hub.retries.store(false, Ordering::Release);
+            hub.all().iter().for_each(|lane| lane.on_ready(false, true));
+        }
+        accepting.expire(shared);
+    }
+}
+
+/// Handles events on the threads of the runtime, until the end of the thread or of the runtime. What needs a
+/// time limit is left to the thread.
+async fn attend(shared: Weak<Shared>, handler: Handler, ready: AsyncFd<OwnedFd>) {
+    while let Ok(mut readable) = ready.readable().await {
+        let Some(shared) = shared.upgrade() else { return };
+        if !shared.is_of_this_process() || shared.hub.has_ended.load(Ordering::Acquire) {
+            return;
+        }
+        if !attend_now(&shared, &handler) {
+            readable.clear_ready();
+        }
+        drop(shared);
+        tokio::task::consume_budget().await;
+    }
+}
+
+/// Handles events that are there. Returns whether some may be left.
+fn attend_now(shared: &Arc<Shared>, handler: &Handler) -> bool {
+    let mut ready = Vec::new();
+    for _ in 0..ROUNDS_PER_TURN {
+        shared.hub.poller.wait(&mut ready, 0);
+        ready.retain(|event| event.token != WAKE);
+        if ready.is_empty() {
+            return false;
+        }
+        // Another one handles them.
+        let Some(mut accepting) = handler.try_lock() else { return false };
+        let before = accepting.next_limit();
+        accepting.handle(shared, &ready);
+        if accepting.next_limit() != before {
+            shared.hub.waker.wake();
+        }
+    }
+    true
+}
+
+/// State of accepting.
+struct Accepting {
     listener: OwnedFd,
     admission: Admission,
     pending: BTreeMap<u64, (OwnedFd, Instant)>,
@@ -170,53 +247,43 @@ struct Run<'a> {
     paused: Option<Instant>,
 }
 
-impl<'a> Run<'a> {
-    fn new(shared: &'a Arc<Shared>, listener: OwnedFd, admission: Admission) -> Self {
-        let pending = BTreeMap::new();
-        Self { shared, listener, admission, pending, next: PENDING, paused: None }
+impl Accepting {
+    fn new(listener: OwnedFd, admission: Admission) -> Self {
+        Self { listener, admission, pending: BTreeMap::new(), next: PENDING, paused: None }
     }
 
-    fn run(mut self) {
-        IS_HUB.set(true);
-        let hub = &self.shared.hub;
-        let mut ready = Vec::new();
-        let mut retry = None;
-        while !hub.has_ended.load(Ordering::Acquire) || !hub.lanes.lock().is_empty() {
-            if retry.is_none() && hub.retries.load(Ordering::Acquire) {
-                retry = Some(Instant::now() + RETRY_PAUSE);
-            }
-            hub.poller.wait(&mut ready, self.timeout_ms(retry));
-            for event in &ready {
-                match event.token {
-                    WAKE => hub.waker.clear(),
-                    LISTENER => self.accept(),
-                    token if token & PENDING != 0 => {
-                        self.greet(token);
+    fn handle(&mut self, shared: &Arc<Shared>, ready: &[Ready]) {
+        let is_hub = IS_HUB.replace(true);
+        let hub = &shared.hub;
+        for event in ready {
+            match event.token {
+                WAKE => {}
+                LISTENER => self.accept(shared),
+                token if token & PENDING != 0 => {
+                    self.greet(shared, token);
+                }
+                token if token % 2 == FIRST_LANE % 2 => {
+                    if let Some(lane) = hub.lane(token) {
+                        lane.on_ready(event.readable, event.writable);
                     }
-                    token if token % 2 == FIRST_LANE % 2 => {
-                        if let Some(lane) = hub.lane(token) {
-                            lane.on_ready(event.readable, event.writable);
-                        }
-                    }
-                    token => {
-                        if let Some(lane) = hub.lane(token - 1) {
-                            lane.on_peer_dead();
-                        }
+                }
+                token => {
+                    if let Some(lane) = hub.lane(token - 1) {
+                        lane.on_peer_dead();
                     }
                 }
             }
-            if retry.is_some_and(|at| at <= Instant::now()) {
-                retry = None;
-                hub.retries.store(false, Ordering::Release);
-                hub.all().iter().for_each(|lane| lane.on_ready(false, true));
-            }
-            self.expire();
         }
+        IS_HUB.set(is_hub);
+    }
+
+    /// The next limit of time.
+    fn next_limit(&self) -> Option<Instant> {
+        self.pending.values().map(|(_, until)| *until).chain(self.paused).min()
     }
 
     fn timeout_ms(&self, retry: Option<Instant>) -> i32 {
-        let others = self.paused.into_iter().chain(retry);
-        let next = self.pending.values().map(|(_, until)| *until).chain(others).min();
+        let next = self.next_limit().into_iter().chain(retry).min();
         let left = next.map(|next| next.saturating_duration_since(Instant::now()));
         left.map_or(-1, |left| {
             i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1)
@@ -224,14 +291,14 @@ impl<'a> Run<'a> {
     }
 
     /// Accepts what waits, up to [`ACCEPTS_PER_WAKE`]: the listener stays readable for the rest.
-    fn accept(&mut self) {
+    fn accept(&mut self, shared: &Arc<Shared>) {
         for _ in 0..ACCEPTS_PER_WAKE {
             let socket = match sys::accept(&self.listener) {
                 Ok(socket) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     tracing::warn!(%error, "a channel cannot be accepted");
-                    self.shared.hub.forget(&self.listener);
+                    shared.hub.forget(&self.listener);
                     self.paused = Some(Instant::now() + ACCEPT_PAUSE);
                     return;
                 }
@@ -239,28 +306,28 @@ impl<'a> Run<'a> {
             let is_admitted = sys::credentials(&socket)
                 .is_ok_and(|credentials| self.admission.admits(credentials));
             if !is_admitted || self.pending.len() >= HELLOS_PENDING_MAX {
-                self.shared.counts.refused();
+                shared.counts.refused();
                 continue;
             }
             let token = self.next;
             self.next += 1;
             self.pending.insert(token, (socket, Instant::now() + HELLO_MAX));
-            if !self.greet(token)
+            if !self.greet(shared, token)
                 && let Some((socket, _)) = self.pending.get(&token)
             {
-                self.shared.hub.watch_descriptor(socket, token, false);
+                shared.hub.watch_descriptor(socket, token, false);
             }
         }
     }
 
     /// Reads the hello of a connection, if it is there, and gives the connection to its lane.
-    fn greet(&mut self, token: u64) -> bool {
+    fn greet(&mut self, shared: &Arc<Shared>, token: u64) -> bool {
         let Some((socket, _)) = self.pending.get(&token) else { return true };
         let Some(read) = hello::read(socket) else { return false };
         let Some((socket, _)) = self.pending.remove(&token) else { return true };
-        self.shared.hub.forget(&socket);
+        shared.hub.forget(&socket);
         let result = read.and_then(|(hello, number)| {
-            let lane = self.shared.lane_of(hello.receiver).ok_or("no lane has the pair")?;
+            let lane = shared.lane_of(hello.receiver).ok_or("no lane has the pair")?;
             if number != lane.announcement.knock {
                 return Err("the page of the hello has another number");
             }
@@ -271,26 +338,26 @@ impl<'a> Run<'a> {
         });
         if let Err(reason) = result {
             tracing::debug!(reason, "a channel is refused");
-            self.shared.counts.refused();
+            shared.counts.refused();
         }
         true
     }
 
     /// Closes connections whose hello is overdue, and accepts again after a pause.
-    fn expire(&mut self) {
+    fn expire(&mut self, shared: &Arc<Shared>) {
         let now = Instant::now();
         let before = self.pending.len();
         self.pending.retain(|_, (socket, until)| {
             let stays = *until > now;
             if !stays {
-                self.shared.hub.forget(socket);
+                shared.hub.forget(socket);
             }
             stays
         });
-        (self.pending.len()..before).for_each(|_| self.shared.counts.refused());
+        (self.pending.len()..before).for_each(|_| shared.counts.refused());
         if self.paused.is_some_and(|until| until <= now) {
             self.paused = None;
-            self.shared.hub.watch_descriptor(&self.listener, LISTENER, false);
+            shared.hub.watch_descriptor(&self.listener, LISTENER, false);
         }
     }
 }

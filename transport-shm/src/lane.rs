@@ -340,7 +340,13 @@ impl Lane {
                 self.shared.hub.watch_packets(self.token, channel);
             }
         }
+        // This thread copies what was asked for.
+        let is_mine = !after.answered.is_empty() && !state.is_scheduled;
+        state.is_scheduled |= is_mine;
         self.settle(state, after);
+        if is_mine {
+            self.on_scheduled();
+        }
         self.advance(PIECE_BYTES_MAX);
     }
 
@@ -524,11 +530,12 @@ impl Lane {
     }
 
     /// Copies waiting slices on this thread, up to a number of bytes; threads of the transport copy
-    /// the rest.
-    pub(crate) fn advance(self: &Arc<Self>, bytes_max: usize) {
+    /// the rest. Returns whether it copied any.
+    pub(crate) fn advance(self: &Arc<Self>, bytes_max: usize) -> bool {
         if COPIES.replace(true) {
             // Further up this thread's stack something is copied, perhaps for another lane.
-            return self.schedule();
+            self.schedule();
+            return false;
         }
         let (mut left, mut copies, mut begun) = (bytes_max, Vec::new(), None);
         loop {
@@ -548,6 +555,7 @@ impl Lane {
             }
         }
         COPIES.set(false);
+        left < bytes_max
     }
 
     fn schedule(self: &Arc<Self>) {

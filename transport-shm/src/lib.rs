@@ -24,5 +24,6 @@ pub use lane::{INLINE_BYTES_MAX, PIECE_BYTES_MAX, SLICES_MAX};
 pub use place::FILES_PER_SWEEP;
 pub use reason::NoChannel;
 pub use transport::{
-    ANSWER_MAX, ANSWER_UNAWAITED_MAX, LET_GO_MAX, REVOKED_MAX, Reporter, ShmConfig, ShmTransport,
+    ANSWER_MAX, ANSWER_UNAWAITED_MAX, DIAL_AFTER, LET_GO_MAX, REVOKED_MAX, Reporter, ShmConfig,
+    ShmTransport,
 };

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::ptr;
+use tokio::io::unix::AsyncFd;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -386,6 +387,12 @@ impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: a new descriptor.
         owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
+    }
+
+    /// A descriptor of the set for a task of this thread's runtime, readable while an event is there.
+    pub(crate) fn in_runtime(&self) -> io::Result<AsyncFd<OwnedFd>> {
+        // SAFETY: the descriptor is owned by what is returned, which never replaces it and closes it last.
+        Ok(unsafe { AsyncFd::register(self.0.try_clone()?) }?)
     }
 
     /// Adds a descriptor, or changes what is awaited of it.

@@ -34,6 +34,9 @@ use tokio::time::timeout;
 pub const ANSWER_MAX: Duration = Duration::from_millis(250);
 /// Time that the answer has elsewhere, where nothing waits for it.
 pub const ANSWER_UNAWAITED_MAX: Duration = Duration::from_secs(5);
+/// Pause before a channel is dialled where nothing waits for it. The first transfer is on its way meanwhile,
+/// and needs the processors.
+pub const DIAL_AFTER: Duration = Duration::from_millis(1);
 /// Time that the end of a registration waits for peers that may still touch its memory. Those that are
 /// stopped, or have more to copy, keep it.
 pub const REVOKED_MAX: Duration = Duration::from_millis(20);
@@ -108,7 +111,7 @@ impl Drop for Outer {
         // Without a channel to close the thread ends at once, and holds the lanes below no longer.
         if self.shared.hub.all().is_empty()
             && let Some(hub) = self.hub.take()
-            && hub.thread().id() != thread::current().id()
+            && !hub::is_on_thread()
         {
             let _ = hub.join();
         }
@@ -198,7 +201,8 @@ impl Shared {
                 self.sink.on_completions(lane.lifecycle, &mut refused);
             }
             if lane.queue(postings) {
-                return lane.advance(INLINE_BYTES_MAX);
+                lane.advance(INLINE_BYTES_MAX);
+                return;
             }
             if lane.is_up() {
                 return self.refuse_past_limit(lane, postings);
@@ -345,6 +349,7 @@ impl ShmTransport {
                 let shared = Arc::clone(shared);
                 let runtime = Runtime::current();
                 tokio::task::spawn_blocking(move || {
+                    thread::sleep(DIAL_AFTER);
                     let answered = shared.dial_lane(&lane, &announcement, &hello);
                     runtime.spawn(async move {
                         let _ = shared.answer(&lane, answered, ANSWER_UNAWAITED_MAX).await;

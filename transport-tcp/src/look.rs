@@ -41,15 +41,25 @@ pub(crate) fn looks_in_place() -> u32 {
 /// Guard that ends the polling when dropped.
 struct Looking<'a> {
     look: &'a Look,
-    found: bool,
+    found: Found,
+}
+
+/// What the polls of a read have found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Bytes,
+    /// The peer on the processor of this thread: it has not had the time to answer.
+    Peer,
 }
 
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
         let Look { budget, busy } = self.look;
         match self.found {
-            true => budget.on_found(),
-            false => budget.on_empty(REST_MAX),
+            Found::Bytes => budget.on_found(),
+            Found::Nothing => budget.on_empty(REST_MAX),
+            Found::Peer => {}
         }
         busy.store(false, Ordering::Release);
     }
@@ -61,7 +71,8 @@ impl Look {
         Self { busy: AtomicBool::new(true), ..Self::default() }
     }
 
-    /// Reads available bytes, polling first if that pays; other tasks run meanwhile. Cancel-safe.
+    /// Reads available bytes, polling first if that pays; other tasks run meanwhile. Sleeps if the peer is on
+    /// this host and sent its last bytes on this processor: it cannot answer otherwise. Cancel-safe.
     pub async fn read<S: Stream>(&self, stream: &mut S, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(mut looking) = self.begin() {
             let (in_place, is_near) = (looks_in_place(), stream.stays_on_machine());
@@ -70,13 +81,15 @@ impl Look {
                     None => break,
                     Some(Err(error)) if is_transient(&error) => {}
                     Some(read) => {
-                        looking.found = true;
+                        looking.found = Found::Bytes;
                         return read;
                     }
                 }
                 if look % in_place == 0 {
                     if is_near && stream.shares_processor() {
-                        std::thread::yield_now();
+                        // Asleep it is woken on a free processor; one that polls and yields stays.
+                        looking.found = Found::Peer;
+                        break;
                     }
                     tokio::task::yield_now().await;
                 }
@@ -93,7 +106,7 @@ impl Look {
             self.busy.store(false, Ordering::Release);
             return None;
         }
-        Some(Looking { look: self, found: false })
+        Some(Looking { look: self, found: Found::Nothing })
     }
 }
 
@@ -111,14 +124,14 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::task::{Context, Poll};
     use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
-    use tokio::net::{TcpListener, TcpStream};
 
     /// A stream that has bytes only for a task that waits, and counts how often it is asked whether it
-    /// shares the processor of its peer.
+    /// shares the processor of its peer, and how often it is polled.
     struct Late {
         stream: DuplexStream,
         is_near: bool,
         asked: AtomicU32,
+        looks: AtomicU32,
     }
 
     impl AsyncRead for Late {
@@ -158,6 +171,7 @@ mod tests {
         }
 
         fn read_now(&self, _: &mut [u8]) -> Option<io::Result<usize>> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
             Some(Err(io::ErrorKind::WouldBlock.into()))
         }
 
@@ -171,20 +185,24 @@ mod tests {
         }
     }
 
-    /// A read that finds nothing asks before each yield whether its peer needs the processor, if both
-    /// are on one machine, and then sleeps; the next one sleeps at once.
+    /// A read whose peer needs this processor sleeps at the first yield, and the next one polls again. One
+    /// that finds nothing polls to the end, and the next one sleeps at once.
     #[tokio::test]
-    async fn read_in_vain_lets_a_near_peer_run() {
-        for (is_near, expected) in [(true, LOOKS_MAX / LOOKS_IN_PLACE_ALONE), (false, 0)] {
+    async fn read_sleeps_where_the_peer_needs_the_processor() {
+        for (is_near, asked, polled) in
+            [(true, [1, 2], [4, 8]), (false, [0, 0], [LOOKS_MAX, LOOKS_MAX])]
+        {
             let (look, (stream, mut far)) = (Look::default(), duplex(8));
-            let mut near = Late { stream, is_near, asked: AtomicU32::new(0) };
-            for _ in 0..2 {
+            let (none, looks) = (AtomicU32::new(0), AtomicU32::new(0));
+            let mut near = Late { stream, is_near, asked: none, looks };
+            for read in 0..2 {
                 let mut buffer = [0; 8];
-                let (read, sent) =
+                let (taken, sent) =
                     tokio::join!(look.read(&mut near, &mut buffer), far.write_all(&[7]));
                 sent.unwrap();
-                assert_eq!((read.unwrap(), buffer[0]), (1, 7));
-                assert_eq!(near.asked.load(Ordering::Relaxed), expected);
+                assert_eq!((taken.unwrap(), buffer[0]), (1, 7));
+                assert_eq!(near.asked.load(Ordering::Relaxed), asked[read]);
+                assert_eq!(near.looks.load(Ordering::Relaxed), polled[read]);
             }
         }
     }
@@ -192,9 +210,9 @@ mod tests {
     /// One read polls at a time; dropping it permits the next.
     #[tokio::test]
     async fn one_reader_polls_at_a_time() {
-        let look = Look::default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (look, (stream, _far)) = (Look::default(), duplex(8));
+        let (asked, looks) = (AtomicU32::new(0), AtomicU32::new(0));
+        let mut near = Late { stream, is_near: false, asked, looks };
         let mut buffer = [0; 8];
         {
             let mut reading = pin!(look.read(&mut near, &mut buffer));

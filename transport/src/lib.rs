@@ -33,7 +33,7 @@ pub use kind::{
 };
 pub use limit::{LimitReached, NicLimit};
 pub use mapping::HiddenFromChildren;
-pub use path::{DataPath, LaneHandle, Step};
+pub use path::{AtOnce, DataPath, LaneHandle, Step};
 pub use posting::{COPY_CALL, FLUSH_CALL, KEY_NEEDS_FLUSH, LaneSink, Posting};
 pub use region::{
     REGIONS_MAX, Refused, Region, RegionCache, RegionError, RegionTable, RegionWatch,

@@ -49,6 +49,22 @@ pub trait DataPath: Send + Sync + 'static {
     fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
 }
 
+/// What a lane has copied of requests [within the call](LaneHandle::copy_at_once).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AtOnce {
+    /// All bytes.
+    Copied,
+    /// None that the peer can see.
+    NotBegun,
+    /// The first `bytes` of all, written to the peer, and nothing after the return.
+    Partly {
+        /// Number of bytes.
+        bytes: u64,
+        /// The failure.
+        error: TransportError,
+    },
+}
+
 /// A lane of a [`DataPath`] whose completions a device reports.
 pub trait LaneHandle: Send + Sync + 'static {
     /// Like [`DataPath::post`] on this lane. Returns false and leaves `postings` as they are once the
@@ -60,20 +76,27 @@ pub trait LaneHandle: Send + Sync + 'static {
         false
     }
 
-    /// Moves bytes of posted slices on this thread, for a bounded time. Called after the postings of
-    /// a lane that [copies](LaneHandle::copies), without a lock and by several threads at once. A
-    /// call from within a completion of the same thread returns at once.
-    fn advance(&self) {}
+    /// Whether memory is shared with the peer now: slices between host memory need no device.
+    fn shares_memory(&self) -> bool {
+        false
+    }
 
-    /// Copies `count` requests within the call, each as `request` returns it, or begins none of them.
-    /// Returns whether all bytes are where they should be. Called without a lock, on a lane that
-    /// [copies](LaneHandle::copies).
+    /// Moves bytes of posted slices on this thread, for a bounded time, and returns whether it moved any.
+    /// Called after the postings of a lane that [copies](LaneHandle::copies) and by threads that wait for
+    /// them, without a lock and by several at once. A call from within a completion of the same thread
+    /// returns at once.
+    fn advance(&self) -> bool {
+        false
+    }
+
+    /// Copies `count` requests within the call, each as `request` returns it, in their order. Called without
+    /// a lock, on a lane that [copies](LaneHandle::copies).
     fn copy_at_once<'a>(
         &self,
         _count: usize,
         _request: &dyn Fn(usize) -> (Direction, &'a Span, RemoteSpan),
-    ) -> bool {
-        false
+    ) -> AtOnce {
+        AtOnce::NotBegun
     }
 
     /// Returns the transport of the lane's bytes at present, if it can change.

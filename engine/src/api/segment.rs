@@ -357,6 +357,8 @@ impl Batch {
     /// # Errors
     /// An invalid range, a missing permission, a reached limit, or an unreachable owner.
     pub async fn submit(mut self) -> Result<Transfer, Error> {
+        // A task whose batches end at once, and which awaits none, yields once its budget is spent.
+        tokio::task::consume_budget().await;
         let deadline = self.timeout.map(|timeout| self.segment.inner.engine.deadline(timeout));
         let resolved = match self.place_at_once() {
             Some(placed) => placed,
@@ -385,7 +387,14 @@ impl Batch {
             let unknown = find_regions(engine, &mut self.requests, memory)?;
             if !unknown.is_empty() {
                 // As above.
-                Box::pin(register_missing(engine, &mut self.requests, memory, unknown)).await?;
+                let registered = register_missing(engine, &mut self.requests, memory, unknown);
+                if let Err(error) = Box::pin(registered).await {
+                    if !target.shares_memory() {
+                        return Err(error);
+                    }
+                    // What is copied needs no registration; the device refuses what it has to carry.
+                    tracing::debug!(%error, "memory is not registered for a peer of this host");
+                }
             }
         }
         engine.check_open()?;

@@ -194,6 +194,10 @@ impl Transfer {
             (None, Some((_, report))) => Pin::new(report).poll(context).map_err(|_| Gone),
             (None, None) => Poll::Ready(Err(Gone)),
         };
+        if ended.is_pending() && self.target.copy_waiting() {
+            // The next poll finds its end, or copies more.
+            context.waker().wake_by_ref();
+        }
         if ended.is_pending() && is_task {
             self.target.on_yielded();
         }
@@ -240,7 +244,9 @@ impl Future for Transfer {
             // A task whose transfers all end at once yields once its budget is spent.
             std::task::ready!(coop::poll_proceed(context)).made_progress();
             self.ended = true;
-            return Poll::Ready(self.at_once.take().ok_or_else(closed));
+            let ended = self.at_once.take().ok_or_else(closed);
+            let ended = ended.and_then(|report| result(&self.target, report));
+            return Poll::Ready(ended.map_err(|error| error.at(&self.target.address())));
         }
         loop {
             std::task::ready!(self.poll_again(context))

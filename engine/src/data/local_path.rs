@@ -3,7 +3,8 @@
 use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
-    Completion, DataPath, Direction, Posting, RegionTable, Requester, Sent, SliceId, Span,
+    COPY_CALL, Completion, DataPath, Direction, Posting, RegionTable, Requester, Sent, SliceId,
+    Span,
 };
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -125,13 +126,16 @@ async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<(
 
 fn copy_one(regions: &RegionTable, posting: &Posting) -> Completion {
     let Posting { slice, direction, span, remote, .. } = posting;
-    let refused = |detail: String| {
-        Completion::refused(*slice, TransportError::new(Side::Peer, "copy", detail))
+    let refused = |call: &'static str, detail: String| {
+        Completion::refused(*slice, TransportError::new(Side::Peer, call, detail))
     };
     let at = (remote.address, span.len() as u64);
     let there: Span = match regions.lookup(remote.key, at, *direction, Requester::Own) {
         Ok(there) => there,
-        Err(error) => return refused(error.to_string()),
+        Err(error) => {
+            let call = if *direction == Direction::Read { "read" } else { "write" };
+            return refused(call, error.to_string());
+        }
     };
     let copied = match direction {
         Direction::Read => there.copy_to(span),
@@ -139,6 +143,6 @@ fn copy_one(regions: &RegionTable, posting: &Posting) -> Completion {
     };
     match copied {
         Ok(()) => Completion::done(*slice),
-        Err(error) => refused(error.to_string()),
+        Err(error) => refused(COPY_CALL, error.to_string()),
     }
 }

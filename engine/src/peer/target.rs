@@ -4,6 +4,7 @@
 //! the data path outside the lock and in order: the thread that finds the outbox idle empties it,
 //! and all others leave their postings in it.
 
+mod at_once;
 mod batches;
 mod lanes;
 mod memory;
@@ -26,14 +27,14 @@ use handfast_core::policy::{LaneUsage, LonePoll, RAILS_MAX};
 use handfast_core::target::{self, TargetConfig, TargetOutput};
 use handfast_core::transfer::{
     Affinity, BatchId, BatchOutcome, BatchReport, Cause as BatchCause, LocalSpan, Request,
-    RequestStatus, SubmitError, TransferLimits, Work,
+    SubmitError, TransferLimits, Work,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_trace::{Edge, Trace};
 use handfast_transport::{
-    COPY_CALL, Completion, DataPath, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, LaneHandle, Posting,
-    RemoteSpan, SliceId, Span, TransportKind,
+    COPY_CALL, Completion, DataPath, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, Posting, RemoteSpan,
+    SliceId, Span, TransportKind,
 };
 use handfast_transport_rdma::LimitReached;
 use memory::HeldMemory;
@@ -355,55 +356,6 @@ impl Target {
                 Err(error)
             }
         }
-    }
-
-    /// The only lane, if it copies a short batch within the submission, without slices. A recorded run
-    /// has every batch as input, so it has none of these.
-    fn copies_at_once(
-        &self,
-        state: &mut State,
-        pieces: &[RequestSpan],
-        now: Instant,
-        deadline: Option<Instant>,
-    ) -> Option<Arc<dyn LaneHandle>> {
-        let [lane] = &state.lanes[..] else { return None };
-        let handle = lane.handle.as_ref().filter(|handle| handle.copies())?;
-        if self.parts.trace.is_some() {
-            return None;
-        }
-        let (handle, lane) = (handle.clone(), lane.lifecycle);
-        let bytes = pieces.iter().map(|it| it.span.len() as u64).sum();
-        let only = state.machine.lane_at_once(now, (pieces.len(), bytes), deadline);
-        only.filter(|only| *only == lane)?;
-        Some(handle)
-    }
-
-    fn copy_at_once(
-        &self,
-        handle: &dyn LaneHandle,
-        rail: Option<Arc<Rail>>,
-        pieces: &[RequestSpan],
-        now: Instant,
-    ) -> Option<BatchReport> {
-        let request = |number: usize| {
-            let RequestSpan { direction, span, remote, .. } = &pieces[number];
-            (*direction, span, *remote)
-        };
-        if !handle.copy_at_once(pieces.len(), &request) {
-            return None;
-        }
-        let report = BatchReport {
-            outcome: BatchOutcome::Success,
-            requests: vec![RequestStatus::Complete; pieces.len()],
-            first_error: None,
-            submitted: now,
-            finished: self.parts.clock.now(),
-        };
-        if let (Some(rail), Some(first)) = (rail, pieces.first()) {
-            let bytes = pieces.iter().map(|piece| piece.span.len() as u64).sum();
-            rail.on_finished(first.direction, bytes, &report);
-        }
-        Some(report)
     }
 
     /// Polls for the completion of a batch for a while, on a thread that would sleep otherwise.

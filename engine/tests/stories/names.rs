@@ -146,6 +146,19 @@ async fn node_reaches_itself_without_a_lane() {
     assert_eq!(owner.engine.counters().life_cycle.published, 0);
 }
 
+/// A segment of one's own goes on after its memory was registered again, as one of a peer does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_segment_goes_on_after_a_new_registration() {
+    let Owner { engine, memory, served } = Owner::start(4096).await;
+    let segment = engine.open(&format!("{}/cache", engine.address())).await.unwrap();
+    write_and_check(&segment, &memory, 4096, 1).await;
+    drop(served);
+    let access = handfast::Access::READ_WRITE;
+    let _served = engine.register("cache").access(access).serve(memory.whole()).unwrap();
+    write_and_check(&segment, &memory, 4096, 2).await;
+    assert_eq!(engine.counters().keys_refused, 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_without_a_listener_are_peers_with_names_of_their_own() {
     let owner = Owner::start(64 * 1024).await;

@@ -72,6 +72,7 @@ async fn short_batch_ends_within_its_submission() {
     let (block, back) = (pattern(4_096, 7), Memory::zeroed(4_096).unwrap());
     let batch = segment.batch().write(&block.whole(), 8_192).read(&back.whole(), 8_192);
     let transfer = batch.submit().await.unwrap();
+    assert!(format!("{transfer:?}").contains("batch: None"), "it has ended: {transfer:?}");
     assert_eq!(bytes(&memory)[8_192..12_288], bytes(&block));
     assert_eq!(bytes(&back), bytes(&block));
     drop(transfer);
@@ -87,6 +88,26 @@ async fn short_batch_ends_within_its_submission() {
     come_back(&memory).await;
     user.close().await;
     owner.close().await;
+}
+
+/// A task that submits short batches and awaits none lets other tasks of its thread run.
+#[tokio::test]
+async fn submissions_that_end_at_once_yield() {
+    const BATCHES_MAX: usize = 100_000;
+    let choice = TransportChoice::Shm;
+    let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
+    let memory = owner.allocate(4_096).unwrap();
+    let _served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+    let segment = opened(&user, &owner).await;
+    let block = pattern(64, 1);
+    segment.write(&block.whole(), 0).await.unwrap();
+    let other = tokio::spawn(async {});
+    let mut batches = 0;
+    while !other.is_finished() && batches < BATCHES_MAX {
+        drop(segment.write(&block.whole(), 0).submit().await.unwrap());
+        batches += 1;
+    }
+    assert!(other.is_finished(), "{batches} batches, and no other task ran");
 }
 
 /// A segment of `owner` as `user` opens it.

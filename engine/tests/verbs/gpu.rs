@@ -233,6 +233,10 @@ fn auto_shares_memory_and_leaves_gpus_to_devices() {
                 copied_to_fill > copied && user.counters().lanes == lanes,
                 "over the same lane"
             );
+            machine.fabric.run("fail call own0 ibv_reg_mr 12");
+            segment.write(&filled(host(), 4).whole(), 0).await.unwrap();
+            assert_eq!(content(&there, 0, BYTES), pattern(4), "a copy needs no registration");
+            machine.fabric.run("pass");
             drop(served);
             user.close().await;
             owner.close().await;

@@ -5,7 +5,7 @@ use crate::processes::{KEY, REUSED, Spoken, WRITTEN, say};
 use crate::support::{Node, Setup, wait_until};
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::{Access, DataPath, Direction, Memory, RemoteSpan};
+use handfast_transport::{Access, AtOnce, DataPath, Direction, Memory, RemoteSpan};
 use std::cell::Cell;
 use std::io::Write;
 
@@ -53,10 +53,10 @@ fn initiator_copies_at_once_for_a_parent() {
         (Direction::Write, &halves[number], remote)
     };
     let handle = node.transport.handle(node.pair.lifecycle).unwrap();
-    assert!(handle.copy_at_once(2, &request));
+    assert_eq!(handle.copy_at_once(2, &request), AtOnce::Copied);
     say(&mut std::io::stdout(), "copied");
     // The region is gone: nothing of a second batch begins.
-    wait_until(|| !handle.copy_at_once(1, &request));
+    wait_until(|| handle.copy_at_once(1, &request) == AtOnce::NotBegun);
     say(&mut std::io::stdout(), "refused");
     line();
 }

@@ -10,7 +10,7 @@ use handfast_core::transfer::CompletionStatus;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_transport::{
-    Access, DataPath, Direction, Endpoints, Memory, RemoteSpan, Sent, TransportKind,
+    Access, AtOnce, DataPath, Direction, Endpoints, Memory, RemoteSpan, Sent, Span, TransportKind,
 };
 use handfast_transport_shm::{NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
 use std::sync::atomic::Ordering;
@@ -61,7 +61,7 @@ async fn bytes_move_in_both_directions() {
 }
 
 /// Requests are copied within the call once their regions are mapped, all of them or none: one beyond
-/// the rights, in private memory or revoked leaves the others untouched.
+/// the rights, in private memory behind another one or revoked leaves the others untouched.
 #[tokio::test]
 async fn requests_are_copied_at_once_or_not_at_all() {
     let (first, second) = nodes(&Setup::default()).await;
@@ -74,10 +74,12 @@ async fn requests_are_copied_at_once_or_not_at_all() {
     pattern(&here, 1);
     let span = here.whole();
     let at_once = |direction, regions: &[&handfast_transport::Region]| {
-        handle.copy_at_once(regions.len(), &|number| {
+        let copied = handle.copy_at_once(regions.len(), &|number| {
             let (key, address) = (regions[number].key(), regions[number].address());
             (direction, &span, RemoteSpan { key, address })
-        })
+        });
+        assert!(matches!(copied, AtOnce::Copied | AtOnce::NotBegun), "{copied:?}");
+        copied == AtOnce::Copied
     };
     assert!(!at_once(Direction::Write, &[&region]), "the owner is only asked now");
     for region in [&region, &private] {
@@ -95,12 +97,55 @@ async fn requests_are_copied_at_once_or_not_at_all() {
     pattern(&there, 3);
     assert!(at_once(Direction::Read, &[&region]));
     assert_eq!(bytes(&here), bytes(&there));
+    for regions in [&[&private][..], &[&private, &private]] {
+        pattern(&here, regions.len());
+        assert!(at_once(Direction::Write, regions));
+        assert_eq!(bytes(private.span().memory()), bytes(&here));
+        pattern(private.span().memory(), 7);
+        assert!(at_once(Direction::Read, regions));
+        assert_eq!(bytes(&here), bytes(private.span().memory()));
+    }
     drop(second.regions.unregister(5));
     assert!(!at_once(Direction::Write, &[&region]), "the region was taken back");
     drop(region);
     wait_until(|| there.holders() == 1);
     first.transport.retire(first.pair.lifecycle).await.unwrap();
     assert!(!at_once(Direction::Read, &[&read_only]), "the lane is retired");
+}
+
+/// A write into a file of the peer that lost its last page says how far it came; a read, and a write that
+/// reaches no byte, are left to slices.
+#[tokio::test]
+async fn copy_at_once_says_how_far_it_came() {
+    const PAGE: usize = 4_096;
+    const LEFT: usize = 7 * PAGE;
+    let (first, second) = nodes(&Setup::default()).await;
+    let handle = first.transport.handle(first.pair.lifecycle).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len((LEFT + PAGE) as u64).unwrap();
+    let mapped = Memory::map_file(&file, true, LEFT + PAGE).unwrap();
+    let region = second.serve(&mapped, Access::READ_WRITE, 7);
+    let here = Memory::zeroed(LEFT + PAGE).unwrap();
+    pattern(&here, 1);
+    assert_eq!(first.write(here.span(0, 1).unwrap(), &region), DONE);
+    file.set_len(LEFT as u64).unwrap();
+    let (whole, page) = (here.whole(), here.span(0, PAGE).unwrap());
+    let at_once = |direction, parts: &[(&Span, usize)]| {
+        handle.copy_at_once(parts.len(), &|number| {
+            let (span, offset) = parts[number];
+            let address = region.address() + offset as u64;
+            (direction, span, RemoteSpan { key: 7, address })
+        })
+    };
+    let written = at_once(Direction::Write, &[(&whole, 0)]);
+    assert!(matches!(written, AtOnce::Partly { bytes: 28_672, .. }), "{written:?}");
+    let mut found = vec![0; LEFT];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, 0).unwrap();
+    assert_eq!(found, bytes(&here)[..LEFT]);
+    let pieces = at_once(Direction::Write, &[(&page, 0), (&page, LEFT)]);
+    assert!(matches!(pieces, AtOnce::Partly { bytes: 4_096, .. }), "{pieces:?}");
+    assert_eq!(at_once(Direction::Read, &[(&whole, 0)]), AtOnce::NotBegun);
+    assert_eq!(at_once(Direction::Write, &[(&page, LEFT), (&page, LEFT)]), AtOnce::NotBegun);
 }
 
 /// Memory comes back once the peer has let it go, and later slices go below.

@@ -3,6 +3,7 @@
 use crate::support::*;
 use handfast_transport::{Access, Completion, DataPath, Memory, Sent, SliceId};
 use handfast_transport_tcp::TokioNet;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -56,6 +57,58 @@ fn who_waits_sends_and_receives_while_no_task_of_ours_runs() {
     assert_eq!(attend(&a, 1), [Completion::done(slice)]);
     assert_eq!(bytes_of(&back), bytes_of(&target));
     ours.block_on(a.retire());
+}
+
+/// Binds this thread, and those that it starts, to one processor.
+fn bind_to_one_processor() {
+    let usable = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|it| usable.is_set(*it)).unwrap();
+    let mut one = CpuSet::new();
+    one.set(first);
+    sched_setaffinity(None, &one).unwrap();
+}
+
+/// Writes that a thread on the processor of its peer polls for; returns the polls for each, sorted.
+fn polls_on_one_processor(writes: u8) -> Vec<usize> {
+    bind_to_one_processor();
+    let (ours, theirs) = (still(), running());
+    let b = theirs.block_on(node(2, Setup::default()));
+    let a = ours.block_on(async {
+        let a = node(1, Setup::default()).await;
+        wire(&a, &b).await;
+        a
+    });
+    let (target, region) = b.region(4096, Access::READ_WRITE);
+    let polled = (0..writes).map(|seed| {
+        let source = patterned(4096, seed.into());
+        let slice = a.write(source.whole(), &region, 0);
+        let (mut ended, mut polls, began) = (Vec::new(), 0, Instant::now());
+        while ended.is_empty() {
+            assert!(began.elapsed() < PATIENCE, "after {polls} polls");
+            a.transport.busy_poll(LANE, &mut || {
+                polls += 1;
+                ended.extend(a.sink.ended_now());
+                !ended.is_empty()
+            });
+            std::thread::yield_now();
+            ended.extend(a.sink.ended_now());
+        }
+        assert_eq!(ended, [Completion::done(slice)]);
+        assert_eq!(bytes_of(&target), bytes_of(&source));
+        polls
+    });
+    let mut polled: Vec<usize> = polled.collect();
+    ours.block_on(a.retire());
+    polled.sort_unstable();
+    polled
+}
+
+/// With both ends on one processor a polling thread gives it to the peer, and has its answer before it
+/// would have stopped to poll.
+#[test]
+fn poller_lets_its_peer_run_on_their_processor() {
+    let polled = std::thread::spawn(|| polls_on_one_processor(101)).join().unwrap();
+    assert!(polled[50] < 200, "{polled:?}");
 }
 
 /// Longer than a lane looks after bytes.

@@ -5,10 +5,10 @@ use crate::api::transfer::Transfer;
 use crate::error::{Cause, Error};
 use crate::time::TokioClock;
 use handfast_core::policy::{FailureClass, RailPlan};
-use handfast_core::transfer::Remote;
+use handfast_core::transfer::{Remote, RequestStatus};
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{Lifecycle, NodeName};
-use handfast_transport::{CompletionStatus, Memory, Sent, Step};
+use handfast_transport::{AtOnce, CompletionStatus, LaneHandle, Memory, Sent, Step};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -182,6 +182,77 @@ impl Story {
         self.done([second, again[0]]);
         transfer
     }
+}
+
+/// A lane that copies six bytes of a batch within its submission.
+struct Half;
+
+impl LaneHandle for Half {
+    fn post(&self, _: &mut Vec<Posting>) -> bool {
+        panic!("a batch that has ended is not posted");
+    }
+
+    fn copies(&self) -> bool {
+        true
+    }
+
+    fn copy_at_once<'a>(
+        &self,
+        _: usize,
+        _: &dyn Fn(usize) -> (Direction, &'a Span, RemoteSpan),
+    ) -> AtOnce {
+        let error = TransportError::new(Side::Peer, COPY_CALL, "a page is missing");
+        AtOnce::Partly { bytes: 6, error }
+    }
+}
+
+/// Lanes of that kind.
+struct Halves;
+
+impl DataPath for Halves {
+    fn post(&self, _: Lifecycle, _: &mut Vec<Posting>) {}
+
+    fn withdraw(&self, _: Lifecycle, _: SliceId, _: Duration) {}
+
+    fn handle(&self, _: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
+        Some(Arc::new(Half))
+    }
+}
+
+/// A batch of which a part was written within its submission fails with what became of each request.
+#[tokio::test]
+async fn batch_written_in_part_at_once_says_so() {
+    let story = Story::new();
+    let parts = &story.target.parts;
+    let path = parts.path.clone();
+    let alone = Target::start(TargetParts {
+        path: path.clone(),
+        incarnation: parts.incarnation,
+        address: parts.address.clone(),
+        runtime: parts.runtime.clone(),
+        data_path: Arc::new(Halves),
+        clock: parts.clock.clone(),
+        commands: parts.commands.clone(),
+        limits: parts.limits,
+        lane_mute: parts.lane_mute,
+        trace: None,
+        meters: None,
+    });
+    assert!(alone.want_lane());
+    let (transport_kind, has_devices) = (TransportKind::Shm, false);
+    alone.on_lane_up(FIRST, LaneUp { path, depth: 8, transport_kind, has_devices, opening: None });
+    let piece = |_| RequestSpan {
+        direction: Direction::Write,
+        span: Memory::zeroed(4).unwrap().whole(),
+        remote: RemoteSpan { key: 1, address: 4_096 },
+        regions: RequestRegions::None,
+    };
+    let submission = alone.submit((0..3).map(piece).collect(), None).unwrap();
+    let error = ends(Transfer::new(alone, submission, None)).await;
+    assert_eq!((error.side(), error.remote()), (Side::Peer, Some(Remote::Fenced)));
+    let half = RequestStatus::WriteIncomplete { bytes: 2, remote: Remote::Fenced };
+    let none = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Untouched };
+    assert_eq!(error.report().unwrap().requests, [RequestStatus::Complete, half, none]);
 }
 
 fn silent() -> TransportError {
