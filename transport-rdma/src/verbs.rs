@@ -15,6 +15,7 @@ mod in_flight;
 mod kept;
 mod lane;
 mod lanes;
+mod manager;
 mod nic;
 mod objects;
 mod poller;
@@ -38,6 +39,7 @@ pub use config::{
     PATIENCE_MAX, QUEUE_PAIRS_PER_LANE_MAX,
 };
 pub(crate) use context::devices;
+pub(crate) use manager::{DIAL_MAX, Progress};
 pub use counters::{NicCounts, NicLoad};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]

@@ -84,6 +84,12 @@ fn stories_pass_on_erdma_compat() {
     stories_pass("erdma-compat:retry_ms=10", &OWN_PORT, 36);
 }
 
+/// eRDMA in its standard mode, through the connection manager.
+#[test]
+fn stories_pass_on_erdma_standard() {
+    stories_pass("erdma-standard", &[&OWN_PORT[..], &[RESET]].concat(), 30);
+}
+
 /// eRDMA whose RESET breaks the ring of the queue pair.
 #[test]
 fn stories_pass_on_erdma_rocev2() {
