@@ -8,7 +8,7 @@ use crate::observe::counters::MemoryCounters;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::RailPlan;
-use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
+use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, Cut, Endpoints, LaneSink, Span};
 use handfast_transport_rdma::{

@@ -33,7 +33,8 @@ const RESOLVED: &str = "a_peer_whose_address_is_silent_delays_no_other_peers_wir
 
 /// Stories of queue pairs that are wired by one side alone, or whose peer ends unnoticed: the connection
 /// manager joins both sides or none, and tells each of the other's end at once.
-const ONE_SIDE: [&str; 10] = [
+const ONE_SIDE: [&str; 11] = [
+    "a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte",
     "a_lane_is_wired_once_and_only_towards_what_can_be_wired",
     "a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe",
     "a_second_life_over_the_same_nics_starts_clean",
@@ -104,6 +105,15 @@ fn stories_pass_on_erdma_compat() {
 fn stories_pass_on_erdma_standard() {
     let except = [&OWN_PORT[..], &[RESET, RESOLVED], &ONE_SIDE].concat();
     stories_pass("erdma-standard:retry_ms=10", &except, 24);
+}
+
+/// Soft-iWARP, as a table, and other NICs of iWARP.
+#[test]
+fn stories_pass_on_iwarp() {
+    let except = [&OWN_PORT[..], &[RESET, RESOLVED], &ONE_SIDE].concat();
+    for profile in ["siw", "iwarp"] {
+        stories_pass(profile, &except, 24);
+    }
 }
 
 /// eRDMA whose RESET breaks the ring of the queue pair.

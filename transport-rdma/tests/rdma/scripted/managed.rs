@@ -13,7 +13,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 /// The profiles whose queue pairs only the kernel connects.
-const MANAGED: [&str; 1] = ["erdma-standard"];
+const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
 /// Connect requests that wait at the listening identifier of a NIC.
 const BACKLOG: u64 = 128;
 
