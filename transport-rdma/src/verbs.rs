@@ -39,8 +39,8 @@ pub use config::{
     PATIENCE_MAX, QUEUE_PAIRS_PER_LANE_MAX,
 };
 pub(crate) use context::devices;
-pub(crate) use manager::{DIAL_MAX, Progress};
 pub use counters::{NicCounts, NicLoad};
+pub(crate) use manager::{DIAL_MAX, Progress};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{

@@ -619,9 +619,9 @@ impl Lane {
             tracing::warn!(lane = self.lifecycle.0, %error, "a lane ends without ERR");
         }
         self.drain(deadline);
-        if let Some(manager) = manager {
-            // Before the queue pairs, which they name.
-            manager.end(self.lifecycle);
+        // Before the queue pairs, which they name.
+        if manager.is_some_and(|manager| !manager.end(self.lifecycle, deadline)) {
+            return Ok(false);
         }
         self.destroy(deadline)
     }

@@ -16,8 +16,8 @@ use super::poller::waker;
 use crate::error::VerbsError;
 use handfast_core::Lifecycle;
 use handfast_core::connection::{
-    Announcement, Cause, ConnectionId, ConnectionOutput, PRIVATE_DATA_BYTES, PrivateData, RequestId,
-    Token,
+    Announcement, Cause, ConnectionId, ConnectionOutput, PRIVATE_DATA_BYTES, PrivateData,
+    RequestId, Token,
 };
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
@@ -29,10 +29,10 @@ use parking_lot::Mutex;
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use table::{Entry, Stage, Table};
 use tokio::sync::watch;
 
@@ -64,13 +64,15 @@ impl Peer {
     pub(super) fn of(body: &Body) -> Option<Result<Self, String>> {
         let text = body.connection_manager.as_deref()?;
         Some(text.parse().map_err(|error| format!("the peer announced '{text}': {error}")).map(
-            |announcement| Self {
-                announcement,
-                queue_pairs: body.queue_pairs.clone(),
-                rd_atomic: body.rd_atomic,
-                byte: body
-                    .probe
-                    .map(|byte| RemoteSpan { key: byte.key.into(), address: byte.address }),
+            |announcement| {
+                Self {
+                    announcement,
+                    queue_pairs: body.queue_pairs.clone(),
+                    rd_atomic: body.rd_atomic,
+                    byte: body
+                        .probe
+                        .map(|byte| RemoteSpan { key: byte.key.into(), address: byte.address }),
+                }
             },
         ))
     }
@@ -218,9 +220,9 @@ impl Manager {
         peer: &Peer,
     ) -> Result<(), VerbsError> {
         let mut table = self.table.lock();
-        let begun = table.begin(lifecycle, peer).map_err(|detail| {
-            self.context.error(Side::Peer, "wire", 0, detail)
-        })?;
+        let begun = table
+            .begin(lifecycle, peer)
+            .map_err(|detail| self.context.error(Side::Peer, "wire", 0, detail))?;
         if begun {
             let lane = shared.lane(lifecycle);
             let prepared = lane.ok_or_else(|| "no lane has the lifecycle".to_owned());
@@ -290,21 +292,27 @@ impl Manager {
     }
 
     /// Ends the identifiers of a lane whose work has ended, before its queue pairs are destroyed.
-    pub(super) fn end(&self, lifecycle: Lifecycle) {
+    /// Returns false if a dial is still under way at the deadline.
+    pub(super) fn end(&self, lifecycle: Lifecycle, deadline: Instant) -> bool {
+        let identifiers = self.table.lock().identifiers(lifecycle);
+        if !identifiers.iter().all(|identifier| identifier.is_free_by(deadline)) {
+            return false;
+        }
         let mut table = self.table.lock();
         for id in table.ids(lifecycle) {
             table.machine.handle_drained(id);
         }
         self.perform_all(None, table);
+        true
     }
 
     /// Starts the thread of the events.
     pub(super) fn start(self: &Arc<Self>, shared: &Arc<Shared>) -> Result<(), VerbsError> {
         let (manager, of) = (Arc::clone(self), Arc::downgrade(shared));
         let builder = std::thread::Builder::new().name(format!("rdma-cm-{}", self.context.device));
-        let thread = builder.spawn(move || manager.run(&of)).map_err(|error| {
-            self.context.failed("thread", error.raw_os_error().unwrap_or(0))
-        })?;
+        let thread = builder
+            .spawn(move || manager.run(&of))
+            .map_err(|error| self.context.failed("thread", error.raw_os_error().unwrap_or(0)))?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
@@ -411,9 +419,10 @@ impl Manager {
     fn act(&self, shared: &Shared, action: Action) {
         let (id, result) = match action {
             Action::Resolve { id, target } => (id, self.resolve(id, target)),
-            Action::Route { id, identifier } => {
-                (id, identifier.resolve_route(RESOLVE_MS).map_err(|code| ("rdma_resolve_route", code)))
-            }
+            Action::Route { id, identifier } => (
+                id,
+                identifier.resolve_route(RESOLVE_MS).map_err(|code| ("rdma_resolve_route", code)),
+            ),
             Action::Connect { id, identifier, data } => {
                 let connected = self.on_queue_pair(shared, id, |pair, reads| {
                     identifier.connect(pair, &data, reads)
@@ -421,9 +430,8 @@ impl Manager {
                 (id, connected.map_err(|code| ("rdma_connect", code)))
             }
             Action::Accept { id, identifier, data } => {
-                let accepted = self.on_queue_pair(shared, id, |pair, reads| {
-                    identifier.accept(pair, &data, reads)
-                });
+                let accepted = self
+                    .on_queue_pair(shared, id, |pair, reads| identifier.accept(pair, &data, reads));
                 (id, accepted.map_err(|code| ("rdma_accept", code)))
             }
             Action::Open { lifecycle } => {
@@ -506,7 +514,9 @@ impl Manager {
                 "the peer did not answer; check the firewall between both RDMA interfaces",
             ),
             Cause::Disconnected => (Side::Peer, "connection", "the peer, or its device, ended it"),
-            Cause::DeviceRemoved => (Side::Local, "connection", "the device has to be opened again"),
+            Cause::DeviceRemoved => {
+                (Side::Local, "connection", "the device has to be opened again")
+            }
         };
         let detail = format!("{target}: {cause}; {cure}");
         self.context.error(side, call, code, detail)
@@ -540,8 +550,7 @@ fn act_alone(action: Action) {
             let _ = identifier.reject(data.as_ref());
             identifier.end();
         }
-        // It may have ended by itself.
-        Action::Disconnect { identifier } => drop(identifier.disconnect()),
+        Action::Disconnect { identifier } => identifier.disconnect(),
         Action::End { identifier } => identifier.end(),
         _ => {}
     }
@@ -556,7 +565,8 @@ fn listen(
 ) -> Result<Option<(Identifier, SocketAddr)>, VerbsError> {
     let failed = |call, code| context.failed(call, code);
     for _ in 0..PORTS_TRIED {
-        let identifier = Identifier::new(channel, 0).map_err(|code| failed("rdma_create_id", code))?;
+        let identifier =
+            Identifier::new(channel, 0).map_err(|code| failed("rdma_create_id", code))?;
         let verbs = context.verbs;
         #[allow(unsafe_code)]
         // SAFETY: the device is that of an open context of librdmacm's.

@@ -211,10 +211,10 @@ impl Nic {
             manager,
             context,
         });
+        let pollers = start_pollers(&shared, woken, &config)?;
         if let Some(manager) = &shared.manager {
             manager.start(&shared)?;
         }
-        let pollers = start_pollers(&shared, woken, &config)?;
         Ok(Self {
             pool: Arc::new(Pool::new(&config, &shared, &domain, place)),
             pollers: Some(pollers),

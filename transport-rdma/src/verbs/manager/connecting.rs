@@ -49,7 +49,7 @@ impl Nic {
     pub(in crate::verbs) fn forget_in_manager(&self, lifecycle: Lifecycle) {
         if let Some(manager) = &self.shared.manager {
             manager.retire(None, lifecycle);
-            manager.end(lifecycle);
+            manager.end(lifecycle, Instant::now());
         }
     }
 

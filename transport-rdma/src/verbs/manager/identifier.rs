@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// RNR retries of a connection. Unused by one-sided operations.
 const RECEIVER_NOT_READY_RETRIES: u8 = 6;
@@ -282,10 +283,20 @@ impl Identifier {
         self.call(|library, raw| unsafe { (library.rdma_reject)(raw, bytes.cast(), length) })
     }
 
-    /// Disconnects, and moves the queue pair to ERR.
-    pub(super) fn disconnect(&self) -> Result<(), i32> {
-        // SAFETY: the identifier lives, and with it its queue pair, if it has one.
-        self.call(|library, raw| unsafe { (library.rdma_disconnect)(raw) })
+    /// Disconnects, and moves the queue pair to ERR. Does nothing during another call: the end of the
+    /// identifier follows.
+    pub(super) fn disconnect(&self) {
+        if let Some(raw) = self.raw.try_lock().filter(|raw| !raw.is_null()) {
+            // It may have ended by itself.
+            // SAFETY: the identifier lives while the pointer is there, and with it its queue pair, if it
+            // has one.
+            let _ = unsafe { (self.channel.library.rdma_disconnect)(*raw) };
+        }
+    }
+
+    /// Waits until no call is under way; says whether that is so.
+    pub(super) fn is_free_by(&self, deadline: Instant) -> bool {
+        self.raw.try_lock_until(deadline).is_some()
     }
 
     /// Destroys the identifier; afterwards it has no events and touches no queue pair. Waits for the
@@ -323,11 +334,7 @@ pub(super) unsafe fn device_name(
     text.to_string_lossy().into_owned()
 }
 
-fn parameters(
-    pair: &QueuePair,
-    data: &[u8; PRIVATE_DATA_BYTES],
-    reads: Reads,
-) -> rdma_conn_param {
+fn parameters(pair: &QueuePair, data: &[u8; PRIVATE_DATA_BYTES], reads: Reads) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),
         private_data_len: PRIVATE_DATA_BYTES as u8,

@@ -114,6 +114,12 @@ impl Table {
         self.entries.range(at(0)..=at(u16::MAX))
     }
 
+    /// The identifiers of a lane.
+    pub(super) fn identifiers(&self, lifecycle: Lifecycle) -> Vec<Arc<Identifier>> {
+        let of = |entry: &Entry| entry.identifier.as_ref().map(|(_, it)| Arc::clone(it));
+        self.of_lane(lifecycle).filter_map(|(_, entry)| of(entry)).collect()
+    }
+
     /// Removes a queue pair, and returns its identifier.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Arc<Identifier>> {
         let (number, identifier) = self.entries.remove(&id)?.identifier?;

@@ -103,8 +103,7 @@ fn bytes_move_through_the_connection_manager() {
 #[test]
 fn roce_connects_through_the_manager_when_forced() {
     on(&["rxe", "mlx5"], "managed::roce_connects_through_the_manager_when_forced", |_| {
-        let forced =
-            |device| Site::new(NicConfig { connection_manager: true, ..config(device) });
+        let forced = |device| Site::new(NicConfig { connection_manager: true, ..config(device) });
         let (one, other) = (forced("rxe0"), forced("rxe1"));
         another_lane_works(&one, &other, LANE);
         another_lane_works(&other, &one, Lifecycle(8));
@@ -164,7 +163,11 @@ fn posts_wait_for_the_peers_dial() {
         met.waits.nic.connect(lane, &met.dials_body).unwrap();
         met.waits.nic.post(lane, &mut vec![slice(0)]);
         met.retire(lane);
-        assert_eq!(met.waits.told.ends(1), [CompletionStatus::Released(Sent::None)], "of a retired lane");
+        assert_eq!(
+            met.waits.told.ends(1),
+            [CompletionStatus::Released(Sent::None)],
+            "of a retired lane"
+        );
     });
 }
 
