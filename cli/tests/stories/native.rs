@@ -119,11 +119,30 @@ fn link_stories_pass_on_erdma_compat() {
     link_stories_pass(test, "erdma-compat:retry_ms=2", &except);
 }
 
-/// eRDMA in its standard mode, through the connection manager.
+/// eRDMA in its standard mode, through the connection manager: stories in which no peer is killed or
+/// stopped and no NIC is cut off.
 #[test]
-fn link_stories_pass_on_erdma_standard() {
-    let test = "link_stories_pass_on_erdma_standard";
-    link_stories_pass(test, "erdma-standard:retry_ms=2", &[FAMILIES]);
+fn held_stories_pass_on_erdma_standard() {
+    let test = ("held_stories_pass_on_erdma_standard", "erdma-standard:retry_ms=2");
+    let stories = ["held::", "block_stays_registered_until", "peers_memory_decides_between"];
+    stories_pass(test, LINKS, (&stories, &[]), 5);
+}
+
+/// Two nodes meet both ways at once, move bytes and restart through the connection manager.
+#[test]
+fn smoke_passes_through_the_connection_manager() {
+    if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
+        return skipped("it needs a network of its own");
+    }
+    let fabric = [PROGRAM, "fabric", "run", "--profile", "erdma-standard", "--"];
+    let mut command = Command::new("unshare");
+    command.args(["-rn", "sh", "-c", SCRIPT]).args(fabric).args([PROGRAM, "smoke", "--loopback"]);
+    let ended = command.output().unwrap();
+    let text = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{text}\n{}", String::from_utf8_lossy(&ended.stderr));
+    for part in ["connects through the connection manager", "pass     bytes", "pass     restart"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 /// The other profiles; nightly.

@@ -188,7 +188,7 @@ impl Manager {
     ) -> Result<Announcement, VerbsError> {
         let pair = Pair { incarnation: self.incarnation, lifecycle };
         let mut table = self.table.lock();
-        let asks = peer.is_some_and(|peer| table.is_unreached(peer));
+        let asks = peer.is_some_and(|peer| table.take_unreached(peer));
         let token = Token(random());
         let announcement = Announcement { address: self.address, pair, token, asks };
         for (place, number) in (0u16..).zip(numbers) {
@@ -502,11 +502,13 @@ impl Manager {
                 "check the route and the firewall between both RDMA interfaces; the peer dials the \
                  next lane",
             ),
-            Cause::NeitherReaches | Cause::Itself => (
-                Side::Configuration,
+            // It may pass: the next lane asks nobody.
+            Cause::NeitherReaches => (
+                Side::Peer,
                 "rdma_connect",
                 "put both RDMA interfaces into networks that reach each other",
             ),
+            Cause::Itself => (Side::Configuration, "rdma_connect", "open a lane to another node"),
             Cause::Unproven => (Side::Peer, "rdma_connect", "another program listens there"),
             Cause::TimedOut => (
                 Side::Peer,

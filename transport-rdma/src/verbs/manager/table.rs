@@ -227,9 +227,12 @@ impl Table {
         }
     }
 
-    /// Whether the last dial to a peer did not reach it.
-    pub(super) fn is_unreached(&self, peer: &str) -> bool {
-        self.unreached.iter().any(|known| known == peer)
+    /// Whether the last dial to a peer did not reach it. Forgets it: a peer is asked to dial once, so
+    /// that two sides that do not reach each other for a time do not wait for one another.
+    pub(super) fn take_unreached(&mut self, peer: &str) -> bool {
+        let known = self.unreached.len();
+        self.on_reached(peer);
+        self.unreached.len() < known
     }
 
     pub(super) fn on_reached(&mut self, peer: &str) {

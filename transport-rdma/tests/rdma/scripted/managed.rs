@@ -228,16 +228,18 @@ fn unreached_peer_is_asked_to_dial() {
         other.nic.retire(lane).unwrap();
         let asking = dials.nic.create_for(&peer, Lifecycle(9), &[3]).unwrap();
         assert!(announcement(&asking).asks);
-        dials.nic.retire(Lifecycle(9)).unwrap();
         // The plan of the side that did not dial is left.
         let waits = if std::ptr::eq(dials, &one) { &other } else { &one };
-        let mine = dials.nic.create_for(&peer, Lifecycle(10), &[3]).unwrap();
-        let theirs = waits.nic.create(Lifecycle(10), &[4]).unwrap();
-        dials.nic.connect(Lifecycle(10), &theirs).unwrap();
-        let error = waits.nic.connect(Lifecycle(10), &mine).unwrap_err();
+        let theirs = waits.nic.create_for(&peer, Lifecycle(9), &[4]).unwrap();
+        dials.nic.connect(Lifecycle(9), &theirs).unwrap();
+        let error = waits.nic.connect(Lifecycle(9), &asking).unwrap_err();
         assert!(error.detail.contains("cannot be reached"), "the asked side has dialled: {error}");
-        one.nic.retire(Lifecycle(10)).unwrap();
-        other.nic.retire(Lifecycle(10)).unwrap();
+        one.nic.retire(Lifecycle(9)).unwrap();
+        other.nic.retire(Lifecycle(9)).unwrap();
+        // Both ask once, and the next lane asks nobody.
+        let mine = dials.nic.create_for(&peer, Lifecycle(10), &[5]).unwrap();
+        assert!(!announcement(&mine).asks, "a peer is asked once");
+        dials.nic.retire(Lifecycle(10)).unwrap();
         nothing_is_left(fabric);
     });
 }
