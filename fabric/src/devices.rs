@@ -168,7 +168,6 @@ fn from(numbers: Numbers, first: u32) -> Numbers {
 mod tests {
     use super::*;
 
-    /// A list names devices, profiles and options.
     /// Soft-iWARP and other devices of iWARP have one address, and no step to RTS.
     #[test]
     fn iwarp_devices_have_one_address() {
@@ -178,6 +177,7 @@ mod tests {
         }
     }
 
+    /// A list names devices, profiles and options.
     #[test]
     fn list_names_devices_profiles_and_options() {
         let listed = parse("a=rxe,b=mlx5:numbers_from=100:queue_pairs=5:infiniband").unwrap();
