@@ -29,18 +29,19 @@ impl Lane {
         Ok(())
     }
 
-    /// Lets the lane post: all its queue pairs are connected.
+    /// Lets the lane post: all its queue pairs are connected. A second call changes nothing.
     pub(in crate::verbs) fn open_connection(&self) {
-        let waiting = {
+        let mut waiting = {
             let mut state = self.state.lock();
             if state.over {
+                // The end of the lane gives them back.
                 return;
             }
-            let waiting = state.waiting.take();
+            let Some(waiting) = state.waiting.take() else { return };
             self.gate.open();
             waiting
         };
-        if let Some(mut waiting) = waiting.filter(|waiting| !waiting.is_empty()) {
+        if !waiting.is_empty() {
             self.post(&mut waiting);
         }
     }

@@ -120,6 +120,8 @@ impl Nic {
         if progress == Progress::Connected {
             // On iWARP the side that has dialled is the first to send.
             let lane = self.known(lifecycle, "wire")?;
+            // The thread of the events may be about to.
+            lane.open_connection();
             lane.probe(Probe::Announced, &self.shared.scratch, Instant::now() + FIRST_READ_MAX)?;
             manager.on_wired(lifecycle)?;
         }
