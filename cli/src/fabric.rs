@@ -40,7 +40,7 @@ enum Action {
 #[command(after_long_help = help::FABRIC_RUN)]
 struct Run {
     /// Driver whose behaviour the two devices rxe0 and rxe1 have: strict, rxe, mlx5, irdma,
-    /// erdma-standard, erdma-compat or erdma-rocev2
+    /// erdma-standard, erdma-compat, erdma-rocev2, siw or iwarp
     #[arg(long, value_name = "PROFILE", default_value = "rxe")]
     profile: String,
     /// The devices instead, as NAME=PROFILE[:OPTION...],...; options are infiniband, ipv6,

@@ -53,6 +53,10 @@ pub(crate) struct Tuning {
     /// Linux 5.12
     #[arg(long)]
     accept_forked_memory: bool,
+    /// Connect RDMA queue pairs through the connection manager (librdmacm) also on RoCE and InfiniBand;
+    /// iWARP devices, and eRDMA in standard mode, do so in any case. Both sides need it
+    #[arg(long)]
+    rdma_cm: bool,
 }
 
 impl Tuning {
@@ -69,6 +73,7 @@ impl Tuning {
             it.places_threads &= !self.no_thread_placement;
             it.accepts_exposed_memory |= self.accept_exposed_memory;
             it.accepts_forked_memory |= self.accept_forked_memory;
+            it.connection_manager |= self.rdma_cm;
         })
     }
 
@@ -88,6 +93,7 @@ impl Tuning {
             ("--no-thread-placement", self.no_thread_placement),
             ("--accept-exposed-memory", self.accept_exposed_memory),
             ("--accept-forked-memory", self.accept_forked_memory),
+            ("--rdma-cm", self.rdma_cm),
         ];
         let switches = switches.into_iter().filter(|(_, is_on)| *is_on);
         given.flatten().chain(switches.map(|(name, _)| name.to_owned()))
@@ -111,7 +117,7 @@ mod tests {
         program.map(|program| program.tuning).map_err(|error| error.to_string())
     }
 
-    const ALL: [&str; 17] = [
+    const ALL: [&str; 18] = [
         "--ack-timeout",
         "20",
         "--retry-count",
@@ -129,6 +135,7 @@ mod tests {
         "--no-thread-placement",
         "--accept-exposed-memory",
         "--accept-forked-memory",
+        "--rdma-cm",
     ];
 
     /// Options of the line replace those of the environment; what is not given stays.
@@ -143,7 +150,7 @@ mod tests {
         let spin = Duration::from_micros(50);
         assert_eq!(set.polling, Some(Polling::Adaptive { spin }));
         assert_eq!((set.partition_key, set.places_threads), (PartitionKey::Value(0x8001), false));
-        assert!(set.accepts_exposed_memory && set.accepts_forked_memory);
+        assert!(set.accepts_exposed_memory && set.accepts_forked_memory && set.connection_manager);
         assert_eq!(parsed(&[]).unwrap().apply(set.clone()), set);
     }
 

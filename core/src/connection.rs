@@ -13,10 +13,12 @@
 //! the queue pair and hands the events of the connection manager in. A timer of the caller bounds
 //! each wait: [`Connections::handle_timeout`].
 
+mod announcement;
 mod private_data;
 #[cfg(test)]
 mod tests;
 
+pub use announcement::{ANNOUNCEMENT_BYTES_MAX, Announcement, AnnouncementError};
 pub use private_data::{
     Content, PRIVATE_DATA_BYTES, PRIVATE_DATA_VERSION, PrivateData, PrivateDataError, Refusal,
     Token,

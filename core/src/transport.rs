@@ -36,6 +36,7 @@ pub enum OperationKind {
 
 /// An operation to perform.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "few are under way, and most of them are large")]
 pub enum Operation {
     /// Create the queue pairs of `lifecycle`, to be connected to `peer`.
     Create {

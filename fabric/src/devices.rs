@@ -16,6 +16,8 @@ const FIXED_INTERVAL_NS: u64 = 50_000_000;
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 /// Version of the address that `ipv6` adds.
 const ROCE_V2: u8 = 2;
+/// Devices of iWARP, which the explorer does not simulate.
+const IWARP: [&str; 2] = ["siw", "iwarp"];
 /// Maximum devices.
 pub(crate) const DEVICES_MAX: usize = 64;
 
@@ -73,6 +75,16 @@ fn entry(text: &str) -> Result<Listed, String> {
     Ok(listed)
 }
 
+/// A device of iWARP: the steps and the only address of eRDMA in standard mode, and whatever else as
+/// specified.
+fn iwarp(wanted: &str) -> Option<Profile> {
+    let name = IWARP.into_iter().find(|name| *name == wanted)?;
+    let of = |name| PROFILES.into_iter().find(|profile| profile.name == name);
+    let (erdma, strict) = (of("erdma-standard")?, of("strict")?);
+    let Profile { transitions, gids, gid_table_length, gid_index, resolves, .. } = *erdma;
+    Some(Profile { name, transitions, gids, gid_table_length, gid_index, resolves, ..*strict })
+}
+
 fn new_entry(text: &str) -> Result<Listed, String> {
     let wrong = |why: String| format!("{VARIABLE}: '{text}': {why}");
     let (name, kind) =
@@ -80,12 +92,13 @@ fn new_entry(text: &str) -> Result<Listed, String> {
     let mut words = kind.split(':');
     let wanted = words.next().unwrap_or_default();
     let known = PROFILES.into_iter().find(|profile| profile.name == wanted);
-    let Some(known) = known else {
-        let names: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
+    let Some(known) = known.copied().or_else(|| iwarp(wanted)) else {
+        let names = PROFILES.iter().map(|profile| profile.name);
+        let names: Vec<&str> = names.chain(IWARP).collect();
         return Err(wrong(format!("no profile '{wanted}'; there are: {}", names.join(", "))));
     };
     let mut profile =
-        Profile { queue_pairs_max: QUEUE_PAIRS_MAX, regions_max: REGIONS_MAX, ..*known };
+        Profile { queue_pairs_max: QUEUE_PAIRS_MAX, regions_max: REGIONS_MAX, ..known };
     if profile.retry.count_fixed.is_some() {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
@@ -154,6 +167,15 @@ fn from(numbers: Numbers, first: u32) -> Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Soft-iWARP and other devices of iWARP have one address, and no step to RTS.
+    #[test]
+    fn iwarp_devices_have_one_address() {
+        for name in IWARP {
+            let listed = parse(&format!("rxe0={name}")).unwrap();
+            assert_eq!((listed[0].profile.name, listed[0].profile.gids.len()), (name, 1));
+        }
+    }
 
     /// A list names devices, profiles and options.
     #[test]

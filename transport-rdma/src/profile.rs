@@ -45,8 +45,11 @@ pub struct Identity {
 /// Connection method of a device's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connecting {
-    /// By exchanging queue-pair numbers out of band, as lanes require.
+    /// By exchanging queue-pair numbers out of band, or through the connection manager if an option
+    /// says so.
     OutOfBand,
+    /// Through the connection manager alone. The text states the reason.
+    Manager(&'static str),
     /// Unusable for lanes. The text states the reason and the remedy.
     Never(&'static str),
 }
@@ -202,11 +205,11 @@ pub(crate) static IRDMA: DeviceProfile = DeviceProfile { name: "irdma", ..STRICT
 pub(crate) static ERDMA_STANDARD: DeviceProfile = DeviceProfile {
     name: "erdma-standard",
     // erdma, modify: RTR is no operation, RTS without a connection of the kernel's is EINVAL.
-    connecting: Connecting::Never(
-        "the driver erdma is in its standard mode, in which only the kernel connects; load it with \
-         `modprobe erdma compat_mode=Y`, and keep that with `options erdma compat_mode=Y` in \
-         /etc/modprobe.d",
+    connecting: Connecting::Manager(
+        "the driver erdma is in its standard mode, in which only the kernel connects queue pairs",
     ),
+    // erdma of mainline, reg_user_mr: the rights that are asked for.
+    grants_remote_write: false,
     ..ERDMA_COMPAT
 };
 
@@ -259,12 +262,11 @@ pub(crate) static ERDMA_ROCEV2: DeviceProfile = DeviceProfile {
 pub(crate) static SIW: DeviceProfile = DeviceProfile {
     name: "siw",
     // Measured on 6.1, see the story `a_queue_pair_that_is_wired_out_of_band_is_refused_at_rts`.
-    connecting: Connecting::Never(
-        "the driver siw (soft-iWARP) answers ibv_modify_qp(RTS) with EINVAL when a queue pair is wired \
-         out of band, since it connects through the kernel's connection manager alone; name a RoCE \
-         or InfiniBand device, make one with `rdma link add rxe0 type rxe netdev INTERFACE`, or use \
-         TCP",
+    connecting: Connecting::Manager(
+        "the driver siw (soft-iWARP) answers ibv_modify_qp(RTS) with EINVAL for a queue pair that the \
+         kernel did not connect",
     ),
+    polling: Polling::Event,
     ..IWARP
 };
 
@@ -272,10 +274,9 @@ pub(crate) static SIW: DeviceProfile = DeviceProfile {
 pub(crate) static IWARP: DeviceProfile = DeviceProfile {
     name: "iwarp",
     // siw and irdma, modify: RTS without a connection of the kernel's is EINVAL.
-    connecting: Connecting::Never(
-        "an iWARP device connects through the kernel's connection manager alone; lanes need RoCE or \
-         InfiniBand",
-    ),
+    connecting: Connecting::Manager("an iWARP device connects queue pairs by the kernel alone"),
+    // iWARP: the answer to a read is a write of the peer's to the sink.
+    read_sink_needs_remote_write: true,
     ..STRICT
 };
 
@@ -392,10 +393,10 @@ mod tests {
         assert_eq!(erdma(Some(false), 1).profile.name, "erdma-standard");
         assert_eq!(erdma(None, 1).profile.name, "erdma-standard");
         assert_eq!(erdma(None, 16).profile.name, "erdma-rocev2");
-        let Connecting::Never(why) = erdma(None, 1).profile.connecting else {
-            panic!("it connects")
+        let Connecting::Manager(why) = erdma(None, 1).profile.connecting else {
+            panic!("it connects out of band")
         };
-        assert!(why.contains("compat_mode=Y"), "{why}");
+        assert!(why.contains("standard mode"), "{why}");
         assert!(erdma(Some(true), 16).to_string().contains("0x1ded:0x107f, compat_mode=Y"));
     }
 
@@ -414,18 +415,18 @@ mod tests {
         assert_eq!(name(&without_parent), "siw");
     }
 
-    /// iWARP and EFA are refused with a reason, and all other devices connect.
+    /// iWARP connects through the connection manager, EFA not at all, and all others out of band.
     #[test]
-    fn iwarp_and_efa_are_refused_with_a_reason() {
+    fn devices_that_do_not_connect_out_of_band_have_a_reason() {
         let iwarp = Identity { node_type: NODE_RNIC, ..on_bus("i40e", 0x8086, 0x37d2) };
         assert_eq!(name(&iwarp), "iwarp");
         for profile in DEVICE_PROFILES {
-            let refused = ["erdma-standard", "siw", "iwarp", "efa"].contains(&profile.name);
-            let Connecting::Never(why) = profile.connecting else {
-                assert!(!refused, "{}", profile.name);
-                continue;
-            };
-            assert!(refused && !why.is_empty(), "{}", profile.name);
+            let is_iwarp = ["erdma-standard", "siw", "iwarp"].contains(&profile.name);
+            match profile.connecting {
+                Connecting::OutOfBand => assert!(!is_iwarp && profile.name != "efa"),
+                Connecting::Manager(why) => assert!(is_iwarp && !why.is_empty()),
+                Connecting::Never(why) => assert!(profile.name == "efa" && !why.is_empty()),
+            }
         }
     }
 }

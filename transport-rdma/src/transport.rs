@@ -8,7 +8,7 @@ mod tests;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::settings::LANE_QUEUE_PAIRS_DEFAULT;
-use crate::verbs::{Nic, NicCounts};
+use crate::verbs::{DIAL_MAX, Nic, NicCounts, Progress};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use steps::{Place, Steps};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// Longest probe of a rail ([`DataPath::probe_rail`]). A device usually gives up earlier, see
 /// [`NicConfig::retries`](crate::NicConfig::retries).
@@ -140,11 +141,22 @@ impl RdmaTransport {
         }
     }
 
+    /// Records what a peer announced in a request with the NIC of its path, see
+    /// [`Nic::note_request`].
+    pub fn note_request(&self, peer: &NicPath, body: &Body) {
+        if let Ok(nic) = self.inner.nic(peer) {
+            nic.note_request(body);
+        }
+    }
+
     /// Like [`Endpoints::create`], for a legacy peer, which announces no sequence numbers: each queue
     /// pair sends from `psn`, 24 bits, and the announced address is the one of the NIC's opening,
     /// since the peer may look it up in the descriptor.
     pub fn create_legacy(&self, lifecycle: Lifecycle, peer: NicPath, psn: u32) -> Created {
-        let create = move |nic: &Nic| nic.create(lifecycle, &vec![psn; nic.queue_pairs_per_lane()]);
+        let create = move |nic: &Nic| {
+            nic.check_out_of_band()?;
+            nic.create(lifecycle, &vec![psn; nic.queue_pairs_per_lane()])
+        };
         Box::pin(self.inner.clone().create(lifecycle, peer, create))
     }
 
@@ -366,12 +378,47 @@ impl Inner {
         body: Body,
     ) -> Result<(), TransportError> {
         let Endpoint { peer, nic, .. } = self.endpoint(lifecycle, "wire")?;
-        let connect = move || nic.connect(lifecycle, &body).map(|()| nic.handle(lifecycle));
-        let lane = self.steps.run(&peer, connect).await?;
+        let Some(changes) = nic.connect_changes() else {
+            let connect = move || nic.connect(lifecycle, &body).map(|()| nic.handle(lifecycle));
+            let lane = self.steps.run(&peer, connect).await?;
+            self.on_connected(lifecycle, lane);
+            return Ok(());
+        };
+        self.connect_managed((peer, nic), lifecycle, body, changes).await
+    }
+
+    /// Connects through the connection manager. No thread waits for the peer.
+    async fn connect_managed(
+        &self,
+        (peer, nic): (NicPath, Arc<Nic>),
+        lifecycle: Lifecycle,
+        body: Body,
+        mut changes: watch::Receiver<u64>,
+    ) -> Result<(), TransportError> {
+        let deadline = tokio::time::Instant::now() + DIAL_MAX;
+        let connecting = nic.clone();
+        let begin = move || connecting.begin_connect(lifecycle, &body);
+        let mut progress = self.steps.run(&peer, begin).await?;
+        while progress == Progress::Pending {
+            // The sender lives as long as the NIC.
+            let is_overdue = tokio::time::timeout_at(deadline, changes.changed()).await.is_err();
+            let connecting = nic.clone();
+            let go_on = move || {
+                if is_overdue {
+                    connecting.give_up_connect(lifecycle);
+                }
+                connecting.continue_connect(lifecycle)
+            };
+            progress = self.steps.run(&peer, go_on).await?;
+        }
+        self.on_connected(lifecycle, nic.handle(lifecycle));
+        Ok(())
+    }
+
+    fn on_connected(&self, lifecycle: Lifecycle, lane: Option<Arc<dyn LaneHandle>>) {
         if let Some(endpoint) = self.endpoints.write().get_mut(&lifecycle) {
             endpoint.lane = lane;
         }
-        Ok(())
     }
 
     async fn retire(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {

@@ -15,6 +15,7 @@ mod in_flight;
 mod kept;
 mod lane;
 mod lanes;
+mod manager;
 mod nic;
 mod objects;
 mod poller;
@@ -39,6 +40,7 @@ pub use config::{
 };
 pub(crate) use context::devices;
 pub use counters::{NicCounts, NicLoad};
+pub(crate) use manager::{DIAL_MAX, Progress};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{

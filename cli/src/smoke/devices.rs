@@ -12,10 +12,13 @@ pub(super) fn all() -> Vec<Device> {
 
 /// Describes a device for people.
 pub(super) fn words(device: &Device) -> String {
-    let Device { name, profile, recognised_by, refused, ports, .. } = device;
+    let Device { name, profile, recognised_by, refused, is_managed, ports, .. } = device;
     let mut text = format!("device {name}: {profile} ({recognised_by})");
     if let Some(why) = refused {
         text += &format!("\n  no lanes: {why}");
+    }
+    if *is_managed {
+        text += "\n  connects through the connection manager (librdmacm)";
     }
     for port in ports {
         text += &format!("\n  port {}: {} {}", port.number, port.link_layer, port.state);

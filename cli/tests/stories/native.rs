@@ -5,8 +5,8 @@ use handfast_fabric_control::{Process, passed};
 use std::process::Command;
 
 /// The devices, their addresses on the loopback of the network, and the tests.
-const SCRIPT: &str = "ip link set lo up && ip address add 10.0.0.1/8 dev lo && \
-                      ip address add 10.0.0.2/8 dev lo && exec \"$0\" \"$@\"";
+const SCRIPT: &str = "ip link set lo up && for host in $(seq 1 40); do \
+                      ip address add 10.0.0.$host/8 dev lo || exit; done && exec \"$0\" \"$@\"";
 /// Links of stories, each with two devices.
 const LINKS: u32 = 20;
 /// Stories of the program over the two devices of the first link.
@@ -68,8 +68,6 @@ fn command_runs_on_scripted_devices() {
         ended.output.contains("mlx5") && ended.output.contains("pass     restart"),
         "{ended:?}"
     );
-    let refused = [&["fabric", "run", "--profile", "erdma-standard"], &smoke[..]].concat();
-    run(&refused).failed(13, &["modprobe erdma compat_mode=Y"]);
     run(&["fabric", "run", "--", "sh", "-c", "exit 7"]).failed(7, &["exit status: 7"]);
     run(&["fabric", "run", "--profile", "none", "--", "true"]).failed(2, &["no profile 'none'"]);
 }
@@ -119,6 +117,32 @@ fn link_stories_pass_on_erdma_compat() {
     // Nothing stays registered with a driver that lets peers write to it.
     let except = ["block_stays_registered_until_it_is_freed", FAMILIES];
     link_stories_pass(test, "erdma-compat:retry_ms=2", &except);
+}
+
+/// eRDMA in its standard mode, through the connection manager: stories in which no peer is killed or
+/// stopped and no NIC is cut off.
+#[test]
+fn held_stories_pass_on_erdma_standard() {
+    let test = ("held_stories_pass_on_erdma_standard", "erdma-standard:retry_ms=2");
+    let stories = ["held::", "block_stays_registered_until", "peers_memory_decides_between"];
+    stories_pass(test, LINKS, (&stories, &[]), 5);
+}
+
+/// Two nodes meet both ways at once, move bytes and restart through the connection manager.
+#[test]
+fn smoke_passes_through_the_connection_manager() {
+    if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
+        return skipped("it needs a network of its own");
+    }
+    let fabric = [PROGRAM, "fabric", "run", "--profile", "erdma-standard", "--"];
+    let mut command = Command::new("unshare");
+    command.args(["-rn", "sh", "-c", SCRIPT]).args(fabric).args([PROGRAM, "smoke", "--loopback"]);
+    let ended = command.output().unwrap();
+    let text = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{text}\n{}", String::from_utf8_lossy(&ended.stderr));
+    for part in ["connects through the connection manager", "pass     bytes", "pass     restart"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 /// The other profiles; nightly.

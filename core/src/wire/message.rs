@@ -1,5 +1,6 @@
 //! The connection descriptor and its key `handfast`.
 
+use crate::connection::ANNOUNCEMENT_BYTES_MAX;
 use crate::identity::{Incarnation, Lifecycle, NameError, NicPath, NodeName, Pair};
 use crate::mooncake::is_null;
 use alloc::boxed::Box;
@@ -59,6 +60,8 @@ pub struct Key {
     address: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     auth: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    connection_manager: Option<Box<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     echo: Option<KeyPair>,
     incarnation: String,
@@ -175,6 +178,10 @@ pub struct Body {
     /// `None` if it offers none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Box<str>>,
+    /// An [`Announcement`](crate::connection::Announcement) of queue pairs that connect through the
+    /// connection manager; `None` for those that connect out of band.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_manager: Option<Box<str>>,
 }
 
 /// A byte without user data in a side's registered memory.
@@ -259,6 +266,7 @@ impl Message {
             ("address", key.address.as_deref(), NodeName::BYTES_MAX),
             ("token", key.token.as_deref(), SHORT_TEXT_BYTES_MAX),
             ("shared_memory", key.shared_memory.as_deref(), SHARED_MEMORY_BYTES_MAX),
+            ("connection_manager", key.connection_manager.as_deref(), ANNOUNCEMENT_BYTES_MAX),
             ("local_gid", Some(&*descriptor.local_gid), SHORT_TEXT_BYTES_MAX),
         ];
         let long =
@@ -295,6 +303,7 @@ impl Message {
                 address: key.address.unwrap_or_default(),
                 probe: key.probe,
                 shared_memory: key.shared_memory,
+                connection_manager: key.connection_manager,
             },
             refusal,
         })
@@ -311,6 +320,7 @@ impl Message {
             handfast: Some(Key {
                 address: some(&self.body.address),
                 auth: None,
+                connection_manager: self.body.connection_manager.clone(),
                 echo: self.echo.map(pair),
                 incarnation: self.sender.incarnation.to_hex(),
                 lifecycle: self.sender.lifecycle.0,

@@ -198,7 +198,7 @@ fn erdma_standard_mode_names_compat_mode() {
     let scene = erdma(Some("N"), &[(LOCAL, "IB/RoCE v1")]);
     let finding = scene.finding("ERDMA-STANDARD-MODE");
     assert!(finding.command().contains("modprobe erdma compat_mode=Y"), "{}", finding.command());
-    assert_eq!(scene.skipped().get("addresses"), Some(&"ERDMA-STANDARD-MODE"));
+    assert_eq!(finding.severity, Severity::Risk, "lanes go through the connection manager");
     erdma(Some("Y"), &[(LOCAL, "RoCE v2"), (IPV4, "RoCE v2")]).is_healthy();
 }
 
@@ -213,7 +213,7 @@ fn erdma_without_an_ipv4_address_cannot_connect() {
 }
 
 #[test]
-fn devices_that_only_the_kernel_connects_are_refused() {
+fn devices_that_do_not_connect_out_of_band_are_named() {
     let mut scene = Scene::empty();
     scene.card("0000:18:00.0", "0x8086", "0x37d2", "i40e");
     scene.device("irdma0", "0000:18:00.0", "4: RNIC", "Ethernet");

@@ -179,6 +179,10 @@ impl Transport for SameHost {
         self.inner.note_address(peer, gid, request);
     }
 
+    fn note_request(&self, peer: &NicPath, body: &Body) {
+        self.inner.note_request(peer, body);
+    }
+
     fn lane_depth(&self, lane: Lifecycle, configured: u32) -> u32 {
         self.inner.lane_depth(lane, configured)
     }

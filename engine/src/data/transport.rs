@@ -8,7 +8,7 @@ use crate::observe::counters::MemoryCounters;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::RailPlan;
-use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
+use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, Cut, Endpoints, LaneSink, Span};
 use handfast_transport_rdma::{
@@ -121,6 +121,11 @@ pub struct RdmaOptions {
     /// this library did not allocate cannot be registered there. No effect on other kernels, and
     /// none on memory of this library, which children never have. Default: false.
     pub accepts_forked_memory: bool,
+    /// Connects queue pairs through the connection manager (librdmacm) also on RoCE and InfiniBand. A
+    /// device that connects in no other way, iWARP and eRDMA in standard mode, does so regardless.
+    /// Both sides of a lane connect in the same way, and Mooncake nodes never through it. Default:
+    /// false.
+    pub connection_manager: bool,
 }
 
 impl RdmaOptions {
@@ -185,6 +190,7 @@ impl Default for RdmaOptions {
             places_threads: true,
             accepts_exposed_memory: false,
             accepts_forked_memory: false,
+            connection_manager: false,
         }
     }
 }
@@ -348,6 +354,10 @@ pub(crate) trait Transport: Endpoints {
 
     /// Records a peer's announced GID, with the request that carried it, if any.
     fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
+
+    /// Records the announcement of a peer's request, whose connection may come before the lane is to
+    /// connect.
+    fn note_request(&self, _peer: &NicPath, _body: &Body) {}
 
     /// Slices that a lane takes at once, where `configured` is the depth of a queue.
     fn lane_depth(&self, _lane: Lifecycle, configured: u32) -> u32 {

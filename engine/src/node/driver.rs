@@ -337,6 +337,10 @@ impl<N: Net> Driver<N> {
             let (peer, gid) = (&message.from, &message.body.gid);
             self.parts.transport.note_address(peer, gid, Some(message.sender));
         }
+        if message.op == Op::Request && message.body.connection_manager.is_some() {
+            // Before the reply, after which the peer may connect.
+            self.parts.transport.note_request(&message.from, &message.body);
+        }
     }
 
     /// Registers a caller that waits for an answer, and returns its token.

@@ -30,9 +30,21 @@ fn identity(profile: &str) -> Identity {
         "erdma-standard" => Identity { compat_mode: "N", ..ERDMA },
         "erdma-compat" => Identity { compat_mode: "Y", ..ERDMA },
         "erdma-rocev2" => ERDMA,
+        // In software, and named so by the kernel alone.
+        "siw" => Identity { node_type: RNIC, ..HARDWARE },
+        "iwarp" => Identity {
+            driver: "i40e",
+            vendor: "0x8086",
+            part: "0x37d2",
+            node_type: RNIC,
+            ..HARDWARE
+        },
         _ => Identity { driver: "scripted", vendor: "0x1b36", part: "0x0001", ..HARDWARE },
     }
 }
+
+/// The node type of iWARP.
+const RNIC: &str = "4: RNIC";
 
 const ERDMA: Identity = Identity { driver: "erdma", vendor: "0x1ded", part: "0x107f", ..HARDWARE };
 

@@ -449,7 +449,9 @@ fn take(channel: u64) -> Result<Option<ManagerEvent>, i32> {
     let channel = state.manager.channels.get_mut(&channel).ok_or(libc::EBADF)?;
     let event = channel.events.pop_front();
     channel.signal.on_taken(channel.events.len());
-    let Some(event) = event else { return Ok(None) };
+    let Some(mut event) = event else { return Ok(None) };
     find(&mut state, event.counted)?.unacknowledged += 1;
+    // Known since the program took the request.
+    event.object = state.manager.identifiers.get(&event.id).map_or(0, |it| it.object);
     Ok(Some(event))
 }

@@ -33,6 +33,11 @@ impl State {
     /// Raises an event of an identifier, or holds it.
     pub(super) fn tell(&mut self, id: u64, name: &str, status: i32, parameters: Parameters) {
         let Some(identifier) = self.manager.identifiers.get(&id) else { return };
+        let is_held = |event: &ManagerEvent| event.id == id;
+        if identifier.object == 0 && self.manager.waiting.iter().any(is_held) {
+            // A request that ends while it is held never reaches its program.
+            return self.end_identifier(id);
+        }
         let kind = kind(name).unwrap_or_default();
         let peer = identifier.peer.and_then(|peer| self.manager.identifiers.get(&peer));
         let (counted, listener) = match identifier.stage {

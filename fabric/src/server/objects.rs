@@ -88,7 +88,7 @@ pub(super) fn register_buffer(program: u64, request: &Request) -> Reply {
 
 const DMABUF_CALL: &str = "ibv_reg_dmabuf_mr";
 /// Profiles whose drivers register memory of other devices: in the kernel mlx5_ib and irdma.
-const OFFERS_BUFFERS: [&str; 3] = ["strict", "mlx5", "irdma"];
+const OFFERS_BUFFERS: [&str; 4] = ["strict", "mlx5", "irdma", "iwarp"];
 
 fn add_region(
     state: &mut State,

@@ -1,4 +1,4 @@
-//! The only module that names rdma-sys and loads libibverbs.
+//! The only module that names rdma-sys and loads libibverbs and librdmacm.
 //!
 //! Types, constants and the three calls of the data path, which go through the objects' own
 //! functions, come from rdma-sys. Everything else is looked up in the library at run time, so that
@@ -6,7 +6,7 @@
 //! every device for one that has none.
 
 use crate::error::RdmaUnavailable;
-use libc::{c_char, c_int, c_uint, c_void, size_t, ssize_t};
+use libc::{c_char, c_int, c_uint, c_void, size_t, sockaddr, ssize_t};
 use std::sync::OnceLock;
 
 pub(super) use rdma_sys::{
@@ -14,7 +14,8 @@ pub(super) use rdma_sys::{
     ibv_device_attr, ibv_gid, ibv_global_route, ibv_mr, ibv_pd, ibv_poll_cq, ibv_port_attr,
     ibv_port_state, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr,
-    ibv_sge, ibv_wc, ibv_wr_opcode, rdma_t,
+    ibv_sge, ibv_wc, ibv_wr_opcode, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    rdma_t,
 };
 #[cfg(feature = "bare")]
 pub(super) use rdma_sys::{ibv_post_recv, ibv_recv_wr};
@@ -22,8 +23,11 @@ pub(super) use rdma_sys::{ibv_post_recv, ibv_recv_wr};
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the verbs backend supports only 64-bit machines");
 
-/// The library that is loaded.
+/// The libraries that are loaded.
 const LIBRARY: &str = "libibverbs.so.1";
+const MANAGER_LIBRARY: &str = "librdmacm.so.1";
+/// `RDMA_PS_TCP`: reliable connections, and the only port space of iWARP.
+pub(super) const PORT_SPACE: c_uint = 0x0106;
 
 /// An entry of a GID table, as the library fills it.
 #[repr(C)]
@@ -48,26 +52,27 @@ pub(super) struct RawEvent {
 
 macro_rules! library {
     (
+        $(#[$about:meta])* $library:ident of $file:ident with $optional:ident;
         $($(#[$when:meta])? $name:ident: fn($($argument:ty),*) -> $result:ty;)*
         ; optional
         $($extra:ident: fn($($extra_argument:ty),*) -> $extra_result:ty;)*
     ) => {
-        /// The functions of the library, named as there. All follow the C declarations of
-        /// rdma-core's `verbs.h`, and are called under its rules.
-        pub(super) struct Library {
+        $(#[$about])*
+        pub(super) struct $library {
             $($(#[$when])? pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
-            pub(super) optional: Optional,
+            #[allow(dead_code, reason = "a library may have none")]
+            pub(super) optional: $optional,
         }
 
         /// Calls that older libraries lack.
-        pub(super) struct Optional {
+        pub(super) struct $optional {
             $(pub(super) $extra: Option<unsafe extern "C" fn($($extra_argument),*) -> $extra_result>,)*
         }
 
         #[cfg(test)]
-        impl Library {
+        impl $library {
             /// A library each of whose functions ends the process. Tests replace those that they need.
-            #[allow(unsafe_code)]
+            #[allow(unsafe_code, dead_code)]
             pub(super) fn absent() -> Self {
                 Self {
                     $($(#[$when])? $name: {
@@ -77,21 +82,22 @@ macro_rules! library {
                         }
                         absent
                     },)*
-                    optional: Optional { $($extra: None,)* },
+                    optional: $optional { $($extra: None,)* },
                 }
             }
         }
 
-        impl Library {
+        impl $library {
             #[allow(unsafe_code)]
             fn load() -> Result<Self, RdmaUnavailable> {
                 let failed = |error: libloading::Error| RdmaUnavailable::NoLibrary {
-                    library: LIBRARY,
+                    library: $file,
                     detail: error.to_string(),
                 };
-                // SAFETY: loading runs the library's constructors. libibverbs has none that need
-                // more than a running C library, and it is never unloaded: a static keeps it.
-                let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(failed)?;
+                // SAFETY: loading runs the library's constructors. Those of libibverbs and librdmacm
+                // need no more than a running C library, and it is never unloaded: a static keeps
+                // it.
+                let library = unsafe { libloading::Library::new($file) }.map_err(failed)?;
                 static HANDLE: OnceLock<libloading::Library> = OnceLock::new();
                 let library = HANDLE.get_or_init(|| library);
                 Ok(Self {
@@ -101,12 +107,12 @@ macro_rules! library {
                             let name = concat!(stringify!($name), "\0").as_bytes();
                             type Function = unsafe extern "C" fn($($argument),*) -> $result;
                             // SAFETY: the type is the symbol's, written from the declaration in
-                            // verbs.h; the ABI number in the library's name fixes it. The symbol
+                            // its header; the ABI number in the library's name fixes it. The symbol
                             // lives as long as the library, for ever.
                             *unsafe { library.get::<Function>(name) }.map_err(failed)?
                         },
                     )*
-                    optional: Optional {
+                    optional: $optional {
                         $(
                             $extra: {
                                 let name = concat!(stringify!($extra), "\0").as_bytes();
@@ -124,6 +130,9 @@ macro_rules! library {
 }
 
 library! {
+    /// The functions of libibverbs, named as there. All follow the C declarations of rdma-core's
+    /// `verbs.h`, and are called under its rules.
+    Library of LIBRARY with Optional;
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
     ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
     ibv_get_device_name: fn(*mut ibv_device) -> *const c_char;
@@ -153,6 +162,33 @@ library! {
     ibv_is_fork_initialized: fn() -> c_int;
     ibv_query_pkey: fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int;
     ibv_reg_dmabuf_mr: fn(*mut ibv_pd, u64, size_t, u64, c_int, c_int) -> *mut ibv_mr;
+}
+
+library! {
+    /// The functions of librdmacm, as its `rdma_cma.h` declares them.
+    ManagerLibrary of MANAGER_LIBRARY with NoneOptional;
+    rdma_create_event_channel: fn() -> *mut rdma_event_channel;
+    rdma_destroy_event_channel: fn(*mut rdma_event_channel) -> ();
+    rdma_create_id: fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
+    rdma_destroy_id: fn(*mut rdma_cm_id) -> c_int;
+    rdma_bind_addr: fn(*mut rdma_cm_id, *mut sockaddr) -> c_int;
+    rdma_listen: fn(*mut rdma_cm_id, c_int) -> c_int;
+    rdma_resolve_addr: fn(*mut rdma_cm_id, *mut sockaddr, *mut sockaddr, c_int) -> c_int;
+    rdma_resolve_route: fn(*mut rdma_cm_id, c_int) -> c_int;
+    rdma_connect: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    rdma_accept: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    rdma_reject: fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+    rdma_disconnect: fn(*mut rdma_cm_id) -> c_int;
+    rdma_get_cm_event: fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+    rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int;
+    rdma_get_src_port: fn(*mut rdma_cm_id) -> u16;
+    ; optional
+}
+
+/// librdmacm, loaded at the first call.
+pub(super) fn manager_library() -> Result<&'static ManagerLibrary, RdmaUnavailable> {
+    static LOADED: OnceLock<Result<ManagerLibrary, RdmaUnavailable>> = OnceLock::new();
+    LOADED.get_or_init(ManagerLibrary::load).as_ref().map_err(Clone::clone)
 }
 
 /// The library, loaded at the first call.
@@ -209,6 +245,15 @@ mod tests {
         assert_eq!(offset_of!(RawEvent, kind), offset_of!(ibv_async_event, event_type));
         assert_eq!(size_of::<ibv_event_type>(), 4);
         assert_eq!(ibv_event_type::IBV_EVENT_GID_CHANGE as u32, 18);
+    }
+
+    /// Events and parameters of connections have the layout that librdmacm reads and writes.
+    #[test]
+    fn structures_of_connections_are_those_of_librdmacm() {
+        assert_eq!((size_of::<rdma_cm_id>(), offset_of!(rdma_cm_id, qp)), (416, 24));
+        assert_eq!(offset_of!(rdma_cm_id, context), 16);
+        assert_eq!((size_of::<rdma_conn_param>(), offset_of!(rdma_conn_param, qp_num)), (24, 16));
+        assert_eq!((size_of::<rdma_cm_event>(), offset_of!(rdma_cm_event, param)), (80, 24));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::settings::{
     TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
 use handfast_core::wire::QUEUE_PAIRS_MAX;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Maximum queue pairs of one lane: the limit of a message.
@@ -74,6 +75,12 @@ pub struct NicConfig {
     /// Lanes whose queue pairs the transport creates in advance, at most [`POOLED_LANES_MAX`]; 0
     /// for none. They count in all limits, and are given back before a limit refuses a lane.
     pub pooled_lanes: usize,
+    /// Whether queue pairs connect through the connection manager also where the device lets them
+    /// connect out of band. Both sides of a lane connect in the same way.
+    pub connection_manager: bool,
+    /// The address at which the connection manager listens; `None` for the first of the machine that
+    /// is the device's.
+    pub manager_address: Option<IpAddr>,
 }
 
 /// Default interval between checks for idle lanes.
@@ -117,6 +124,8 @@ impl NicConfig {
             idle_probe: Some(IDLE_PROBE_DEFAULT),
             places_thread: true,
             pooled_lanes: POOLED_LANES_DEFAULT,
+            connection_manager: false,
+            manager_address: None,
         }
     }
 

@@ -5,6 +5,7 @@ use super::config::{NicConfig, QUEUE_PAIRS_PER_LANE_MAX};
 use super::context::mtu_number;
 use super::lane::{Announced, Lane, LaneSetup};
 use super::lanes::Refused;
+use super::manager::Peer;
 use super::nic::Nic;
 use super::objects::{Numbers, Owner, Patience, QueuePair, Route};
 use crate::error::VerbsError;
@@ -66,6 +67,14 @@ impl Nic {
         }
     }
 
+    /// Records what a peer announced in a request, so that its connection is accepted before this
+    /// side connects. An announcement that cannot be read is reported by the connect.
+    pub fn note_request(&self, peer: &Body) {
+        if let (Some(manager), Some(Ok(peer))) = (&self.shared.manager, Peer::of(peer)) {
+            manager.note(peer);
+        }
+    }
+
     fn make(
         &self,
         lifecycle: Lifecycle,
@@ -101,9 +110,12 @@ impl Nic {
             hidden_refusals: self.shared.profile.hidden_refusals,
             probing: Arc::clone(&self.shared.probing),
             scratch: self.shared.scratch.clone(),
+            manager: self.shared.manager.clone(),
         };
         let lane = Lane::new(lifecycle, psns, fresh, setup);
+        let connection_manager = self.announce_to_manager(&lane)?;
         let body = Body {
+            connection_manager,
             queue_pairs: lane.numbers.clone(),
             psns: psns.to_vec(),
             gid: gid_text(chosen.entry.address),
@@ -113,7 +125,7 @@ impl Nic {
             probe: Some(self.probe_byte()),
             ..Body::default()
         };
-        self.insert(lane)?;
+        self.insert(lane).inspect_err(|_| self.forget_in_manager(lifecycle))?;
         Ok(body)
     }
 
@@ -197,7 +209,9 @@ impl Nic {
     /// Connects the lane to the queue pairs that `peer` announced: RTR and RTS with the smaller MTU
     /// and number of outstanding reads of both. Happens once per lifecycle. The lane takes slices
     /// as soon as this returns, even before the peer has connected; work posted before that costs a
-    /// whole time-out. Blocks for up to a second where the kernel looks for a silent peer's
+    /// whole time-out, and waits for the peer where queue pairs connect through the connection
+    /// manager: there one side dials, and blocks until the peer has accepted, and the other does not
+    /// wait. It has to know the peer's request by then ([`Nic::note_request`]), or to connect too. Blocks for up to a second where the kernel looks for a silent peer's
     /// address; the first queue pair that fails ends it.
     ///
     /// # Errors
@@ -205,6 +219,17 @@ impl Nic {
     /// are charged to the peer, and so worth another lane, where [`Nic::create_for`] has another
     /// address to try or the peer is the one to change its own.
     pub fn connect(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
+        if let Some(manager) = &self.shared.manager {
+            return self.connect_managed(manager, lifecycle, peer);
+        }
+        if peer.connection_manager.is_some() {
+            let detail = format!(
+                "the peer's queue pairs connect through the connection manager, and ours out of band \
+                 ({}); force it here too (--rdma-cm, RdmaOptions::connection_manager), or use TCP",
+                self.recognised.profile.name
+            );
+            return Err(self.shared.context.error(Side::Configuration, "wire", 0, detail));
+        }
         let lane = self.known(lifecycle, "wire")?;
         let (route, numbers, patience) = self.route_to(&lane, peer)?;
         let place = || self.place(&lane.setup.announced.gid);

@@ -1,6 +1,7 @@
 //! One lane: its queue pairs, their work in flight, and its retirement.
 
 mod flush;
+mod managed;
 mod probe;
 
 pub(super) use probe::{Probe, Probed, SCRATCH_BYTES};
@@ -10,6 +11,7 @@ use super::completions::{Reservation, Shard};
 use super::context::Context;
 use super::counters::Counts;
 use super::in_flight::InFlight;
+use super::manager::Manager;
 use super::objects::{Domain, Numbers, Patience, Place, QueuePair, Route, Undestroyed};
 use super::pool::Fresh;
 use super::probing::{ProbeKind, Probing};
@@ -89,6 +91,8 @@ struct State {
     connected: bool,
     /// The peer, once the lane is connected.
     peer: Option<Probed>,
+    /// Slices that wait for the connection manager; none once the lane is connected, or over.
+    waiting: Option<Vec<Posting>>,
     /// A slice was carried out.
     answered: bool,
     /// The lane's failure was reported, or the lane is being retired and reports none.
@@ -185,6 +189,8 @@ pub(super) struct LaneSetup {
     pub(super) probing: Arc<Mutex<Probing>>,
     /// The sink of flushing reads.
     pub(super) scratch: Registration,
+    /// The connection manager, on a device whose queue pairs connect through it.
+    pub(super) manager: Option<Arc<Manager>>,
 }
 
 /// The ending of the slice that broke its queue pair. The lane fails with the error; a slice whose
@@ -218,6 +224,7 @@ impl Lane {
         let state = State {
             connected: false,
             peer: None,
+            waiting: None,
             answered: false,
             over: false,
             in_flight: InFlight::new(setup.serial),
@@ -345,6 +352,8 @@ impl Lane {
             drop(kept);
             drop(queue_pairs);
             drop(ticket);
+        } else if self.setup.manager.is_some() && self.wait_for_connection(postings) {
+            return;
         }
         ended.extend(postings.drain(..).map(|p| Completion::released(p.slice, Sent::None)));
         self.report(&mut ended);
@@ -436,8 +445,10 @@ impl Lane {
     }
 
     pub(super) fn holds(&self, slice: SliceId) -> bool {
-        let is_it = |held: &Held| held.slices().iter().any(|posting| posting.slice == slice);
-        self.state.lock().in_flight.any(is_it)
+        let is_it = |posting: &Posting| posting.slice == slice;
+        let state = self.state.lock();
+        let waits = state.waiting.as_ref().is_some_and(|waiting| waiting.iter().any(is_it));
+        waits || state.in_flight.any(|held| held.slices().iter().any(is_it))
     }
 
     /// Handles completions of this lane.
@@ -566,6 +577,7 @@ impl Lane {
         // First, so that a concurrent Connect does not open the gate again.
         let first = !std::mem::replace(&mut self.state.lock().over, true);
         self.gate.revoke();
+        self.release_waiting();
         if first {
             self.setup.counts.lock().lanes_failed += 1;
             tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
@@ -585,6 +597,7 @@ impl Lane {
         // First, so that a concurrent Connect does not open the gate again.
         self.state.lock().over = true;
         self.gate.revoke();
+        self.release_waiting();
     }
 
     /// Ends the lane: revoke, ERR, drain, destroy. Afterwards every slice has ended and the queue
@@ -598,11 +611,19 @@ impl Lane {
         while !self.gate.is_drained() && Instant::now() < deadline {
             thread::sleep(LOOK_AGAIN);
         }
+        let manager = self.setup.manager.as_ref();
+        if let Some(manager) = manager {
+            manager.retire(None, self.lifecycle);
+        }
         if let Err(error) = self.fail_queue_pairs() {
             // A queue pair that is destroyed accepts nothing either.
             tracing::warn!(lane = self.lifecycle.0, %error, "a lane ends without ERR");
         }
         self.drain(deadline);
+        // Before the queue pairs, which they name.
+        if manager.is_some_and(|manager| !manager.end(self.lifecycle, deadline)) {
+            return Ok(false);
+        }
         self.destroy(deadline)
     }
 

@@ -10,6 +10,7 @@ use super::handle::Handle;
 use super::kept::keep;
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
+use super::manager::{Manager, Reads};
 use super::objects::{Channel, Domain, Place, RegionLimits, Undestroyed};
 use super::poller::{Pollers, waker};
 use super::pool::{Fresh, Pool};
@@ -19,7 +20,7 @@ use super::sink::NicSink;
 use crate::counters::NicCounters;
 use crate::discovery::{discover_one, root};
 use crate::error::VerbsError;
-use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
+use crate::gid::{ChosenGid, GidEntry, GidKind, explained, usable_gids};
 use crate::pairing::AddressBook;
 use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use crate::transport::CALLER_SPIN_MAX;
@@ -32,6 +33,7 @@ use handfast_transport::{
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -65,6 +67,8 @@ pub(super) struct Shared {
     /// The failure after which the NIC takes no lanes.
     pub(super) lost: OnceLock<VerbsError>,
     pub(super) probing: Arc<Mutex<Probing>>,
+    /// The connection manager, where queue pairs connect through it.
+    pub(super) manager: Option<Arc<Manager>>,
 }
 
 impl Shared {
@@ -181,6 +185,7 @@ impl Nic {
         let usable = usable_gids(&entries, config.gid, profile)
             .map_err(|error| wrong(format!("{error} ({recognised})")))?;
         let gid = explained(usable[0], &entries, config.gid);
+        let manager = manager(&context, &config, profile, (&usable, rd_atomic))?;
         tracing::debug!(device = config.device, gid = gid.why, profile = %recognised, "NIC opened");
         let domain = Arc::new(Domain::new(Arc::clone(&context), region_limits(&device, profile))?);
         let (pollers, woken) = pollers(&context, config.pollers)?;
@@ -202,10 +207,14 @@ impl Nic {
             scratch: scratch(&domain, profile)?,
             lost_since: OnceLock::new(),
             lost: OnceLock::new(),
-            probing: Arc::default(),
+            probing: Arc::new(Mutex::new(Probing::new(!is_iwarp(profile)))),
+            manager,
             context,
         });
         let pollers = start_pollers(&shared, woken, &config)?;
+        if let Some(manager) = &shared.manager {
+            manager.start(&shared)?;
+        }
         Ok(Self {
             pool: Arc::new(Pool::new(&config, &shared, &domain, place)),
             pollers: Some(pollers),
@@ -434,6 +443,11 @@ impl Nic {
         Ok(())
     }
 
+    /// Whether queue pairs connect through the connection manager.
+    pub fn uses_connection_manager(&self) -> bool {
+        self.shared.manager.is_some()
+    }
+
     /// Queue pairs of a lane, unless the peer has fewer.
     pub fn queue_pairs_per_lane(&self) -> usize {
         self.config.queue_pairs_per_lane
@@ -515,6 +529,29 @@ fn place_of(context: &Context, config: &NicConfig) -> Result<(Place, u16), Verbs
     let (number, keys) = (config.port, port.partition_keys);
     let key_index = context.partition_index(number, keys, config.partition_key)?;
     Ok((Place { port: number, key_index }, port.lid))
+}
+
+/// Whether only the kernel connects queue pairs of a device.
+fn is_iwarp(profile: &DeviceProfile) -> bool {
+    matches!(profile.connecting, Connecting::Manager(_))
+}
+
+/// The connection manager of a NIC whose queue pairs connect through it.
+fn manager(
+    context: &Arc<Context>,
+    config: &NicConfig,
+    profile: &DeviceProfile,
+    (usable, rd_atomic): (&[GidEntry], u8),
+) -> Result<Option<Arc<Manager>>, VerbsError> {
+    if !is_iwarp(profile) && !config.connection_manager {
+        return Ok(None);
+    }
+    let addresses = usable.iter().filter(|entry| entry.kind == GidKind::RoceV2);
+    let addresses: Vec<IpAddr> = addresses.map(|entry| entry.address.to_canonical()).collect();
+    let place = (config.system_name(), config.port);
+    let reads = Reads { accepted: rd_atomic, begun: rd_atomic, retries: config.retries };
+    let manager = Manager::open(context, place, (config.manager_address, &addresses), reads)?;
+    Ok(Some(Arc::new(manager)))
 }
 
 /// The state that the pollers share with other threads, and the descriptors that wake them.
@@ -605,6 +642,9 @@ impl Drop for Nic {
                 // The device may still touch the memory of its slices.
                 keep(lane);
             }
+        }
+        if let Some(manager) = &self.shared.manager {
+            manager.close();
         }
         self.pool.close();
         drop(self.pollers.take());

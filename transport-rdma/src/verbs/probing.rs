@@ -44,15 +44,28 @@ impl Known {
 }
 
 /// The reads that the devices of a NIC's peers answer, by their addresses.
-#[derive(Default)]
 pub(super) struct Probing {
     peers: BTreeMap<Ipv6Addr, Known>,
+    /// What is assumed of a peer's device.
+    assumed: Known,
+}
+
+impl Default for Probing {
+    fn default() -> Self {
+        Self::new(true)
+    }
 }
 
 impl Probing {
+    /// Empty reads are tried first, or never.
+    pub(super) fn new(tries_empty: bool) -> Self {
+        let assumed = Known { refuses_empty: !tries_empty, ..Known::default() };
+        Self { peers: BTreeMap::new(), assumed }
+    }
+
     /// The read to probe a peer with; `None` if its device refused all.
     pub(super) fn kind(&self, peer: Ipv6Addr) -> Option<ProbeKind> {
-        self.peers.get(&peer).copied().unwrap_or_default().kind()
+        self.peers.get(&peer).copied().unwrap_or(self.assumed).kind()
     }
 
     /// Handles an answer.
@@ -96,7 +109,7 @@ impl Probing {
         if self.peers.len() >= PEERS_KNOWN_MAX && !self.peers.contains_key(&peer) {
             self.peers.pop_first();
         }
-        let known = self.peers.entry(peer).or_default();
+        let known = self.peers.entry(peer).or_insert(self.assumed);
         (known.kind() == Some(kind)).then_some(known)
     }
 }
@@ -128,6 +141,15 @@ mod tests {
         assert!(probing.on_failed(peer(1), ProbeKind::Byte, 21, LANE));
         assert_eq!(probing.kind(peer(1)), None);
         assert_eq!(probing.kind(peer(2)), Some(ProbeKind::Empty));
+    }
+
+    /// Where empty reads are not to be assumed, the first probe reads a byte.
+    #[test]
+    fn empty_reads_are_not_tried_on_iwarp() {
+        let mut probing = Probing::new(false);
+        assert_eq!(probing.kind(peer(1)), Some(ProbeKind::Byte));
+        probing.on_answered(peer(1), ProbeKind::Byte);
+        assert_eq!(probing.kind(peer(1)), Some(ProbeKind::Byte));
     }
 
     /// A peer that does not answer, or answered before, refuses nothing.

@@ -179,12 +179,12 @@ fn memory_that_cannot_be_registered_is_told() {
     assert!(site.nic.register(nothing, Access::READ).is_err());
 }
 
-/// The drivers of soft-RoCE and eRDMA have no way to another device's memory.
+/// The drivers of soft-RoCE, soft-iWARP and eRDMA have no way to another device's memory.
 #[test]
 fn dma_buf_is_refused_without_driver_support() {
     let site = Site::new(config("rxe0"));
     let profile = site.nic.recognised().profile.name;
-    let lacks = profile == "rxe" || profile.starts_with("erdma");
+    let lacks = ["rxe", "siw"].contains(&profile) || profile.starts_with("erdma");
     assert_eq!(site.nic.offers_dmabuf(), !lacks, "{profile}");
 }
 

@@ -31,6 +31,22 @@ const RESET: &str = "reset_is_for_idle_connected_lanes_alone";
 /// On InfiniBand no neighbour is asked for an address before the connect.
 const RESOLVED: &str = "a_peer_whose_address_is_silent_delays_no_other_peers_wiring";
 
+/// Stories of queue pairs that are wired by one side alone, or whose peer ends unnoticed: the connection
+/// manager joins both sides or none, and tells each of the other's end at once.
+const ONE_SIDE: [&str; 11] = [
+    "a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte",
+    "a_lane_is_wired_once_and_only_towards_what_can_be_wired",
+    "a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe",
+    "a_second_life_over_the_same_nics_starts_clean",
+    "both_sides_wire_at_the_same_instant_two_hundred_times",
+    "completions_of_lanes_that_share_a_queue_go_to_their_own",
+    "destroyed_peer_is_the_first_error",
+    "full_lane_returns_the_next_slice",
+    "retire_ends_every_slice_once",
+    "what_was_posted_before_the_lane_was_wired_never_runs_later",
+    "withdrawn_slice_waits_for_the_device",
+];
+
 /// Runs the stories on devices of a profile, except those named; at least `enough` pass.
 fn stories_pass(profile: &str, except: &[&str], enough: usize) {
     let device = |number: u32| {
@@ -82,6 +98,22 @@ fn stories_pass_on_irdma() {
 #[test]
 fn stories_pass_on_erdma_compat() {
     stories_pass("erdma-compat:retry_ms=10", &OWN_PORT, 36);
+}
+
+/// eRDMA in its standard mode, through the connection manager.
+#[test]
+fn stories_pass_on_erdma_standard() {
+    let except = [&OWN_PORT[..], &[RESET, RESOLVED], &ONE_SIDE].concat();
+    stories_pass("erdma-standard:retry_ms=10", &except, 24);
+}
+
+/// Soft-iWARP, as a table, and other NICs of iWARP.
+#[test]
+fn stories_pass_on_iwarp() {
+    let except = [&OWN_PORT[..], &[RESET, RESOLVED], &ONE_SIDE].concat();
+    for profile in ["siw", "iwarp"] {
+        stories_pass(profile, &except, 24);
+    }
 }
 
 /// eRDMA whose RESET breaks the ring of the queue pair.

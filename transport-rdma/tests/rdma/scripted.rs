@@ -2,6 +2,7 @@
 
 mod children;
 mod drivers;
+mod managed;
 mod pool;
 
 use crate::support::{BYTES, LANE, PATIENCE, Recorder, Site, config, connect_lane, pattern};
@@ -60,19 +61,6 @@ fn is_answered(fabric: &Fabric, ask: &str, answer: &str) -> bool {
         std::thread::sleep(Duration::from_millis(1));
     }
     true
-}
-
-/// A device that the kernel alone connects is refused when it is opened, with the cure, and has no
-/// queue pair.
-#[test]
-fn device_of_kernel_connections_is_refused() {
-    on(&["erdma-standard"], "device_of_kernel_connections_is_refused", |fabric| {
-        let recorder = Arc::<Recorder>::default();
-        let error = Nic::open(config("rxe0"), recorder).err().expect("a refusal");
-        assert_eq!(error.side, Side::Configuration, "{error}");
-        assert!(error.to_string().contains("compat_mode=Y"), "{error}");
-        assert_eq!(fabric.run("count rxe0 ibv_create_qp"), "0");
-    });
 }
 
 /// A firmware that did not answer a command takes no more of them: the device is lost although it still

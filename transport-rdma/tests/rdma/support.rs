@@ -9,6 +9,7 @@ use handfast_transport::{
 };
 use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, NicSink, Registration};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -99,7 +100,15 @@ pub(crate) const LANE: Lifecycle = Lifecycle(7);
 /// Patient enough for emulated processors that others use too. On scripted devices a packet arrives at
 /// once, however slow the processors are.
 pub(crate) fn config(device: &str) -> NicConfig {
-    NicConfig { timeout_exponent: exponent(16, 14), ..NicConfig::new(device) }
+    let manager_address = manager_address(device);
+    NicConfig { timeout_exponent: exponent(16, 14), manager_address, ..NicConfig::new(device) }
+}
+
+/// The address of a scripted device, which no interface of the machine has: that of its place in the
+/// list.
+pub(crate) fn manager_address(device: &str) -> Option<IpAddr> {
+    let place: u8 = device.strip_prefix("rxe").filter(|_| is_scripted())?.parse().ok()?;
+    Some([10, 0, 0, place + 1].into())
 }
 
 /// The timeout of the kernel's device, or of a scripted one.
@@ -183,6 +192,9 @@ pub(crate) fn connect_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pair
     let other_body = other.nic.create(lane, &psns(queue_pairs)).unwrap();
     let shared = one_body.queue_pairs.iter().any(|n| other_body.queue_pairs.contains(n));
     assert!(!shared, "equal numbers would hide a mix-up of mine and yours");
+    // Both sides know the other's announcement, as after a request and its reply.
+    other.nic.note_request(&one_body);
+    one.nic.note_request(&other_body);
     other.nic.connect(lane, &one_body).unwrap();
     one.nic.connect(lane, &other_body).unwrap();
 }

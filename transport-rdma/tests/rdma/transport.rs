@@ -78,6 +78,8 @@ async fn endpoint_moves_bytes_while_it_is_connected() {
     one.write(&other);
     assert_eq!(one.told.ends(1), [CompletionStatus::Released(Sent::None)]);
 
+    one.transport.note_request(&NicPath::parse("other@tcp").unwrap(), &theirs);
+    other.transport.note_request(&NicPath::parse("one@tcp").unwrap(), &mine);
     other.transport.connect(THERE, HERE, mine).await.unwrap();
     one.transport.connect(HERE, THERE, theirs).await.unwrap();
     one.transport.probe(LANE).await.unwrap();

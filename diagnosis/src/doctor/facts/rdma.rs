@@ -17,6 +17,9 @@ pub struct Device {
     pub recognised_by: String,
     /// The reason why lanes over it are impossible, if they are.
     pub refused: Option<String>,
+    /// Queue pairs connect through the kernel's connection manager alone.
+    #[serde(default)]
+    pub is_managed: bool,
     /// Its PCI address; empty for software devices.
     pub pci: String,
     /// Its node below `/dev/infiniband`, such as `uverbs0`; empty if the kernel created none.
@@ -106,8 +109,9 @@ fn facts(
 ) -> Device {
     let recognised = device.recognise();
     let name = device.name;
+    let is_managed = matches!(recognised.profile.connecting, Connecting::Manager(_));
     let refused = match recognised.profile.connecting {
-        Connecting::OutOfBand => None,
+        Connecting::OutOfBand | Connecting::Manager(_) => None,
         Connecting::Never(why) => Some(why.to_owned()),
     };
     let is_own =
@@ -125,6 +129,7 @@ fn facts(
         profile: recognised.profile.name.to_owned(),
         recognised_by: recognised.why,
         refused,
+        is_managed,
         pci: tree.link(&format!("sys/class/infiniband/{name}/device")),
         node,
         node_numbers,

@@ -95,7 +95,9 @@ fn not_active(context: &Context<'_>, device: &Device, port: &Port) -> Option<Fin
 
 pub(super) fn gids(context: &mut Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (device, port) in context.ports().filter(|(_, port)| !port.is_infiniband()) {
+    // The connection manager takes the addresses of the network interface.
+    let needs_gid = |(device, port): &(&Device, &Port)| !port.is_infiniband() && !device.is_managed;
+    for (device, port) in context.ports().filter(needs_gid) {
         findings.extend(no_address(context, device, port));
     }
     if let Some(wanted) = context.request.gid {
@@ -103,7 +105,8 @@ pub(super) fn gids(context: &mut Context<'_>) -> Vec<Finding> {
             let gids = device.ports.first().into_iter().flat_map(|port| &port.gids);
             gids.into_iter().any(|gid| gid.ip() == wanted && gid.is_usable())
         };
-        if findings.is_empty() && !context.devices().any(is_there) {
+        let is_managed = context.devices().any(|device| device.is_managed);
+        if findings.is_empty() && !is_managed && !context.devices().any(is_there) {
             let all: Vec<_> = context.devices().map(table).collect();
             let observed = said!(
                 "--gid {wanted} is on no device; there are: {all}",

@@ -246,7 +246,9 @@ fn koordinator(device: &Device) -> Option<Finding> {
 
 pub(super) fn kinds(context: &mut Context<'_>) -> Vec<Finding> {
     let finding = |device: &Device| {
-        device.refused.as_ref()?;
+        if device.refused.is_none() && !device.is_managed {
+            return None;
+        }
         let id = match device.profile.as_str() {
             "erdma-standard" => ids::ERDMA_STANDARD_MODE,
             "efa" => ids::EFA_NO_RC,
@@ -255,6 +257,10 @@ pub(super) fn kinds(context: &mut Context<'_>) -> Vec<Finding> {
         let places = device.ports.first().map_or(0, |port: &Port| port.places);
         let (name, why) = (&device.name, &device.recognised_by);
         let values: [(_, &dyn Display); 3] = [("device", name), ("why", why), ("places", &places)];
+        if device.is_managed {
+            // Its lanes go through the connection manager.
+            return Some(Finding::seen(id, Severity::Risk, &values).of_device(name).alone());
+        }
         Some(Finding::seen(id, context.without(name), &values).of_device(name))
     };
     context.devices().filter_map(finding).collect()

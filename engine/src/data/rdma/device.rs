@@ -295,10 +295,15 @@ fn config(
     let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
     let default = NicConfig::of_profile(device, profile);
     let (name, port) = on_port(device, options.port);
+    let is_managed = matches!(profile.connecting, Connecting::Manager(_));
+    let named = options.address.filter(|_| !is_managed);
     NicConfig {
         renamed: (name != device).then(|| name.to_owned()),
         port,
-        gid: options.address.map_or(index, |address| GidWanted::Address(mapped(address))),
+        // The only GID of an iWARP device is its MAC address.
+        gid: named.map_or(index, |address| GidWanted::Address(mapped(address))),
+        connection_manager: options.connection_manager,
+        manager_address: options.address,
         partition_key: options.partition_key,
         mtu_max: options.mtu_bytes_max,
         traffic_class: options.traffic_class,
@@ -371,12 +376,12 @@ fn ranked(
 
 /// Groups ranked devices that can be used together, at most [`RAILS_MAX`] of each kind: bytes are
 /// striped over all of a group, so hardware does not wait for software, nor InfiniBand for
-/// Ethernet.
+/// Ethernet, and a peer connects to all of them in the same way.
 fn groups(ranked: Vec<String>, listed: &[Device], port: u8) -> Vec<Vec<String>> {
     let kind = |name: &String| {
         let device = listed.iter().find(|device| device.name == *name)?;
         let link_layer = used_port(device, port).map(|port| port.link_layer.clone());
-        Some((is_refused(device), is_software(device), link_layer))
+        Some((connecting(device), is_software(device), link_layer))
     };
     let mut groups: Vec<Vec<String>> = Vec::new();
     for name in ranked {
@@ -397,7 +402,11 @@ fn used_port(device: &Device, port: u8) -> Option<&Port> {
 }
 
 fn is_refused(device: &Device) -> bool {
-    matches!(device.recognise().profile.connecting, Connecting::Never(_))
+    matches!(connecting(device), Connecting::Never(_))
+}
+
+fn connecting(device: &Device) -> Connecting {
+    device.recognise().profile.connecting
 }
 
 fn is_software(device: &Device) -> bool {

@@ -406,6 +406,10 @@ impl<N: Net> Transport for Lanes<N> {
         self.choice.rdma.note_address(peer, gid, request);
     }
 
+    fn note_request(&self, peer: &NicPath, body: &Body) {
+        self.choice.rdma.note_request(peer, body);
+    }
+
     fn rails(&self, node: &NodeName, devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
         let ours: Vec<&str> = self.offer.devices.names().iter().map(String::as_str).collect();
         let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();

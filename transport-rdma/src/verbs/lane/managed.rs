@@ -1,0 +1,78 @@
+//! Lanes whose queue pairs connect through the connection manager.
+
+use super::{Lane, Probed, QueuePair, RemoteSpan};
+use handfast_transport::{Completion, Posting, Sent};
+use std::net::Ipv6Addr;
+
+impl Lane {
+    /// Prepares the lane for its connection: until then it keeps what is posted. Queue pairs beyond
+    /// the peer's `count` are never used.
+    ///
+    /// # Errors
+    /// It was connected before, or is retired.
+    pub(in crate::verbs) fn await_connection(
+        &self,
+        count: usize,
+        device: Ipv6Addr,
+        byte: Option<RemoteSpan>,
+    ) -> Result<(), String> {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.connected, true) {
+            return Err("the lane was wired before".to_owned());
+        }
+        if state.over {
+            return Err("the lane is retired".to_owned());
+        }
+        state.outstanding.truncate(count);
+        state.peer = Some(Probed { device, byte });
+        state.waiting = Some(Vec::new());
+        Ok(())
+    }
+
+    /// Lets the lane post: all its queue pairs are connected. A second call changes nothing.
+    pub(in crate::verbs) fn open_connection(&self) {
+        let mut waiting = {
+            let mut state = self.state.lock();
+            if state.over {
+                // The end of the lane gives them back.
+                return;
+            }
+            let Some(waiting) = state.waiting.take() else { return };
+            self.gate.open();
+            waiting
+        };
+        if !waiting.is_empty() {
+            self.post(&mut waiting);
+        }
+    }
+
+    /// Keeps slices until the lane is connected, as many as its queue pairs hold, and leaves the rest.
+    /// Returns whether nothing is left.
+    pub(super) fn wait_for_connection(&self, postings: &mut Vec<Posting>) -> bool {
+        let mut state = self.state.lock();
+        let room = usize::try_from(self.setup.depth).unwrap_or(usize::MAX);
+        let room = room.saturating_mul(state.outstanding.len());
+        let Some(waiting) = &mut state.waiting else { return false };
+        let count = room.saturating_sub(waiting.len()).min(postings.len());
+        waiting.extend(postings.drain(..count));
+        postings.is_empty()
+    }
+
+    /// Gives back the slices that wait for a connection which does not come.
+    pub(super) fn release_waiting(&self) {
+        let waiting = self.state.lock().waiting.take();
+        let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
+        let mut ended = waiting.into_iter().flatten().map(released).collect();
+        self.report(&mut ended);
+    }
+
+    /// Calls with a queue pair of the lane; `None` if it is gone.
+    pub(in crate::verbs) fn with_queue_pair<T>(
+        &self,
+        place: u16,
+        call: impl FnOnce(&QueuePair) -> T,
+    ) -> Option<T> {
+        let queue_pairs = self.queue_pairs()?;
+        queue_pairs.get(usize::from(place)).map(call)
+    }
+}

@@ -1,0 +1,600 @@
+//! Connections of a NIC's queue pairs through the connection manager. `core::connection` decides; this
+//! performs it on identifiers of librdmacm, on a thread of its own for events, requests and answers,
+//! none of which waits for a peer, and on the threads of the steps for dials.
+//!
+//! An identifier ends before the queue pair that it connects is destroyed.
+
+mod connecting;
+mod events;
+mod identifier;
+mod table;
+
+use super::binding::manager_library;
+use super::context::Context;
+use super::nic::Shared;
+use super::poller::waker;
+use crate::error::VerbsError;
+use handfast_core::Lifecycle;
+use handfast_core::connection::{
+    Announcement, Cause, ConnectionId, ConnectionOutput, PRIVATE_DATA_BYTES, PrivateData,
+    RequestId, Token,
+};
+use handfast_core::transport::Side;
+use handfast_core::wire::Body;
+use handfast_core::{Incarnation, Pair};
+use handfast_transport::RemoteSpan;
+pub(super) use identifier::Reads;
+use identifier::{EventChannel, Identifier, device_name, interface_addresses, random};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use table::{Entry, Stage, Table};
+use tokio::sync::watch;
+
+/// Longest dial, from the look for the address to the connection: less than the life cycle's limit of an
+/// operation.
+pub(crate) const DIAL_MAX: Duration = Duration::from_secs(4);
+/// Longest wait for the address of a peer, and for the route to it.
+const RESOLVE_MS: i32 = 1_500;
+/// Connect requests that wait at the listening identifier.
+const BACKLOG: i32 = 128;
+/// Addresses of the machine that are tried for the device.
+const ADDRESSES_MAX: usize = 256;
+/// Attempts to have a port that no driver takes for itself.
+const PORTS_TRIED: usize = 16;
+/// Ports that eRDMA takes in compat mode, whichever program listens there.
+const PORTS_OF_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
+
+/// The queue pairs of a peer's lifecycle, as it announced them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) announcement: Announcement,
+    pub(super) queue_pairs: Vec<u32>,
+    pub(super) rd_atomic: u32,
+    pub(super) byte: Option<RemoteSpan>,
+}
+
+impl Peer {
+    /// The announcement in a message; `None` if its queue pairs connect out of band.
+    pub(super) fn of(body: &Body) -> Option<Result<Self, String>> {
+        let text = body.connection_manager.as_deref()?;
+        Some(text.parse().map_err(|error| format!("the peer announced '{text}': {error}")).map(
+            |announcement| {
+                Self {
+                    announcement,
+                    queue_pairs: body.queue_pairs.clone(),
+                    rd_atomic: body.rd_atomic,
+                    byte: body
+                        .probe
+                        .map(|byte| RemoteSpan { key: byte.key.into(), address: byte.address }),
+                }
+            },
+        ))
+    }
+}
+
+/// The state of a lane's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// This side has dialled, and every queue pair is connected.
+    Connected,
+    /// The peer is to dial; what is posted waits for it.
+    Awaiting,
+    /// A dial is under way.
+    Pending,
+}
+
+/// A call on an identifier, made without the lock of the table.
+enum Action {
+    Resolve { id: ConnectionId, target: SocketAddr },
+    Route { id: ConnectionId, identifier: Arc<Identifier> },
+    Connect { id: ConnectionId, identifier: Arc<Identifier>, data: [u8; PRIVATE_DATA_BYTES] },
+    Accept { id: ConnectionId, identifier: Arc<Identifier>, data: [u8; PRIVATE_DATA_BYTES] },
+    Reject { identifier: Arc<Identifier>, data: Option<[u8; PRIVATE_DATA_BYTES]> },
+    Disconnect { identifier: Arc<Identifier> },
+    End { identifier: Arc<Identifier> },
+    Open { lifecycle: Lifecycle },
+    Fail { lifecycle: Lifecycle, error: VerbsError },
+}
+
+/// The connection manager of a NIC.
+pub(super) struct Manager {
+    context: Arc<Context>,
+    channel: Arc<EventChannel>,
+    /// Where peers dial; its port is this opening's alone.
+    pub(super) address: SocketAddr,
+    incarnation: Incarnation,
+    reads: Reads,
+    table: Mutex<Table>,
+    changed: watch::Sender<u64>,
+    stopped: AtomicBool,
+    wake: File,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    listener: Identifier,
+}
+
+impl Manager {
+    /// Listens at an address of the device: `wanted`, or the first of `known` and of the machine's
+    /// that is the port's.
+    pub(super) fn open(
+        context: &Arc<Context>,
+        (system_name, port): (&str, u8),
+        (wanted, known): (Option<IpAddr>, &[IpAddr]),
+        reads: Reads,
+    ) -> Result<Self, VerbsError> {
+        let library = manager_library().map_err(|error| {
+            let detail = format!(
+                "{error}; the device connects through the connection manager: install librdmacm \
+                 (Debian: librdmacm1, Red Hat: librdmacm)"
+            );
+            context.error(Side::Local, "rdma_create_event_channel", 0, detail)
+        })?;
+        let channel = EventChannel::new(library).map_err(|code| {
+            let detail = format!(
+                "{}; is the kernel module rdma_ucm loaded, and may this process open \
+                 /dev/infiniband/rdma_cm?",
+                crate::error::words_of(code)
+            );
+            context.error(Side::Local, "rdma_create_event_channel", code, detail)
+        })?;
+        let channel = Arc::new(channel);
+        let candidates: Vec<IpAddr> = match wanted {
+            Some(wanted) => vec![wanted],
+            None => known.iter().copied().chain(interface_addresses(ADDRESSES_MAX)).collect(),
+        };
+        let place = (system_name, port);
+        let mut listening = candidates.iter().map(|ip| listen(context, &channel, place, *ip));
+        let Some((listener, address)) = listening.find_map(Result::transpose).transpose()? else {
+            let detail = match wanted {
+                Some(ip) => format!("{ip} is no address of the device's port"),
+                None => format!(
+                    "none of the machine's {} addresses is one of the device's port; give its \
+                     network interface an IP address",
+                    candidates.len()
+                ),
+            };
+            return Err(context.error(Side::Configuration, "rdma_bind_addr", 0, detail));
+        };
+        let wake = waker()
+            .map_err(|error| context.failed("eventfd", error.raw_os_error().unwrap_or(0)))?;
+        let incarnation = Incarnation(random());
+        tracing::debug!(device = context.device, %address, "the connection manager listens");
+        Ok(Self {
+            context: Arc::clone(context),
+            channel,
+            address,
+            incarnation,
+            reads,
+            table: Mutex::new(Table::new(incarnation)),
+            changed: watch::Sender::new(0),
+            stopped: AtomicBool::new(false),
+            wake,
+            thread: Mutex::default(),
+            listener,
+        })
+    }
+
+    /// Announces the queue pairs of a new lane to a peer, by its name.
+    pub(super) fn announce(
+        &self,
+        lifecycle: Lifecycle,
+        numbers: &[u32],
+        peer: Option<&str>,
+    ) -> Result<Announcement, VerbsError> {
+        let pair = Pair { incarnation: self.incarnation, lifecycle };
+        let mut table = self.table.lock();
+        let asks = peer.is_some_and(|peer| table.take_unreached(peer));
+        let token = Token(random());
+        let announcement = Announcement { address: self.address, pair, token, asks };
+        for (place, number) in (0u16..).zip(numbers) {
+            let id = ConnectionId { lifecycle, place };
+            let token = announcement.token(place);
+            let own = table.machine.announce(id, *number, token, asks).map_err(|error| {
+                self.context.error(Side::Local, "bring_up", 0, error.to_string())
+            })?;
+            table.entries.insert(id, Entry::new(own, peer.map(str::to_owned), self.reads));
+        }
+        Ok(announcement)
+    }
+
+    /// Notes what a peer announced in a request: its connect request may come before the lane is to
+    /// connect.
+    pub(super) fn note(&self, peer: Peer) {
+        self.table.lock().note(peer);
+    }
+
+    /// Begins to connect a lane's queue pairs to those of a peer. The lane is prepared by `prepare`,
+    /// once.
+    ///
+    /// # Errors
+    /// The lane is connected to another announcement, or `prepare` failed.
+    pub(super) fn begin(
+        &self,
+        shared: &Shared,
+        lifecycle: Lifecycle,
+        peer: &Peer,
+    ) -> Result<(), VerbsError> {
+        let mut table = self.table.lock();
+        let begun = table
+            .begin(lifecycle, peer)
+            .map_err(|detail| self.context.error(Side::Peer, "wire", 0, detail))?;
+        if begun {
+            let lane = shared.lane(lifecycle);
+            let prepared = lane.ok_or_else(|| "no lane has the lifecycle".to_owned());
+            let device = mapped(peer.announcement.address.ip());
+            let count = peer.queue_pairs.len();
+            prepared
+                .and_then(|lane| lane.await_connection(count, device, peer.byte))
+                .map_err(|detail| self.context.error(Side::Local, "wire", 0, detail))?;
+        }
+        self.perform(shared, table);
+        Ok(())
+    }
+
+    /// Makes the next calls of a lane's dials. Each may block until the peer's machine answers.
+    ///
+    /// # Errors
+    /// A queue pair does not connect; the lane must be retired.
+    pub(super) fn advance(
+        &self,
+        shared: &Shared,
+        lifecycle: Lifecycle,
+    ) -> Result<Progress, VerbsError> {
+        let actions = self.table.lock().next_calls(lifecycle);
+        for action in actions {
+            self.act(shared, action);
+        }
+        let mut table = self.table.lock();
+        let progress = table.progress(lifecycle)?;
+        if progress == Progress::Awaiting {
+            table.on_wired(lifecycle);
+        }
+        Ok(progress)
+    }
+
+    /// Notes that the step of a lane has ended well: failures are the lane's from now on.
+    ///
+    /// # Errors
+    /// The lane has failed meanwhile.
+    pub(super) fn on_wired(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
+        let mut table = self.table.lock();
+        table.progress(lifecycle)?;
+        table.on_wired(lifecycle);
+        Ok(())
+    }
+
+    /// Ends the dials of a lane that took too long.
+    pub(super) fn on_overdue(&self, shared: &Shared, lifecycle: Lifecycle) {
+        let mut table = self.table.lock();
+        for id in table.ids(lifecycle) {
+            table.machine.handle_timeout(id);
+        }
+        self.perform(shared, table);
+    }
+
+    /// Changes with every event.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Disconnects a lane that is being retired.
+    pub(super) fn retire(&self, shared: Option<&Shared>, lifecycle: Lifecycle) {
+        let mut table = self.table.lock();
+        for id in table.ids(lifecycle) {
+            table.machine.retire(id);
+        }
+        self.perform_all(shared, table);
+    }
+
+    /// Ends the identifiers of a lane whose work has ended, before its queue pairs are destroyed.
+    /// Returns false if a dial is still under way at the deadline.
+    pub(super) fn end(&self, lifecycle: Lifecycle, deadline: Instant) -> bool {
+        let identifiers = self.table.lock().identifiers(lifecycle);
+        if !identifiers.iter().all(|identifier| identifier.is_free_by(deadline)) {
+            return false;
+        }
+        let mut table = self.table.lock();
+        for id in table.ids(lifecycle) {
+            table.machine.handle_drained(id);
+        }
+        self.perform_all(None, table);
+        true
+    }
+
+    /// Starts the thread of the events.
+    pub(super) fn start(self: &Arc<Self>, shared: &Arc<Shared>) -> Result<(), VerbsError> {
+        let (manager, of) = (Arc::clone(self), Arc::downgrade(shared));
+        let builder = std::thread::Builder::new().name(format!("rdma-cm-{}", self.context.device));
+        let thread = builder
+            .spawn(move || manager.run(&of))
+            .map_err(|error| self.context.failed("thread", error.raw_os_error().unwrap_or(0)))?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Takes no more requests, and ends those that wait. Lanes are ended before.
+    pub(super) fn close(&self) {
+        self.stopped.store(true, Ordering::Release);
+        // The thread sees it with its next look.
+        let _ = (&self.wake).write(&1u64.to_ne_bytes());
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id()) {
+            // A panic was printed where it happened.
+            let _ = thread.join();
+        }
+        self.listener.end();
+        let requests = std::mem::take(&mut self.table.lock().requests);
+        drop(requests);
+    }
+
+    fn perform(&self, shared: &Shared, table: parking_lot::MutexGuard<'_, Table>) {
+        self.perform_all(Some(shared), table);
+    }
+
+    /// Performs the machine's outputs, without the lock of the table.
+    fn perform_all(&self, shared: Option<&Shared>, mut table: parking_lot::MutexGuard<'_, Table>) {
+        let mut actions = Vec::new();
+        while let Some(output) = table.machine.poll_output() {
+            self.on_output(&mut table, output, &mut actions);
+        }
+        drop(table);
+        self.changed.send_modify(|count| *count = count.wrapping_add(1));
+        for action in actions {
+            match shared {
+                Some(shared) => self.act(shared, action),
+                None => act_alone(action),
+            }
+        }
+    }
+
+    fn on_output(&self, table: &mut Table, output: ConnectionOutput, actions: &mut Vec<Action>) {
+        match output {
+            ConnectionOutput::Dial { id, data } => {
+                if let Some(entry) = table.entries.get_mut(&id) {
+                    entry.stage = Stage::Resolving;
+                    entry.data = Some(data);
+                    if let Some(target) = entry.target {
+                        actions.push(Action::Resolve { id, target });
+                    }
+                }
+            }
+            ConnectionOutput::Accept { id, request, data } => {
+                let identifier = table.requests.remove(&request);
+                if let (Some(identifier), Some(entry)) = (identifier, table.entries.get_mut(&id)) {
+                    entry.identifier = Some((request.0, Arc::clone(&identifier)));
+                    table.numbers.insert(request.0, id);
+                    actions.push(Action::Accept { id, identifier, data: data.encode() });
+                }
+            }
+            ConnectionOutput::Reject { request, data } => {
+                if let Some(identifier) = table.requests.remove(&request) {
+                    let data = data.map(|data| data.encode());
+                    actions.push(Action::Reject { identifier, data });
+                }
+            }
+            ConnectionOutput::Established { id } => {
+                let Some(entry) = table.entries.get_mut(&id) else { return };
+                entry.stage = Stage::Established;
+                let peer = entry.peer.clone();
+                peer.into_iter().for_each(|peer| table.on_reached(&peer));
+                if table.is_established(id.lifecycle) {
+                    actions.push(Action::Open { lifecycle: id.lifecycle });
+                }
+            }
+            ConnectionOutput::Failed { id, cause } => {
+                let error = self.failure(table, id, cause);
+                let Some(entry) = table.entries.get_mut(&id) else { return };
+                entry.stage = Stage::Over;
+                entry.error.get_or_insert_with(|| error.clone());
+                let (peer, is_wired) = (entry.peer.clone(), entry.is_wired);
+                if let Some(peer) = peer.filter(|_| cause == Cause::Unreachable) {
+                    table.on_unreached(peer);
+                }
+                if is_wired {
+                    actions.push(Action::Fail { lifecycle: id.lifecycle, error });
+                }
+            }
+            ConnectionOutput::Disconnect { id } => {
+                let entry = table.entries.get(&id);
+                if let Some((_, identifier)) = entry.and_then(|entry| entry.identifier.clone()) {
+                    actions.push(Action::Disconnect { identifier });
+                }
+            }
+            // Work of a lane is drained by its retirement.
+            ConnectionOutput::Drain { .. } => {}
+            ConnectionOutput::Destroy { id } => {
+                if let Some(identifier) = table.remove(id) {
+                    actions.push(Action::End { identifier });
+                }
+            }
+        }
+    }
+
+    /// Makes a call. A failed one ends its connection.
+    fn act(&self, shared: &Shared, action: Action) {
+        let (id, result) = match action {
+            Action::Resolve { id, target } => (id, self.resolve(id, target)),
+            Action::Route { id, identifier } => (
+                id,
+                identifier.resolve_route(RESOLVE_MS).map_err(|code| ("rdma_resolve_route", code)),
+            ),
+            Action::Connect { id, identifier, data } => {
+                let connected = self.on_queue_pair(shared, id, |pair, reads| {
+                    identifier.connect(pair, &data, reads)
+                });
+                (id, connected.map_err(|code| ("rdma_connect", code)))
+            }
+            Action::Accept { id, identifier, data } => {
+                let accepted = self
+                    .on_queue_pair(shared, id, |pair, reads| identifier.accept(pair, &data, reads));
+                (id, accepted.map_err(|code| ("rdma_accept", code)))
+            }
+            Action::Open { lifecycle } => {
+                return shared.lane(lifecycle).into_iter().for_each(|lane| lane.open_connection());
+            }
+            Action::Fail { lifecycle, error } => {
+                let lane = shared.lane(lifecycle);
+                return lane.into_iter().for_each(|lane| lane.fail(error.clone()));
+            }
+            other => return act_alone(other),
+        };
+        if let Err((call, code)) = result {
+            let mut table = self.table.lock();
+            if let Some(entry) = table.entries.get_mut(&id) {
+                let error = self.context.failed(call, code);
+                entry.error.get_or_insert(error);
+            }
+            table.machine.handle_failed(id, Cause::Unreachable);
+            self.perform(shared, table);
+        }
+    }
+
+    fn resolve(&self, id: ConnectionId, target: SocketAddr) -> Result<(), (&'static str, i32)> {
+        let number = self.table.lock().next_number();
+        let identifier = Identifier::new(&self.channel, number);
+        let identifier = Arc::new(identifier.map_err(|code| ("rdma_create_id", code))?);
+        {
+            let mut table = self.table.lock();
+            // It may be retired by now.
+            let Some(entry) = table.entries.get_mut(&id) else { return Ok(()) };
+            entry.identifier = Some((number, Arc::clone(&identifier)));
+            table.numbers.insert(number, id);
+        }
+        let resolved = identifier.resolve(self.address.ip(), target, RESOLVE_MS);
+        resolved.map_err(|code| ("rdma_resolve_addr", code))
+    }
+
+    /// Calls with the queue pair of a connection.
+    fn on_queue_pair(
+        &self,
+        shared: &Shared,
+        id: ConnectionId,
+        call: impl FnOnce(&super::objects::QueuePair, Reads) -> Result<(), i32>,
+    ) -> Result<(), i32> {
+        let reads = self.table.lock().entries.get(&id).map(|entry| entry.reads);
+        let (Some(lane), Some(reads)) = (shared.lane(id.lifecycle), reads) else {
+            return Err(libc::ENODEV);
+        };
+        lane.with_queue_pair(id.place, |pair| call(pair, reads)).unwrap_or(Err(libc::ENODEV))
+    }
+
+    /// The error of a connection that failed.
+    fn failure(&self, table: &Table, id: ConnectionId, cause: Cause) -> VerbsError {
+        let entry = table.entries.get(&id);
+        let target = entry.and_then(|entry| entry.target);
+        let target = target.map_or_else(|| "the peer".to_owned(), |target| target.to_string());
+        let code = entry.map_or(0, |entry| entry.status);
+        let (side, call, cure) = match cause {
+            Cause::Refused(_) => (Side::Peer, "rdma_connect", "another lane follows on demand"),
+            Cause::Rejected => (
+                Side::Peer,
+                "rdma_connect",
+                "nobody listens there any more, or more requests wait than it takes",
+            ),
+            Cause::Unreachable => (
+                Side::Peer,
+                "rdma_connect",
+                "check the route and the firewall between both RDMA interfaces; the peer dials the \
+                 next lane",
+            ),
+            // It may pass: the next lane asks nobody.
+            Cause::NeitherReaches => (
+                Side::Peer,
+                "rdma_connect",
+                "put both RDMA interfaces into networks that reach each other",
+            ),
+            Cause::Itself => (Side::Configuration, "rdma_connect", "open a lane to another node"),
+            Cause::Unproven => (Side::Peer, "rdma_connect", "another program listens there"),
+            Cause::TimedOut => (
+                Side::Peer,
+                "rdma_connect",
+                "the peer did not answer; check the firewall between both RDMA interfaces",
+            ),
+            Cause::Disconnected => (Side::Peer, "connection", "the peer, or its device, ended it"),
+            Cause::DeviceRemoved => {
+                (Side::Local, "connection", "the device has to be opened again")
+            }
+        };
+        let detail = format!("{target}: {cause}; {cure}");
+        self.context.error(side, call, code, detail)
+    }
+
+    /// Handles a connect request, with an identifier of its own.
+    fn on_request(&self, shared: &Shared, identifier: Identifier, bytes: &[u8]) {
+        let mut table = self.table.lock();
+        let number = table.next_number();
+        identifier.set_number(number);
+        table.requests.insert(RequestId(number), Arc::new(identifier));
+        // What the peer announced is known from its request to this node, and the token proves that
+        // it had our answer.
+        let early = PrivateData::decode(bytes).ok().and_then(|data| table.early(&data));
+        if let Some((lifecycle, peer)) = early {
+            drop(table);
+            // A failure is that of the lane's own connect.
+            let _ = self.begin(shared, lifecycle, &peer);
+            table = self.table.lock();
+        }
+        table.machine.handle_request(RequestId(number), bytes);
+        self.perform(shared, table);
+    }
+}
+
+/// Makes a call that needs no lane.
+fn act_alone(action: Action) {
+    match action {
+        Action::Reject { identifier, data } => {
+            // The request may be gone.
+            let _ = identifier.reject(data.as_ref());
+            identifier.end();
+        }
+        Action::Disconnect { identifier } => identifier.disconnect(),
+        Action::End { identifier } => identifier.end(),
+        _ => {}
+    }
+}
+
+/// Listens at an address; `None` if it is of another device.
+fn listen(
+    context: &Arc<Context>,
+    channel: &Arc<EventChannel>,
+    (system_name, port): (&str, u8),
+    ip: IpAddr,
+) -> Result<Option<(Identifier, SocketAddr)>, VerbsError> {
+    let failed = |call, code| context.failed(call, code);
+    for _ in 0..PORTS_TRIED {
+        let identifier =
+            Identifier::new(channel, 0).map_err(|code| failed("rdma_create_id", code))?;
+        let verbs = context.verbs;
+        #[allow(unsafe_code)]
+        // SAFETY: the device is that of an open context of librdmacm's.
+        let bound =
+            identifier.bind(SocketAddr::new(ip, 0), |device| unsafe { device_name(verbs, device) });
+        let Ok((device, of_port, given)) = bound else { return Ok(None) };
+        if device != system_name || of_port != port {
+            return Ok(None);
+        }
+        if PORTS_OF_ERDMA.contains(&given) {
+            continue;
+        }
+        identifier.listen(BACKLOG).map_err(|code| failed("rdma_listen", code))?;
+        return Ok(Some((identifier, SocketAddr::new(ip, given))));
+    }
+    let (first, last) = (PORTS_OF_ERDMA.start(), PORTS_OF_ERDMA.end());
+    let detail = format!(
+        "the kernel gives ports from {first} to {last} alone, which eRDMA takes; widen \
+         net.ipv4.ip_local_port_range"
+    );
+    Err(context.error(Side::Configuration, "rdma_bind_addr", 0, detail))
+}
+
+fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}

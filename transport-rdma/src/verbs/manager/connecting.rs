@@ -1,0 +1,137 @@
+//! Lanes of a NIC that connect through the connection manager.
+
+use super::{DIAL_MAX, Manager, Peer, Progress};
+use crate::error::VerbsError;
+use crate::verbs::lane::{Lane, Probe};
+use crate::verbs::nic::Nic;
+use handfast_core::Lifecycle;
+use handfast_core::transport::Side;
+use handfast_core::wire::Body;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Longest wait for the first read of the side that has dialled.
+const FIRST_READ_MAX: Duration = Duration::from_secs(2);
+/// Interval of looks of a thread that waits for a dial.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+impl Nic {
+    /// Announces the queue pairs of a new lane to the connection manager, where they connect through it.
+    pub(in crate::verbs) fn announce_to_manager(
+        &self,
+        lane: &Lane,
+    ) -> Result<Option<Box<str>>, VerbsError> {
+        let Some(manager) = &self.shared.manager else { return Ok(None) };
+        let peer = lane.setup.announced.peer.as_deref();
+        let announced = manager.announce(lane.lifecycle, &lane.numbers, peer);
+        announced
+            .map(|announcement| Some(announcement.to_string().into()))
+            .inspect_err(|_| self.forget_in_manager(lane.lifecycle))
+    }
+
+    /// Returns whether queue pairs connect out of band, as a Mooncake node's do.
+    ///
+    /// # Errors
+    /// They connect through the connection manager.
+    pub(crate) fn check_out_of_band(&self) -> Result<(), VerbsError> {
+        if self.shared.manager.is_none() {
+            return Ok(());
+        }
+        let detail = format!(
+            "a Mooncake node connects queue pairs out of band alone, and this device connects them \
+             through the connection manager ({}); use TCP to it, or another device",
+            self.recognised.profile.name
+        );
+        Err(self.shared.context.error(Side::Configuration, "bring_up", 0, detail))
+    }
+
+    /// Forgets the queue pairs of a lane that was not created.
+    pub(in crate::verbs) fn forget_in_manager(&self, lifecycle: Lifecycle) {
+        if let Some(manager) = &self.shared.manager {
+            manager.retire(None, lifecycle);
+            manager.end(lifecycle, Instant::now());
+        }
+    }
+
+    /// Connects a lane, and blocks until the peer has accepted where this side dials.
+    pub(in crate::verbs) fn connect_managed(
+        &self,
+        manager: &Manager,
+        lifecycle: Lifecycle,
+        peer: &Body,
+    ) -> Result<(), VerbsError> {
+        let mut progress = self.begin_connect(lifecycle, peer)?;
+        let deadline = Instant::now() + DIAL_MAX;
+        while progress == Progress::Pending {
+            if Instant::now() >= deadline {
+                manager.on_overdue(&self.shared, lifecycle);
+            }
+            std::thread::sleep(LOOK_AGAIN);
+            progress = self.continue_connect(lifecycle)?;
+        }
+        Ok(())
+    }
+
+    /// Changes with every event of the connection manager; `None` where connects are over at once.
+    pub(crate) fn connect_changes(&self) -> Option<watch::Receiver<u64>> {
+        self.shared.manager.as_ref().map(|manager| manager.changes())
+    }
+
+    /// Begins to connect a lane through the connection manager.
+    ///
+    /// # Errors
+    /// The peer's queue pairs connect out of band, or cannot be connected.
+    pub(crate) fn begin_connect(
+        &self,
+        lifecycle: Lifecycle,
+        peer: &Body,
+    ) -> Result<Progress, VerbsError> {
+        let Some(manager) = &self.shared.manager else {
+            return self.connect(lifecycle, peer).map(|()| Progress::Connected);
+        };
+        let error = |side, detail: String| self.shared.context.error(side, "wire", 0, detail);
+        let profile = self.recognised.profile.name;
+        let Some(announced) = Peer::of(peer) else {
+            let detail = format!(
+                "the peer's queue pairs connect out of band, and ours through the connection manager \
+                 ({profile}); force it there too (--rdma-cm, RdmaOptions::connection_manager), or use \
+                 TCP"
+            );
+            return Err(error(Side::Configuration, detail));
+        };
+        let announced = announced.map_err(|detail| error(Side::Peer, detail))?;
+        if announced.queue_pairs.is_empty() {
+            return Err(error(Side::Peer, "the peer announced no queue pair".to_owned()));
+        }
+        if announced.rd_atomic == 0 {
+            return Err(error(Side::Peer, "the peer accepts no outstanding read".to_owned()));
+        }
+        manager.begin(&self.shared, lifecycle, &announced)?;
+        self.continue_connect(lifecycle)
+    }
+
+    /// Goes on with the dials of a lane, as far as they go without an event.
+    ///
+    /// # Errors
+    /// A queue pair does not connect; the lane must be retired.
+    pub(crate) fn continue_connect(&self, lifecycle: Lifecycle) -> Result<Progress, VerbsError> {
+        let Some(manager) = &self.shared.manager else { return Ok(Progress::Connected) };
+        let progress = manager.advance(&self.shared, lifecycle)?;
+        if progress == Progress::Connected {
+            // On iWARP the side that has dialled is the first to send.
+            let lane = self.known(lifecycle, "wire")?;
+            // The thread of the events may be about to.
+            lane.open_connection();
+            lane.probe(Probe::Announced, &self.shared.scratch, Instant::now() + FIRST_READ_MAX)?;
+            manager.on_wired(lifecycle)?;
+        }
+        Ok(progress)
+    }
+
+    /// Ends the dials of a lane that took longer than [`DIAL_MAX`].
+    pub(crate) fn give_up_connect(&self, lifecycle: Lifecycle) {
+        if let Some(manager) = &self.shared.manager {
+            manager.on_overdue(&self.shared, lifecycle);
+        }
+    }
+}

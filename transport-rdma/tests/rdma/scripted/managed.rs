@@ -1,0 +1,428 @@
+//! Stories of connections through the connection manager.
+
+use super::{on, sites, until};
+use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};
+use handfast_core::connection::Announcement;
+use handfast_core::transport::Side;
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, NicPath};
+use handfast_fabric_control::Fabric;
+use handfast_transport::{CompletionStatus, Direction, Sent};
+use handfast_transport_rdma::{NicConfig, VerbsError};
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// The profiles whose queue pairs only the kernel connects.
+const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
+/// Connect requests that wait at the listening identifier of a NIC.
+const BACKLOG: u64 = 128;
+
+/// A lane before its connection: the side that dials and its announcement, then the other.
+struct Meeting<'a> {
+    dials: &'a Site,
+    dials_body: Body,
+    waits: &'a Site,
+    waits_body: Body,
+}
+
+/// The announcement in a message.
+fn announcement(body: &Body) -> Announcement {
+    body.connection_manager.as_ref().expect("an announcement").parse().unwrap()
+}
+
+fn meeting<'a>(one: &'a Site, other: &'a Site, lane: Lifecycle) -> Meeting<'a> {
+    let bodies = [one.nic.create(lane, &[1]).unwrap(), other.nic.create(lane, &[2]).unwrap()];
+    let [mine, theirs] = bodies;
+    if announcement(&mine).pair < announcement(&theirs).pair {
+        Meeting { dials: one, dials_body: mine, waits: other, waits_body: theirs }
+    } else {
+        Meeting { dials: other, dials_body: theirs, waits: one, waits_body: mine }
+    }
+}
+
+impl Meeting<'_> {
+    /// The end of the dial, with what the dialling side was told of the other.
+    fn dial(&self, lane: Lifecycle, told: &Body) -> Result<(), VerbsError> {
+        self.waits.nic.note_request(&self.dials_body);
+        self.dials.nic.connect(lane, told)
+    }
+
+    fn retire(&self, lane: Lifecycle) {
+        self.dials.nic.retire(lane).unwrap();
+        self.waits.nic.retire(lane).unwrap();
+    }
+}
+
+/// A body whose announcement is another one.
+fn with(body: &Body, change: impl FnOnce(&mut Announcement)) -> Body {
+    let mut changed = announcement(body);
+    change(&mut changed);
+    Body { connection_manager: Some(changed.to_string().into()), ..body.clone() }
+}
+
+/// Nothing but the listening identifiers is left.
+fn nothing_is_left(fabric: &Fabric) {
+    for device in ["rxe0", "rxe1"] {
+        let list = fabric.run(&format!("manager list {device}"));
+        assert!(list.lines().all(|line| line.contains("listening")), "{device}: {list}");
+    }
+}
+
+/// Both sides connect and move bytes over a lane of this number.
+fn another_lane_works(one: &Site, other: &Site, lane: Lifecycle) {
+    connect_lane(one, other, lane, 1);
+    one.told.forget();
+    one.nic.post(lane, &mut vec![one.posting(other, 0, Direction::Write, 0, 4096)]);
+    assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
+    one.nic.retire(lane).unwrap();
+    other.nic.retire(lane).unwrap();
+}
+
+/// Bytes move both ways over a lane that the connection manager connected, and nothing is left of it.
+#[test]
+fn bytes_move_through_the_connection_manager() {
+    on(&MANAGED, "managed::bytes_move_through_the_connection_manager", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 2);
+        one.memory.copy_in(0, &pattern(1)).unwrap();
+        one.post_all(&other, Direction::Write, 16);
+        assert!(one.told.ends(16).iter().all(|end| *end == CompletionStatus::Done));
+        assert_eq!(other.bytes(), pattern(1));
+        one.told.forget();
+        other.memory.copy_in(0, &vec![7; BYTES]).unwrap();
+        one.post_all(&other, Direction::Read, 4);
+        assert!(one.told.ends(4).iter().all(|end| *end == CompletionStatus::Done));
+        assert_eq!(one.bytes(), vec![7; BYTES]);
+        one.nic.retire(LANE).unwrap();
+        other.nic.retire(LANE).unwrap();
+        nothing_is_left(fabric);
+    });
+}
+
+/// Soft-RoCE and a NIC connect through the connection manager where an option says so.
+#[test]
+fn roce_connects_through_the_manager_when_forced() {
+    on(&["rxe", "mlx5"], "managed::roce_connects_through_the_manager_when_forced", |_| {
+        let forced = |device| Site::new(NicConfig { connection_manager: true, ..config(device) });
+        let (one, other) = (forced("rxe0"), forced("rxe1"));
+        another_lane_works(&one, &other, LANE);
+        another_lane_works(&other, &one, Lifecycle(8));
+    });
+}
+
+/// Both sides connect at the same instant, two hundred times.
+#[test]
+fn both_sides_connect_at_the_same_instant() {
+    on(&MANAGED, "managed::both_sides_connect_at_the_same_instant", |fabric| {
+        let (one, other) = sites();
+        let start = Barrier::new(2);
+        for lane in (0..200).map(Lifecycle) {
+            let mine = one.nic.create(lane, &[1]).unwrap();
+            let theirs = other.nic.create(lane, &[2]).unwrap();
+            let wire = |site: &Site, peer| {
+                start.wait();
+                site.nic.connect(lane, peer).unwrap();
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(|| wire(&one, &theirs));
+                scope.spawn(|| wire(&other, &mine));
+            });
+            for (from, to) in [(&one, &other), (&other, &one)] {
+                from.nic.post(lane, &mut vec![from.posting(to, lane.0, Direction::Write, 0, 64)]);
+                from.told.ends(lane.0 as usize + 1);
+            }
+            one.nic.retire(lane).unwrap();
+            other.nic.retire(lane).unwrap();
+        }
+        for site in [&one, &other] {
+            assert!(site.told.ends(200).iter().all(|end| *end == CompletionStatus::Done));
+        }
+        nothing_is_left(fabric);
+    });
+}
+
+/// What a side posts before the peer has dialled waits for the connection, and the rest is given back.
+#[test]
+fn posts_wait_for_the_peers_dial() {
+    on(&MANAGED, "managed::posts_wait_for_the_peers_dial", |_| {
+        let (one, other) = sites();
+        let met = meeting(&one, &other, LANE);
+        met.waits.nic.connect(LANE, &met.dials_body).unwrap();
+        let depth = NicConfig::new("any").depth as usize;
+        let slice = |n| met.waits.posting(met.dials, n, Direction::Write, 64 * n as usize, 64);
+        met.waits.nic.post(LANE, &mut (0..=depth as u64).map(slice).collect());
+        let past = CompletionStatus::Released(Sent::None);
+        assert_eq!(met.waits.told.ends(1), [past], "one past the depth");
+        met.dials.nic.connect(LANE, &met.waits_body).unwrap();
+        let ends = met.waits.told.ends(depth + 1);
+        assert!(ends[..depth].iter().all(|end| *end == CompletionStatus::Done), "{ends:?}");
+        met.retire(LANE);
+        let lane = Lifecycle(8);
+        let met = meeting(&one, &other, lane);
+        met.waits.told.forget();
+        met.waits.nic.connect(lane, &met.dials_body).unwrap();
+        met.waits.nic.post(lane, &mut vec![slice(0)]);
+        met.retire(lane);
+        assert_eq!(
+            met.waits.told.ends(1),
+            [CompletionStatus::Released(Sent::None)],
+            "of a retired lane"
+        );
+    });
+}
+
+/// A request with another token, or for a lane that has ended, is refused with the reason, and so is
+/// one that the peer's kernel rejects. The next lane works.
+#[test]
+fn refused_requests_name_the_reason() {
+    on(&MANAGED, "managed::refused_requests_name_the_reason", |fabric| {
+        let (one, other) = sites();
+        let met = meeting(&one, &other, LANE);
+        let wrong = with(&met.waits_body, |it| it.token.0 ^= 1);
+        let error = met.dial(LANE, &wrong).unwrap_err();
+        assert_eq!((error.side, error.call), (Side::Peer, "rdma_connect"), "{error}");
+        assert!(error.detail.contains("the token is not that of the queue pair"), "{error}");
+        met.retire(LANE);
+        let met = meeting(&one, &other, Lifecycle(8));
+        met.waits.nic.retire(Lifecycle(8)).unwrap();
+        let error = met.dial(Lifecycle(8), &met.waits_body).unwrap_err();
+        assert!(error.detail.contains("the lifecycle has ended"), "{error}");
+        met.retire(Lifecycle(8));
+        let met = meeting(&one, &other, Lifecycle(9));
+        let nobody = with(&met.waits_body, |it| it.address.set_port(9));
+        let error = met.dial(Lifecycle(9), &nobody).unwrap_err();
+        assert!(error.detail.contains("rejected the connection; nobody listens"), "{error}");
+        met.retire(Lifecycle(9));
+        another_lane_works(&one, &other, Lifecycle(10));
+        nothing_is_left(fabric);
+    });
+}
+
+/// An address that does not resolve, and a peer that is cut off, are not reached; the next lane to the
+/// peer asks it to dial.
+#[test]
+fn unreached_peer_is_asked_to_dial() {
+    on(&MANAGED, "managed::unreached_peer_is_asked_to_dial", |fabric| {
+        let (one, other) = sites();
+        let met = meeting(&one, &other, LANE);
+        let nowhere = with(&met.waits_body, |it| it.address.set_ip([10, 9, 9, 9].into()));
+        let error = met.dial(LANE, &nowhere).unwrap_err();
+        assert_eq!(error.side, Side::Peer, "{error}");
+        assert!(error.detail.contains("10.9.9.9"), "{error}");
+        assert!(error.detail.contains("cannot be reached"), "{error}");
+        met.retire(LANE);
+        let peer = NicPath::parse("peer@nic").unwrap();
+        for plan in ["rxe0", "rxe1"] {
+            fabric.run(&format!("manager unreachable {plan}"));
+        }
+        let lane = Lifecycle(8);
+        let mine = one.nic.create_for(&peer, lane, &[1]).unwrap();
+        let theirs = other.nic.create_for(&peer, lane, &[2]).unwrap();
+        let (dials, told) = match announcement(&mine).pair < announcement(&theirs).pair {
+            true => (&one, &theirs),
+            false => (&other, &mine),
+        };
+        let error = dials.nic.connect(lane, told).unwrap_err();
+        assert!(error.detail.contains("the peer dials the next lane"), "{error}");
+        one.nic.retire(lane).unwrap();
+        other.nic.retire(lane).unwrap();
+        let asking = dials.nic.create_for(&peer, Lifecycle(9), &[3]).unwrap();
+        assert!(announcement(&asking).asks);
+        // The plan of the side that did not dial is left.
+        let waits = if std::ptr::eq(dials, &one) { &other } else { &one };
+        let theirs = waits.nic.create_for(&peer, Lifecycle(9), &[4]).unwrap();
+        dials.nic.connect(Lifecycle(9), &theirs).unwrap();
+        let error = waits.nic.connect(Lifecycle(9), &asking).unwrap_err();
+        assert!(error.detail.contains("cannot be reached"), "the asked side has dialled: {error}");
+        one.nic.retire(Lifecycle(9)).unwrap();
+        other.nic.retire(Lifecycle(9)).unwrap();
+        // Both ask once, and the next lane asks nobody.
+        let mine = dials.nic.create_for(&peer, Lifecycle(10), &[5]).unwrap();
+        assert!(!announcement(&mine).asks, "a peer is asked once");
+        dials.nic.retire(Lifecycle(10)).unwrap();
+        nothing_is_left(fabric);
+    });
+}
+
+/// A request that nobody answers ends in bounded time, by name.
+#[test]
+fn unanswered_request_times_out() {
+    on(&MANAGED, "managed::unanswered_request_times_out", |fabric| {
+        let (one, other) = sites();
+        for device in ["rxe0", "rxe1"] {
+            fabric.run(&format!("manager hold {device} CONNECT_REQUEST"));
+        }
+        let met = meeting(&one, &other, LANE);
+        let begun = Instant::now();
+        let error = met.dial(LANE, &met.waits_body).unwrap_err();
+        assert!(error.detail.contains("not established in time"), "{error}");
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        met.retire(LANE);
+        for device in ["rxe0", "rxe1"] {
+            fabric.run(&format!("manager release {device} CONNECT_REQUEST"));
+        }
+        another_lane_works(&one, &other, Lifecycle(8));
+        nothing_is_left(fabric);
+    });
+}
+
+/// A listener takes as many requests as its backlog says, and rejects one more.
+#[test]
+fn full_listener_rejects_one_request_more() {
+    on(&MANAGED, "managed::full_listener_rejects_one_request_more", |fabric| {
+        let (one, other) = sites();
+        for device in ["rxe0", "rxe1"] {
+            fabric.run(&format!("manager hold {device} CONNECT_REQUEST"));
+        }
+        let first = meeting(&one, &other, Lifecycle(0));
+        let (dials, waits) = (first.dials, first.waits);
+        first.retire(Lifecycle(0));
+        let told = |lane: Lifecycle| {
+            let mine = dials.nic.create(lane, &[1]).unwrap();
+            let theirs = waits.nic.create(lane, &[2]).unwrap();
+            waits.nic.note_request(&mine);
+            theirs
+        };
+        std::thread::scope(|scope| {
+            let lanes = (1..=BACKLOG).map(Lifecycle);
+            let dialled: Vec<_> = lanes
+                .map(|lane| {
+                    let told = told(lane);
+                    scope.spawn(move || dials.nic.connect(lane, &told))
+                })
+                .collect();
+            let device = if dials.nic.device() == "rxe0" { "rxe1" } else { "rxe0" };
+            let waiting = |fabric: &Fabric| {
+                let list = fabric.run(&format!("manager list {device}"));
+                list.lines().filter(|line| line.contains("requested")).count() as u64
+            };
+            let begun = Instant::now();
+            while waiting(fabric) < BACKLOG && begun.elapsed() < PATIENCE {
+                std::thread::yield_now();
+            }
+            let more = told(Lifecycle(BACKLOG + 1));
+            let error = dials.nic.connect(Lifecycle(BACKLOG + 1), &more).unwrap_err();
+            assert!(error.detail.contains("more requests wait than it takes"), "{error}");
+            fabric.run(&format!("manager release {device} CONNECT_REQUEST"));
+            for dialled in dialled {
+                dialled.join().unwrap().unwrap();
+            }
+        });
+        for lane in (1..=BACKLOG + 1).map(Lifecycle) {
+            dials.nic.retire(lane).unwrap();
+            waits.nic.retire(lane).unwrap();
+        }
+        nothing_is_left(fabric);
+    });
+}
+
+/// A connection that ends fails its lane with the reason, whichever side ends it, and its slices end. A
+/// dial that ends fails the connect.
+#[test]
+fn disconnect_ends_the_lane_in_each_state() {
+    on(&MANAGED, "managed::disconnect_ends_the_lane_in_each_state", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        let number = fabric.run("pairs rxe0");
+        let of = |list: &str| list.split_whitespace().next().unwrap_or_default().to_owned();
+        let list = fabric.run("manager list rxe0");
+        let connected = list.lines().find(|line| line.contains("connected"));
+        let connected = of(connected.expect("a connection"));
+        fabric.run(&format!("manager disconnect rxe0 {connected}"));
+        for site in [&one, &other] {
+            site.told.wait("the failure", |told| !told.failures.is_empty());
+            let (lane, error) = &site.told.failures()[0];
+            assert_eq!((*lane, error.side), (LANE, Side::Peer), "{error}");
+            assert!(error.detail.contains("was disconnected"), "{error}");
+            site.nic.retire(LANE).unwrap();
+        }
+        // The answer to the dial is held, and the connection ends meanwhile.
+        let lane = Lifecycle(8);
+        for device in ["rxe0", "rxe1"] {
+            fabric.run(&format!("manager hold {device} ESTABLISHED"));
+        }
+        let met = meeting(&one, &other, lane);
+        std::thread::scope(|scope| {
+            let dialled = scope.spawn(|| met.dial(lane, &met.waits_body));
+            let device = met.dials.nic.device();
+            let dialling = || {
+                let list = fabric.run(&format!("manager list {device}"));
+                list.lines().find(|line| line.contains("dialling")).map(of)
+            };
+            let begun = Instant::now();
+            let number = loop {
+                if let Some(number) = dialling() {
+                    break number;
+                }
+                assert!(begun.elapsed() < PATIENCE, "no dial");
+                std::thread::yield_now();
+            };
+            fabric.run(&format!("manager disconnect {device} {number}"));
+            let error = dialled.join().unwrap().unwrap_err();
+            assert!(error.detail.contains("cannot be reached"), "{error}");
+        });
+        for device in ["rxe0", "rxe1"] {
+            fabric.run(&format!("manager release {device} ESTABLISHED"));
+        }
+        met.retire(lane);
+        another_lane_works(&one, &other, Lifecycle(9));
+        nothing_is_left(fabric);
+    });
+}
+
+/// An event that is told twice changes nothing.
+#[test]
+fn repeated_events_change_nothing() {
+    on(&MANAGED, "managed::repeated_events_change_nothing", |fabric| {
+        let (one, other) = sites();
+        for device in ["rxe0", "rxe1"] {
+            fabric.run(&format!("manager hold {device} ROUTE_RESOLVED"));
+        }
+        let met = meeting(&one, &other, LANE);
+        std::thread::scope(|scope| {
+            let dialled = scope.spawn(|| met.dial(LANE, &met.waits_body));
+            let device = met.dials.nic.device();
+            let begun = Instant::now();
+            while fabric.execute(&format!("manager repeat {device} ROUTE_RESOLVED")).is_err() {
+                assert!(begun.elapsed() < PATIENCE, "no route");
+                std::thread::yield_now();
+            }
+            fabric.run(&format!("manager release {device} ROUTE_RESOLVED"));
+            dialled.join().unwrap().unwrap();
+        });
+        met.retire(LANE);
+        nothing_is_left(fabric);
+    });
+}
+
+/// Sides that connect in different ways name the side, the reason and the cure.
+#[test]
+fn sides_without_a_common_way_say_so() {
+    on(&["rxe"], "managed::sides_without_a_common_way_say_so", |_| {
+        let one = Site::new(NicConfig { connection_manager: true, ..config("rxe0") });
+        let other = Site::new(config("rxe1"));
+        let mine = one.nic.create(LANE, &[1]).unwrap();
+        let theirs = other.nic.create(LANE, &[2]).unwrap();
+        for (site, told) in [(&one, &theirs), (&other, &mine)] {
+            let error = site.nic.connect(LANE, told).unwrap_err();
+            assert_eq!(error.side, Side::Configuration, "{error}");
+            assert!(error.detail.contains("--rdma-cm"), "{error}");
+            site.nic.retire(LANE).unwrap();
+        }
+    });
+}
+
+/// A device that is removed fails its lanes, and the other side's by the end of their connections.
+#[test]
+fn removed_device_ends_its_connections() {
+    on(&MANAGED, "managed::removed_device_ends_its_connections", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 2);
+        fabric.run("die rxe0");
+        one.told.wait("the failure", |told| !told.failures.is_empty());
+        one.nic.retire(LANE).unwrap();
+        assert!(one.nic.lost().is_some());
+        other.nic.retire(LANE).unwrap();
+        until(fabric, "laws", "");
+    });
+}
