@@ -157,6 +157,11 @@ typedef struct handfast_options {
     // "tls:DIRECTORY". Default: those of HANDFAST_AUTH; without, every host that reaches the engine
     // is a peer.
     const char *auth;
+    // 1: encrypt the bytes of lanes over TCP, and use none over RDMA; needs `auth`, and a peer that
+    // does the same. 0: as HANDFAST_ENCRYPT_LANES says.
+    uint32_t encrypt_lanes;
+    // 0.
+    uint32_t reserved;
 } handfast_options;
 
 // An engine.

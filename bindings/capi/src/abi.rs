@@ -100,6 +100,11 @@ pub struct Options {
     /// "tls:DIRECTORY". Default: those of HANDFAST_AUTH; without, every host that reaches the engine
     /// is a peer.
     pub auth: *const c_char,
+    /// 1: encrypt the bytes of lanes over TCP, and use none over RDMA; needs `auth`, and a peer that
+    /// does the same. 0: as HANDFAST_ENCRYPT_LANES says.
+    pub encrypt_lanes: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Bytes to move.

@@ -107,6 +107,11 @@ unsafe fn given(options: &Options) -> Result<handfast_compat::Options, Failure> 
     if !auth.is_empty() {
         given.auth = Some(auth.to_owned());
     }
+    given.encrypt_lanes |= match (options.encrypt_lanes, options.reserved) {
+        (0, 0) => false,
+        (1, 0) => true,
+        _ => return Err(Failure::argument("options->encrypt_lanes is 0 or 1, and reserved 0")),
+    };
     Ok(given)
 }
 

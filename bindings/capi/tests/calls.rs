@@ -16,6 +16,8 @@ fn options() -> Options {
         devices: null(),
         timeout_ms: 0,
         auth: null(),
+        encrypt_lanes: 0,
+        reserved: 0,
     }
 }
 
@@ -396,6 +398,9 @@ fn options_of_another_size_are_checked() {
         Options { metadata: c"redis:/x".as_ptr(), ..options() },
         Options { devices: c"\xff".as_ptr(), ..options() },
         Options { auth: c"tls:/nowhere".as_ptr(), ..options() },
+        Options { encrypt_lanes: 1, ..options() },
+        Options { encrypt_lanes: 2, ..options() },
+        Options { reserved: 1, ..options() },
     ] {
         assert_eq!(start(&wrong), Err(HANDFAST_ARGUMENT));
     }

@@ -54,6 +54,9 @@ pub struct Options {
     /// `tls:DIRECTORY`. Default: that of the variable `HANDFAST_AUTH`; without either, every host that
     /// reaches the engine is a peer.
     pub auth: Option<String>,
+    /// Whether lanes over TCP are encrypted, which needs `auth`. Default: the variable
+    /// `HANDFAST_ENCRYPT_LANES`.
+    pub encrypt_lanes: bool,
     /// Address of the metrics server, `host:port`.
     #[cfg(feature = "metrics")]
     pub metrics: Option<String>,
@@ -124,6 +127,7 @@ impl Options {
             timeout: environment.transfer_timeout().unwrap_or(TIMEOUT_DEFAULT),
             regions_max: regions_max()?,
             auth: environment.auth_source().map(str::to_owned),
+            encrypt_lanes: environment.encrypts_lanes(),
             #[cfg(feature = "metrics")]
             metrics: None,
             environment,

@@ -139,7 +139,7 @@ impl Core {
     #[new]
     #[pyo3(signature = (
         local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None,
-        auth=None
+        auth=None, encrypt_lanes=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn new(
@@ -152,6 +152,7 @@ impl Core {
         metrics: Option<String>,
         regions_max: Option<usize>,
         auth: Option<String>,
+        encrypt_lanes: Option<bool>,
     ) -> PyResult<Self> {
         let start = || {
             let mut options = match is_exact {
@@ -161,6 +162,7 @@ impl Core {
             options.metrics = metrics;
             options.regions_max = regions_max.unwrap_or(options.regions_max);
             options.auth = auth.or(options.auth);
+            options.encrypt_lanes = encrypt_lanes.unwrap_or(options.encrypt_lanes);
             TransferEngine::start(&options).map(Arc::new)
         };
         let engine = blocking(py, |_| start())?;

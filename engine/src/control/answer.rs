@@ -10,6 +10,7 @@ use crate::data::regions::{MissingKey, Reach, Regions};
 use crate::data::transport::{Offer, Transport};
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
+use crate::time::Clock;
 use handfast_core::auth::{AuthRefusal, Inbound};
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
 use handfast_core::policy::Requester;
@@ -38,6 +39,7 @@ pub(crate) struct Answers {
     pub(crate) regions: Arc<Regions>,
     /// Held while memory is registered for a trust group.
     pub(crate) making_keys: Arc<AsyncMutex<()>>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     /// Permits to compute a checksum, and to wait for one.
     pub(crate) checksums: Arc<Semaphore>,
@@ -163,21 +165,17 @@ impl Answers {
         Some(answer.encode())
     }
 
-    /// The side that calls over a connection. Peers know the name and the incarnation of this node, so a
-    /// caller with both is a peer with that name.
-    fn requester(from: &Inbound) -> Requester<'_> {
-        from.peer().map_or(Requester::Anybody, |peer| Requester::Peer(&peer.name))
-    }
-
     /// Registers memory with the RDMA devices for a requester whose trust group has no keys yet. One
     /// caller at a time, so that the next one finds them.
     async fn make_keys(&self, requester: Requester<'_>) {
-        if !self.regions.lacks_keys(requester) {
+        let has_devices = self.offer.transports.rdma;
+        if !has_devices || !self.regions.lacks_keys(requester, self.clock.now()) {
             return;
         }
         let turn = self.making_keys.clone().lock_owned().await;
         let (transport, regions) = (self.transport.clone(), self.regions.clone());
-        let all = regions.missing_keys(requester);
+        let clock = self.clock.clone();
+        let all = regions.missing_keys(requester, clock.now());
         let making = tokio::task::spawn_blocking(move || {
             // Goes on after the caller has hung up, so the turn ends only with it.
             let _turn = turn;
@@ -188,7 +186,7 @@ impl Answers {
                     warn!(%error, "memory is not registered with the RDMA device for a peer");
                     None
                 });
-                regions.put_key(&missing, registered);
+                regions.put_key(&missing, registered, clock.now());
             }
         });
         // Fails if it panics.
@@ -201,7 +199,7 @@ impl Answers {
         // checksum request.
         let mut descriptor = match asked {
             Ok(_) => {
-                let requester = Self::requester(from);
+                let requester = from.requester();
                 self.make_keys(requester).await;
                 self.describe(self.regions.describe(Reach::ByKey, requester))
             }
@@ -211,7 +209,7 @@ impl Answers {
         descriptor.keep = asked.as_ref().is_some_and(|asked| asked.keep);
         let question = asked.and_then(|asked| asked.checksum);
         if let Some(question) = question {
-            let answer = self.checksum(&question, Self::requester(from)).await;
+            let answer = self.checksum(&question, from.requester()).await;
             descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });
         }
         Answer { text: descriptor.encode(), keep: descriptor.keep }

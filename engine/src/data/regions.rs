@@ -4,6 +4,7 @@ use crate::data::local::LocalRegion;
 use crate::error::{Cause, Error, Stage};
 use crate::time::Entropy;
 use crate::topology::Location;
+use handfast_core::Instant;
 use handfast_core::policy::{
     Access, Grant, GrantError, Grants, KeyGroup, KeyGroupId, KeyGroups, Requester,
 };
@@ -309,7 +310,7 @@ impl Regions {
 
     /// The registrations that a requester's descriptor lacks. Those that are not made are put back by
     /// [`Regions::put_key`].
-    pub(crate) fn missing_keys(&self, requester: Requester<'_>) -> Vec<MissingKey> {
+    pub(crate) fn missing_keys(&self, requester: Requester<'_>, now: Instant) -> Vec<MissingKey> {
         let mut evicted = Vec::new();
         let mut named = self.named.lock();
         let mut missing = Vec::new();
@@ -318,7 +319,7 @@ impl Regions {
                 continue;
             }
             if let KeyGroup::New { group, access, evicted: old } =
-                keys.groups.group_of(region.grants(), requester)
+                keys.groups.group_of(region.grants(), requester, now)
             {
                 evicted.extend(keys.take(old));
                 let (span, location) = (region.span().clone(), location.clone());
@@ -331,23 +332,32 @@ impl Regions {
     }
 
     /// Whether [`Regions::missing_keys`] has any, or another answer makes them.
-    pub(crate) fn lacks_keys(&self, requester: Requester<'_>) -> bool {
+    pub(crate) fn lacks_keys(&self, requester: Requester<'_>, now: Instant) -> bool {
         let named = self.named.lock();
         named.by_order.values().any(|Named { region, keys, .. }| {
-            keys.has_devices
-                && !region.access_of(requester).is_none()
-                && keys.of(region.grants(), requester).is_none()
+            if !keys.has_devices || region.access_of(requester).is_none() {
+                return false;
+            }
+            let group = keys.groups.find(region.grants(), requester);
+            group.is_none_or(|group| {
+                !keys.registered.contains_key(&group) && !keys.groups.is_pausing(group, now)
+            })
         })
     }
 
     /// Takes what came of a registration. One whose grants were revoked meanwhile ends.
-    pub(crate) fn put_key(&self, key: &MissingKey, registered: Option<Arc<LocalRegion>>) {
+    pub(crate) fn put_key(
+        &self,
+        key: &MissingKey,
+        registered: Option<Arc<LocalRegion>>,
+        now: Instant,
+    ) {
         let mut named = self.named.lock();
         let of = named.by_order.get_mut(&key.order).filter(|it| it.keys.groups.has(key.group));
         let unused = match (of, registered) {
             (Some(of), Some(registered)) => of.keys.registered.insert(key.group, registered),
             (Some(of), None) => {
-                of.keys.groups.on_failed(key.group);
+                of.keys.groups.on_failed(key.group, now);
                 None
             }
             (None, registered) => registered,
@@ -448,5 +458,55 @@ impl Regions {
         let key = found.map(|named| named.region.key()).ok_or(nowhere)?;
         drop(named);
         Ok(self.table.lookup(key, (address, length), direction, Requester::Anybody)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_core::policy::KEY_RETRY_INTERVAL;
+    use handfast_transport::Memory;
+
+    struct Drawn;
+
+    impl Entropy for Drawn {
+        fn next_u64(&self) -> u64 {
+            7
+        }
+    }
+
+    /// A registration that failed is not tried for another request within the pause, by any number of
+    /// them, and is tried once after it; for other grants at once.
+    #[test]
+    fn failed_registration_is_not_tried_at_each_request() {
+        let regions = Regions::new(1, true);
+        let keys = DeviceKeys { has_devices: true, ..DeviceKeys::default() };
+        let served = ServedRegion {
+            span: Memory::zeroed(4096).unwrap().whole(),
+            grants: Access::READ.into(),
+            keys,
+            reach: Reach::ByKey,
+            location: None,
+        };
+        let served = regions.register("cache", served, &Drawn).unwrap();
+        let asks = |now: Instant| {
+            let lacks = regions.lacks_keys(Requester::Anybody, now);
+            let missing = regions.missing_keys(Requester::Anybody, now);
+            assert_eq!(lacks, !missing.is_empty());
+            missing
+        };
+        let [missing] = &asks(Instant(1))[..] else { panic!("there is no registration") };
+        assert!(regions.lacks_keys(Requester::Anybody, Instant(1)), "the next one waits for it");
+        assert!(regions.missing_keys(Requester::Anybody, Instant(1)).is_empty());
+        regions.put_key(missing, None, Instant(2));
+        let later = Instant(2) + KEY_RETRY_INTERVAL;
+        for now in [Instant(2), Instant(3), Instant(later.0 - 1)] {
+            assert!(asks(now).is_empty(), "at {now:?}");
+        }
+        let [missing] = &asks(later)[..] else { panic!("the pause is over") };
+        regions.put_key(missing, None, later);
+        assert!(asks(later).is_empty());
+        served.grant(Grant::write("*").unwrap()).unwrap();
+        assert_eq!(asks(later).len(), 1, "other grants");
     }
 }

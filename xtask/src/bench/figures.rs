@@ -10,7 +10,7 @@ use std::time::Duration;
 const SCHEMA: u32 = 3;
 /// Parts of the output of `handfast bench --json` and of the engine's benchmarks; lists of several
 /// runs are concatenated.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "placement",
     "workloads",
     "latencies",
@@ -22,6 +22,7 @@ const PARTS: [&str; 12] = [
     "engines",
     "python",
     "same_host",
+    "auth",
     // The results of processes that run on any processor.
     "unpinned",
 ];
@@ -36,7 +37,7 @@ impl Figures {
             "placement": "", "machine": machine(),
             "workloads": [], "latencies": [], "sporadic": null, "first_transfer_us": null,
             "peers": null, "slices": [], "verbs": null,
-            "same_host": null, "unpinned": null,
+            "same_host": null, "auth": null, "unpinned": null,
         }))
     }
 
@@ -293,6 +294,12 @@ pub(super) mod tests {
                     engine("mooncake", 4096, 32, 4.0), engine("mooncake", 1 << 20, 32, 2.0),
                     engine("mooncake", 4096, 100_000, 4.0),
                 ],
+            },
+            "auth": {
+                "plain": { "first_us": 500.0, "slices_us": [20.0, 50.0, 400.0] },
+                "psk": { "first_us": 790.0, "slices_us": [20.1, 50.4, 401.0] },
+                "tls": { "first_us": 1900.0, "slices_us": [20.1, 50.4, 401.0] },
+                "encrypted": { "first_us": 1000.0, "slices_us": [60.0, 200.0, 2000.0] },
             },
             "python": { "rounds": 1, "two_layouts_us": 0.5, "calls": calls, "descriptors": taken },
         })

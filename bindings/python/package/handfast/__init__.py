@@ -119,7 +119,9 @@ class Engine:
 
     ``auth``, ``psk:FILE`` or ``tls:DIRECTORY``, names keys or certificates: the engine then calls and accepts only nodes that prove one. By
     default it is that of the variable HANDFAST_AUTH. Without keys every process that reaches the address may
-    read and write the registered memory; with them, a machine that changes packets on the way still can.
+    read and write the registered memory; with them, a machine that changes packets on the way still can,
+    unless ``encrypt_lanes``, or HANDFAST_ENCRYPT_LANES=1, is set at both ends: bytes over TCP are then
+    encrypted and authenticated, and no lane is over RDMA.
 
     Calls may come from any number of threads. A process that was forked makes engines of its own.
     """
@@ -134,10 +136,11 @@ class Engine:
         metrics: str | None = None,
         regions_max: int | None = None,
         auth: str | None = None,
+        encrypt_lanes: bool | None = None,
     ) -> None:
         names = devices if isinstance(devices, str) else ",".join(devices)
         self._core = _handfast.Core(
-            host, metadata, transport, names, True, metrics, regions_max, auth
+            host, metadata, transport, names, True, metrics, regions_max, auth, encrypt_lanes
         )
         # The buffers of open registrations, by number: a registration refers to its engine, and the
         # engine not to it, so that an engine without users ends at once.

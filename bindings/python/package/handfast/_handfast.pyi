@@ -53,6 +53,7 @@ class Core:
         metrics: str | None = None,
         regions_max: int | None = None,
         auth: str | None = None,
+        encrypt_lanes: bool | None = None,
     ) -> Core: ...
     @property
     def metrics_address(self) -> str | None: ...

@@ -4,6 +4,7 @@ use super::Keys;
 use crate::api::auth::{Content, Loaded, Source};
 use crate::command::{Command, Commands};
 use crate::error::{Cause, Error, Stage};
+use crate::observe::counters::Counts;
 use crate::path::nic_path;
 use crate::time::Clock;
 use handfast_core::transport::Side;
@@ -24,6 +25,7 @@ pub(crate) struct WatchParts {
     pub(crate) interval: Duration,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
+    pub(crate) counts: Arc<Counts>,
 }
 
 /// Looks at the files until the node is gone. What cannot be used is reported once, and changes
@@ -49,6 +51,7 @@ pub(crate) async fn watch(mut parts: WatchParts) {
             Err(error) => {
                 let text = error.to_string();
                 if reported.as_ref() != Some(&text) {
+                    parts.counts.update(|it| it.auth_changes_unusable += 1);
                     warn!(%error, "changed keys or certificates cannot be used; the earlier ones stay");
                     reported = Some(text);
                 }
