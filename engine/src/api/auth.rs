@@ -63,6 +63,18 @@ pub(crate) enum Content {
     Tls(Texts),
 }
 
+impl Content {
+    /// These authorities with another content's certificate and key, if the authorities differ.
+    pub(crate) fn authorities_alone(&self, other: &Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Tls(own), Self::Tls(other)) if own.authority != other.authority => {
+                Some(Self::Tls(Texts { authority: own.authority.clone(), ..other.clone() }))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Files in PEM by which a node authenticates itself and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {

@@ -6,6 +6,7 @@ use super::inbox::Inbox;
 use super::legacy::{answered, received};
 use super::listener::{Answer, Answerer};
 use crate::command::{Command, Commands};
+use crate::data::local::LocalRegion;
 use crate::data::regions::{MissingKey, Reach, Regions};
 use crate::data::transport::{Offer, Transport};
 use crate::observe::counters::Counts;
@@ -176,17 +177,18 @@ impl Answers {
         let (transport, regions) = (self.transport.clone(), self.regions.clone());
         let clock = self.clock.clone();
         let all = regions.missing_keys(requester, clock.now());
+        let mut missing = Missing { keys: all, regions, clock };
         let making = tokio::task::spawn_blocking(move || {
             // Goes on after the caller has hung up, so the turn ends only with it.
             let _turn = turn;
-            for missing in all {
-                let MissingKey { span, access, location, .. } = &missing;
+            while let Some(key) = missing.keys.last() {
+                let MissingKey { span, access, location, .. } = key;
                 let registered = transport.register(span, *access, location.clone());
                 let registered = registered.unwrap_or_else(|error| {
                     warn!(%error, "memory is not registered with the RDMA device for a peer");
                     None
                 });
-                regions.put_key(&missing, registered, clock.now());
+                missing.put(registered);
             }
         });
         // Fails if it panics.
@@ -248,6 +250,30 @@ impl Answers {
             span.memory().crc32c(span.offset(), span.len()).map_err(|error| error.to_string())
         });
         sum.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Registrations to make. Those that are left when it is dropped have failed.
+struct Missing {
+    keys: Vec<MissingKey>,
+    regions: Arc<Regions>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Missing {
+    /// Takes what came of the last one.
+    fn put(&mut self, registered: Option<Arc<LocalRegion>>) {
+        if let Some(key) = self.keys.pop() {
+            self.regions.put_key(&key, registered, self.clock.now());
+        }
+    }
+}
+
+impl Drop for Missing {
+    fn drop(&mut self) {
+        while !self.keys.is_empty() {
+            self.put(None);
+        }
     }
 }
 

@@ -272,6 +272,12 @@ pub(super) mod tests {
                 "least_more_us": 1.9,
             })
         });
+        let of_kind = |first: f64, slices: [f64; 3]| {
+            json!({
+                "first_us": first, "look_up_us": 200.0, "create_us": 10.0, "connect_us": 90.0,
+                "exchange_us": 100.0, "write_us": 100.0, "slices_us": slices,
+            })
+        };
         let taken = ["numpy", "strided"].map(|form| {
             json!({
                 "form": form, "least_taken_ms": 8.0, "taken_ms": 9.0, "submitted_ms": 10.0,
@@ -296,10 +302,10 @@ pub(super) mod tests {
                 ],
             },
             "auth": {
-                "plain": { "first_us": 500.0, "slices_us": [20.0, 50.0, 400.0] },
-                "psk": { "first_us": 790.0, "slices_us": [20.1, 50.4, 401.0] },
-                "tls": { "first_us": 1900.0, "slices_us": [20.1, 50.4, 401.0] },
-                "encrypted": { "first_us": 1000.0, "slices_us": [60.0, 200.0, 2000.0] },
+                "plain": of_kind(500.0, [20.0, 50.0, 400.0]),
+                "psk": of_kind(790.0, [20.1, 50.4, 401.0]),
+                "tls": of_kind(1900.0, [20.1, 50.4, 401.0]),
+                "encrypted": of_kind(1000.0, [60.0, 200.0, 2000.0]),
             },
             "python": { "rounds": 1, "two_layouts_us": 0.5, "calls": calls, "descriptors": taken },
         })

@@ -21,6 +21,10 @@ use webpki::{EndEntityCert, KeyUsage};
 
 /// Protocol that both sides name in the handshake, so that no other use of the certificates fits.
 const PROTOCOL: &[u8] = b"handfast";
+/// Maximum certificates of a chain.
+const CHAIN_MAX: usize = 8;
+/// Maximum bytes of a chain. It is remembered as long as its peer.
+const CHAIN_BYTES_MAX: usize = 16 << 10;
 /// Maximum authorities of a node.
 const AUTHORITIES_MAX: usize = 256;
 
@@ -116,10 +120,14 @@ impl Certificates {
         uris(&self.own[0]).find(|uri| spiffe_domain(uri).is_some())
     }
 
-    /// The proof of a peer's chain at the present time, if it is valid.
-    pub(super) fn proof(&self, chain: &[CertificateDer<'_>], peer: &NodeName) -> Option<Proof> {
-        let verified = self.authorities.verify(chain, UnixTime::now(), KeyUsage::client_auth());
-        verified.is_ok().then(|| Proof::Certificate { names_peer: self.names(chain, peer) })
+    /// Whether a peer's chain is valid at the present time.
+    pub(super) fn is_valid(&self, chain: &[CertificateDer<'_>]) -> bool {
+        self.authorities.verify(chain, UnixTime::now(), KeyUsage::client_auth()).is_ok()
+    }
+
+    /// The proof of a peer's chain, if it is valid.
+    pub(super) fn proof(&self, chain: &[CertificateDer<'_>], peer: &NodeName) -> Proof {
+        Proof::Certificate { names_peer: self.names(chain, peer) }
     }
 
     /// Whether a certificate has a name: the host of the name is among its DNS names and addresses, or
@@ -198,6 +206,10 @@ impl Authorities {
         usage: KeyUsage,
     ) -> Result<(), CertificateFault> {
         let (end, intermediates) = chain.split_first().ok_or(CertificateFault::Unusable)?;
+        let bytes: usize = chain.iter().map(|one| one.len()).sum();
+        if chain.len() > CHAIN_MAX || bytes > CHAIN_BYTES_MAX {
+            return Err(CertificateFault::Unusable);
+        }
         let end = EndEntityCert::try_from(end).map_err(|_| CertificateFault::Unusable)?;
         let algorithms = self.algorithms.all;
         let verified =

@@ -136,6 +136,21 @@ fn certificate_has_the_names_in_it() {
     }
 }
 
+/// A chain is taken at its bounds in number and bytes, and refused past them, whatever else is in it.
+#[test]
+fn longest_chain_is_refused_past_its_bound() {
+    let fleet = Authority::new("fleet");
+    let own = material(&[&fleet], &fleet.issue(&["own"]));
+    let valid = |more: Vec<usize>| {
+        let junk =
+            more.into_iter().map(|bytes| rustls_pki_types::CertificateDer::from(vec![0; bytes]));
+        own.is_valid(&own.own.iter().cloned().chain(junk).collect::<Vec<_>>())
+    };
+    let left = (16 << 10) - own.own[0].len();
+    assert!(valid(vec![1; 7]) && !valid(vec![1; 8]));
+    assert!(valid(vec![left]) && !valid(vec![left + 1]));
+}
+
 /// A workload has its whole SPIFFE id as its name: one that differs in its trust domain or in any part
 /// of its path is another, and a host has no such name.
 #[test]
