@@ -150,9 +150,9 @@ async fn main() {
     }
     let mut firsts = Kind::ALL.map(|_| Vec::new());
     let mut steps = Kind::ALL.map(|_| STEPS.map(|_| Vec::new()));
-    for _ in 0..FIRSTS {
-        for (at, pair) in pairs.iter().enumerate() {
-            let (took, of_steps) = pair.first(&files).await;
+    for number in 0..FIRSTS {
+        for at in (0..pairs.len()).map(|at| (at + number) % pairs.len()) {
+            let (took, of_steps) = pairs[at].first(&files).await;
             firsts[at].push(took);
             steps[at].iter_mut().zip(of_steps).for_each(|(all, one)| all.push(one));
         }
@@ -166,9 +166,10 @@ async fn main() {
             open.push((user, segment));
         }
         let mut rounds = Kind::ALL.map(|_| Vec::new());
-        for _ in 0..ROUNDS {
-            for (at, (_, segment)) in open.iter().enumerate() {
-                rounds[at].push(round(segment, &block).await);
+        for number in 0..ROUNDS {
+            // None follows the same one each time.
+            for at in (0..open.len()).map(|at| (at + number) % open.len()) {
+                rounds[at].push(round(&open[at].1, &block).await);
             }
         }
         slices.iter_mut().zip(rounds).for_each(|(all, one)| all.push(median(one)));
