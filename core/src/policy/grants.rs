@@ -329,13 +329,16 @@ pub enum KeyGroup {
     Known(KeyGroupId),
     /// One that failed within [`KEY_RETRY_INTERVAL`].
     Failed(KeyGroupId),
+    /// None: [`KEY_GROUPS_MAX`] others have theirs, which their peers use. One that ends makes room.
+    Full,
     /// One to make, with these permissions and no others.
     New {
         /// The group.
         group: KeyGroupId,
         /// The permissions of the registration.
         access: Access,
-        /// A group whose registration ends in its favour, the oldest at [`KEY_GROUPS_MAX`].
+        /// A group without a registration that goes in its favour: one that failed, at
+        /// [`KEY_GROUPS_MAX`].
         evicted: Option<KeyGroupId>,
     },
 }
@@ -373,6 +376,13 @@ impl KeyGroups {
         known.and_then(|known| known.retry_at).is_some_and(|at| now < at)
     }
 
+    /// Whether another group may have a registration. None is taken from peers that use theirs, as each
+    /// group would then break the lanes of the next.
+    pub fn has_room(&self) -> bool {
+        let has_failed = self.groups.iter().any(|group| group.retry_at.is_some());
+        self.groups.len() < KEY_GROUPS_MAX || has_failed
+    }
+
     /// The registration for the peers that the first grant alone covers.
     pub fn first(&mut self, grants: &Grants) -> KeyGroup {
         self.group(grants.iter().take(1).collect(), Instant(0))
@@ -407,9 +417,12 @@ impl KeyGroups {
                 }
             };
         }
+        if !self.has_room() {
+            return KeyGroup::Full;
+        }
         let is_full = self.groups.len() >= KEY_GROUPS_MAX;
-        let failed = self.groups.iter().position(|group| group.retry_at.is_some());
-        let evicted = is_full.then(|| self.groups.remove(failed.unwrap_or(0)).id);
+        let failed = self.groups.iter().position(|group| is_full && group.retry_at.is_some());
+        let evicted = failed.map(|at| self.groups.remove(at).id);
         let group = KeyGroupId(self.next);
         self.next += 1;
         self.groups.push(Group { id: group, grants: matching, retry_at: None });
@@ -539,28 +552,38 @@ mod tests {
         assert_eq!(known.group_of(&grants, Requester::Anybody, Instant(0)), KeyGroup::None);
     }
 
-    /// The oldest registration ends for one past the limit, unless one has failed.
+    /// A group past the limit has no registration, however often it asks, and none of the others loses
+    /// its own; one that failed, or that ends with its grants, makes room.
     #[test]
     fn groups_are_bounded() {
         let names: Vec<_> = (0..KEY_GROUPS_MAX + 3).map(|at| format!("n{at}")).collect();
         let all: Vec<_> = names.iter().map(|name| (Access::READ, &**name)).collect();
-        let (grants, mut groups) = (grants(&all), KeyGroups::default());
-        let mut evicted = |groups: &mut KeyGroups, at: usize| match groups.group_of(
-            &grants,
-            Requester::Peer(&name(&names[at])),
-            Instant(0),
-        ) {
-            KeyGroup::New { evicted, .. } => evicted,
-            other => panic!("{other:?}"),
+        let (mut grants, mut groups) = (grants(&all), KeyGroups::default());
+        let ask = |groups: &mut KeyGroups, grants: &Grants, at: usize| {
+            groups.group_of(grants, Requester::Peer(&name(&names[at])), Instant(0))
+        };
+        let new = |group: u64, evicted: Option<u64>| KeyGroup::New {
+            group: KeyGroupId(group),
+            access: Access::READ,
+            evicted: evicted.map(KeyGroupId),
         };
         for at in 0..KEY_GROUPS_MAX {
-            assert_eq!(evicted(&mut groups, at), None);
+            assert_eq!(ask(&mut groups, &grants, at), new(at as u64, None));
         }
-        assert_eq!(evicted(&mut groups, KEY_GROUPS_MAX), Some(KeyGroupId(0)));
+        for _ in 0..2 {
+            assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX), KeyGroup::Full);
+            for at in 0..KEY_GROUPS_MAX {
+                let known = KeyGroup::Known(KeyGroupId(at as u64));
+                assert_eq!(ask(&mut groups, &grants, at), known);
+            }
+        }
         groups.on_failed(KeyGroupId(2), Instant(0));
-        assert_eq!(evicted(&mut groups, KEY_GROUPS_MAX + 1), Some(KeyGroupId(2)));
-        assert_eq!(evicted(&mut groups, KEY_GROUPS_MAX + 2), Some(KeyGroupId(1)));
-        assert!(!groups.has(KeyGroupId(1)) && groups.has(KeyGroupId(3)));
+        let last = KEY_GROUPS_MAX as u64;
+        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX), new(last, Some(2)));
+        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX + 1), KeyGroup::Full);
+        grants.revoke(&Grant::read("n7").unwrap());
+        assert_eq!(groups.on_changed(&grants), [KeyGroupId(7)]);
+        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX + 1), new(last + 1, None));
     }
 
     /// A registration that failed is tried again after its pause, by the first request.

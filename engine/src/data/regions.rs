@@ -6,7 +6,7 @@ use crate::time::Entropy;
 use crate::topology::Location;
 use handfast_core::Instant;
 use handfast_core::policy::{
-    Access, Grant, GrantError, Grants, KeyGroup, KeyGroupId, KeyGroups, Requester,
+    Access, Grant, GrantError, Grants, KEY_GROUPS_MAX, KeyGroup, KeyGroupId, KeyGroups, Requester,
 };
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
 use handfast_transport::{
@@ -95,6 +95,8 @@ pub(crate) struct DeviceKeys {
     registered: BTreeMap<KeyGroupId, Arc<LocalRegion>>,
     /// Whether there are devices.
     has_devices: bool,
+    /// Whether the log has told that there is no room for another group, under the present grants.
+    has_told_of_room: bool,
 }
 
 impl DeviceKeys {
@@ -298,6 +300,7 @@ impl Regions {
         let region = self.table.regrant(of.region.key(), grants).map_err(failed)?;
         let mut named = self.named.lock();
         let named_of = named.by_order.get_mut(&of.order).ok_or_else(gone)?;
+        named_of.keys.has_told_of_room = false;
         let ended = named_of.keys.groups.on_changed(region.grants());
         let ended = named_of.keys.take(ended);
         named_of.region = region;
@@ -314,16 +317,25 @@ impl Regions {
         let mut evicted = Vec::new();
         let mut named = self.named.lock();
         let mut missing = Vec::new();
-        for (order, Named { region, keys, location, .. }) in &mut named.by_order {
+        for (order, Named { name, region, keys, location, .. }) in &mut named.by_order {
             if !keys.has_devices || keys.of(region.grants(), requester).is_some() {
                 continue;
             }
-            if let KeyGroup::New { group, access, evicted: old } =
-                keys.groups.group_of(region.grants(), requester, now)
-            {
-                evicted.extend(keys.take(old));
-                let (span, location) = (region.span().clone(), location.clone());
-                missing.push(MissingKey { order: *order, group, span, access, location });
+            match keys.groups.group_of(region.grants(), requester, now) {
+                KeyGroup::New { group, access, evicted: old } => {
+                    evicted.extend(keys.take(old));
+                    let (span, location) = (region.span().clone(), location.clone());
+                    missing.push(MissingKey { order: *order, group, span, access, location });
+                }
+                KeyGroup::Full if !std::mem::replace(&mut keys.has_told_of_room, true) => {
+                    let max = KEY_GROUPS_MAX;
+                    tracing::warn!(
+                        target: "handfast::audit", segment = %name, max,
+                        "peers of a further trust group have no key for RDMA: other grants, or fewer \
+                         patterns, make room"
+                    );
+                }
+                _ => {}
             }
         }
         drop(named);
@@ -339,9 +351,13 @@ impl Regions {
                 return false;
             }
             let group = keys.groups.find(region.grants(), requester);
-            group.is_none_or(|group| {
-                !keys.registered.contains_key(&group) && !keys.groups.is_pausing(group, now)
-            })
+            match group {
+                // The lack of room is told once.
+                None => keys.groups.has_room() || !keys.has_told_of_room,
+                Some(group) => {
+                    !keys.registered.contains_key(&group) && !keys.groups.is_pausing(group, now)
+                }
+            }
         })
     }
 
@@ -508,5 +524,33 @@ mod tests {
         assert!(asks(later).is_empty());
         served.grant(Grant::write("*").unwrap()).unwrap();
         assert_eq!(asks(later).len(), 1, "other grants");
+    }
+
+    /// One trust group more than there may be registrations has none, and asks without an effect on the
+    /// others, which keep theirs in every round.
+    #[test]
+    fn group_past_the_limit_takes_no_key_from_others() {
+        let regions = Regions::new(1, true);
+        let names: Vec<_> = (0..=KEY_GROUPS_MAX).map(|at| format!("n{at}")).collect();
+        let mut grants = Grants::default();
+        names.iter().for_each(|name| grants.add(Grant::read(name).unwrap()).unwrap());
+        let keys = DeviceKeys { has_devices: true, ..DeviceKeys::default() };
+        let span = Memory::zeroed(4096).unwrap().whole();
+        let served = ServedRegion { span, grants, keys, reach: Reach::ByKey, location: None };
+        let served = regions.register("cache", served, &Drawn).unwrap();
+        let mut made = Vec::new();
+        for _ in 0..3 {
+            for text in &names {
+                let name = NodeName::new(text).unwrap();
+                let missing = regions.missing_keys(Requester::Peer(&name), Instant(0));
+                made.extend(missing.iter().map(|_| text.clone()));
+            }
+        }
+        assert_eq!(made, names[..KEY_GROUPS_MAX], "each once");
+        let last = NodeName::new(&names[KEY_GROUPS_MAX]).unwrap();
+        assert!(!regions.lacks_keys(Requester::Peer(&last), Instant(0)), "it waits for none");
+        served.revoke(&Grant::read("n3").unwrap()).unwrap();
+        assert!(regions.lacks_keys(Requester::Peer(&last), Instant(0)));
+        assert_eq!(regions.missing_keys(Requester::Peer(&last), Instant(0)).len(), 1, "room");
     }
 }

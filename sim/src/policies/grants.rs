@@ -176,6 +176,10 @@ impl GrantsWorld {
                 }
             }
             KeyGroup::Known(group) => self.tell(peer, group),
+            KeyGroup::Full => {
+                let detail = format!("peer {peer} has no key, and few others have one");
+                self.break_off(PolicyOracle::Withheld, detail);
+            }
             KeyGroup::Failed(_) => {
                 if !self.has_failed_now(peer) {
                     let detail = format!("peer {peer} has no key, and no registration failed");
