@@ -67,15 +67,17 @@ pub(crate) async fn watch(mut parts: WatchParts) {
             recheck(&keys);
         }
         if has_changed || ends_again || is_due {
-            end_withdrawn(keys, &parts.commands).await;
+            // Without a change a key stays valid, and a certificate does not.
+            let ends_unknown = has_changed || ends_again || keys.current().certificates.is_some();
+            end_withdrawn(keys, ends_unknown, &parts.commands).await;
         }
         ends_again = has_changed;
     }
 }
 
-/// Ends the lanes of peers that proved what is not accepted any more, and of those whose proof is not
-/// remembered. They may open others by what is accepted.
-async fn end_withdrawn(keys: Arc<Keys>, commands: &Commands) {
+/// Ends the lanes of peers that proved what is not accepted any more, and with `ends_unknown` of those
+/// whose proof is not remembered. They may open others by what is accepted.
+async fn end_withdrawn(keys: Arc<Keys>, ends_unknown: bool, commands: &Commands) {
     let taking = keys.clone();
     // A verification for each certificate.
     let taken = tokio::task::spawn_blocking(move || taking.take_withdrawn()).await;
@@ -83,7 +85,11 @@ async fn end_withdrawn(keys: Arc<Keys>, commands: &Commands) {
     for peer in &taken {
         info!(%peer, "its key or certificate is not accepted any more: its lanes end");
     }
-    let of = Box::new(move |peer: &NodeName| taken.contains(peer) || !keys.knows(peer));
+    if taken.is_empty() && !ends_unknown {
+        return;
+    }
+    let is_unknown = move |peer: &NodeName| ends_unknown && !keys.knows(peer);
+    let of = Box::new(move |peer: &NodeName| taken.contains(peer) || is_unknown(peer));
     commands.send(Command::EndLanes { of });
 }
 
