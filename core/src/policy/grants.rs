@@ -590,7 +590,7 @@ mod tests {
     #[test]
     fn failed_group_pauses() {
         let (grants, mut groups) = (Grants::everybody(Access::READ), KeyGroups::default());
-        let mut of = |groups: &mut KeyGroups, now| {
+        let of = |groups: &mut KeyGroups, now| {
             groups.group_of(&grants, Requester::Anybody, Instant(now))
         };
         let KeyGroup::New { group, .. } = of(&mut groups, 5) else { panic!("it is the first") };
