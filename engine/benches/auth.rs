@@ -25,7 +25,7 @@ const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// Steps of a first transfer: the look-up of the peer, the lane, its parts, and the write.
 const STEPS: [&str; 5] = ["look_up", "create", "connect", "exchange", "write"];
 
-/// What the nodes of a pair prove to each other.
+/// The proofs of the nodes of a pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,

@@ -12,7 +12,7 @@ pub(crate) const PROOF_BYTES: usize = 32;
 /// Purposes of derived numbers, so that none is of two.
 const SECRET: &[u8] = b"handfast lane secret";
 const NONCE: &[u8] = b"handfast lane number";
-/// What follows the announced secret of an encrypted lane.
+/// Text behind the announced secret of an encrypted lane.
 const SEALED: &str = "+sealed";
 
 /// Secret of one lane, which its listening side announces over an authenticated channel.

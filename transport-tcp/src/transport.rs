@@ -718,7 +718,7 @@ impl Proving {
         Ok(Self { secret, nonce, exchange })
     }
 
-    /// What follows the hello.
+    /// Appends the bytes behind the hello.
     fn append(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.nonce);
         self.exchange.iter().for_each(|(_, message)| bytes.extend_from_slice(message));

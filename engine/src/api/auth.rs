@@ -95,7 +95,7 @@ pub(crate) enum CertificateFile {
 }
 
 impl CertificateFiles {
-    /// What a file holds, and its place.
+    /// The content of a file, and its place.
     fn of(&self, file: CertificateFile) -> (&'static str, &Path) {
         match file {
             CertificateFile::Authority => ("the authorities", &self.authority),

@@ -457,7 +457,7 @@ impl AuthWorld {
         self.send(wire, side, Term::Record { session, end, number, content });
     }
 
-    /// What the caller lets a peer do in its memory is what the grants give to the peer's name.
+    /// Checks that the caller lets a peer do what the grants give to the peer's name.
     fn check_rights(&mut self, node: usize, inbound: &Inbound, from: Run) {
         let Some(pattern) = self.setup.grant else { return };
         let mut grants = Grants::default();

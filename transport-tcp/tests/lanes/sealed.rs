@@ -21,7 +21,7 @@ fn sealing() -> Setup {
     Setup { secrets: Some(ROOT), encrypts: true, ..Setup::default() }
 }
 
-/// What the machine on the path does with the records of the dialling side.
+/// Treatment of the records of the dialling side by the machine on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     /// It passes them on.
