@@ -480,6 +480,7 @@ impl Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handfast_core::NodeName;
     use handfast_core::policy::KEY_RETRY_INTERVAL;
     use handfast_transport::Memory;
 
