@@ -49,9 +49,13 @@ pub(crate) struct LaneOptions {
     /// Call and accept only nodes that prove a key of a file, psk:FILE: one key per line, its id and
     /// 64 hexadecimal digits, the one to call with first; or a certificate, tls:DIRECTORY with
     /// ca.crt, tls.crt and tls.key, or tls:AUTHORITY,CERTIFICATE,KEY. Changed files are read again.
-    /// The bytes of lanes are not encrypted [default: HANDFAST_AUTH]
+    /// The bytes of lanes are not encrypted without --encrypt-lanes [default: HANDFAST_AUTH]
     #[arg(long, value_name = "SOURCE")]
     pub(crate) auth: Option<String>,
+    /// Encrypt the bytes of lanes over TCP, and use no lanes over RDMA, which cannot be encrypted. Both
+    /// nodes need it, and --auth [default: HANDFAST_ENCRYPT_LANES]
+    #[arg(long)]
+    pub(crate) encrypt_lanes: bool,
     /// Also communicate with nodes of another engine, over its TCP data protocol. That protocol has
     /// no keys: every host that reaches the port may access the memory
     #[arg(long, value_enum, value_name = "ENGINE")]
@@ -179,6 +183,7 @@ impl LaneOptions {
             }
             builder = builder.auth(AuthOptions::from_source(source)?);
         }
+        builder = builder.encrypt_lanes(self.encrypt_lanes || environment.encrypts_lanes());
         if let Some(EngineName::Mooncake) = self.compat {
             warn(environment.warnings_of_those_without_effect());
             let options = environment.mooncake();
@@ -224,7 +229,8 @@ impl LaneOptions {
             ("--metadata-key", path(metadata_key)),
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
-        given.flatten().chain(self.tuning.words()).collect()
+        let switch = self.encrypt_lanes.then(|| "--encrypt-lanes".to_owned());
+        given.flatten().chain(switch).chain(self.tuning.words()).collect()
     }
 }
 

@@ -13,7 +13,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use certificate::{CertificateFault, certified_part, spiffe_parts};
+pub use certificate::{CertificateFault, certified_part, spiffe_domain};
 pub use lane::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs, PROOF_TEXT_BYTES};
 pub use message::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AUTH_VERSION, AuthHello, AuthHelloHead,

@@ -4,9 +4,12 @@ use crate::observe::lifecycles::LifecyclesState;
 use handfast_core::node::CallFailure;
 use handfast_core::transport::{OperationId, Outcome, TransportError};
 use handfast_core::wire::{Message, PlainMessage};
-use handfast_core::{Incarnation, Lifecycle, NicPath};
+use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName};
 use handfast_transport_rdma::LimitReached;
 use tokio::sync::{mpsc, oneshot};
+
+/// Whether a peer is one of those that a command is about.
+pub(crate) type Peers = Box<dyn Fn(&NodeName) -> bool + Send>;
 
 pub(crate) enum Command {
     /// Requests a lane to this incarnation of `path`; `address` is its control address.
@@ -33,8 +36,8 @@ pub(crate) enum Command {
     CapacityWanted { made: oneshot::Sender<()> },
     /// A limit prevented a lane to `peer`; this attempt fails.
     NoCapacity { peer: NicPath, error: TransportError, limit: LimitReached },
-    /// Closes the lanes to a peer with its consent; new lanes may be requested at once.
-    EndLanes { peer: NicPath },
+    /// Closes the lanes to some peers with their consent; new lanes may be requested at once.
+    EndLanes { of: Peers },
     /// Closes the lane over one path of a peer with its consent, without replacement.
     EndLane { peer: NicPath },
     /// Shuts down the engine; `done` resolves when no lane is left.

@@ -471,7 +471,7 @@ fn auth_hint(failure: AuthFailure) -> &'static str {
         }
         AuthFailure::Name | AuthFailure::Refused(AuthRefusal::Name) => {
             "a key allows the names after it in the file of keys; a certificate those whose host is \
-             among its DNS names and addresses, or is the last segment of its SPIFFE id"
+             among its DNS names and addresses, or that are its SPIFFE id"
         }
         AuthFailure::Addressed | AuthFailure::Refused(AuthRefusal::Addressed) => {
             "another node has taken over the address; look it up again"

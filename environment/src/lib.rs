@@ -74,6 +74,7 @@ pub fn is_of_machine(address: &str) -> bool {
 pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
 const AUTH: &str = "HANDFAST_AUTH";
+const ENCRYPT_LANES: &str = "HANDFAST_ENCRYPT_LANES";
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
 const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
@@ -98,13 +99,15 @@ const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 32] = [
+const VARIABLES: [Variable; 33] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
         what: "the advertised host without --advertise" },
     Variable { name: AUTH, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
         what: "keys or certificates by which nodes authenticate each other, psk:FILE or tls:DIRECTORY, without --auth" },
+    Variable { name: ENCRYPT_LANES, values: Values::Word(&["0", "1"]), default: "0",
+        what: "1: the bytes of lanes over TCP are encrypted, without --encrypt-lanes" },
     Variable { name: "MC_TCP_PROTO", values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
     Variable { name: "MC_TCP_STATUS_TIMEOUT_SEC", values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
@@ -375,6 +378,11 @@ impl Environment {
     /// The source of the keys by which nodes authenticate each other.
     pub fn auth_source(&self) -> Option<&str> {
         self.get(AUTH).map(String::as_str)
+    }
+
+    /// Whether lanes over TCP are encrypted.
+    pub fn encrypts_lanes(&self) -> bool {
+        self.get(ENCRYPT_LANES).is_some_and(|value| value == "1")
     }
 
     /// The advertised host.

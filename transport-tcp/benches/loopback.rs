@@ -64,6 +64,7 @@ async fn node(incarnation: u128) -> Node {
         address: TokioNet.local_address(&listener).unwrap().to_string(),
         incarnation,
         secrets: None,
+        encrypts: false,
     };
     let (sink, regions) = (Arc::new(Sink::default()), Arc::new(RegionTable::new()));
     let transport = TcpTransport::new(config, TokioNet, Arc::clone(&regions), sink.clone());

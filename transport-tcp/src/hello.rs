@@ -14,6 +14,8 @@ pub const ACK_BYTES: usize = 16;
 pub const LANE_VERSION: u16 = 1;
 /// Feature: both sides prove the secret of the lane, and the token is 0. Without it the token alone counts.
 pub(crate) const FEATURE_PROOF: u16 = 1;
+/// Feature: frames are sealed records of a session under the secret of the lane.
+pub(crate) const FEATURE_SEALED: u16 = 2;
 /// Bytes of a hello after the magic.
 pub(crate) const HELLO_REST_BYTES: usize = HELLO_BYTES - LANE_MAGIC.len();
 
@@ -54,11 +56,14 @@ pub enum HelloRefusal {
     /// The proof is of another secret, side, lane or connection.
     #[error("the proof of the lane's secret is wrong")]
     Proof = 11,
+    /// One side encrypts the lane, and the other does not.
+    #[error("one side encrypts its lanes and the other does not")]
+    Sealing = 12,
 }
 
 impl HelloRefusal {
     /// Every reason, ordered by number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Version,
         Self::Feature,
         Self::UnknownLifecycle,
@@ -70,6 +75,7 @@ impl HelloRefusal {
         Self::NoDepth,
         Self::Unproven,
         Self::Proof,
+        Self::Sealing,
     ];
 }
 
@@ -80,6 +86,8 @@ pub(crate) struct Hello {
     pub(crate) depth: u32,
     /// Whether the sender proves the lane's secret.
     pub(crate) proves: bool,
+    /// Whether the lane is encrypted.
+    pub(crate) seals: bool,
     pub(crate) token: u64,
     pub(crate) sender: Pair,
     pub(crate) receiver: Pair,
@@ -125,7 +133,8 @@ impl Hello {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&LANE_MAGIC);
         bytes[8..10].copy_from_slice(&LANE_VERSION.to_le_bytes());
-        let features = if self.proves { FEATURE_PROOF } else { 0 };
+        let of = |has: bool, feature| if has { feature } else { 0 };
+        let features = of(self.proves, FEATURE_PROOF) | of(self.seals, FEATURE_SEALED);
         bytes[10..12].copy_from_slice(&features.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.depth.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.token.to_le_bytes());
@@ -141,16 +150,16 @@ impl Hello {
             return Err(HelloRefusal::Version);
         }
         let features = fields.u16();
-        if features & !FEATURE_PROOF != 0 {
+        if features & !(FEATURE_PROOF | FEATURE_SEALED) != 0 {
             return Err(HelloRefusal::Feature);
         }
-        let proves = features & FEATURE_PROOF != 0;
+        let (proves, seals) = (features & FEATURE_PROOF != 0, features & FEATURE_SEALED != 0);
         let depth = fields.u32();
         if depth == 0 {
             return Err(HelloRefusal::NoDepth);
         }
         let token = fields.u64();
-        Ok(Self { depth, proves, token, sender: fields.pair(), receiver: fields.pair() })
+        Ok(Self { depth, proves, seals, token, sender: fields.pair(), receiver: fields.pair() })
     }
 }
 

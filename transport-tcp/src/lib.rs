@@ -20,6 +20,7 @@ mod look;
 mod net;
 mod proof;
 mod reader;
+mod sealed;
 mod slots;
 mod socket;
 mod tokio_net;

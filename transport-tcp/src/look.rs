@@ -10,6 +10,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 /// Maximum polls, 0.2 µs each. A peer on a near machine answers within that time, and waking a
 /// processor that went to sleep costs as much again.
 const LOOKS_MAX: u32 = 384;
+/// The same for a peer that computes proofs before it answers: two Diffie-Hellman operations take
+/// longer than [`LOOKS_MAX`], and a read that slept for them made the next one sleep too.
+const LOOKS_FOR_PROOFS_MAX: u32 = 1_536;
 /// Consecutive polls before the task yields to others in a runtime of several threads: each yield of a
 /// task that is alone wakes another thread.
 const LOOKS_IN_PLACE: u32 = 64;
@@ -20,11 +23,19 @@ const REST_MAX: u32 = 64;
 
 /// Decides whether to poll, based on all connections that share it. Only one of them polls at a
 /// time, since the runtime observes the others meanwhile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Look {
     budget: SpinBudget,
     /// Whether a connection polls.
     busy: AtomicBool,
+    looks_max: u32,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        let (budget, busy) = (SpinBudget::default(), AtomicBool::new(false));
+        Self { budget, busy, looks_max: LOOKS_MAX }
+    }
 }
 
 /// Whether the runtime of this task has one thread, on which events wait while the task polls.
@@ -55,7 +66,7 @@ enum Found {
 
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
-        let Look { budget, busy } = self.look;
+        let Look { budget, busy, .. } = self.look;
         match self.found {
             Found::Bytes => budget.on_found(),
             Found::Nothing => budget.on_empty(REST_MAX),
@@ -66,6 +77,11 @@ impl Drop for Looking<'_> {
 }
 
 impl Look {
+    /// Polls for as long as a peer takes to compute proofs.
+    pub fn for_proofs() -> Self {
+        Self { looks_max: LOOKS_FOR_PROOFS_MAX, ..Self::default() }
+    }
+
     /// Never polls.
     pub fn never() -> Self {
         Self { busy: AtomicBool::new(true), ..Self::default() }
@@ -76,7 +92,7 @@ impl Look {
     pub async fn read<S: Stream>(&self, stream: &mut S, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(mut looking) = self.begin() {
             let (in_place, is_near) = (looks_in_place(), stream.stays_on_machine());
-            for look in 1..=LOOKS_MAX {
+            for look in 1..=self.looks_max {
                 match stream.read_now(buffer) {
                     None => break,
                     Some(Err(error)) if is_transient(&error) => {}

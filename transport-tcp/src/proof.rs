@@ -12,6 +12,8 @@ pub(crate) const PROOF_BYTES: usize = 32;
 /// Purposes of derived numbers, so that none is of two.
 const SECRET: &[u8] = b"handfast lane secret";
 const NONCE: &[u8] = b"handfast lane number";
+/// Text behind the announced secret of an encrypted lane.
+const SEALED: &str = "+sealed";
 
 /// Secret of one lane, which its listening side announces over an authenticated channel.
 #[derive(Clone)]
@@ -40,9 +42,14 @@ impl LaneKeys {
 }
 
 impl LaneSecret {
-    /// Reads an announced secret.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let digits = text.as_bytes();
+    pub(crate) fn bytes(&self) -> &[u8; LANE_SECRET_BYTES] {
+        &self.0
+    }
+
+    /// Reads an announced secret, and whether the announcing side encrypts the lane.
+    pub(crate) fn parse(text: &str) -> Option<(Self, bool)> {
+        let sealed = text.strip_suffix(SEALED);
+        let digits = sealed.unwrap_or(text).as_bytes();
         if digits.len() != 2 * LANE_SECRET_BYTES || !digits.iter().all(u8::is_ascii_hexdigit) {
             return None;
         }
@@ -50,12 +57,13 @@ impl LaneSecret {
         for (byte, pair) in secret.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
         }
-        Some(Self(secret))
+        Some((Self(secret), sealed.is_some()))
     }
 
-    /// The secret as it is announced.
-    pub(crate) fn announcement(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    /// The secret as it is announced, by a side that encrypts the lane or does not.
+    pub(crate) fn announcement(&self, seals: bool) -> String {
+        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        if seals { digits + SEALED } else { digits }
     }
 
     /// The proof of one side.
@@ -105,13 +113,16 @@ mod tests {
     #[test]
     fn secrets_and_numbers_do_not_recur() {
         let (keys, other) = (LaneKeys::new([1; 32]), LaneKeys::new([2; 32]));
-        let secret = |keys: &LaneKeys, lane| keys.secret(Lifecycle(lane)).announcement();
+        let secret = |keys: &LaneKeys, lane| keys.secret(Lifecycle(lane)).announcement(false);
         assert_eq!(secret(&keys, 1), secret(&keys, 1));
         assert_ne!(secret(&keys, 1), secret(&keys, 2));
         assert_ne!(secret(&keys, 1), secret(&other, 1));
         assert_ne!(keys.nonce(), keys.nonce());
         let text = secret(&keys, 1);
-        assert_eq!(LaneSecret::parse(&text).map(|it| it.announcement()), Some(text.clone()));
+        for (text, seals) in [(text.clone(), false), (text.clone() + SEALED, true)] {
+            let (secret, told) = LaneSecret::parse(&text).unwrap();
+            assert_eq!((secret.announcement(seals), told), (text, seals));
+        }
         for wrong in ["", &text[1..], &text.replace(&text[..1], "+"), "0123456789abcdef"] {
             assert!(LaneSecret::parse(wrong).is_none(), "{wrong}");
         }

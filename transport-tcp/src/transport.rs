@@ -7,9 +7,10 @@ use crate::hello::{
 };
 use crate::lane::{Lane, local_error};
 use crate::look::Look;
-use crate::net::{Net, ResolveError, Stream, StreamWriter};
+use crate::net::{Net, ResolveError, Stream, StreamReader, StreamWriter};
 use crate::proof::{LaneKeys, LaneSecret, PROOF_BYTES};
 use crate::reader::{PollBounds, Receiver};
+use crate::sealed::{EXCHANGE_BYTES, Exchange, SealedReader, SealedWriter, Session};
 use crate::writer::Outbound;
 use handfast_core::auth::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs};
 use handfast_core::transport::{Side, TransportError};
@@ -21,7 +22,9 @@ use handfast_transport::{
 };
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -90,6 +93,8 @@ pub struct TcpConfig {
     /// admits a peer to a lane. With it both sides of every lane prove its secret, which the
     /// caller must announce over an authenticated and encrypted channel alone.
     pub secrets: Option<[u8; LANE_SECRET_BYTES]>,
+    /// Whether lanes are encrypted, which needs `secrets` and a peer that encrypts as well.
+    pub encrypts: bool,
 }
 
 /// Lanes over TCP. Cloning is cheap and shares them; dropping the last clone ends them all, without
@@ -205,7 +210,7 @@ impl<N: Net> TcpTransport<N> {
         );
         lanes.insert(lifecycle, Arc::new(lane));
         let announced = match &inner.keys {
-            Some(keys) => keys.secret(lifecycle).announcement(),
+            Some(keys) => keys.secret(lifecycle).announcement(inner.config.encrypts),
             None => format!("{entropy:016x}"),
         };
         Ok(Body { token: announced, address: inner.config.address.clone(), ..Body::default() })
@@ -237,6 +242,7 @@ impl<N: Net> TcpTransport<N> {
             let error = local_error("wire", "neither side accepts connections");
             return Err(TransportError { side: Side::Configuration, ..error });
         }
+        self.inner.check_sealing(&body)?;
         lane.arm(remote)?;
         // The side with a listener is dialled; if both have one, the lower pair dials.
         let lower = local < remote || self.inner.config.address.is_empty();
@@ -252,11 +258,11 @@ impl<N: Net> TcpTransport<N> {
             // A running lane must not keep the transport alive.
             drop(dialler);
             match dialled_up {
-                Ok((stream, depth)) => {
-                    let receiver = start(&dialled, stream, depth, None);
+                Ok((stream, depth, session)) => {
+                    let receiving = start(&dialled, stream, depth, (None, session));
                     let _ = report.send(Ok(()));
-                    if let Some(receiver) = receiver {
-                        receiver.run().await;
+                    if let Some(receiving) = receiving {
+                        receiving.await;
                     }
                 }
                 Err(error) => {
@@ -314,21 +320,25 @@ impl<N: Net> TcpTransport<N> {
             (Some(_), false) => return inner.refuse(stream, HelloRefusal::Unproven).await,
             (keys, _) => keys,
         };
+        if hello.seals != inner.seals() {
+            return inner.refuse(stream, HelloRefusal::Sealing).await;
+        }
+        let mut session = None;
         if let Some(keys) = keys {
             if let Err(refusal) = self.find(&hello) {
                 return inner.refuse(stream, refusal).await;
             }
             let limit = inner.config.timing.hello;
             match timeout(limit, inner.challenge(&mut stream, keys, &hello)).await {
-                Ok(Ok(true)) => {}
+                Ok(Ok(Some(proven))) => session = proven,
                 // The peer has its answer already, and nothing else to wait for.
-                Ok(Ok(false)) => return inner.counts.refused(HelloRefusal::Proof),
+                Ok(Ok(None)) => return inner.counts.refused(HelloRefusal::Proof),
                 Ok(Err(_)) => return inner.counts.update(|it| it.hellos_truncated += 1),
                 Err(_) => return inner.counts.update(|it| it.hellos_overdue += 1),
             }
         }
         drop(pending);
-        if let Err((stream, refusal)) = self.claim(stream, hello) {
+        if let Err((stream, refusal)) = self.claim(stream, hello, session) {
             match hello.proves {
                 true => inner.counts.refused(refusal),
                 false => inner.refuse(stream, refusal).await,
@@ -345,7 +355,12 @@ impl<N: Net> TcpTransport<N> {
     }
 
     /// Hands the stream to the lane that the hello names, or returns it.
-    fn claim(&self, stream: N::Stream, hello: Hello) -> Result<(), (N::Stream, HelloRefusal)> {
+    fn claim(
+        &self,
+        stream: N::Stream,
+        hello: Hello,
+        session: Option<Session>,
+    ) -> Result<(), (N::Stream, HelloRefusal)> {
         let lane = match self.find(&hello) {
             Ok(lane) => lane,
             Err(refusal) => return Err((stream, refusal)),
@@ -356,11 +371,11 @@ impl<N: Net> TcpTransport<N> {
         let claimed = Arc::clone(&lane);
         let task = async move {
             let Ok(stream) = given.await else { return };
-            let receiver = transport.inner.answer(claimed, stream, hello).await;
+            let receiving = transport.inner.answer(claimed, stream, hello, session).await;
             // A running lane must not keep the transport alive.
             drop(transport);
-            if let Some(receiver) = receiver {
-                receiver.run().await;
+            if let Some(receiving) = receiving {
+                receiving.await;
             }
         };
         match lane.claim(hello.sender, (!hello.proves).then_some(hello.token), task) {
@@ -477,13 +492,35 @@ impl<N: Net> Inner<N> {
         self.config.limits.depth.clamp(1, DEPTH_MAX)
     }
 
+    /// Whether lanes are encrypted.
+    fn seals(&self) -> bool {
+        self.keys.is_some() && self.config.encrypts
+    }
+
+    /// Checks that both sides encrypt the lane, or neither.
+    fn check_sealing(&self, body: &Body) -> Result<(), TransportError> {
+        let secret = LaneSecret::parse(&body.token).filter(|_| self.keys.is_some());
+        let (side, other) = match secret {
+            Some((_, theirs)) if theirs == self.seals() => return Ok(()),
+            Some((_, true)) => ("the peer", "this node"),
+            Some((_, false)) => ("this node", "the peer"),
+            // No announcement of a node with keys, which is refused where it is used.
+            None => return Ok(()),
+        };
+        let detail = format!(
+            "{side} encrypts its lanes and {other} does not: give both --encrypt-lanes, or neither"
+        );
+        let error = peer_error("encrypt", HelloRefusal::Sealing as i32, detail);
+        Err(TransportError { side: Side::Configuration, ..error })
+    }
+
     /// Connects to the peer and says hello.
     async fn dial(
         &self,
         local: Pair,
         remote: Pair,
         body: &Body,
-    ) -> Result<(N::Stream, u32), TransportError> {
+    ) -> Result<(N::Stream, u32, Option<Session>), TransportError> {
         let address = body.address.as_str();
         let malformed =
             |field| peer_error("hello", 0, format!("{address}: the peer announced no {field}"));
@@ -491,6 +528,7 @@ impl<N: Net> Inner<N> {
             return Err(malformed("address"));
         }
         let secret = LaneSecret::parse(&body.token).filter(|_| self.keys.is_some());
+        let secret = secret.map(|(secret, _)| secret);
         let token = match (&self.keys, &secret) {
             (Some(_), None) => return Err(malformed("secret")),
             (Some(_), Some(_)) => 0,
@@ -503,20 +541,24 @@ impl<N: Net> Inner<N> {
             let resolving = error.get_ref().is_some_and(|inner| inner.is::<ResolveError>());
             io_error(if resolving { "resolve" } else { "connect" }, address, &error)
         })?;
-        let proves = secret.is_some();
-        let hello = Hello { depth: self.depth(), proves, token, sender: local, receiver: remote };
-        let nonce = self.keys.as_ref().map(LaneKeys::nonce);
-        let said = say_hello(stream, &hello, nonce.as_ref(), &self.look);
+        let (proves, seals) = (secret.is_some(), self.seals());
+        let hello =
+            Hello { depth: self.depth(), proves, seals, token, sender: local, receiver: remote };
+        let own = match (&self.keys, secret) {
+            (Some(keys), Some(secret)) => Some(Proving::new(keys, secret, &hello)?),
+            _ => None,
+        };
+        let said = say_hello(stream, &hello, own.as_ref(), &self.look);
         let failed = |error: io::Error| io_error("hello", address, &error);
         let answered = timeout(timing.hello, said).await;
         let (mut stream, ack) = answered.map_err(overdue).flatten().map_err(failed)?;
-        match (decode_ack(&ack, hello.depth), secret, nonce) {
-            (Ok(depth), Some(secret), Some(nonce)) => {
+        match (decode_ack(&ack, hello.depth), own) {
+            (Ok(depth), Some(own)) => {
                 let agreed = Hello { depth, ..hello };
-                let proven = timeout(timing.hello, prove(&mut stream, &secret, &agreed, nonce));
-                match proven.await.map_err(overdue).flatten().map_err(failed)? {
-                    true => Ok((stream, depth)),
-                    false => {
+                let proven = timeout(timing.hello, own.prove(&mut stream, &agreed)).await;
+                match proven.map_err(overdue).flatten().map_err(failed)? {
+                    Some(session) => Ok((stream, depth, session)),
+                    None => {
                         let code = HelloRefusal::Proof as i32;
                         let detail =
                             format!("{address}: the peer does not prove the lane's secret");
@@ -524,8 +566,8 @@ impl<N: Net> Inner<N> {
                     }
                 }
             }
-            (Ok(depth), ..) => Ok((stream, depth)),
-            (Err(error), ..) => {
+            (Ok(depth), None) => Ok((stream, depth, None)),
+            (Err(error), _) => {
                 let code = match error {
                     AckError::Malformed => 0,
                     AckError::Refused(refusal) => refusal as i32,
@@ -546,7 +588,8 @@ impl<N: Net> Inner<N> {
         lane: Arc<Lane>,
         mut stream: N::Stream,
         hello: Hello,
-    ) -> Option<Receiver<<N::Stream as Stream>::Reader>> {
+        session: Option<Session>,
+    ) -> Option<Receiving> {
         let depth = hello.depth.min(self.depth());
         let sent = match hello.proves {
             // Answered with the challenge.
@@ -570,17 +613,18 @@ impl<N: Net> Inner<N> {
             tracing::debug!(reason = %refusal, "answered hello dropped");
             return None;
         }
-        start(&lane, stream, depth, Some(Arc::clone(&self.opening)))
+        start(&lane, stream, depth, (Some(Arc::clone(&self.opening)), session))
     }
 
     /// Proves the secret of the lane that a hello names to its sender, which has to prove it as well.
-    /// Returns whether it did. The lane is not concerned before.
+    /// Returns the session of an encrypted lane, or nothing if the sender did not. The lane is not
+    /// concerned before.
     async fn challenge(
         &self,
         stream: &mut N::Stream,
         keys: &LaneKeys,
         hello: &Hello,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Option<Option<Session>>> {
         let mut dialling_nonce = [0; LANE_NONCE_BYTES];
         stream.read_exact(&mut dialling_nonce).await?;
         let depth = hello.depth.min(self.depth());
@@ -595,11 +639,24 @@ impl<N: Net> Inner<N> {
         let mut answer = encode_ack(Ok(depth)).to_vec();
         answer.extend_from_slice(&proofs.listening_nonce);
         answer.extend_from_slice(&secret.proof(&proofs, LaneEnd::Listening));
+        let mut session = None;
+        if hello.seals {
+            let mut received = [0; EXCHANGE_BYTES];
+            stream.read_exact(&mut received).await?;
+            let answered = Exchange::answer(&secret, hello, &dialling_nonce, &received);
+            let Some((opened, message)) = answered else {
+                say(stream, Err(HelloRefusal::Proof)).await?;
+                return Ok(None);
+            };
+            answer.extend_from_slice(&message);
+            session = Some(opened);
+        }
         stream.write_all(&answer).await?;
         stream.flush().await?;
         let mut proof = [0; PROOF_BYTES];
         stream.read_exact(&mut proof).await?;
-        Ok(secret.is_proven(&proofs, LaneEnd::Dialling, &proof))
+        let is_proven = secret.is_proven(&proofs, LaneEnd::Dialling, &proof);
+        Ok(is_proven.then_some(session))
     }
 
     /// Sends the reason of a refusal, if possible, and closes the connection.
@@ -625,11 +682,11 @@ async fn say(
 async fn say_hello<S: Stream>(
     mut stream: S,
     hello: &Hello,
-    nonce: Option<&[u8; LANE_NONCE_BYTES]>,
+    own: Option<&Proving>,
     look: &Look,
 ) -> io::Result<(S, [u8; ACK_BYTES])> {
     let mut bytes = hello.encode().to_vec();
-    nonce.into_iter().for_each(|nonce| bytes.extend_from_slice(nonce));
+    own.into_iter().for_each(|own| own.append(&mut bytes));
     stream.write_all(&bytes).await?;
     stream.flush().await?;
     let mut ack = [0; ACK_BYTES];
@@ -640,45 +697,101 @@ async fn say_hello<S: Stream>(
     Ok((stream, ack))
 }
 
-/// Reads the proof of the listening side after its answer, and proves the secret in turn. Returns
-/// whether the peer has it.
-async fn prove<S: Stream>(
-    stream: &mut S,
-    secret: &LaneSecret,
-    hello: &Hello,
-    dialling_nonce: [u8; LANE_NONCE_BYTES],
-) -> io::Result<bool> {
-    let (mut listening_nonce, mut proof) = ([0; LANE_NONCE_BYTES], [0; PROOF_BYTES]);
-    stream.read_exact(&mut listening_nonce).await?;
-    stream.read_exact(&mut proof).await?;
-    let proofs = LaneProofs {
-        dialling: hello.sender,
-        listening: hello.receiver,
-        depth: hello.depth,
-        dialling_nonce,
-        listening_nonce,
-    };
-    if !secret.is_proven(&proofs, LaneEnd::Listening, &proof) {
-        return Ok(false);
-    }
-    stream.write_all(&secret.proof(&proofs, LaneEnd::Dialling)).await?;
-    stream.flush().await?;
-    Ok(true)
+/// The dialling side of the proofs of a lane.
+struct Proving {
+    secret: LaneSecret,
+    nonce: [u8; LANE_NONCE_BYTES],
+    /// Of an encrypted lane.
+    exchange: Option<(Exchange, [u8; EXCHANGE_BYTES])>,
 }
+
+impl Proving {
+    fn new(keys: &LaneKeys, secret: LaneSecret, hello: &Hello) -> Result<Self, TransportError> {
+        let nonce = keys.nonce();
+        let exchange = match hello.seals {
+            true => {
+                let begun = Exchange::dial(&secret, hello, &nonce);
+                Some(begun.ok_or_else(|| local_error("encrypt", "the session does not begin"))?)
+            }
+            false => None,
+        };
+        Ok(Self { secret, nonce, exchange })
+    }
+
+    /// Appends the bytes behind the hello.
+    fn append(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.nonce);
+        self.exchange.iter().for_each(|(_, message)| bytes.extend_from_slice(message));
+    }
+
+    /// Reads the proof of the listening side after its answer, and proves the secret in turn. Returns
+    /// the session of an encrypted lane, or nothing if the peer does not have the secret.
+    async fn prove<S: Stream>(
+        self,
+        stream: &mut S,
+        hello: &Hello,
+    ) -> io::Result<Option<Option<Session>>> {
+        let (mut listening_nonce, mut proof) = ([0; LANE_NONCE_BYTES], [0; PROOF_BYTES]);
+        stream.read_exact(&mut listening_nonce).await?;
+        stream.read_exact(&mut proof).await?;
+        let proofs = LaneProofs {
+            dialling: hello.sender,
+            listening: hello.receiver,
+            depth: hello.depth,
+            dialling_nonce: self.nonce,
+            listening_nonce,
+        };
+        if !self.secret.is_proven(&proofs, LaneEnd::Listening, &proof) {
+            return Ok(None);
+        }
+        let mut session = None;
+        if let Some((exchange, _)) = self.exchange {
+            let mut received = [0; EXCHANGE_BYTES];
+            stream.read_exact(&mut received).await?;
+            session = exchange.finish(&received);
+            if session.is_none() {
+                return Ok(None);
+            }
+        }
+        stream.write_all(&self.secret.proof(&proofs, LaneEnd::Dialling)).await?;
+        stream.flush().await?;
+        Ok(Some(session))
+    }
+}
+
+/// The receiving loop of a lane.
+type Receiving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Starts the sending loop and returns the receiving one, or nothing when the lane is retired.
 fn start<S: Stream>(
     lane: &Arc<Lane>,
     stream: S,
     depth: u32,
-    opening: Option<Arc<SpinBudget>>,
-) -> Option<Receiver<S::Reader>> {
+    (opening, session): (Option<Arc<SpinBudget>>, Option<Session>),
+) -> Option<Receiving> {
     let is_near = stream.stays_on_machine();
+    let agreed = (depth as usize, is_near);
     let (reader, writer) = stream.split();
+    match session {
+        None => start_halves(lane, (reader, writer), agreed, opening),
+        Some(session) => {
+            let reader = SealedReader::new(reader, Arc::clone(&session));
+            let writer = SealedWriter::new(writer, session);
+            start_halves(lane, (reader, writer), agreed, opening)
+        }
+    }
+}
+
+fn start_halves<R: StreamReader, W: StreamWriter>(
+    lane: &Arc<Lane>,
+    (reader, writer): (R, W),
+    (depth, is_near): (usize, bool),
+    opening: Option<Arc<SpinBudget>>,
+) -> Option<Receiving> {
     let direct = writer.direct();
     let receiver = Receiver::new(Arc::clone(lane), reader, direct.clone(), opening);
     let outbound = Outbound::new(Arc::clone(lane), writer);
     let started = lane.spawn(outbound.run());
-    lane.agree(depth as usize, is_near, direct);
-    started.then_some(receiver)
+    lane.agree(depth, is_near, direct);
+    started.then(|| Box::pin(receiver.run()) as Receiving)
 }

@@ -82,6 +82,8 @@ const VERBS: [&str; 8] =
 const LIMIT: Duration = Duration::from_secs(300);
 /// Transfers between two processes of this host.
 const SAME_HOST: [&str; 6] = ["bench", "--quiet", "-p", "handfast", "--bench", "same_host"];
+/// Nodes with keys, with certificates and with encrypted lanes, in turns with plain ones.
+const AUTH: [&str; 6] = ["bench", "--quiet", "-p", "handfast", "--bench", "auth"];
 const PARTS: [Part; 3] = [
     Part {
         what: "small and middle sizes, and single requests",
@@ -126,7 +128,7 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         return Ok(!arguments.check || missed == 0);
     }
     // A build here has no limit.
-    for benchmark in [SLICES, SAME_HOST] {
+    for benchmark in [SLICES, SAME_HOST, AUTH] {
         let built = project.cargo(&benchmark).arg("--no-run").status().context("cargo bench")?;
         ensure!(built.success(), "the engine's benchmark does not build: {built}");
     }
@@ -155,6 +157,9 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     println!("measuring processes that share memory");
     let output =
         project.run(project.cargo(&SAME_HOST), "bench-same-host", Instant::now() + LIMIT)?;
+    figures.add(result_in(&output))?;
+    println!("measuring keys, certificates and encrypted lanes");
+    let output = project.run(project.cargo(&AUTH), "bench-auth", Instant::now() + LIMIT)?;
     figures.add(result_in(&output))?;
     match VerbsBuild::prepare(&project, Instant::now() + LIMIT) {
         Ok(verbs) => figures.add(&over_verbs(&project, &verbs)?)?,

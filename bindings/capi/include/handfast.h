@@ -164,6 +164,11 @@ typedef struct handfast_options {
     // 1 to register memory with RDMA devices also where a fork gives registered pages away, before
     // Linux 5.12: the process must start no children. Default: HANDFAST_ACCEPT_FORKED_MEMORY, or 0.
     uint32_t accept_forked_memory;
+    // 1: encrypt the bytes of lanes over TCP, and use none over RDMA; needs `auth`, and a peer that
+    // does the same. 0: as HANDFAST_ENCRYPT_LANES says.
+    uint32_t encrypt_lanes;
+    // 0.
+    uint32_t reserved;
 } handfast_options;
 
 // An engine.

@@ -107,6 +107,11 @@ pub struct Options {
     /// 1 to register memory with RDMA devices also where a fork gives registered pages away, before
     /// Linux 5.12: the process must start no children. Default: HANDFAST_ACCEPT_FORKED_MEMORY, or 0.
     pub accept_forked_memory: u32,
+    /// 1: encrypt the bytes of lanes over TCP, and use none over RDMA; needs `auth`, and a peer that
+    /// does the same. 0: as HANDFAST_ENCRYPT_LANES says.
+    pub encrypt_lanes: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Bytes to move.

@@ -112,6 +112,10 @@ unsafe fn given(options: &Options) -> Result<handfast_compat::Options, Failure> 
         switch(options.accept_exposed_memory, "options->accept_exposed_memory")?;
     given.accept_forked_memory |=
         switch(options.accept_forked_memory, "options->accept_forked_memory")?;
+    given.encrypt_lanes |= switch(options.encrypt_lanes, "options->encrypt_lanes")?;
+    if options.reserved != 0 {
+        return Err(Failure::argument("options->reserved is 0"));
+    }
     Ok(given)
 }
 

@@ -18,6 +18,8 @@ fn options() -> Options {
         auth: null(),
         accept_exposed_memory: 0,
         accept_forked_memory: 0,
+        encrypt_lanes: 0,
+        reserved: 0,
     }
 }
 
@@ -402,6 +404,9 @@ fn options_of_another_size_are_checked() {
         Options { auth: c"tls:/nowhere".as_ptr(), ..options() },
         Options { accept_exposed_memory: 2, ..options() },
         Options { accept_forked_memory: u32::MAX, ..options() },
+        Options { encrypt_lanes: 1, ..options() },
+        Options { encrypt_lanes: 2, ..options() },
+        Options { reserved: 1, ..options() },
     ] {
         assert_eq!(start(&wrong), Err(HANDFAST_ARGUMENT));
     }

@@ -688,6 +688,7 @@ async fn start_at(
     if let Some(source) = &options.auth {
         builder = builder.auth(AuthOptions::from_source(source)?);
     }
+    builder = builder.encrypt_lanes(options.encrypt_lanes);
     if let Some(name) = &options.name {
         builder = builder.name(name);
     }

@@ -65,6 +65,9 @@ pub struct Options {
     /// Registers memory with devices also where a fork gives registered pages away: before Linux 5.12.
     /// Default: `HANDFAST_ACCEPT_FORKED_MEMORY`.
     pub accept_forked_memory: bool,
+    /// Whether lanes over TCP are encrypted, which needs `auth`. Default: the variable
+    /// `HANDFAST_ENCRYPT_LANES`.
+    pub encrypt_lanes: bool,
     /// Address of the metrics server, `host:port`.
     #[cfg(feature = "metrics")]
     pub metrics: Option<String>,
@@ -137,6 +140,7 @@ impl Options {
             auth: environment.auth_source().map(str::to_owned),
             accept_exposed_memory: switch(ACCEPT_EXPOSED_MEMORY, env::var(ACCEPT_EXPOSED_MEMORY))?,
             accept_forked_memory: switch(ACCEPT_FORKED_MEMORY, env::var(ACCEPT_FORKED_MEMORY))?,
+            encrypt_lanes: environment.encrypts_lanes(),
             #[cfg(feature = "metrics")]
             metrics: None,
             environment,

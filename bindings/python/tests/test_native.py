@@ -22,6 +22,32 @@ def pair():
     return handfast.Engine(transport="tcp"), handfast.Engine(transport="tcp")
 
 
+class Encrypted(unittest.TestCase):
+    """Engines whose lanes over TCP are encrypted."""
+
+    def test_bytes_move_between_engines_that_encrypt_alone(self):
+        keys = tempfile.NamedTemporaryFile()
+        self.addCleanup(keys.close)
+        keys.write(f"fleet {bytes(range(32)).hex()}\n".encode())
+        keys.flush()
+        engines = [
+            handfast.Engine(transport="tcp", auth=f"psk:{keys.name}", encrypt_lanes=encrypts)
+            for encrypts in (True, True, False)
+        ]
+        for engine in engines:
+            self.addCleanup(engine.close)
+        cache, block = bytearray(1 << 20), bytearray(b"t" * (1 << 20))
+        served = engines[0].register(cache)
+        for engine in engines[1:]:
+            engine.register(block)
+        engines[1].peer(engines[0].address).write(block, served.address)
+        self.assertEqual(cache, block)
+        with self.assertRaisesRegex(handfast.Error, "encrypt"):
+            engines[2].peer(engines[0].address).write(block, served.address)
+        with self.assertRaisesRegex(handfast.Error, "auth"):
+            handfast.Engine(transport="tcp", encrypt_lanes=True)
+
+
 class Granted(unittest.TestCase):
     """Memory that some peers may use, by their names, which keys prove."""
 

@@ -22,10 +22,15 @@ pub enum CertificateFault {
     Unusable,
 }
 
-/// The part of a node's name that its certificate has: the host of `host:port`, the address of
-/// `[address]:port`, or the whole name.
+/// The part of a node's name that its certificate has: the SPIFFE id of `spiffe://domain/path:text`,
+/// the host of `host:port`, the address of `[address]:port`, or the whole name.
 pub fn certified_part(name: &NodeName) -> &str {
     let text = name.as_str();
+    if let Some(id) = text.strip_prefix(SPIFFE) {
+        // Neither a trust domain nor a path has a colon, and no host is such a name.
+        let length = id.find(':').unwrap_or(id.len());
+        return &text[..SPIFFE.len() + length];
+    }
     if let Some((address, port)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']'))
         && address.contains(':')
         && (port.is_empty() || port.starts_with(':'))
@@ -38,9 +43,9 @@ pub fn certified_part(name: &NodeName) -> &str {
     }
 }
 
-/// The trust domain of a SPIFFE id and the last segment of its path, which names a node.
-pub fn spiffe_parts(uri: &str) -> Option<(&str, &str)> {
+/// The trust domain of a SPIFFE id of a workload, which has a path.
+pub fn spiffe_domain(uri: &str) -> Option<&str> {
     let (domain, path) = uri.strip_prefix(SPIFFE)?.split_once('/')?;
-    let node = path.rsplit('/').next().filter(|node| !node.is_empty())?;
-    (!domain.is_empty()).then_some((domain, node))
+    let is_path = path.split('/').all(|segment| !segment.is_empty());
+    (!domain.is_empty() && is_path && !uri[SPIFFE.len()..].contains(':')).then_some(domain)
 }

@@ -4,6 +4,7 @@ use super::certificate::CertificateFault;
 use super::message::{AUTH_TLS, AUTH_VERSION, AuthHello};
 use super::policy::{AuthPolicy, Identity, Proof};
 use crate::identity::{Incarnation, NodeName};
+use crate::policy::Requester;
 
 /// Reasons to refuse a connection; the number is the status on the wire. A refusal is not
 /// authenticated: it ends a connection and changes nothing else.
@@ -264,6 +265,12 @@ impl Inbound {
             Accepting::Proven { peer, .. } => Some(peer),
             _ => None,
         }
+    }
+
+    /// The requester of memory over this connection. The name and the incarnation of the owner are known
+    /// to its peers, so a peer with both is a peer by its name.
+    pub fn requester(&self) -> Requester<'_> {
+        self.peer().map_or(Requester::Anybody, |peer| Requester::Peer(&peer.name))
     }
 
     /// Whether a message on this connection may come from this node: on an authenticated one, its

@@ -335,7 +335,7 @@ fn session_ends_with_the_proof_that_it_rests_on() {
     assert!(end.is_current(&certified) && !end.is_current(&later));
 }
 
-/// A certificate has the host of a node's name; a SPIFFE id has the last segment of its path.
+/// A certificate has the host of a node's name, or its SPIFFE id as a whole.
 #[test]
 fn certificates_name_hosts_and_workloads() {
     for (text, part) in [
@@ -347,13 +347,24 @@ fn certificates_name_hosts_and_workloads() {
         ("[::1]x", "[::1]x"),
         ("[gpu-1].x", "[gpu-1].x"),
         ("fe80::1", "fe80::1"),
+        ("spiffe://example.org/ns/a/gpu-1", "spiffe://example.org/ns/a/gpu-1"),
+        ("spiffe://example.org/ns/a/gpu-1:10.0.0.7:7411", "spiffe://example.org/ns/a/gpu-1"),
+        ("spiffe:7411", "spiffe"),
     ] {
         assert_eq!(certified_part(&name(text)), part, "{text}");
     }
-    let parts = |uri| spiffe_parts(uri);
-    assert_eq!(parts("spiffe://example.org/ns/a/gpu-1"), Some(("example.org", "gpu-1")));
-    assert_eq!(parts("spiffe://example.org/gpu-1"), Some(("example.org", "gpu-1")));
-    for wrong in ["spiffe://example.org", "spiffe://example.org/", "spiffe:///a", "https://a/b"] {
-        assert_eq!(parts(wrong), None, "{wrong}");
+    for id in ["spiffe://example.org/ns/a/gpu-1", "spiffe://example.org/gpu-1"] {
+        assert_eq!(spiffe_domain(id), Some("example.org"), "{id}");
+    }
+    for wrong in [
+        "spiffe://example.org",
+        "spiffe://example.org/",
+        "spiffe://example.org//a",
+        "spiffe:///a",
+        "spiffe://example.org:1/a",
+        "spiffe://example.org/a:b",
+        "https://a/b",
+    ] {
+        assert_eq!(spiffe_domain(wrong), None, "{wrong}");
     }
 }

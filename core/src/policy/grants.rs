@@ -6,6 +6,7 @@
 
 use crate::auth::NamePattern;
 use crate::identity::NodeName;
+use crate::time::{Duration, Instant};
 use crate::transfer::Direction;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -16,6 +17,8 @@ use core::fmt;
 pub const GRANTS_MAX: usize = 64;
 /// Maximum registrations of one region, one for each trust group.
 pub const KEY_GROUPS_MAX: usize = 16;
+/// Pause after a registration that failed. Requests of its peers meanwhile try no other.
+pub const KEY_RETRY_INTERVAL: Duration = Duration::from_millis(5_000);
 
 /// Permissions in a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -324,13 +327,18 @@ pub enum KeyGroup {
     None,
     /// One that was made before.
     Known(KeyGroupId),
+    /// One that failed within [`KEY_RETRY_INTERVAL`].
+    Failed(KeyGroupId),
+    /// None: [`KEY_GROUPS_MAX`] others have theirs, which their peers use. One that ends makes room.
+    Full,
     /// One to make, with these permissions and no others.
     New {
         /// The group.
         group: KeyGroupId,
         /// The permissions of the registration.
         access: Access,
-        /// A group whose registration ends in its favour, the oldest at [`KEY_GROUPS_MAX`].
+        /// A group without a registration that goes in its favour: one that failed, at
+        /// [`KEY_GROUPS_MAX`].
         evicted: Option<KeyGroupId>,
     },
 }
@@ -339,6 +347,8 @@ pub enum KeyGroup {
 struct Group {
     id: KeyGroupId,
     grants: Vec<Grant>,
+    /// End of the pause after a registration that failed.
+    retry_at: Option<Instant>,
 }
 
 /// The registrations of one region, by trust group: the peers that the same grants cover. A peer's
@@ -360,33 +370,62 @@ impl KeyGroups {
         self.groups.iter().find(is_of).map(|group| group.id)
     }
 
+    /// Whether the registration of a group failed less than [`KEY_RETRY_INTERVAL`] ago.
+    pub fn is_pausing(&self, group: KeyGroupId, now: Instant) -> bool {
+        let known = self.groups.iter().find(|known| known.id == group);
+        known.and_then(|known| known.retry_at).is_some_and(|at| now < at)
+    }
+
+    /// Whether another group may have a registration. None is taken from peers that use theirs, as each
+    /// group would then break the lanes of the next.
+    pub fn has_room(&self) -> bool {
+        let has_failed = self.groups.iter().any(|group| group.retry_at.is_some());
+        self.groups.len() < KEY_GROUPS_MAX || has_failed
+    }
+
     /// The registration for the peers that the first grant alone covers.
     pub fn first(&mut self, grants: &Grants) -> KeyGroup {
-        self.group(grants.iter().take(1).collect())
+        self.group(grants.iter().take(1).collect(), Instant(0))
     }
 
     /// The registration for a requester.
-    pub fn group_of(&mut self, grants: &Grants, requester: Requester<'_>) -> KeyGroup {
+    pub fn group_of(
+        &mut self,
+        grants: &Grants,
+        requester: Requester<'_>,
+        now: Instant,
+    ) -> KeyGroup {
         let of_grant = |(peers, access): (&NamePattern, &Access)| Grant {
             peers: peers.clone(),
             access: *access,
         };
-        self.group(grants.matching(requester).map(of_grant).collect())
+        self.group(grants.matching(requester).map(of_grant).collect(), now)
     }
 
-    fn group(&mut self, matching: Vec<Grant>) -> KeyGroup {
+    fn group(&mut self, matching: Vec<Grant>, now: Instant) -> KeyGroup {
         let access = matching.iter().fold(Access::default(), |all, grant| all.and(grant.access));
         if access.is_none() {
             return KeyGroup::None;
         }
-        if let Some(known) = self.groups.iter().find(|group| group.grants == matching) {
-            return KeyGroup::Known(known.id);
+        if let Some(known) = self.groups.iter_mut().find(|group| group.grants == matching) {
+            return match known.retry_at {
+                None => KeyGroup::Known(known.id),
+                Some(at) if now < at => KeyGroup::Failed(known.id),
+                Some(_) => {
+                    known.retry_at = None;
+                    KeyGroup::New { group: known.id, access, evicted: None }
+                }
+            };
+        }
+        if !self.has_room() {
+            return KeyGroup::Full;
         }
         let is_full = self.groups.len() >= KEY_GROUPS_MAX;
-        let evicted = is_full.then(|| self.groups.remove(0).id);
+        let failed = self.groups.iter().position(|group| is_full && group.retry_at.is_some());
+        let evicted = failed.map(|at| self.groups.remove(at).id);
         let group = KeyGroupId(self.next);
         self.next += 1;
-        self.groups.push(Group { id: group, grants: matching });
+        self.groups.push(Group { id: group, grants: matching, retry_at: None });
         KeyGroup::New { group, access, evicted }
     }
 
@@ -401,9 +440,12 @@ impl KeyGroups {
         ended.map(|group| group.id).collect()
     }
 
-    /// Handles a registration that could not be made: the group is tried again when it is asked for.
-    pub fn on_failed(&mut self, group: KeyGroupId) {
-        self.groups.retain(|known| known.id != group);
+    /// Handles a registration that could not be made: the group is tried again when it is asked for
+    /// after [`KEY_RETRY_INTERVAL`], or when its grants have changed.
+    pub fn on_failed(&mut self, group: KeyGroupId, now: Instant) {
+        if let Some(known) = self.groups.iter_mut().find(|known| known.id == group) {
+            known.retry_at = Some(now + KEY_RETRY_INTERVAL);
+        }
     }
 
     /// Whether a group is current.
@@ -487,7 +529,7 @@ mod tests {
         let mut grants = grants(&[(Access::READ, "*"), (Access::WRITE, "trainer-*")]);
         let mut groups = KeyGroups::default();
         let mut of = |grants: &Grants, text: &str| {
-            let group = groups.group_of(grants, Requester::Peer(&name(text)));
+            let group = groups.group_of(grants, Requester::Peer(&name(text)), Instant(0));
             (group, groups.clone())
         };
         let (reader, _) = of(&grants, "decode-1");
@@ -507,23 +549,61 @@ mod tests {
         grants.revoke(&Grant::read("*").unwrap());
         assert!(known.on_changed(&grants).contains(&readers));
         assert!(!known.has(readers) && !known.has(writers));
-        assert_eq!(known.group_of(&grants, Requester::Anybody), KeyGroup::None);
+        assert_eq!(known.group_of(&grants, Requester::Anybody, Instant(0)), KeyGroup::None);
     }
 
-    /// The oldest registration ends for one past the limit.
+    /// A group past the limit has no registration, however often it asks, and none of the others loses
+    /// its own; one that failed, or that ends with its grants, makes room.
     #[test]
     fn groups_are_bounded() {
-        let names: Vec<_> = (0..=KEY_GROUPS_MAX).map(|at| format!("n{at}")).collect();
+        let names: Vec<_> = (0..KEY_GROUPS_MAX + 3).map(|at| format!("n{at}")).collect();
         let all: Vec<_> = names.iter().map(|name| (Access::READ, &**name)).collect();
-        let (grants, mut groups) = (grants(&all), KeyGroups::default());
-        let evictions =
-            names.iter().map(|text| match groups.group_of(&grants, Requester::Peer(&name(text))) {
-                KeyGroup::New { evicted, .. } => evicted,
-                other => panic!("{other:?}"),
-            });
-        let evicted: Vec<_> = evictions.flatten().collect();
-        assert_eq!(evicted, [KeyGroupId(0)]);
-        groups.on_failed(KeyGroupId(1));
-        assert!(!groups.has(KeyGroupId(1)) && groups.has(KeyGroupId(2)));
+        let (mut grants, mut groups) = (grants(&all), KeyGroups::default());
+        let ask = |groups: &mut KeyGroups, grants: &Grants, at: usize| {
+            groups.group_of(grants, Requester::Peer(&name(&names[at])), Instant(0))
+        };
+        let new = |group: u64, evicted: Option<u64>| KeyGroup::New {
+            group: KeyGroupId(group),
+            access: Access::READ,
+            evicted: evicted.map(KeyGroupId),
+        };
+        for at in 0..KEY_GROUPS_MAX {
+            assert_eq!(ask(&mut groups, &grants, at), new(at as u64, None));
+        }
+        for _ in 0..2 {
+            assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX), KeyGroup::Full);
+            for at in 0..KEY_GROUPS_MAX {
+                let known = KeyGroup::Known(KeyGroupId(at as u64));
+                assert_eq!(ask(&mut groups, &grants, at), known);
+            }
+        }
+        groups.on_failed(KeyGroupId(2), Instant(0));
+        let last = KEY_GROUPS_MAX as u64;
+        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX), new(last, Some(2)));
+        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX + 1), KeyGroup::Full);
+        grants.revoke(&Grant::read("n7").unwrap());
+        assert_eq!(groups.on_changed(&grants), [KeyGroupId(7)]);
+        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX + 1), new(last + 1, None));
+    }
+
+    /// A registration that failed is tried again after its pause, by the first request.
+    #[test]
+    fn failed_group_pauses() {
+        let (grants, mut groups) = (Grants::everybody(Access::READ), KeyGroups::default());
+        let of = |groups: &mut KeyGroups, now| {
+            groups.group_of(&grants, Requester::Anybody, Instant(now))
+        };
+        let KeyGroup::New { group, .. } = of(&mut groups, 5) else { panic!("it is the first") };
+        assert!(!groups.is_pausing(group, Instant(5)));
+        groups.on_failed(group, Instant(5));
+        let end = 5 + KEY_RETRY_INTERVAL.nanos();
+        for now in [5, end - 1] {
+            assert_eq!(of(&mut groups, now), KeyGroup::Failed(group));
+            assert!(groups.is_pausing(group, Instant(now)));
+        }
+        assert!(!groups.is_pausing(group, Instant(end)));
+        let again = KeyGroup::New { group, access: Access::READ, evicted: None };
+        assert_eq!(of(&mut groups, end), again);
+        assert_eq!(of(&mut groups, end), KeyGroup::Known(group), "it is being made");
     }
 }

@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 pub const WIRE_VERSION: u32 = 1;
 /// Maximum queue pairs of one lifecycle. Mooncake's default is 2; 64 bounds a hostile list.
 pub const QUEUE_PAIRS_MAX: usize = 64;
-/// Longest GID or token, in bytes: a GID has 47 and a token 16.
+/// Longest GID, in bytes; one has 47.
 pub(super) const SHORT_TEXT_BYTES_MAX: usize = 64;
+/// Longest token, in bytes: that of an encrypted lane has 71.
+const TOKEN_BYTES_MAX: usize = 72;
 /// Longest announcement of shared memory, in bytes.
 pub const SHARED_MEMORY_BYTES_MAX: usize = 128;
 /// Maximum kept length of a peer's text, in bytes: a refusal's detail, or the quotation in a parse
@@ -166,7 +168,8 @@ pub struct Body {
     pub mtu: u32,
     /// Outstanding reads that the side accepts; 0 for transports without such a limit.
     pub rd_atomic: u32,
-    /// Token that a TCP lane must present, sixteen hexadecimal digits; empty elsewhere.
+    /// Token that a TCP lane must present, sixteen hexadecimal digits, or the lane's secret between
+    /// nodes with keys; empty elsewhere.
     pub token: String,
     /// `host:port` at which the side accepts control calls and TCP lanes; empty if it accepts none.
     /// At most as long as a node's name.
@@ -264,7 +267,7 @@ impl Message {
         // its memory.
         let texts = [
             ("address", key.address.as_deref(), NodeName::BYTES_MAX),
-            ("token", key.token.as_deref(), SHORT_TEXT_BYTES_MAX),
+            ("token", key.token.as_deref(), TOKEN_BYTES_MAX),
             ("shared_memory", key.shared_memory.as_deref(), SHARED_MEMORY_BYTES_MAX),
             ("connection_manager", key.connection_manager.as_deref(), ANNOUNCEMENT_BYTES_MAX),
             ("local_gid", Some(&*descriptor.local_gid), SHORT_TEXT_BYTES_MAX),

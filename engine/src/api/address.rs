@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A node and the name of a segment on it. The text form is `NODE/SEGMENT`, or `NODE` for the only
-/// segment of a node; `NODE` is `host:port`, or a node's name where a metadata store is set.
+/// segment of a node; `NODE` is `host:port`, or a node's name where a metadata store is set. The last
+/// slash of a text that begins with `spiffe://` is the one before the segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentAddr {
     node: String,
@@ -31,7 +32,12 @@ impl SegmentAddr {
 
 impl From<&str> for SegmentAddr {
     fn from(text: &str) -> Self {
-        match text.split_once('/') {
+        // An id of SPIFFE has slashes of its own; the name of a segment has none.
+        let parts = match text.starts_with("spiffe://") {
+            true => text.rsplit_once('/'),
+            false => text.split_once('/'),
+        };
+        match parts {
             Some((node, segment)) => Self::new(node, segment),
             None => Self { node: text.to_owned(), segment: None },
         }
@@ -79,6 +85,10 @@ mod tests {
         assert_eq!(named, SegmentAddr::new("10.0.0.7:7411", "kv"));
         assert_eq!("10.0.0.7:7411/kv".parse(), Ok(named.clone()));
         assert_eq!(named.to_string(), "10.0.0.7:7411/kv");
+        let id = "spiffe://example.org/ns/kv/gpu-1";
+        let named = SegmentAddr::from(format!("{id}/kv"));
+        assert_eq!((named.node(), named.segment()), (id, Some("kv")));
+        assert_eq!(SegmentAddr::from(format!("{id}/")), SegmentAddr::new(id, ""));
         for only in ["h:1", "h:1/"] {
             let only = SegmentAddr::from(only);
             assert_eq!((only.segment(), only.to_string()), (None, "h:1".to_owned()));

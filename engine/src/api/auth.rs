@@ -63,6 +63,18 @@ pub(crate) enum Content {
     Tls(Texts),
 }
 
+impl Content {
+    /// These authorities with another content's certificate and key, if the authorities differ.
+    pub(crate) fn authorities_alone(&self, other: &Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Tls(own), Self::Tls(other)) if own.authority != other.authority => {
+                Some(Self::Tls(Texts { authority: own.authority.clone(), ..other.clone() }))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Files in PEM by which a node authenticates itself and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
@@ -74,7 +86,24 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
+/// One of the files of [`CertificateFiles`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CertificateFile {
+    Authority,
+    Certificate,
+    Key,
+}
+
 impl CertificateFiles {
+    /// The content of a file, and its place.
+    fn of(&self, file: CertificateFile) -> (&'static str, &Path) {
+        match file {
+            CertificateFile::Authority => ("the authorities", &self.authority),
+            CertificateFile::Certificate => ("the certificate", &self.certificate),
+            CertificateFile::Key => ("the private key", &self.key),
+        }
+    }
+
     /// `ca.crt`, `tls.crt` and `tls.key` in a directory, as secrets of Kubernetes have them.
     pub fn in_directory(directory: impl AsRef<Path>) -> Self {
         let file = |name| directory.as_ref().join(name);
@@ -97,30 +126,29 @@ impl Source {
     /// Reads the files.
     pub(crate) fn read(&self) -> Result<Content, Error> {
         Ok(match self {
-            Self::Psk(path) => Content::Psk(read_private(path, "the keys")?),
-            Self::Tls(files) => Content::Tls(Texts {
-                authority: read(&files.authority, "the authorities", false)?,
-                certificate: read(&files.certificate, "the certificate", false)?,
-                key: read(&files.key, "the private key", true)?,
-            }),
+            Self::Psk(path) => Content::Psk(read_text(path)?),
+            Self::Tls(files) => {
+                let read = |file| read(files.of(file), file == CertificateFile::Key);
+                Content::Tls(Texts {
+                    authority: read(CertificateFile::Authority)?,
+                    certificate: read(CertificateFile::Certificate)?,
+                    key: read(CertificateFile::Key)?,
+                })
+            }
         })
     }
 
     /// Parses what was read.
     pub(crate) fn load(&self, content: &Content) -> Result<Loaded, Error> {
-        let failed = |path: &Path, text: &dyn fmt::Display| {
-            invalid(format!("the keys in {} cannot be used: {text}", path.display()))
-        };
         match (self, content) {
-            (Self::Psk(path), Content::Psk(text)) => {
-                keys(text).map(Loaded::Keys).map_err(|error| failed(path, error.cause()))
-            }
+            (Self::Psk(path), Content::Psk(text)) => keys(text)
+                .map(Loaded::Keys)
+                .map_err(|error| unusable(("the keys", path), error.cause())),
             (Self::Tls(files), Content::Tls(texts)) => {
                 let certificates = Certificates::new(texts).map(Arc::new);
-                certificates.map(Loaded::Certificates).map_err(|text| {
-                    let path = files.certificate.display();
-                    invalid(format!("the certificates of {path} cannot be used: {text}"))
-                })
+                certificates
+                    .map(Loaded::Certificates)
+                    .map_err(|(file, text)| unusable(files.of(file), &text))
             }
             _ => Err(invalid("another kind of file was read".into())),
         }
@@ -173,9 +201,10 @@ impl AuthOptions {
 
     /// Reads the authorities, the certificate and the private key of a node. Connections are TLS 1.3,
     /// with a certificate at both ends, which is for clients and servers and names its node: the host
-    /// of the node's name, `host` or `host:port`, is among its DNS names and addresses, or is the last
-    /// segment of its SPIFFE id, of this node's own trust domain. [`Engine`](crate::Engine)s that do
-    /// not listen and have no name get one of their certificate.
+    /// of the node's name, `host` or `host:port`, is among its DNS names and addresses, or the name is
+    /// its SPIFFE id of this node's own trust domain, alone or before `:` and any text.
+    /// [`Engine`](crate::Engine)s without a name get one of their certificate if they do not listen, or
+    /// if the certificate has a SPIFFE id and not the address.
     ///
     /// # Errors
     /// [`Stage::Configuration`]: a file cannot be read or has no certificate or key in PEM, others can
@@ -191,6 +220,14 @@ impl AuthOptions {
     /// [`Stage::Configuration`]: a line is invalid, there is no key, or there are too many.
     pub fn psk(text: &str) -> Result<Self, Error> {
         Ok(Self { loaded: Loaded::Keys(keys(text)?), source: None })
+    }
+
+    /// The name of a node that has none and listens at an address.
+    pub(crate) fn listening_name(&self, address: &str) -> String {
+        match &self.loaded {
+            Loaded::Keys(_) => address.to_owned(),
+            Loaded::Certificates(own) => own.listening_name(address),
+        }
     }
 
     /// The name of a node that has none and does not listen: of the certificate, if it has one.
@@ -230,10 +267,8 @@ fn keys(text: &str) -> Result<Vec<(KeyRule, Secret)>, Error> {
 }
 
 /// Reads a file; one that is private must not be readable by others.
-fn read(path: &Path, what: &str, is_private: bool) -> Result<Vec<u8>, Error> {
-    let failed = |text: &dyn fmt::Display| {
-        invalid(format!("{what} in {} cannot be used: {text}", path.display()))
-    };
+fn read((what, path): (&str, &Path), is_private: bool) -> Result<Vec<u8>, Error> {
+    let failed = |text: &dyn fmt::Display| unusable((what, path), text);
     let file = File::open(path).map_err(|error| failed(&error))?;
     let mode = file.metadata().map_err(|error| failed(&error))?.permissions().mode();
     if is_private && mode & MODE_FORBIDDEN != 0 {
@@ -251,9 +286,13 @@ fn read(path: &Path, what: &str, is_private: bool) -> Result<Vec<u8>, Error> {
     }
 }
 
-fn read_private(path: &Path, what: &str) -> Result<String, Error> {
-    let text = String::from_utf8(read(path, what, true)?);
-    text.map_err(|_| invalid(format!("{what} in {} cannot be used: no text", path.display())))
+fn read_text(path: &Path) -> Result<String, Error> {
+    let file = ("the keys", path);
+    String::from_utf8(read(file, true)?).map_err(|_| unusable(file, &"no text"))
+}
+
+fn unusable((what, path): (&str, &Path), reason: &dyn fmt::Display) -> Error {
+    invalid(format!("{what} in {} cannot be used: {reason}", path.display()))
 }
 
 fn invalid(text: String) -> Error {

@@ -131,6 +131,7 @@ pub struct Builder {
     pub(crate) metadata: Option<MetadataOptions>,
     pub(crate) metrics: Option<String>,
     pub(crate) auth: Option<AuthOptions>,
+    pub(crate) encrypt_lanes: bool,
     pub(crate) uncounted: bool,
     pub(crate) paused: bool,
 }
@@ -216,10 +217,20 @@ impl Builder {
     /// Authenticates peers by pre-shared keys or certificates: calls and lanes over TCP only with
     /// peers that prove one. Nodes without, those of the other kind, earlier versions and Mooncake's
     /// wire are refused, whatever [`Builder::mooncake`] enables. Names are those that peers announce,
-    /// as far as the key or the certificate allows them. Control calls are encrypted; bytes of lanes are not. Default: none, every client that
+    /// as far as the key or the certificate allows them. Control calls are encrypted; bytes of lanes are with [`Builder::encrypt_lanes`]. Default: none, every client that
     /// reaches the port is a peer.
     pub fn auth(mut self, options: AuthOptions) -> Self {
         self.auth = Some(options);
+        self
+    }
+
+    /// Encrypts and authenticates the bytes of lanes over TCP, in sessions of the lanes' own secrets.
+    /// Needs [`Builder::auth`] at both ends; a peer that does not encrypt is refused, and refuses.
+    /// Lanes over RDMA cannot be encrypted: [`TransportChoice::Auto`] uses none, and
+    /// [`TransportChoice::Rdma`] is an error. Lanes through the memory of this host stay as they are.
+    /// Default: false.
+    pub fn encrypt_lanes(mut self, encrypts: bool) -> Self {
+        self.encrypt_lanes = encrypts;
         self
     }
 
@@ -259,6 +270,16 @@ impl Builder {
         self
     }
 
+    fn check_encryption(&self) -> Result<(), &'static str> {
+        if self.encrypt_lanes && self.auth.is_none() {
+            return Err("encrypted lanes need keys or certificates at both ends (--auth)");
+        }
+        if self.encrypt_lanes && self.transport == TransportChoice::Rdma {
+            return Err("lanes over RDMA cannot be encrypted: choose TCP, or auto");
+        }
+        Ok(())
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         let invalid = |text: String| Error::local(Stage::Configuration, Cause::Invalid(text));
         if let Some(name) = &self.name {
@@ -273,6 +294,7 @@ impl Builder {
                  store, whose values have at most 1 MiB: use addresses instead of names"
             )));
         }
+        self.check_encryption().map_err(|text| invalid(text.into()))?;
         let slice_max = handfast_transport_tcp::SLICE_BYTES_MAX as u32;
         if self.limits.slice_bytes_max == 0 || self.limits.slice_bytes_max > slice_max {
             return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));

@@ -127,7 +127,7 @@ async fn start<N: Net>(
         changed: regions.changed.clone(),
     };
     let (fallbacks, choice) = (rdma.fallbacks.clone(), builder.transport);
-    let transport = open(choice, &tcp, rdma).await?;
+    let transport = open((choice, builder.encrypt_lanes), &tcp, rdma).await?;
     let sharing =
         same_host_parts(&builder, incarnation, &regions, lanes.clone(), fallbacks.clone());
     let transport = shared(choice, net.is_of_host(), sharing, transport)?;
@@ -139,6 +139,7 @@ async fn start<N: Net>(
         transport: transport.clone(),
         regions,
         making_keys: Arc::default(),
+        clock: clock.clone(),
         commands: commands.clone(),
         checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
         checksums_waiting: Semaphore::new(CHECKSUMS_WAITING_MAX),
@@ -337,6 +338,7 @@ impl<N: Net> Parts<N> {
             interval: nanos(self.builder.timing.auth_reload_interval),
             clock: self.clock.clone(),
             commands: self.commands.clone(),
+            counts: self.answers.counts.clone(),
         });
         Some(tokio::spawn(watch).abort_handle())
     }
@@ -462,11 +464,12 @@ impl<N: Net> Parts<N> {
 
 /// Opens the chosen transport, or TCP as an allowed fallback.
 async fn open<N: Net>(
-    choice: TransportChoice,
+    (choice, encrypts): (TransportChoice, bool),
     tcp: &TcpTransport<N>,
     rdma: RdmaParts<N>,
 ) -> Result<Arc<dyn Transport>, Error> {
-    if matches!(choice, TransportChoice::Tcp | TransportChoice::Shm) {
+    // Bytes over RDMA cannot be encrypted.
+    if encrypts || matches!(choice, TransportChoice::Tcp | TransportChoice::Shm) {
         return Ok(Arc::new(tcp.clone()));
     }
     let (fallbacks, has_devices_named) = (rdma.fallbacks.clone(), !rdma.options.devices.is_empty());
@@ -563,7 +566,10 @@ fn node_name(
     let text = match &builder.name {
         Some(name) => name.clone(),
         None if address.is_empty() => random(),
-        None => address.to_owned(),
+        None => {
+            let named = builder.auth.as_ref().map(|auth| auth.listening_name(address));
+            named.unwrap_or_else(|| address.to_owned())
+        }
     };
     let by_address = builder.mooncake.is_some() && builder.metadata.is_none();
     if by_address && !address.is_empty() && text != address {
@@ -587,7 +593,8 @@ fn tcp_config(
         // The listener also bounds those connections, and closes the oldest at the limit.
         hellos_pending_max: builder.limits.control_connections_max,
     };
-    TcpConfig { limits, timing: TcpTiming::default(), address, incarnation, secrets }
+    let encrypts = builder.encrypt_lanes;
+    TcpConfig { limits, timing: TcpTiming::default(), address, incarnation, secrets, encrypts }
 }
 
 fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {

@@ -6,10 +6,12 @@ use super::inbox::Inbox;
 use super::legacy::{answered, received};
 use super::listener::{Answer, Answerer};
 use crate::command::{Command, Commands};
+use crate::data::local::LocalRegion;
 use crate::data::regions::{MissingKey, Reach, Regions};
 use crate::data::transport::{Offer, Transport};
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
+use crate::time::Clock;
 use handfast_core::auth::{AuthRefusal, Inbound};
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
 use handfast_core::policy::Requester;
@@ -38,6 +40,7 @@ pub(crate) struct Answers {
     pub(crate) regions: Arc<Regions>,
     /// Held while memory is registered for a trust group.
     pub(crate) making_keys: Arc<AsyncMutex<()>>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     /// Permits to compute a checksum, and to wait for one.
     pub(crate) checksums: Arc<Semaphore>,
@@ -171,32 +174,29 @@ impl Answers {
         Some(answer.encode())
     }
 
-    /// The side that calls over a connection. Peers know the name and the incarnation of this node, so a
-    /// caller with both is a peer with that name.
-    fn requester(from: &Inbound) -> Requester<'_> {
-        from.peer().map_or(Requester::Anybody, |peer| Requester::Peer(&peer.name))
-    }
-
     /// Registers memory with the RDMA devices for a requester whose trust group has no keys yet. One
     /// caller at a time, so that the next one finds them.
     async fn make_keys(&self, requester: Requester<'_>) {
-        if !self.regions.lacks_keys(requester) {
+        let has_devices = self.offer.transports.rdma;
+        if !has_devices || !self.regions.lacks_keys(requester, self.clock.now()) {
             return;
         }
         let turn = self.making_keys.clone().lock_owned().await;
         let (transport, regions) = (self.transport.clone(), self.regions.clone());
-        let all = regions.missing_keys(requester);
+        let clock = self.clock.clone();
+        let all = regions.missing_keys(requester, clock.now());
+        let mut missing = Missing { keys: all, regions, clock };
         let making = tokio::task::spawn_blocking(move || {
             // Goes on after the caller has hung up, so the turn ends only with it.
             let _turn = turn;
-            for missing in all {
-                let MissingKey { span, access, location, .. } = &missing;
+            while let Some(key) = missing.keys.last() {
+                let MissingKey { span, access, location, .. } = key;
                 let registered = transport.register(span, *access, location.clone());
                 let registered = registered.unwrap_or_else(|error| {
                     warn!(%error, "memory is not registered with the RDMA device for a peer");
                     None
                 });
-                regions.put_key(&missing, registered);
+                missing.put(registered);
             }
         });
         // Fails if it panics.
@@ -209,7 +209,7 @@ impl Answers {
         // checksum request.
         let mut descriptor = match asked {
             Ok(_) => {
-                let requester = Self::requester(from);
+                let requester = from.requester();
                 self.make_keys(requester).await;
                 self.describe(self.regions.describe(Reach::ByKey, requester))
             }
@@ -222,7 +222,7 @@ impl Answers {
         descriptor.keep = asked.as_ref().is_some_and(|asked| asked.keep);
         let question = asked.and_then(|asked| asked.checksum);
         if let Some(question) = question {
-            let answer = self.checksum(&question, Self::requester(from)).await;
+            let answer = self.checksum(&question, from.requester()).await;
             descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });
         }
         Answer { text: descriptor.encode(), keep: descriptor.keep }
@@ -261,6 +261,30 @@ impl Answers {
             span.memory().crc32c(span.offset(), span.len()).map_err(|error| error.to_string())
         });
         sum.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Registrations to make. Those that are left when it is dropped have failed.
+struct Missing {
+    keys: Vec<MissingKey>,
+    regions: Arc<Regions>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Missing {
+    /// Takes what came of the last one.
+    fn put(&mut self, registered: Option<Arc<LocalRegion>>) {
+        if let Some(key) = self.keys.pop() {
+            self.regions.put_key(&key, registered, self.clock.now());
+        }
+    }
+}
+
+impl Drop for Missing {
+    fn drop(&mut self) {
+        while !self.keys.is_empty() {
+            self.put(None);
+        }
     }
 }
 

@@ -126,6 +126,11 @@ impl Keys {
         self.proven.take_withdrawn(&self.current())
     }
 
+    /// Whether it is remembered what a peer proved.
+    fn knows(&self, peer: &NodeName) -> bool {
+        self.proven.knows(peer)
+    }
+
     /// Replaces them, for new connections and for the next call of each present one.
     fn replace(&self, loaded: Loaded) -> Result<(), handfast_core::auth::KeyRuleError> {
         let before = self.current();

@@ -101,6 +101,8 @@ pub(crate) struct Calls<N: Net> {
     kept: Arc<Kept<Channel<N::Stream>>>,
     keys: Arc<Keys>,
     look: Look,
+    /// For the answers of peers that compute proofs first.
+    proofs: Look,
 }
 
 /// A received answer.
@@ -117,7 +119,8 @@ impl<N: Net> Calls<N> {
     /// Creates calls on `net` of at most `limit` each. Call within the engine's runtime.
     pub(crate) fn new(net: N, limit: Duration, keys: Arc<Keys>) -> Arc<Self> {
         let (runtime, kept) = (Handle::current(), Kept::new());
-        Arc::new(Self { net, limit, runtime, kept, keys, look: Look::default() })
+        let (look, proofs) = (Look::default(), Look::for_proofs());
+        Arc::new(Self { net, limit, runtime, kept, keys, look, proofs })
     }
 
     /// Whether a new connection can be kept: one of another runtime ends with it and progresses only
@@ -194,7 +197,7 @@ impl<N: Net> Calls<N> {
         text: &str,
     ) -> Result<(OwnedFrame, Channel<N::Stream>), CallError> {
         let stream = connect(&self.net, address).await?;
-        let channel = Channel::dial(stream, &self.keys, node, &self.look).await;
+        let channel = Channel::dial(stream, &self.keys, node, &self.proofs).await;
         let mut channel = channel.map_err(|error| match error {
             DialError::Auth(failure) => CallError::Auth(failure),
             DialError::Io(error) => CallError::Answer(ReadError::Io(error)),

@@ -154,13 +154,20 @@ struct Port<N: Net, A> {
 /// Polling for calls, which learns for each kind of them alone.
 struct Looks {
     first: Look,
+    /// The first call of a peer that verifies this node's proof first.
+    proven: Look,
     next: Look,
     never: Look,
 }
 
 impl Default for Looks {
     fn default() -> Self {
-        Self { first: Look::default(), next: Look::default(), never: Look::never() }
+        Self {
+            first: Look::default(),
+            proven: Look::for_proofs(),
+            next: Look::default(),
+            never: Look::never(),
+        }
     }
 }
 
@@ -262,7 +269,7 @@ async fn begin<N: Net, A: Answerer>(
     let keys = port.answerer.keys();
     if header == AUTH_MAGIC {
         let mut accepted = Accepted::begin(stream, keys).await?;
-        let frame = accepted.receive(stream, keys, &port.looks.first, FRAME_BYTES_DEFAULT_MAX);
+        let frame = accepted.receive(stream, keys, &port.looks.proven, FRAME_BYTES_DEFAULT_MAX);
         let frame = frame.await?;
         return Ok(Some((End::Sealed(accepted), frame)));
     }

@@ -4,8 +4,9 @@ use crate::data::local::LocalRegion;
 use crate::error::{Cause, Error, Stage};
 use crate::time::Entropy;
 use crate::topology::Location;
+use handfast_core::Instant;
 use handfast_core::policy::{
-    Access, Grant, GrantError, Grants, KeyGroup, KeyGroupId, KeyGroups, Requester,
+    Access, Grant, GrantError, Grants, KEY_GROUPS_MAX, KeyGroup, KeyGroupId, KeyGroups, Requester,
 };
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
 use handfast_transport::{
@@ -94,6 +95,8 @@ pub(crate) struct DeviceKeys {
     registered: BTreeMap<KeyGroupId, Arc<LocalRegion>>,
     /// Whether there are devices.
     has_devices: bool,
+    /// Whether the log has told that there is no room for another group, under the present grants.
+    has_told_of_room: bool,
 }
 
 impl DeviceKeys {
@@ -297,6 +300,7 @@ impl Regions {
         let region = self.table.regrant(of.region.key(), grants).map_err(failed)?;
         let mut named = self.named.lock();
         let named_of = named.by_order.get_mut(&of.order).ok_or_else(gone)?;
+        named_of.keys.has_told_of_room = false;
         let ended = named_of.keys.groups.on_changed(region.grants());
         let ended = named_of.keys.take(ended);
         named_of.region = region;
@@ -309,20 +313,29 @@ impl Regions {
 
     /// The registrations that a requester's descriptor lacks. Those that are not made are put back by
     /// [`Regions::put_key`].
-    pub(crate) fn missing_keys(&self, requester: Requester<'_>) -> Vec<MissingKey> {
+    pub(crate) fn missing_keys(&self, requester: Requester<'_>, now: Instant) -> Vec<MissingKey> {
         let mut evicted = Vec::new();
         let mut named = self.named.lock();
         let mut missing = Vec::new();
-        for (order, Named { region, keys, location, .. }) in &mut named.by_order {
+        for (order, Named { name, region, keys, location, .. }) in &mut named.by_order {
             if !keys.has_devices || keys.of(region.grants(), requester).is_some() {
                 continue;
             }
-            if let KeyGroup::New { group, access, evicted: old } =
-                keys.groups.group_of(region.grants(), requester)
-            {
-                evicted.extend(keys.take(old));
-                let (span, location) = (region.span().clone(), location.clone());
-                missing.push(MissingKey { order: *order, group, span, access, location });
+            match keys.groups.group_of(region.grants(), requester, now) {
+                KeyGroup::New { group, access, evicted: old } => {
+                    evicted.extend(keys.take(old));
+                    let (span, location) = (region.span().clone(), location.clone());
+                    missing.push(MissingKey { order: *order, group, span, access, location });
+                }
+                KeyGroup::Full if !std::mem::replace(&mut keys.has_told_of_room, true) => {
+                    let max = KEY_GROUPS_MAX;
+                    tracing::warn!(
+                        target: "handfast::audit", segment = %name, max,
+                        "peers of a further trust group have no key for RDMA: other grants, or fewer \
+                         patterns, make room"
+                    );
+                }
+                _ => {}
             }
         }
         drop(named);
@@ -331,23 +344,36 @@ impl Regions {
     }
 
     /// Whether [`Regions::missing_keys`] has any, or another answer makes them.
-    pub(crate) fn lacks_keys(&self, requester: Requester<'_>) -> bool {
+    pub(crate) fn lacks_keys(&self, requester: Requester<'_>, now: Instant) -> bool {
         let named = self.named.lock();
         named.by_order.values().any(|Named { region, keys, .. }| {
-            keys.has_devices
-                && !region.access_of(requester).is_none()
-                && keys.of(region.grants(), requester).is_none()
+            if !keys.has_devices || region.access_of(requester).is_none() {
+                return false;
+            }
+            let group = keys.groups.find(region.grants(), requester);
+            match group {
+                // The lack of room is told once.
+                None => keys.groups.has_room() || !keys.has_told_of_room,
+                Some(group) => {
+                    !keys.registered.contains_key(&group) && !keys.groups.is_pausing(group, now)
+                }
+            }
         })
     }
 
     /// Takes what came of a registration. One whose grants were revoked meanwhile ends.
-    pub(crate) fn put_key(&self, key: &MissingKey, registered: Option<Arc<LocalRegion>>) {
+    pub(crate) fn put_key(
+        &self,
+        key: &MissingKey,
+        registered: Option<Arc<LocalRegion>>,
+        now: Instant,
+    ) {
         let mut named = self.named.lock();
         let of = named.by_order.get_mut(&key.order).filter(|it| it.keys.groups.has(key.group));
         let unused = match (of, registered) {
             (Some(of), Some(registered)) => of.keys.registered.insert(key.group, registered),
             (Some(of), None) => {
-                of.keys.groups.on_failed(key.group);
+                of.keys.groups.on_failed(key.group, now);
                 None
             }
             (None, registered) => registered,
@@ -448,5 +474,84 @@ impl Regions {
         let key = found.map(|named| named.region.key()).ok_or(nowhere)?;
         drop(named);
         Ok(self.table.lookup(key, (address, length), direction, Requester::Anybody)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_core::NodeName;
+    use handfast_core::policy::KEY_RETRY_INTERVAL;
+    use handfast_transport::Memory;
+
+    struct Drawn;
+
+    impl Entropy for Drawn {
+        fn next_u64(&self) -> u64 {
+            7
+        }
+    }
+
+    /// A registration that failed is not tried for another request within the pause, by any number of
+    /// them, and is tried once after it; for other grants at once.
+    #[test]
+    fn failed_registration_is_not_tried_at_each_request() {
+        let regions = Regions::new(1, true);
+        let keys = DeviceKeys { has_devices: true, ..DeviceKeys::default() };
+        let served = ServedRegion {
+            span: Memory::zeroed(4096).unwrap().whole(),
+            grants: Access::READ.into(),
+            keys,
+            reach: Reach::ByKey,
+            location: None,
+        };
+        let served = regions.register("cache", served, &Drawn).unwrap();
+        let asks = |now: Instant| {
+            let lacks = regions.lacks_keys(Requester::Anybody, now);
+            let missing = regions.missing_keys(Requester::Anybody, now);
+            assert_eq!(lacks, !missing.is_empty());
+            missing
+        };
+        let [missing] = &asks(Instant(1))[..] else { panic!("there is no registration") };
+        assert!(regions.lacks_keys(Requester::Anybody, Instant(1)), "the next one waits for it");
+        assert!(regions.missing_keys(Requester::Anybody, Instant(1)).is_empty());
+        regions.put_key(missing, None, Instant(2));
+        let later = Instant(2) + KEY_RETRY_INTERVAL;
+        for now in [Instant(2), Instant(3), Instant(later.0 - 1)] {
+            assert!(asks(now).is_empty(), "at {now:?}");
+        }
+        let [missing] = &asks(later)[..] else { panic!("the pause is over") };
+        regions.put_key(missing, None, later);
+        assert!(asks(later).is_empty());
+        served.grant(Grant::write("*").unwrap()).unwrap();
+        assert_eq!(asks(later).len(), 1, "other grants");
+    }
+
+    /// One trust group more than there may be registrations has none, and asks without an effect on the
+    /// others, which keep theirs in every round.
+    #[test]
+    fn group_past_the_limit_takes_no_key_from_others() {
+        let regions = Regions::new(1, true);
+        let names: Vec<_> = (0..=KEY_GROUPS_MAX).map(|at| format!("n{at}")).collect();
+        let mut grants = Grants::default();
+        names.iter().for_each(|name| grants.add(Grant::read(name).unwrap()).unwrap());
+        let keys = DeviceKeys { has_devices: true, ..DeviceKeys::default() };
+        let span = Memory::zeroed(4096).unwrap().whole();
+        let served = ServedRegion { span, grants, keys, reach: Reach::ByKey, location: None };
+        let served = regions.register("cache", served, &Drawn).unwrap();
+        let mut made = Vec::new();
+        for _ in 0..3 {
+            for text in &names {
+                let name = NodeName::new(text).unwrap();
+                let missing = regions.missing_keys(Requester::Peer(&name), Instant(0));
+                made.extend(missing.iter().map(|_| text.clone()));
+            }
+        }
+        assert_eq!(made, names[..KEY_GROUPS_MAX], "each once");
+        let last = NodeName::new(&names[KEY_GROUPS_MAX]).unwrap();
+        assert!(!regions.lacks_keys(Requester::Peer(&last), Instant(0)), "it waits for none");
+        served.revoke(&Grant::read("n3").unwrap()).unwrap();
+        assert!(regions.lacks_keys(Requester::Peer(&last), Instant(0)));
+        assert_eq!(regions.missing_keys(Requester::Peer(&last), Instant(0)).len(), 1, "room");
     }
 }

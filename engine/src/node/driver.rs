@@ -1,6 +1,6 @@
 //! The task that drives the life cycle: one per node, the only place where the machine is touched.
 
-use crate::command::{Command, Commands};
+use crate::command::{Command, Commands, Peers};
 use crate::control::Calls;
 use crate::control::accept::Listening;
 use crate::data::local_path::{LOCAL_LANE, LocalPath};
@@ -24,7 +24,7 @@ use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
 use handfast_core::wire::{Body, Message, MessageError, Op, PlainMessage};
-use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
+use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
 use handfast_trace::Recorded;
 use handfast_transport_rdma::{LimitReached, NicLimit};
 use handfast_transport_tcp::Net;
@@ -241,7 +241,7 @@ impl<N: Net> Driver<N> {
                 Input::OperationDone { id, outcome }
             }
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
-            Command::EndLanes { peer } => return self.end_lanes(&peer.node),
+            Command::EndLanes { of } => return self.end_lanes(&of),
             Command::EndLane { peer } => Input::Close(peer),
             Command::ListLifecycles { reply } => {
                 return LifecyclesState::tell(&self.parts.node, reply);
@@ -352,10 +352,10 @@ impl<N: Net> Driver<N> {
     }
 
     /// Ends every lane to a node, with its consent.
-    fn end_lanes(&mut self, node: &NodeName) {
+    fn end_lanes(&mut self, of: &Peers) {
         let now = self.parts.clock.now();
         let known = self.parts.node.lifecycles();
-        let paths = known.filter(|(_, _, path, _)| path.node == *node);
+        let paths = known.filter(|(_, _, path, _)| of(&path.node));
         let paths: Vec<NicPath> = paths.map(|(_, _, path, _)| path.clone()).collect();
         for path in paths {
             self.parts.node.handle_input(now, Input::Close(path));

@@ -29,6 +29,8 @@ pub struct Counters {
     pub connections_foreign: u64,
     /// Connections refused because their peer proved no key, or sent a message that does not open.
     pub connections_unproven: u64,
+    /// Changes of the files of keys or certificates that cannot be used; the earlier ones stay.
+    pub auth_changes_unusable: u64,
     /// Frames refused: bad lengths, unknown or unserved types, invalid text.
     pub frames_refused: u64,
     /// Handshake messages that could not be decoded.
@@ -151,6 +153,11 @@ impl Counters {
                 "connections_unproven",
                 "Connections refused because their peer proved no key",
                 self.connections_unproven,
+            ),
+            (
+                "auth_changes_unusable",
+                "Changed files of keys or certificates that cannot be used",
+                self.auth_changes_unusable,
             ),
             ("frames_refused", "Frames refused as malformed or unsupported", self.frames_refused),
             (

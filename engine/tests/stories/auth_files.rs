@@ -171,7 +171,9 @@ async fn removed_key_is_refused_at_the_next_call() {
         }
     });
     ended.await.expect("no lane is left to write over");
+    assert_eq!(owner.engine.counters().auth_changes_unusable, 0);
     files.put("keys", "no key\n");
+    counted(&owner.engine, "the file was read", |it| it.auth_changes_unusable == 1).await;
     accepted(&new, &owner, 2).await;
     files.put("keys", OLD);
     accepted(&old, &owner, 3).await;
@@ -191,7 +193,8 @@ async fn nodes_with_certificates_move_bytes() {
     assert!(user.name().starts_with("gpu-1.example.org:client-"), "{}", user.name());
     let workload = fleet.issue(&["spiffe://example.org/ns/kv/gpu-2"]);
     let id = Files::of_certificate(&[&fleet], &workload);
-    let id = id.certificate(Engine::builder().name("gpu-2")).start().await.unwrap();
+    let id = id.certificate(Engine::builder()).start().await.unwrap();
+    assert!(id.name().starts_with("spiffe://example.org/ns/kv/gpu-2:client-"), "{}", id.name());
     let error = failed_open(&id, &owner.segment()).await;
     assert_eq!(failure(&error), AuthFailure::Refused(AuthRefusal::Name), "no SPIFFE id of its own");
     assert_eq!(error.diagnosis_id(), ids::AUTH_NAME);
@@ -291,6 +294,21 @@ async fn node_starts_with_a_certificate_of_its_own_alone() {
         assert_eq!((error.stage(), error.diagnosis_id()), (Stage::Configuration, id));
     }
     let files = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1"]));
+    for (file, holds) in [
+        ("ca.crt", "the authorities"),
+        ("tls.crt", "the certificate"),
+        ("tls.key", "the private key"),
+    ] {
+        let right = fs::read_to_string(files.path(file)).unwrap();
+        for wrong in ["", "no certificate", "-----BEGIN CERTIFICATE-----\n???\n"] {
+            files.put(file, wrong);
+            let text = AuthOptions::tls(CertificateFiles::in_directory(files.0.path()));
+            let text = text.unwrap_err().to_string();
+            let named = format!("{holds} in {}", files.path(file).display());
+            assert!(text.contains(&named), "{text}");
+        }
+        files.put(file, &right);
+    }
     fs::set_permissions(files.path("tls.key"), Permissions::from_mode(0o644)).unwrap();
     let error = AuthOptions::tls(CertificateFiles::in_directory(files.0.path())).unwrap_err();
     assert!(error.to_string().contains("chmod 600"), "{error}");

@@ -8,6 +8,7 @@ mod crossing;
 #[cfg(target_os = "linux")]
 mod device_memory;
 mod directory;
+mod encrypted;
 mod examples;
 mod far;
 mod grants;

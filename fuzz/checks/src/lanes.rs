@@ -74,6 +74,7 @@ async fn lane(is_valid: bool, rest: &[u8]) {
         address: "pipe:1".into(),
         incarnation: NODE.incarnation,
         secrets: None,
+        encrypts: false,
     };
     let transport = TcpTransport::new(config, Pipes, Arc::clone(&regions), Arc::new(Ignored));
     transport.create(LANE, TOKEN).expect("a lane");

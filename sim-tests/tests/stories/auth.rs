@@ -23,7 +23,9 @@ fn faults_max(scenario: AuthScenario) -> u32 {
         AuthScenario::Removed
         | AuthScenario::Certified
         | AuthScenario::Renewed
-        | AuthScenario::Withdrawn => 1,
+        | AuthScenario::Withdrawn
+        | AuthScenario::Granted
+        | AuthScenario::GrantedHost => 1,
         AuthScenario::Opened | AuthScenario::Rotated | AuthScenario::BoundKey => 2,
     }
 }

@@ -1,9 +1,11 @@
 //! Nodes with certificates: the handshake of TLS in symbols, changes of files, and expiry.
 
 use super::setup::AuthBackend;
-use super::term::{Certificate, Content, Fresh, Run, Session, TLS, Term};
+use super::term::{Certificate, Fresh, Run, Session, TLS, Term};
 use super::world::{AuthWorld, Carries, OWN, name};
-use handfast_core::auth::{AUTH_TLS, AnswerSeen, AuthHello, CertificateFault, Inbound, LaneEnd};
+use handfast_core::auth::{
+    AUTH_TLS, AnswerSeen, AuthHello, CertificateFault, Inbound, certified_part,
+};
 
 impl AuthWorld {
     /// The fault of a certificate in the eyes of a node's operator.
@@ -28,7 +30,9 @@ impl AuthWorld {
     }
 
     fn names(&self, certificate: Certificate, run: Run) -> bool {
-        certificate.holder == self.runs[run].0 || self.is(AuthBackend::CertificateUnbound)
+        let is_named =
+            certified_part(&self.identity(run).name) == name(certificate.holder).as_str();
+        is_named || self.is(AuthBackend::CertificateUnbound)
     }
 
     /// The listening side answers the first message of TLS.
@@ -140,8 +144,7 @@ impl AuthWorld {
         if self.setup.nodes.iter().all(|plan| plan.certificate.is_none()) {
             return;
         }
-        let others = (0..self.runs.len())
-            .filter(|run| Some(self.runs[*run].0) != self.wires[wire].ends[side]);
+        let others = self.claimable(wire, side);
         let certificates = &self.setup.stolen_certificates;
         if side == 1 {
             let to = self.wires[wire].ends[1].unwrap_or_default();
@@ -156,9 +159,7 @@ impl AuthWorld {
                 };
                 forged.extend(certificates.iter().map(finish));
             }
-            let number = self.wires[wire].received[1];
-            let content = Content::Open(0);
-            forged.push(Term::Record { session, end: LaneEnd::Dialling, number, content });
+            self.push_requests(wire, session, forged);
         } else if let Carries::Calls { sent: Some(sent), .. } = &self.wires[wire].carries {
             let session = Session { key: TLS, dialling: *sent, listening: OWN };
             let answer =

@@ -18,6 +18,8 @@ pub enum AuthOracle {
     /// A lane belongs to the node that was given its secret, over a connection of which that node
     /// knows.
     LaneStolen,
+    /// A peer may do what the grants give to its name.
+    Ungranted,
     /// Without an attacker every lane comes up.
     Liveness,
 }

@@ -50,6 +50,10 @@ pub enum AuthBackend {
     ExpiryIgnored,
     /// It ends every session at a change of its files.
     SessionsDropped,
+    /// It takes a peer with its own name and incarnation for itself.
+    OwnerClaimed,
+    /// It compares patterns of names with the text behind a host.
+    TextGranted,
 }
 
 /// A world before its first event.
@@ -71,6 +75,10 @@ pub struct AuthSetup {
     pub expiring: Vec<Certificate>,
     /// A node that is a member and lies about its name.
     pub liar: Option<usize>,
+    /// Memory is served to the names of a pattern, which covers node 0 alone.
+    pub grant: Option<&'static str>,
+    /// A node, and text that the holder of its certificate writes behind its name.
+    pub chosen: Option<(usize, &'static str)>,
     /// Faults: actions of the attacker, and restarts.
     pub faults_max: u32,
 }
@@ -101,11 +109,16 @@ pub enum AuthScenario {
     Withdrawn,
     /// The certificate of the dialling node expires, and it dials again.
     Expired,
+    /// Memory is served to the dialling node; the attacker has the key of all.
+    Granted,
+    /// Memory is served to the dialling node by its host; the attacker has another host's certificate,
+    /// and writes a name behind that host.
+    GrantedHost,
 }
 
 impl AuthScenario {
     /// Every scenario.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Opened,
         Self::Crossing,
         Self::TurnedPlain,
@@ -117,6 +130,8 @@ impl AuthScenario {
         Self::Renewed,
         Self::Withdrawn,
         Self::Expired,
+        Self::Granted,
+        Self::GrantedHost,
     ];
 
     /// The world with a number of faults.
@@ -132,12 +147,16 @@ impl AuthScenario {
             stolen_certificates: Vec::new(),
             expiring: Vec::new(),
             liar: None,
+            grant: None,
+            chosen: None,
             faults_max,
         };
         match self {
-            Self::Certified | Self::Renewed | Self::Withdrawn | Self::Expired => {
-                self.certified(plain)
-            }
+            Self::Certified
+            | Self::Renewed
+            | Self::Withdrawn
+            | Self::Expired
+            | Self::GrantedHost => self.certified(plain),
             Self::Opened => plain,
             Self::Crossing => AuthSetup { dials: vec![(0, 1), (1, 0)], ..plain },
             Self::TurnedPlain => {
@@ -161,6 +180,9 @@ impl AuthScenario {
                 liar: Some(2),
                 ..plain
             },
+            Self::Granted => {
+                AuthSetup { grant: Some("node-0"), stolen: vec![(1, 1, None)], ..plain }
+            }
             Self::BoundKey => AuthSetup {
                 nodes: vec![group(), node(&[(1, 1), (3, 3)]), node(&[(3, 3)])],
                 stolen: vec![(3, 3, Some(2))],
@@ -195,6 +217,12 @@ impl AuthScenario {
                 };
                 let nodes = vec![node(of(0, 1, 0), &[2]), withdrawn];
                 AuthSetup { nodes, stolen_certificates: vec![of(0, 1, 0)], ..plain }
+            }
+            Self::GrantedHost => {
+                let other = node(of(2, 1, 0), &[1]);
+                let nodes = plain.nodes.into_iter().chain([other]).collect();
+                let (grant, chosen) = (Some("*node-0"), Some((2, "node-0")));
+                AuthSetup { nodes, stolen_certificates: vec![of(2, 1, 0)], grant, chosen, ..plain }
             }
             Self::Expired => AuthSetup { expiring: vec![of(0, 1, 0)], tries_max: 2, ..plain },
             _ => {
@@ -281,4 +309,8 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "a certificate that has expired is accepted";
     "AUTH-14" SessionsDropped: Renewed with 0 breaks Liveness,
         "a new certificate of the same authority ends sessions";
+    "AUTH-15" OwnerClaimed: Granted with 3 breaks Ungranted,
+        "a peer with the owner's name and incarnation has what the owner may do";
+    "AUTH-16" TextGranted: GrantedHost with 3 breaks Ungranted,
+        "the pattern of a grant covers text behind the host of a certificate";
 };

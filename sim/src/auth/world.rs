@@ -7,6 +7,7 @@ use handfast_core::auth::{
     AUTH_VERSION, AnswerSeen, AuthHello, AuthPolicy, Identity, Inbound, KeyRule, LANE_NONCE_BYTES,
     LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES, Proof as Proven,
 };
+use handfast_core::policy::{Grant, Grants, Requester};
 use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport_sim::Encoder;
 use std::collections::{BTreeSet, VecDeque};
@@ -15,6 +16,8 @@ use std::sync::Arc;
 
 /// The number that the attacker contributes.
 pub(super) const OWN: Fresh = 0;
+/// The number of a run whose name has text behind its host.
+const CHOSEN: u8 = u8::MAX;
 /// Slices that a lane in the world agrees to.
 const DEPTH: u32 = 1;
 
@@ -127,6 +130,7 @@ impl AuthWorld {
             }
             world.nodes.push(started);
         }
+        world.runs.extend(world.setup.chosen.map(|(holder, _)| (holder, CHOSEN)));
         world
     }
 
@@ -163,7 +167,13 @@ impl AuthWorld {
     pub(super) fn identity(&self, run: Run) -> Identity {
         let (node, number) = self.runs[run];
         let incarnation = Incarnation(1 + u128::from(number) + 16 * node as u128);
-        Identity { name: name(node), incarnation }
+        let named = match self.setup.chosen {
+            Some((_, text)) if number == CHOSEN => {
+                NodeName::new(&format!("{}:{text}", name(node))).expect("it is a name")
+            }
+            _ => name(node),
+        };
+        Identity { name: named, incarnation }
     }
 
     fn run_of(&self, identity: &Identity) -> Option<Run> {
@@ -337,6 +347,7 @@ impl AuthWorld {
                         let admitted = inbound.admits(&claimed.name, claimed.incarnation);
                         if admitted || self.is(AuthBackend::NameUnchecked) {
                             self.check_agreement(wire, node, &inbound);
+                            self.check_rights(node, &inbound, from);
                             self.serve(wire, node, term, from);
                         }
                         !admitted
@@ -444,6 +455,30 @@ impl AuthWorld {
         self.wires[wire].sent[side] += 1;
         let end = if side == 0 { LaneEnd::Dialling } else { LaneEnd::Listening };
         self.send(wire, side, Term::Record { session, end, number, content });
+    }
+
+    /// Checks that the caller lets a peer do what the grants give to the peer's name.
+    fn check_rights(&mut self, node: usize, inbound: &Inbound, from: Run) {
+        let Some(pattern) = self.setup.grant else { return };
+        let mut grants = Grants::default();
+        let grant = Grant::read(pattern).expect("it is a pattern");
+        grants.add(grant).expect("it has room");
+        let (own, peer) = (self.identity(self.nodes[node].run), inbound.peer());
+        let requester = match peer {
+            Some(peer) if self.is(AuthBackend::OwnerClaimed) && *peer == own => Requester::Own,
+            _ => inbound.requester(),
+        };
+        let ending = pattern.trim_start_matches('*');
+        let is_cut = self.is(AuthBackend::TextGranted)
+            && peer.is_some_and(|peer| peer.name.as_str().ends_with(ending));
+        let is_found = is_cut || !grants.access_of(requester).is_none();
+        let (holder, number) = self.runs[from];
+        let is_granted = holder == 0 && number != CHOSEN;
+        if is_found != is_granted {
+            let name = self.identity(from).name;
+            let detail = format!("{name} may read: {is_found}, and the grant is for node 0 alone");
+            self.violate(AuthOracle::Ungranted, detail);
+        }
     }
 
     /// The dialling end of the session, if it is an honest node's, names this node.
@@ -642,25 +677,43 @@ impl AuthWorld {
         forged.truncate(if side == 1 { 1 } else { 3 });
         self.push_certified(wire, side, &mut forged);
         for (_, key, _) in &self.setup.stolen {
-            let names = (0..self.runs.len())
-                .filter(|run| Some(self.runs[*run].0) != self.wires[wire].ends[side]);
+            let names = self.claimable(wire, side);
             if side == 1 {
                 let to = self.wires[wire].ends[1].unwrap_or_default();
                 forged.extend(names.map(|from| Term::Hello { key: *key, number: OWN, from, to }));
                 let session = self.wires[wire].sessions[1]
                     .filter(|session| session.key == *key && session.dialling == OWN);
-                forged.extend(session.map(|session| Term::Record {
-                    session,
-                    end: LaneEnd::Dialling,
-                    number: self.wires[wire].received[1],
-                    content: Content::Open(0),
-                }));
+                if let Some(session) = session {
+                    self.push_requests(wire, session, &mut forged);
+                }
             } else if let Carries::Calls { sent: Some(sent), .. } = &self.wires[wire].carries {
                 let session = Session { key: *key, dialling: *sent, listening: OWN };
                 forged.extend(names.map(|from| Term::Answer { session, from }));
             }
         }
         forged
+    }
+
+    /// The runs whose names the attacker claims: of others than the one that it talks to, and of that
+    /// one where rights rest on names.
+    pub(super) fn claimable(&self, wire: usize, side: usize) -> impl Iterator<Item = Run> {
+        let (end, claims_all) = (self.wires[wire].ends[side], self.setup.grant.is_some());
+        let runs = self.runs.iter().enumerate();
+        let claimed = runs.filter(move |(_, (node, _))| claims_all || Some(*node) != end);
+        claimed.map(|(run, _)| run)
+    }
+
+    /// Requests in a session of the attacker: in the name of node 0, and of each where rights rest on
+    /// names.
+    pub(super) fn push_requests(&self, wire: usize, session: Session, forged: &mut Vec<Term>) {
+        let number = self.wires[wire].received[1];
+        let runs = if self.setup.grant.is_some() { 0..self.runs.len() } else { 0..1 };
+        forged.extend(runs.map(|run| Term::Record {
+            session,
+            end: LaneEnd::Dialling,
+            number,
+            content: Content::Open(run),
+        }));
     }
 
     /// Whether every lane that was to be opened is up at both ends.

@@ -7,11 +7,12 @@
 
 use super::oracle::{PolicyOracle, violation};
 use crate::machine_world::{MachineWorld, Violation};
-use handfast_core::NodeName;
 use handfast_core::policy::{
-    Access, AccessMemo, Grant, Grants, KeyGroup, KeyGroupId, KeyGroups, Requester,
+    Access, AccessMemo, Grant, Grants, KEY_RETRY_INTERVAL, KeyGroup, KeyGroupId, KeyGroups,
+    Requester,
 };
 use handfast_core::transfer::Direction;
+use handfast_core::{Instant, NodeName};
 use handfast_transport_sim::Encoder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -41,10 +42,14 @@ pub(super) enum Event {
     /// A registration is made, or fails.
     Registered(usize),
     Failed(usize),
+    /// The pause after a failure is over.
+    Later,
 }
 
-/// A registration under way: for a peer, and a group with these permissions.
-type Registering = (usize, KeyGroupId, Access);
+/// The patterns that cover a peer, and what they grant.
+type Covering = Vec<(usize, Access)>;
+/// A registration under way: for a peer, and a group with these permissions and grants.
+type Registering = (usize, KeyGroupId, Access, Covering);
 
 /// The machines, and what the owner's table and device hold.
 #[derive(Clone)]
@@ -61,6 +66,9 @@ pub(super) struct GrantsWorld {
     live: BTreeMap<KeyGroupId, Access>,
     /// Keys that peers have.
     told: BTreeSet<(usize, KeyGroupId)>,
+    /// Registrations that failed, and when.
+    failed: BTreeMap<Covering, Instant>,
+    now: Instant,
     pieces: u32,
     asks: u32,
     faults_left: u32,
@@ -89,6 +97,8 @@ impl GrantsWorld {
             registering: Vec::new(),
             live: BTreeMap::new(),
             told: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            now: Instant(0),
             pieces: 0,
             asks: 0,
             faults_left: faults_max,
@@ -103,6 +113,16 @@ impl GrantsWorld {
         }
         let covering = PATTERNS.iter().zip(self.held).filter(|((_, covers), _)| covers[peer]);
         covering.fold(Access::default(), |all, (_, access)| all.and(access))
+    }
+
+    fn covering(&self, peer: usize) -> Covering {
+        let all = PATTERNS.iter().zip(self.held).enumerate();
+        let covers = all.filter(|(_, ((_, covers), access))| covers[peer] && !access.is_none());
+        covers.map(|(pattern, (_, access))| (pattern, access)).collect()
+    }
+
+    fn has_failed_now(&self, peer: usize) -> bool {
+        self.failed.get(&self.covering(peer)) == Some(&self.now)
     }
 
     fn break_off(&mut self, oracle: PolicyOracle, detail: String) {
@@ -120,6 +140,10 @@ impl GrantsWorld {
             self.grants[0].revoke(&grant);
         }
         self.version += 1;
+        let held = self.held;
+        let is_held =
+            |(pattern, access): &(usize, Access)| access.without(held[*pattern]).is_none();
+        self.failed.retain(|covering, _| covering.iter().all(is_held));
         for ended in self.groups.on_changed(&self.grants[0]) {
             self.live.remove(&ended);
         }
@@ -144,7 +168,7 @@ impl GrantsWorld {
         self.asks += 1;
         let name = name(peer);
         let allowed = self.allowed(peer, 0);
-        match self.groups.group_of(&self.grants[0], Requester::Peer(&name)) {
+        match self.groups.group_of(&self.grants[0], Requester::Peer(&name), self.now) {
             KeyGroup::None => {
                 if !allowed.is_none() {
                     let detail = format!("peer {peer} may {allowed} and has no key");
@@ -152,11 +176,26 @@ impl GrantsWorld {
                 }
             }
             KeyGroup::Known(group) => self.tell(peer, group),
+            KeyGroup::Full => {
+                let detail = format!("peer {peer} has no key, and few others have one");
+                self.break_off(PolicyOracle::Withheld, detail);
+            }
+            KeyGroup::Failed(_) => {
+                if !self.has_failed_now(peer) {
+                    let detail = format!("peer {peer} has no key, and no registration failed");
+                    self.break_off(PolicyOracle::Withheld, detail);
+                }
+            }
             KeyGroup::New { group, access, evicted } => {
+                if self.has_failed_now(peer) {
+                    let detail = format!("the registration for peer {peer} failed just now");
+                    self.break_off(PolicyOracle::Unpaused, detail);
+                }
                 if let Some(evicted) = evicted {
                     self.live.remove(&evicted);
                 }
-                self.registering.push((peer, group, access));
+                let covering = self.covering(peer);
+                self.registering.push((peer, group, access, covering));
             }
         }
     }
@@ -173,7 +212,7 @@ impl GrantsWorld {
     }
 
     fn registered(&mut self, index: usize) {
-        let (peer, group, access) = self.registering.remove(index);
+        let (peer, group, access, _) = self.registering.remove(index);
         if !self.groups.has(group) {
             return;
         }
@@ -234,6 +273,9 @@ impl MachineWorld for GrantsWorld {
                 events.push((Event::Ask(peer), 0));
             }
         }
+        if self.now == Instant(0) && !self.failed.is_empty() {
+            events.push((Event::Later, 0));
+        }
         for index in 0..self.registering.len() {
             events.extend([(Event::Registered(index), 0), (Event::Failed(index), 1)]);
         }
@@ -250,9 +292,13 @@ impl MachineWorld for GrantsWorld {
             Event::Ask(peer) => self.ask(peer),
             Event::Registered(index) => self.registered(index),
             Event::Failed(index) => {
-                let (_, group, _) = self.registering.remove(index);
-                self.groups.on_failed(group);
+                let (_, group, _, covering) = self.registering.remove(index);
+                if self.groups.has(group) {
+                    self.failed.insert(covering, self.now);
+                }
+                self.groups.on_failed(group, self.now);
             }
+            Event::Later => self.now = self.now + KEY_RETRY_INTERVAL,
         }
         self.check_keys();
     }
@@ -270,7 +316,7 @@ impl MachineWorld for GrantsWorld {
         let hasher = &mut encoder;
         (&self.grants, &self.groups, &self.memos, self.version, self.held).hash(hasher);
         (&self.registering, &self.live, &self.told).hash(hasher);
-        (self.pieces, self.asks, self.faults_left).hash(hasher);
+        (&self.failed, self.now, self.pieces, self.asks, self.faults_left).hash(hasher);
         encoder.digest()
     }
 
@@ -292,6 +338,7 @@ impl MachineWorld for GrantsWorld {
             Event::Failed(index) => {
                 format!("the registration for peer {} fails", self.registering[index].0)
             }
+            Event::Later => "the pause after a failed registration ends".into(),
         }
     }
 }

@@ -40,6 +40,8 @@ pub enum PolicyOracle {
     Withheld,
     /// Grants: a device's key allows its peers nothing that no grant allows any more.
     KeyOutlives,
+    /// Grants: a registration that failed is not tried again before its pause is over.
+    Unpaused,
     /// Every schedule ends, and at its end no lane is half open.
     Liveness,
 }

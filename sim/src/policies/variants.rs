@@ -114,4 +114,6 @@ pub const POLICY_VARIANTS: &[PolicyEntry] = table! {
         "a registration that ends after a revocation is kept";
     "GRANT-7" GroupedByAccess: Grants with 0 breaks KeyOutlives,
         "peers with equal permissions share a key, whichever grants they have them by";
+    "GRANT-8" FailureForgotten: Grants with 1 breaks Unpaused,
+        "a registration that failed is tried again at each request";
 };

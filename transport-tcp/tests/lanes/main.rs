@@ -8,6 +8,7 @@ mod life;
 mod model;
 mod proofs;
 mod protocol;
+mod sealed;
 mod simulated;
 mod slices;
 mod support;

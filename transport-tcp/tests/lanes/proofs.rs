@@ -68,7 +68,7 @@ async fn listening_side_without_the_secret_is_left() {
 async fn challenges_without_a_proof_are_bounded() {
     let limits = TcpLimits { hellos_pending_max: 1, ..TcpLimits::default() };
     let timing = Setup::hello_ms(300).timing;
-    let b = node(2, Setup { limits, timing, secrets: Some(ROOT) }).await;
+    let b = node(2, Setup { limits, timing, secrets: Some(ROOT), encrypts: false }).await;
     let theirs = b.transport.create(LANE, 2).unwrap();
     let mut bytes = hello(8, 0, RAW, b.pair(7)).to_vec();
     bytes[10] = 1;

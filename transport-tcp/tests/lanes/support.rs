@@ -104,6 +104,7 @@ pub(crate) struct Setup {
     pub(crate) limits: TcpLimits,
     pub(crate) timing: TcpTiming,
     pub(crate) secrets: Option<[u8; LANE_SECRET_BYTES]>,
+    pub(crate) encrypts: bool,
 }
 
 impl Setup {
@@ -154,8 +155,10 @@ pub(crate) fn node_without_listener<N: Net>(
     let sink = Arc::new(Recorder::default());
     let regions = Arc::new(RegionTable::new());
     let incarnation = Incarnation(incarnation);
-    let Setup { limits, timing, secrets } = setup;
-    let config = TcpConfig { limits, timing, address: address.clone(), incarnation, secrets };
+    let Setup { limits, timing, secrets, encrypts } = setup;
+    let address_told = address.clone();
+    let config =
+        TcpConfig { limits, timing, address: address_told, incarnation, secrets, encrypts };
     let transport = TcpTransport::new(config, net, Arc::clone(&regions), sink.clone() as _);
     Node { transport, sink, regions, incarnation, address, next_slice: AtomicU64::new(1) }
 }

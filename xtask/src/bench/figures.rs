@@ -10,7 +10,7 @@ use std::time::Duration;
 const SCHEMA: u32 = 3;
 /// Parts of the output of `handfast bench --json` and of the engine's benchmarks; lists of several
 /// runs are concatenated.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "placement",
     "workloads",
     "latencies",
@@ -22,6 +22,7 @@ const PARTS: [&str; 12] = [
     "engines",
     "python",
     "same_host",
+    "auth",
     // The results of processes that run on any processor.
     "unpinned",
 ];
@@ -36,7 +37,7 @@ impl Figures {
             "placement": "", "machine": machine(),
             "workloads": [], "latencies": [], "sporadic": null, "first_transfer_us": null,
             "peers": null, "slices": [], "verbs": null,
-            "same_host": null, "unpinned": null,
+            "same_host": null, "auth": null, "unpinned": null,
         }))
     }
 
@@ -271,6 +272,12 @@ pub(super) mod tests {
                 "least_more_us": 1.9,
             })
         });
+        let of_kind = |first: f64, slices: [f64; 3]| {
+            json!({
+                "first_us": first, "look_up_us": 200.0, "create_us": 10.0, "connect_us": 90.0,
+                "exchange_us": 100.0, "write_us": 100.0, "slices_us": slices,
+            })
+        };
         let taken = ["numpy", "strided"].map(|form| {
             json!({
                 "form": form, "least_taken_ms": 8.0, "taken_ms": 9.0, "submitted_ms": 10.0,
@@ -293,6 +300,12 @@ pub(super) mod tests {
                     engine("mooncake", 4096, 32, 4.0), engine("mooncake", 1 << 20, 32, 2.0),
                     engine("mooncake", 4096, 100_000, 4.0),
                 ],
+            },
+            "auth": {
+                "plain": of_kind(500.0, [20.0, 50.0, 400.0]),
+                "psk": of_kind(790.0, [20.1, 50.4, 401.0]),
+                "tls": of_kind(1900.0, [20.1, 50.4, 401.0]),
+                "encrypted": of_kind(1000.0, [60.0, 200.0, 2000.0]),
             },
             "python": { "turns": 10, "two_layouts_us": 0.5, "calls": calls, "descriptors": taken },
         })

@@ -89,8 +89,31 @@ impl Target {
 
 /// Returns all targets of handfast, in the order of the page.
 pub(super) fn judge(figures: &Figures) -> Vec<Target> {
-    let groups = [rates, threads, waits, processor, peers, same_host, foreign, slices, verbs];
+    let groups = [rates, threads, waits, processor, peers, same_host, foreign, slices, verbs, auth];
     groups.into_iter().flat_map(|group| group(figures)).collect()
+}
+
+/// The cost of keys: of a first transfer, and of slices.
+fn auth(figures: &Figures) -> Vec<Target> {
+    let all = &figures.0["auth"];
+    let first = |kind: &str| all[kind]["first_us"].as_f64();
+    let both = first("psk").zip(first("plain"));
+    let what = "first transfer over TCP to a new peer: more with keys";
+    let more = both.map(|(keyed, plain)| keyed - plain);
+    let note = both.map(|(keyed, plain)| format!("{keyed:.0} us, {plain:.0} without"));
+    let more = Target::new(what, Bound::AtMost(300.0), more).unit(" us").note(note);
+    let slices = |kind: &str| {
+        let times = all[kind]["slices_us"].as_array().into_iter().flatten();
+        times.filter_map(Value::as_f64)
+    };
+    let ratios: Vec<f64> =
+        slices("psk").zip(slices("plain")).map(|(keyed, plain)| keyed / plain).collect();
+    // A lane polls or sleeps as it has learned, so one size of one lane varies by a third.
+    let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64;
+    let mean = (!ratios.is_empty()).then(|| mean.exp());
+    let note = mean.map(|_| format!("{ratios:.2?}"));
+    let what = "slices over TCP of nodes with keys, the mean of three sizes: in those without";
+    vec![more, Target::new(what, Bound::AtMost(1.01), mean).note(note)]
 }
 
 /// Returns those of the Python package and of other engines.

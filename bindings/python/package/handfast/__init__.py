@@ -119,7 +119,9 @@ class Engine:
 
     ``auth``, ``psk:FILE`` or ``tls:DIRECTORY``, names keys or certificates: the engine then calls and accepts only nodes that prove one. By
     default it is that of the variable HANDFAST_AUTH. Without keys every process that reaches the address may
-    read and write the registered memory; with them, a machine that changes packets on the way still can.
+    read and write the registered memory; with them, a machine that changes packets on the way still can,
+    unless ``encrypt_lanes``, or HANDFAST_ENCRYPT_LANES=1, is set at both ends: bytes over TCP are then
+    encrypted and authenticated, and no lane is over RDMA.
 
     ``accept_exposed_memory`` serves read-only memory, and keeps memory registered, also over devices whose
     driver lets every peer write to all of it: eRDMA in compat mode. ``accept_forked_memory`` registers memory
@@ -142,6 +144,7 @@ class Engine:
         auth: str | None = None,
         accept_exposed_memory: bool = False,
         accept_forked_memory: bool = False,
+        encrypt_lanes: bool | None = None,
     ) -> None:
         names = devices if isinstance(devices, str) else ",".join(devices)
         self._core = _handfast.Core(
@@ -155,6 +158,7 @@ class Engine:
             auth,
             accept_exposed_memory,
             accept_forked_memory,
+            encrypt_lanes,
         )
         # The buffers of open registrations, by number: a registration refers to its engine, and the
         # engine not to it, so that an engine without users ends at once.

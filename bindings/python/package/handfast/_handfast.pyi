@@ -55,6 +55,7 @@ class Core:
         auth: str | None = None,
         accept_exposed_memory: bool = False,
         accept_forked_memory: bool = False,
+        encrypt_lanes: bool | None = None,
     ) -> Core: ...
     @property
     def metrics_address(self) -> str | None: ...

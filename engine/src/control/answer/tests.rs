@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::control::auth::Channel;
+use crate::data::regions::{DeviceKeys, ServedRegion};
+use crate::time::{OsEntropy, TokioClock};
 use crate::{AuthOptions, Engine, Grant, Memory, Registration};
+use handfast_core::policy::{Access, Grants, KEY_RETRY_INTERVAL};
 use handfast_transport::RegionCache;
 use handfast_transport_tcp::Look;
 use std::future::Future;
@@ -103,4 +106,42 @@ async fn equal_grants_change_nothing() {
     served.revoke(&Grant::read("decode-*").unwrap()).unwrap();
     assert!(version() > before && served.grants().is_empty());
     engine.close().await;
+}
+
+/// Registrations that are not made, since one before them panicked, have failed: they are tried again
+/// after the pause.
+#[tokio::test]
+async fn registrations_after_a_panic_are_tried_again() {
+    let regions = Regions::new(4, true);
+    let mut grants = Grants::everybody(Access::READ);
+    grants.add(Grant::write("trainer").unwrap()).unwrap();
+    let name = NodeName::new("trainer").unwrap();
+    let trainer = Requester::Peer(&name);
+    let mut served = Vec::new();
+    for segment in ["a", "b"] {
+        let keys = DeviceKeys::new(&grants, true, |_| Ok(None)).unwrap();
+        let span = Memory::zeroed(BYTES).unwrap().whole();
+        let region = ServedRegion {
+            span,
+            grants: grants.clone(),
+            keys,
+            reach: Reach::ByKey,
+            location: None,
+        };
+        served.push(regions.register(segment, region, &OsEntropy).unwrap());
+    }
+    let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+    let now = clock.now();
+    let keys = regions.missing_keys(trainer, now);
+    assert_eq!(keys.len(), 2);
+    assert!(regions.missing_keys(trainer, now).is_empty() && regions.lacks_keys(trainer, now));
+    let missing = Missing { keys, regions: regions.clone(), clock: clock.clone() };
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        let _missing = missing;
+        std::panic::resume_unwind(Box::new("a registration"));
+    }));
+    assert!(panicked.is_err());
+    assert!(!regions.lacks_keys(trainer, clock.now()), "a pause");
+    let later = clock.now() + KEY_RETRY_INTERVAL;
+    assert_eq!(regions.missing_keys(trainer, later).len(), 2);
 }

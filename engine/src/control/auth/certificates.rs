@@ -1,7 +1,8 @@
 //! The certificate of a node, and the authorities that it trusts.
 
+use crate::api::auth::CertificateFile;
 use handfast_core::NodeName;
-use handfast_core::auth::{AuthFailure, CertificateFault, Proof, certified_part, spiffe_parts};
+use handfast_core::auth::{AuthFailure, CertificateFault, Proof, certified_part, spiffe_domain};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
@@ -20,6 +21,10 @@ use webpki::{EndEntityCert, KeyUsage};
 
 /// Protocol that both sides name in the handshake, so that no other use of the certificates fits.
 const PROTOCOL: &[u8] = b"handfast";
+/// Maximum certificates of a chain.
+const CHAIN_MAX: usize = 8;
+/// Maximum bytes of a chain. It is remembered as long as its peer.
+const CHAIN_BYTES_MAX: usize = 16 << 10;
 /// Maximum authorities of a node.
 const AUTHORITIES_MAX: usize = 256;
 
@@ -34,7 +39,7 @@ pub(crate) struct Texts {
 /// A node's certificate and private key, and the authorities that it trusts.
 pub(crate) struct Certificates {
     authorities: Arc<Authorities>,
-    own: Vec<CertificateDer<'static>>,
+    pub(super) own: Vec<CertificateDer<'static>>,
     /// Trust domain of this node's own SPIFFE id.
     domain: Option<String>,
     pub(super) client: Arc<ClientConfig>,
@@ -53,25 +58,27 @@ impl Certificates {
     ///
     /// # Errors
     /// The file and the reason.
-    pub(crate) fn new(texts: &Texts) -> Result<Self, String> {
-        let roots = certificates("authorities", &texts.authority)?;
+    pub(crate) fn new(texts: &Texts) -> Result<Self, (CertificateFile, String)> {
+        let roots = certificates(CertificateFile::Authority, &texts.authority)?;
         if roots.len() > AUTHORITIES_MAX {
-            return Err(format!("there are more than {AUTHORITIES_MAX} authorities"));
+            let text = format!("it has more than {AUTHORITIES_MAX} authorities");
+            return Err((CertificateFile::Authority, text));
         }
         let anchor = |root: &CertificateDer<'static>| {
             let anchor = webpki::anchor_from_trusted_cert(root).map(|anchor| anchor.to_owned());
-            anchor.map_err(|error| format!("the file of authorities: {error}"))
+            anchor.map_err(|error| (CertificateFile::Authority, error.to_string()))
         };
         let roots = roots.iter().map(anchor).collect::<Result<_, _>>()?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let algorithms = provider.signature_verification_algorithms;
         let authorities = Arc::new(Authorities { roots, algorithms });
-        let own = certificates("certificate", &texts.certificate)?;
+        let own = certificates(CertificateFile::Certificate, &texts.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&texts.key);
-        let key = key.map_err(|error| format!("the file of the private key: {error}"))?;
-        let (client, server) = configs(&provider, &authorities, &own, &key)
-            .map_err(|error| format!("the certificate and its key: {error}"))?;
-        let domain = uris(&own[0]).find_map(|uri| Some(spiffe_parts(&uri)?.0.to_owned()));
+        let key = key.map_err(|error| (CertificateFile::Key, error.to_string()))?;
+        let (client, server) = configs(&provider, &authorities, &own, &key).map_err(|error| {
+            (CertificateFile::Certificate, format!("the certificate and its key: {error}"))
+        })?;
+        let domain = uris(&own[0]).find_map(|uri| spiffe_domain(&uri).map(str::to_owned));
         Ok(Self { authorities, own, domain, client, server })
     }
 
@@ -93,22 +100,38 @@ impl Certificates {
         verify(KeyUsage::client_auth()).and_then(|()| verify(KeyUsage::server_auth())).err()
     }
 
-    /// A host for which this node's own certificate is, if it has one that is no pattern or address.
+    /// A host for which this node's own certificate is, if it has one that is no pattern or address, or
+    /// its SPIFFE id.
     pub(crate) fn host(&self) -> Option<String> {
         let end = EndEntityCert::try_from(self.own.first()?).ok()?;
         let mut hosts = end.valid_dns_names().filter(|host| !host.starts_with('*'));
-        let host = hosts.next().map(str::to_owned);
-        host.or_else(|| uris(&self.own[0]).find_map(|uri| Some(spiffe_parts(&uri)?.1.to_owned())))
+        hosts.next().map(str::to_owned).or_else(|| self.spiffe_id())
     }
 
-    /// The proof of a peer's chain at the present time, if it is valid.
-    pub(super) fn proof(&self, chain: &[CertificateDer<'_>], peer: &NodeName) -> Option<Proof> {
-        let verified = self.authorities.verify(chain, UnixTime::now(), KeyUsage::client_auth());
-        verified.is_ok().then(|| Proof::Certificate { names_peer: self.names(chain, peer) })
+    /// The name of a node with an address and no other name: the address, or this node's SPIFFE id and
+    /// the address if the certificate has the id alone.
+    pub(crate) fn listening_name(&self, address: &str) -> String {
+        let named = NodeName::new(address).is_ok_and(|name| self.names(&self.own, &name));
+        let id = self.spiffe_id().filter(|_| !named);
+        id.map_or_else(|| address.to_owned(), |id| format!("{id}:{address}"))
+    }
+
+    fn spiffe_id(&self) -> Option<String> {
+        uris(&self.own[0]).find(|uri| spiffe_domain(uri).is_some())
+    }
+
+    /// Whether a peer's chain is valid at the present time.
+    pub(super) fn is_valid(&self, chain: &[CertificateDer<'_>]) -> bool {
+        self.authorities.verify(chain, UnixTime::now(), KeyUsage::client_auth()).is_ok()
+    }
+
+    /// The proof of a peer's chain, if it is valid.
+    pub(super) fn proof(&self, chain: &[CertificateDer<'_>], peer: &NodeName) -> Proof {
+        Proof::Certificate { names_peer: self.names(chain, peer) }
     }
 
     /// Whether a certificate has a name: the host of the name is among its DNS names and addresses, or
-    /// the last segment of a SPIFFE id of this node's own trust domain.
+    /// the name has a SPIFFE id of the certificate, of this node's own trust domain.
     pub(super) fn names(&self, chain: &[CertificateDer<'_>], name: &NodeName) -> bool {
         let Some(end) = chain.first() else { return false };
         let Ok(parsed) = EndEntityCert::try_from(end) else { return false };
@@ -116,7 +139,8 @@ impl Certificates {
         let is_host = ServerName::try_from(part)
             .is_ok_and(|host| parsed.verify_is_valid_for_subject_name(&host).is_ok());
         let is_workload = |uri: String| {
-            self.domain.is_some() && spiffe_parts(&uri) == self.domain.as_deref().zip(Some(part))
+            let domain = spiffe_domain(&uri);
+            domain.is_some() && domain == self.domain.as_deref() && uri == part
         };
         is_host || uris(end).any(is_workload)
     }
@@ -129,12 +153,15 @@ fn uris(certificate: &CertificateDer<'_>) -> impl Iterator<Item = String> {
     uris.unwrap_or_default().into_iter()
 }
 
-fn certificates(what: &str, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(
+    file: CertificateFile,
+    text: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, (CertificateFile, String)> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     match all {
-        Ok(all) if all.is_empty() => Err(format!("the file of the {what} has no certificate")),
+        Ok(all) if all.is_empty() => Err((file, "it has no certificate".into())),
         Ok(all) => Ok(all),
-        Err(error) => Err(format!("the file of the {what}: {error}")),
+        Err(error) => Err((file, error.to_string())),
     }
 }
 
@@ -179,6 +206,10 @@ impl Authorities {
         usage: KeyUsage,
     ) -> Result<(), CertificateFault> {
         let (end, intermediates) = chain.split_first().ok_or(CertificateFault::Unusable)?;
+        let bytes: usize = chain.iter().map(|one| one.len()).sum();
+        if chain.len() > CHAIN_MAX || bytes > CHAIN_BYTES_MAX {
+            return Err(CertificateFault::Unusable);
+        }
         let end = EndEntityCert::try_from(end).map_err(|_| CertificateFault::Unusable)?;
         let algorithms = self.algorithms.all;
         let verified =

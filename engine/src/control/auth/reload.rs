@@ -4,10 +4,11 @@ use super::Keys;
 use crate::api::auth::{Content, Loaded, Source};
 use crate::command::{Command, Commands};
 use crate::error::{Cause, Error, Stage};
-use crate::path::nic_path;
+use crate::observe::counters::Counts;
 use crate::time::Clock;
 use handfast_core::transport::Side;
-use handfast_core::{Duration, Instant};
+use handfast_core::{Duration, Instant, NodeName};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use tracing::{info, warn};
 
@@ -24,6 +25,7 @@ pub(crate) struct WatchParts {
     pub(crate) interval: Duration,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
+    pub(crate) counts: Arc<Counts>,
 }
 
 /// Looks at the files until the node is gone. What cannot be used is reported once, and changes
@@ -31,6 +33,8 @@ pub(crate) struct WatchParts {
 pub(crate) async fn watch(mut parts: WatchParts) {
     let interval = Duration(parts.interval.0.max(INTERVAL_MIN.0));
     let (mut reported, mut checked_at) = (None, parts.clock.now());
+    // A call that was accepted before a change may open a lane after it: its peer is told twice.
+    let mut ends_again = false;
     loop {
         let until = parts.clock.now().0.saturating_add(interval.0);
         parts.clock.sleep_until(Instant(until)).await;
@@ -38,8 +42,9 @@ pub(crate) async fn watch(mut parts: WatchParts) {
         // A network file system may take its time.
         let Ok(read) = tokio::task::spawn_blocking(move || source.read()).await else { return };
         let Some(keys) = parts.keys.upgrade() else { return };
+        let epoch = keys.current().policy.epoch();
         let changed = read.and_then(|content| take(&keys, &mut parts, content));
-        let has_changed = matches!(changed, Ok(true));
+        let has_changed = keys.current().policy.epoch() != epoch;
         match changed {
             Ok(true) => {
                 info!("the keys or certificates of this node have changed");
@@ -49,6 +54,7 @@ pub(crate) async fn watch(mut parts: WatchParts) {
             Err(error) => {
                 let text = error.to_string();
                 if reported.as_ref() != Some(&text) {
+                    parts.counts.update(|it| it.auth_changes_unusable += 1);
                     warn!(%error, "changed keys or certificates cannot be used; the earlier ones stay");
                     reported = Some(text);
                 }
@@ -60,39 +66,66 @@ pub(crate) async fn watch(mut parts: WatchParts) {
             checked_at = now;
             recheck(&keys);
         }
-        if has_changed || is_due {
-            end_withdrawn(keys, &parts.commands).await;
+        if has_changed || ends_again || is_due {
+            // Without a change a key stays valid, and a certificate does not.
+            let ends_unknown = has_changed || ends_again || keys.current().certificates.is_some();
+            end_withdrawn(keys, ends_unknown, &parts.commands).await;
         }
+        ends_again = has_changed;
     }
 }
 
-/// Ends the lanes of peers that proved what is not accepted any more. They may open others by what is.
-async fn end_withdrawn(keys: Arc<Keys>, commands: &Commands) {
-    // A verification for each peer.
-    let taken = tokio::task::spawn_blocking(move || keys.take_withdrawn()).await;
-    for peer in taken.unwrap_or_default() {
+/// Ends the lanes of peers that proved what is not accepted any more, and with `ends_unknown` of those
+/// whose proof is not remembered. They may open others by what is accepted.
+async fn end_withdrawn(keys: Arc<Keys>, ends_unknown: bool, commands: &Commands) {
+    let taking = keys.clone();
+    // A verification for each certificate.
+    let taken = tokio::task::spawn_blocking(move || taking.take_withdrawn()).await;
+    let taken: BTreeSet<NodeName> = taken.unwrap_or_default().into_iter().collect();
+    for peer in &taken {
         info!(%peer, "its key or certificate is not accepted any more: its lanes end");
-        commands.send(Command::EndLanes { peer: nic_path(&peer) });
     }
+    if taken.is_empty() && !ends_unknown {
+        return;
+    }
+    let is_unknown = move |peer: &NodeName| ends_unknown && !keys.knows(peer);
+    let of = Box::new(move |peer: &NodeName| taken.contains(peer) || is_unknown(peer));
+    commands.send(Command::EndLanes { of });
 }
 
-/// Uses changed content; returns whether it has changed.
+/// Uses changed content; returns whether it has changed. If this node's own certificate cannot be
+/// used, changed authorities are used with the earlier one, so that one that was removed is trusted no
+/// longer.
 fn take(keys: &Keys, parts: &mut WatchParts, content: Content) -> Result<bool, Error> {
     if content == parts.content {
         return Ok(false);
     }
-    let loaded = parts.source.load(&content)?;
+    let whole = load(keys, &parts.source, &content);
+    let (loaded, used, result) = match (whole, content.authorities_alone(&parts.content)) {
+        (Ok(loaded), _) => (loaded, content, Ok(true)),
+        (Err(error), Some(part)) => match parts.source.load(&part) {
+            Ok(loaded) => (loaded, part, Err(error)),
+            Err(_) => return Err(error),
+        },
+        (Err(error), None) => return Err(error),
+    };
+    let replaced = keys.replace(loaded);
+    replaced
+        .map_err(|error| Error::local(Stage::Configuration, Cause::Invalid(error.to_string())))?;
+    parts.content = used;
+    result
+}
+
+/// The keys or certificates of some content, if this node can use them.
+fn load(keys: &Keys, source: &Source, content: &Content) -> Result<Loaded, Error> {
+    let loaded = source.load(content)?;
     if let Loaded::Certificates(own) = &loaded {
         let checked = own.check(&keys.current().policy.own().name);
         let invalid =
             |failure| Error::new(Side::Configuration, Stage::Configuration, Cause::Auth(failure));
         checked.map_err(invalid)?;
     }
-    let replaced = keys.replace(loaded);
-    replaced
-        .map_err(|error| Error::local(Stage::Configuration, Cause::Invalid(error.to_string())))?;
-    parts.content = content;
-    Ok(true)
+    Ok(loaded)
 }
 
 /// Certificates that have expired end their sessions.
@@ -105,3 +138,6 @@ fn recheck(keys: &Keys) {
     // The same ones have been in use.
     let _ = keys.replace(Loaded::Certificates(certificates.clone()));
 }
+
+#[cfg(test)]
+mod tests;

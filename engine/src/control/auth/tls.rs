@@ -26,6 +26,11 @@ const MESSAGE_HEADER_BYTES: usize = AUTH_MAGIC.len() + 2;
 /// A peer's certificate, and those between it and an authority.
 pub(super) type Chain = Vec<CertificateDer<'static>>;
 
+/// The certificate of the peer itself.
+pub(super) fn end_of(chain: &Chain) -> &[u8] {
+    chain.first().map_or(&[], |end| end)
+}
+
 /// Both directions of one connection.
 pub(super) struct Session(Connection);
 

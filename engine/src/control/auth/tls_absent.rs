@@ -8,6 +8,7 @@ use handfast_transport_tcp::{Look, Stream};
 use std::io;
 
 pub(crate) mod certificates {
+    use crate::api::auth::CertificateFile;
     use handfast_core::NodeName;
     use handfast_core::auth::{AuthFailure, CertificateFault, Proof};
 
@@ -23,8 +24,8 @@ pub(crate) mod certificates {
     pub(crate) enum Certificates {}
 
     impl Certificates {
-        pub(crate) fn new(_texts: &Texts) -> Result<Self, String> {
-            Err("this build has no TLS (feature `tls`)".into())
+        pub(crate) fn new(_texts: &Texts) -> Result<Self, (CertificateFile, String)> {
+            Err((CertificateFile::Certificate, "this build has no TLS (feature `tls`)".into()))
         }
 
         pub(crate) fn check(&self, _name: &NodeName) -> Result<(), AuthFailure> {
@@ -35,11 +36,19 @@ pub(crate) mod certificates {
             match *self {}
         }
 
-        pub(crate) fn proof(&self, chain: &super::Chain, _peer: &NodeName) -> Option<Proof> {
+        pub(crate) fn is_valid(&self, chain: &super::Chain) -> bool {
+            match *chain {}
+        }
+
+        pub(crate) fn proof(&self, chain: &super::Chain, _peer: &NodeName) -> Proof {
             match *chain {}
         }
 
         pub(crate) fn host(&self) -> Option<String> {
+            match *self {}
+        }
+
+        pub(crate) fn listening_name(&self, _address: &str) -> String {
             match *self {}
         }
     }
@@ -48,6 +57,10 @@ pub(crate) mod certificates {
 pub(super) enum Session {}
 
 pub(crate) enum Chain {}
+
+pub(super) fn end_of(chain: &Chain) -> &[u8] {
+    match *chain {}
+}
 
 impl Session {
     pub(super) async fn dial<S: Stream>(

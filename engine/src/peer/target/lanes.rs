@@ -205,7 +205,8 @@ impl Target {
         let (mut ours, mut theirs) = (self.watch_lanes(), answering.watch_lanes());
         let failures = theirs.borrow().failures;
         if self.lock().machine.has_sent_unanswered() {
-            self.parts.commands.send(Command::EndLanes { peer: self.parts.path.clone() });
+            let node = self.parts.path.node.clone();
+            self.parts.commands.send(Command::EndLanes { of: Box::new(move |it| *it == node) });
         }
         while self.is_in_doubt() {
             match std::ptr::eq(self, answering) {

@@ -8,6 +8,7 @@
 use super::{Held, Lane, Purpose, State, WorkRequest, remote_of};
 use crate::error::VerbsError;
 use crate::verbs::binding::ibv_sge;
+use crate::verbs::in_flight::InFlight;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
     BlockId, Completion, CompletionStatus, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, MemoryError,
@@ -36,6 +37,37 @@ impl Unseen {
             Direction::Read => self.reads.push(posting),
         }
     }
+
+    /// Makes one read for the writes of each queue pair to one region, in the place of one of them. The
+    /// region's memory is on one device: a read says nothing of writes on their way to others. Writes
+    /// for which no read can be made end, and are added to `ended`: their bytes may not be seen.
+    fn flushes(
+        &mut self,
+        in_flight: &mut InFlight<Held>,
+        piece: ibv_sge,
+        ended: &mut Vec<Completion>,
+    ) -> Vec<Flush> {
+        let mut flushes = Vec::new();
+        while let Some(&(pair, Posting { remote, .. })) = self.writes.last() {
+            let of_region = self
+                .writes
+                .extract_if(.., |(of, posting)| *of == pair && posting.remote.key == remote.key);
+            let postings = of_region.map(|(_, posting)| posting).collect();
+            let held = Held { purpose: Purpose::Flush(postings), pair };
+            let named = match remote_of(remote) {
+                Some(remote) => in_flight.insert(held).map(|name| (name, remote)),
+                None => Err(held),
+            };
+            match named {
+                Ok((name, remote)) => {
+                    let request = WorkRequest::new(Direction::Read, piece, remote, name);
+                    flushes.push(Flush { name, pair, request });
+                }
+                Err(held) => held.complete(CompletionStatus::Flushed, ended),
+            }
+        }
+        flushes
+    }
 }
 
 /// Whether the bytes of a slice may not be seen yet when it has completed.
@@ -62,32 +94,24 @@ impl Lane {
         unseen: &mut Unseen,
         ended: &mut Vec<Completion>,
     ) -> Option<VerbsError> {
-        let flushes = self.flushes(unseen, &mut state);
+        let flushes = self.flushes(unseen, &mut state, ended);
         drop(state);
         self.flush(flushes, unseen, ended)
     }
 
-    /// Makes one read for the writes of each queue pair to one region, in the place of one of them. The
-    /// region's memory is on one device: a read says nothing of writes on their way to others.
-    fn flushes(&self, unseen: &mut Unseen, state: &mut State) -> Vec<Flush> {
-        let mut flushes = Vec::new();
-        while let Some(&(pair, Posting { remote, .. })) = unseen.writes.last() {
-            let of_region = unseen
-                .writes
-                .extract_if(.., |(of, posting)| *of == pair && posting.remote.key == remote.key);
-            let postings = of_region.map(|(_, posting)| posting).collect();
-            // A write with this key was posted.
-            let Some(remote) = remote_of(remote) else { continue };
-            let held = Held { purpose: Purpose::Flush(postings), pair };
-            // The writes have left their slots.
-            let Ok(name) = state.in_flight.insert(held) else { continue };
-            state.outstanding[pair] += 1;
-            let scratch = &self.setup.scratch;
-            let (addr, lkey) = (scratch.span().address(), scratch.key().local);
-            let piece = ibv_sge { addr, length: 1, lkey };
-            let request = WorkRequest::new(Direction::Read, piece, remote, name);
-            flushes.push(Flush { name, pair, request });
-        }
+    fn flushes(
+        &self,
+        unseen: &mut Unseen,
+        state: &mut State,
+        ended: &mut Vec<Completion>,
+    ) -> Vec<Flush> {
+        let scratch = &self.setup.scratch;
+        let (addr, lkey) = (scratch.span().address(), scratch.key().local);
+        let piece = ibv_sge { addr, length: 1, lkey };
+        let before = ended.len();
+        let flushes = unseen.flushes(&mut state.in_flight, piece, ended);
+        self.setup.counts.lock().slices_flushed += (ended.len() - before) as u64;
+        flushes.iter().for_each(|flush| state.outstanding[flush.pair] += 1);
         flushes
     }
 
@@ -127,11 +151,7 @@ impl Lane {
         state.outstanding[flush.pair] -= 1;
         drop(state);
         self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
-        let flushed = |posting: &Posting| Completion {
-            slice: posting.slice,
-            status: CompletionStatus::Flushed,
-        };
-        ended.extend(held.slices().iter().map(flushed));
+        held.complete(CompletionStatus::Flushed, ended);
     }
 
     /// Ends reads into memory of this side, once for each block.
@@ -152,5 +172,55 @@ impl Lane {
             });
             shown = Some((block, result));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::in_flight::SLOTS_MAX;
+    use handfast_transport::{Memory, RemoteSpan, SliceId};
+
+    fn write(slice: u64, key: u64, memory: &Memory) -> Held {
+        let posting = Posting {
+            slice: SliceId::from_bits(slice),
+            direction: Direction::Write,
+            span: memory.whole(),
+            remote: RemoteSpan { key, address: 0 },
+            memory: None,
+            region_key: None,
+        };
+        Held { purpose: Purpose::Slice(posting), pair: 0 }
+    }
+
+    /// Writes for which no read can be made end as flushed, each once: with a key that no device has,
+    /// and while every place is taken. None is lost.
+    #[test]
+    fn writes_without_a_flush_end() {
+        let memory = Memory::zeroed(1).unwrap();
+        let no_piece = ibv_sge { addr: 0, length: 1, lkey: 0 };
+        let flushed = |slices: &[Completion]| {
+            let is_flushed = |ended: &Completion| ended.status == CompletionStatus::Flushed;
+            assert!(slices.iter().all(is_flushed), "{slices:?}");
+            let mut slices: Vec<_> = slices.iter().map(|ended| ended.slice.to_bits()).collect();
+            slices.sort_unstable();
+            slices
+        };
+        let (mut unseen, mut ended) = (Unseen::default(), Vec::new());
+        let mut in_flight = InFlight::new(1);
+        for (slice, key) in [(1, 7), (2, 1 << 40), (3, 7), (4, 1 << 40)] {
+            unseen.keep(write(slice, key, &memory));
+        }
+        let flushes = unseen.flushes(&mut in_flight, no_piece, &mut ended);
+        assert_eq!((flushes.len(), flushed(&ended)), (1, vec![2, 4]));
+        let held = in_flight.remove(flushes[0].name).unwrap();
+        assert_eq!(held.slices().len(), 2, "the read is for both");
+        for slice in 0..SLOTS_MAX as u64 {
+            assert!(in_flight.insert(write(slice, 7, &memory)).is_ok());
+        }
+        ended.clear();
+        unseen.keep(write(5, 7, &memory));
+        assert!(unseen.flushes(&mut in_flight, no_piece, &mut ended).is_empty());
+        assert_eq!((flushed(&ended), unseen.is_empty()), (vec![5], true));
     }
 }

@@ -112,8 +112,7 @@ async fn faulty_certificates_are_refused_with_the_fault() {
     assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Unusable)), "no client");
 }
 
-/// A certificate stands for the names in it: hosts with any port, addresses, and SPIFFE ids of the own
-/// trust domain.
+/// A certificate stands for the names in it: hosts with any port, and addresses.
 #[test]
 fn certificate_has_the_names_in_it() {
     let fleet = Authority::new("fleet");
@@ -135,13 +134,56 @@ fn certificate_has_the_names_in_it() {
     {
         assert!(!names(own, name), "{name}");
     }
-    let id: &[&str] = &["spiffe://example.org/ns/a/gpu-1"];
-    assert!(names(id, "gpu-1") && names(id, "gpu-1:7411"));
-    assert!(!names(id, "ns") && !names(id, "gpu-2") && !names(id, "example.org"));
-    let own = material(&[&fleet], &fleet.issue(id));
-    assert_eq!(own.host().as_deref(), Some("gpu-1"));
-    let strange = material(&[&fleet], &fleet.issue(&["spiffe://other.org/gpu-1"]));
-    assert_eq!(strange.check(&NodeName::new("gpu-1").unwrap()), Ok(()), "in its own domain");
+}
+
+/// A chain is taken at its bounds in number and bytes, and refused past them, whatever else is in it.
+#[test]
+fn longest_chain_is_refused_past_its_bound() {
+    let fleet = Authority::new("fleet");
+    let own = material(&[&fleet], &fleet.issue(&["own"]));
+    let valid = |more: Vec<usize>| {
+        let junk =
+            more.into_iter().map(|bytes| rustls_pki_types::CertificateDer::from(vec![0; bytes]));
+        own.is_valid(&own.own.iter().cloned().chain(junk).collect::<Vec<_>>())
+    };
+    let left = (16 << 10) - own.own[0].len();
+    assert!(valid(vec![1; 7]) && !valid(vec![1; 8]));
+    assert!(valid(vec![left]) && !valid(vec![left + 1]));
+}
+
+/// A workload has its whole SPIFFE id as its name: one that differs in its trust domain or in any part
+/// of its path is another, and a host has no such name.
+#[test]
+fn workloads_of_other_namespaces_have_other_names() {
+    const ID: &str = "spiffe://example.org/ns/a/gpu-1";
+    let fleet = Authority::new("fleet");
+    let of = |own: &str| material(&[&fleet], &fleet.issue(&[own]));
+    let names = |own: &str, name: &str| of(own).check(&NodeName::new(name).unwrap()).is_ok();
+    assert!(names(ID, ID) && names(ID, &format!("{ID}:10.0.0.7:7411")));
+    for other in [
+        "spiffe://example.org/ns/b/gpu-1",
+        "spiffe://other.org/ns/a/gpu-1",
+        "spiffe://example.org/gpu-1",
+        "spiffe://example.org/ns/a/gpu-1/x",
+        "spiffe://example.org/ns/a/gpu-12",
+        "spiffe://example.org/ns/a",
+        "gpu-1",
+        "gpu-1:7411",
+        "example.org",
+        "spiffe",
+    ] {
+        assert!(!names(ID, other), "{other}");
+    }
+    assert!(!names("spiffe", ID) && names("spiffe", "spiffe:7411"), "a host of that name");
+    let own = of(ID);
+    assert_eq!(own.host().as_deref(), Some(ID));
+    assert_eq!(own.listening_name("10.0.0.7:7411"), format!("{ID}:10.0.0.7:7411"));
+    assert_eq!(of("10.0.0.7").listening_name("10.0.0.7:7411"), "10.0.0.7:7411");
+    let evil = of("spiffe://example.org/ns/b/gpu-1");
+    let name = NodeName::new("spiffe://example.org/ns/b/gpu-1").unwrap();
+    assert!(own.names(&evil.own, &name), "of the same domain");
+    assert!(!own.names(&evil.own, &NodeName::new(ID).unwrap()), "it is not the other one");
+    assert!(!own.names(&of("spiffe://other.org/ns/a/gpu-1").own, &NodeName::new(ID).unwrap()));
 }
 
 /// Nodes with certificates of another name, another domain, or the address of another node are refused.
@@ -160,7 +202,7 @@ async fn identity_is_bound_to_the_certificate() {
     let (dialled, _, _) = refused(("a", &["a"]), ("b", &["b"]), Some("c")).await;
     assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Addressed)));
     let ids: [&[&str]; 2] = [&["spiffe://one.org/a"], &["spiffe://two.org/b"]];
-    let (dialled, _, _) = refused(("a", ids[0]), ("b", ids[1]), None).await;
+    let (dialled, _, _) = refused((ids[0][0], ids[0]), (ids[1][0], ids[1]), None).await;
     assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Name)), "another domain");
 }
 

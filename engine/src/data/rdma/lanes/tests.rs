@@ -41,8 +41,14 @@ impl Node {
         let address = "127.0.0.1:7411".to_owned();
         let incarnation = HERE.incarnation;
         let (limits, timing) = (TcpLimits::default(), TcpTiming::default());
-        let config =
-            TcpConfig { limits, timing, address: address.clone(), incarnation, secrets: None };
+        let config = TcpConfig {
+            limits,
+            timing,
+            address: address.clone(),
+            incarnation,
+            secrets: None,
+            encrypts: false,
+        };
         let tcp =
             || TcpTransport::new(config, TokioNet, Arc::new(RegionTable::new()), sink.clone());
         let parts = RdmaParts {

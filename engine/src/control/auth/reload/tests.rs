@@ -1,0 +1,124 @@
+//! Changes of files while the clock stands still.
+
+use super::*;
+use crate::control::auth::proven::Proved;
+use crate::time::TokioClock;
+use crate::{AuthOptions, CertificateFiles};
+use handfast_core::Incarnation;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration as StdDuration;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout;
+
+#[path = "../../../../tests/stories/certificates.rs"]
+#[allow(dead_code, reason = "the stories use the rest")]
+mod issuing;
+
+use issuing::{Authority, Issued};
+
+const OLD: &str = "old 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+const NEW: &str = "new f00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+const INTERVAL: Duration = Duration::from_millis(1_000);
+
+fn put(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+}
+
+fn name(text: &str) -> NodeName {
+    NodeName::new(text).unwrap()
+}
+
+/// The keys of options whose files are watched, and what is told to the driver.
+fn watched(
+    options: &AuthOptions,
+    own: &str,
+) -> (Arc<Keys>, UnboundedReceiver<Command>, Arc<Counts>) {
+    let keys = Arc::new(Keys::of(Some(options), &name(own), Incarnation(1)).unwrap());
+    let (commands, told) = Commands::channel();
+    let (source, content) = options.source.clone().unwrap();
+    let counts: Arc<Counts> = Arc::default();
+    tokio::spawn(watch(WatchParts {
+        keys: Arc::downgrade(&keys),
+        source,
+        content,
+        interval: INTERVAL,
+        clock: Arc::new(TokioClock::new()),
+        commands,
+        counts: counts.clone(),
+    }));
+    (keys, told, counts)
+}
+
+/// The peers whose lanes end; `None` if none is told within ten intervals.
+async fn ended(told: &mut UnboundedReceiver<Command>) -> Option<crate::command::Peers> {
+    match timeout(StdDuration::from_nanos(10 * INTERVAL.nanos()), told.recv()).await {
+        Ok(Some(Command::EndLanes { of })) => Some(of),
+        Ok(_) => panic!("another command"),
+        Err(_) => None,
+    }
+}
+
+/// The lanes of a peer whose key is removed end at the next look and once more at the one after it,
+/// those of a peer whose proof was forgotten as well, and those of others stay.
+#[tokio::test(start_paused = true)]
+async fn lanes_of_withdrawn_and_forgotten_peers_end_at_two_looks() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("keys");
+    put(&file, &[OLD, NEW].concat());
+    let options = AuthOptions::psk_file(&file).unwrap();
+    let (keys, mut told, _) = watched(&options, "own");
+    for (peer, place) in [("a", 0), ("b", 1)] {
+        let proved = keys.current().proved(place).unwrap();
+        keys.proven.note(&name(peer), Arc::new(proved));
+    }
+    assert!(ended(&mut told).await.is_none(), "nothing has changed");
+    put(&file, NEW);
+    for look in 0..2 {
+        let of = ended(&mut told).await.unwrap_or_else(|| panic!("look {look}"));
+        assert!(of(&name("a")) && of(&name("forgotten")), "look {look}");
+        assert!(!of(&name("b")), "look {look}");
+    }
+    assert!(ended(&mut told).await.is_none(), "twice");
+}
+
+fn put_certificate(directory: &Path, trusted: &[&Authority], own: &Issued) {
+    put(&directory.join("ca.crt"), &trusted.iter().map(|it| &*it.pem).collect::<String>());
+    put(&directory.join("tls.crt"), &own.certificate);
+    put(&directory.join("tls.key"), &own.key);
+}
+
+/// An authority that is removed is trusted no longer though this node's new certificate cannot be used:
+/// it has expired, or is none. The node goes on with the earlier one and says so.
+#[tokio::test(start_paused = true)]
+async fn removed_authority_goes_with_an_unusable_certificate() {
+    let (fleet, removed) = (Authority::new("fleet"), Authority::new("removed"));
+    let expired = fleet.expired(&["own"]);
+    let broken = Issued { certificate: "none".into(), ..expired.clone() };
+    for faulty in [expired, broken] {
+        let directory = tempfile::tempdir().unwrap();
+        let good = fleet.issue(&["own"]);
+        put_certificate(directory.path(), &[&fleet, &removed], &good);
+        let files = CertificateFiles::in_directory(directory.path());
+        let (keys, mut told, counts) = watched(&AuthOptions::tls(files).unwrap(), "own");
+        for (peer, authority) in [("a", &removed), ("b", &fleet)] {
+            let issued = authority.issue(&[peer]);
+            let chain =
+                rustls_pki_types::pem::PemObject::from_pem_slice(issued.certificate.as_bytes());
+            let proved = Proved::Certificate(vec![chain.unwrap()]);
+            keys.proven.note(&name(peer), Arc::new(proved));
+        }
+        put_certificate(directory.path(), &[&fleet], &faulty);
+        let of = ended(&mut told).await.expect("the authority is gone");
+        assert!(of(&name("a")) && !of(&name("b")));
+        let current = keys.current();
+        assert_eq!(current.certificates.as_ref().unwrap().fault_now(), None, "its earlier one");
+        assert!(ended(&mut told).await.is_some(), "the second look");
+        let told_once = |it: &Counts| it.snapshot(0, Default::default(), Default::default());
+        assert_eq!(told_once(&counts).auth_changes_unusable, 1);
+        put_certificate(directory.path(), &[&fleet], &good);
+        assert!(ended(&mut told).await.is_none(), "they are in use");
+    }
+}
