@@ -2,7 +2,7 @@
 //! steps, and slices of a lane. Nodes of each kind take turns, so that the load of the machine is the
 //! same for all.
 
-#![allow(clippy::disallowed_types, reason = "a measurement reads the clock")]
+#![allow(clippy::disallowed_types, clippy::float_arithmetic, reason = "it measures time")]
 
 use handfast::{
     Access, AuthOptions, Builder, CertificateFiles, Engine, Memory, Registration, Segment,

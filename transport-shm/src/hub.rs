@@ -53,7 +53,7 @@ pub(crate) fn is_on_thread() -> bool {
     IS_HUB.get()
 }
 
-/// The state of accepting, for whoever handles events.
+/// The state of accepting, which the thread and the task share.
 type Handler = Arc<Mutex<Accepting>>;
 
 pub(crate) struct Hub {

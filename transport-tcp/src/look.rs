@@ -55,7 +55,7 @@ struct Looking<'a> {
     found: Found,
 }
 
-/// What the polls of a read have found.
+/// Result of the polls of a read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,

@@ -49,7 +49,7 @@ pub trait DataPath: Send + Sync + 'static {
     fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
 }
 
-/// What a lane has copied of requests [within the call](LaneHandle::copy_at_once).
+/// The outcome of requests that a lane copies [within the call](LaneHandle::copy_at_once).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AtOnce {
     /// All bytes.

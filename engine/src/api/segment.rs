@@ -392,7 +392,7 @@ impl Batch {
                     if !target.shares_memory() {
                         return Err(error);
                     }
-                    // What is copied needs no registration; the device refuses what it has to carry.
+                    // Copies need no registration; the device refuses bytes that it has to carry.
                     tracing::debug!(%error, "memory is not registered for a peer of this host");
                 }
             }

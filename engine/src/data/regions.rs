@@ -95,7 +95,7 @@ pub(crate) struct DeviceKeys {
     registered: BTreeMap<KeyGroupId, Arc<LocalRegion>>,
     /// Whether there are devices.
     has_devices: bool,
-    /// Whether the log has told that there is no room for another group, under the present grants.
+    /// Whether the log says that there is no room for another group, under the present grants.
     has_told_of_room: bool,
 }
 
@@ -352,7 +352,7 @@ impl Regions {
             }
             let group = keys.groups.find(region.grants(), requester);
             match group {
-                // The lack of room is told once.
+                // The log has a lack of room once.
                 None => keys.groups.has_room() || !keys.has_told_of_room,
                 Some(group) => {
                     !keys.registered.contains_key(&group) && !keys.groups.is_pausing(group, now)

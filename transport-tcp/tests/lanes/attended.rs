@@ -80,7 +80,7 @@ fn polls_on_one_processor(writes: u8) -> Vec<usize> {
     });
     let (target, region) = b.region(4096, Access::READ_WRITE);
     let polled = (0..writes).map(|seed| {
-        let source = patterned(4096, seed.into());
+        let source = patterned(4096, seed);
         let slice = a.write(source.whole(), &region, 0);
         let (mut ended, mut polls, began) = (Vec::new(), 0, Instant::now());
         while ended.is_empty() {
@@ -107,7 +107,9 @@ fn polls_on_one_processor(writes: u8) -> Vec<usize> {
 /// would have stopped to poll.
 #[test]
 fn poller_lets_its_peer_run_on_their_processor() {
-    let polled = std::thread::spawn(|| polls_on_one_processor(101)).join().unwrap();
+    // A thread of its own, which alone is bound.
+    let polled =
+        std::thread::scope(|scope| scope.spawn(|| polls_on_one_processor(101)).join().unwrap());
     assert!(polled[50] < 200, "{polled:?}");
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct WatchParts {
 pub(crate) async fn watch(mut parts: WatchParts) {
     let interval = Duration(parts.interval.0.max(INTERVAL_MIN.0));
     let (mut reported, mut checked_at) = (None, parts.clock.now());
-    // A call that was accepted before a change may open a lane after it: its peer is told twice.
+    // A call that was accepted before a change may open a lane after it: there is a second look.
     let mut ends_again = false;
     loop {
         let until = parts.clock.now().0.saturating_add(interval.0);

@@ -9,7 +9,7 @@ use handfast_core::{Lifecycle, NicPath, Pair};
 use tokio::net::{TcpListener, TcpStream};
 
 #[cfg(feature = "tls")]
-mod certificates;
+pub(super) mod certificates;
 
 const KEY: &str = "k 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const LIMIT: usize = 1 << 20;

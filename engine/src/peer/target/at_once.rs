@@ -79,7 +79,7 @@ impl Target {
             state.polled.clone()
         };
         let handles = lanes.iter().filter_map(PolledLane::handle);
-        handles.filter(|handle| handle.copies()).fold(false, |any, handle| handle.advance() || any)
+        handles.filter(|handle| handle.copies()).any(|handle| handle.advance())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::control::auth::proven::Proved;
+use crate::control::auth::tests::certificates::issuing::{Authority, Issued};
 use crate::time::TokioClock;
 use crate::{AuthOptions, CertificateFiles};
 use handfast_core::Incarnation;
@@ -11,12 +12,6 @@ use std::path::Path;
 use std::time::Duration as StdDuration;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
-
-#[path = "../../../../tests/stories/certificates.rs"]
-#[allow(dead_code, reason = "the stories use the rest")]
-mod issuing;
-
-use issuing::{Authority, Issued};
 
 const OLD: &str = "old 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
 const NEW: &str = "new f00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
@@ -31,7 +26,7 @@ fn name(text: &str) -> NodeName {
     NodeName::new(text).unwrap()
 }
 
-/// The keys of options whose files are watched, and what is told to the driver.
+/// The keys of options whose files are watched, and the commands to the driver.
 fn watched(
     options: &AuthOptions,
     own: &str,
@@ -52,7 +47,7 @@ fn watched(
     (keys, told, counts)
 }
 
-/// The peers whose lanes end; `None` if none is told within ten intervals.
+/// The peers whose lanes end; `None` without a command within ten intervals.
 async fn ended(told: &mut UnboundedReceiver<Command>) -> Option<crate::command::Peers> {
     match timeout(StdDuration::from_nanos(10 * INTERVAL.nanos()), told.recv()).await {
         Ok(Some(Command::EndLanes { of })) => Some(of),

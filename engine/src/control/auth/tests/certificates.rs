@@ -6,7 +6,7 @@ use handfast_core::auth::CertificateFault;
 
 #[path = "../../../../tests/stories/certificates.rs"]
 #[allow(dead_code, reason = "the stories use the rest")]
-mod issuing;
+pub(in crate::control::auth) mod issuing;
 
 use issuing::{Authority, Issued};
 
