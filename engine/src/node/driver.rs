@@ -332,13 +332,12 @@ impl<N: Net> Driver<N> {
             self.note_crossing(&message.from);
         }
         if message.op == Op::Request && !message.body.gid.is_empty() {
-            // Before a lane is created for the request, so that its announcement has a matching
-            // address.
+            // Before a lane is created for it, so that its announcement has a matching address.
             let (peer, gid) = (&message.from, &message.body.gid);
             self.parts.transport.note_address(peer, gid, Some(message.sender));
         }
+        // Before the reply, after which the peer may connect.
         if message.op == Op::Request && message.body.connection_manager.is_some() {
-            // Before the reply, after which the peer may connect.
             self.parts.transport.note_request(&message.from, &message.body);
         }
     }
@@ -354,10 +353,8 @@ impl<N: Net> Driver<N> {
     /// Ends every lane to a node, with its consent.
     fn end_lanes(&mut self, of: &Peers) {
         let now = self.parts.clock.now();
-        let known = self.parts.node.lifecycles();
-        let paths = known.filter(|(_, _, path, _)| of(&path.node));
-        let paths: Vec<NicPath> = paths.map(|(_, _, path, _)| path.clone()).collect();
-        for path in paths {
+        let paths = self.parts.node.lifecycles().map(|(_, _, path, _)| path.clone());
+        for path in paths.filter(|path| of(&path.node)).collect::<Vec<_>>() {
             self.parts.node.handle_input(now, Input::Close(path));
         }
     }

@@ -106,7 +106,7 @@ enum Action {
 pub(super) struct Manager {
     context: Arc<Context>,
     channel: Arc<EventChannel>,
-    /// Where peers dial; its port is this opening's alone.
+    /// The address that peers dial; its port is this opening's alone.
     pub(super) address: SocketAddr,
     incarnation: Incarnation,
     reads: Reads,
@@ -530,8 +530,8 @@ impl Manager {
         let number = table.next_number();
         identifier.set_number(number);
         table.requests.insert(RequestId(number), Arc::new(identifier));
-        // What the peer announced is known from its request to this node, and the token proves that
-        // it had our answer.
+        // The announcement came with the peer's request to this node, and the token proves that the
+        // peer has the answer.
         let early = PrivateData::decode(bytes).ok().and_then(|data| table.early(&data));
         if let Some((lifecycle, peer)) = early {
             drop(table);

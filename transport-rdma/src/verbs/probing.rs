@@ -46,7 +46,7 @@ impl Known {
 /// The reads that the devices of a NIC's peers answer, by their addresses.
 pub(super) struct Probing {
     peers: BTreeMap<Ipv6Addr, Known>,
-    /// What is assumed of a peer's device.
+    /// The kind of device that a peer is assumed to have.
     assumed: Known,
 }
 
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(probing.kind(peer(2)), Some(ProbeKind::Empty));
     }
 
-    /// Where empty reads are not to be assumed, the first probe reads a byte.
+    /// The first probe reads a byte on devices that may not answer empty reads.
     #[test]
     fn empty_reads_are_not_tried_on_iwarp() {
         let mut probing = Probing::new(false);

@@ -32,7 +32,7 @@ const RESET: &str = "reset_is_for_idle_connected_lanes_alone";
 const RESOLVED: &str = "a_peer_whose_address_is_silent_delays_no_other_peers_wiring";
 
 /// Stories of queue pairs that are wired by one side alone, or whose peer ends unnoticed: the connection
-/// manager joins both sides or none, and tells each of the other's end at once.
+/// manager joins both sides or none, and reports the end of one to the other at once.
 const ONE_SIDE: [&str; 11] = [
     "a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte",
     "a_lane_is_wired_once_and_only_towards_what_can_be_wired",

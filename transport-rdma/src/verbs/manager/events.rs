@@ -18,7 +18,7 @@ impl Manager {
         let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut watched = [self.wake.as_raw_fd(), self.channel.descriptor()].map(watch);
         while !self.stopped.load(Ordering::Acquire) {
-            // SAFETY: the array lives and has as many entries as the call is told.
+            // SAFETY: the array lives, and its length is passed.
             let ready = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as _, -1) };
             let Some(shared) = of.upgrade() else { return };
             if ready < 0 && errno() != libc::EINTR {

@@ -41,7 +41,7 @@ fn meeting<'a>(one: &'a Site, other: &'a Site, lane: Lifecycle) -> Meeting<'a> {
 }
 
 impl Meeting<'_> {
-    /// The end of the dial, with what the dialling side was told of the other.
+    /// The end of the dial, with the announcement of the other side.
     fn dial(&self, lane: Lifecycle, told: &Body) -> Result<(), VerbsError> {
         self.waits.nic.note_request(&self.dials_body);
         self.dials.nic.connect(lane, told)
@@ -141,7 +141,7 @@ fn both_sides_connect_at_the_same_instant() {
     });
 }
 
-/// What a side posts before the peer has dialled waits for the connection, and the rest is given back.
+/// Posts of a side before the peer has dialled wait for the connection; those past the depth are given back.
 #[test]
 fn posts_wait_for_the_peers_dial() {
     on(&MANAGED, "managed::posts_wait_for_the_peers_dial", |_| {
@@ -370,7 +370,7 @@ fn disconnect_ends_the_lane_in_each_state() {
     });
 }
 
-/// An event that is told twice changes nothing.
+/// An event that comes twice changes nothing.
 #[test]
 fn repeated_events_change_nothing() {
     on(&MANAGED, "managed::repeated_events_change_nothing", |fabric| {
