@@ -354,9 +354,8 @@ impl<N: Net> Driver<N> {
     fn end_lanes(&mut self, of: &Peers) {
         let now = self.parts.clock.now();
         let paths = self.parts.node.lifecycles().map(|(_, _, path, _)| path.clone());
-        for path in paths.filter(|path| of(&path.node)).collect::<Vec<_>>() {
-            self.parts.node.handle_input(now, Input::Close(path));
-        }
+        let paths: Vec<_> = paths.filter(|path| of(&path.node)).collect();
+        paths.into_iter().for_each(|it| self.parts.node.handle_input(now, Input::Close(it)));
     }
 
     fn drain(&mut self) {

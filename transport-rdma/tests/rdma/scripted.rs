@@ -5,13 +5,12 @@ mod drivers;
 mod managed;
 mod pool;
 
-use crate::support::{BYTES, LANE, PATIENCE, Recorder, Site, config, connect_lane, pattern};
+use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_fabric_control::{Fabric, Process, is_scripted};
 use handfast_transport::{Access, CompletionStatus, Direction, Memory};
 use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, Polling};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// `errno` of a device that fails, and of a command that its firmware does not answer.
