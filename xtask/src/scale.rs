@@ -1,5 +1,8 @@
 //! `cargo xtask scale`: fleets of the simulation, their figures and plots.
 
+// Figures are only reported.
+#![allow(clippy::float_arithmetic)]
+
 use crate::project::Project;
 use anyhow::{Context, Result, bail};
 use minijinja::{Environment, Value as Text};
@@ -132,7 +135,6 @@ fn plot(ran: &Value, to: &Path) -> Result<()> {
 fn page(facts: &Value) -> Result<String> {
     let mut environment = Environment::new();
     environment.add_filter("fixed", |number: f64, digits: usize| format!("{number:.digits$}"));
-    environment.add_filter("mib", |bytes: f64| format!("{:.0}", bytes / f64::from(1 << 20)));
     environment.add_template("page", PAGE)?;
     let page = environment.get_template("page")?;
     Ok(page.render(Text::from_serialize(facts))? + "\n")

@@ -323,7 +323,6 @@ fn disconnect_ends_the_lane_in_each_state() {
     on(&MANAGED, "managed::disconnect_ends_the_lane_in_each_state", |fabric| {
         let (one, other) = sites();
         connect_lane(&one, &other, LANE, 1);
-        let number = fabric.run("pairs rxe0");
         let of = |list: &str| list.split_whitespace().next().unwrap_or_default().to_owned();
         let list = fabric.run("manager list rxe0");
         let connected = list.lines().find(|line| line.contains("connected"));
