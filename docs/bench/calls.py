@@ -44,14 +44,15 @@ class Python:
     def __init__(self, peer, remote):
         self.engine, self.peer, self.remote = TransferEngine(), peer, remote
         assert self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
-        self.block = numpy.ones(BLOCK, numpy.uint8)
-        assert self.engine.register_memory(self.block.ctypes.data, BLOCK) == 0
+        # Of the same kind as in Rust: an array of numpy begins 16 bytes after the begin of a page.
+        self.block = self.engine.allocate_managed_buffer(BLOCK)
+        assert self.engine.write_bytes_to_buffer(self.block, bytes([1]) * BLOCK, BLOCK) == 0
 
     def forms(self, size, count):
         """Calls that write the pieces, by name."""
         engine, peer = self.engine, self.peer
         offsets = numpy.arange(count, dtype=numpy.uint64) * size % BLOCK
-        local, remote = offsets + self.block.ctypes.data, offsets + self.remote
+        local, remote = offsets + self.block, offsets + self.remote
         lengths = numpy.full(count, size, numpy.uint64)
         if count == 1:
             source, target = int(local[0]), int(remote[0])

@@ -12,6 +12,8 @@ mod gpu;
 mod grants;
 #[path = "verbs/mixed.rs"]
 mod mixed;
+#[path = "verbs/withdrawn.rs"]
+mod withdrawn;
 
 use handfast::rdma::RdmaOptions;
 use handfast::{

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::errors::{exception, instance};
-use crate::numbers::{self, Numbers};
+use crate::numbers::{self, Column, Numbers, Table};
 use handfast_compat::{
     Access, BatchState, Direction, Failure, Grant, GrantError, Notification, Options, Request,
     ServedSegment, TransferEngine, forks, topology,
@@ -93,9 +93,15 @@ fn direction(is_write: bool) -> Direction {
     if is_write { Direction::Write } else { Direction::Read }
 }
 
+const LOCAL: Column = |request| &mut request.local;
+const REMOTE: Column = |request| &mut request.remote;
+const BYTES: Column = |request| &mut request.bytes;
+
 /// The pieces of a call, as its arguments have them.
 struct Pieces {
     direction: Direction,
+    /// Those of arrays.
+    table: Table,
     locals: Numbers,
     remotes: Numbers,
     lengths: Numbers,
@@ -109,9 +115,11 @@ impl Pieces {
         remotes: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        let locals = numbers::read("buffers", locals)?;
-        let remotes = numbers::read("peer_buffer_addresses", remotes)?;
-        let lengths = numbers::read_lengths("lengths", lengths)?;
+        let direction = direction(is_write);
+        let mut table = Table::new(direction);
+        let locals = numbers::read("buffers", locals, (&mut table, LOCAL))?;
+        let remotes = numbers::read("peer_buffer_addresses", remotes, (&mut table, REMOTE))?;
+        let lengths = numbers::read_lengths("lengths", lengths, (&mut table, BYTES))?;
         let count = locals.count().unwrap_or(0);
         let counts = [count, remotes.count().unwrap_or(count), lengths.count().unwrap_or(count)];
         if counts != [count; 3] {
@@ -121,12 +129,15 @@ impl Pieces {
                  peer, {lengths} lengths"
             )));
         }
-        Ok(Self { direction: direction(is_write), locals, remotes, lengths, count })
+        Ok(Self { direction, table, locals, remotes, lengths, count })
     }
 
     /// Needs no lock of the interpreter.
     fn into_requests(self) -> Vec<Request> {
-        let Self { direction, locals, remotes, lengths, count } = self;
+        let Self { direction, table, locals, remotes, lengths, count } = self;
+        if !table.is_empty() {
+            return table.into_requests([(locals, LOCAL), (remotes, REMOTE), (lengths, BYTES)]);
+        }
         let [locals, remotes, lengths] =
             [locals, remotes, lengths].map(|numbers| numbers.into_each(count));
         let request = |((local, remote), bytes)| Request { direction, local, remote, bytes };

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::strided::{Layout, Strided};
-use handfast_compat::REQUESTS_MAX;
+use handfast_compat::{Direction, REQUESTS_MAX, Request};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
@@ -23,6 +23,78 @@ pub(crate) enum Numbers {
     Strided(Layout),
     /// The same number for each piece.
     All(u64),
+    /// So many numbers of an array, which are in the table.
+    Placed(usize),
+}
+
+/// Requests that arrays were read into: a million numbers are not copied twice.
+pub(crate) struct Table {
+    direction: Direction,
+    requests: Vec<Request>,
+}
+
+/// The number of a request that a column of a call has.
+pub(crate) type Column = fn(&mut Request) -> &mut u64;
+
+impl Table {
+    pub(crate) fn new(direction: Direction) -> Self {
+        Self { direction, requests: Vec::new() }
+    }
+
+    /// Whether an array was read into it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Places `count` numbers in a column. A column of another count than an earlier one is not
+    /// placed: the call is refused.
+    fn place(&mut self, count: usize, column: Column, number: impl Fn(usize) -> u64) {
+        if self.requests.is_empty() {
+            self.requests.reserve_exact(count);
+            on_huge_pages(&mut self.requests);
+            let empty = Request { direction: self.direction, local: 0, remote: 0, bytes: 0 };
+            self.requests.extend((0..count).map(|place| {
+                let mut request = empty;
+                *column(&mut request) = number(place);
+                request
+            }));
+        } else if self.requests.len() == count {
+            let places = self.requests.iter_mut().enumerate();
+            places.for_each(|(place, request)| *column(request) = number(place));
+        }
+    }
+
+    /// The requests, with the columns that are not placed yet. Needs no lock of the interpreter.
+    pub(crate) fn into_requests(mut self, columns: [(Numbers, Column); 3]) -> Vec<Request> {
+        let count = self.requests.len();
+        for (numbers, column) in columns {
+            match numbers {
+                Numbers::Placed(_) => {}
+                Numbers::All(number) => self.place(count, column, |_| number),
+                Numbers::Each(each) => self.place(count, column, |place| each[place]),
+                Numbers::Strided(layout) => {
+                    let each = layout.addresses();
+                    self.place(count, column, |place| each[place]);
+                }
+            }
+        }
+        self.requests
+    }
+}
+
+/// Lets the kernel place a large vector on huge pages: a million requests are 8,000 page faults otherwise.
+fn on_huge_pages(requests: &mut Vec<Request>) {
+    const HUGE_PAGE_BYTES: usize = 2 << 20;
+    let room = requests.spare_capacity_mut();
+    let (start, bytes) = (room.as_mut_ptr().addr(), size_of_val(room));
+    let skipped = start.next_multiple_of(HUGE_PAGE_BYTES) - start;
+    let whole = bytes.saturating_sub(skipped) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if whole > 0 {
+        let from = room.as_mut_ptr().wrapping_byte_add(skipped);
+        // SAFETY: the range is within the allocation of the vector, and the advice changes no byte of it.
+        // A kernel that refuses it gives small pages.
+        unsafe { libc::madvise(from.cast(), whole, libc::MADV_HUGEPAGE) };
+    }
 }
 
 impl Numbers {
@@ -31,6 +103,7 @@ impl Numbers {
         match self {
             Self::Each(each) => Some(each.len()),
             Self::Strided(layout) => Some(layout.count()),
+            Self::Placed(count) => Some(*count),
             Self::All(_) => None,
         }
     }
@@ -41,20 +114,29 @@ impl Numbers {
             Self::Each(each) => each,
             Self::Strided(layout) => layout.addresses(),
             Self::All(number) => vec![number; count],
+            Self::Placed(_) => Vec::new(),
         }
     }
 }
 
-/// Reads the addresses of a call.
-pub(crate) fn read(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Numbers> {
+/// Reads the addresses of a call, of an array into the table.
+pub(crate) fn read(
+    name: &str,
+    numbers: &Bound<'_, PyAny>,
+    into: (&mut Table, Column),
+) -> PyResult<Numbers> {
     match numbers.cast::<Strided>() {
         Ok(strided) => Ok(Numbers::Strided(strided.get().layout().clone())),
-        Err(_) => read_each(name, numbers).map(Numbers::Each),
+        Err(_) => read_into(name, numbers, Some(into)),
     }
 }
 
 /// Reads the lengths of a call; an integer is the length of every piece.
-pub(crate) fn read_lengths(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Numbers> {
+pub(crate) fn read_lengths(
+    name: &str,
+    numbers: &Bound<'_, PyAny>,
+    into: (&mut Table, Column),
+) -> PyResult<Numbers> {
     let is_list = numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>();
     // Integers of numpy are no `int`; its arrays have a length.
     let is_one = !is_list
@@ -63,18 +145,27 @@ pub(crate) fn read_lengths(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<N
                 && !numbers.hasattr(intern!(numbers.py(), "__len__"))?);
     match is_one {
         true => one(&name, numbers).map(Numbers::All),
-        false => read_each(name, numbers).map(Numbers::Each),
+        false => read_into(name, numbers, Some(into)),
     }
 }
 
 /// Reads a list of numbers.
 pub(crate) fn read_each(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    read_into(name, numbers, None).map(|read| read.into_each(0))
+}
+
+/// The same, of an array into a table if there is one.
+fn read_into(
+    name: &str,
+    numbers: &Bound<'_, PyAny>,
+    into: Option<(&mut Table, Column)>,
+) -> PyResult<Numbers> {
     if let Some(read) = read_plain(name, numbers)? {
-        return Ok(read);
+        return Ok(Numbers::Each(read));
     }
     // A missing attribute is an exception, which costs more than a short list.
     let is_plain = numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>();
-    if !is_plain && let Some(read) = read_whole(name, numbers)? {
+    if !is_plain && let Some(read) = read_whole(name, numbers, into)? {
         return Ok(read);
     }
     let hint = numbers.len().unwrap_or(0);
@@ -83,7 +174,7 @@ pub(crate) fn read_each(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<
         check_count(name, place + 1)?;
         read.push(one(&format_args!("{name}[{place}]"), &number?)?);
     }
-    Ok(read)
+    Ok(Numbers::Each(read))
 }
 
 /// Reads a list or a tuple, of which a call can have a hundred thousand integers; `None` for anything
@@ -133,12 +224,16 @@ fn read_plain(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64
 }
 
 /// Reads an array of one dimension of 64-bit integers; `None` for anything else.
-fn read_whole(name: &str, numbers: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64>>> {
+fn read_whole(
+    name: &str,
+    numbers: &Bound<'_, PyAny>,
+    into: Option<(&mut Table, Column)>,
+) -> PyResult<Option<Numbers>> {
     if let Ok(array) = numbers.getattr(intern!(numbers.py(), "__array_struct__")) {
-        return read_array(name, &array);
+        return read_array(name, &array, into);
     }
     match PyMemoryView::from(numbers) {
-        Ok(view) => read_buffer(name, &view),
+        Ok(view) => Ok(read_buffer(name, &view)?.map(Numbers::Each)),
         Err(_) => Ok(None),
     }
 }
@@ -179,7 +274,11 @@ struct ArrayInterface {
 const NOT_SWAPPED: c_int = 0x200;
 
 /// Reads numpy's array interface; `None` for elements or dimensions of another kind.
-fn read_array(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64>>> {
+fn read_array(
+    name: &str,
+    array: &Bound<'_, PyAny>,
+    into: Option<(&mut Table, Column)>,
+) -> PyResult<Option<Numbers>> {
     let interface = array.cast::<PyCapsule>()?.pointer_checked(None)?.cast::<ArrayInterface>();
     // SAFETY: the capsule of this attribute has a structure of this type, by numpy's definition of
     // the attribute, and `array` keeps it alive during this call.
@@ -214,9 +313,14 @@ fn read_array(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64>>
                 .read_unaligned()
         }
     };
-    let read: Vec<u64> = (0..count).map(element).collect();
-    check_signs(name, is_signed, &read)?;
-    Ok(Some(read))
+    check_signs(name, is_signed, (0..count).map(element))?;
+    Ok(Some(match into {
+        Some((table, column)) => {
+            table.place(count, column, element);
+            Numbers::Placed(count)
+        }
+        None => Numbers::Each((0..count).map(element).collect()),
+    }))
 }
 
 /// Reads an object of the buffer protocol, of one dimension of 64-bit integers; `None` for another.
@@ -236,16 +340,19 @@ fn read_buffer(name: &str, view: &Bound<'_, PyMemoryView>) -> PyResult<Option<Ve
     let copied = view.call_method0("tobytes")?;
     let (elements, _) = copied.cast::<PyBytes>()?.as_bytes().as_chunks::<ELEMENT_BYTES>();
     let read: Vec<u64> = elements.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
-    check_signs(name, is_signed, &read)?;
+    check_signs(name, is_signed, read.iter().copied())?;
     Ok(Some(read))
 }
 
-fn check_signs(name: &str, is_signed: bool, read: &[u64]) -> PyResult<()> {
-    let negative = |number: &u64| *number > i64::MAX as u64;
+fn check_signs(
+    name: &str,
+    is_signed: bool,
+    mut read: impl Iterator<Item = u64> + Clone,
+) -> PyResult<()> {
     // Looks at all of them at once; the place is of interest in an error alone.
-    if !is_signed || read.iter().fold(0, |all, number| all | number) <= i64::MAX as u64 {
+    if !is_signed || read.clone().fold(0, |all, number| all | number) <= i64::MAX as u64 {
         return Ok(());
     }
-    let place = read.iter().position(negative).unwrap_or(0);
+    let place = read.position(|number| number > i64::MAX as u64).unwrap_or(0);
     Err(PyTypeError::new_err(format!("{name}[{place}] is negative")))
 }
