@@ -269,7 +269,7 @@ async fn an_answer_to_a_hello_that_is_none_is_an_error() {
         bytes
     };
     // Not the magic, no such reason, no depth, more than was offered, a reason.
-    let answers = [(with(0, 0), 0), (with(8, 12), 0), (yes(0), 0), (yes(129), 0), (with(8, 7), 7)];
+    let answers = [(with(0, 0), 0), (with(8, 255), 0), (yes(0), 0), (yes(129), 0), (with(8, 7), 7)];
     for (number, (answer, code)) in (20..).zip(answers) {
         node.transport.create(Lifecycle(number), 1).unwrap();
         let remote = Pair { lifecycle: Lifecycle(99), ..node.pair(99) };
