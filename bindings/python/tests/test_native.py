@@ -42,9 +42,9 @@ class Encrypted(unittest.TestCase):
             engine.register(block)
         engines[1].peer(engines[0].address).write(block, served.address)
         self.assertEqual(cache, block)
-        with self.assertRaisesRegex(handfast.Error, "encrypt"):
+        with self.assertRaisesRegex(handfast.HandfastError, "encrypt"):
             engines[2].peer(engines[0].address).write(block, served.address)
-        with self.assertRaisesRegex(handfast.Error, "auth"):
+        with self.assertRaisesRegex(handfast.HandfastError, "auth"):
             handfast.Engine(transport="tcp", encrypt_lanes=True)
 
 
