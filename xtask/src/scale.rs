@@ -64,7 +64,7 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
         dense.push(fleet(10_000 / share, 64, incident)?);
     }
     let held = sizes.iter().chain(&large).chain(&dense).all(|ran| ran["broken"].is_null());
-    let facts = json!({ "sizes": sizes, "large": large, "dense": dense });
+    let facts = json!({ "quick": arguments.quick, "sizes": sizes, "large": large, "dense": dense });
     fs::write(folder.join("scale.md"), page(&facts)?)?;
     Ok(held)
 }
