@@ -122,8 +122,14 @@ impl Pair {
         let [first, second] = &self.sites;
         let one = first.nic.create(self.lane, &[random_psn()])?;
         let other = second.nic.create(self.lane, &[random_psn()])?;
-        first.nic.connect(self.lane, &other)?;
-        second.nic.connect(self.lane, &one)?;
+        // At once: through the connection manager, the side that dials waits for the other.
+        let (here, there) = std::thread::scope(|scope| {
+            let (nic, lane, one) = (&second.nic, self.lane, &one);
+            let there = scope.spawn(move || nic.connect(lane, one));
+            (first.nic.connect(lane, &other), there.join())
+        });
+        here?;
+        there.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         self.bodies = Some([one, other]);
         Ok(())
     }
