@@ -19,7 +19,10 @@ const SECONDS: &str = "HANDFAST_STORY_SECONDS";
 const READ: &str = "the bytes are read";
 const ARRIVED: &str = "BYTES ARRIVED";
 /// Two processes, of which the second tries until the first listens.
-const PAIR: &str = "\"$0\" -d rxe0 \"$@\" & for _ in $(seq 100); do \
+/// A client with `-R` that is rejected, since its server does not listen yet, aborts and leaves the
+/// server waiting: it begins later.
+const PAIR: &str = "\"$0\" -d rxe0 \"$@\" & case \" $* \" in *' -R '*) sleep 3;; esac; \
+                    for _ in $(seq 100); do \
                     \"$0\" -d rxe1 \"$@\" 127.0.0.1 && break; sleep 0.1; done; wait $!";
 
 /// The same, for a second that fails and names what is not there.
