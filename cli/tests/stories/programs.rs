@@ -3,6 +3,7 @@
 
 use crate::helpers::{PROGRAM, contains, skipped};
 use crate::mooncake::peer::{ABSENT, RELEASE, Release, is_night};
+use handfast_fabric_control::Fabric;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -16,12 +17,14 @@ const RACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fabric/races");
 const FOLDER: &str = "HANDFAST_FLEET";
 /// Set for the test that is a program of other tests.
 const SECONDS: &str = "HANDFAST_STORY_SECONDS";
+/// The program of these tests, for a script that runs one of them.
+const LISTENS: &str = "HANDFAST_STORY_LISTENS";
 const READ: &str = "the bytes are read";
 const ARRIVED: &str = "BYTES ARRIVED";
-/// Two processes, of which the second tries until the first listens.
-/// A client with `-R` that is rejected, since its server does not listen yet, aborts and leaves the
-/// server waiting: it begins later.
-const PAIR: &str = "\"$0\" -d rxe0 \"$@\" & case \" $* \" in *' -R '*) sleep 3;; esac; \
+/// Two processes, of which the second tries until the first listens. With `-R` it begins when the first
+/// listens: perftest aborts after a rejection, and its server waits for the aborted client.
+const PAIR: &str = "\"$0\" -d rxe0 \"$@\" & case \" $* \" in *' -R '*) \
+                    \"$HANDFAST_STORY_LISTENS\" --exact programs::first_device_listens >&2 || exit 1;; esac; \
                     for _ in $(seq 100); do \
                     \"$0\" -d rxe1 \"$@\" 127.0.0.1 && break; sleep 0.1; done; wait $!";
 
@@ -163,6 +166,18 @@ async fn two_nodes() {
     steady::steady(Duration::from_secs_f64(seconds.parse().unwrap())).await.unwrap();
 }
 
+/// Ends when a program listens on the first device, in a script.
+#[test]
+fn first_device_listens() {
+    if std::env::var_os(LISTENS).is_none() {
+        return;
+    }
+    let fabric = Fabric::find().unwrap();
+    while !fabric.run("manager list rxe0").contains("listening") {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// perftest of the distribution runs as two processes, with the distribution's own libraries of providers.
 #[test]
 fn perftest_measures_scripted_devices() {
@@ -263,6 +278,7 @@ fn with_options(
     let libraries = ["usr/lib", "lib"].map(|lib| folder.join(lib).join("x86_64-linux-gnu"));
     let mut command = Command::new(PROGRAM);
     command.env("LD_LIBRARY_PATH", libraries.map(|it| it.display().to_string()).join(":"));
+    command.env(LISTENS, std::env::current_exe().unwrap());
     command.args(["fabric", "run"]).args(options).args(["--", "timeout", "20"]).args(program);
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
