@@ -13,3 +13,4 @@ pub(crate) mod segment;
 pub(crate) mod served;
 pub(crate) mod start;
 pub(crate) mod transfer;
+pub(crate) mod unregistered;

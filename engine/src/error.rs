@@ -21,7 +21,7 @@ use handfast_memory_cuda::PlaceError;
 use handfast_metadata::StoreError;
 use handfast_trace::RecordError;
 use handfast_transport::{Direction, MemoryError, RegistrationError};
-use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
+use handfast_transport_rdma::{FORK_STEP, LimitReached, RdmaUnavailable};
 use std::fmt;
 use std::sync::Arc;
 
@@ -270,10 +270,15 @@ impl Cause {
     /// Whether memory was not registered because a fork would give its pages away, which
     /// `RdmaOptions::accepts_forked_memory` accepts.
     pub fn is_forked_memory(&self) -> bool {
+        self.is_refusal_of(FORK_STEP)
+    }
+
+    /// Whether memory was not registered because its device takes less in one registration.
+    fn is_too_large(&self) -> bool {
         self.is_refusal_of("ibv_reg_mr")
     }
 
-    /// Whether a call was not made, by an option.
+    /// Whether a call was not made, since an option or a limit forbids it.
     fn is_refusal_of(&self, call: &str) -> bool {
         let Self::Transport(error) = self else { return false };
         error.side == Side::Configuration && error.code == 0 && error.call == call
@@ -401,6 +406,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
              process that starts no children: `RdmaOptions::accepts_forked_memory`, \
              `--accept-forked-memory`"
         }
+        _ if cause.is_too_large() => "register, or serve, the memory in smaller parts, or use TCP",
         Cause::Transport(_) if stage == Stage::Registration => {
             "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
              every file system; or use TCP"

@@ -21,6 +21,8 @@ use network::Network;
 pub const NODES_MAX: u32 = 100_000;
 /// Maximum peers of a node.
 pub const PEERS_MAX: u32 = 1_024;
+/// Maximum lanes of a fleet, nodes times peers; a lane takes some 2.5 kB.
+pub const LANES_MAX: u64 = 8_000_000;
 /// Virtual time after which a fleet that has not come to rest has failed.
 pub const TIME_MAX: Duration = Duration::from_millis(600_000);
 
@@ -55,6 +57,18 @@ pub enum PlanError {
         peers: u32,
         /// Largest number of peers.
         most: u32,
+    },
+    /// Too many lanes in all.
+    #[error(
+        "a fleet has at most {LANES_MAX} lanes: {nodes} nodes with {peers} peers each have {}, use \
+         fewer of either",
+        u64::from(*nodes) * u64::from(*peers)
+    )]
+    Lanes {
+        /// Number of nodes.
+        nodes: u32,
+        /// Number of peers of each.
+        peers: u32,
     },
 }
 
@@ -115,6 +129,9 @@ impl Plan {
         let most = PEERS_MAX.min((nodes - 1) / 2 * 2);
         if !(2..=most).contains(&peers) || !peers.is_multiple_of(2) {
             return Err(PlanError::Peers { nodes, peers, most });
+        }
+        if u64::from(nodes) * u64::from(peers) > LANES_MAX {
+            return Err(PlanError::Lanes { nodes, peers });
         }
         Ok(Network::new(*self).run())
     }

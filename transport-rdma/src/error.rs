@@ -3,6 +3,9 @@
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::LimitReached;
 
+/// The `call` of a [`VerbsError`] that refuses foreign memory since a fork would give its pages away.
+pub const FORK_STEP: &str = "fork";
+
 /// Reasons for the unavailability of RDMA in this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmaUnavailable {

@@ -28,7 +28,7 @@ pub use counters::NicCounters;
 pub use discovery::{
     DEVICES_FOLDER, Device, DiscoveryError, ENTRIES_MAX, Gid, Port, discover, root,
 };
-pub use error::{RdmaUnavailable, VerbsError};
+pub use error::{FORK_STEP, RdmaUnavailable, VerbsError};
 pub use gid::{
     ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid, gid_text, parse_gid, usable_gids,
 };

@@ -201,8 +201,8 @@ fn run(shared: &Arc<Shared>, handler: &Handler) {
     }
 }
 
-/// Handles events on the threads of the runtime, until the end of the thread or of the runtime. What needs a
-/// time limit is left to the thread.
+/// Handles events on the threads of the runtime, until the end of the thread or of the runtime. The
+/// thread does everything that needs a time limit.
 async fn attend(shared: Weak<Shared>, handler: Handler, ready: AsyncFd<OwnedFd>) {
     while let Ok(mut readable) = ready.readable().await {
         let Some(shared) = shared.upgrade() else { return };

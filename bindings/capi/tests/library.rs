@@ -71,7 +71,9 @@ fn header_has_the_layouts_of_the_library() {
         timeout_ms,
         auth,
         accept_exposed_memory,
-        accept_forked_memory
+        accept_forked_memory,
+        encrypt_lanes,
+        reserved
     );
     layout!(text, Request, "handfast_request", direction, reserved, local, remote, bytes);
     layout!(text, Segment, "handfast_segment", address, bytes, readable, writable);

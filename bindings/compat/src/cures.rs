@@ -182,6 +182,7 @@ mod tests {
             Cause::TcpNotOffered,
             Cause::Transport(transport()),
             refused("serve"),
+            refused("fork"),
             refused("ibv_reg_mr"),
             Cause::PeerLost(Arc::new(transport())),
         ]
@@ -237,8 +238,7 @@ mod tests {
         }
         assert!(cured > 300, "{cured}");
         let refused = |call| Cause::Transport(TransportError::new(Side::Configuration, call, ""));
-        for (call, option) in
-            [("serve", "accept_exposed_memory"), ("ibv_reg_mr", "accept_forked_memory")]
+        for (call, option) in [("serve", "accept_exposed_memory"), ("fork", "accept_forked_memory")]
         {
             let found = cure(Stage::Registration, &refused(call)).unwrap();
             assert!(found.contains(option), "{found}");

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 /// A node and the name of a segment on it. The text form is `NODE/SEGMENT`, or `NODE` for the only
 /// segment of a node; `NODE` is `host:port`, or a node's name where a metadata store is set. The last
-/// slash of a text that begins with `spiffe://` is the one before the segment.
+/// slash of a text that begins with `spiffe://` is the one before the segment, so the only segment of
+/// such a node is `spiffe://DOMAIN/PATH/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentAddr {
     node: String,
@@ -69,6 +70,8 @@ impl fmt::Display for SegmentAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.segment {
             Some(segment) => write!(f, "{}/{segment}", self.node),
+            // Without the slash, its last part would be the segment.
+            None if self.node.starts_with("spiffe://") => write!(f, "{}/", self.node),
             None => f.write_str(&self.node),
         }
     }
@@ -88,7 +91,10 @@ mod tests {
         let id = "spiffe://example.org/ns/kv/gpu-1";
         let named = SegmentAddr::from(format!("{id}/kv"));
         assert_eq!((named.node(), named.segment()), (id, Some("kv")));
-        assert_eq!(SegmentAddr::from(format!("{id}/")), SegmentAddr::new(id, ""));
+        assert_eq!(SegmentAddr::from(named.to_string()), named);
+        let only = SegmentAddr::new(id, "");
+        assert_eq!(only.to_string(), format!("{id}/"));
+        assert_eq!(SegmentAddr::from(only.to_string()), only);
         for only in ["h:1", "h:1/"] {
             let only = SegmentAddr::from(only);
             assert_eq!((only.segment(), only.to_string()), (None, "h:1".to_owned()));

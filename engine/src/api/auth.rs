@@ -29,7 +29,8 @@ pub(crate) struct Secret(pub(crate) [u8; SECRET_BYTES]);
 
 /// Keys or certificates by which nodes authenticate each other. A node with either calls and accepts
 /// only peers that prove one of the same kind, over every control connection and every lane over TCP;
-/// it refuses Mooncake's wire and nodes without them. Bytes of lanes are not encrypted.
+/// it refuses Mooncake's wire and nodes without them.
+/// [`Builder::encrypt_lanes`](crate::Builder::encrypt_lanes) encrypts the bytes of lanes over TCP.
 ///
 /// Those that come from files are read again when a file changes, within
 /// [`EngineTiming::auth_reload_interval`](crate::EngineTiming): new connections use what is there

@@ -6,6 +6,7 @@ use crate::api::exposure::Exposure;
 use crate::api::register::{Prepare, Register};
 use crate::api::segment::Segment;
 use crate::api::served::{Scope, ServedSegment};
+use crate::api::unregistered::Unregistered;
 use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
 use crate::control::inbox::Inbox;
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) commands: Commands,
     pub(crate) transport: Arc<dyn Transport>,
+    /// Memory that the devices refused.
+    pub(crate) unregistered: Unregistered,
     pub(crate) fallbacks: Fallbacks,
     pub(crate) trace: Option<Trace>,
     pub(crate) view: Arc<View>,

@@ -385,15 +385,18 @@ impl Batch {
         let Resolved { target, memory, .. } = resolved;
         if memory.has_keys() && engine.shared().answers.offer.transports.rdma {
             let unknown = find_regions(engine, &mut self.requests, memory)?;
-            if !unknown.is_empty() {
+            let (refused, clock) = (&engine.shared().unregistered, &engine.shared().clock);
+            let is_refused = || target.shares_memory() && refused.has_all(&unknown, clock.now());
+            if !unknown.is_empty() && !is_refused() {
                 // As above.
-                let registered = register_missing(engine, &mut self.requests, memory, unknown);
+                let registered = register_missing(engine, &mut self.requests, memory, &unknown);
                 if let Err(error) = Box::pin(registered).await {
                     if !target.shares_memory() {
                         return Err(error);
                     }
                     // Copies need no registration; the device refuses bytes that it has to carry.
                     tracing::debug!(%error, "memory is not registered for a peer of this host");
+                    refused.insert(&unknown, clock.now());
                 }
             }
         }
@@ -578,11 +581,11 @@ async fn register_missing(
     engine: &Engine,
     pieces: &mut [RequestSpan],
     memory: &RemoteMemory,
-    unknown: Vec<Span>,
+    unknown: &[Span],
 ) -> Result<(), Error> {
     let mut fresh = Vec::with_capacity(unknown.len());
     for span in unknown {
-        fresh.extend(engine.prepare_for(&span, None).await?);
+        fresh.extend(engine.prepare_for(span, None).await?);
     }
     // An empty span is never registered and never posted.
     let missing = |piece: &&mut RequestSpan| {

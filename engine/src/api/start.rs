@@ -3,6 +3,7 @@
 use crate::api::config::{Builder, EngineLimits, advertised};
 use crate::api::engine::{Engine, Shared};
 use crate::api::exposure::Exposure;
+use crate::api::unregistered::Unregistered;
 use crate::command::{Command, Commands};
 use crate::control::accept::{Listening, bind_at};
 use crate::control::answer::{Answers, CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX};
@@ -267,6 +268,7 @@ impl<N: Net> Parts<N> {
             events: self.events,
             commands: self.commands,
             transport: self.transport,
+            unregistered: Unregistered::default(),
             fallbacks: self.fallbacks,
             trace: self.trace,
             view,

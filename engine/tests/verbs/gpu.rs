@@ -233,9 +233,16 @@ fn auto_shares_memory_and_leaves_gpus_to_devices() {
                 copied_to_fill > copied && user.counters().lanes == lanes,
                 "over the same lane"
             );
-            machine.fabric.run("fail call own0 ibv_reg_mr 12");
-            segment.write(&filled(host(), 4).whole(), 0).await.unwrap();
+            machine.fabric.run("fail call own0 ibv_reg_mr 12 times 100");
+            let refused = filled(host(), 4);
+            segment.write(&refused.whole(), 0).await.unwrap();
             assert_eq!(content(&there, 0, BYTES), pattern(4), "a copy needs no registration");
+            let registered = || machine.fabric.run("count own0 ibv_reg_mr");
+            let tried = registered();
+            for _ in 0..10 {
+                segment.write(&refused.whole(), 0).await.unwrap();
+            }
+            assert_eq!(registered(), tried, "refused memory is not registered at each submission");
             machine.fabric.run("pass");
             drop(served);
             user.close().await;

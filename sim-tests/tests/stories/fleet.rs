@@ -14,7 +14,7 @@ fn run(incident: Incident, seed: u64) -> Report {
 }
 
 /// Every demand is met or given up, both halves of each lane agree, no lane between two nodes without
-/// an incident ends, and nothing is left over. The figures of one seed may only fall.
+/// an incident ends, and nothing is left over. The figures of one seed are a snapshot.
 #[test]
 fn fleets_come_to_rest_after_every_incident() {
     let mut figures = String::from("incident, phase: calls, lifecycles, failed opens\n");
@@ -63,6 +63,9 @@ fn fleets_out_of_range_are_refused() {
     let refused = |nodes, peers| Plan::new(nodes, peers, 0).run().err();
     assert_eq!(refused(2, 2), Some(PlanError::Nodes(2)));
     assert_eq!(refused(100_001, 2), Some(PlanError::Nodes(100_001)));
+    let lanes = PlanError::Lanes { nodes: 100_000, peers: 82 };
+    assert_eq!(refused(100_000, 82), Some(lanes));
+    assert!(lanes.to_string().contains("have 8200000"), "{lanes}");
     let peers = |peers, most| Some(PlanError::Peers { nodes: 10, peers, most });
     assert_eq!(refused(10, 0), peers(0, 8));
     assert_eq!(refused(10, 7), peers(7, 8));

@@ -94,7 +94,7 @@ impl Occurrence {
     }
 }
 
-/// An occurrence and its time. What is planned first comes first at equal times.
+/// An occurrence and its time. At equal times the one that was planned first comes first.
 struct Planned {
     at: Instant,
     number: u64,

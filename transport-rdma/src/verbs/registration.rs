@@ -6,7 +6,7 @@ use super::context::{Context, errno};
 use super::device_memory;
 use super::kept::keep;
 use super::objects::{Counted, Domain, destroyed_by};
-use crate::error::VerbsError;
+use crate::error::{FORK_STEP, VerbsError};
 use handfast_core::transport::Side;
 use handfast_transport::{
     Access, DeviceKey, DeviceMemory, HiddenFromChildren, MemoryError, MemoryKind, RemoteSpan, Span,
@@ -134,7 +134,7 @@ fn hidden(
     let is_copied = memory.is_foreign() && memory.kind() == MemoryKind::Host;
     if is_copied && !fork_is_safe(context) {
         if !options.accepts_forked_memory {
-            return Err(context.error(Side::Configuration, "ibv_reg_mr", 0, FORKED));
+            return Err(context.error(Side::Configuration, FORK_STEP, 0, FORKED));
         }
         TOLD.call_once(|| {
             tracing::warn!(

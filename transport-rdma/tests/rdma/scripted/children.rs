@@ -5,7 +5,7 @@ use super::{on, sites};
 use crate::support::{BYTES, LANE, Site, config, connect_lane, pattern};
 use handfast_core::transport::Side;
 use handfast_transport::{Access, CompletionStatus, Direction, Memory};
-use handfast_transport_rdma::RegisterOptions;
+use handfast_transport_rdma::{FORK_STEP, RegisterOptions};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn foreign_memory_needs_a_kernel_that_copies() {
         let calls = fabric.run("count rxe0 ibv_reg_mr");
         let memory = foreign();
         let error = site.nic.register(memory.whole(), Access::READ_WRITE).err().expect("a refusal");
-        assert_eq!((error.side, error.call), (Side::Configuration, "ibv_reg_mr"), "{error}");
+        assert_eq!((error.side, error.call), (Side::Configuration, FORK_STEP), "{error}");
         assert!(error.to_string().contains("ibv_fork_init"), "{error}");
         assert_eq!(fabric.run("count rxe0 ibv_reg_mr"), calls);
         let accepted = RegisterOptions { accepts_forked_memory: true, ..Default::default() };
