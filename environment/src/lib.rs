@@ -38,6 +38,9 @@ enum Values {
 
 /// Maximum edit distance of a suggested name.
 const SUGGESTION_EDITS_MAX: usize = 4;
+/// Maximum edit distance between one of handfast's variables and a mistyped name. Variables of other
+/// programs, such as test runners, may have the prefix too.
+const TYPING_EDITS_MAX: usize = 2;
 
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,6 +78,8 @@ pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 
 const AUTH: &str = "HANDFAST_AUTH";
 const ENCRYPT_LANES: &str = "HANDFAST_ENCRYPT_LANES";
+const ACCEPT_EXPOSED_MEMORY: &str = "HANDFAST_ACCEPT_EXPOSED_MEMORY";
+const ACCEPT_FORKED_MEMORY: &str = "HANDFAST_ACCEPT_FORKED_MEMORY";
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
 const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
@@ -85,6 +90,8 @@ const REDIS_DATABASE: &str = "MC_REDIS_DB_INDEX";
 
 /// The prefix of Mooncake's variables.
 const THEIRS: &str = "MC_";
+/// The prefix of handfast's variables.
+const OURS: &str = "HANDFAST_";
 /// Mooncake's default ports if only one end of the range is set.
 const PORTS: RangeInclusive<u16> = 15_000..=17_000;
 /// Maximum length of a password, and of a name.
@@ -99,7 +106,7 @@ const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 33] = [
+const VARIABLES: [Variable; 35] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -108,6 +115,10 @@ const VARIABLES: [Variable; 33] = [
         what: "keys or certificates by which nodes authenticate each other, psk:FILE or tls:DIRECTORY, without --auth" },
     Variable { name: ENCRYPT_LANES, values: Values::Word(&["0", "1"]), default: "0",
         what: "1: the bytes of lanes over TCP are encrypted, without --encrypt-lanes" },
+    Variable { name: ACCEPT_EXPOSED_MEMORY, values: Values::Word(&["0", "1"]), default: "0",
+        what: "1: read-only memory is served, and stays registered, also where peers can write to it, without --accept-exposed-memory" },
+    Variable { name: ACCEPT_FORKED_MEMORY, values: Values::Word(&["0", "1"]), default: "0",
+        what: "1: memory of other libraries is registered also where a fork gives its pages away, without --accept-forked-memory" },
     Variable { name: "MC_TCP_PROTO", values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
     Variable { name: "MC_TCP_STATUS_TIMEOUT_SEC", values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
@@ -199,7 +210,7 @@ pub struct WithoutEffect {
     pub why: &'static str,
 }
 
-/// A set variable with the prefix of Mooncake's and an unknown name.
+/// A set variable with an unknown name: with the prefix of Mooncake's, or similar to one of handfast's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unknown {
     /// The variable.
@@ -259,8 +270,8 @@ impl Environment {
                 read.set.insert(variable.name, value);
             } else if why_without_effect(&name).is_some() {
                 read.without_effect.push(name);
-            } else if name.starts_with(THEIRS) {
-                read.unknown.push(Unknown { nearest: nearest(&name), name });
+            } else if let Some(unknown) = unknown(&name) {
+                read.unknown.push(unknown);
             }
         }
         read.without_effect.sort_unstable();
@@ -269,8 +280,8 @@ impl Environment {
         Ok(read)
     }
 
-    /// Warnings of variables with the prefix of Mooncake's and an unknown name: after a typing
-    /// error, a limit would not apply.
+    /// Warnings of variables with the prefix of Mooncake's and an unknown name, and of names that are
+    /// similar to one of handfast's: after a typing error, a limit would not apply.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.unknown.iter().map(ToString::to_string)
     }
@@ -382,7 +393,11 @@ impl Environment {
 
     /// Whether lanes over TCP are encrypted.
     pub fn encrypts_lanes(&self) -> bool {
-        self.get(ENCRYPT_LANES).is_some_and(|value| value == "1")
+        self.is_on(ENCRYPT_LANES)
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| value == "1")
     }
 
     /// The advertised host.
@@ -431,6 +446,8 @@ impl Environment {
             let index = self.number("MC_PKEY_INDEX").and_then(|index| u16::try_from(index).ok());
             it.partition_key = index.map_or(it.partition_key, PartitionKey::Index);
             it.relaxed_ordering = self.get("MC_IB_PCI_RELAXED_ORDERING").is_none_or(|it| it != "0");
+            it.accepts_exposed_memory |= self.is_on(ACCEPT_EXPOSED_MEMORY);
+            it.accepts_forked_memory |= self.is_on(ACCEPT_FORKED_MEMORY);
         })
     }
 
@@ -519,12 +536,22 @@ fn is_switch(name: &str) -> bool {
     VARIABLES.iter().any(is)
 }
 
+/// Returns a name that looks like a variable of Mooncake's or of handfast's, and is none.
+fn unknown(name: &str) -> Option<Unknown> {
+    let nearest = match name {
+        _ if name.starts_with(THEIRS) => nearest(name, SUGGESTION_EDITS_MAX),
+        _ if name.starts_with(OURS) => Some(nearest(name, TYPING_EDITS_MAX)?),
+        _ => return None,
+    };
+    Some(Unknown { name: name.to_owned(), nearest })
+}
+
 /// Returns the most similar known variable, if one is similar enough.
-fn nearest(name: &str) -> Option<&'static str> {
+fn nearest(name: &str, edits_max: usize) -> Option<&'static str> {
     let known = WITHOUT_EFFECT.iter().flat_map(|known| known.names.iter().copied());
     let known = VARIABLES.iter().map(|variable| variable.name).chain(known);
     let edits = known.map(|known| (strsim::damerau_levenshtein(name, known), known));
-    edits.filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX).min().map(|(_, known)| known)
+    edits.filter(|(edits, _)| *edits <= edits_max).min().map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -582,6 +609,7 @@ mod tests {
             ("MC_NUM_QP_PER_EP", "4"),
             ("MC_PKEY_INDEX", "300"),
             ("MC_IB_PCI_RELAXED_ORDERING", "0"),
+            (ACCEPT_FORKED_MEMORY, "1"),
         ]);
         let set = set.unwrap();
         let mooncake = set.mooncake();
@@ -591,6 +619,7 @@ mod tests {
         assert_eq!((rdma.port, rdma.queue_pairs), (2, Some(4)));
         assert_eq!(rdma.partition_key, PartitionKey::Index(300));
         assert!(!rdma.relaxed_ordering);
+        assert!(rdma.accepts_forked_memory && !rdma.accepts_exposed_memory);
         for word in ["1", "2"] {
             let set = of(&[("MC_IB_PCI_RELAXED_ORDERING", word)]).unwrap();
             assert!(set.rdma(RdmaOptions::default()).relaxed_ordering);
@@ -642,8 +671,14 @@ mod tests {
 
     #[test]
     fn unused_and_unknown_variables_are_explained() {
-        let set =
-            of(&[("MC_USE_IPV6", "9"), ("MC_PIGEON", "1"), ("MC_SLICESIZE", "1"), ("HOME", "/")]);
+        let set = of(&[
+            ("MC_USE_IPV6", "9"),
+            ("MC_PIGEON", "1"),
+            ("MC_SLICESIZE", "1"),
+            ("HANDFAST_ENCRYPT_LANE", "1"),
+            ("HANDFAST_FABRIC", "1"),
+            ("HOME", "/"),
+        ]);
         let set = set.unwrap();
         let told: Vec<_> = set.without_effect().into_iter().filter(|it| it.set).collect();
         assert_eq!((told.len(), told[0].name), (1, "MC_USE_IPV6"));
@@ -652,6 +687,7 @@ mod tests {
         assert_eq!(
             unknown,
             [
+                "HANDFAST_ENCRYPT_LANE is not a known variable; did you mean HANDFAST_ENCRYPT_LANES?",
                 "MC_PIGEON is not a known variable",
                 "MC_SLICESIZE is not a known variable; did you mean MC_SLICE_SIZE?"
             ]

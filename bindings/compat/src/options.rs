@@ -25,10 +25,6 @@ const TRANSPORT: &str = "HANDFAST_TRANSPORT";
 /// The variable that raises the limit of memory that peers reach.
 const REGIONS_MAX: &str = "HANDFAST_REGIONS_MAX";
 
-/// The variables that accept memory which is refused otherwise.
-const ACCEPT_EXPOSED_MEMORY: &str = "HANDFAST_ACCEPT_EXPOSED_MEMORY";
-const ACCEPT_FORKED_MEMORY: &str = "HANDFAST_ACCEPT_FORKED_MEMORY";
-
 /// Options of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,10 +56,11 @@ pub struct Options {
     /// reaches the engine is a peer.
     pub auth: Option<String>,
     /// Serves read-only memory, and keeps memory registered, also over devices whose driver lets every
-    /// peer write to all of it: eRDMA in compat mode. Default: `HANDFAST_ACCEPT_EXPOSED_MEMORY`.
+    /// peer write to all of it: eRDMA in compat mode. Default: false.
+    /// `HANDFAST_ACCEPT_EXPOSED_MEMORY=1` accepts it too.
     pub accept_exposed_memory: bool,
     /// Registers memory with devices also where a fork gives registered pages away: before Linux 5.12.
-    /// Default: `HANDFAST_ACCEPT_FORKED_MEMORY`.
+    /// Default: false. `HANDFAST_ACCEPT_FORKED_MEMORY=1` accepts it too.
     pub accept_forked_memory: bool,
     /// Whether lanes over TCP are encrypted, which needs `auth`. Default: the variable
     /// `HANDFAST_ENCRYPT_LANES`.
@@ -138,8 +135,8 @@ impl Options {
             timeout: environment.transfer_timeout().unwrap_or(TIMEOUT_DEFAULT),
             regions_max: regions_max()?,
             auth: environment.auth_source().map(str::to_owned),
-            accept_exposed_memory: switch(ACCEPT_EXPOSED_MEMORY, env::var(ACCEPT_EXPOSED_MEMORY))?,
-            accept_forked_memory: switch(ACCEPT_FORKED_MEMORY, env::var(ACCEPT_FORKED_MEMORY))?,
+            accept_exposed_memory: false,
+            accept_forked_memory: false,
             encrypt_lanes: environment.encrypts_lanes(),
             #[cfg(feature = "metrics")]
             metrics: None,
@@ -351,16 +348,6 @@ fn choice(what: &str, transport: &str) -> Result<TransportChoice, Failure> {
     }
 }
 
-fn switch(name: &str, value: Result<String, env::VarError>) -> Result<bool, Failure> {
-    match value.as_deref() {
-        Err(env::VarError::NotPresent) | Ok("" | "0") => Ok(false),
-        Ok("1") => Ok(true),
-        Ok(_) | Err(env::VarError::NotUnicode(_)) => {
-            Err(Failure::argument(format!("{name} is neither 0 nor 1")))
-        }
-    }
-}
-
 fn regions_max() -> Result<usize, Failure> {
     let given = env::var(REGIONS_MAX).ok().filter(|value| !value.is_empty());
     let Some(text) = given else { return Ok(REGIONS_PUBLISHED_DEFAULT_MAX) };
@@ -441,14 +428,6 @@ mod tests {
         assert_eq!(accepted(it.rdma()), (true, false));
         (it.accept_exposed_memory, it.accept_forked_memory) = (false, true);
         assert_eq!(accepted(it.rdma()), (false, true));
-        let read = |value: &str| switch(ACCEPT_FORKED_MEMORY, Ok(value.to_owned()));
-        assert_eq!(
-            [read("1").unwrap(), read("0").unwrap(), read("").unwrap()],
-            [true, false, false]
-        );
-        assert!(!switch(ACCEPT_FORKED_MEMORY, Err(env::VarError::NotPresent)).unwrap());
-        let error = read("yes").unwrap_err();
-        assert!(error.to_string().contains(ACCEPT_FORKED_MEMORY), "{error}");
     }
 
     #[test]
