@@ -3,6 +3,7 @@
 use crate::api::engine::Engine;
 use crate::api::served::{RemoteMemory, RemotePart, Resolved, Scope};
 use crate::api::transfer::{Resubmission, Resubmit, Submitted, Transfer, submit_error};
+use crate::api::unregistered::comes_to_share;
 use crate::data::local::LocalRegion;
 use crate::data::transport::{RegionPair, RequestRegions};
 use crate::error::{Cause, Error, Stage};
@@ -386,17 +387,20 @@ impl Batch {
         if memory.has_keys() && engine.shared().answers.offer.transports.rdma {
             let unknown = find_regions(engine, &mut self.requests, memory)?;
             let (refused, clock) = (&engine.shared().unregistered, &engine.shared().clock);
-            let is_refused = || target.shares_memory() && refused.has_all(&unknown, clock.now());
-            if !unknown.is_empty() && !is_refused() {
+            let is_known = !unknown.is_empty() && refused.has_all(&unknown, clock.now());
+            if !unknown.is_empty() && !(is_known && target.shares_memory()) {
                 // As above.
                 let registered = register_missing(engine, &mut self.requests, memory, &unknown);
                 if let Err(error) = Box::pin(registered).await {
-                    if !target.shares_memory() {
+                    refused.insert(&unknown, clock.now());
+                    // One wait for each block, since the peer may be of another host.
+                    let shares = target.shares_memory()
+                        || !is_known && Box::pin(comes_to_share(engine, target, deadline)).await;
+                    if !shares {
                         return Err(error);
                     }
                     // Copies need no registration; the device refuses bytes that it has to carry.
                     tracing::debug!(%error, "memory is not registered for a peer of this host");
-                    refused.insert(&unknown, clock.now());
                 }
             }
         }

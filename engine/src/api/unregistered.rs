@@ -1,5 +1,8 @@
 //! Memory that devices refused to register, and that shared memory carries meanwhile.
 
+use crate::api::engine::Engine;
+use crate::data::transport::SameHostUse;
+use crate::peer::target::Target;
 use handfast_core::{Duration, Instant};
 use handfast_transport::{BlockId, Span};
 use parking_lot::Mutex;
@@ -9,6 +12,34 @@ use std::collections::VecDeque;
 const BLOCKS_MAX: usize = 64;
 /// Pause before a device is asked again to register a block.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5_000);
+
+/// Longest wait for memory to be shared with a peer, after a registration that failed.
+const SHARED_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Pause between two looks for it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Opens a lane, and waits until it shares memory with the peer: for [`SHARED_WAIT_MAX`], or until the
+/// deadline. Returns at once where this node shares memory with nobody. Cancel-safe.
+pub(crate) async fn comes_to_share(
+    engine: &Engine,
+    target: &Target,
+    deadline: Option<Instant>,
+) -> bool {
+    let (clock, transport) = (&engine.shared().clock, &engine.shared().transport);
+    if transport.same_host_use() == SameHostUse::Never || !target.want_lane() {
+        return false;
+    }
+    let end = clock.now() + SHARED_WAIT_MAX;
+    let end = deadline.map_or(end, |deadline| deadline.min(end));
+    while !target.shares_memory() {
+        let now = clock.now();
+        if now >= end {
+            return false;
+        }
+        clock.sleep_until(end.min(now + LOOK_INTERVAL)).await;
+    }
+    true
+}
 
 /// Blocks with the times of their refusals, the oldest first.
 #[derive(Default)]

@@ -3,9 +3,11 @@
 use super::passes;
 use handfast::mooncake::MooncakeOptions;
 use handfast::rdma::RdmaOptions;
-use handfast::{Access, AuthOptions, Builder, Engine, Grant, Memory, TransportChoice};
+use handfast::{
+    Access, AuthOptions, Builder, Engine, Grant, Memory, TransportChoice, TransportKind,
+};
 use handfast_core::wire::{FrameKind, encode_frame};
-use handfast_fabric_control::is_scripted;
+use handfast_fabric_control::{Fabric, is_scripted};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -73,6 +75,36 @@ fn changed_grants_leave_mooncake_nodes_a_key() {
         assert!(has_key(), "after a grant");
         served.revoke(&Grant::write("*").unwrap()).unwrap();
         assert!(has_key(), "after a revocation");
+        owner.close().await;
+    });
+}
+
+/// The device refuses the memory of the very first write. A lane opens all the same, and shares memory.
+#[test]
+fn first_write_of_refused_memory_is_copied() {
+    if !is_scripted() {
+        return passes("mixed::first_write_of_refused_memory_is_copied");
+    }
+    let fabric = Fabric::find().unwrap();
+    Runtime::new().unwrap().block_on(async {
+        let owner = on_peer0(TransportChoice::Auto).listen("127.0.0.1:0").start().await.unwrap();
+        let memory = Memory::shared(BYTES).unwrap();
+        let register = owner.register("m").access(Access::READ_WRITE);
+        let _served = register.serve(memory.whole()).unwrap();
+        let rdma = RdmaOptions::default().with(|it| it.devices = vec!["own0".to_owned()]);
+        let user = Engine::builder().transport(TransportChoice::Auto).rdma(rdma);
+        let user = user.start().await.unwrap();
+        let segment = user.open(&format!("{}/m", owner.address())).await.unwrap();
+        let block = Memory::zeroed(BYTES).unwrap();
+        block.copy_in(0, &[7; BYTES]).unwrap();
+        fabric.run("fail call own0 ibv_reg_mr 12 times 100");
+        segment.write(&block.whole(), 0).await.unwrap();
+        let mut bytes = vec![0; BYTES];
+        memory.copy_out(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; BYTES]);
+        assert_eq!(segment.transport_kind(), Some(TransportKind::Shm));
+        fabric.run("pass");
+        user.close().await;
         owner.close().await;
     });
 }
