@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
@@ -81,7 +81,8 @@ impl Hub {
         })
     }
 
-    /// Starts the thread, which accepts at `name`.
+    /// Starts the thread, which accepts at `name`, and returns when it runs: a thread that starts takes a
+    /// processor from the first handshake.
     pub(crate) fn start(
         shared: &Arc<Shared>,
         name: &Name<'_>,
@@ -95,9 +96,15 @@ impl Hub {
             let ready = hub.poller.in_runtime()?;
             runtime.spawn(attend(Arc::downgrade(shared), Arc::clone(&handler), ready));
         }
-        let shared = Arc::clone(shared);
-        let run = move || run(&shared, &handler);
-        thread::Builder::new().name("handfast-shm".into()).spawn(run)
+        let (shared, (begun, begins)) = (Arc::clone(shared), mpsc::channel::<()>());
+        let run = move || {
+            drop(begun);
+            run(&shared, &handler);
+        };
+        let thread = thread::Builder::new().name("handfast-shm".into()).spawn(run)?;
+        // Its sender is dropped.
+        let _ = begins.recv();
+        Ok(thread)
     }
 
     /// Ends the thread, once all lanes are let go.
@@ -329,7 +336,7 @@ impl Accepting {
         let result = read.and_then(|(hello, number)| {
             let lane = shared.lane_of(hello.receiver).ok_or("no lane has the pair")?;
             if number != lane.announcement.knock {
-                return Err("the page of the hello has another number");
+                return Err("the file of the hello has another number");
             }
             let process = hello::process(&socket).map_err(|_| "its end cannot be watched")?;
             hello::answer(&socket, &lane.announcement).map_err(|_| "the peer has gone")?;

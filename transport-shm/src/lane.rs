@@ -3,6 +3,7 @@
 //! One lock guards the state. No byte is copied and the sink is called under none.
 
 use crate::announcement::Announcement;
+use crate::at_once::Copies;
 use crate::channel::Channel;
 use crate::map::{CopyError, Map};
 use crate::reason::NoChannel;
@@ -56,6 +57,8 @@ pub(crate) struct State {
     waiting: Vec<Begun>,
     /// A thread of the transport is to copy.
     is_scheduled: bool,
+    /// Room for the copies of a batch at once.
+    pub(crate) copies: Copies,
     pub(crate) retired: bool,
 }
 
@@ -136,6 +139,7 @@ impl Lane {
             queue: VecDeque::new(),
             waiting: Vec::new(),
             is_scheduled: false,
+            copies: Copies::default(),
             retired: false,
         };
         Self {
@@ -183,6 +187,10 @@ impl Lane {
     /// Whether the peer offered a channel before the local connect.
     pub(crate) fn was_offered(&self) -> bool {
         self.state.lock().armed.is_some()
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.state.lock().retired
     }
 
     /// The error of a lane that has no channel and needs one.

@@ -26,7 +26,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -338,22 +337,23 @@ impl ShmTransport {
                 shared.note_no_channel(&lane, reason)
             }
             Dialled::Wanted(announcement, hello) if shared.is_required => {
-                let answered = shared.dial_lane(&lane, &announcement, &hello);
-                let answer = shared.answer(&lane, answered, ANSWER_MAX);
-                let (below, answer) = tokio::join!(below, answer);
+                // The task of the lane below sends its first packet, which the peer handles meanwhile.
+                let answer = async {
+                    tokio::task::yield_now().await;
+                    let answered = shared.dial_lane(&lane, &announcement, &hello);
+                    shared.answer(&lane, answered, ANSWER_MAX).await
+                };
+                let (below, answer) = tokio::join!(biased; below, answer);
                 below.and(answer)
             }
             Dialled::Wanted(announcement, hello) => {
                 below.await?;
                 // The lane below carries slices until the channel is there.
                 let shared = Arc::clone(shared);
-                let runtime = Runtime::current();
-                tokio::task::spawn_blocking(move || {
-                    thread::sleep(DIAL_AFTER);
+                tokio::spawn(async move {
+                    tokio::time::sleep(DIAL_AFTER).await;
                     let answered = shared.dial_lane(&lane, &announcement, &hello);
-                    runtime.spawn(async move {
-                        let _ = shared.answer(&lane, answered, ANSWER_UNAWAITED_MAX).await;
-                    });
+                    let _ = shared.answer(&lane, answered, ANSWER_UNAWAITED_MAX).await;
                 });
                 Ok(())
             }
@@ -431,6 +431,9 @@ impl Shared {
         announcement: &Announcement,
         hello: &Hello,
     ) -> Result<Answered, NoChannel> {
+        if lane.is_retired() {
+            return Err(NoChannel::Retired);
+        }
         let socket = self.dial(announcement, hello)?;
         let answered = lane.await_answer(socket, announcement.answer, hello.receiver);
         answered.ok_or(NoChannel::Retired)
@@ -479,6 +482,8 @@ impl Shared {
 
     /// Connects to the peer's socket and says hello.
     fn dial(&self, peer: &Announcement, hello: &Hello) -> Result<std::os::fd::OwnedFd, NoChannel> {
+        // First: the peer wakes up for the connection, and then finds the hello.
+        let proof = hello::Proof::new(peer.knock).map_err(|_| NoChannel::NoHello)?;
         let socket = match (&peer.place, &self.config.directory) {
             (Place::Abstract(name), _) => sys::connect(&Name::Abstract(name)),
             (Place::Directory(name), Some(directory)) => {
@@ -500,7 +505,7 @@ impl Shared {
         if !sys::credentials(&socket).is_ok_and(|found| admission.admits(found)) {
             return Err(NoChannel::OtherUser);
         }
-        hello::say(&socket, hello, peer.knock).map_err(|_| NoChannel::NoHello)?;
+        hello::say(&socket, hello, &proof).map_err(|_| NoChannel::NoHello)?;
         Ok(socket)
     }
 }
