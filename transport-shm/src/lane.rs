@@ -542,7 +542,7 @@ impl Lane {
     pub(crate) fn advance(self: &Arc<Self>, bytes_max: usize) -> bool {
         if COPIES.replace(true) {
             // Further up this thread's stack something is copied, perhaps for another lane.
-            self.schedule();
+            self.leave(None);
             return false;
         }
         let (mut left, mut copies, mut begun) = (bytes_max, Vec::new(), None);
@@ -557,8 +557,8 @@ impl Lane {
             let copied: usize = copies.iter().map(|copy: &Copy| copy.length).sum();
             begun = self.perform(&mut copies);
             left = left.saturating_sub(copied);
-            if left == 0 && begun.is_none() {
-                self.schedule();
+            if left == 0 {
+                self.leave(begun);
                 break;
             }
         }
@@ -566,8 +566,17 @@ impl Lane {
         left < bytes_max
     }
 
-    fn schedule(self: &Arc<Self>) {
+    /// Leaves waiting slices to a thread of the transport, first the next piece of one.
+    fn leave(self: &Arc<Self>, begun: Option<Begun>) {
         let mut state = self.state.lock();
+        match begun {
+            Some(slice) if state.retired => {
+                let mut after = After::default();
+                after.completions.push(slice.released());
+                return self.settle(state, after);
+            }
+            begun => begun.into_iter().for_each(|slice| state.queue.push_front(slice)),
+        }
         if !state.queue.is_empty() && !state.is_scheduled {
             state.is_scheduled = true;
             self.shared.copiers.add(self);

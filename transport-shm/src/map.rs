@@ -74,6 +74,7 @@ impl Process {
         let number = sys::number_in_proc(self.descriptor.as_ref()?)?;
         let path = format!("/proc/{number}/mem");
         let memory = OpenOptions::new().read(true).write(true).open(path).ok()?;
+        // After the memory: a byte of it that is read later proves that both are of one program.
         let maps = File::open(format!("/proc/{number}/maps")).ok();
         let maps = maps.filter(|maps| sys::ask_for_map(maps, 0).is_ok());
         Some(Program { memory, maps })

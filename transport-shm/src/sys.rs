@@ -123,7 +123,7 @@ pub(crate) fn sealed_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(owned(unsafe { libc::memfd_create(c"handfast".as_ptr(), flags) })?);
     file.write_all(bytes)?;
     let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    let seals = size | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
+    let seals = size | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
     // SAFETY: restricts what can be done with the new file.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
     Ok(file.into())

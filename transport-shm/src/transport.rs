@@ -148,6 +148,38 @@ impl RegionWatch for Revoker {
 }
 
 impl Shared {
+    /// State without lanes and threads, for a socket at `place` of the running kernel's number.
+    pub(crate) fn new(
+        config: ShmConfig,
+        regions: &Arc<RegionTable>,
+        sink: Arc<dyn LaneSink>,
+        inner: Arc<dyn Endpoints>,
+        (host, place): (u64, Place),
+    ) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            regions: Arc::clone(regions),
+            sink,
+            inner,
+            counts: Counts::default(),
+            hub: Hub::new()?,
+            copiers: Copiers::default(),
+            is_required: config.is_required,
+            config,
+            host,
+            place,
+            reporter: OnceLock::new(),
+            process: std::process::id(),
+            lanes: RwLock::default(),
+        }))
+    }
+
+    /// Adds a created lane.
+    pub(crate) fn insert(&self, lane: Lane) -> Arc<Lane> {
+        let lane = Arc::new(lane);
+        self.lanes.write().insert(lane.lifecycle, Arc::clone(&lane));
+        lane
+    }
+
     /// The lane of a pair of this node.
     pub(crate) fn lane_of(&self, pair: Pair) -> Option<Arc<Lane>> {
         (pair.incarnation == self.config.incarnation).then(|| self.lane(pair.lifecycle)).flatten()
@@ -242,26 +274,13 @@ impl ShmTransport {
             Some(_) => (Place::Directory(name.clone()), Admission::Directory),
             None => (Place::Abstract(name.clone()), Admission::SameUser),
         };
-        let shared = Arc::new(Shared {
-            regions: Arc::clone(&regions),
-            sink,
-            inner,
-            counts: Counts::default(),
-            hub: Hub::new()?,
-            copiers: Copiers::default(),
-            is_required: config.is_required,
-            config,
-            host,
-            place,
-            reporter: OnceLock::new(),
-            process: std::process::id(),
-            lanes: RwLock::default(),
-        });
+        let shared = Shared::new(config, &regions, sink, inner, (host, place))?;
         let at = file.as_deref().map_or(Name::Abstract(&name), Name::File);
         shared.copiers.start()?;
         let hub = match Hub::start(&shared, &at, admission) {
             Ok(hub) => Some(hub),
             Err(error) => {
+                shared.hub.end();
                 shared.copiers.end();
                 if let Some(file) = &file {
                     // It may not have been made.
@@ -314,7 +333,7 @@ impl ShmTransport {
         let lane =
             Lane::new((lifecycle, peer), shared.hub.token(), announcement, Arc::clone(shared));
         lane.note_announced(&body);
-        shared.lanes.write().insert(lifecycle, Arc::new(lane));
+        shared.insert(lane);
         Ok(body)
     }
 

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "signals to child processes, and memory that is owned elsewhere")]
 
 mod at_once;
+mod ends;
 mod processes;
 mod support;
 
@@ -12,7 +13,7 @@ use handfast_core::wire::Body;
 use handfast_transport::{
     Access, AtOnce, DataPath, Direction, Endpoints, Memory, RemoteSpan, Sent, Span, TransportKind,
 };
-use handfast_transport_shm::{NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
+use handfast_transport_shm::{INLINE_BYTES_MAX, NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use support::{Node, Setup, eventually, nodes, wait_until};
@@ -58,6 +59,23 @@ async fn bytes_move_in_both_directions() {
         assert_eq!(node.transport.transport_kind(node.pair.lifecycle), TransportKind::Shm);
         assert_eq!(node.posted_below(), 0);
     }
+}
+
+/// A posting thread copies up to its bound, also of one slice: a thread of the transport copies the rest,
+/// and reports it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn posting_thread_copies_up_to_its_bound() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let memory = Memory::shared(16 * INLINE_BYTES_MAX).unwrap();
+    let region = second.serve(&memory, Access::READ_WRITE, 1);
+    let here = Memory::zeroed(memory.len()).unwrap();
+    pattern(&here, 7);
+    // The first slice of a region waits for its grant.
+    assert_eq!(first.write(here.span(0, 1).unwrap(), &region), DONE);
+    assert_eq!(first.write(here.whole(), &region), DONE);
+    assert_eq!(bytes(&memory), bytes(&here));
+    let reporter = *first.sink.reporter.lock().unwrap();
+    assert_ne!(reporter, Some(std::thread::current().id()));
 }
 
 /// Requests are copied within the call once their regions are mapped, all of them or none: one beyond
