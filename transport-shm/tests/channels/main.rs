@@ -13,7 +13,9 @@ use handfast_core::wire::Body;
 use handfast_transport::{
     Access, AtOnce, DataPath, Direction, Endpoints, Memory, RemoteSpan, Sent, Span, TransportKind,
 };
-use handfast_transport_shm::{INLINE_BYTES_MAX, NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
+use handfast_transport_shm::{
+    DIAL_AFTER, INLINE_BYTES_MAX, NoChannel, PIECE_BYTES_MAX, SLICES_MAX,
+};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use support::{Node, Setup, eventually, nodes, wait_until};
@@ -58,6 +60,28 @@ async fn bytes_move_in_both_directions() {
         }
         assert_eq!(node.transport.transport_kind(node.pair.lifecycle), TransportKind::Shm);
         assert_eq!(node.posted_below(), 0);
+    }
+}
+
+/// A lane that has retired before its channel was dialled dials nobody: its peer may be in the middle of
+/// other transfers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn retired_lane_dials_nobody() {
+    for retires in [false, true] {
+        let (first, second) =
+            (Node::start(1, &Setup::default()), Node::start(2, &Setup::default()));
+        first.create().await;
+        let (pair, theirs) = (second.pair, second.create().await);
+        // A dial fails, and is counted.
+        drop(second);
+        first.connect(pair, theirs).await.unwrap();
+        if retires {
+            first.transport.retire(first.pair.lifecycle).await.unwrap();
+            tokio::time::sleep(DIAL_AFTER * 20).await;
+            assert_eq!(first.transport.counters().dials_failed, 0);
+        } else {
+            eventually(|| first.transport.counters().dials_failed == 1).await;
+        }
     }
 }
 
