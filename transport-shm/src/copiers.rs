@@ -65,7 +65,7 @@ impl Copiers {
 }
 
 impl Inner {
-    /// Starts a thread. What is returned disconnects when it runs.
+    /// Starts a thread. The receiver disconnects when it runs.
     fn spawn(self: &Arc<Self>, waiting: &mut Waiting) -> io::Result<Receiver<()>> {
         let (inner, (begun, begins)) = (Arc::clone(self), mpsc::channel());
         thread::Builder::new().name("handfast-copy".into()).spawn(move || {

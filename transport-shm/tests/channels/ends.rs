@@ -1,4 +1,4 @@
-//! What is left of transports that were dropped.
+//! Resources that dropped transports leave open.
 
 use crate::support::{Node, Setup, eventually};
 use std::process::Command;
