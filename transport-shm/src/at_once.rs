@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering;
 /// A request, and its bytes on both sides.
 type Request<'a> = (Direction, &'a Span, RemoteSpan);
 
-/// Copies that have begun, in the order of their requests.
-struct Copies {
+/// Copies that have begun, in the order of their requests. A lane keeps the last ones' room for the next.
+#[derive(Default)]
+pub(crate) struct Copies {
     begun: Vec<(GrantId, u64)>,
     /// The map of each, without the repetitions of the one before.
     maps: Vec<(GrantId, Arc<Map>)>,
@@ -29,25 +30,27 @@ impl Lane {
     ) -> AtOnce {
         let mut after = After::default();
         let mut state = self.state.lock();
-        let Some(Copies { begun, maps }) = begin(&mut state, count, request) else {
+        let mut copies = std::mem::take(&mut state.copies);
+        if !begin(&mut state, count, request, &mut copies) {
             if let Link::Up(channel) = &mut state.link {
                 channel.drain(&self.shared.regions, &mut after);
             }
             self.settle(state, after);
             return AtOnce::NotBegun;
-        };
+        }
         drop(state);
-        let (bytes, copied) = copy(&begun, &maps, request);
+        let (bytes, copied) = copy(&copies.begun, &copies.maps, request);
         // Before the machine learns that the copies have ended: it may have maps removed.
-        drop(maps);
+        copies.maps.clear();
         if copied == AtOnce::Copied && self.last.load(Ordering::Relaxed) != SHARED {
             self.last.store(SHARED, Ordering::Relaxed);
         }
         let mut state = self.state.lock();
         if let Link::Up(channel) = &mut state.link {
-            begun.iter().for_each(|(grant, _)| channel.machine.end(*grant));
+            copies.begun.iter().for_each(|(grant, _)| channel.machine.end(*grant));
             channel.drain(&self.shared.regions, &mut after);
         }
+        state.copies = copies;
         self.settle(state, after);
         if copied == AtOnce::Copied {
             self.shared.counts.copied(count as u64, bytes);
@@ -120,27 +123,26 @@ fn begin<'a>(
     state: &mut State,
     count: usize,
     request: &dyn Fn(usize) -> Request<'a>,
-) -> Option<Copies> {
-    let Link::Up(channel) = &mut state.link else { return None };
+    Copies { begun, maps }: &mut Copies,
+) -> bool {
+    let Link::Up(channel) = &mut state.link else { return false };
     let is_plain = |number: usize| {
         let (direction, local, _) = request(number);
         let is_writable = direction == Direction::Write || local.is_writable();
         is_writable && local.kind() == MemoryKind::Host && !local.memory().is_file()
     };
     if !(0..count).all(is_plain) {
-        return None;
+        return false;
     }
     let wanted = |number: usize| {
         let (direction, local, remote) = request(number);
         let RemoteSpan { key, address } = remote;
         Wanted { key, address, length: local.len() as u64, direction }
     };
-    let mut begun = Vec::with_capacity(count);
-    if !channel.machine.begin_at_once((0..count).map(wanted), &mut begun) {
-        return None;
+    if !channel.machine.begin_at_once((0..count).map(wanted), begun) {
+        return false;
     }
-    let mut maps: Vec<(GrantId, Arc<Map>)> = Vec::new();
-    for (grant, _) in &begun {
+    for (grant, _) in &*begun {
         if maps.last().is_none_or(|(last, _)| last != grant) {
             maps.push((*grant, Arc::clone(&channel.maps[grant])));
         }
@@ -150,8 +152,9 @@ fn begin<'a>(
         maps.len() == 1 && (1..count).all(|number| request(number).0 == first)
     };
     if maps.iter().all(|(_, map)| map.is_mapped()) || is_of_one_call() {
-        return Some(Copies { begun, maps });
+        return true;
     }
+    maps.clear();
     begun.iter().for_each(|(grant, _)| channel.machine.end(*grant));
-    None
+    false
 }

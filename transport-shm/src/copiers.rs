@@ -4,6 +4,7 @@ use crate::lane::{INLINE_BYTES_MAX, Lane};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
@@ -32,9 +33,13 @@ struct Inner {
 }
 
 impl Copiers {
-    /// Starts the first thread, with which every lane is copied in the end.
+    /// Starts the first thread, with which every lane is copied in the end. It runs when this returns: a
+    /// thread that starts takes a processor from the first handshake.
     pub(crate) fn start(&self) -> io::Result<()> {
-        self.0.spawn(&mut self.0.waiting.lock())
+        let begins = self.0.spawn(&mut self.0.waiting.lock())?;
+        // Its sender is dropped.
+        let _ = begins.recv();
+        Ok(())
     }
 
     /// Has a thread copy for a lane. The caller holds the lane's lock.
@@ -60,11 +65,15 @@ impl Copiers {
 }
 
 impl Inner {
-    fn spawn(self: &Arc<Self>, waiting: &mut Waiting) -> io::Result<()> {
-        let inner = Arc::clone(self);
-        thread::Builder::new().name("handfast-copy".into()).spawn(move || run(&inner))?;
+    /// Starts a thread. The receiver disconnects when it runs.
+    fn spawn(self: &Arc<Self>, waiting: &mut Waiting) -> io::Result<Receiver<()>> {
+        let (inner, (begun, begins)) = (Arc::clone(self), mpsc::channel());
+        thread::Builder::new().name("handfast-copy".into()).spawn(move || {
+            drop(begun);
+            run(&inner);
+        })?;
         waiting.threads += 1;
-        Ok(())
+        Ok(begins)
     }
 }
 

@@ -1,16 +1,15 @@
-//! The proof of a shared host: each side shows a number in a page that only a process of the same
-//! kernel can map. The numbers travel over the control channel, so they prove the peer as well.
+//! The proof of a shared host: each side shows a number in an anonymous file that only a process of the
+//! same kernel can open. The numbers travel over the control channel, so they prove the peer as well.
 
 use crate::announcement::Announcement;
 use crate::map::Process;
 use crate::reason::NoChannel;
 use crate::sys::{self, Credentials, Received};
 use crate::wire::{ANSWER, ANSWER_BYTES, HELLO_BYTES, Hello};
-use handfast_transport::{Memory, MemoryError};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Bytes of a proving page that are used.
+/// Bytes of a proof that are used.
 const PROOF_BYTES: usize = 8;
 
 /// Processes that may connect.
@@ -29,22 +28,30 @@ impl Admission {
     }
 }
 
+/// A file with a number, which proves the host that it is read on.
+pub(crate) struct Proof(OwnedFd);
+
+impl Proof {
+    pub(crate) fn new(number: u64) -> io::Result<Self> {
+        sys::sealed_file(&number.to_le_bytes()).map(Self)
+    }
+}
+
 /// Says hello on a fresh connection.
-pub(crate) fn say(socket: &OwnedFd, hello: &Hello, knock: u64) -> io::Result<()> {
-    let page = page(knock).map_err(io::Error::other)?;
-    sys::send(socket, &hello.encode(), Some(&page))
+pub(crate) fn say(socket: &OwnedFd, hello: &Hello, proof: &Proof) -> io::Result<()> {
+    sys::send(socket, &hello.encode(), Some(&proof.0))
 }
 
 /// Answers a hello.
 pub(crate) fn answer(socket: &OwnedFd, announcement: &Announcement) -> io::Result<()> {
-    let page = page(announcement.answer).map_err(io::Error::other)?;
-    sys::send(socket, &ANSWER, Some(&page))
+    let proof = Proof::new(announcement.answer)?;
+    sys::send(socket, &ANSWER, Some(&proof.0))
 }
 
-/// Reads a hello and the number of its page; `None` while it is not there.
+/// Reads a hello and the number of its proof; `None` while it is not there.
 pub(crate) fn read(socket: &OwnedFd) -> Option<Result<(Hello, u64), &'static str>> {
     let mut bytes = [0; HELLO_BYTES];
-    let (length, page) = match sys::receive(socket, &mut bytes) {
+    let (length, proof) = match sys::receive(socket, &mut bytes) {
         Ok(received) if received.is_cut => return Some(Err("the first packet is no hello")),
         Ok(received) => (received.length, received.passed),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
@@ -53,11 +60,11 @@ pub(crate) fn read(socket: &OwnedFd) -> Option<Result<(Hello, u64), &'static str
     let Some(hello) = Hello::decode(&bytes[..length]) else {
         return Some(Err("the first packet is no hello"));
     };
-    let number = page.and_then(number_in);
+    let number = proof.and_then(number_in);
     Some(
         number
             .map(|number| (hello, number))
-            .ok_or("the hello came without a page that can be mapped"),
+            .ok_or("the hello came without a file that proves its host"),
     )
 }
 
@@ -65,10 +72,10 @@ pub(crate) fn read(socket: &OwnedFd) -> Option<Result<(Hello, u64), &'static str
 pub(crate) fn read_answer(socket: &OwnedFd, expected: u64) -> Result<Process, NoChannel> {
     let mut bytes = [0; ANSWER_BYTES];
     let received = sys::receive(socket, &mut bytes).ok().filter(|received| !received.is_cut);
-    let Some(Received { length: ANSWER_BYTES, passed: Some(page), .. }) = received else {
+    let Some(Received { length: ANSWER_BYTES, passed: Some(proof), .. }) = received else {
         return Err(NoChannel::Refused);
     };
-    if bytes != ANSWER || number_in(page) != Some(expected) {
+    if bytes != ANSWER || number_in(proof) != Some(expected) {
         return Err(NoChannel::NotThePeer);
     }
     process(socket)
@@ -82,15 +89,36 @@ pub(crate) fn process(socket: &OwnedFd) -> Result<Process, NoChannel> {
     Ok(Process::new(found.process, Some(descriptor)))
 }
 
-fn page(number: u64) -> Result<OwnedFd, MemoryError> {
-    let page = Memory::shared(PROOF_BYTES)?;
-    page.copy_in(0, &number.to_le_bytes())?;
-    page.descriptor(false)?.ok_or(MemoryError::NotSealed)
+fn number_in(proof: OwnedFd) -> Option<u64> {
+    let mut number = [0; PROOF_BYTES];
+    sys::read_sealed(proof, &mut number).ok()?;
+    Some(u64::from_le_bytes(number))
 }
 
-fn number_in(page: OwnedFd) -> Option<u64> {
-    let page = Memory::of_peer(page, false, PROOF_BYTES).ok()?;
-    let mut number = [0; PROOF_BYTES];
-    page.copy_out(0, &mut number).ok()?;
-    Some(u64::from_le_bytes(number))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    /// A number is read from a sealed anonymous file alone. A pipe would keep its reader, and another
+    /// file may be on another host.
+    #[test]
+    fn number_comes_from_a_sealed_file_alone() {
+        let number = u64::MAX - 7;
+        assert_eq!(number_in(Proof::new(number).unwrap().0), Some(number));
+        let (pipe, _writer) = io::pipe().unwrap();
+        assert_eq!(number_in(pipe.into()), None);
+        let executable = File::open(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(number_in(executable.into()), None);
+        assert_eq!(number_in(sys::sealed_file(&[1; 7]).unwrap()), None, "a byte is missing");
+    }
+
+    /// A peer cannot change the number that it was shown.
+    #[test]
+    fn proof_cannot_be_changed() {
+        use std::io::Write;
+        let proof = Proof::new(1).unwrap().0;
+        let written = File::from(proof).write_all(&[2]);
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
 }

@@ -4,6 +4,9 @@
 //! A task of the runtime does the same. While a handshake polls it holds a processor that the thread may wait
 //! for, and the task runs on it.
 
+#[cfg(test)]
+mod tests;
+
 use crate::channel::Channel;
 use crate::hello::{self, Admission};
 use crate::lane::Lane;
@@ -17,11 +20,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle as Runtime;
+use tokio::task::AbortHandle;
 
 /// Maximum connections whose hello is awaited.
 pub const HELLOS_PENDING_MAX: usize = 256;
@@ -65,6 +69,8 @@ pub(crate) struct Hub {
     /// Packets of a lane wait for a later attempt.
     retries: AtomicBool,
     has_ended: AtomicBool,
+    /// Ends the task. It may wait for events that the thread has taken.
+    task: OnceLock<AbortHandle>,
 }
 
 impl Hub {
@@ -78,31 +84,40 @@ impl Hub {
             next: AtomicU64::new(FIRST_LANE),
             retries: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
+            task: OnceLock::new(),
         })
     }
 
-    /// Starts the thread, which accepts at `name`.
+    /// Starts the thread, which accepts at `name`, and returns when it runs: a thread that starts takes a
+    /// processor from the first handshake.
     pub(crate) fn start(
         shared: &Arc<Shared>,
         name: &Name<'_>,
         admission: Admission,
     ) -> io::Result<JoinHandle<()>> {
-        let listener = place::listen(name)?;
-        let hub = &shared.hub;
-        hub.poller.watch(&listener, LISTENER, false)?;
-        let handler = Arc::new(Mutex::new(Accepting::new(listener, admission)));
+        let handler = listen(shared, name, admission)?;
         if let Ok(runtime) = Runtime::try_current() {
-            let ready = hub.poller.in_runtime()?;
-            runtime.spawn(attend(Arc::downgrade(shared), Arc::clone(&handler), ready));
+            let ready = shared.hub.poller.in_runtime()?;
+            let task = runtime.spawn(attend(Arc::downgrade(shared), Arc::clone(&handler), ready));
+            shared.hub.task.get_or_init(|| task.abort_handle());
         }
-        let shared = Arc::clone(shared);
-        let run = move || run(&shared, &handler);
-        thread::Builder::new().name("handfast-shm".into()).spawn(run)
+        let (shared, (begun, begins)) = (Arc::clone(shared), mpsc::channel::<()>());
+        let run = move || {
+            drop(begun);
+            run(&shared, &handler);
+        };
+        let thread = thread::Builder::new().name("handfast-shm".into()).spawn(run)?;
+        // Its sender is dropped.
+        let _ = begins.recv();
+        Ok(thread)
     }
 
-    /// Ends the thread, once all lanes are let go.
+    /// Ends the task, and the thread once all lanes are let go.
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
+        if let Some(task) = self.task.get() {
+            task.abort();
+        }
         self.waker.wake();
     }
 
@@ -174,6 +189,13 @@ impl Hub {
     fn lane(&self, token: u64) -> Option<Arc<Lane>> {
         self.lanes.lock().get(&token).cloned()
     }
+}
+
+/// Listens at `name`, for a thread and a task that handle events.
+fn listen(shared: &Shared, name: &Name<'_>, admission: Admission) -> io::Result<Handler> {
+    let listener = place::listen(name)?;
+    shared.hub.poller.watch(&listener, LISTENER, false)?;
+    Ok(Arc::new(Mutex::new(Accepting::new(listener, admission))))
 }
 
 /// Handles events until the end.
@@ -329,7 +351,7 @@ impl Accepting {
         let result = read.and_then(|(hello, number)| {
             let lane = shared.lane_of(hello.receiver).ok_or("no lane has the pair")?;
             if number != lane.announcement.knock {
-                return Err("the page of the hello has another number");
+                return Err("the file of the hello has another number");
             }
             let process = hello::process(&socket).map_err(|_| "its end cannot be watched")?;
             hello::answer(&socket, &lane.announcement).map_err(|_| "the peer has gone")?;

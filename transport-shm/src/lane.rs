@@ -3,6 +3,7 @@
 //! One lock guards the state. No byte is copied and the sink is called under none.
 
 use crate::announcement::Announcement;
+use crate::at_once::Copies;
 use crate::channel::Channel;
 use crate::map::{CopyError, Map};
 use crate::reason::NoChannel;
@@ -56,6 +57,8 @@ pub(crate) struct State {
     waiting: Vec<Begun>,
     /// A thread of the transport is to copy.
     is_scheduled: bool,
+    /// Room for the copies of a batch at once.
+    pub(crate) copies: Copies,
     pub(crate) retired: bool,
 }
 
@@ -136,6 +139,7 @@ impl Lane {
             queue: VecDeque::new(),
             waiting: Vec::new(),
             is_scheduled: false,
+            copies: Copies::default(),
             retired: false,
         };
         Self {
@@ -183,6 +187,10 @@ impl Lane {
     /// Whether the peer offered a channel before the local connect.
     pub(crate) fn was_offered(&self) -> bool {
         self.state.lock().armed.is_some()
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.state.lock().retired
     }
 
     /// The error of a lane that has no channel and needs one.
@@ -534,7 +542,7 @@ impl Lane {
     pub(crate) fn advance(self: &Arc<Self>, bytes_max: usize) -> bool {
         if COPIES.replace(true) {
             // Further up this thread's stack something is copied, perhaps for another lane.
-            self.schedule();
+            self.leave(None);
             return false;
         }
         let (mut left, mut copies, mut begun) = (bytes_max, Vec::new(), None);
@@ -549,8 +557,8 @@ impl Lane {
             let copied: usize = copies.iter().map(|copy: &Copy| copy.length).sum();
             begun = self.perform(&mut copies);
             left = left.saturating_sub(copied);
-            if left == 0 && begun.is_none() {
-                self.schedule();
+            if left == 0 {
+                self.leave(begun);
                 break;
             }
         }
@@ -558,8 +566,17 @@ impl Lane {
         left < bytes_max
     }
 
-    fn schedule(self: &Arc<Self>) {
+    /// Leaves waiting slices to a thread of the transport, first the next piece of one.
+    fn leave(self: &Arc<Self>, begun: Option<Begun>) {
         let mut state = self.state.lock();
+        match begun {
+            Some(slice) if state.retired => {
+                let mut after = After::default();
+                after.completions.push(slice.released());
+                return self.settle(state, after);
+            }
+            begun => begun.into_iter().for_each(|slice| state.queue.push_front(slice)),
+        }
         if !state.queue.is_empty() && !state.is_scheduled {
             state.is_scheduled = true;
             self.shared.copiers.add(self);

@@ -24,9 +24,30 @@ pub(crate) struct Process {
     pub(crate) number: libc::pid_t,
     /// Readable once it has ended; absent where the kernel has none.
     pub(crate) descriptor: Option<OwnedFd>,
-    /// Its memory, opened while the number certainly named it, or nothing if that failed. It ends with the program: one that the
-    /// process starts in its place, or that has the number later, has another.
-    opened: OnceLock<Option<File>>,
+    /// Its program, opened while the number certainly named it, or nothing if that failed.
+    opened: OnceLock<Option<Program>>,
+}
+
+/// The memory of a process's program. It ends with the program: one that the process starts in its place,
+/// or that has the number later, has another.
+struct Program {
+    memory: File,
+    /// The list of its maps, where the kernel answers questions about it, in half the time of a read of
+    /// the memory.
+    maps: Option<File>,
+}
+
+impl Program {
+    /// Checks that the program still has its memory, at an address that is mapped if it has.
+    fn check(&self, address: u64) -> io::Result<()> {
+        if let Some(maps) = &self.maps {
+            return sys::ask_for_map(maps, address);
+        }
+        match self.memory.read_at(&mut [0], address)? {
+            0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Process {
@@ -34,12 +55,12 @@ impl Process {
         Self { number, descriptor, opened: OnceLock::new() }
     }
 
-    /// Its memory; `None` where the kernel lets this process reach it by calls alone.
-    fn memory(&self) -> io::Result<Option<&File>> {
+    /// Its program; `None` where the kernel lets this process reach it by calls alone.
+    fn program(&self) -> io::Result<Option<&Program>> {
         if let Some(opened) = self.opened.get() {
             return Ok(opened.as_ref());
         }
-        let opened = self.open_memory();
+        let opened = self.open_program();
         // It lives after the number was looked up, so it was the one that the number named.
         match self.is_named() {
             true => Ok(self.opened.get_or_init(|| opened).as_ref()),
@@ -47,18 +68,22 @@ impl Process {
         }
     }
 
-    /// Opens its memory, by its number in the namespace of `/proc`, which may be another than this
+    /// Opens its memory and maps, by its number in the namespace of `/proc`, which may be another than this
     /// process's.
-    fn open_memory(&self) -> Option<File> {
+    fn open_program(&self) -> Option<Program> {
         let number = sys::number_in_proc(self.descriptor.as_ref()?)?;
         let path = format!("/proc/{number}/mem");
-        OpenOptions::new().read(true).write(true).open(path).ok()
+        let memory = OpenOptions::new().read(true).write(true).open(path).ok()?;
+        // After the memory: a byte of it that is read later proves that both are of one program.
+        let maps = File::open(format!("/proc/{number}/maps")).ok();
+        let maps = maps.filter(|maps| sys::ask_for_map(maps, 0).is_ok());
+        Some(Program { memory, maps })
     }
 
     /// Checks that the number has its process, and the process its program, whose memory begins to be
     /// copied at an address.
     fn check(&self, address: u64) -> io::Result<()> {
-        self.memory()?.map_or(Ok(()), |memory| is_there(memory, address))?;
+        self.program()?.map_or(Ok(()), |program| program.check(address))?;
         match self.is_named() {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
@@ -175,14 +200,6 @@ impl Map {
     }
 }
 
-/// Checks that the program still has its memory, by a byte of it.
-fn is_there(memory: &File, address: u64) -> io::Result<()> {
-    match memory.read_at(&mut [0], address)? {
-        0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-        _ => Ok(()),
-    }
-}
-
 /// Copies by calls. An accelerator's memory goes through the buffer of the thread.
 fn by_calls(
     process: &Process,
@@ -254,7 +271,7 @@ fn call(
     here: *mut u8,
     length: usize,
 ) -> io::Result<usize> {
-    let memory = process.memory()?;
+    let memory = process.program()?.map(|program| &program.memory);
     let file = memory.filter(|_| length < NAMED_BYTES_MIN);
     if file.is_none() {
         process.check(there)?;
@@ -273,6 +290,7 @@ fn call(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     /// A child whose end this process can see.
@@ -283,26 +301,62 @@ mod tests {
         (child, Arc::new(Process::new(number, Some(descriptor))))
     }
 
-    /// The opened memory is that of the process, and of no later one with its number.
+    /// The opened memory is that of the process, and of no later one with its number, asked for by
+    /// either way.
     #[test]
     fn memory_of_an_ended_process_is_gone() {
         let (mut child, process) = child();
-        let Some(memory) = process.memory().unwrap() else {
+        let Some(program) = process.program().unwrap() else {
             child.kill().unwrap();
             child.wait().unwrap();
             return eprintln!("skipped: this process may not open the memory of its child");
         };
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number)).unwrap();
-        let first = maps.split('-').next().unwrap();
-        let address = u64::from_str_radix(first, 16).unwrap();
-        is_there(memory, address).unwrap();
+        let address = first_address(process.number);
+        let read = Program { memory: program.memory.try_clone().unwrap(), maps: None };
+        let ways = || [program, &read].map(|way| way.check(address));
+        ways().into_iter().for_each(|found| found.unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(is_there(memory, address).is_err());
+        assert!(ways().iter().all(Result::is_err));
         let local = Memory::zeroed(2 * NAMED_BYTES_MIN).unwrap();
         for length in [1, local.len()] {
             let span = local.span(0, length).unwrap();
             assert!(by_calls(&process, address, Direction::Read, &span).is_err());
         }
+    }
+
+    /// A program that the process starts in the place of another is not taken for it: the number and the
+    /// descriptor stay those of the process.
+    #[test]
+    fn memory_of_a_replaced_program_is_gone() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "read line; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let number = libc::pid_t::try_from(child.id()).unwrap();
+        let process = Process::new(number, Some(sys::open_process(number).unwrap()));
+        let checked = process.program().unwrap().map(|program| {
+            let address = first_address(number);
+            let read = Program { memory: program.memory.try_clone().unwrap(), maps: None };
+            let ways = || [program, &read].map(|way| way.check(address).is_ok());
+            let before = ways();
+            let mut input = child.stdin.take().unwrap();
+            input.write_all(b"go on\nhere\n").unwrap();
+            // The other program has begun once it answers.
+            let mut answer = [0; 5];
+            child.stdout.take().unwrap().read_exact(&mut answer).unwrap();
+            (before, ways(), process.is_named())
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        match checked {
+            Some(checked) => assert_eq!(checked, ([true; 2], [false; 2], true)),
+            None => eprintln!("skipped: this process may not open the memory of its child"),
+        }
+    }
+
+    /// The first mapped address of a process.
+    fn first_address(number: libc::pid_t) -> u64 {
+        let maps = std::fs::read_to_string(format!("/proc/{number}/maps")).unwrap();
+        u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap()
     }
 }

@@ -28,7 +28,7 @@ pub enum NoChannel {
     /// The peer's process belongs to another user.
     #[error("the process at the peer's socket belongs to another user")]
     OtherUser,
-    /// The system failed to connect or to pass a page.
+    /// The system failed to connect or to pass a file.
     #[error("the peer's socket took no hello")]
     NoHello,
     /// The peer closed the connection.

@@ -3,11 +3,11 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::ptr;
 use tokio::io::unix::AsyncFd;
@@ -114,6 +114,30 @@ pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     option(socket, libc::SO_PEERCRED, &mut found)?;
     Ok(Credentials { process: found.pid, user: found.uid })
+}
+
+/// An anonymous file that nobody can change.
+pub(crate) fn sealed_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string; the call returns a new descriptor or an error.
+    let mut file = File::from(owned(unsafe { libc::memfd_create(c"handfast".as_ptr(), flags) })?);
+    file.write_all(bytes)?;
+    let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    let seals = size | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+    // SAFETY: restricts what can be done with the new file.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(file.into())
+}
+
+/// Reads the beginning of an anonymous file of another process. A file of another kind is refused: a
+/// read of it may wait for ever.
+pub(crate) fn read_sealed(file: OwnedFd, bytes: &mut [u8]) -> io::Result<()> {
+    // SAFETY: reads a property of an open descriptor.
+    let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    File::from(file).read_exact_at(bytes, 0)
 }
 
 /// This process's effective user.
@@ -349,6 +373,34 @@ pub(crate) unsafe fn copy_by_file(
         }
     };
     if copied < 0 { Err(io::Error::last_os_error()) } else { Ok(copied as usize) }
+}
+
+/// `PROCMAP_QUERY`, since Linux 6.11: the map of an address.
+const PROCMAP_QUERY: libc::Ioctl = 0xC068_6611_u32 as libc::Ioctl;
+
+/// Its argument, `struct procmap_query`.
+#[repr(C)]
+#[derive(Default)]
+struct MapQuery {
+    size: u64,
+    flags: u64,
+    address: u64,
+    answer: [u64; 6],
+    device: [u32; 2],
+    lengths: [u32; 2],
+    places: [u64; 2],
+}
+
+/// Asks for the map of an address in an opened list of maps. Fails if the program has ended, and where the
+/// kernel has no answers; an address without a map is an answer.
+pub(crate) fn ask_for_map(maps: &File, address: u64) -> io::Result<()> {
+    let size = size_of::<MapQuery>() as u64;
+    let mut query = MapQuery { size, address, ..MapQuery::default() };
+    // SAFETY: the kernel reads and writes the structure up to its size, and nothing that it names.
+    match check(unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) }) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// The number of the running kernel, equal in all containers of a host.

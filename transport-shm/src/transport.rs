@@ -26,7 +26,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -149,6 +148,38 @@ impl RegionWatch for Revoker {
 }
 
 impl Shared {
+    /// State without lanes and threads, for a socket at `place` of the running kernel's number.
+    pub(crate) fn new(
+        config: ShmConfig,
+        regions: &Arc<RegionTable>,
+        sink: Arc<dyn LaneSink>,
+        inner: Arc<dyn Endpoints>,
+        (host, place): (u64, Place),
+    ) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            regions: Arc::clone(regions),
+            sink,
+            inner,
+            counts: Counts::default(),
+            hub: Hub::new()?,
+            copiers: Copiers::default(),
+            is_required: config.is_required,
+            config,
+            host,
+            place,
+            reporter: OnceLock::new(),
+            process: std::process::id(),
+            lanes: RwLock::default(),
+        }))
+    }
+
+    /// Adds a created lane.
+    pub(crate) fn insert(&self, lane: Lane) -> Arc<Lane> {
+        let lane = Arc::new(lane);
+        self.lanes.write().insert(lane.lifecycle, Arc::clone(&lane));
+        lane
+    }
+
     /// The lane of a pair of this node.
     pub(crate) fn lane_of(&self, pair: Pair) -> Option<Arc<Lane>> {
         (pair.incarnation == self.config.incarnation).then(|| self.lane(pair.lifecycle)).flatten()
@@ -243,26 +274,13 @@ impl ShmTransport {
             Some(_) => (Place::Directory(name.clone()), Admission::Directory),
             None => (Place::Abstract(name.clone()), Admission::SameUser),
         };
-        let shared = Arc::new(Shared {
-            regions: Arc::clone(&regions),
-            sink,
-            inner,
-            counts: Counts::default(),
-            hub: Hub::new()?,
-            copiers: Copiers::default(),
-            is_required: config.is_required,
-            config,
-            host,
-            place,
-            reporter: OnceLock::new(),
-            process: std::process::id(),
-            lanes: RwLock::default(),
-        });
+        let shared = Shared::new(config, &regions, sink, inner, (host, place))?;
         let at = file.as_deref().map_or(Name::Abstract(&name), Name::File);
         shared.copiers.start()?;
         let hub = match Hub::start(&shared, &at, admission) {
             Ok(hub) => Some(hub),
             Err(error) => {
+                shared.hub.end();
                 shared.copiers.end();
                 if let Some(file) = &file {
                     // It may not have been made.
@@ -315,7 +333,7 @@ impl ShmTransport {
         let lane =
             Lane::new((lifecycle, peer), shared.hub.token(), announcement, Arc::clone(shared));
         lane.note_announced(&body);
-        shared.lanes.write().insert(lifecycle, Arc::new(lane));
+        shared.insert(lane);
         Ok(body)
     }
 
@@ -338,22 +356,23 @@ impl ShmTransport {
                 shared.note_no_channel(&lane, reason)
             }
             Dialled::Wanted(announcement, hello) if shared.is_required => {
-                let answered = shared.dial_lane(&lane, &announcement, &hello);
-                let answer = shared.answer(&lane, answered, ANSWER_MAX);
-                let (below, answer) = tokio::join!(below, answer);
+                // The task of the lane below sends its first packet, which the peer handles meanwhile.
+                let answer = async {
+                    tokio::task::yield_now().await;
+                    let answered = shared.dial_lane(&lane, &announcement, &hello);
+                    shared.answer(&lane, answered, ANSWER_MAX).await
+                };
+                let (below, answer) = tokio::join!(biased; below, answer);
                 below.and(answer)
             }
             Dialled::Wanted(announcement, hello) => {
                 below.await?;
                 // The lane below carries slices until the channel is there.
                 let shared = Arc::clone(shared);
-                let runtime = Runtime::current();
-                tokio::task::spawn_blocking(move || {
-                    thread::sleep(DIAL_AFTER);
+                tokio::spawn(async move {
+                    tokio::time::sleep(DIAL_AFTER).await;
                     let answered = shared.dial_lane(&lane, &announcement, &hello);
-                    runtime.spawn(async move {
-                        let _ = shared.answer(&lane, answered, ANSWER_UNAWAITED_MAX).await;
-                    });
+                    let _ = shared.answer(&lane, answered, ANSWER_UNAWAITED_MAX).await;
                 });
                 Ok(())
             }
@@ -431,6 +450,9 @@ impl Shared {
         announcement: &Announcement,
         hello: &Hello,
     ) -> Result<Answered, NoChannel> {
+        if lane.is_retired() {
+            return Err(NoChannel::Retired);
+        }
         let socket = self.dial(announcement, hello)?;
         let answered = lane.await_answer(socket, announcement.answer, hello.receiver);
         answered.ok_or(NoChannel::Retired)
@@ -479,6 +501,8 @@ impl Shared {
 
     /// Connects to the peer's socket and says hello.
     fn dial(&self, peer: &Announcement, hello: &Hello) -> Result<std::os::fd::OwnedFd, NoChannel> {
+        // First: the peer wakes up for the connection, and then finds the hello.
+        let proof = hello::Proof::new(peer.knock).map_err(|_| NoChannel::NoHello)?;
         let socket = match (&peer.place, &self.config.directory) {
             (Place::Abstract(name), _) => sys::connect(&Name::Abstract(name)),
             (Place::Directory(name), Some(directory)) => {
@@ -500,7 +524,7 @@ impl Shared {
         if !sys::credentials(&socket).is_ok_and(|found| admission.admits(found)) {
             return Err(NoChannel::OtherUser);
         }
-        hello::say(&socket, hello, peer.knock).map_err(|_| NoChannel::NoHello)?;
+        hello::say(&socket, hello, &proof).map_err(|_| NoChannel::NoHello)?;
         Ok(socket)
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const FRAME_BYTES: usize = 48;
 /// Longest packet.
 pub(crate) const PACKET_BYTES_MAX: usize = HELLO_BYTES;
 
-/// The first packet of a connection. The page that comes with it proves who sent it.
+/// The first packet of a connection. The file that comes with it proves who sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) sender: Pair,
@@ -36,7 +36,7 @@ impl Hello {
     }
 }
 
-/// The answer to a hello, with the page of the answering side.
+/// The answer to a hello, with the file of the answering side.
 pub(crate) const ANSWER: [u8; ANSWER_BYTES] = MAGIC;
 
 fn put_pair(bytes: &mut [u8], pair: Pair) {

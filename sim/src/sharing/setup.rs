@@ -49,6 +49,8 @@ pub enum SharingBackend {
     EndedWhileCopying,
     /// It looks a region up, and grants it in a later step, dropped or not.
     LookUpApart,
+    /// It takes a call at once that failed in the middle for one that has not begun.
+    FailedCallIsNothing,
 }
 
 /// A world before its first event.
@@ -91,13 +93,16 @@ pub enum SharingScenario {
     Reopened,
     /// A region is dropped while its peer writes it, by slices and at once, and closes the channel.
     AtOnce,
+    /// Memory without a descriptor, which is dropped while its peer writes it, by slices and by a call at once,
+    /// and closes the channel.
+    ForeignAtOnce,
     /// A region that two peers write, one of which sends any message and owns another region.
     Hostile,
 }
 
 impl SharingScenario {
     /// Every scenario.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Dropped,
         Self::Closed,
         Self::Shared,
@@ -106,6 +111,7 @@ impl SharingScenario {
         Self::Foreign,
         Self::Reopened,
         Self::AtOnce,
+        Self::ForeignAtOnce,
         Self::Hostile,
     ];
 
@@ -138,7 +144,11 @@ impl SharingScenario {
             Self::GivenUp => (vec![region], vec![CopyPlan { may_cancel: true, ..write }, write]),
             Self::Foreign => (vec![RegionPlan { is_foreign: true, ..region }], vec![write, read]),
             Self::Reopened => (vec![region], vec![write, CopyPlan { lane: 1, ..write }]),
-            Self::AtOnce => (vec![region], vec![write, CopyPlan { is_short: true, ..write }]),
+            Self::AtOnce | Self::ForeignAtOnce => {
+                let is_foreign = self == Self::ForeignAtOnce;
+                let short = CopyPlan { is_short: true, ..write };
+                (vec![RegionPlan { is_foreign, ..region }], vec![write, short])
+            }
             Self::Hostile => {
                 let other = RegionPlan { owner: 1, may_drop: false, ..region };
                 let honest = CopyPlan { by: 2, ..write };
@@ -148,7 +158,7 @@ impl SharingScenario {
         let processes = if matches!(self, Self::Shared | Self::Hostile) { 3 } else { 2 };
         let closers = match self {
             Self::Closed => vec![0, 1],
-            Self::Reopened | Self::AtOnce => vec![1],
+            Self::Reopened | Self::AtOnce | Self::ForeignAtOnce => vec![1],
             _ => Vec::new(),
         };
         let hostile = (self == Self::Hostile).then_some(1);

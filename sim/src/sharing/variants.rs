@@ -110,4 +110,6 @@ pub const SHARING_VARIANTS: &[SharingEntry] = table! {
         "a copy that is given up counts as ended while its thread copies";
     "SHM-3-B" backend LookUpApart: Dropped with 0 breaks GhostByte,
         "a region is granted after it was looked up, and dropped meanwhile";
+    "SHM-4-B" backend FailedCallIsNothing: ForeignAtOnce with 1 breaks Outcome,
+        "a call at once that failed in the middle counts as one that has not begun";
 };

@@ -130,10 +130,16 @@ impl SharingWorld {
         if self.copies[at].report.is_none() {
             let moved = self.copies[at].moved;
             let is_done = moved == self.bytes(at);
-            let left = Report::Left(left_by(moved > 0, false));
+            let left = Report::Left(left_by(moved > 0 && !self.forgets_bytes(at), false));
             self.report(at, if is_done { Report::Success } else { left });
         }
         self.drain(channel, side);
+    }
+
+    /// Whether the caller of the machine takes a failed copy for one that has not begun.
+    fn forgets_bytes(&self, at: usize) -> bool {
+        let SharingSetup { backend, copies, .. } = &*self.setup;
+        *backend == SharingBackend::FailedCallIsNothing && copies[at].is_short
     }
 
     /// Gives a copy up. A thread that copies goes on until it notices.

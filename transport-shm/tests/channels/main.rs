@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "signals to child processes, and memory that is owned elsewhere")]
 
 mod at_once;
+mod ends;
 mod processes;
 mod support;
 
@@ -12,7 +13,9 @@ use handfast_core::wire::Body;
 use handfast_transport::{
     Access, AtOnce, DataPath, Direction, Endpoints, Memory, RemoteSpan, Sent, Span, TransportKind,
 };
-use handfast_transport_shm::{NoChannel, PIECE_BYTES_MAX, SLICES_MAX};
+use handfast_transport_shm::{
+    DIAL_AFTER, INLINE_BYTES_MAX, NoChannel, PIECE_BYTES_MAX, SLICES_MAX,
+};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use support::{Node, Setup, eventually, nodes, wait_until};
@@ -32,7 +35,7 @@ fn bytes(memory: &Memory) -> Vec<u8> {
 
 /// Bytes arrive in both directions and from both sides, through a map as by calls, at lengths around
 /// a piece; nothing goes below.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn bytes_move_in_both_directions() {
     let (first, second) = nodes(&Setup::default()).await;
     wait_until(|| second.transport.is_shared(second.pair.lifecycle));
@@ -60,9 +63,48 @@ async fn bytes_move_in_both_directions() {
     }
 }
 
+/// A lane that has retired before its channel was dialled dials nobody: its peer may be in the middle of
+/// other transfers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn retired_lane_dials_nobody() {
+    for retires in [false, true] {
+        let (first, second) =
+            (Node::start(1, &Setup::default()), Node::start(2, &Setup::default()));
+        first.create().await;
+        let (pair, theirs) = (second.pair, second.create().await);
+        // A dial fails, and is counted.
+        drop(second);
+        first.connect(pair, theirs).await.unwrap();
+        if retires {
+            first.transport.retire(first.pair.lifecycle).await.unwrap();
+            tokio::time::sleep(DIAL_AFTER * 20).await;
+            assert_eq!(first.transport.counters().dials_failed, 0);
+        } else {
+            eventually(|| first.transport.counters().dials_failed == 1).await;
+        }
+    }
+}
+
+/// A posting thread copies up to its bound, also of one slice: a thread of the transport copies the rest,
+/// and reports it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn posting_thread_copies_up_to_its_bound() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let memory = Memory::shared(16 * INLINE_BYTES_MAX).unwrap();
+    let region = second.serve(&memory, Access::READ_WRITE, 1);
+    let here = Memory::zeroed(memory.len()).unwrap();
+    pattern(&here, 7);
+    // The first slice of a region waits for its grant.
+    assert_eq!(first.write(here.span(0, 1).unwrap(), &region), DONE);
+    assert_eq!(first.write(here.whole(), &region), DONE);
+    assert_eq!(bytes(&memory), bytes(&here));
+    let reporter = *first.sink.reporter.lock().unwrap();
+    assert_ne!(reporter, Some(std::thread::current().id()));
+}
+
 /// Requests are copied within the call once their regions are mapped, all of them or none: one beyond
 /// the rights, in private memory behind another one or revoked leaves the others untouched.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn requests_are_copied_at_once_or_not_at_all() {
     let (first, second) = nodes(&Setup::default()).await;
     let handle = first.transport.handle(first.pair.lifecycle).unwrap();
@@ -115,7 +157,7 @@ async fn requests_are_copied_at_once_or_not_at_all() {
 
 /// A write into a file of the peer that lost its last page says how far it came; a read, and a write that
 /// reaches no byte, are left to slices.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn copy_at_once_says_how_far_it_came() {
     const PAGE: usize = 4_096;
     const LEFT: usize = 7 * PAGE;
@@ -149,7 +191,7 @@ async fn copy_at_once_says_how_far_it_came() {
 }
 
 /// Memory comes back once the peer has let it go, and later slices go below.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn unregistered_memory_comes_back() {
     let (first, second) = nodes(&Setup::default()).await;
     for there in [Memory::shared(8_192).unwrap(), Memory::zeroed(8_192).unwrap()] {
@@ -171,7 +213,7 @@ async fn unregistered_memory_comes_back() {
 
 /// A region that peers may read is mapped for reading; writes, ranges outside of it and unknown keys
 /// go below, where they are refused.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn access_beyond_the_rights_goes_below() {
     let (first, second) = nodes(&Setup::default()).await;
     let there = Memory::shared(4_096).unwrap();
@@ -194,7 +236,7 @@ async fn access_beyond_the_rights_goes_below() {
 }
 
 /// A peer of this host without a channel is reported once with its reason, one of another host is not.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn reason_is_reported_for_peers_of_the_host() {
     let directory = tempfile::tempdir().unwrap();
     let in_directory = Setup { directory: Some(directory.path().into()), ..Setup::default() };
@@ -225,7 +267,7 @@ async fn reason_is_reported_for_peers_of_the_host() {
 
 /// A peer whose socket does not answer delays nothing: slices go below, and the reason is reported once
 /// the answer is overdue.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn slices_before_the_channel_go_below() {
     let name = format!("handfast-test-{}", std::process::id());
     let _mute = support::mute(&name);
@@ -251,7 +293,7 @@ async fn slices_before_the_channel_go_below() {
 
 /// A write that cannot be copied to its end is given back as begun, and fails its lane: the lane below
 /// would not know of the bytes that are there.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn partly_written_slice_is_given_back_as_begun() {
     let (first, second) = nodes(&Setup::default()).await;
     let there = support::half_forbidden(64 << 10);
@@ -269,7 +311,7 @@ async fn partly_written_slice_is_given_back_as_begun() {
 
 /// Slices that one call of the kernel copies together each have their end: those before bytes that it
 /// does not reach are done, the one that has some is given back as begun, and the next as it was.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn slices_of_one_call_have_their_own_ends() {
     let (first, second) = nodes(&Setup::default()).await;
     let there = support::half_forbidden(64 << 10);
@@ -301,7 +343,7 @@ async fn slices_of_one_call_have_their_own_ends() {
 
 /// If shared memory alone is wanted, a slice that cannot be copied is refused with its reason, and a
 /// lane whose peer offers none does not connect.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn required_sharing_is_refused_with_a_reason() {
     let setup = Setup { is_required: true, ..Setup::default() };
     let (first, second) = nodes(&setup).await;
@@ -321,7 +363,7 @@ async fn required_sharing_is_refused_with_a_reason() {
 }
 
 /// A number that is not the peer's, and a socket that is not there, leave the lane without a channel.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn channel_needs_the_announced_numbers() {
     fn changed(text: &str, at: usize) -> String {
         let digit = if text[at..].starts_with('0') { "1" } else { "0" };
@@ -351,7 +393,7 @@ async fn channel_needs_the_announced_numbers() {
 }
 
 /// Both sides find each other in a directory that they share, and no file stays behind.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn directory_joins_both_sides() {
     let directory = tempfile::tempdir().unwrap();
     let setup = Setup { directory: Some(directory.path().to_owned()), ..Setup::default() };
@@ -363,7 +405,7 @@ async fn directory_joins_both_sides() {
 }
 
 /// A retired lane holds nothing of either side, whichever retires first, and its slices come back.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn retired_lane_lets_go_on_both_sides() {
     let (first, second) = nodes(&Setup::default()).await;
     let there = Memory::shared(4_096).unwrap();
@@ -381,7 +423,7 @@ async fn retired_lane_lets_go_on_both_sides() {
 }
 
 /// A truncated file behind local memory fails the slice with an error, and the process lives.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn truncated_local_file_is_an_error() {
     let (first, second) = nodes(&Setup::default()).await;
     let there = Memory::shared(8_192).unwrap();
@@ -398,7 +440,7 @@ async fn truncated_local_file_is_an_error() {
 }
 
 /// A truncated file behind the owner's memory goes below, and both processes live.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn truncated_file_of_the_owner_goes_below() {
     let (first, second) = nodes(&Setup::default()).await;
     let file = tempfile::tempfile().unwrap();
@@ -412,7 +454,7 @@ async fn truncated_file_of_the_owner_goes_below() {
 }
 
 /// Threads that write through one lane at once each find their own bytes.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn threads_share_a_lane() {
     let (first, second) = nodes(&Setup::default()).await;
     let first = Arc::new(first);
@@ -442,7 +484,7 @@ async fn threads_share_a_lane() {
 }
 
 /// A slice that cannot be copied is refused alone: with shared memory required the lane goes on.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn refused_slice_fails_no_lane() {
     let setup = Setup { is_required: true, ..Setup::default() };
     let (first, second) = nodes(&setup).await;
@@ -461,7 +503,7 @@ async fn refused_slice_fails_no_lane() {
 
 /// Slices past the limit of a lane go below, or are refused if shared memory is required; those within
 /// it are copied, and the lane goes on.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn slices_past_the_limit_fail_no_lane() {
     for is_required in [false, true] {
         let setup = Setup { is_required, ..Setup::default() };

@@ -13,6 +13,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 /// Long enough for anything a test waits for.
@@ -24,10 +25,13 @@ pub(crate) struct Sink {
     ended: Mutex<Vec<Completion>>,
     news: Condvar,
     pub(crate) failures: AtomicU64,
+    /// The thread of the last completions.
+    pub(crate) reporter: Mutex<Option<ThreadId>>,
 }
 
 impl LaneSink for Sink {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
+        *self.reporter.lock().unwrap() = Some(thread::current().id());
         self.ended.lock().unwrap().append(completions);
         self.news.notify_all();
     }

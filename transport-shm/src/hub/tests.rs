@@ -1,0 +1,125 @@
+//! The task of a hub, without its thread.
+
+use super::{Admission, Arc, Duration, Lane, Name, Shared, WAKE, attend, hello, listen, sys};
+use crate::announcement::{Announcement, Place};
+use crate::hello::Proof;
+use crate::transport::ShmConfig;
+use crate::wire::Hello;
+use handfast_core::transport::TransportError;
+use handfast_core::wire::Body;
+use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use handfast_transport::{
+    Attempt, Completion, Created, DataPath, Endpoints, LaneSink, Posting, RegionTable, SliceId,
+    Step, TransportKind,
+};
+use tokio::task::JoinHandle;
+
+const KNOCK: u64 = 5;
+const ANSWER: u64 = 7;
+/// Long enough for anything a test waits for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A transport below and a sink that nothing reaches.
+struct Nothing;
+
+impl LaneSink for Nothing {
+    fn on_completions(&self, _: Lifecycle, _: &mut Vec<Completion>) {}
+
+    fn on_lane_failed(&self, _: Lifecycle, _: TransportError) {}
+}
+
+impl DataPath for Nothing {
+    fn post(&self, _: Lifecycle, _: &mut Vec<Posting>) {}
+
+    fn withdraw(&self, _: Lifecycle, _: SliceId, _: handfast_core::Duration) {}
+}
+
+impl Endpoints for Nothing {
+    fn create(&self, _: Lifecycle, _: NicPath, _: u64, _: Attempt) -> Created {
+        Box::pin(std::future::ready(Ok(Body::default())))
+    }
+
+    fn connect(&self, _: Pair, _: Pair, _: Body) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn retire(&self, _: Lifecycle) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn transport_kind(&self, _: Lifecycle) -> TransportKind {
+        TransportKind::Tcp
+    }
+
+    fn served(&self, _: Lifecycle) -> u64 {
+        0
+    }
+}
+
+/// A hub whose task alone handles events, with one lane, the name of its socket, and the task.
+fn attended() -> (Arc<Shared>, Arc<Lane>, String, JoinHandle<()>) {
+    let name = format!("handfast-test-{:016x}", sys::random().unwrap());
+    let config = ShmConfig { incarnation: Incarnation(1), directory: None, is_required: false };
+    let place = Place::Abstract(name.clone());
+    let (regions, nothing) = (Arc::new(RegionTable::new()), Arc::new(Nothing));
+    let at = (1, place.clone());
+    let shared = Shared::new(config, &regions, nothing.clone(), nothing, at).unwrap();
+    let handler = listen(&shared, &Name::Abstract(&name), Admission::SameUser).unwrap();
+    let ready = shared.hub.poller.in_runtime().unwrap();
+    let task = tokio::spawn(attend(Arc::downgrade(&shared), handler, ready));
+    let announcement = Announcement { knock: KNOCK, answer: ANSWER, host: 1, place };
+    let peer = (Lifecycle(10), NicPath::parse("peer@host").unwrap());
+    let lane = Lane::new(peer, shared.hub.token(), announcement, Arc::clone(&shared));
+    (shared.clone(), shared.insert(lane), name, task)
+}
+
+fn pair(incarnation: u128) -> Pair {
+    Pair { incarnation: Incarnation(incarnation), lifecycle: Lifecycle(10) }
+}
+
+/// Waits until a condition holds, and lets the task run.
+async fn eventually(mut is_true: impl FnMut() -> bool) {
+    let waited = async {
+        while !is_true() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waited).await.expect("it becomes true in time");
+}
+
+/// The task accepts a connection, and answers its hello. The hello comes later than the connection, which
+/// the task has to wait for without a time limit.
+#[tokio::test]
+async fn task_connects_a_lane_without_the_thread() {
+    let (shared, lane, name, _task) = attended();
+    let socket = sys::connect(&Name::Abstract(&name)).unwrap();
+    // The limit of the missing hello is the thread's: it is woken.
+    let mut ready = Vec::new();
+    eventually(|| {
+        shared.hub.poller.wait(&mut ready, 0);
+        ready.iter().any(|event| event.token == WAKE)
+    })
+    .await;
+    assert!(!lane.is_up());
+    let hello = Hello { sender: pair(2), receiver: pair(1) };
+    hello::say(&socket, &hello, &Proof::new(KNOCK).unwrap()).unwrap();
+    eventually(|| lane.is_up()).await;
+    hello::read_answer(&socket, ANSWER).unwrap();
+    // It handles packets as well, here the end of the connection.
+    lane.arm(pair(2)).unwrap();
+    drop(socket);
+    eventually(|| !lane.is_up()).await;
+}
+
+/// The task refuses a hello with another number, and ends with the hub.
+#[tokio::test]
+async fn task_refuses_and_ends_without_the_thread() {
+    let (shared, lane, name, task) = attended();
+    let socket = sys::connect(&Name::Abstract(&name)).unwrap();
+    let hello = Hello { sender: pair(2), receiver: pair(1) };
+    hello::say(&socket, &hello, &Proof::new(KNOCK + 1).unwrap()).unwrap();
+    eventually(|| shared.counts.snapshot().refused == 1).await;
+    assert!(!lane.is_up());
+    shared.hub.end();
+    tokio::time::timeout(PATIENCE, task).await.expect("it ends in time").unwrap();
+}
