@@ -24,12 +24,13 @@ use tokio::time::timeout;
 /// Long enough for any step.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Attempts of a step after which it has to succeed: one failure may show later, in another step.
-const ATTEMPTS: usize = 4;
+const ATTEMPTS: u32 = 8;
+/// Before the second attempt; it doubles.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Turns of a call in a story; more are a loop without end.
 const TURNS_MAX: u64 = 2_000;
 /// Of so many turns one is tried at every change, and each at night.
-const SAMPLED: u64 = 16;
+const SAMPLED: u64 = 64;
 /// Set at night.
 const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 /// `STORY` or `STORY:CALL`, to run that alone, every turn.
@@ -42,7 +43,7 @@ static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Repeats a step until it succeeds, and returns what it gave. Each attempt ends in time.
 async fn again<T, E: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
     let mut errors = Vec::new();
-    while errors.len() < ATTEMPTS {
+    for attempt in 0..ATTEMPTS {
         match timeout(PATIENCE, attempt()).await {
             Err(_) => panic!("{what} does not end, after {errors:?}"),
             Ok(Ok(given)) => return given,
@@ -51,7 +52,7 @@ async fn again<T, E: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result
                 errors.push(error);
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(PAUSE * (1 << attempt)).await;
     }
     panic!("{what} fails each time: {errors:?}");
 }
