@@ -57,7 +57,7 @@ async fn again<T, E: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result
     panic!("{what} fails each time: {errors:?}");
 }
 
-/// What a run must give back: descriptors, threads, mappings of shared memory.
+/// Descriptors, threads and mappings of shared memory, which a run must give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,

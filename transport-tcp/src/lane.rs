@@ -264,7 +264,7 @@ impl Lane {
             return Err(HelloRefusal::WrongPair);
         }
         if connecting.token_used {
-            // A peer whose hello failed on its side alone begins anew in another pair, and this side
+            // A peer whose hello failed on its side alone comes again in another pair, and this side
             // offers it the same lane until its own Connect.
             let is_early = connecting.armed.is_none();
             let is_other = |(other, _): &mut (Pair, AbortHandle)| is_early && *other != sender;

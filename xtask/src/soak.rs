@@ -211,8 +211,8 @@ fn run_part(
     });
 }
 
-/// What the servers hold that were never killed, once it is no more than at first, or in any case
-/// after a while.
+/// The holdings of the servers that were never killed, once they are no more than at first, or in any
+/// case after a while.
 fn settled(fleet: &Fleet, first: Option<&Vec<(String, Held)>>) -> Vec<(String, Held)> {
     let begun = Instant::now();
     loop {

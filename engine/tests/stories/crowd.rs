@@ -165,7 +165,7 @@ async fn round(owner: &Owner, segment: &Segment, block: &Memory) -> [f64; 2] {
     times.map(p99)
 }
 
-/// The p99 of honest peers beside a crowd of three hundred slow connections is at most twice that
+/// The p99 of honest peers during the load of a crowd of three hundred slow connections is at most twice that
 /// without it. Rounds with and without it take turns; a machine that is busy with something else
 /// can only add to it, so the least of a few measurements counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,7 +195,7 @@ async fn slow_crowd_does_not_double_the_p99_of_peers() {
         }
         let ratios = ratios.map(median);
         println!(
-            "p99 beside the crowd to p99 without: a write {:.2}, a first write {:.2}",
+            "p99 with the crowd to p99 without: a write {:.2}, a first write {:.2}",
             ratios[0], ratios[1]
         );
         seen.push(ratios);

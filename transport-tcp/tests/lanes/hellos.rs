@@ -115,7 +115,7 @@ async fn forged_hello_does_not_spend_the_token() {
     assert_eq!(reason(&answer), 0);
 }
 
-/// A peer whose first hello failed on its side begins anew in another pair: the later hello takes the
+/// A peer whose first hello failed on its side comes again in another pair: the later hello takes the
 /// place of the earlier one until the local connect, and no longer.
 #[tokio::test]
 async fn later_hello_replaces_an_early_one() {

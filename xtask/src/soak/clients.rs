@@ -20,7 +20,7 @@ const OPTIONS: [&str; 4] = ["--timeout", "5s", "--retries", "8"];
 /// A full disk: a device that has room for nothing.
 const FULL: &str = "/dev/full";
 
-/// What clients work with.
+/// The servers, and the summary of a run.
 pub(super) struct Work<'a> {
     pub(super) fleet: &'a Fleet,
     pub(super) summary: &'a Mutex<Summary>,
@@ -44,7 +44,7 @@ enum End {
     Killed,
 }
 
-/// What is done to a command while it runs.
+/// A fault of a command while it runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Harm {
     None,
@@ -180,7 +180,9 @@ fn judged(output: &Output, harm: Harm) -> End {
         // The code of a panic.
         (Some(101), _) | (None, _) => End::Crashed(format!("{}: {last}", output.status)),
         // Each error says something.
-        (Some(code), _) if text.trim().is_empty() => End::Crashed(format!("mute, code {code}")),
+        (Some(code), _) if text.trim().is_empty() => {
+            End::Crashed(format!("no message, code {code}"))
+        }
         (Some(code), _) => End::Failed(format!("code {code}: {last}")),
     }
 }

@@ -40,7 +40,7 @@ impl Drop for Process {
     }
 }
 
-/// What a process holds.
+/// The holdings of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(super) descriptors: usize,
@@ -186,7 +186,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// What each server holds that is never killed.
+    /// The holdings of each server that is never killed.
     pub(super) fn held(&self) -> Vec<(String, Held)> {
         let lasting = self.servers.iter().filter(|server| !server.is_mortal);
         let held = lasting.filter_map(|server| {
