@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -24,8 +24,8 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Connections that take a server's last descriptors.
 const CROWD: usize = 64;
 
-/// A process that is killed when dropped.
-struct Process(Child);
+/// A process that is killed when dropped, and its output, whose end would end it.
+struct Process(Child, Option<BufReader<ChildStdout>>);
 
 impl Process {
     fn signal(&self, signal: Signal) -> Result<()> {
@@ -110,15 +110,17 @@ fn free_port() -> Result<u16> {
 fn spawn(command: &mut Command, log: &Path) -> Result<Process> {
     let errors = fs::File::options().append(true).create(true).open(log)?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
-    let mut process = Process(command.spawn()?);
+    let mut process = Process(command.spawn()?, None);
     let output = process.0.stdout.take().context("its output is a pipe")?;
+    let output = process.1.insert(BufReader::new(output));
     let begun = Instant::now();
-    for line in BufReader::new(output).lines() {
+    let mut line = String::new();
+    while output.read_line(&mut line)? > 0 {
         ensure!(begun.elapsed() < READY_WITHIN, "it is not ready in {READY_WITHIN:?}");
-        let line = line?;
-        if line == "ready" || line.starts_with("http://") || line.contains(" http://") {
+        if line.trim_end() == "ready" {
             return Ok(process);
         }
+        line.clear();
     }
     bail!("it ended before it was ready; see {}", log.display())
 }
