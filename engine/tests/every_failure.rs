@@ -43,7 +43,7 @@ static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Repeats a step until it succeeds, and returns what it gave. Each attempt ends in time.
 async fn again<T, E: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
     let mut errors = Vec::new();
-    for attempt in 0..ATTEMPTS {
+    for number in 0..ATTEMPTS {
         match timeout(PATIENCE, attempt()).await {
             Err(_) => panic!("{what} does not end, after {errors:?}"),
             Ok(Ok(given)) => return given,
@@ -52,7 +52,7 @@ async fn again<T, E: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result
                 errors.push(error);
             }
         }
-        tokio::time::sleep(PAUSE * (1 << attempt)).await;
+        tokio::time::sleep(PAUSE * (1 << number)).await;
     }
     panic!("{what} fails each time: {errors:?}");
 }

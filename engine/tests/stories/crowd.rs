@@ -9,12 +9,12 @@ use handfast_core::wire::{FrameKind, encode_frame};
 use handfast_transport_tcp::LANE_MAGIC;
 use std::net::SocketAddr;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// The address of the crowd; peers are at 127.0.0.1.
 const CROWD: &str = "127.0.0.66:0";

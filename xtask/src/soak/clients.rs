@@ -123,7 +123,7 @@ impl Client {
         }
         let end = ended(command, harm);
         // Odd while a fault lasts.
-        let is_quiet = faults % 2 == 0 && server.faults.load(Ordering::SeqCst) == faults;
+        let is_quiet = faults.is_multiple_of(2) && server.faults.load(Ordering::SeqCst) == faults;
         let what = || format!("{} with the server {}", words.join(" "), server.name);
         let mut is_done = false;
         work.note(|it| match end {
