@@ -24,13 +24,15 @@ use tokio::time::timeout;
 /// Long enough for any step.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Attempts of a step after which it has to succeed: one failure may show later, in another step.
-const ATTEMPTS: u32 = 8;
+const ATTEMPTS: u32 = 6;
 /// Before the second attempt; it doubles.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Turns of a call in a story; more are a loop without end.
 const TURNS_MAX: u64 = 2_000;
 /// Of so many turns one is tried at every change, and each at night.
 const SAMPLED: u64 = 64;
+/// An error that lasts as long as its lane: a region whose map has failed is not mapped again.
+const UNMAPPED: &str = "the region could not be mapped";
 /// Set at night.
 const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 /// `STORY` or `STORY:CALL`, to run that alone, every turn.
@@ -144,7 +146,7 @@ fn every_failed_call_is_survived() {
     let only = std::env::var(ONLY).ok();
     let every = only.is_some() || std::env::var_os(NIGHTLY).is_some();
     let is_chosen = |name: &str| only.as_deref().is_none_or(|only| name.starts_with(only));
-    let (mut tried, mut failures) = (BTreeMap::new(), Vec::new());
+    let (mut tried, mut unmapped, mut failures) = (BTreeMap::new(), 0, Vec::new());
     for (number, story) in STORIES.iter().enumerate() {
         // Without a failure.
         run(story, usize::MAX, 0).unwrap_or_else(|why| panic!("{}: {why}", story.name));
@@ -159,6 +161,7 @@ fn every_failed_call_is_survived() {
                 match run(story, at, turn) {
                     Ok(false) => break,
                     Ok(true) => *tried.entry(story.name).or_insert(0) += 1,
+                    Err(why) if why.contains(UNMAPPED) => unmapped += 1,
                     Err(why) => failures.push(format!("{name} at turn {turn}: {why}")),
                 }
                 turn += step;
@@ -166,7 +169,7 @@ fn every_failed_call_is_survived() {
             assert!(turn < TURNS_MAX, "{name} is called without end");
         }
     }
-    println!("failed calls by story: {tried:?}");
+    println!("failed calls by story: {tried:?}, and {unmapped} whose region stays unmapped");
     assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
     assert!(only.is_some() || tried.len() == STORIES.len(), "a story without a failure: {tried:?}");
 }
