@@ -136,8 +136,7 @@ fn keep_panics() {
     }));
 }
 
-/// Every turn of every call in every story, or a sample of them; what is tried goes on with the
-/// number of the run, so that no turn is left out for ever.
+/// Every turn of every call in every story at night, and otherwise a sample of them.
 #[test]
 fn every_failed_call_is_survived() {
     keep_panics();
