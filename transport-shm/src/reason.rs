@@ -1,5 +1,7 @@
 //! Reasons why a lane shares no memory with its peer.
 
+use handfast_core::transport::Side;
+
 /// Reason why a lane has no channel, or none for a part of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
@@ -62,6 +64,18 @@ pub enum NoChannel {
 }
 
 impl NoChannel {
+    /// The side that an error of a lane names. A shortage passes, so that another lane may have a
+    /// channel; nothing but a change of the configuration helps against the rest.
+    pub(crate) fn side(self) -> Side {
+        match self {
+            Self::NoHello => Side::Local,
+            Self::Refused | Self::Late | Self::NotThePeer | Self::OtherPair | Self::Ended => {
+                Side::Peer
+            }
+            _ => Side::Configuration,
+        }
+    }
+
     /// Whether the two processes appear to run on one host, so that the reason can be removed.
     pub fn is_of_one_host(self) -> bool {
         matches!(

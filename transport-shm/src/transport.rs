@@ -483,7 +483,7 @@ impl Shared {
         }
         if self.is_required {
             let detail = format!("no memory is shared with the peer: {reason}");
-            return Err(TransportError::new(Side::Configuration, "share", detail));
+            return Err(TransportError::new(reason.side(), "share", detail));
         }
         tracing::debug!(lane = lane.lifecycle.0, %reason, "no memory is shared with the peer");
         self.report(&lane.peer, reason);

@@ -34,6 +34,8 @@ struct Connecting {
     /// The pair passed to the local connect.
     armed: Option<Pair>,
     token_used: bool,
+    /// The sender of an accepted hello that waits for the local Connect, and its task.
+    early: Option<(Pair, AbortHandle)>,
     /// The lane's connection ended before the local Connect.
     expired: bool,
     tasks: Vec<AbortHandle>,
@@ -262,10 +264,20 @@ impl Lane {
             return Err(HelloRefusal::WrongPair);
         }
         if connecting.token_used {
-            return Err(HelloRefusal::TokenUsed);
+            // A peer whose hello failed on its side alone comes again in another pair, and this side
+            // offers it the same lane until its own Connect.
+            let is_early = connecting.armed.is_none();
+            let is_other = |(other, _): &mut (Pair, AbortHandle)| is_early && *other != sender;
+            let Some((_, earlier)) = connecting.early.take_if(is_other) else {
+                return Err(HelloRefusal::TokenUsed);
+            };
+            earlier.abort();
+            connecting.tasks.retain(|task| !task.is_finished());
         }
         connecting.token_used = true;
-        self.spawn_connected(&mut connecting, task);
+        if self.spawn_connected(&mut connecting, task) {
+            connecting.early = connecting.tasks.last().map(|task| (sender, task.clone()));
+        }
         Ok(())
     }
 

@@ -17,6 +17,7 @@ mod release;
 mod report;
 mod scale;
 mod setup;
+mod soak;
 mod stages;
 mod variants;
 mod verbs;
@@ -56,6 +57,7 @@ enum Task {
     Variants(variants::Arguments),
     Release(release::Arguments),
     Scale(scale::Arguments),
+    Soak(soak::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
         Task::Release(arguments) => release::run(&project, &arguments).map(passed),
+        Task::Soak(arguments) => soak::run(&project, &arguments).map(passed),
         Task::Scale(arguments) => scale::run(&project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });

@@ -17,8 +17,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineLimits {
-    /// Maximum concurrent control connections. Past it the oldest connection
-    /// without a complete request is closed.
+    /// Maximum concurrent control connections. Past it a connection without a complete request is
+    /// closed: the oldest of the address with the most of them.
     pub control_connections_max: usize,
     /// Maximum number of regions that peers may access; at most
     /// [`REGIONS_PUBLISHED_MAX`](handfast_core::wire::REGIONS_PUBLISHED_MAX). Past the default their

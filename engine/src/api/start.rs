@@ -573,7 +573,9 @@ fn node_name(
             named.unwrap_or_else(|| address.to_owned())
         }
     };
-    let by_address = builder.mooncake.is_some() && builder.metadata.is_none();
+    // Among nodes with keys there are none of Mooncake.
+    let is_open = builder.mooncake.is_some() && builder.auth.is_none();
+    let by_address = is_open && builder.metadata.is_none();
     if by_address && !address.is_empty() && text != address {
         let text = "without a metadata store Mooncake nodes use a node's name as its address: \
                     omit the name";

@@ -2,11 +2,14 @@
 
 use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::{Counters, Counts};
+use crate::time::{Clock as _, TokioClock};
+use handfast_core::policy::AuditPace;
 use handfast_transport_tcp::Net;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -68,7 +71,8 @@ impl Listening {
 
 /// Limits of a port's connections.
 pub(crate) struct Places {
-    /// Maximum concurrent connections. Past it the oldest quiet one is closed.
+    /// Maximum concurrent connections. Past it a quiet one is closed: the oldest of the source
+    /// with the most.
     pub(crate) connections_max: usize,
     /// Pause after a failed accept, usually caused by a lack of file descriptors.
     pub(crate) accept_pause: Duration,
@@ -82,6 +86,18 @@ pub(crate) struct Places {
 struct Connection {
     task: AbortHandle,
     quiet: Arc<AtomicBool>,
+    source: IpAddr,
+}
+
+/// Returns the host that a connection comes from: its address, or the network of 64 bits of an IPv6
+/// one, which is one host's to choose addresses in.
+fn source_of(from: SocketAddr) -> IpAddr {
+    match from.ip().to_canonical() {
+        IpAddr::V6(address) => {
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
+        }
+        address => address,
+    }
 }
 
 /// Accepts connections until stopped, and returns when all have ended. Dropping it ends each of
@@ -96,6 +112,7 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
     let mut tasks = JoinSet::new();
     let mut open: BTreeMap<u64, Connection> = BTreeMap::new();
     let mut next = 0u64;
+    let (clock, mut pace) = (TokioClock::new(), AuditPace::default());
     loop {
         let accepted = tokio::select! {
             accepted = net.accept(&listener) => accepted,
@@ -116,7 +133,10 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
         };
         open.retain(|_, connection| !connection.task.is_finished());
         if open.len() >= places.connections_max && !places.shed(&mut open) {
-            warn!(%from, limit = places.connections_max, "connection refused: all others are busy");
+            let limit = places.connections_max;
+            if let Some(unreported) = pace.handle_refusal(clock.now()) {
+                warn!(%from, limit, unreported, "connection refused: all others are busy");
+            }
             places.counts.update(places.refused);
             continue;
         }
@@ -127,7 +147,7 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
             connection.await;
             id
         });
-        open.insert(id, Connection { task, quiet });
+        open.insert(id, Connection { task, quiet, source: source_of(from) });
     }
     drop(listener);
     tasks.shutdown().await;
@@ -157,10 +177,15 @@ impl Places {
         }
     }
 
-    /// Closes the oldest quiet connection.
+    /// Closes a quiet connection: the oldest of the source with the most of them, so that a crowd from
+    /// one host displaces its own connections.
     fn shed(&self, open: &mut BTreeMap<u64, Connection>) -> bool {
         let quiet = |connection: &Connection| connection.quiet.load(Ordering::Relaxed);
-        let oldest = open.iter().find(|(_, connection)| quiet(connection)).map(|(id, _)| *id);
+        let mut sources: BTreeMap<IpAddr, (usize, Reverse<u64>)> = BTreeMap::new();
+        for (id, connection) in open.iter().filter(|(_, connection)| quiet(connection)) {
+            sources.entry(connection.source).or_insert((0, Reverse(*id))).0 += 1;
+        }
+        let oldest = sources.values().max().map(|(_, oldest)| oldest.0);
         let Some(connection) = oldest.and_then(|id| open.remove(&id)) else { return false };
         connection.task.abort();
         self.counts.update(self.shed);
@@ -228,6 +253,7 @@ mod tests {
             let quiet = || Connection {
                 task: tasks.spawn(std::future::pending::<()>()),
                 quiet: Arc::new(AtomicBool::new(true)),
+                source: IpAddr::V6(Ipv6Addr::LOCALHOST),
             };
             let mut open: BTreeMap<u64, Connection> =
                 (0..4).zip(std::iter::repeat_with(quiet)).collect();
@@ -238,5 +264,35 @@ mod tests {
             assert_eq!(counters.connections_shed, shed, "{code}");
             assert_eq!(open.len() as u64, 4 - shed);
         }
+    }
+
+    /// A crowd loses its own connections, the oldest first; among equals the oldest goes.
+    #[tokio::test]
+    async fn crowd_displaces_its_own_connections() {
+        let mut tasks = JoinSet::new();
+        let mut open = BTreeMap::new();
+        let sources = ["10.0.0.1:1", "[2001:db8::1]:1", "[2001:db8::2]:2", "[2001:db8::3]:3"];
+        for (id, source) in sources.into_iter().enumerate() {
+            let connection = Connection {
+                task: tasks.spawn(std::future::pending::<()>()),
+                // The oldest of the crowd is at work.
+                quiet: Arc::new(AtomicBool::new(id != 1)),
+                source: source_of(source.parse().unwrap()),
+            };
+            open.insert(id as u64, connection);
+        }
+        let places = places();
+        let mut left = || {
+            let is_shed = places.shed(&mut open);
+            (is_shed, open.keys().copied().collect::<Vec<_>>())
+        };
+        assert_eq!(left(), (true, vec![0, 1, 3]));
+        assert_eq!(left(), (true, vec![1, 3]));
+        assert_eq!(left(), (true, vec![1]));
+        assert_eq!(left(), (false, vec![1]));
+        assert_eq!(
+            source_of("[::ffff:10.0.0.1]:9".parse().unwrap()),
+            source_of("10.0.0.1:1".parse().unwrap())
+        );
     }
 }

@@ -4,9 +4,12 @@ use super::auth::{Accepted, Keys};
 use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::control::accept::{Places, Stop, accept};
 use crate::observe::counters::{Counters, Counts};
+use crate::time::{Clock as _, TokioClock};
 use handfast_core::auth::{AUTH_MAGIC, Inbound};
+use handfast_core::policy::AuditPace;
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind, encode_frame};
 use handfast_transport_tcp::{LANE_MAGIC, Look, Net, Stream, TcpTransport};
+use parking_lot::Mutex;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -19,8 +22,8 @@ use tracing::{debug, warn};
 /// Limits of the port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListenerLimits {
-    /// Maximum concurrent connections before they are lanes. Past it the oldest one without a
-    /// complete frame is closed.
+    /// Maximum concurrent connections before they are lanes. Past it one without a complete frame is
+    /// closed, see [`Places::connections_max`].
     pub(crate) connections_max: usize,
     /// Timeout of a connection to send its request and to read its answer.
     pub(crate) call_timeout: Duration,
@@ -126,13 +129,18 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
     };
     let limit = limits.call_timeout;
     let port = Arc::new(Port { transport, answerer, limit, looks: Looks::default() });
+    let reports = Arc::new((TokioClock::new(), Mutex::new(AuditPace::default())));
     accept(net, listener, places, stop, |stream, from, quiet| {
         let connection = handle(stream, port.clone(), quiet);
-        let counts = counts.clone();
+        let (counts, reports) = (counts.clone(), reports.clone());
         async move {
             if let Err(ending) = connection.await {
                 if ending.is_refusal() {
-                    warn!(%from, %ending, "a peer that proves no key was refused");
+                    let (clock, pace) = &*reports;
+                    let report = pace.lock().handle_refusal(clock.now());
+                    if let Some(unreported) = report {
+                        warn!(%from, %ending, unreported, "a peer that proves no key was refused");
+                    }
                 } else {
                     debug!(%from, %ending, "connection ended without a call");
                 }

@@ -29,7 +29,8 @@ pub struct Counters {
     pub connections_foreign: u64,
     /// Connections refused because their peer proved no key, or sent a message that does not open.
     pub connections_unproven: u64,
-    /// Changes of the files of keys or certificates that cannot be used; the earlier ones stay.
+    /// Changes of the files of keys or certificates that cannot be used. The earlier ones stay, except
+    /// that authorities are replaced where the node's own certificate alone is at fault.
     pub auth_changes_unusable: u64,
     /// Frames refused: bad lengths, unknown or unserved types, invalid text.
     pub frames_refused: u64,

@@ -4,6 +4,7 @@
 use crate::certificates::{Authority, Issued};
 use crate::helpers::{Owner, PATIENCE, counted, failed_open, pattern, write_and_check};
 use handfast::auth::{AuthFailure, AuthRefusal, CertificateFault};
+use handfast::mooncake::MooncakeOptions;
 use handfast::{
     AuthOptions, Builder, Cause, CertificateFiles, Engine, EngineTiming, Error, Side, Stage,
 };
@@ -199,6 +200,19 @@ async fn nodes_with_certificates_move_bytes() {
     assert_eq!(failure(&error), AuthFailure::Refused(AuthRefusal::Name), "no SPIFFE id of its own");
     assert_eq!(error.diagnosis_id(), ids::AUTH_NAME);
     counted(&owner.engine, "it is counted", |it| it.connections_unproven == 1).await;
+}
+
+/// A node is called by the SPIFFE id of its certificate, also one that would serve Mooncake nodes, of
+/// which none is let in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workload_with_the_options_of_mooncake_starts() {
+    let fleet = Authority::new("fleet");
+    let workload = fleet.issue(&["spiffe://example.org/ns/kv/gpu-2"]);
+    let files = Files::of_certificate(&[&fleet], &workload);
+    let builder = listening().mooncake(MooncakeOptions::default());
+    let node = files.certificate(builder).start().await.unwrap();
+    assert!(node.name().starts_with("spiffe://example.org/ns/kv/gpu-2:127."), "{}", node.name());
+    node.close().await;
 }
 
 /// A node with certificates refuses plain peers and those with keys, and the other way round.

@@ -5,6 +5,7 @@ mod auth;
 mod auth_files;
 mod certificates;
 mod crossing;
+mod crowd;
 #[cfg(target_os = "linux")]
 mod device_memory;
 mod directory;

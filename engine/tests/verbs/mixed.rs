@@ -109,6 +109,36 @@ fn first_write_of_refused_memory_is_copied() {
     });
 }
 
+/// Nodes with devices that encrypt their lanes open none of them: bytes over RDMA would be plain.
+#[test]
+fn encrypted_lanes_use_no_device() {
+    if !is_scripted() {
+        return passes("mixed::encrypted_lanes_use_no_device");
+    }
+    Runtime::new().unwrap().block_on(async {
+        for encrypts in [false, true] {
+            let on = |device: &str| {
+                let rdma = RdmaOptions::default().with(|it| it.devices = vec![device.to_owned()]);
+                let builder = Engine::builder().transport(TransportChoice::Auto).rdma(rdma);
+                builder.auth(AuthOptions::psk(KEY).unwrap()).encrypt_lanes(encrypts)
+            };
+            let owner = on("peer0").listen("127.0.0.1:0").start().await.unwrap();
+            let user = on("own0").start().await.unwrap();
+            for engine in [&owner, &user] {
+                assert_eq!(
+                    engine.devices().count(),
+                    usize::from(!encrypts),
+                    "encrypts: {encrypts}"
+                );
+                let kinds: Vec<_> = engine.transport_kinds().collect();
+                assert_eq!(kinds.contains(&TransportKind::Rdma), !encrypts, "{kinds:?}");
+            }
+            user.close().await;
+            owner.close().await;
+        }
+    });
+}
+
 /// The descriptor that a node without the handfast key receives.
 fn plain_descriptor(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();

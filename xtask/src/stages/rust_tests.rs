@@ -45,7 +45,10 @@ const EXPLORATIONS: &str = "sim-tests/stories";
 /// The program's tests, and those of them that run nightly.
 const PROGRAM: &str = "cli/program";
 const OF_PROGRAM_NIGHTLY: &str = "every_profile::";
-const LONG: [&str; 5] = [
+/// The stories in which each call of the system fails.
+const EVERY_FAILURE: &str = "engine/every_failure";
+const LONG: [&str; 6] = [
+    EVERY_FAILURE,
     PROGRAM,
     "metadata/stores",
     "sim-tests/lane-gate/lane_gate",
@@ -59,7 +62,7 @@ const WAITING: [&str; 3] = [PROGRAM, "transport-rdma/rdma", "diagnosis/stories"]
 
 /// Every test of the workspace.
 pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
-    vec![
+    let mut steps = vec![
         Step::new("tests", move |deadline| {
             let mut features = Features::available(project, deadline);
             let Some(cases) = property_cases else {
@@ -76,7 +79,24 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
             let output = features.run(project, "examples", words, deadline)?;
             Ok(format!("{} examples", count(&output)))
         }),
-    ]
+    ];
+    if property_cases.is_some() {
+        steps.push(every_failure(project));
+    }
+    steps
+}
+
+/// Every turn of every call of the system that can fail, of which `tests` has a sample.
+fn every_failure(project: &Project) -> Step<'_> {
+    Step::new("every-failure", |deadline| {
+        let features = Features::available(project, deadline);
+        let binary = binary(project, &features, (EVERY_FAILURE, "every-failure"), deadline)?;
+        let mut command = binary.command(&binary.program, &features);
+        command.env(NIGHTLY, "1").args(["--nocapture"]);
+        let output = project.run(command, "every-failure", deadline)?;
+        let counts = output.lines().find(|line| line.starts_with("failed calls"));
+        Ok(counts.context("it counts its failures")?.to_owned())
+    })
 }
 
 /// The tests that take seconds, with the default features.

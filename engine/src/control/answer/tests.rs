@@ -89,6 +89,28 @@ async fn waiting_checksum_ends_with_its_grant() {
     engine.close().await;
 }
 
+/// One checksum more than may wait is refused at once, and those that wait are computed.
+#[tokio::test]
+async fn checksum_past_the_limit_is_refused() {
+    let (engine, served) = owner("*").await;
+    let (answers, question) = (&engine.shared().answers, question(&engine));
+    let turn = answers.checksums.clone().acquire_owned().await.unwrap();
+    let mut waiting: Vec<_> = (0..CHECKSUMS_WAITING_MAX)
+        .map(|_| Box::pin(answers.checksum(&question, Requester::Anybody)))
+        .collect();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(waiting.iter_mut().all(|one| one.as_mut().poll(&mut context).is_pending()));
+    let error = answers.checksum(&question, Requester::Anybody).await.unwrap_err();
+    assert!(error.contains("32 checksums are pending"), "{error}");
+    drop(turn);
+    let sum = served.span().memory().crc32c(0, BYTES).unwrap();
+    for one in waiting {
+        assert_eq!(one.await, Ok(sum));
+    }
+    assert_eq!(answers.checksum(&question, Requester::Anybody).await, Ok(sum));
+    engine.close().await;
+}
+
 /// Grants that are set again take nothing from peers: the table of regions is as it was.
 #[tokio::test]
 async fn equal_grants_change_nothing() {

@@ -55,7 +55,12 @@ pub(crate) async fn watch(mut parts: WatchParts) {
                 let text = error.to_string();
                 if reported.as_ref() != Some(&text) {
                     parts.counts.update(|it| it.auth_changes_unusable += 1);
-                    warn!(%error, "changed keys or certificates cannot be used; the earlier ones stay");
+                    // The authorities may have changed alone.
+                    if has_changed {
+                        warn!(%error, "this node's changed certificate cannot be used; the changed authorities are");
+                    } else {
+                        warn!(%error, "changed keys or certificates cannot be used; the earlier ones stay");
+                    }
                     reported = Some(text);
                 }
             }

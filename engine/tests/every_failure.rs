@@ -1,0 +1,174 @@
+//! Every call of the system that can fail fails once, at each of its turns, in stories of two nodes
+//! in this process. Whatever fails, each step ends in time and with a typed error, succeeds when it is
+//! repeated, and leaves no descriptor, no thread and no mapping behind.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+#[path = "every_failure/calls.rs"]
+mod calls;
+#[path = "every_failure/stories.rs"]
+mod stories;
+
+use calls::CALLS;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use stories::{STORIES, Story};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// Long enough for any step.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Attempts of a step after which it has to succeed: one failure may show later, in another step.
+const ATTEMPTS: u32 = 6;
+/// Before the second attempt; it doubles.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Turns of a call in a story; more are a loop without end.
+const TURNS_MAX: u64 = 2_000;
+/// Of so many turns one is tried at every change, and each at night.
+const SAMPLED: u64 = 64;
+/// An error that lasts as long as its lane: a region whose map has failed is not mapped again.
+const UNMAPPED: &str = "the region could not be mapped";
+/// Set at night.
+const NIGHTLY: &str = "HANDFAST_NIGHTLY";
+/// `STORY` or `STORY:CALL`, to run that alone, every turn.
+const ONLY: &str = "HANDFAST_EVERY_FAILURE";
+
+static IS_RUNNING: AtomicBool = AtomicBool::new(false);
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Repeats a step until it succeeds, and returns what it gave. Each attempt ends in time.
+async fn again<T, E: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
+    let mut errors = Vec::new();
+    for number in 0..ATTEMPTS {
+        match timeout(PATIENCE, attempt()).await {
+            Err(_) => panic!("{what} does not end, after {errors:?}"),
+            Ok(Ok(given)) => return given,
+            Ok(Err(error)) => {
+                ERRORS.lock().unwrap().push(format!("{what}: {error:?}"));
+                errors.push(error);
+            }
+        }
+        tokio::time::sleep(PAUSE * (1 << number)).await;
+    }
+    panic!("{what} fails each time: {errors:?}");
+}
+
+/// Descriptors, threads and mappings of shared memory, which a run must give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    descriptors: usize,
+    threads: usize,
+    shared: usize,
+}
+
+impl Held {
+    fn now() -> Self {
+        let entries = |path: &str| std::fs::read_dir(path).unwrap().count();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let shared = maps.lines().filter(|line| line.contains("memfd:handfast")).count();
+        Self { descriptors: entries("/proc/self/fd"), threads: entries("/proc/self/task"), shared }
+    }
+
+    /// Waits until no more is held.
+    fn is_back(self) -> Result<(), String> {
+        let mut now = Self::now();
+        for _ in 0..PATIENCE.as_millis() {
+            let is_more = |now: usize, before: usize| now > before;
+            let leaks = is_more(now.descriptors, self.descriptors)
+                || is_more(now.threads, self.threads)
+                || is_more(now.shared, self.shared);
+            if !leaks {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            now = Self::now();
+        }
+        Err(format!("{now:?} remain of {self:?}"))
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap()
+}
+
+/// Runs a story, during which a call fails; returns whether it did.
+fn run(story: &Story, call: usize, turn: u64) -> Result<bool, String> {
+    let held = Held::now();
+    ERRORS.lock().unwrap().clear();
+    let runtime = runtime();
+    // It has a thread for blocking calls, as in any program: without one, the runtime panics.
+    runtime.block_on(runtime.spawn_blocking(|| ())).unwrap();
+    IS_RUNNING.store(true, Ordering::SeqCst);
+    calls::fail(call, turn);
+    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on((story.run)())));
+    let has_failed = calls::end();
+    runtime.shutdown_timeout(PATIENCE);
+    IS_RUNNING.store(false, Ordering::SeqCst);
+    let panics = std::mem::take(&mut *PANICS.lock().unwrap());
+    if ended.is_err() || !panics.is_empty() {
+        let errors = ERRORS.lock().unwrap().join("; ");
+        return Err(format!("{} [{errors}]", panics.join("; ")));
+    }
+    held.is_back()?;
+    Ok(has_failed)
+}
+
+fn text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+/// Keeps the panics of stories, also those of tasks, which their runtime catches.
+fn keep_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !IS_RUNNING.load(Ordering::SeqCst) {
+            return before(panic);
+        }
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        PANICS.lock().unwrap().push(format!("{} at {place}", text(panic.payload())));
+    }));
+}
+
+/// Every turn of every call in every story at night, and otherwise a sample of them.
+#[test]
+fn every_failed_call_is_survived() {
+    keep_panics();
+    // The first one makes what its process keeps.
+    drop(runtime());
+    let only = std::env::var(ONLY).ok();
+    let every = only.is_some() || std::env::var_os(NIGHTLY).is_some();
+    let is_chosen = |name: &str| only.as_deref().is_none_or(|only| name.starts_with(only));
+    let (mut tried, mut unmapped, mut failures) = (BTreeMap::new(), 0, Vec::new());
+    for (number, story) in STORIES.iter().enumerate() {
+        // Without a failure.
+        run(story, usize::MAX, 0).unwrap_or_else(|why| panic!("{}: {why}", story.name));
+        for (at, call) in CALLS.iter().enumerate() {
+            let name = format!("{}:{}", story.name, call.name);
+            if !is_chosen(&name) {
+                continue;
+            }
+            let (first, step) = if every { (0, 1) } else { ((at + number) as u64 % 3, SAMPLED) };
+            let mut turn = first;
+            while turn < TURNS_MAX {
+                match run(story, at, turn) {
+                    Ok(false) => break,
+                    Ok(true) => *tried.entry(story.name).or_insert(0) += 1,
+                    Err(why) if why.contains(UNMAPPED) => unmapped += 1,
+                    Err(why) => failures.push(format!("{name} at turn {turn}: {why}")),
+                }
+                turn += step;
+            }
+            assert!(turn < TURNS_MAX, "{name} is called without end");
+        }
+    }
+    println!("failed calls by story: {tried:?}, and {unmapped} whose region stays unmapped");
+    assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
+    assert!(only.is_some() || tried.len() == STORIES.len(), "a story without a failure: {tried:?}");
+}

@@ -1,0 +1,213 @@
+//! Clients: each writes a piece of a server's memory, reads it again, and compares.
+
+use super::nodes::{Fleet, SEGMENT_BYTES, Server};
+use super::{CLIENTS, Random, Summary};
+use anyhow::Result;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Pieces of the memory, one for each client.
+const PIECE_BYTES: u64 = SEGMENT_BYTES / CLIENTS as u64 / 4_096 * 4_096;
+/// Longer than a command with these options may take, on a busy machine.
+const HANGS_AFTER: Duration = Duration::from_secs(120);
+const OPTIONS: [&str; 4] = ["--timeout", "5s", "--retries", "8"];
+/// A full disk: a device that has room for nothing.
+const FULL: &str = "/dev/full";
+
+/// The servers, and the summary of a run.
+pub(super) struct Work<'a> {
+    pub(super) fleet: &'a Fleet,
+    pub(super) summary: &'a Mutex<Summary>,
+}
+
+/// A client, one command after the other.
+pub(super) struct Client {
+    number: usize,
+    random: Random,
+    file: PathBuf,
+    copy: PathBuf,
+}
+
+/// The end of a command.
+enum End {
+    Done,
+    Failed(String),
+    Crashed(String),
+    Hung,
+    /// By this client itself.
+    Killed,
+}
+
+/// A fault of a command while it runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Harm {
+    None,
+    Kill(Duration),
+    FullDisk,
+}
+
+impl Client {
+    pub(super) fn new(folder: &Path, seed: u64, number: usize) -> Result<Self> {
+        let folder = folder.join(format!("client-{number}"));
+        fs::create_dir_all(&folder)?;
+        let random = Random::of(seed, 1 + number as u64);
+        Ok(Self { number, random, file: folder.join("file"), copy: folder.join("copy") })
+    }
+
+    /// Writes and reads once.
+    pub(super) fn step(&mut self, work: &Work<'_>) {
+        let servers = &work.fleet.servers;
+        let server = &servers[self.random.below(servers.len() as u64) as usize];
+        let length = 1 + self.random.below(PIECE_BYTES);
+        let content = self.content(length);
+        if let Err(error) = fs::write(&self.file, &content) {
+            work.note(|it| it.crashed.push(format!("no file of a client: {error}")));
+            return;
+        }
+        let place = format!("{}/m:{}", server.place, self.number as u64 * PIECE_BYTES);
+        let kills = server.kills.load(Ordering::SeqCst);
+        let harm = match self.random.below(12) {
+            0 => Harm::Kill(self.random.millis(1, 60)),
+            1 => Harm::FullDisk,
+            _ => Harm::None,
+        };
+        let file = self.file.to_string_lossy().into_owned();
+        if !self.command(work, server, harm, &["put", &file, &place]) {
+            return;
+        }
+        work.note(|it| {
+            it.puts += 1;
+            it.bytes += length;
+        });
+        let copy = self.copy.to_string_lossy().into_owned();
+        let place = format!("{place},{length}");
+        if !self.command(work, server, Harm::None, &["get", &place, &copy]) {
+            return;
+        }
+        let is_equal = fs::read(&self.copy).is_ok_and(|copy| copy == content);
+        let was_killed = server.kills.load(Ordering::SeqCst) != kills;
+        work.note(|it| match (is_equal, was_killed) {
+            (true, _) => {
+                it.gets += 1;
+                it.bytes += length;
+            }
+            (false, true) => it.unjudged += 1,
+            (false, false) => {
+                it.lost.push(format!("{length} bytes of {place}, the server {}", server.name));
+            }
+        });
+    }
+
+    fn content(&mut self, length: u64) -> Vec<u8> {
+        let mut content: Vec<u8> = Vec::new();
+        while (content.len() as u64) < length {
+            content.extend(self.random.number().to_le_bytes());
+        }
+        content.truncate(length as usize);
+        content
+    }
+
+    /// Runs a command, and returns whether it succeeded.
+    fn command(&self, work: &Work<'_>, server: &Server, harm: Harm, words: &[&str]) -> bool {
+        let faults = server.faults.load(Ordering::SeqCst);
+        let mut command = Command::new(&work.fleet.program);
+        command.args(words).args(&server.options).args(OPTIONS);
+        if harm == Harm::FullDisk {
+            command.args(["--record", FULL]);
+        }
+        let end = ended(command, harm);
+        // Odd while a fault lasts.
+        let is_quiet = faults.is_multiple_of(2) && server.faults.load(Ordering::SeqCst) == faults;
+        let what = || format!("{} with the server {}", words.join(" "), server.name);
+        let mut is_done = false;
+        work.note(|it| match end {
+            End::Done => is_done = true,
+            End::Killed => it.clients_killed += 1,
+            End::Hung => it.hung.push(what()),
+            End::Crashed(why) => it.crashed.push(format!("{}: {why}", what())),
+            End::Failed(_) if harm == Harm::FullDisk => it.full_disks += 1,
+            End::Failed(why) if is_quiet => it.unjustified.push(format!("{}: {why}", what())),
+            End::Failed(_) => it.failed += 1,
+        });
+        is_done
+    }
+}
+
+impl Work<'_> {
+    fn note(&self, change: impl FnOnce(&mut Summary)) {
+        change(&mut self.summary.lock().expect("no thread panics"));
+    }
+}
+
+/// Runs a command to its end.
+fn ended(mut command: Command, harm: Harm) -> End {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return End::Crashed(error.to_string()),
+    };
+    let begun = Instant::now();
+    if let Harm::Kill(after) = harm {
+        thread::sleep(after);
+        let _ = child.kill();
+    }
+    while child.try_wait().is_ok_and(|status| status.is_none()) {
+        if begun.elapsed() > HANGS_AFTER {
+            let _ = child.kill();
+            let _ = child.wait();
+            return End::Hung;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    match child.wait_with_output() {
+        Ok(output) => judged(&output, harm),
+        Err(error) => End::Crashed(error.to_string()),
+    }
+}
+
+fn judged(output: &Output, harm: Harm) -> End {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
+    match (output.status.code(), output.status.signal()) {
+        (Some(0), _) => End::Done,
+        (None, Some(9)) if matches!(harm, Harm::Kill(_)) => End::Killed,
+        // The code of a panic.
+        (Some(101), _) | (None, _) => End::Crashed(format!("{}: {last}", output.status)),
+        // Each error says something.
+        (Some(code), _) if text.trim().is_empty() => {
+            End::Crashed(format!("no message, code {code}"))
+        }
+        (Some(code), _) => End::Failed(format!("code {code}: {last}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(script: &str, harm: Harm) -> End {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        ended(command, harm)
+    }
+
+    #[test]
+    fn ends_of_commands_are_told_apart() {
+        assert!(matches!(of("exit 0", Harm::None), End::Done));
+        assert!(
+            matches!(of("echo no >&2; exit 6", Harm::None), End::Failed(why) if why == "code 6: no")
+        );
+        assert!(matches!(of("exit 6", Harm::None), End::Crashed(_)));
+        assert!(matches!(of("echo panicked >&2; exit 101", Harm::None), End::Crashed(_)));
+        assert!(matches!(of("kill -SEGV $$", Harm::None), End::Crashed(_)));
+        assert!(matches!(of("kill -KILL $$", Harm::None), End::Crashed(_)));
+        let killed = of("sleep 60", Harm::Kill(Duration::from_millis(1)));
+        assert!(matches!(killed, End::Killed));
+    }
+}

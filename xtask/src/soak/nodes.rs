@@ -1,0 +1,299 @@
+//! The servers, the store of their names, and the faults that strike them.
+
+use super::{Random, Summary};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+use std::fmt::{self, Display, Formatter};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const KEY: &str = "soak 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+pub(super) const SEGMENT_BYTES: u64 = 4 << 20;
+/// The server that clients find by its name in the store.
+const NAMED: &str = "named";
+const STORED: &str = "soak:1";
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Connections that take a server's last descriptors.
+const CROWD: usize = 64;
+
+/// A process that is killed when dropped, and its output, whose end would end it.
+struct Process(Child, Option<BufReader<ChildStdout>>);
+
+impl Process {
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.0), signal)?)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The holdings of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(super) descriptors: usize,
+    pub(super) threads: usize,
+    pub(super) memory_kib: u64,
+}
+
+impl Held {
+    fn of(pid: u32) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
+        Some(Self {
+            descriptors,
+            threads: field("Threads:")? as usize,
+            memory_kib: field("RssAnon:")? + field("RssShmem:")?,
+        })
+    }
+
+    /// Whether it is more than an earlier `other`, past what caches and idle threads explain.
+    pub(super) fn is_more_than(&self, other: &Self) -> bool {
+        self.descriptors > other.descriptors + 2
+            || self.threads > other.threads + 2
+            || self.memory_kib > other.memory_kib + other.memory_kib / 8 + 8 * 1_024
+    }
+}
+
+impl Display for Held {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Self { descriptors, threads, memory_kib } = self;
+        write!(out, "{descriptors} descriptors, {threads} threads, {memory_kib} KiB")
+    }
+}
+
+/// A server, which is started again at its address after each kill.
+pub(crate) struct Server {
+    pub(super) name: &'static str,
+    address: String,
+    /// Its name or address, for clients.
+    pub(super) place: String,
+    /// Options of its clients and of itself.
+    pub(super) options: Vec<String>,
+    /// Whether faults kill it.
+    is_mortal: bool,
+    process: Mutex<Option<Process>>,
+    /// Times that it was killed, and faults of any kind, each counted at its beginning and its end.
+    pub(super) kills: AtomicU64,
+    pub(super) faults: AtomicU64,
+}
+
+/// All servers and the store.
+pub(crate) struct Fleet {
+    pub(super) program: PathBuf,
+    pub(super) folder: PathBuf,
+    pub(super) servers: Vec<Server>,
+    store: Mutex<Option<Process>>,
+    store_port: u16,
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn spawn(command: &mut Command, log: &Path) -> Result<Process> {
+    let errors = fs::File::options().append(true).create(true).open(log)?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+    let mut process = Process(command.spawn()?, None);
+    let output = process.0.stdout.take().context("its output is a pipe")?;
+    let output = process.1.insert(BufReader::new(output));
+    let begun = Instant::now();
+    let mut line = String::new();
+    while output.read_line(&mut line)? > 0 {
+        ensure!(begun.elapsed() < READY_WITHIN, "it is not ready in {READY_WITHIN:?}");
+        if line.trim_end() == "ready" {
+            return Ok(process);
+        }
+        line.clear();
+    }
+    bail!("it ended before it was ready; see {}", log.display())
+}
+
+impl Fleet {
+    pub(super) fn start(program: &Path, folder: &Path, has_device: bool) -> Result<Self> {
+        let keys = folder.join("keys");
+        fs::write(&keys, KEY)?;
+        fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
+        let store_port = free_port()?;
+        let encrypted = format!("--transport tcp --encrypt-lanes --auth psk:{}", keys.display());
+        let named = format!("--transport tcp --metadata http://127.0.0.1:{store_port}/metadata");
+        let mut kinds = vec![
+            ("tcp", "--transport tcp".to_owned(), false),
+            ("shared memory", "--transport shm".into(), false),
+            ("encrypted", encrypted, true),
+            ("auto", "--transport auto".into(), true),
+            (NAMED, named, true),
+        ];
+        if has_device {
+            kinds.push(("rdma", "--transport rdma".into(), true));
+        }
+        let mut servers = Vec::new();
+        for (name, options, is_mortal) in kinds {
+            let address = format!("127.0.0.1:{}", free_port()?);
+            servers.push(Server {
+                name,
+                place: if name == NAMED { STORED.to_owned() } else { address.clone() },
+                address,
+                options: options.split(' ').map(str::to_owned).collect(),
+                is_mortal,
+                process: Mutex::default(),
+                kills: AtomicU64::new(0),
+                faults: AtomicU64::new(0),
+            });
+        }
+        let (program, folder) = (program.to_owned(), folder.to_owned());
+        let fleet = Self { program, folder, servers, store: Mutex::default(), store_port };
+        fleet.start_store()?;
+        for server in &fleet.servers {
+            fleet.start_server(server).context(server.name)?;
+        }
+        Ok(fleet)
+    }
+
+    fn start_store(&self) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["metadata", "--listen", &format!("127.0.0.1:{}", self.store_port)]);
+        command.arg("--file").arg(self.folder.join("table"));
+        let process = spawn(&mut command, &self.folder.join("store.log")).context("the store")?;
+        *self.store.lock().expect("no thread panics") = Some(process);
+        Ok(())
+    }
+
+    fn start_server(&self, server: &Server) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["serve", "--listen", &server.address]).args(&server.options);
+        command.args(["--memory", &format!("m={SEGMENT_BYTES}")]);
+        if server.name == NAMED {
+            command.args(["--name", STORED]);
+        }
+        let log = self.folder.join(format!("{}.log", server.name.replace(' ', "-")));
+        let process = spawn(&mut command, &log)?;
+        *server.process.lock().expect("no thread panics") = Some(process);
+        Ok(())
+    }
+
+    /// The holdings of each server that is never killed.
+    pub(super) fn held(&self) -> Vec<(String, Held)> {
+        let lasting = self.servers.iter().filter(|server| !server.is_mortal);
+        let held = lasting.filter_map(|server| {
+            let process = server.process.lock().expect("no thread panics");
+            Some((server.name.to_owned(), Held::of(process.as_ref()?.0.id())?))
+        });
+        held.collect()
+    }
+
+    /// Finds servers that have ended by themselves.
+    pub(super) fn check(&self, summary: &mut Summary) {
+        for server in &self.servers {
+            let mut process = server.process.lock().expect("no thread panics");
+            let ended = process.as_mut().and_then(|process| process.0.try_wait().ok()?);
+            if let Some(status) = ended {
+                summary.crashed.push(format!("the server {}: {status}", server.name));
+            }
+        }
+    }
+}
+
+const KINDS: [&str; 4] = ["killed", "stopped", "without descriptors", "store killed"];
+
+/// The faults of a seed, one after the other.
+pub(crate) struct Faults {
+    random: Random,
+    counts: [u64; KINDS.len()],
+}
+
+impl Display for Faults {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let all = KINDS.iter().zip(self.counts).map(|(kind, count)| format!("{kind} {count}"));
+        out.write_str(&all.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Faults {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { random: Random::of(seed, 0), counts: [0; KINDS.len()] }
+    }
+
+    /// Waits, and strikes once.
+    ///
+    /// # Errors
+    /// A server has ended by itself, or does not start again.
+    pub(super) fn strike(&mut self, fleet: &Fleet) -> Result<()> {
+        thread::sleep(self.random.millis(100, 1_500));
+        let kind = self.random.below(KINDS.len() as u64) as usize;
+        let chosen: Vec<&Server> =
+            fleet.servers.iter().filter(|server| kind != 0 || server.is_mortal).collect();
+        let mut server = chosen[self.random.below(chosen.len() as u64) as usize];
+        if kind == 3 {
+            let named = fleet.servers.iter().find(|server| server.name == NAMED);
+            server = named.context("a server with a name")?;
+        }
+        let pause = self.random.millis(50, 2_500);
+        self.counts[kind] += 1;
+        server.faults.fetch_add(1, Ordering::SeqCst);
+        let struck = match kind {
+            0 => kill(fleet, server, pause),
+            3 => {
+                *fleet.store.lock().expect("no thread panics") = None;
+                thread::sleep(pause);
+                fleet.start_store()
+            }
+            1 => with_process(server, |process| {
+                process.signal(Signal::STOP)?;
+                thread::sleep(pause);
+                process.signal(Signal::CONT)
+            }),
+            _ => with_process(server, |process| starve(server, process, pause)),
+        };
+        server.faults.fetch_add(1, Ordering::SeqCst);
+        struck.with_context(|| format!("the server {}, {}", server.name, KINDS[kind]))
+    }
+}
+
+fn kill(fleet: &Fleet, server: &Server, pause: Duration) -> Result<()> {
+    server.kills.fetch_add(1, Ordering::SeqCst);
+    let running = server.process.lock().expect("no thread panics").take();
+    if let Some(mut process) = running
+        && let Some(status) = process.0.try_wait()?
+    {
+        fleet.start_server(server)?;
+        bail!("it had ended by itself: {status}");
+    }
+    thread::sleep(pause / 4);
+    fleet.start_server(server)
+}
+
+fn with_process(server: &Server, act: impl FnOnce(&Process) -> Result<()>) -> Result<()> {
+    let process = server.process.lock().expect("no thread panics");
+    act(process.as_ref().context("it has no process")?)
+}
+
+/// Takes a server's last descriptors for a while.
+fn starve(server: &Server, process: &Process, pause: Duration) -> Result<()> {
+    let pid = Pid::from_child(&process.0);
+    let held = Held::of(process.0.id()).context("it has ended")?;
+    let before = getrlimit(Resource::Nofile);
+    let few = Rlimit { current: Some(held.descriptors as u64 + 4), maximum: before.maximum };
+    prlimit(Some(pid), Resource::Nofile, few)?;
+    let crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(&server.address)).collect();
+    thread::sleep(pause);
+    drop(crowd);
+    prlimit(Some(pid), Resource::Nofile, before)?;
+    Ok(())
+}
