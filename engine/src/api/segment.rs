@@ -388,7 +388,7 @@ impl Batch {
             let unknown = find_regions(engine, &mut self.requests, memory)?;
             let (refused, clock) = (&engine.shared().unregistered, &engine.shared().clock);
             let is_known = !unknown.is_empty() && refused.has_all(&unknown, clock.now());
-            if !unknown.is_empty() && !(is_known && target.shares_memory()) {
+            if !(unknown.is_empty() || is_known && target.shares_memory()) {
                 // As above.
                 let registered = register_missing(engine, &mut self.requests, memory, &unknown);
                 if let Err(error) = Box::pin(registered).await {
