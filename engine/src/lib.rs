@@ -104,7 +104,7 @@ pub mod accelerators {
     };
     pub use handfast_transport::{
         Accelerator, AcceleratorError, DeviceBytes, DmaBuf, MemoryKind, STAGING_BYTES,
-        STAGING_DEPTH, Staging, StagingBuffer,
+        STAGING_DEPTH, Staging, StagingBuffer, pass_in, pass_out,
     };
 }
 

@@ -109,6 +109,8 @@ calls! {
     attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
     pin = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
     unpin = "cuMemFreeHost" (*mut c_void);
+    allocate = "cuMemAlloc_v2" (*mut u64, usize);
+    free = "cuMemFree_v2" (u64);
     current_context = "cuCtxGetCurrent" (*mut RawContext);
     stream_context = "cuStreamGetCtx" (RawStream, *mut RawContext);
     create_event = "cuEventCreate" (*mut *mut c_void, c_uint);

@@ -5,10 +5,11 @@
 //! where bytes are and makes a block of those on a device.
 //!
 //! The bytes are copied on streams of this crate's own, which wait for no other: work of the caller on
-//! the bytes has finished before they are transferred. [`Driver::stream_point`] tells when it has.
+//! the bytes has finished before they are transferred. [`Driver::stream_point`] waits for it.
 
 #![allow(unsafe_code)]
 
+mod allocate;
 mod bytes;
 mod driver;
 mod order;

@@ -76,6 +76,16 @@ struct Buffers {
 }
 
 impl Pool {
+    /// Counts a buffer as in use, and returns an idle one, if there is any; `None` at the limit.
+    fn reserve(&self) -> Option<Option<Raw>> {
+        let mut buffers = self.0.lock();
+        if buffers.in_use == PINNED_BUFFERS_MAX {
+            return None;
+        }
+        buffers.in_use += 1;
+        Some(buffers.idle.pop())
+    }
+
     /// Ends the idle buffers, in the current context. None is in use.
     pub(crate) fn end(&self, driver: &Driver) {
         self.0.lock().idle.drain(..).for_each(|raw| raw.end(driver));
@@ -94,16 +104,13 @@ pub(crate) struct Pinned {
 impl Pinned {
     /// Takes a buffer; `None` at [`PINNED_BUFFERS_MAX`], or if the driver refuses another.
     pub(crate) fn take(owner: &Arc<Stream>) -> Option<Self> {
-        let mut buffers = owner.pool.0.lock();
-        if buffers.in_use == PINNED_BUFFERS_MAX {
+        let idle = owner.pool.reserve()?;
+        // The lock is not held while memory is pinned.
+        let raw = idle.or_else(|| owner.within(|| Raw::new(owner)).ok());
+        let Some(raw) = raw else {
+            owner.pool.0.lock().in_use -= 1;
             return None;
-        }
-        let raw = match buffers.idle.pop() {
-            Some(raw) => raw,
-            None => owner.within(|| Raw::new(owner)).ok()?,
         };
-        buffers.in_use += 1;
-        drop(buffers);
         let owner = Arc::clone(owner);
         Some(Self { owner, raw, used: 0, is_busy: false, failed: None })
     }

@@ -5,7 +5,7 @@
 
 use handfast_fabric_buffer::Buffer;
 use handfast_fabric_cuda::Control;
-use handfast_memory_cuda::{Driver, DriverError, PINNED_BUFFERS_MAX, PlaceError};
+use handfast_memory_cuda::{Driver, DriverError, PINNED_BUFFERS_MAX, PlaceError, StreamError};
 use handfast_transport::{
     Memory, MemoryError, MemoryKind, STAGING_BYTES, Staging, pass_in, pass_out,
 };
@@ -293,7 +293,7 @@ fn pinned_buffers_end_at_their_limit() {
     assert_eq!(stage.control.live().pinned, before, "the last block of a context ends its pool");
 }
 
-/// Where the driver pins no more memory, copies do without.
+/// Copies do without pinned memory if the driver refuses it.
 #[test]
 fn refused_pinned_memory_is_done_without() {
     let stage = stage();
@@ -359,4 +359,60 @@ fn failed_copy_gives_its_place_back() {
     stage.control.free(device.address());
     let error = staging.start_out(&span, 0, 1).unwrap_err().to_string();
     assert!(error.contains("was freed while it was registered"), "{error}");
+}
+
+/// A default stream is that of a device or of the thread's context, an unknown handle is refused, and no
+/// event and no context is left.
+#[test]
+fn streams_are_marked_by_number() {
+    let stage = stage();
+    let before = stage.control.live();
+    for stream in 0..=2 {
+        let point = stage.driver.stream_point(stream, Some(1)).unwrap();
+        assert!(point.is_done().unwrap());
+        let error = stage.driver.stream_point(stream, None).err().unwrap();
+        assert_eq!(error, StreamError::NoContext { stream });
+    }
+    let error = stage.driver.stream_point(1 << 40, None).err().unwrap().to_string();
+    assert!(error.contains("cuStreamGetCtx failed for the stream 0x10000000000"), "{error}");
+    let error = stage.driver.stream_point(0, Some(7)).err().unwrap().to_string();
+    assert!(error.contains("cuDeviceGet failed for cuda:7"), "{error}");
+    for call in ["cuCtxPushCurrent", "cuEventCreate", "cuEventRecord"] {
+        stage.control.answer(call, 700);
+        let error = stage.driver.stream_point(1, Some(0)).err().unwrap().to_string();
+        assert!(error.contains(call) && error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+    }
+    let point = stage.driver.stream_point(1, Some(0)).unwrap();
+    stage.control.answer("cuEventQuery", 700);
+    let error = point.is_done().unwrap_err().to_string();
+    assert!(error.contains("cuEventQuery failed for the stream 0x1"), "{error}");
+    drop(point);
+    let after = stage.control.live();
+    assert_eq!((after.events, after.contexts), (before.events, before.contexts));
+}
+
+/// Memory of a device is freed with its last span, and what a device does not have is an error.
+#[test]
+fn allocated_memory_is_freed_with_its_block() {
+    let stage = stage();
+    let before = stage.control.live();
+    let memory = stage.driver.allocate(1, 4096).unwrap();
+    memory.copy_in(0, &pattern(4096)).unwrap();
+    let span = memory.span(1, 2).unwrap();
+    drop(memory);
+    let mut bytes = [0; 2];
+    span.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, pattern(4096)[1..3]);
+    drop(span);
+    let after = stage.control.live();
+    assert_eq!((after.allocations, after.contexts), (before.allocations, before.contexts));
+    for (device, len, text) in [
+        (1, 1 << 50, "cuMemAlloc failed for cuda:1: CUDA_ERROR_OUT_OF_MEMORY"),
+        (7, 1, "cuDeviceGet failed for cuda:7"),
+        (0, 0, "cuMemAlloc failed for cuda:0: CUDA_ERROR_INVALID_VALUE"),
+    ] {
+        let error = stage.driver.allocate(device, len).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    assert_eq!(stage.control.live().allocations, before.allocations);
 }

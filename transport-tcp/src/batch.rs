@@ -396,7 +396,7 @@ impl Batch {
     }
 }
 
-/// What is left of the parts, to be sent.
+/// The rest of the parts, to be sent.
 struct Rest<'a> {
     headers: &'a [u8],
     head: usize,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const ADDRESS: u64 = 1 << 40;
 
-/// What happened, in order.
+/// An event of a device or a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A copy began, of the first byte at this offset.

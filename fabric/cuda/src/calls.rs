@@ -266,6 +266,23 @@ extern "C" fn cuMemcpyDtoHAsync_v2(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAlloc_v2(place: *mut u64, bytes: usize) -> c_int {
+    call("cuMemAlloc", |state| {
+        let context = current().ok_or(INVALID_CONTEXT)?;
+        let device = (0..DEVICES).find(|device| context_of(*device) == context);
+        let address = state.allocate(Kind::Device, device.ok_or(INVALID_CONTEXT)?, bytes)?;
+        // SAFETY: the caller passes a place for a number.
+        unsafe { *place = address };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(address: u64) -> c_int {
+    call("cuMemFree", |state| state.free(address))
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostAlloc(
     place: *mut *mut c_void,
     bytes: usize,
