@@ -98,9 +98,13 @@ pub mod auth {
 
 /// Memory of accelerators.
 pub mod accelerators {
-    pub use handfast_memory_cuda::{Driver, DriverError, PlaceError, device_memory};
+    pub use handfast_memory_cuda::{
+        Driver, DriverError, PINNED_BUFFERS_MAX, PlaceError, StreamError, StreamPoint,
+        device_memory,
+    };
     pub use handfast_transport::{
         Accelerator, AcceleratorError, DeviceBytes, DmaBuf, MemoryKind, STAGING_BYTES,
+        STAGING_DEPTH, Staging, StagingBuffer, pass_in, pass_out,
     };
 }
 

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::driver::Stream;
-use handfast_transport::{AcceleratorError, DeviceBytes, DmaBuf, MemoryKind};
+use crate::pinned::Pinned;
+use handfast_transport::{AcceleratorError, DeviceBytes, DmaBuf, MemoryKind, StagingBuffer};
 use libc::c_int;
 use std::any::Any;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -47,8 +48,26 @@ impl CudaBytes {
     fn lacking(&self, call: &'static str) -> AcceleratorError {
         self.error(call, NOT_SUPPORTED, "the driver lacks the call; install a later one".to_owned())
     }
+}
 
-    /// Checks that the address still names the allocation: freed bytes may belong to another.
+impl DeviceBytes for CudaBytes {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Device(self.stream.device)
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        self.numa_node
+    }
+
+    fn context(&self) -> u64 {
+        Arc::as_ptr(&self.stream).addr() as u64
+    }
+
+    fn staging(&self) -> Option<Box<dyn StagingBuffer>> {
+        Pinned::take(&self.stream).map(|pinned| Box::new(pinned) as Box<dyn StagingBuffer>)
+    }
+
+    /// Freed bytes may belong to another allocation.
     fn check(&self, address: u64) -> Result<(), AcceleratorError> {
         let is_there = self.allocation.is_none_or(|id| self.stream.driver.has(id, address));
         match is_there {
@@ -59,16 +78,6 @@ impl CudaBytes {
                 Err(self.error("cuPointerGetAttributes", INVALID_VALUE, cause))
             }
         }
-    }
-}
-
-impl DeviceBytes for CudaBytes {
-    fn kind(&self) -> MemoryKind {
-        MemoryKind::Device(self.stream.device)
-    }
-
-    fn numa_node(&self) -> Option<u32> {
-        self.numa_node
     }
 
     fn copy_in(&self, address: u64, bytes: &[u8]) -> Result<(), AcceleratorError> {

@@ -1,6 +1,7 @@
 //! The driver's library, and its calls.
 #![allow(unsafe_code)]
 
+use crate::pinned::Pool;
 use handfast_transport::{Accelerator, AcceleratorError};
 use libc::{c_char, c_int, c_uint, c_void};
 use libloading::os::unix::Library;
@@ -30,7 +31,7 @@ const RUNTIME: &str = "cuda";
 
 /// A context of a device, as the driver names it.
 pub(crate) type RawContext = *mut c_void;
-type RawStream = *mut c_void;
+pub(crate) type RawStream = *mut c_void;
 
 /// Errors of finding the driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +107,16 @@ calls! {
     to_device = "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, RawStream);
     to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, RawStream);
     attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    pin = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+    unpin = "cuMemFreeHost" (*mut c_void);
+    allocate = "cuMemAlloc_v2" (*mut u64, usize);
+    free = "cuMemFree_v2" (u64);
+    current_context = "cuCtxGetCurrent" (*mut RawContext);
+    stream_context = "cuStreamGetCtx" (RawStream, *mut RawContext);
+    create_event = "cuEventCreate" (*mut *mut c_void, c_uint);
+    record_event = "cuEventRecord" (*mut c_void, RawStream);
+    query_event = "cuEventQuery" (*mut c_void);
+    destroy_event = "cuEventDestroy_v2" (*mut c_void);
     ; optional
     export = "cuMemGetHandleForAddressRange" (*mut c_void, u64, usize, c_int, u64);
     flush = "cuFlushGPUDirectRDMAWrites" (c_int, c_int);
@@ -228,6 +239,15 @@ impl Driver {
         Some(CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok()?.to_lowercase())
     }
 
+    /// Creates a stream in the current context.
+    pub(crate) fn create_stream(&self, device: Accelerator) -> Result<RawStream, AcceleratorError> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: a place for the stream.
+        let created = unsafe { (self.calls.create_stream)(&raw mut raw, NON_BLOCKING) };
+        self.check(device, "cuStreamCreate", created)?;
+        Ok(raw)
+    }
+
     /// Returns the stream of a context, or that of the device's first context without one.
     pub(crate) fn stream(
         self: &Arc<Self>,
@@ -253,7 +273,9 @@ pub(crate) struct Stream {
     /// The device shows writes of other devices in its own order.
     pub(crate) orders_writes: bool,
     /// The device, and the context that was asked for.
-    key: (u32, usize),
+    pub(crate) key: (u32, usize),
+    /// Pinned buffers with streams of their own.
+    pub(crate) pool: Pool,
     context: Context,
     raw: RawStream,
 }
@@ -264,22 +286,27 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 /// A context: the application's, or the first one of a device, held while this lives.
-struct Context {
+pub(crate) struct Context {
     driver: Arc<Driver>,
-    raw: RawContext,
+    pub(crate) raw: RawContext,
     retained: Option<c_int>,
 }
 
 impl Context {
-    fn new(
+    /// The application's context.
+    pub(crate) fn of(driver: &Arc<Driver>, raw: RawContext) -> Self {
+        Self { driver: Arc::clone(driver), raw, retained: None }
+    }
+
+    pub(crate) fn new(
         driver: &Arc<Driver>,
         device: Accelerator,
         raw: RawContext,
     ) -> Result<Self, AcceleratorError> {
-        let driver = Arc::clone(driver);
         if !raw.is_null() {
-            return Ok(Self { driver, raw, retained: None });
+            return Ok(Self::of(driver, raw));
         }
+        let driver = Arc::clone(driver);
         let (mut handle, mut raw) = (0, ptr::null_mut());
         let ordinal = c_int::try_from(device.ordinal).unwrap_or(c_int::MAX);
         // SAFETY: a place for the device's handle.
@@ -326,16 +353,20 @@ impl Stream {
     ) -> Result<Self, AcceleratorError> {
         let device = Accelerator { runtime: RUNTIME, ordinal: key.0 };
         let context = Context::new(driver, device, context)?;
-        let mut raw = ptr::null_mut();
-        context.within(device, || {
-            // SAFETY: a place for the stream, in the current context.
-            let created = unsafe { (driver.calls.create_stream)(&raw mut raw, NON_BLOCKING) };
-            driver.check(device, "cuStreamCreate", created)
-        })?;
+        let raw = context.within(device, || driver.create_stream(device))?;
         // A driver that does not know the attribute promises nothing.
         let order = driver.attribute(key.0, WRITES_ORDERING).unwrap_or(0);
         let orders_writes = order >= ORDERED_FOR_OWNER;
-        Ok(Self { driver: Arc::clone(driver), device, orders_writes, key, context, raw })
+        let (driver, pool) = (Arc::clone(driver), Pool::default());
+        Ok(Self { driver, device, orders_writes, key, pool, context, raw })
+    }
+
+    /// Runs `work` in the context.
+    pub(crate) fn within<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, AcceleratorError>,
+    ) -> Result<T, AcceleratorError> {
+        self.context.within(self.device, work)
     }
 
     /// Runs a call without a stream in the context.
@@ -344,7 +375,7 @@ impl Stream {
         call: &'static str,
         work: impl FnOnce() -> c_int,
     ) -> Result<(), AcceleratorError> {
-        self.context.within(self.device, || self.driver.check(self.device, call, work()))
+        self.within(|| self.driver.check(self.device, call, work()))
     }
 
     /// Runs one asynchronous call on the stream and waits for the stream, also if the call fails:
@@ -368,6 +399,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // The context may have ended, and the stream with it.
         let _ = self.context.within(self.device, || {
+            self.pool.end(&self.driver);
             // SAFETY: destroyed once, and every use has waited for its end.
             unsafe { (self.driver.calls.destroy_stream)(self.raw) };
             Ok(())

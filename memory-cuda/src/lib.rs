@@ -4,16 +4,21 @@
 //! process has loaded it, as every program with device memory has. [`device_memory`] asks the driver
 //! where bytes are and makes a block of those on a device.
 //!
-//! The bytes are copied on a stream of this crate's own, which waits for no other: work of the caller on
-//! the bytes has finished before they are transferred, or is synchronized by the caller.
+//! The bytes are copied on streams of this crate's own, which wait for no other: work of the caller on
+//! the bytes has finished before they are transferred. [`Driver::stream_point`] waits for it.
 
 #![allow(unsafe_code)]
 
+mod allocate;
 mod bytes;
 mod driver;
+mod order;
+mod pinned;
 mod place;
 
 pub use driver::{Driver, DriverError};
+pub use order::{StreamError, StreamPoint};
+pub use pinned::PINNED_BUFFERS_MAX;
 pub use place::PlaceError;
 
 use handfast_transport::Memory;

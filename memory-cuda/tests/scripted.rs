@@ -5,8 +5,10 @@
 
 use handfast_fabric_buffer::Buffer;
 use handfast_fabric_cuda::Control;
-use handfast_memory_cuda::{Driver, DriverError, PlaceError};
-use handfast_transport::{Memory, MemoryError, MemoryKind, STAGING_BYTES};
+use handfast_memory_cuda::{Driver, DriverError, PINNED_BUFFERS_MAX, PlaceError, StreamError};
+use handfast_transport::{
+    Memory, MemoryError, MemoryKind, STAGING_BYTES, Staging, pass_in, pass_out,
+};
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -263,4 +265,154 @@ fn loaded_driver_is_found() {
     assert_eq!(memory.address(), address);
     let error = Driver::open(Some(OsStr::new("/nowhere/libcuda.so.1"))).err().unwrap();
     assert!(matches!(error, DriverError::Absent { .. }), "{error}");
+}
+
+/// The pool of a context ends at its limit: copies go on without a pinned buffer, and one that is given
+/// back serves the next.
+#[test]
+fn pinned_buffers_end_at_their_limit() {
+    let stage = stage();
+    let before = stage.control.live().pinned;
+    let device = stage.memory(0, 2 * STAGING_BYTES + 1);
+    let bytes = pattern(device.len());
+    let span = device.whole();
+    let mut taken: Vec<_> = (0..PINNED_BUFFERS_MAX).map_while(|_| Staging::take(&span)).collect();
+    assert_eq!(taken.len(), PINNED_BUFFERS_MAX);
+    assert!(Staging::take(&span).is_none());
+    let host = Memory::zeroed(device.len()).unwrap();
+    host.copy_in(0, &bytes).unwrap();
+    host.whole().copy_to(&span).unwrap();
+    assert_eq!(device.crc32c(0, device.len()).unwrap(), host.crc32c(0, host.len()).unwrap());
+    assert_eq!(stage.control.live().pinned, before + PINNED_BUFFERS_MAX as u64);
+    let elsewhere = stage.memory(1, 8);
+    assert!(Staging::take(&elsewhere.whole()).is_some(), "another device has a pool of its own");
+    taken.pop();
+    assert!(Staging::take(&span).is_some());
+    assert_eq!(stage.control.live().pinned, before + PINNED_BUFFERS_MAX as u64 + 1);
+    drop((taken, device, span, elsewhere));
+    assert_eq!(stage.control.live().pinned, before, "the last block of a context ends its pool");
+}
+
+/// Copies do without pinned memory if the driver refuses it.
+#[test]
+fn refused_pinned_memory_is_done_without() {
+    let stage = stage();
+    let device = stage.memory(0, 3 * STAGING_BYTES);
+    device.copy_in(0, &pattern(device.len())).unwrap();
+    let sum = device.crc32c(0, device.len()).unwrap();
+    let other = stage.memory(1, 3 * STAGING_BYTES);
+    stage.control.answer("cuMemHostAlloc", 2);
+    other.whole().copy_to(&device.whole()).unwrap();
+    stage.control.answer("cuMemHostAlloc", 2);
+    assert!(Staging::take(&other.whole()).is_none(), "out of memory");
+    assert!(Staging::take(&other.whole()).is_some());
+    assert_ne!(device.crc32c(0, device.len()).unwrap(), sum);
+}
+
+/// The next piece is copied while one is used, in both directions, and every byte arrives.
+#[test]
+fn pieces_are_copied_while_others_are_used() {
+    let stage = stage();
+    let len = 3 * STAGING_BYTES + 100;
+    let (device, bytes) = (stage.memory(0, len), pattern(len));
+    let mut at_once = Vec::new();
+    let source = |at: usize, piece: &mut [u8]| {
+        at_once.push(stage.control.live().copying);
+        piece.copy_from_slice(&bytes[at..at + piece.len()]);
+        Ok::<_, MemoryError>(())
+    };
+    pass_in(&device.whole(), std::convert::identity, source).unwrap();
+    assert_eq!(at_once, [0, 1, 1, 1]);
+    let (mut at_once, mut seen) = (Vec::new(), vec![0; len]);
+    let sink = |at: usize, piece: &mut [u8]| {
+        at_once.push(stage.control.live().copying);
+        seen[at..at + piece.len()].copy_from_slice(piece);
+        Ok::<_, MemoryError>(())
+    };
+    pass_out(&device.whole(), std::convert::identity, sink).unwrap();
+    assert_eq!(at_once, [1, 1, 1, 0]);
+    assert_eq!(seen, bytes);
+    assert_eq!(stage.control.live().copying, 0);
+}
+
+/// A buffer whose copy failed reports it until its end, and leaves its place to another.
+#[test]
+fn failed_copy_gives_its_place_back() {
+    let stage = stage();
+    let device = stage.memory(0, 100);
+    let span = device.whole();
+    let mut staging = Staging::take(&span).unwrap();
+    staging.start_out(&span, 0, 100).unwrap();
+    assert_eq!(device.holders(), 3, "the copy in flight has the memory");
+    stage.control.answer("cuStreamSynchronize", 700);
+    let error = staging.wait().unwrap_err().to_string();
+    assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+    staging.clear().unwrap_err();
+    assert!(staging.bytes().is_empty());
+    let pinned = stage.control.live().pinned;
+    drop(staging);
+    assert_eq!(stage.control.live().pinned, pinned - 1, "it is not used again");
+    let all: Vec<_> = (0..=PINNED_BUFFERS_MAX).map_while(|_| Staging::take(&span)).collect();
+    assert_eq!(all.len(), PINNED_BUFFERS_MAX);
+    let mut staging = all.into_iter().next().unwrap();
+    assert!(staging.start_out(&span, 50, 51).is_err(), "past the end of the block");
+    stage.control.free(device.address());
+    let error = staging.start_out(&span, 0, 1).unwrap_err().to_string();
+    assert!(error.contains("was freed while it was registered"), "{error}");
+}
+
+/// A default stream is that of a device or of the thread's context, an unknown handle is refused, and no
+/// event and no context is left.
+#[test]
+fn streams_are_marked_by_number() {
+    let stage = stage();
+    let before = stage.control.live();
+    for stream in 0..=2 {
+        let point = stage.driver.stream_point(stream, Some(1)).unwrap();
+        assert!(point.is_done().unwrap());
+        let error = stage.driver.stream_point(stream, None).err().unwrap();
+        assert_eq!(error, StreamError::NoContext { stream });
+    }
+    let error = stage.driver.stream_point(1 << 40, None).err().unwrap().to_string();
+    assert!(error.contains("cuStreamGetCtx failed for the stream 0x10000000000"), "{error}");
+    let error = stage.driver.stream_point(0, Some(7)).err().unwrap().to_string();
+    assert!(error.contains("cuDeviceGet failed for cuda:7"), "{error}");
+    for call in ["cuCtxPushCurrent", "cuEventCreate", "cuEventRecord"] {
+        stage.control.answer(call, 700);
+        let error = stage.driver.stream_point(1, Some(0)).err().unwrap().to_string();
+        assert!(error.contains(call) && error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+    }
+    let point = stage.driver.stream_point(1, Some(0)).unwrap();
+    stage.control.answer("cuEventQuery", 700);
+    let error = point.is_done().unwrap_err().to_string();
+    assert!(error.contains("cuEventQuery failed for the stream 0x1"), "{error}");
+    drop(point);
+    let after = stage.control.live();
+    assert_eq!((after.events, after.contexts), (before.events, before.contexts));
+}
+
+/// Memory of a device is freed with its last span, and what a device does not have is an error.
+#[test]
+fn allocated_memory_is_freed_with_its_block() {
+    let stage = stage();
+    let before = stage.control.live();
+    let memory = stage.driver.allocate(1, 4096).unwrap();
+    memory.copy_in(0, &pattern(4096)).unwrap();
+    let span = memory.span(1, 2).unwrap();
+    drop(memory);
+    let mut bytes = [0; 2];
+    span.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, pattern(4096)[1..3]);
+    drop(span);
+    let after = stage.control.live();
+    assert_eq!((after.allocations, after.contexts), (before.allocations, before.contexts));
+    for (device, len, text) in [
+        (1, 1 << 50, "cuMemAlloc failed for cuda:1: CUDA_ERROR_OUT_OF_MEMORY"),
+        (7, 1, "cuDeviceGet failed for cuda:7"),
+        (0, 0, "cuMemAlloc failed for cuda:0: CUDA_ERROR_INVALID_VALUE"),
+    ] {
+        let error = stage.driver.allocate(device, len).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    assert_eq!(stage.control.live().allocations, before.allocations);
 }

@@ -4,7 +4,7 @@
 use crate::sys;
 use handfast_core::sharing::Offered;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Direction, Memory, MemoryError, Span, staged};
+use handfast_transport::{Direction, Memory, MemoryError, Span, pass_in, pass_out};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -200,7 +200,7 @@ impl Map {
     }
 }
 
-/// Copies by calls. An accelerator's memory goes through the buffer of the thread.
+/// Copies by calls. An accelerator's memory goes through staging buffers.
 fn by_calls(
     process: &Process,
     address: u64,
@@ -210,29 +210,20 @@ fn by_calls(
     if let Some(start) = local.host_ptr() {
         return call_all(process, address, direction, start, local.len());
     }
-    staged(|buffer| {
-        let mut done = 0;
-        while done < local.len() {
-            let room = buffer.len().min(local.len() - done);
-            let (bytes, there) = (&mut buffer[..room], address + done as u64);
-            if direction == Direction::Write {
-                local.copy_out(done, bytes).map_err(local_failure)?;
+    let call_piece = |done: usize, bytes: &mut [u8]| {
+        let (there, length) = (address + done as u64, bytes.len());
+        call_all(process, there, direction, bytes.as_mut_ptr(), length).map_err(|error| match error
+        {
+            CopyError::Remote { error, copied } => {
+                CopyError::Remote { error, copied: done + copied }
             }
-            call_all(process, there, direction, bytes.as_mut_ptr(), room).map_err(|error| {
-                match error {
-                    CopyError::Remote { error, copied } => {
-                        CopyError::Remote { error, copied: done + copied }
-                    }
-                    local @ CopyError::Local(_) => local,
-                }
-            })?;
-            if direction == Direction::Read {
-                local.copy_in(done, bytes).map_err(local_failure)?;
-            }
-            done += room;
-        }
-        Ok(())
-    })
+            local @ CopyError::Local(_) => local,
+        })
+    };
+    match direction {
+        Direction::Write => pass_out(local, local_failure, call_piece),
+        Direction::Read => pass_in(local, local_failure, call_piece),
+    }
 }
 
 fn local_failure(error: MemoryError) -> CopyError {

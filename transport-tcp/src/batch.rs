@@ -1,8 +1,10 @@
 //! Frames that a lane's writer has dequeued and not sent yet.
 
+use crate::failure::CopyFailed;
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status};
 use crate::net::{PIECES_MAX, Piece};
 use crate::slots::{Slots, Start};
+use crate::staged_out::{Ready, StagedOut};
 use handfast_transport::{Direction, MemoryError, RegionCache, Sent, Span};
 use std::collections::VecDeque;
 use std::io;
@@ -76,6 +78,11 @@ pub(crate) struct Batch {
     /// The regions of one send; empty between sends.
     spans: Vec<Span>,
     unreadable: Option<MemoryError>,
+    /// A part may be of an accelerator's memory.
+    has_staged: bool,
+    staged: StagedOut,
+    /// Failed copies: of writes by their slots, or of answers.
+    lost: Vec<(Option<usize>, CopyFailed)>,
 }
 
 impl Batch {
@@ -89,15 +96,21 @@ impl Batch {
             regions,
             spans: Vec::with_capacity(PIECES_MAX),
             unreadable: None,
+            has_staged: false,
+            staged: StagedOut::default(),
+            lost: Vec::new(),
         }
     }
 
-    /// Drops all frames.
+    /// Drops all frames, and waits for copies of an accelerator.
     pub(crate) fn clear(&mut self) {
         self.headers.clear();
         self.parts.clear();
         self.head = 0;
         self.sent = 0;
+        if std::mem::take(&mut self.has_staged) {
+            self.staged.clear();
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -172,6 +185,7 @@ impl Batch {
             Some(payload) => {
                 let header = self.push_header(&start.header);
                 let bytes = FRAME_HEADER_BYTES + payload.len();
+                self.has_staged |= payload.host_ptr().is_none();
                 self.parts.push(Part::Write { slot: start.slot, header, payload });
                 bytes
             }
@@ -186,13 +200,55 @@ impl Batch {
             let skip = if index == self.head { self.sent } else { 0 };
             let (from, left) = (address + skip as u64, (length - skip) as u64);
             match self.regions.lookup(key, from, left, Direction::Read) {
-                Ok(span) => self.spans.push(span),
+                Ok(span) => {
+                    self.has_staged |= span.host_ptr().is_none();
+                    self.spans.push(span);
+                }
                 Err(error) => {
                     self.headers[done + STATUS_OFFSET] = Status::of(error) as u8;
                     self.parts[index] = Part::Zeros(length);
                 }
             }
         }
+    }
+
+    /// Begins copies of accelerators' bytes as far as buffers have room, and waits for those that are
+    /// sent next.
+    fn stage(&mut self) {
+        let mut failed = Vec::new();
+        let mut spans = self.spans.iter();
+        for (index, part) in self.parts.iter().enumerate().skip(self.head) {
+            let skip = if index == self.head { self.sent } else { 0 };
+            let (base, payload) = match part {
+                Part::Write { payload, .. } => (0, payload),
+                Part::Region { .. } => match spans.next() {
+                    Some(span) => (skip, span),
+                    None => break,
+                },
+                _ => continue,
+            };
+            if payload.is_empty() || payload.host_ptr().is_some() {
+                continue;
+            }
+            match self.staged.begin(index, base, payload) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => failed.push((index, CopyFailed::new(0, &error))),
+            }
+        }
+        if let Err((parts, error)) = self.staged.wait() {
+            let error = CopyFailed::new(0, &error);
+            failed.extend(parts.into_iter().map(|part| (part, error.clone())));
+        }
+        if failed.is_empty() {
+            return;
+        }
+        for (part, error) in failed {
+            self.fail(part, error);
+        }
+        // A failed answer has no region any more.
+        self.spans.clear();
+        self.look_up();
     }
 
     /// Sends once, by `try_send`. The slots of completely sent writes are added to `written`.
@@ -205,33 +261,28 @@ impl Batch {
         written: &mut Vec<usize>,
     ) -> io::Result<()> {
         self.look_up();
+        if self.has_staged {
+            self.stage();
+        }
+        let ready = self.staged.ready();
+        let rest = Rest { headers: &self.headers, head: self.head, sent: self.sent };
         let mut pieces = [Piece::Bytes(&[]); PIECES_MAX];
         let mut count = 0;
-        let mut skip = self.sent;
         let mut spans = self.spans.iter();
-        for part in &self.parts[self.head..] {
+        for (index, part) in self.parts.iter().enumerate().skip(self.head) {
             if count + PART_PIECES > PIECES_MAX {
                 break;
             }
-            pieces[count] = match part {
-                Part::Headers { start, end } => Piece::Bytes(&self.headers[start + skip..*end]),
-                Part::Write { header, payload, .. } => {
-                    let end = header + FRAME_HEADER_BYTES;
-                    pieces[count] = Piece::Bytes(&self.headers[(header + skip).min(end)..end]);
-                    count += 1;
-                    Piece::Memory { span: payload, skip: skip.saturating_sub(FRAME_HEADER_BYTES) }
-                }
-                Part::Region { .. } => match spans.next() {
-                    Some(span) => Piece::Memory { span, skip: 0 },
-                    None => break,
-                },
-                Part::Zeros(length) => Piece::Bytes(&ZEROS[..(length - skip).min(ZEROS.len())]),
-                Part::Rest(bytes) => Piece::Bytes(&bytes[skip..]),
+            let Some((one, two, is_whole)) = rest.pieces(index, part, &mut spans, &ready) else {
+                break;
             };
-            let whole = !matches!(part, Part::Zeros(length) if length - skip > ZEROS.len());
+            pieces[count] = one;
             count += 1;
-            skip = 0;
-            if !whole {
+            if let Some(two) = two {
+                pieces[count] = two;
+                count += 1;
+            }
+            if !is_whole {
                 break;
             }
         }
@@ -246,26 +297,40 @@ impl Batch {
         }
     }
 
-    /// Gives up the bytes of the part at the front, which its accelerator did not copy: the peer gets zeros
-    /// for the rest, and the status of a read's answer. Returns the slot of a write.
-    pub(crate) fn on_copy_failed(&mut self) -> Option<usize> {
-        let part = self.parts.get_mut(self.head)?;
+    /// Gives up the bytes of the part at the front, which its accelerator did not copy.
+    pub(crate) fn on_copy_failed(&mut self, error: &CopyFailed) {
+        self.fail(self.head, error.clone());
+    }
+
+    /// Failed copies since the last call: of writes by their slots, or of answers.
+    pub(crate) fn take_lost(&mut self) -> Vec<(Option<usize>, CopyFailed)> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Gives up the bytes of a part: the peer gets zeros for the rest, and the status of a read's answer.
+    fn fail(&mut self, index: usize, error: CopyFailed) {
+        let sent = if index == self.head { self.sent } else { 0 };
+        let Some(part) = self.parts.get_mut(index) else { return };
         match *part {
             Part::Region { length, done, .. } => {
                 self.headers[done + STATUS_OFFSET] = Status::Copy as u8;
                 *part = Part::Zeros(length);
-                None
+                self.lost.push((None, error));
             }
             Part::Write { slot, header, ref payload } => {
-                let start = self.sent.min(FRAME_HEADER_BYTES);
+                let start = sent.min(FRAME_HEADER_BYTES);
                 let mut rest = self.headers[header + start..header + FRAME_HEADER_BYTES].to_vec();
-                rest.resize(FRAME_HEADER_BYTES + payload.len() - self.sent, 0);
+                rest.resize(FRAME_HEADER_BYTES + payload.len() - sent, 0);
                 *part = Part::Rest(rest);
-                self.sent = 0;
-                Some(slot)
+                if index == self.head {
+                    self.sent = 0;
+                }
+                self.lost.push((Some(slot), error));
             }
-            _ => None,
+            // It has failed before.
+            _ => {}
         }
+        self.staged.forget(index);
     }
 
     /// Records `sent` bytes as sent, and releases the parts that are sent whole.
@@ -274,6 +339,9 @@ impl Batch {
             let left = part.len() - self.sent;
             if sent < left {
                 self.sent += sent;
+                let header =
+                    if matches!(part, Part::Write { .. }) { FRAME_HEADER_BYTES } else { 0 };
+                self.staged.release(self.head, self.sent.saturating_sub(header));
                 return;
             }
             sent -= left;
@@ -310,6 +378,7 @@ impl Batch {
     pub(crate) fn withdraw(&mut self, slot: usize) -> Sent {
         let sent = self.sent_of(slot);
         let Some(place) = self.place(slot) else { return sent };
+        self.staged.forget(place);
         let part = std::mem::replace(&mut self.parts[place], Part::NOTHING);
         if let (Sent::Partly, Part::Write { header, payload, .. }) = (sent, part) {
             let start = self.sent.min(FRAME_HEADER_BYTES);
@@ -324,5 +393,225 @@ impl Batch {
         // Parts without bytes are not handed to the socket.
         self.advance(0, &mut Vec::new());
         sent
+    }
+}
+
+/// The rest of the parts, to be sent.
+struct Rest<'a> {
+    headers: &'a [u8],
+    head: usize,
+    sent: usize,
+}
+
+impl<'a> Rest<'a> {
+    /// Returns the one or two pieces of a part, and whether they are all of it; `None` if its bytes wait
+    /// for a later send.
+    fn pieces(
+        &self,
+        index: usize,
+        part: &'a Part,
+        spans: &mut std::slice::Iter<'a, Span>,
+        ready: &Ready<'a>,
+    ) -> Option<(Piece<'a>, Option<Piece<'a>>, bool)> {
+        let skip = if index == self.head { self.sent } else { 0 };
+        Some(match part {
+            Part::Headers { start, end } => {
+                (Piece::Bytes(&self.headers[start + skip..*end]), None, true)
+            }
+            Part::Write { header, payload, .. } => {
+                let end = header + FRAME_HEADER_BYTES;
+                let front = Piece::Bytes(&self.headers[(header + skip).min(end)..end]);
+                let skip = skip.saturating_sub(FRAME_HEADER_BYTES);
+                let (bytes, is_whole) = self.memory(index, payload, skip, 0, ready)?;
+                (front, Some(bytes), is_whole)
+            }
+            Part::Region { .. } => {
+                let (bytes, is_whole) = self.memory(index, spans.next()?, 0, skip, ready)?;
+                (bytes, None, is_whole)
+            }
+            Part::Zeros(length) => {
+                let left = length - skip;
+                let bytes = &ZEROS[..left.min(ZEROS.len())];
+                (Piece::Bytes(bytes), None, left <= ZEROS.len())
+            }
+            Part::Rest(bytes) => (Piece::Bytes(&bytes[skip..]), None, true),
+        })
+    }
+
+    /// The bytes of a payload without the first `skip`, which begins with byte `base` of its part.
+    fn memory(
+        &self,
+        index: usize,
+        span: &'a Span,
+        skip: usize,
+        base: usize,
+        ready: &Ready<'a>,
+    ) -> Option<(Piece<'a>, bool)> {
+        let left = span.len().saturating_sub(skip);
+        if left == 0 || span.host_ptr().is_some() {
+            return Some((Piece::Memory { span, skip }, true));
+        }
+        match ready.find(index, base + skip) {
+            Some(bytes) => Some((Piece::Bytes(bytes), bytes.len() == left)),
+            // Without a buffer it passes through that of the thread, alone.
+            None if index == self.head => Some((Piece::Memory { span, skip }, false)),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_device::{Event, Shared, block};
+    use handfast_transport::{Posting, RegionTable, RemoteSpan, STAGING_BYTES, SliceId};
+    use std::sync::Arc;
+
+    fn content(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+    }
+
+    /// A batch with writes of these lengths, one behind the other in the memory of a device.
+    fn batch_of(lengths: &[usize], buffers: usize) -> (Batch, Shared) {
+        let (memory, device) = block(content(lengths.iter().sum()), buffers);
+        let mut batch = Batch::new(RegionCache::new(Arc::new(RegionTable::new()), None));
+        let mut slots = Slots::new(lengths.len());
+        let mut at = 0;
+        for (slice, len) in lengths.iter().enumerate() {
+            let span = memory.span(at, *len).expect("inside of the block");
+            let posting = Posting {
+                slice: SliceId::from_bits(slice as u64),
+                direction: Direction::Write,
+                span,
+                remote: RemoteSpan { key: 1, address: 0 },
+                memory: None,
+                region_key: None,
+            };
+            slots.push(posting).expect("a free slot");
+            at += len;
+        }
+        slots.agree(lengths.len(), u64::MAX);
+        batch.refill(&mut VecDeque::new(), &mut slots);
+        (batch, device)
+    }
+
+    /// Sends at most `room` bytes of pinned buffers and headers at a time, and returns all bytes.
+    fn send_all(batch: &mut Batch, device: &Shared, room: usize) -> Vec<u8> {
+        let (mut sent, mut written) = (Vec::new(), Vec::new());
+        while !batch.is_empty() {
+            let mut taken = |pieces: &[Piece<'_>]| {
+                let mut count = 0;
+                for piece in pieces {
+                    let left = piece.len().min(room - count);
+                    match piece {
+                        Piece::Bytes(bytes) => sent.extend_from_slice(&bytes[..left]),
+                        Piece::Memory { span, skip } => {
+                            let mut bytes = vec![0; left];
+                            span.copy_out(*skip, &mut bytes).map_err(io::Error::other)?;
+                            sent.extend(bytes);
+                        }
+                    }
+                    count += left;
+                }
+                device.lock().events.push(Event::Sent(count));
+                Ok(count)
+            };
+            batch.send(&mut taken, &mut written).expect("the socket takes bytes");
+        }
+        sent
+    }
+
+    /// The payloads of frames of these lengths.
+    fn payloads(sent: &[u8], lengths: &[usize]) -> Vec<u8> {
+        let (mut bytes, mut at) = (Vec::new(), 0);
+        for len in lengths {
+            bytes.extend(&sent[at + FRAME_HEADER_BYTES..at + FRAME_HEADER_BYTES + len]);
+            at += FRAME_HEADER_BYTES + len;
+        }
+        assert_eq!(at, sent.len());
+        bytes
+    }
+
+    /// While a chunk is sent the next one is copied, and no more than two buffers are in use.
+    #[test]
+    fn next_chunk_is_copied_while_one_is_sent() {
+        let len = 4 * STAGING_BYTES + 5;
+        let (mut batch, device) = batch_of(&[len], 2);
+        let sent = send_all(&mut batch, &device, usize::MAX);
+        assert_eq!(payloads(&sent, &[len]), content(len));
+        let events = std::mem::take(&mut device.lock().events);
+        let (mut begun, mut waited, mut sends) = (0, 0, 0);
+        for event in &events {
+            match event {
+                Event::Begun(_) => begun += 1,
+                Event::Waited => waited += 1,
+                Event::Sent(_) => {
+                    sends += 1;
+                    let expected = if sends < 5 { sends + 1 } else { 5 };
+                    assert_eq!((begun, waited), (expected, sends), "{events:?}");
+                }
+            }
+        }
+        assert_eq!((begun, sends), (5, 5));
+        assert_eq!(device.lock().buffers, 2, "both are given back");
+    }
+
+    /// Small parts share a buffer, one wait and one send; a socket that takes odd lengths gets all bytes.
+    #[test]
+    fn small_parts_share_a_buffer() {
+        let lengths = [100, 1, 4_099, 70];
+        let (mut batch, device) = batch_of(&lengths, 2);
+        let sent = send_all(&mut batch, &device, usize::MAX);
+        assert_eq!(payloads(&sent, &lengths), content(4_270));
+        let waits = device.lock().events.iter().filter(|it| **it == Event::Waited).count();
+        assert_eq!(waits, 1);
+        for room in [1, 7, 39, 4_096] {
+            let (mut batch, device) = batch_of(&lengths, 2);
+            let sent = send_all(&mut batch, &device, room);
+            assert_eq!(payloads(&sent, &lengths), content(4_270), "{room}");
+            assert_eq!(device.lock().buffers, 2);
+        }
+    }
+
+    /// Without a buffer, or with one alone, the bytes are the same.
+    #[test]
+    fn exhausted_pool_sends_the_same_bytes() {
+        let lengths = [STAGING_BYTES + 3, 5, 2 * STAGING_BYTES];
+        for buffers in [0, 1] {
+            let (mut batch, device) = batch_of(&lengths, buffers);
+            let sent = send_all(&mut batch, &device, usize::MAX);
+            assert_eq!(payloads(&sent, &lengths), content(lengths.iter().sum()), "{buffers}");
+            assert_eq!(device.lock().buffers, buffers);
+        }
+    }
+
+    /// A failed copy loses its parts, whose frames are sent with zeros, and gives its buffer back.
+    #[test]
+    fn failed_copy_keeps_the_frames_whole() {
+        let lengths = [50, STAGING_BYTES, 60];
+        let (mut batch, device) = batch_of(&lengths, 2);
+        device.lock().is_broken = true;
+        let sent = send_all(&mut batch, &device, usize::MAX);
+        let zeros = vec![0; lengths.iter().sum()];
+        assert_eq!(payloads(&sent, &lengths), zeros);
+        let lost: Vec<_> = batch.take_lost().into_iter().map(|(slot, _)| slot).collect();
+        assert_eq!(lost, [Some(0), Some(1), Some(2)]);
+        assert_eq!(device.lock().buffers, 2);
+    }
+
+    /// A withdrawn write leaves its memory: its copies were waited for, and its buffer is given back.
+    #[test]
+    fn withdrawn_write_waits_for_its_copy() {
+        let (mut batch, device) = batch_of(&[3 * STAGING_BYTES], 2);
+        let blocked = |_: &[Piece<'_>]| Err(io::ErrorKind::WouldBlock.into());
+        batch.send(blocked, &mut Vec::new()).expect_err("the socket is full");
+        let waits = |device: &Shared| {
+            device.lock().events.iter().filter(|it| **it == Event::Waited).count()
+        };
+        assert_eq!(waits(&device), 1, "the second copy runs");
+        assert_eq!(batch.withdraw(0), Sent::None);
+        assert_eq!(waits(&device), 2);
+        assert!(batch.is_empty());
+        assert_eq!(device.lock().buffers, 2);
     }
 }

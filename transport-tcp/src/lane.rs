@@ -381,7 +381,10 @@ impl Lane {
     /// Releases a slice, unless it has completed.
     pub(crate) fn withdraw(&self, slice: SliceId) {
         let mut outgoing = self.outgoing.lock();
-        let incoming = self.incoming.lock();
+        let mut incoming = self.incoming.lock();
+        if let Some(inbound) = &mut incoming.inbound {
+            inbound.finish_copies(self);
+        }
         let mut state = self.state.lock();
         let sent = state.slots.withdraw(slice, |slot| outgoing.batch.withdraw(slot));
         let unreadable = outgoing.batch.take_unreadable();
@@ -408,11 +411,12 @@ impl Lane {
         state.dead = true;
         state.slots.release_all(|slot| outgoing.batch.sent_of(slot), &mut ended);
         state.answers.clear();
+        drop(state);
         outgoing.closed = true;
         outgoing.batch.clear();
         outgoing.direct = None;
         *incoming = Incoming::default();
-        drop((state, incoming, outgoing));
+        drop((incoming, outgoing));
         self.report(&mut ended);
         if let Some(error) = error.filter(|_| first) {
             self.counts.update(|it| it.lanes_failed += 1);

@@ -23,6 +23,9 @@ mod reader;
 mod sealed;
 mod slots;
 mod socket;
+mod staged_out;
+#[cfg(test)]
+mod test_device;
 mod tokio_net;
 mod transport;
 mod writer;

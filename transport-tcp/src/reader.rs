@@ -1,5 +1,9 @@
 //! Receiving on a lane: by its task, and by waiting threads that poll for completions themselves.
 
+mod staged;
+
+use staged::StagedIn;
+
 use crate::batch::Answer;
 use crate::counters::count;
 use crate::failure::{CopyFailed, peer_error, peer_io};
@@ -481,6 +485,8 @@ pub(crate) struct Inbound {
     began: Instant,
     answers: Vec<Answer>,
     dones: Vec<(u64, Status)>,
+    /// Bytes for accelerators. No answer leaves before they have them.
+    staged: StagedIn,
 }
 
 impl Inbound {
@@ -496,12 +502,18 @@ impl Inbound {
             began: Instant::default(),
             answers: Vec::new(),
             dones: Vec::new(),
+            staged: StagedIn::default(),
         }
     }
 
     /// Receives available bytes once.
     fn turn(&mut self, lane: &Lane, fill: Fill<'_>) -> Result<Progress, End> {
         let target = self.target(lane)?;
+        if let Some(span) = target.as_ref().filter(|span| span.host_ptr().is_none())
+            && let Some(progress) = self.receive_staged(lane, span, fill)?
+        {
+            return Ok(progress);
+        }
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
@@ -511,17 +523,7 @@ impl Inbound {
         let count = match fill(target.as_ref(), spare) {
             Ok(0) => return Err(End::Failed(peer_error("receive", 0, self.end_of_stream()))),
             Ok(count) => count,
-            Err(error) => {
-                if let Some(failed) = CopyFailed::of(&error) {
-                    self.on_copy_failed(lane, failed);
-                    return Ok(Progress::Moved);
-                }
-                return match error.kind() {
-                    // After an interruption the runtime still counts the stream as readable.
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Progress::Nothing),
-                    _ => Err(End::Failed(peer_io("receive", &error))),
-                };
-            }
+            Err(error) => return self.on_fill_failed(lane, &error),
         };
         if self.is_between_frames() {
             self.began = lane.now();
@@ -534,6 +536,18 @@ impl Inbound {
         self.consumed(direct);
         self.parse(lane)?;
         Ok(if count < room { Progress::Drained } else { Progress::Moved })
+    }
+
+    fn on_fill_failed(&mut self, lane: &Lane, error: &io::Error) -> Result<Progress, End> {
+        if let Some(failed) = CopyFailed::of(error) {
+            self.on_copy_failed(lane, failed);
+            return Ok(Progress::Moved);
+        }
+        match error.kind() {
+            // After an interruption the runtime still counts the stream as readable.
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Progress::Nothing),
+            _ => Err(End::Failed(peer_io("receive", error))),
+        }
     }
 
     /// Refuses the current payload, some of which is lost. The rest is skipped.
@@ -644,6 +658,11 @@ impl Inbound {
     fn copy_payload(&mut self, lane: &Lane) -> Result<(), End> {
         let target = self.target(lane)?;
         let count = self.payload_left().min(self.end - self.start);
+        if let Some(span) = target.as_ref().filter(|span| span.host_ptr().is_none())
+            && self.copy_staged(lane, span, count)
+        {
+            return Ok(());
+        }
         if let Some(span) = target {
             match span.copy_in(0, &self.buffer[self.start..self.start + count]) {
                 Ok(()) => {}
@@ -705,6 +724,7 @@ impl Inbound {
         if self.answers.is_empty() && self.dones.is_empty() {
             return Ok(false);
         }
+        self.finish_copies(lane);
         let mut result = Ok(());
         let mut state = lane.state.lock();
         lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);

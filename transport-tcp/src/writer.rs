@@ -87,28 +87,30 @@ impl Lane {
                 return Ok(Progress::Idle);
             }
         }
-        match batch.send(try_send, written) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(Progress::Blocked);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+        let result = match batch.send(try_send, written) {
+            Ok(()) => Ok(Progress::Sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Progress::Blocked),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Progress::Sent),
             Err(error) => match CopyFailed::of(&error) {
                 Some(failed) => {
-                    tracing::warn!(lane = self.lifecycle.0, error = %failed, "bytes are not sent");
-                    if let Some(slot) = batch.on_copy_failed() {
-                        let slots = &mut self.state.lock().slots;
-                        completions.extend(slots.on_write_failed(slot, failed.transport_error()));
-                    }
+                    batch.on_copy_failed(failed);
+                    Ok(Progress::Sent)
                 }
-                None => return Err(error),
+                None => Err(error),
             },
+        };
+        for (slot, failed) in batch.take_lost() {
+            tracing::warn!(lane = self.lifecycle.0, error = %failed, "bytes are not sent");
+            if let Some(slot) = slot {
+                let slots = &mut self.state.lock().slots;
+                completions.extend(slots.on_write_failed(slot, failed.transport_error()));
+            }
         }
         if !written.is_empty() {
             let slots = &mut self.state.lock().slots;
             completions.extend(written.drain(..).filter_map(|slot| slots.written(slot)));
         }
-        Ok(Progress::Sent)
+        result
     }
 
     /// Sends at once as far as the socket accepts bytes, unless another thread is sending. The rest

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use crate::huge;
-use crate::kind::{self, AcceleratorError, DeviceBytes, DmaBuf, MemoryKind};
+use crate::kind::{AcceleratorError, DeviceBytes, DmaBuf, MemoryKind};
 use crate::mapping::{HiddenFromChildren, Mapping, page_bytes};
 use crate::memfd;
+use crate::staging;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
@@ -337,7 +338,7 @@ impl Memory {
     }
 
     /// The driver's access to the bytes and the address of `offset`; `None` for host memory.
-    fn on_device(&self, offset: usize) -> Option<(&dyn DeviceBytes, u64)> {
+    pub(crate) fn on_device(&self, offset: usize) -> Option<(&dyn DeviceBytes, u64)> {
         let device = self.block.mapping.device()?;
         Some((device, self.address() + offset as u64))
     }
@@ -396,7 +397,14 @@ impl Memory {
         self.check(offset, len)?;
         match self.kind() {
             MemoryKind::Host => self.sum(offset, len, &mut [0_u8; CHUNK_BYTES]),
-            MemoryKind::Device(_) => kind::staged(|chunk| self.sum(offset, len, chunk)),
+            MemoryKind::Device(_) => {
+                let mut sum = 0;
+                staging::pass_out(&self.span(offset, len)?, std::convert::identity, |_, bytes| {
+                    sum = crc32c::crc32c_append(sum, bytes);
+                    Ok(())
+                })?;
+                Ok(sum)
+            }
         }
     }
 
@@ -508,6 +516,11 @@ impl Span {
         self.memory.kind()
     }
 
+    /// As of [`Memory`], from the start of the span.
+    pub(crate) fn on_device(&self, offset: usize) -> Option<(&dyn DeviceBytes, u64)> {
+        self.memory.on_device(self.offset.checked_add(offset)?)
+    }
+
     /// Exports an accelerator's bytes to RDMA devices; `None` for host memory.
     ///
     /// # Errors
@@ -564,16 +577,29 @@ impl Span {
         if self.memory.file().is_some() || target.memory.file().is_some() {
             return match self.kind() == MemoryKind::Host && target.kind() == MemoryKind::Host {
                 true => self.copy_through(target, &mut [0_u8; CHUNK_BYTES]),
-                false => kind::staged(|chunk| self.copy_through(target, chunk)),
+                false => self.copy_staged(target),
             };
         }
         let (Some(from), Some(to)) = (self.host_ptr(), target.host_ptr()) else {
-            return kind::staged(|chunk| self.copy_through(target, chunk));
+            return self.copy_staged(target);
         };
         // SAFETY: both spans name `length` bytes of blocks that they keep mapped, the target's
         // writable; `copy` allows overlap, and no reference to either exists.
         unsafe { ptr::copy(from, to, self.length) };
         Ok(())
+    }
+
+    /// Copies where one of both is an accelerator's memory.
+    fn copy_staged(&self, target: &Self) -> Result<(), MemoryError> {
+        let same = std::convert::identity;
+        match self.kind() {
+            MemoryKind::Host => {
+                staging::pass_in(target, same, |at, bytes| self.copy_out(at, bytes))
+            }
+            MemoryKind::Device(_) => {
+                staging::pass_out(self, same, |at, bytes| target.copy_in(at, bytes))
+            }
+        }
     }
 
     fn copy_through(&self, target: &Self, chunk: &mut [u8]) -> Result<(), MemoryError> {

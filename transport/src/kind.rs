@@ -1,10 +1,11 @@
 //! Kinds of memory, and the bytes that the driver of an accelerator copies.
 
+use crate::staging::StagingBuffer;
 use std::cell::RefCell;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-/// Bytes that a staged copy moves at a time. Each thread that copies has one such buffer.
+/// Bytes of a staging buffer. Besides the pinned ones of a driver each thread has one that is not pinned.
 pub const STAGING_BYTES: usize = 256 << 10;
 
 /// The place of the bytes of a block.
@@ -73,6 +74,19 @@ pub trait DeviceBytes: Send + Sync {
 
     /// Returns the NUMA node of the accelerator's slot, if the kernel reports it.
     fn numa_node(&self) -> Option<u32>;
+
+    /// Returns the context of the copies. Copies of one [`StagingBuffer`] are of one context.
+    fn context(&self) -> u64;
+
+    /// Takes a pinned buffer for copies of this context; `None` while the pool has none, or if the driver
+    /// pins no more memory.
+    fn staging(&self) -> Option<Box<dyn StagingBuffer>>;
+
+    /// Checks that the memory at `address` is that of the block still.
+    ///
+    /// # Errors
+    /// It was freed.
+    fn check(&self, address: u64) -> Result<(), AcceleratorError>;
 
     /// Copies `bytes` to `address`, which the caller has checked to be inside of the block.
     ///

@@ -19,6 +19,7 @@ mod path;
 mod posting;
 mod region;
 mod spin;
+mod staging;
 
 pub use block::{BlockId, Memory, MemoryError, Span};
 pub use device::{DeviceId, DeviceKey, DeviceMemory, RenewedKeys};
@@ -40,3 +41,4 @@ pub use region::{
     RegistrationError, WATCHES_MAX,
 };
 pub use spin::SpinBudget;
+pub use staging::{STAGING_DEPTH, Staging, StagingBuffer, pass_in, pass_out};

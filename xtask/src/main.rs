@@ -9,6 +9,7 @@ mod dashboard;
 mod features;
 mod fleet;
 mod fuzz;
+mod gpu;
 mod guest;
 mod mutation;
 mod project;
@@ -50,6 +51,7 @@ enum Task {
     Api(api::Arguments),
     Bench(bench::Arguments),
     Fuzz(fuzz::Arguments),
+    Gpu(gpu::Arguments),
     Guest(guest::Arguments),
     Mutation(mutation::Arguments),
     Dashboard(dashboard::Arguments),
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Task::Api(arguments) => api::run(&project, &arguments).map(passed),
         Task::Bench(arguments) => bench::run(project, &arguments).map(passed),
         Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
+        Task::Gpu(arguments) => gpu::run(&project, &arguments).map(passed),
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),

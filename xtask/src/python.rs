@@ -67,6 +67,8 @@ const UPSTREAM: &str = "HANDFAST_UPSTREAM";
 const LIBRARY: &str = "HANDFAST_TRANSFER_ENGINE";
 /// Variable with the program, which runs the tests on scripted devices.
 const PROGRAM: &str = "HANDFAST_PROGRAM";
+/// Variable with the scripted driver of CUDA, for the tests of device memory.
+const SCRIPTED_CUDA: &str = "HANDFAST_SCRIPTED_CUDA";
 /// Rounds of failing peers at night, over TCP and over scripted devices.
 const ROUNDS: &str = "10000";
 /// The drivers of the scripted devices of those rounds.
@@ -101,6 +103,9 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             let program = project.target().join("debug/handfast");
             if program.exists() {
                 tests.env(PROGRAM, program);
+            }
+            if let Some(driver) = scripted_driver(project) {
+                tests.env(SCRIPTED_CUDA, driver);
             }
             unittest(project, tests, "tests", &[], deadline)
         }),
@@ -162,6 +167,13 @@ fn steps_at_night(project: &Project) -> Vec<Step<'_>> {
     // After all others: gigabytes are downloaded.
     steps.push(Step::new("python-callers", |_| callers(project)));
     steps
+}
+
+/// Returns the scripted driver of CUDA, which is built with the tests.
+pub(crate) fn scripted_driver(project: &Project) -> Option<PathBuf> {
+    const FILE: &str = "libhandfast_fabric_cuda.so";
+    let folder = project.target().join("debug");
+    [folder.join("deps").join(FILE), folder.join(FILE)].into_iter().find(|path| path.exists())
 }
 
 /// Returns the interpreter where the libraries of RDMA cannot be loaded: files that the loader finds are

@@ -10,7 +10,7 @@ use crate::checks::{circles, graph, inventory, links, program, texts};
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
-use crate::{api, c_library, dashboard, fleet, fuzz, guest, python, setup, variants};
+use crate::{api, c_library, dashboard, fleet, fuzz, gpu, guest, python, setup, variants};
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -165,7 +165,10 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             "tests",
             "every test of every package, examples in the docs",
             400,
-            rust_tests::workspace(project, depth.property_cases()),
+            rust_tests::workspace(project, depth.property_cases())
+                .into_iter()
+                .chain([gpu::step(project)])
+                .collect(),
         ),
         stage(
             "explorer",

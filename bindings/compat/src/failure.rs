@@ -90,6 +90,20 @@ pub enum Cause {
         /// The peer.
         peer: String,
     },
+    /// The driver of CUDA cannot be used for a stream, or the work of the stream failed.
+    #[error("the transfer cannot wait for its stream: {0}")]
+    Stream(String),
+    /// The timeout passed before a CUDA stream had done its work. Nothing was posted.
+    #[error(
+        "the stream {stream:#x} has not done its work after {} ms: the work hangs, or needs a longer \
+         timeout", waited.as_millis()
+    )]
+    StreamBusy {
+        /// The stream.
+        stream: u64,
+        /// Time waited.
+        waited: Duration,
+    },
     /// No batch has the number, or it has been taken.
     #[error("no batch has the number {0}: it never had, or its result was taken before")]
     NoSuchBatch(u64),
@@ -166,6 +180,7 @@ impl Failure {
                 "the transfer".into()
             }
             Cause::Interrupted | Cause::Kept => "the transfer".into(),
+            Cause::Stream(_) | Cause::StreamBusy { .. } => "the transfer".into(),
             Cause::NotOpened { .. } => handfast::Stage::Metadata.to_string(),
             Cause::Argument(_) | Cause::Limit { .. } | Cause::Forked => "configuration".into(),
             Cause::NoSuchEngine(_) | Cause::NoSuchPeer(_) => "configuration".into(),
@@ -223,7 +238,8 @@ impl Failure {
             Cause::NoSuchPeer(_) => "no-such-peer",
             Cause::NoSuchSegment { .. } => "not-served",
             Cause::InUse { .. } | Cause::Kept => "in-use",
-            Cause::NotOpened { .. } => "timeout",
+            Cause::NotOpened { .. } | Cause::StreamBusy { .. } => "timeout",
+            Cause::Stream(_) => "engine",
             Cause::NoSuchBatch(_) => "no-such-batch",
             Cause::Unfinished(_) => "unfinished",
             Cause::Limit { .. } => "limit",
@@ -255,7 +271,7 @@ impl Failure {
             },
             Cause::Argument(_) | Cause::NoSuchBatch(_) | Cause::Forked | Cause::Interrupted => -1,
             Cause::NoSuchEngine(_) | Cause::NoSuchPeer(_) | Cause::Panicked => -1,
-            Cause::NoSuchSegment { .. } => -1,
+            Cause::NoSuchSegment { .. } | Cause::Stream(_) | Cause::StreamBusy { .. } => -1,
         }
     }
 }

@@ -4,8 +4,8 @@
 use crate::errors::{exception, instance};
 use crate::numbers::{self, Column, Numbers, Table};
 use handfast_compat::{
-    Access, BatchState, Direction, Failure, Grant, GrantError, Notification, Options, Request,
-    ServedSegment, TransferEngine, forks, topology,
+    Access, BatchState, Direction, Failure, Grant, GrantError, Interrupt, Notification, Options,
+    Request, ServedSegment, TransferEngine, forks, topology, wait_for_stream,
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -73,6 +73,21 @@ fn has_number_of_process() -> bool {
 fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let invalid = |_| PyValueError::new_err("a timeout is a number of seconds, 0 or more");
     seconds.map(Duration::try_from_secs_f64).transpose().map_err(invalid)
+}
+
+/// A stream of CUDA, and the device of a default one.
+type Stream = Option<(u64, Option<u32>)>;
+
+/// Waits for the work of a stream, and returns what is left of the timeout.
+fn after(
+    stream: Stream,
+    timeout: Option<Duration>,
+    interrupt: Interrupt<'_>,
+) -> Result<Option<Duration>, Failure> {
+    match stream {
+        None => Ok(timeout),
+        Some((stream, device)) => wait_for_stream(stream, device, timeout, interrupt),
+    }
 }
 
 fn grant(py: Python<'_>, peers: &str, access: &str) -> PyResult<Grant> {
@@ -292,7 +307,9 @@ impl Core {
         self.engine.registered()
     }
 
-    #[pyo3(signature = (peer, is_write, local, remote, length, notification=None, timeout_s=None))]
+    #[pyo3(signature = (
+        peer, is_write, local, remote, length, notification=None, timeout_s=None, stream=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn transfer_one(
         &self,
@@ -304,6 +321,7 @@ impl Core {
         length: &Bound<'_, PyAny>,
         notification: Option<(String, String)>,
         timeout_s: Option<f64>,
+        stream: Stream,
     ) -> PyResult<()> {
         let request = Request {
             direction: direction(is_write),
@@ -313,11 +331,14 @@ impl Core {
         };
         let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
         blocking(py, |interrupt| {
+            let timeout = after(stream, timeout, interrupt)?;
             self.engine.transfer(peer, &[request], notification.as_ref(), timeout, interrupt)
         })
     }
 
-    #[pyo3(signature = (peer, is_write, locals, remotes, lengths, notification=None, timeout_s=None))]
+    #[pyo3(signature = (
+        peer, is_write, locals, remotes, lengths, notification=None, timeout_s=None, stream=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn transfer(
         &self,
@@ -329,16 +350,18 @@ impl Core {
         lengths: &Bound<'_, PyAny>,
         notification: Option<(String, String)>,
         timeout_s: Option<f64>,
+        stream: Stream,
     ) -> PyResult<()> {
         let pieces = Pieces::read(is_write, locals, remotes, lengths)?;
         let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
         blocking(py, |interrupt| {
             let requests = pieces.into_requests();
+            let timeout = after(stream, timeout, interrupt)?;
             self.engine.transfer(peer, &requests, notification.as_ref(), timeout, interrupt)
         })
     }
 
-    #[pyo3(signature = (peer, is_write, locals, remotes, lengths, timeout_s=None))]
+    #[pyo3(signature = (peer, is_write, locals, remotes, lengths, timeout_s=None, stream=None))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn submit(
         &self,
@@ -349,10 +372,12 @@ impl Core {
         remotes: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
         timeout_s: Option<f64>,
+        stream: Stream,
     ) -> PyResult<u64> {
         let pieces = Pieces::read(is_write, locals, remotes, lengths)?;
         let timeout = timeout(timeout_s)?;
         blocking(py, |interrupt| {
+            let timeout = after(stream, timeout, interrupt)?;
             self.engine.submit(peer, &pieces.into_requests(), timeout, interrupt)
         })
     }

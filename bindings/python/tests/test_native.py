@@ -281,8 +281,8 @@ class Native(unittest.TestCase):
         registration.close()
         gc.collect()
         self.assertIsNone(alive())
-        with self.assertRaisesRegex(ValueError, "use a CPU tensor"):
-            self.owner.register(Tensor(kind="cuda"))
+        with self.assertRaisesRegex(ValueError, "use a CPU or a CUDA tensor"):
+            self.owner.register(Tensor(kind="mps"))
         with self.assertRaisesRegex(ValueError, "call .contiguous"):
             self.owner.register(Tensor(contiguous=False))
 

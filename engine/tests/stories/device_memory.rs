@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::helpers::{PATIENCE, content, pattern, tcp_user, user};
-use handfast::accelerators::{Driver, STAGING_BYTES};
+use handfast::accelerators::{Driver, PINNED_BUFFERS_MAX, STAGING_BYTES, STAGING_DEPTH, Staging};
 use handfast::{Access, Engine, Memory, Registration};
 use handfast_fabric_cuda::Control;
 use std::future::IntoFuture;
@@ -37,6 +37,20 @@ impl Devices {
         let memory = unsafe { self.driver.device_memory(address, bytes, Arc::new(())) };
         memory.unwrap().unwrap()
     }
+
+    /// Waits until copies of as many streams have begun and are held.
+    async fn until_copying(&self, streams: usize) {
+        let started = Instant::now();
+        while self.control.live().copying < streams as u64 {
+            assert!(started.elapsed() < PATIENCE, "{:?}", self.control.live());
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Takes every pinned buffer of the context of some memory.
+fn all_buffers(memory: &Memory) -> Vec<Staging> {
+    (0..=PINNED_BUFFERS_MAX).map_while(|_| Staging::take(&memory.whole())).collect()
 }
 
 async fn owner(memory: &Memory) -> (Engine, Registration, String) {
@@ -143,6 +157,60 @@ async fn held_copy_keeps_memory_of_an_ended_registration() {
     owner.close().await;
 }
 
+/// While a copy waits for its device, the next one has begun: of bytes to be sent, and of bytes received.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn copies_run_beside_the_socket() {
+    let devices = Devices::find().await;
+    let (there, here) = (devices.memory(0, BYTES), devices.memory(1, BYTES));
+    let host = pattern(BYTES, 4);
+    for (served, local) in [(&Memory::zeroed(BYTES).unwrap(), &here), (&there, &host)] {
+        let (owner, _served, segment) = owner(served).await;
+        let user = tcp_user().await;
+        let segment = user.open(&segment).await.unwrap();
+        here.copy_in(0, &content(&host, 0, BYTES)).unwrap();
+        devices.control.hold(true);
+        let transfer = segment.write(&local.whole(), 0).submit().await.unwrap();
+        devices.until_copying(STAGING_DEPTH).await;
+        devices.control.hold(false);
+        timeout(PATIENCE, transfer).await.unwrap().unwrap();
+        assert_eq!(content(served, 0, BYTES), content(&host, 0, BYTES));
+        user.close().await;
+        owner.close().await;
+    }
+    for memory in [there, here] {
+        assert_eq!(all_buffers(&memory).len(), PINNED_BUFFERS_MAX, "all are given back");
+    }
+}
+
+/// Bytes are moved as before while no pinned buffer is left, and none is made past the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_go_on_without_pinned_buffers() {
+    let devices = Devices::find().await;
+    let (there, here) = (devices.memory(0, BYTES), devices.memory(1, BYTES));
+    let expected = pattern(BYTES, 6);
+    here.copy_in(0, &content(&expected, 0, BYTES)).unwrap();
+    let (owner, _served, segment) = owner(&there).await;
+    for user in [tcp_user().await, user().await] {
+        let segment = user.open(&segment).await.unwrap();
+        for taken in [PINNED_BUFFERS_MAX, PINNED_BUFFERS_MAX - 1, 0] {
+            let mut buffers = (all_buffers(&there), all_buffers(&here));
+            let pinned = devices.control.live().pinned;
+            buffers.0.truncate(taken);
+            buffers.1.truncate(taken);
+            segment.write(&here.whole(), 0).await.unwrap();
+            assert_eq!(content(&there, 0, BYTES), content(&expected, 0, BYTES));
+            there.copy_in(0, &vec![0; BYTES]).unwrap();
+            segment.write(&here.whole(), 0).await.unwrap();
+            let back = devices.memory(1, BYTES);
+            segment.read(&back.whole(), 0).await.unwrap();
+            assert_eq!(content(&back, 0, BYTES), content(&expected, 0, BYTES), "{taken} taken");
+            assert_eq!(devices.control.live().pinned, pinned);
+        }
+        user.close().await;
+    }
+    owner.close().await;
+}
+
 /// A copy that fails at either side ends the transfer at once with the call that failed there, and the
 /// lane goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,6 +248,9 @@ async fn failed_copy_ends_the_transfer_at_once() {
     let error = timeout(PATIENCE, transfer).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("cuMemcpyHtoDAsync failed for cuda:1"), "{error}");
     assert_eq!(user.counters().tcp.lanes_failed, failed, "no lane has ended");
+    for memory in [&there, &here] {
+        assert_eq!(all_buffers(memory).len(), PINNED_BUFFERS_MAX, "no buffer is lost");
+    }
     user.close().await;
     owner.close().await;
 }

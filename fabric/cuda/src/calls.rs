@@ -1,8 +1,9 @@
 //! The driver's calls.
 
 use crate::state::{
-    Allocation, Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Kind,
-    NOT_INITIALIZED, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, State, wait_until_released, with,
+    Allocation, Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE,
+    Kind, NOT_INITIALIZED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, State,
+    wait_until_released, with,
 };
 use libc::{c_char, c_int, c_uint, c_void};
 use std::cell::RefCell;
@@ -50,6 +51,7 @@ unsafe extern "C" fn cuGetErrorName(code: c_int, name: *mut *const c_char) -> c_
         OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
         NOT_INITIALIZED => c"CUDA_ERROR_NOT_INITIALIZED",
         INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
+        INVALID_HANDLE => c"CUDA_ERROR_INVALID_HANDLE",
         700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
         NOT_SUPPORTED => c"CUDA_ERROR_NOT_SUPPORTED",
         _ => return INVALID_VALUE,
@@ -153,6 +155,79 @@ extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> c_int {
     call("cuStreamSynchronize", |state| state.perform(stream.addr()))
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamGetCtx(stream: *mut c_void, context: *mut *mut c_void) -> c_int {
+    call("cuStreamGetCtx", |state| {
+        let (known, _) = state.streams.get(&stream.addr()).ok_or(INVALID_HANDLE)?;
+        // SAFETY: the caller passes a place for a pointer.
+        unsafe { *context = ptr::without_provenance_mut(*known) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetCurrent(context: *mut *mut c_void) -> c_int {
+    call("cuCtxGetCurrent", |_| {
+        // SAFETY: the caller passes a place for a pointer.
+        unsafe { *context = ptr::without_provenance_mut(current().unwrap_or(0)) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> c_int {
+    call("cuEventCreate", |state| {
+        current().ok_or(INVALID_CONTEXT)?;
+        let number = state.next() as usize;
+        state.events.insert(number, None);
+        // SAFETY: the caller passes a place for a pointer.
+        unsafe { *event = ptr::without_provenance_mut(number) };
+        Ok(())
+    })
+}
+
+/// A default stream has no work here, so its events take place at once.
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> c_int {
+    call("cuEventRecord", |state| {
+        let context = current().ok_or(INVALID_CONTEXT)?;
+        let of = match stream.addr() {
+            0..=2 => None,
+            handle => {
+                let (known, _) = state.streams.get(&handle).ok_or(INVALID_HANDLE)?;
+                if *known != context {
+                    return Err(INVALID_HANDLE);
+                }
+                Some(handle)
+            }
+        };
+        *state.events.get_mut(&event.addr()).ok_or(INVALID_HANDLE)? = of;
+        Ok(())
+    })
+}
+
+/// Performs the work of the event's stream, unless copies are held.
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(event: *mut c_void) -> c_int {
+    call("cuEventQuery", |state| {
+        let Some(stream) = *state.events.get(&event.addr()).ok_or(INVALID_HANDLE)? else {
+            return Ok(());
+        };
+        if state.is_held {
+            state.unready += 1;
+            return Err(NOT_READY);
+        }
+        state.perform(stream)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> c_int {
+    call("cuEventDestroy", |state| {
+        state.events.remove(&event.addr()).map(drop).ok_or(INVALID_HANDLE)
+    })
+}
+
 fn queue(name: &str, stream: *mut c_void, copy: Copy) -> c_int {
     call(name, |state| {
         if !state.has(copy.device, copy.bytes) {
@@ -188,6 +263,43 @@ extern "C" fn cuMemcpyDtoHAsync_v2(
 ) -> c_int {
     let host = host.expose_provenance();
     queue("cuMemcpyDtoHAsync", stream, Copy { to_device: false, device, host, bytes })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAlloc_v2(place: *mut u64, bytes: usize) -> c_int {
+    call("cuMemAlloc", |state| {
+        let context = current().ok_or(INVALID_CONTEXT)?;
+        let device = (0..DEVICES).find(|device| context_of(*device) == context);
+        let address = state.allocate(Kind::Device, device.ok_or(INVALID_CONTEXT)?, bytes)?;
+        // SAFETY: the caller passes a place for a number.
+        unsafe { *place = address };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(address: u64) -> c_int {
+    call("cuMemFree", |state| state.free(address))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemHostAlloc(
+    place: *mut *mut c_void,
+    bytes: usize,
+    _flags: c_uint,
+) -> c_int {
+    call("cuMemHostAlloc", |state| {
+        current().ok_or(INVALID_CONTEXT)?;
+        let address = state.allocate(Kind::Host, 0, bytes)?;
+        // SAFETY: the caller passes a place for a pointer.
+        unsafe { *place = ptr::with_exposed_provenance_mut(address as usize) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFreeHost(start: *mut c_void) -> c_int {
+    call("cuMemFreeHost", |state| state.free(start.addr() as u64))
 }
 
 /// Attributes of a pointer that the driver does not know are zero, and its device is -2.

@@ -20,8 +20,16 @@ pub struct Live {
     pub contexts: i64,
     /// Allocations.
     pub allocations: u64,
+    /// Of these, memory of the host.
+    pub pinned: u64,
+    /// Streams with copies that have not taken place.
+    pub copying: u64,
     /// Streams that are waited for while copies are held.
     pub waiting: u64,
+    /// Events.
+    pub events: u64,
+    /// Queries of events that had not taken place, so far.
+    pub unready: u64,
     /// Bytes copied so far.
     pub copied: u64,
     /// Flushes of writes of other devices so far.
@@ -134,7 +142,11 @@ unsafe extern "C" fn handfast_fabric_cuda_live(live: *mut Live) {
         streams: state.streams.len() as u64,
         contexts: state.retained.iter().sum(),
         allocations: state.allocations.len() as u64,
+        pinned: state.allocations.values().filter(|it| it.kind == Kind::Host).count() as u64,
+        copying: state.streams.values().filter(|(_, copies)| !copies.is_empty()).count() as u64,
         waiting: state.waiting as u64,
+        events: state.events.len() as u64,
+        unready: state.unready,
         copied: state.copied,
         flushes: state.flushes,
         pending: state.allocations.values().filter(|it| it.buffer.is_pending()).count() as u64,

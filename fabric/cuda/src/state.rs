@@ -20,6 +20,7 @@ pub(crate) const NOT_INITIALIZED: c_int = 3;
 pub(crate) const INVALID_DEVICE: c_int = 101;
 pub(crate) const INVALID_CONTEXT: c_int = 201;
 pub(crate) const INVALID_HANDLE: c_int = 400;
+pub(crate) const NOT_READY: c_int = 600;
 
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 pub(crate) const NOT_SUPPORTED: c_int = 801;
@@ -62,6 +63,10 @@ pub(crate) struct State {
     pub(crate) waiting: usize,
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     pub(crate) streams: BTreeMap<usize, (usize, VecDeque<Copy>)>,
+    /// The streams of events.
+    pub(crate) events: BTreeMap<usize, Option<usize>>,
+    /// Queries of events that had not taken place.
+    pub(crate) unready: u64,
     /// Holders of the first context of each device.
     pub(crate) retained: [i64; DEVICES as usize],
     pub(crate) copied: u64,
@@ -134,7 +139,7 @@ impl State {
         if start == libc::MAP_FAILED {
             return Err(OUT_OF_MEMORY);
         }
-        let (address, id) = (start.addr() as u64, self.next());
+        let (address, id) = (start.expose_provenance() as u64, self.next());
         self.allocations.insert(address, Allocation { id, kind, device, length: bytes, buffer });
         Ok(address)
     }

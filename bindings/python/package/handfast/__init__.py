@@ -75,8 +75,11 @@ _Numbers: _TypeAlias = "_Sequence[int] | _Any"
 _Places: _TypeAlias = "_Numbers | Strided"
 #: One length for each piece, or one for all.
 _Lengths: _TypeAlias = "_Numbers | int"
-#: A CPU tensor of torch, an array of numpy, or an object of the buffer protocol.
+#: A tensor of torch on the CPU or a CUDA device, an array of numpy, an object with
+#: ``__cuda_array_interface__`` or ``__dlpack__``, or one of the buffer protocol.
 _Buffer: _TypeAlias = _Any
+#: A stream of CUDA: its number, a stream of torch, or an object with ``__cuda_stream__``.
+_Stream: _TypeAlias = _Any
 _Notify: _TypeAlias = "tuple[str, str] | None"
 #: What peers may do, by a pattern of their names.
 _Grants: _TypeAlias = "_Mapping[str, str]"
@@ -175,15 +178,17 @@ class Engine:
     def register(
         self, buffer: _Buffer, *, location: str = "*", grants: _Grants | None = None
     ) -> Registration:
-        """Register a writable, contiguous buffer: a CPU tensor of torch, an array of numpy, or any
-        object of the buffer protocol. The buffer is kept alive until the registration is closed.
+        """Register a writable, contiguous buffer: a tensor of torch on the CPU or a CUDA device, an array
+        of numpy, an object with ``__cuda_array_interface__`` or ``__dlpack__``, or any object of the buffer
+        protocol. The buffer is kept alive until the registration is closed. ``location`` tells peers where
+        it is, such as ``cuda:0`` or ``cpu:1``; ``*`` is where the driver or the kernel says it is.
 
         Every peer may read and write it, or with ``grants`` those whose names a pattern covers:
         ``{"decode-*": "read", "trainer-1": "read-write"}``. Patterns other than ``*`` need ``auth``,
         by which peers prove their names."""
-        address, nbytes, owner = _buffers.locate(buffer)
+        place = _buffers.locate(buffer)
         return self.register_address(
-            address, nbytes, location=location, owner=owner, grants=grants
+            place.address, place.nbytes, location=location, owner=place.owner, grants=grants
         )
 
     def register_address(
@@ -291,7 +296,14 @@ class Registration:
 
 
 class Peer:
-    """A peer's memory, by the peer's addresses. Local buffers lie in registered memory."""
+    """A peer's memory, by the peer's addresses. Local buffers lie in registered memory.
+
+    ``stream`` is a stream of CUDA that works on the local memory: a transfer begins when the stream has done
+    what it has at the call. The wait is part of ``timeout``, and ends after 60 seconds without one. Without
+    a stream the program has waited itself, for instance by ``torch.cuda.synchronize()``; a buffer whose
+    ``__cuda_array_interface__`` names a stream is waited for. The end of a transfer needs no stream: its bytes
+    are there for work that is started later.
+    """
 
     def __init__(self, engine: Engine, address: str) -> None:
         # Keeps registered buffers alive.
@@ -310,11 +322,15 @@ class Peer:
         *,
         timeout: float | None = None,
         notify: _Notify = None,
+        stream: _Stream = None,
     ) -> None:
         """Write a buffer to an address of the peer, and wait for the end. ``notify`` is a pair of
         name and message that the peer receives after the last byte. Seconds as ``timeout``."""
-        local, nbytes, _ = _buffers.locate(buffer)
-        self._core.transfer_one(self.address, True, local, address, nbytes, notify, timeout)
+        place, after = _buffers.in_order(buffer, stream)
+        local, nbytes = place.address, place.nbytes
+        self._core.transfer_one(
+            self.address, True, local, address, nbytes, notify, timeout, after
+        )
 
     def read(
         self,
@@ -323,10 +339,14 @@ class Peer:
         *,
         timeout: float | None = None,
         notify: _Notify = None,
+        stream: _Stream = None,
     ) -> None:
         """Read from an address of the peer into a buffer, and wait for the end."""
-        local, nbytes, _ = _buffers.locate(buffer)
-        self._core.transfer_one(self.address, False, local, address, nbytes, notify, timeout)
+        place, after = _buffers.in_order(buffer, stream)
+        local, nbytes = place.address, place.nbytes
+        self._core.transfer_one(
+            self.address, False, local, address, nbytes, notify, timeout, after
+        )
 
     def write_many(
         self,
@@ -336,11 +356,15 @@ class Peer:
         *,
         timeout: float | None = None,
         notify: _Notify = None,
+        stream: _Stream = None,
     ) -> None:
         """Write many pieces, by their local addresses, addresses of the peer, and lengths, and wait
         for the end of all. Each is a list, an array of 64-bit integers, or a ``Strided``; one
         integer is the length of every piece."""
-        self._core.transfer(self.address, True, locals, remotes, lengths, notify, timeout)
+        after = _buffers.stream_of(stream)
+        self._core.transfer(
+            self.address, True, locals, remotes, lengths, notify, timeout, after
+        )
 
     def read_many(
         self,
@@ -350,9 +374,13 @@ class Peer:
         *,
         timeout: float | None = None,
         notify: _Notify = None,
+        stream: _Stream = None,
     ) -> None:
         """Read many pieces, and wait for the end of all."""
-        self._core.transfer(self.address, False, locals, remotes, lengths, notify, timeout)
+        after = _buffers.stream_of(stream)
+        self._core.transfer(
+            self.address, False, locals, remotes, lengths, notify, timeout, after
+        )
 
     def start_write(
         self,
@@ -361,9 +389,10 @@ class Peer:
         lengths: _Lengths,
         *,
         timeout: float | None = None,
+        stream: _Stream = None,
     ) -> Transfer:
         """Start to write many pieces. Waits only for the first answer of the peer."""
-        return self._start(True, locals, remotes, lengths, timeout)
+        return self._start(True, locals, remotes, lengths, timeout, stream)
 
     def start_read(
         self,
@@ -372,9 +401,10 @@ class Peer:
         lengths: _Lengths,
         *,
         timeout: float | None = None,
+        stream: _Stream = None,
     ) -> Transfer:
         """Start to read many pieces."""
-        return self._start(False, locals, remotes, lengths, timeout)
+        return self._start(False, locals, remotes, lengths, timeout, stream)
 
     def _start(
         self,
@@ -383,8 +413,10 @@ class Peer:
         remotes: _Places,
         lengths: _Lengths,
         timeout: float | None,
+        stream: _Stream,
     ) -> Transfer:
-        batch = self._core.submit(self.address, is_write, locals, remotes, lengths, timeout)
+        after = _buffers.stream_of(stream)
+        batch = self._core.submit(self.address, is_write, locals, remotes, lengths, timeout, after)
         return Transfer(self._engine, batch)
 
     def notify(self, name: str, message: str) -> None:

@@ -90,6 +90,7 @@ class Core:
         length: int,
         notification: tuple[str, str] | None = None,
         timeout_s: float | None = None,
+        stream: tuple[int, int | None] | None = None,
     ) -> None: ...
     def transfer(
         self,
@@ -100,6 +101,7 @@ class Core:
         lengths: Any,
         notification: tuple[str, str] | None = None,
         timeout_s: float | None = None,
+        stream: tuple[int, int | None] | None = None,
     ) -> None: ...
     def submit(
         self,
@@ -109,6 +111,7 @@ class Core:
         remotes: Any,
         lengths: Any,
         timeout_s: float | None = None,
+        stream: tuple[int, int | None] | None = None,
     ) -> int: ...
     def state(self, id: int) -> tuple[int, HandfastError | None] | None: ...
     def landed(self, id: int) -> bytes: ...

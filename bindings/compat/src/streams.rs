@@ -1,0 +1,62 @@
+//! Waiting for the streams of CUDA, on which a program works on the bytes of a transfer.
+
+use crate::engine::Interrupt;
+use crate::failure::{Cause, Failure};
+use handfast::accelerators::{Driver, StreamError};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a stream without a timeout.
+pub const STREAM_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Queries of a stream before the thread sleeps between them: work that ends soon is not waited for longer.
+const QUERIES_AT_ONCE: u32 = 128;
+/// Interval of the queries after that.
+const QUERY_INTERVAL: Duration = Duration::from_micros(200);
+/// Queries between two questions for an interruption, 100 ms.
+const QUERIES_PER_QUESTION: u32 = 500;
+
+/// Waits until a stream has done the work that it has at the call, at most for `timeout` or
+/// [`STREAM_WAIT_MAX`], and returns what is left of the timeout. Work that is added to the stream later is not waited for.
+///
+/// A default stream, of number 0 to 2, is that of `device`, or else of the context that is current on
+/// this thread.
+///
+/// # Errors
+/// [`Cause::Stream`], [`Cause::StreamBusy`] after the timeout, [`Cause::Interrupted`].
+pub fn wait_for_stream(
+    stream: u64,
+    device: Option<u32>,
+    timeout: Option<Duration>,
+    interrupt: Interrupt<'_>,
+) -> Result<Option<Duration>, Failure> {
+    let driver = Driver::loaded().map_err(|error| Cause::Stream(error.to_string()))?;
+    let without_driver =
+        || Failure::argument("a stream was given, and this process has no driver of CUDA");
+    let driver = driver.ok_or_else(without_driver)?;
+    let limit = timeout.unwrap_or(STREAM_WAIT_MAX);
+    let point = driver.stream_point(stream, device).map_err(failed)?;
+    let started = Instant::now();
+    let mut queries = 0_u32;
+    while !point.is_done().map_err(failed)? {
+        queries = queries.wrapping_add(1);
+        if queries <= QUERIES_AT_ONCE {
+            std::hint::spin_loop();
+            continue;
+        }
+        let waited = started.elapsed();
+        if waited >= limit {
+            return Err(Cause::StreamBusy { stream, waited }.into());
+        }
+        if queries.is_multiple_of(QUERIES_PER_QUESTION) && interrupt() {
+            return Err(Cause::Interrupted.into());
+        }
+        std::thread::sleep(QUERY_INTERVAL);
+    }
+    Ok(timeout.map(|timeout| timeout.saturating_sub(started.elapsed())))
+}
+
+fn failed(error: StreamError) -> Failure {
+    match error {
+        StreamError::NoContext { .. } => Failure::argument(error.to_string()),
+        _ => Cause::Stream(error.to_string()).into(),
+    }
+}
