@@ -127,8 +127,8 @@ fn ours(direction: Direction, (bytes, depth, count): (usize, u32, usize)) -> Res
     let mine = one.nic.create(LANE, &[0x0012_0000])?;
     let theirs = other.nic.create(LANE, &[0x0034_0000])?;
     // Through the connection manager, the side that waits accepts a request that it knows.
-    other.nic.note_request(&mine);
-    one.nic.note_request(&theirs);
+    other.nic.note_request(None, &mine);
+    one.nic.note_request(None, &theirs);
     other.nic.connect(LANE, &mine)?;
     one.nic.connect(LANE, &theirs)?;
     let remote = other.registration.remote_span();
