@@ -596,8 +596,8 @@ mod tests {
         assert_eq!((rdma.port, rdma.queue_pairs), (2, Some(4)));
         assert_eq!(rdma.partition_key, PartitionKey::Index(300));
         assert!(!rdma.relaxed_ordering && rdma.connection_manager);
-        let set = of(&[("HANDFAST_RDMA_CM", "0")]).unwrap();
-        assert!(!set.rdma(RdmaOptions::default()).connection_manager);
+        let off = of(&[("HANDFAST_RDMA_CM", "0")]).unwrap();
+        assert!(!off.rdma(RdmaOptions::default()).connection_manager);
         for word in ["1", "2"] {
             let set = of(&[("MC_IB_PCI_RELAXED_ORDERING", word)]).unwrap();
             assert!(set.rdma(RdmaOptions::default()).relaxed_ordering);
