@@ -97,7 +97,7 @@ pub enum AnnounceError {
     /// [`CONNECTIONS_MAX`] queue pairs exist.
     #[error("{CONNECTIONS_MAX} queue pairs are announced already")]
     Full,
-    /// The queue pair is announced already, or ended in this incarnation.
+    /// The queue pair is announced, and not destroyed.
     #[error("the queue pair is announced already")]
     Announced,
 }

@@ -80,6 +80,7 @@ const AUTH: &str = "HANDFAST_AUTH";
 const ENCRYPT_LANES: &str = "HANDFAST_ENCRYPT_LANES";
 const ACCEPT_EXPOSED_MEMORY: &str = "HANDFAST_ACCEPT_EXPOSED_MEMORY";
 const ACCEPT_FORKED_MEMORY: &str = "HANDFAST_ACCEPT_FORKED_MEMORY";
+const RDMA_CM: &str = "HANDFAST_RDMA_CM";
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
 const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
@@ -106,7 +107,7 @@ const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 35] = [
+const VARIABLES: [Variable; 36] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -119,6 +120,8 @@ const VARIABLES: [Variable; 35] = [
         what: "1: read-only memory is served, and stays registered, also where peers can write to it, without --accept-exposed-memory" },
     Variable { name: ACCEPT_FORKED_MEMORY, values: Values::Word(&["0", "1"]), default: "0",
         what: "1: memory of other libraries is registered also where a fork gives its pages away, without --accept-forked-memory" },
+    Variable { name: RDMA_CM, values: Values::Word(&["0", "1"]), default: "0",
+        what: "1: RDMA queue pairs connect through the connection manager also on RoCE and InfiniBand, without --rdma-cm" },
     Variable { name: "MC_TCP_PROTO", values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
     Variable { name: "MC_TCP_STATUS_TIMEOUT_SEC", values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
@@ -445,6 +448,7 @@ impl Environment {
             it.queue_pairs = byte("MC_NUM_QP_PER_EP").map(usize::from).or(it.queue_pairs);
             let index = self.number("MC_PKEY_INDEX").and_then(|index| u16::try_from(index).ok());
             it.partition_key = index.map_or(it.partition_key, PartitionKey::Index);
+            it.connection_manager |= self.is_on(RDMA_CM);
             it.relaxed_ordering = self.get("MC_IB_PCI_RELAXED_ORDERING").is_none_or(|it| it != "0");
             it.accepts_exposed_memory |= self.is_on(ACCEPT_EXPOSED_MEMORY);
             it.accepts_forked_memory |= self.is_on(ACCEPT_FORKED_MEMORY);
@@ -610,6 +614,7 @@ mod tests {
             ("MC_PKEY_INDEX", "300"),
             ("MC_IB_PCI_RELAXED_ORDERING", "0"),
             (ACCEPT_FORKED_MEMORY, "1"),
+            ("HANDFAST_RDMA_CM", "1"),
         ]);
         let set = set.unwrap();
         let mooncake = set.mooncake();
@@ -618,8 +623,10 @@ mod tests {
         let rdma = set.rdma(RdmaOptions::default());
         assert_eq!((rdma.port, rdma.queue_pairs), (2, Some(4)));
         assert_eq!(rdma.partition_key, PartitionKey::Index(300));
-        assert!(!rdma.relaxed_ordering);
         assert!(rdma.accepts_forked_memory && !rdma.accepts_exposed_memory);
+        assert!(!rdma.relaxed_ordering && rdma.connection_manager);
+        let off = of(&[("HANDFAST_RDMA_CM", "0")]).unwrap();
+        assert!(!off.rdma(RdmaOptions::default()).connection_manager);
         for word in ["1", "2"] {
             let set = of(&[("MC_IB_PCI_RELAXED_ORDERING", word)]).unwrap();
             assert!(set.rdma(RdmaOptions::default()).relaxed_ordering);

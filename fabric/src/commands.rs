@@ -4,7 +4,8 @@
 //!
 //! | command | effect |
 //! | --- | --- |
-//! | `hold packets FROM TO`, `release packets FROM TO` | packets of a path wait, and arrive in order |
+//! | `hold packets FROM TO [writes]`, `release packets FROM TO` | packets of a path, or those of its writes, wait, and arrive in order |
+//! | `held FROM TO` | number of the packets of a path that wait |
 //! | `arrive DEVICE...` | held packets of the devices arrive, with all that they cause; `1` if any |
 //! | `lose packets FROM TO` | held packets of a path are lost |
 //! | `hold completions DEVICE [NUMBER]`, `release …` | completions wait, of a queue pair or of all |
@@ -48,12 +49,12 @@
 //! | `instant DEVICE off` | it answers as the tables do |
 //! | `laws` | a line for each broken law since the last time |
 use crate::convert::status;
-use crate::faults::{Effect, HELD_MAX, PLANTED_MAX, Planted, check_call, take_all};
+use crate::faults::{Effect, HELD_MAX, Held, PLANTED_MAX, Planted, check_call, take_all};
 use crate::instant;
 use crate::limit::LimitReached;
 use crate::queues::{Event, Subject};
 use crate::state::{State, changed, lock};
-use handfast_transport_sim::verbs::{Gid, GidKind, Rebirth, Status};
+use handfast_transport_sim::verbs::{Gid, GidKind, Packet, Rebirth, Status};
 use std::fmt::Write;
 
 /// Runs a command.
@@ -74,6 +75,7 @@ pub(crate) fn execute(state: &mut State, line: &str) -> Answer {
     let words: Vec<&str> = line.split_whitespace().collect();
     let result = match words.as_slice() {
         ["hold" | "release" | "lose", "packets", ..] => packets(state, &words),
+        ["held", from, to] => held(state, from, to),
         ["hold" | "release" | "fail", "completions" | "completion", ..] => {
             completions(state, &words)
         }
@@ -184,17 +186,26 @@ fn pair(state: &State, device: &str, word: &str) -> Result<(usize, u32), String>
     }
 }
 
-fn packets(state: &mut State, words: &[&str]) -> Answer {
-    let [verb, _, from, to] = words else { return unknown() };
+fn held(state: &State, from: &str, to: &str) -> Answer {
     let path = (nic(state, from)?, nic(state, to)?);
-    match *verb {
+    let of_path = |packet: &&Packet| (usize::from(packet.from), usize::from(packet.to)) == path;
+    Ok(state.faults.parked_packets.iter().filter(of_path).count().to_string())
+}
+
+fn packets(state: &mut State, words: &[&str]) -> Answer {
+    let (verb, held, from, to) = match words {
+        [verb, "packets", from, to] => (*verb, Held::All, from, to),
+        ["hold", "packets", from, to, "writes"] => ("hold", Held::Writes, from, to),
+        _ => return unknown(),
+    };
+    let path = (nic(state, from)?, nic(state, to)?);
+    match verb {
         "hold" => {
-            state.faults.packets.insert(path);
+            state.faults.packets.insert(path, held);
         }
         verb => {
-            let of_path = |packet: &handfast_transport_sim::verbs::Packet| {
-                (usize::from(packet.from), usize::from(packet.to)) == path
-            };
+            let of_path =
+                |packet: &Packet| (usize::from(packet.from), usize::from(packet.to)) == path;
             let parked = take_all(&mut state.faults.parked_packets, of_path);
             if verb == "release" {
                 state.faults.packets.remove(&path);

@@ -2,7 +2,7 @@
 
 use crate::limit::LimitReached;
 use crate::queues::Event;
-use handfast_transport_sim::verbs::{Packet, WorkCompletion};
+use handfast_transport_sim::verbs::{Packet, PacketBody, WorkCompletion};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum packets, and completions, that wait for their release; more are lost.
@@ -110,6 +110,13 @@ pub(crate) enum Verdict {
     Wait(u64),
 }
 
+/// The packets of a path that are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    All,
+    Writes,
+}
+
 /// All faults.
 #[derive(Default)]
 pub(crate) struct Faults {
@@ -117,8 +124,8 @@ pub(crate) struct Faults {
     pub(crate) planted: Vec<Planted>,
     pub(crate) waiting: BTreeMap<u64, Waiting>,
     next_ticket: u64,
-    /// Paths whose packets are held, by source and destination.
-    pub(crate) packets: BTreeSet<(usize, usize)>,
+    /// Paths whose packets are held, by source and destination; all packets, or those of writes.
+    pub(crate) packets: BTreeMap<(usize, usize), Held>,
     pub(crate) parked_packets: VecDeque<Packet>,
     /// Devices, or queue pairs of a device, whose completions are held.
     pub(crate) completions: BTreeSet<(usize, Option<u32>)>,
@@ -187,7 +194,13 @@ impl Faults {
     /// # Errors
     /// Too many wait; this one is lost.
     pub(crate) fn pass_packet(&mut self, packet: Packet) -> Result<Option<Packet>, LimitReached> {
-        if !self.packets.contains(&(usize::from(packet.from), usize::from(packet.to))) {
+        let held = self.packets.get(&(usize::from(packet.from), usize::from(packet.to)));
+        let is_held = match held {
+            None => false,
+            Some(Held::All) => true,
+            Some(Held::Writes) => matches!(packet.body, PacketBody::Write { .. }),
+        };
+        if !is_held {
             return Ok(Some(packet));
         }
         if self.parked_packets.len() >= PARKED_MAX {

@@ -53,6 +53,9 @@ fn writes(completion_entries: u32, polling: Polling) -> Result<u64> {
     for lane in (0..LANES).map(Lifecycle) {
         let mine = one.create(lane, &[1])?;
         let theirs = other.create(lane, &[2])?;
+        // Through the connection manager, the side that waits accepts a request that it knows.
+        other.note_request(None, &mine);
+        one.note_request(None, &theirs);
         other.connect(lane, &mine)?;
         one.connect(lane, &theirs)?;
     }

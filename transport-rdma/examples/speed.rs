@@ -126,6 +126,9 @@ fn ours(direction: Direction, (bytes, depth, count): (usize, u32, usize)) -> Res
     let other = End::open("rxe1", Polling::Event, depth, bytes)?;
     let mine = one.nic.create(LANE, &[0x0012_0000])?;
     let theirs = other.nic.create(LANE, &[0x0034_0000])?;
+    // Through the connection manager, the side that waits accepts a request that it knows.
+    other.nic.note_request(None, &mine);
+    one.nic.note_request(None, &theirs);
     other.nic.connect(LANE, &mine)?;
     one.nic.connect(LANE, &theirs)?;
     let remote = other.registration.remote_span();

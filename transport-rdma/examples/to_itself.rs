@@ -56,6 +56,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mine = nic.create(MINE, &[0x0012_3456])?;
     let theirs = nic.create(THEIRS, &[0x0065_4321])?;
+    // Through the connection manager, the side that waits accepts a request that it knows.
+    nic.note_request(None, &mine);
+    nic.note_request(None, &theirs);
     nic.connect(MINE, &theirs)?;
     nic.connect(THEIRS, &mine)?;
     nic.probe(MINE, Some(remote), PATIENCE)?;

@@ -8,7 +8,7 @@ mod tests;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::settings::LANE_QUEUE_PAIRS_DEFAULT;
-use crate::verbs::{DIAL_MAX, Nic, NicCounts, Progress};
+use crate::verbs::{AWAITED_DIALS, Nic, NicCounts, Progress};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -145,7 +145,7 @@ impl RdmaTransport {
     /// [`Nic::note_request`].
     pub fn note_request(&self, peer: &NicPath, body: &Body) {
         if let Ok(nic) = self.inner.nic(peer) {
-            nic.note_request(body);
+            nic.note_request(Some(peer), body);
         }
     }
 
@@ -387,7 +387,8 @@ impl Inner {
         self.connect_managed((peer, nic), lifecycle, body, changes).await
     }
 
-    /// Connects through the connection manager. No thread waits for the peer.
+    /// Connects through the connection manager. A thread of the steps waits for the answer of the first
+    /// read, and where the driver's own connect blocks.
     async fn connect_managed(
         &self,
         (peer, nic): (NicPath, Arc<Nic>),
@@ -395,9 +396,9 @@ impl Inner {
         body: Body,
         mut changes: watch::Receiver<u64>,
     ) -> Result<(), TransportError> {
-        let deadline = tokio::time::Instant::now() + DIAL_MAX;
+        let deadline = tokio::time::Instant::now() + nic.dial_max();
         let connecting = nic.clone();
-        let begin = move || connecting.begin_connect(lifecycle, &body);
+        let begin = move || connecting.begin_connect(lifecycle, &body, deadline.into_std());
         let mut progress = self.steps.run(&peer, begin).await?;
         while progress == Progress::Pending {
             // The sender lives as long as the NIC.
@@ -407,11 +408,21 @@ impl Inner {
                 if is_overdue {
                     connecting.give_up_connect(lifecycle);
                 }
-                connecting.continue_connect(lifecycle)
+                connecting.continue_connect(lifecycle, deadline.into_std())
             };
             progress = self.steps.run(&peer, go_on).await?;
         }
         self.on_connected(lifecycle, nic.handle(lifecycle));
+        if progress == Progress::Awaiting {
+            let waits = nic.dial_max() * AWAITED_DIALS;
+            let waiting = Arc::downgrade(&nic);
+            self.runtime.spawn(async move {
+                tokio::time::sleep(waits).await;
+                // It may be the last to hold the NIC, whose end blocks.
+                let give_up = move || waiting.upgrade().map(|nic| nic.give_up_connect(lifecycle));
+                let _ = tokio::task::spawn_blocking(give_up).await;
+            });
+        }
         Ok(())
     }
 

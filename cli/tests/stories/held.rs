@@ -14,7 +14,8 @@ use tokio::time::timeout;
 /// More packets than those of a first slice.
 const SOME: u64 = 16;
 
-/// Packets that leave one side of a link wait, and no device gives up, until this is dropped.
+/// Writes that leave one side of a link wait, and no device gives up, until this is dropped. A read that opens
+/// a lane passes.
 pub(crate) struct Held {
     fabric: Fabric,
     from: String,
@@ -26,16 +27,14 @@ impl Held {
         let fabric = Fabric::find().unwrap();
         let (from, to) = (link.device(side), link.device(1 - side));
         fabric.run("timers off");
-        fabric.run(&format!("hold packets {from} {to}"));
+        fabric.run(&format!("hold packets {from} {to} writes"));
         Self { fabric, from, to }
     }
 
     /// Waits until something is under way.
     pub(crate) fn until_under_way(&self) {
-        let pairs = format!("pairs {}", self.from);
-        until("something is under way", || {
-            self.fabric.run(&pairs).lines().any(|pair| !pair.ends_with(" 0"))
-        });
+        let held = format!("held {} {}", self.from, self.to);
+        until("something is under way", || self.fabric.run(&held) != "0");
     }
 
     /// Waits until the device of the other side has no queue pair: its process has ended.

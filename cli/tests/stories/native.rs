@@ -119,13 +119,17 @@ fn link_stories_pass_on_erdma_compat() {
     link_stories_pass(test, "erdma-compat:retry_ms=2", &except);
 }
 
-/// eRDMA in its standard mode, through the connection manager: stories in which no peer is killed or
-/// stopped and no NIC is cut off.
+/// eRDMA in its standard mode, through the connection manager. It has one address, of no family.
 #[test]
-fn held_stories_pass_on_erdma_standard() {
-    let test = ("held_stories_pass_on_erdma_standard", "erdma-standard:retry_ms=2");
-    let stories = ["held::", "block_stays_registered_until", "peers_memory_decides_between"];
-    stories_pass(test, LINKS, (&stories, &[]), 5);
+fn link_stories_pass_on_erdma_standard() {
+    let test = "link_stories_pass_on_erdma_standard";
+    link_stories_pass(test, "erdma-standard:retry_ms=2", &[FAMILIES]);
+}
+
+/// Soft-iWARP, as a table, through the connection manager.
+#[test]
+fn link_stories_pass_on_siw() {
+    link_stories_pass("link_stories_pass_on_siw", "siw", &[FAMILIES]);
 }
 
 /// Two nodes meet both ways at once, move bytes and restart through the connection manager.

@@ -1,6 +1,7 @@
 //! Configuration of a NIC.
 
 use super::context::mtu_number;
+use super::manager::DIAL_MAX;
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
 use crate::settings::{
@@ -78,6 +79,10 @@ pub struct NicConfig {
     /// Whether queue pairs connect through the connection manager also where the device lets them
     /// connect out of band. Both sides of a lane connect in the same way.
     pub connection_manager: bool,
+    /// Longest time of a connect through the connection manager, from the look for the address to the
+    /// answer of the first read; at least 1 ms, at most [`DRAIN_MAX`]. A side that does not dial
+    /// waits twice as long for the peer.
+    pub dial: Duration,
     /// The address at which the connection manager listens; `None` for the first of the machine that
     /// is the device's.
     pub manager_address: Option<IpAddr>,
@@ -95,6 +100,8 @@ pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
 pub const IDLE_PROBE_MAX: Duration = Duration::from_secs(3_600);
 /// Longest time limit of `retire`.
 pub const DRAIN_MAX: Duration = Duration::from_secs(600);
+/// Shortest time limit of a connect through the connection manager.
+const DIAL_MIN: Duration = Duration::from_millis(1);
 /// Default size of a completion queue: 256 queue pairs of the default depth of 64.
 const COMPLETION_ENTRIES_DEFAULT: u32 = 16_384;
 
@@ -125,6 +132,7 @@ impl NicConfig {
             places_thread: true,
             pooled_lanes: POOLED_LANES_DEFAULT,
             connection_manager: false,
+            dial: DIAL_MAX,
             manager_address: None,
         }
     }
@@ -166,6 +174,20 @@ impl NicConfig {
         self.depth.saturating_mul(u32::try_from(filled).unwrap_or(u32::MAX))
     }
 
+    /// The settings that differ from their defaults, and that the kernel's connection manager chooses in
+    /// their place.
+    pub(super) fn ignored_by_manager(&self) -> Vec<&'static str> {
+        let default = Self::new("");
+        let changed = [
+            (self.traffic_class != default.traffic_class, "traffic_class"),
+            (self.service_level != default.service_level, "service_level"),
+            (self.mtu_max != default.mtu_max, "mtu_max"),
+            (self.partition_key != default.partition_key, "partition_key"),
+            (matches!(self.gid, GidWanted::Index(_)), "gid"),
+        ];
+        changed.into_iter().filter_map(|(is_changed, name)| is_changed.then_some(name)).collect()
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
         let lane_pairs = 1..=LANE_QUEUE_PAIRS_MAX;
         let idle_probes = IDLE_PROBE_MIN..=IDLE_PROBE_MAX;
@@ -180,6 +202,7 @@ impl NicConfig {
             (self.completion_entries >= 1, "completion_entries"),
             (self.idle_probe.is_none_or(|interval| idle_probes.contains(&interval)), "idle_probe"),
             (self.drain <= DRAIN_MAX, "drain"),
+            ((DIAL_MIN..=DRAIN_MAX).contains(&self.dial), "dial"),
             (self.polling.is_valid(), "polling"),
             ((1..=POLLERS_MAX).contains(&self.pollers), "pollers"),
             (self.pooled_lanes <= POOLED_LANES_MAX, "pooled_lanes"),
@@ -222,6 +245,17 @@ mod tests {
         let config = NicConfig { depth: 64, ..NicConfig::new("any") };
         assert_eq!([1, 2, 8].map(|pairs| config.lane_depth(&STRICT, pairs)), [64, 128, 512]);
         assert_eq!([1, 2, 8].map(|pairs| config.lane_depth(&RXE, pairs)), [64, 64, 64]);
+    }
+
+    /// Settings without an effect on connects of the connection manager are named.
+    #[test]
+    fn settings_that_the_manager_ignores_are_named() {
+        let config = NicConfig::new("any");
+        assert_eq!(config.ignored_by_manager(), [""; 0]);
+        let set = NicConfig { traffic_class: 106, mtu_max: 1024, ..config.clone() };
+        assert_eq!(set.ignored_by_manager(), ["traffic_class", "mtu_max"]);
+        let gid = GidWanted::Index(3);
+        assert_eq!(NicConfig { gid, ..config }.ignored_by_manager(), ["gid"]);
     }
 
     #[test]
@@ -268,6 +302,10 @@ mod tests {
         assert_eq!(check(&idle_probe(IDLE_PROBE_MAX)), Ok(()));
         assert!(check(&idle_probe(IDLE_PROBE_MAX + longer)).is_err());
         assert!(check(&idle_probe(Duration::MAX)).is_err());
+        let dial = |limit| move |c: &mut NicConfig| c.dial = limit;
+        assert_eq!(check(&dial(DIAL_MIN)), Ok(()));
+        assert!(check(&dial(DIAL_MIN / 2)).is_err());
+        assert!(check(&dial(DRAIN_MAX + longer)).is_err());
         assert_eq!(check(&drain(DRAIN_MAX)), Ok(()));
         assert!(check(&drain(DRAIN_MAX + longer)).is_err());
         assert!(check(&drain(Duration::MAX)).is_err());

@@ -68,10 +68,11 @@ impl Nic {
     }
 
     /// Records what a peer announced in a request, so that its connection is accepted before this
-    /// side connects. An announcement that cannot be read is reported by the connect.
-    pub fn note_request(&self, peer: &Body) {
+    /// side connects. `from` is the peer of [`Nic::create_for`], and none for a lane of [`Nic::create`].
+    /// An announcement that cannot be read is reported by the connect.
+    pub fn note_request(&self, from: Option<&NicPath>, peer: &Body) {
         if let (Some(manager), Some(Ok(peer))) = (&self.shared.manager, Peer::of(peer)) {
-            manager.note(peer);
+            manager.note(from.map(NicPath::to_string), peer);
         }
     }
 

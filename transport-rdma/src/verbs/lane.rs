@@ -334,7 +334,7 @@ impl Lane {
     pub(super) fn post(&self, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
         let mut failure = None;
-        if let Some(ticket) = self.gate.enter()
+        if let Some(ticket) = self.gate.enter().or_else(|| self.enter_or_wait(postings))
             && let Some(queue_pairs) = self.queue_pairs()
         {
             let (mut kept, mut own) = (self.requests.try_lock(), Vec::new());
@@ -352,8 +352,6 @@ impl Lane {
             drop(kept);
             drop(queue_pairs);
             drop(ticket);
-        } else if self.setup.manager.is_some() && self.wait_for_connection(postings) {
-            return;
         }
         ended.extend(postings.drain(..).map(|p| Completion::released(p.slice, Sent::None)));
         self.report(&mut ended);

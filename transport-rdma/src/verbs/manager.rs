@@ -36,9 +36,11 @@ use std::time::{Duration, Instant};
 use table::{Entry, Stage, Table};
 use tokio::sync::watch;
 
-/// Longest dial, from the look for the address to the connection: less than the life cycle's limit of an
-/// operation.
-pub(crate) const DIAL_MAX: Duration = Duration::from_secs(4);
+/// Longest time of a step that dials, from the look for the address to the answer of the first read: less
+/// than the life cycle's limit of an operation.
+pub(super) const DIAL_MAX: Duration = Duration::from_secs(4);
+/// A lane waits for its peer's dial as often as long: the peer's step may begin later.
+pub(crate) const AWAITED_DIALS: u32 = 2;
 /// Longest wait for the address of a peer, and for the route to it.
 const RESOLVE_MS: i32 = 1_500;
 /// Connect requests that wait at the listening identifier.
@@ -61,20 +63,30 @@ pub(super) struct Peer {
 
 impl Peer {
     /// The announcement in a message; `None` if its queue pairs connect out of band.
+    ///
+    /// # Errors
+    /// Nothing can be connected to it.
     pub(super) fn of(body: &Body) -> Option<Result<Self, String>> {
         let text = body.connection_manager.as_deref()?;
-        Some(text.parse().map_err(|error| format!("the peer announced '{text}': {error}")).map(
-            |announcement| {
-                Self {
-                    announcement,
-                    queue_pairs: body.queue_pairs.clone(),
-                    rd_atomic: body.rd_atomic,
-                    byte: body
-                        .probe
-                        .map(|byte| RemoteSpan { key: byte.key.into(), address: byte.address }),
-                }
-            },
-        ))
+        Some(Self::parse(text, body))
+    }
+
+    fn parse(text: &str, body: &Body) -> Result<Self, String> {
+        // Without the text, which has the token.
+        let announcement = text.parse::<Announcement>();
+        let announcement =
+            announcement.map_err(|error| format!("the peer's announcement: {error}"))?;
+        if body.queue_pairs.is_empty() {
+            return Err("the peer announced no queue pair".to_owned());
+        }
+        if body.rd_atomic == 0 {
+            // A read would never complete.
+            return Err("the peer accepts no outstanding read".to_owned());
+        }
+        let byte = body.probe;
+        let byte = byte.map(|byte| RemoteSpan { key: byte.key.into(), address: byte.address });
+        let (queue_pairs, rd_atomic) = (body.queue_pairs.clone(), body.rd_atomic);
+        Ok(Self { announcement, queue_pairs, rd_atomic, byte })
     }
 }
 
@@ -202,10 +214,10 @@ impl Manager {
         Ok(announcement)
     }
 
-    /// Notes what a peer announced in a request: its connect request may come before the lane is to
-    /// connect.
-    pub(super) fn note(&self, peer: Peer) {
-        self.table.lock().note(peer);
+    /// Notes what a peer, by its name, announced in a request: its connect request may come before the
+    /// lane is to connect.
+    pub(super) fn note(&self, name: Option<String>, peer: Peer) {
+        self.table.lock().note(name, peer);
     }
 
     /// Begins to connect a lane's queue pairs to those of a peer. The lane is prepared by `prepare`,
@@ -268,11 +280,13 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends the dials of a lane that took too long.
+    /// Ends a lane that is not connected in time. Queue pairs without a counterpart are not to be.
     pub(super) fn on_overdue(&self, shared: &Shared, lifecycle: Lifecycle) {
         let mut table = self.table.lock();
         for id in table.ids(lifecycle) {
-            table.machine.handle_timeout(id);
+            if table.entries.get(&id).is_some_and(|entry| entry.remote.is_some()) {
+                table.machine.handle_timeout(id);
+            }
         }
         self.perform(shared, table);
     }

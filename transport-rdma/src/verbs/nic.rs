@@ -546,6 +546,11 @@ fn manager(
     if !is_iwarp(profile) && !config.connection_manager {
         return Ok(None);
     }
+    let ignored = config.ignored_by_manager();
+    if !ignored.is_empty() {
+        let (device, ignored) = (&config.device, ignored.join(", "));
+        tracing::warn!(device, "the connection manager chooses these settings itself: {ignored}");
+    }
     let addresses = usable.iter().filter(|entry| entry.kind == GidKind::RoceV2);
     let addresses: Vec<IpAddr> = addresses.map(|entry| entry.address.to_canonical()).collect();
     let place = (config.system_name(), config.port);

@@ -12,6 +12,7 @@ use handfast_transport::{
     Access, Completion, CompletionStatus, Direction, LaneSink, Memory, NicLimit, Posting, SliceId,
 };
 use parking_lot::{Condvar, Mutex};
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
@@ -359,6 +360,22 @@ fn nic_without_a_descriptor_takes_no_lanes() {
         site.nic.retire(LANE).unwrap();
         assert_eq!((site.nic.lanes(), site.told().failures.len()), (0, 1));
     }
+}
+
+/// A poster that found the lane closed just before its connection opened it enters the lane with its slice. A lane
+/// that has ended takes nothing.
+#[test]
+fn slice_posted_while_a_lane_opens_enters_it() {
+    let site = Site::new(|_| {});
+    site.nic.create(LANE, &[1]).unwrap();
+    let lane = site.nic.shared.lane(LANE).unwrap();
+    lane.await_connection(1, Ipv6Addr::UNSPECIFIED, None).unwrap();
+    lane.open_connection();
+    let mut postings = site.postings(1);
+    assert!(lane.enter_or_wait(&mut postings).is_some());
+    site.nic.retire(LANE).unwrap();
+    assert!(lane.enter_or_wait(&mut postings).is_none());
+    assert_eq!(postings.len(), 1);
 }
 
 /// Completions that are no longer signalled are found all the same, and slices end with them.

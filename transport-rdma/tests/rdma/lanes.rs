@@ -196,8 +196,8 @@ fn unequal_queue_pair_counts_use_the_fewer() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     let mine = one.nic.create(LANE, &[1, 2, 3]).unwrap();
     let theirs = other.nic.create(LANE, &[4]).unwrap();
-    other.nic.note_request(&mine);
-    one.nic.note_request(&theirs);
+    other.nic.note_request(None, &mine);
+    one.nic.note_request(None, &theirs);
     other.nic.connect(LANE, &mine).unwrap();
     one.nic.connect(LANE, &theirs).unwrap();
     one.memory.copy_in(0, &pattern(5)).unwrap();

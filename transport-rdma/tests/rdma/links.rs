@@ -56,6 +56,11 @@ impl Link {
             Self::Kernel(wire) => (wire.device(1), Some(wire.silent_address())),
             Self::Scripted { fabric, .. } => {
                 fabric.run(&format!("cut {} rxe1", self.device(0)));
+                // The kernel's connection manager looks for longer than a dial may take.
+                for event in ["ADDR_ERROR", "UNREACHABLE"] {
+                    fabric.run(&format!("manager hold {} {event}", self.device(0)));
+                }
+                fabric.run("manager hold rxe1 UNREACHABLE");
                 ("rxe1".to_owned(), None)
             }
         }

@@ -193,8 +193,8 @@ pub(crate) fn connect_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pair
     let shared = one_body.queue_pairs.iter().any(|n| other_body.queue_pairs.contains(n));
     assert!(!shared, "equal numbers would hide a mix-up of mine and yours");
     // Both sides know the other's announcement, as after a request and its reply.
-    other.nic.note_request(&one_body);
-    one.nic.note_request(&other_body);
+    other.nic.note_request(None, &one_body);
+    one.nic.note_request(None, &other_body);
     other.nic.connect(lane, &one_body).unwrap();
     one.nic.connect(lane, &other_body).unwrap();
 }

@@ -1,6 +1,7 @@
 //! Lanes whose queue pairs connect through the connection manager.
 
 use super::{Lane, Probed, QueuePair, RemoteSpan};
+use handfast_core::gate::Ticket;
 use handfast_transport::{Completion, Posting, Sent};
 use std::net::Ipv6Addr;
 
@@ -47,15 +48,18 @@ impl Lane {
     }
 
     /// Keeps slices until the lane is connected, as many as its queue pairs hold, and leaves the rest.
-    /// Returns whether nothing is left.
-    pub(super) fn wait_for_connection(&self, postings: &mut Vec<Posting>) -> bool {
+    /// Enters a lane that was connected since its gate was closed to the caller.
+    pub(in crate::verbs) fn enter_or_wait(
+        &self,
+        postings: &mut Vec<Posting>,
+    ) -> Option<Ticket<'_>> {
         let mut state = self.state.lock();
         let room = usize::try_from(self.setup.depth).unwrap_or(usize::MAX);
         let room = room.saturating_mul(state.outstanding.len());
-        let Some(waiting) = &mut state.waiting else { return false };
+        let Some(waiting) = &mut state.waiting else { return self.gate.enter() };
         let count = room.saturating_sub(waiting.len()).min(postings.len());
         waiting.extend(postings.drain(..count));
-        postings.is_empty()
+        None
     }
 
     /// Gives back the slices that wait for a connection which does not come.

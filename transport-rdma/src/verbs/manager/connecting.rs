@@ -1,6 +1,6 @@
 //! Lanes of a NIC that connect through the connection manager.
 
-use super::{DIAL_MAX, Manager, Peer, Progress};
+use super::{Manager, Peer, Progress};
 use crate::error::VerbsError;
 use crate::verbs::lane::{Lane, Probe};
 use crate::verbs::nic::Nic;
@@ -10,8 +10,6 @@ use handfast_core::wire::Body;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Longest wait for the first read of the side that has dialled.
-const FIRST_READ_MAX: Duration = Duration::from_secs(2);
 /// Interval of looks of a thread that waits for a dial.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -60,16 +58,21 @@ impl Nic {
         lifecycle: Lifecycle,
         peer: &Body,
     ) -> Result<(), VerbsError> {
-        let mut progress = self.begin_connect(lifecycle, peer)?;
-        let deadline = Instant::now() + DIAL_MAX;
+        let deadline = Instant::now() + self.dial_max();
+        let mut progress = self.begin_connect(lifecycle, peer, deadline)?;
         while progress == Progress::Pending {
             if Instant::now() >= deadline {
                 manager.on_overdue(&self.shared, lifecycle);
             }
             std::thread::sleep(LOOK_AGAIN);
-            progress = self.continue_connect(lifecycle)?;
+            progress = self.continue_connect(lifecycle, deadline)?;
         }
         Ok(())
+    }
+
+    /// Longest time of a connect through the connection manager.
+    pub(crate) fn dial_max(&self) -> Duration {
+        self.config.dial
     }
 
     /// Changes with every event of the connection manager; `None` where connects are over at once.
@@ -85,6 +88,7 @@ impl Nic {
         &self,
         lifecycle: Lifecycle,
         peer: &Body,
+        deadline: Instant,
     ) -> Result<Progress, VerbsError> {
         let Some(manager) = &self.shared.manager else {
             return self.connect(lifecycle, peer).map(|()| Progress::Connected);
@@ -100,21 +104,20 @@ impl Nic {
             return Err(error(Side::Configuration, detail));
         };
         let announced = announced.map_err(|detail| error(Side::Peer, detail))?;
-        if announced.queue_pairs.is_empty() {
-            return Err(error(Side::Peer, "the peer announced no queue pair".to_owned()));
-        }
-        if announced.rd_atomic == 0 {
-            return Err(error(Side::Peer, "the peer accepts no outstanding read".to_owned()));
-        }
         manager.begin(&self.shared, lifecycle, &announced)?;
-        self.continue_connect(lifecycle)
+        self.continue_connect(lifecycle, deadline)
     }
 
-    /// Goes on with the dials of a lane, as far as they go without an event.
+    /// Goes on with the dials of a lane, as far as they go without an event. Blocks until `deadline` at
+    /// most, for the answer of the first read.
     ///
     /// # Errors
     /// A queue pair does not connect; the lane must be retired.
-    pub(crate) fn continue_connect(&self, lifecycle: Lifecycle) -> Result<Progress, VerbsError> {
+    pub(crate) fn continue_connect(
+        &self,
+        lifecycle: Lifecycle,
+        deadline: Instant,
+    ) -> Result<Progress, VerbsError> {
         let Some(manager) = &self.shared.manager else { return Ok(Progress::Connected) };
         let progress = manager.advance(&self.shared, lifecycle)?;
         if progress == Progress::Connected {
@@ -122,13 +125,13 @@ impl Nic {
             let lane = self.known(lifecycle, "wire")?;
             // The thread of the events may be about to.
             lane.open_connection();
-            lane.probe(Probe::Announced, &self.shared.scratch, Instant::now() + FIRST_READ_MAX)?;
+            lane.probe(Probe::Announced, &self.shared.scratch, deadline)?;
             manager.on_wired(lifecycle)?;
         }
         Ok(progress)
     }
 
-    /// Ends the dials of a lane that took longer than [`DIAL_MAX`].
+    /// Ends a lane that is not connected in time: its connect fails, or the lane if that has returned.
     pub(crate) fn give_up_connect(&self, lifecycle: Lifecycle) {
         if let Some(manager) = &self.shared.manager {
             manager.on_overdue(&self.shared, lifecycle);

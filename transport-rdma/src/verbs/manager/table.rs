@@ -79,7 +79,8 @@ pub(super) struct Table {
     pub(super) numbers: BTreeMap<u64, ConnectionId>,
     /// Requests without an answer.
     pub(super) requests: BTreeMap<RequestId, Arc<Identifier>>,
-    noted: VecDeque<Peer>,
+    /// Announcements of requests, with the names of the peers that lanes are for.
+    noted: VecDeque<(Option<String>, Peer)>,
     unreached: VecDeque<String>,
     next: u64,
 }
@@ -127,12 +128,13 @@ impl Table {
         Some(identifier)
     }
 
-    pub(super) fn note(&mut self, peer: Peer) {
-        self.noted.retain(|known| known.announcement.pair != peer.announcement.pair);
+    pub(super) fn note(&mut self, name: Option<String>, peer: Peer) {
+        let pair = peer.announcement.pair;
+        self.noted.retain(|(of, known)| (of, known.announcement.pair) != (&name, pair));
         if self.noted.len() >= NOTED_MAX {
             self.noted.pop_front();
         }
-        self.noted.push_back(peer);
+        self.noted.push_back((name, peer));
     }
 
     /// The lane and the announcement of a connect request that comes before the lane's connect: of a
@@ -141,8 +143,11 @@ impl Table {
         let id = ConnectionId { lifecycle: data.receiver, place: data.place };
         let entry = self.entries.get(&id).filter(|entry| entry.remote.is_none())?;
         let is_meant = data.content == Content::Request && data.token == entry.own.token;
-        let of = |peer: &&Peer| peer.announcement.pair == data.sender;
-        let peer = self.noted.iter().find(of).filter(|_| is_meant)?;
+        let is_of = |name: &Option<String>, peer: &Peer| {
+            *name == entry.peer && peer.announcement.pair == data.sender
+        };
+        let mut noted = self.noted.iter().filter(|_| is_meant);
+        let (_, peer) = noted.find(|(name, peer)| is_of(name, peer))?;
         let asks = (entry.own.asks, peer.announcement.asks);
         let dials = match asks {
             (false, false) => entry.own.pair > peer.announcement.pair,
@@ -157,11 +162,16 @@ impl Table {
     /// They are connected to others.
     pub(super) fn begin(&mut self, lifecycle: Lifecycle, peer: &Peer) -> Result<bool, String> {
         let announcement = peer.announcement;
-        let known = self.of_lane(lifecycle).find_map(|(_, entry)| entry.remote);
-        if let Some(known) = known {
-            return match known.pair == announcement.pair {
+        let is_same = |((id, entry), number): ((&ConnectionId, &Entry), &u32)| {
+            let target = Some(announcement.address);
+            entry.remote == Some(announcement.queue_pair(id.place, *number))
+                && entry.target == target
+        };
+        if self.of_lane(lifecycle).any(|(_, entry)| entry.remote.is_some()) {
+            let mut known = self.of_lane(lifecycle).zip(&peer.queue_pairs);
+            return match known.all(is_same) {
                 true => Ok(false),
-                false => Err("the lane is connected to another lifecycle of the peer".to_owned()),
+                false => Err("the lane is connected to another announcement".to_owned()),
             };
         }
         let own = self.ids(lifecycle);

@@ -2,15 +2,16 @@
 
 use super::{on, sites, until};
 use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};
+use crate::transport::Node;
 use handfast_core::connection::Announcement;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_core::{Lifecycle, NicPath};
+use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
 use handfast_fabric_control::Fabric;
-use handfast_transport::{CompletionStatus, Direction, Sent};
+use handfast_transport::{CompletionStatus, Direction, Endpoints, Sent};
 use handfast_transport_rdma::{NicConfig, VerbsError};
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The profiles whose queue pairs only the kernel connects.
 const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
@@ -23,6 +24,12 @@ struct Meeting<'a> {
     dials_body: Body,
     waits: &'a Site,
     waits_body: Body,
+}
+
+/// Two sites with this limit of a dial.
+fn patient_sites(dial: Duration) -> (Site, Site) {
+    let patient = |device| Site::new(NicConfig { dial, timeout_exponent: 20, ..config(device) });
+    (patient("rxe0"), patient("rxe1"))
 }
 
 /// The announcement in a message.
@@ -43,7 +50,7 @@ fn meeting<'a>(one: &'a Site, other: &'a Site, lane: Lifecycle) -> Meeting<'a> {
 impl Meeting<'_> {
     /// The end of the dial, with the announcement of the other side.
     fn dial(&self, lane: Lifecycle, told: &Body) -> Result<(), VerbsError> {
-        self.waits.nic.note_request(&self.dials_body);
+        self.waits.nic.note_request(None, &self.dials_body);
         self.dials.nic.connect(lane, told)
     }
 
@@ -244,6 +251,87 @@ fn unreached_peer_is_asked_to_dial() {
     });
 }
 
+/// An announcement of the same pair that another peer has sent is not taken for the peer's: neither when the
+/// request comes before the connect, nor by the connect.
+#[test]
+fn announcement_of_another_peer_is_not_the_peers() {
+    on(&MANAGED, "managed::announcement_of_another_peer_is_not_the_peers", |fabric| {
+        let (one, other) = sites();
+        let path = |text| NicPath::parse(text).unwrap();
+        let (peer, stranger) = (path("peer@nic"), path("stranger@nic"));
+        let bodies = |lane| {
+            let mine = one.nic.create_for(&peer, lane, &[1]).unwrap();
+            let theirs = other.nic.create_for(&peer, lane, &[2]).unwrap();
+            match announcement(&mine).pair < announcement(&theirs).pair {
+                true => (&one, mine, &other, theirs),
+                false => (&other, theirs, &one, mine),
+            }
+        };
+        let (dials, dialling, waits, told) = bodies(LANE);
+        let forged = Body { queue_pairs: vec![77], ..dialling.clone() };
+        waits.nic.note_request(Some(&peer), &dialling);
+        waits.nic.note_request(Some(&stranger), &forged);
+        dials.nic.connect(LANE, &told).unwrap();
+        let error = waits.nic.connect(LANE, &forged).unwrap_err();
+        assert!(error.detail.contains("connected to another announcement"), "{error}");
+        waits.nic.connect(LANE, &dialling).unwrap();
+        dials.nic.retire(LANE).unwrap();
+        waits.nic.retire(LANE).unwrap();
+        nothing_is_left(fabric);
+    });
+}
+
+/// A request whose announcement cannot be connected to is not noted: its dial waits for the connect, which refuses
+/// it by name.
+#[test]
+fn announcement_without_reads_is_not_accepted_early() {
+    on(&MANAGED, "managed::announcement_without_reads_is_not_accepted_early", |fabric| {
+        let dial = Duration::from_millis(200);
+        let (one, other) = patient_sites(dial);
+        let met = meeting(&one, &other, LANE);
+        let useless = Body { rd_atomic: 0, ..met.dials_body.clone() };
+        met.waits.nic.note_request(None, &useless);
+        let error = met.dials.nic.connect(LANE, &met.waits_body).unwrap_err();
+        assert!(error.detail.contains("not established in time"), "{error}");
+        let error = met.waits.nic.connect(LANE, &useless).unwrap_err();
+        assert!(error.detail.contains("accepts no outstanding read"), "{error}");
+        met.retire(LANE);
+        nothing_is_left(fabric);
+    });
+}
+
+/// A lane whose peer never dials fails in bounded time, with the reason, and gives back what it keeps. One that
+/// the peer has dialled does not.
+#[test]
+fn lane_that_nobody_dials_fails_in_time() {
+    on(&MANAGED, "managed::lane_that_nobody_dials_fails_in_time", |_| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let node =
+                |device| Node::new(NicConfig { dial: Duration::from_millis(50), ..config(device) });
+            let (one, other) = (node("rxe0"), node("rxe1"));
+            let pair = |node| Pair { incarnation: Incarnation(node), lifecycle: LANE };
+            let mine = one.try_create(LANE, "other@nic").await.unwrap();
+            let theirs = other.try_create(LANE, "one@nic").await.unwrap();
+            let (waits, told, another) = match announcement(&mine).pair < announcement(&theirs).pair
+            {
+                true => (&other, mine, &one),
+                false => (&one, theirs, &other),
+            };
+            waits.transport.connect(pair(1), pair(2), told).await.unwrap();
+            waits.write_over(LANE, another);
+            waits.told.wait("the failure", |told| !told.failures.is_empty());
+            let (lane, error) = waits.told.failures().remove(0);
+            assert_eq!((lane, error.side), (LANE, Side::Peer), "{error}");
+            assert!(error.detail.contains("not established in time"), "{error}");
+            assert_eq!(waits.told.ends(1), [CompletionStatus::Released(Sent::None)]);
+            for node in [&one, &other] {
+                node.transport.retire(LANE).await.unwrap();
+            }
+        });
+    });
+}
+
 /// A request that nobody answers ends in bounded time, by name.
 #[test]
 fn unanswered_request_times_out() {
@@ -270,7 +358,7 @@ fn unanswered_request_times_out() {
 #[test]
 fn full_listener_rejects_one_request_more() {
     on(&MANAGED, "managed::full_listener_rejects_one_request_more", |fabric| {
-        let (one, other) = sites();
+        let (one, other) = patient_sites(PATIENCE);
         for device in ["rxe0", "rxe1"] {
             fabric.run(&format!("manager hold {device} CONNECT_REQUEST"));
         }
@@ -280,17 +368,15 @@ fn full_listener_rejects_one_request_more() {
         let told = |lane: Lifecycle| {
             let mine = dials.nic.create(lane, &[1]).unwrap();
             let theirs = waits.nic.create(lane, &[2]).unwrap();
-            waits.nic.note_request(&mine);
+            waits.nic.note_request(None, &mine);
             theirs
         };
         std::thread::scope(|scope| {
-            let lanes = (1..=BACKLOG).map(Lifecycle);
-            let dialled: Vec<_> = lanes
-                .map(|lane| {
-                    let told = told(lane);
-                    scope.spawn(move || dials.nic.connect(lane, &told))
-                })
-                .collect();
+            let lanes: Vec<_> =
+                (1..=BACKLOG).map(Lifecycle).map(|lane| (lane, told(lane))).collect();
+            let more = told(Lifecycle(BACKLOG + 1));
+            let dial = |(lane, told)| scope.spawn(move || dials.nic.connect(lane, &told));
+            let dialled: Vec<_> = lanes.into_iter().map(dial).collect();
             let device = if dials.nic.device() == "rxe0" { "rxe1" } else { "rxe0" };
             let waiting = |fabric: &Fabric| {
                 let list = fabric.run(&format!("manager list {device}"));
@@ -300,7 +386,6 @@ fn full_listener_rejects_one_request_more() {
             while waiting(fabric) < BACKLOG && begun.elapsed() < PATIENCE {
                 std::thread::yield_now();
             }
-            let more = told(Lifecycle(BACKLOG + 1));
             let error = dials.nic.connect(Lifecycle(BACKLOG + 1), &more).unwrap_err();
             assert!(error.detail.contains("more requests wait than it takes"), "{error}");
             fabric.run(&format!("manager release {device} CONNECT_REQUEST"));
