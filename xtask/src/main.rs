@@ -13,6 +13,7 @@ mod guest;
 mod mutation;
 mod project;
 mod python;
+mod rates;
 mod release;
 mod report;
 mod scale;
@@ -55,6 +56,7 @@ enum Task {
     Setup(setup::Arguments),
     Variants(variants::Arguments),
     Release(release::Arguments),
+    Rates(rates::Arguments),
     Scale(scale::Arguments),
 }
 
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
         Task::Release(arguments) => release::run(&project, &arguments).map(passed),
+        Task::Rates(arguments) => rates::run(&project, &arguments).map(passed),
         Task::Scale(arguments) => scale::run(&project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
