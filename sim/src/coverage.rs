@@ -23,17 +23,26 @@ pub struct Coverage {
 impl Coverage {
     /// Counts what a step did.
     pub fn step(&mut self, step: &Step) {
-        for reason in &step.refusals {
+        self.passed(&step.refusals, step.timer);
+    }
+
+    /// Counts what a step did, by its parts.
+    pub(crate) fn passed(&mut self, refusals: &[RefusalReason], timer: Option<TimerKind>) {
+        for reason in refusals {
             *self.refusals.entry(*reason).or_default() += 1;
         }
-        if let Some(kind) = step.timer {
+        if let Some(kind) = timer {
             *self.timers.entry(kind).or_default() += 1;
         }
     }
 
     /// Counts a new world.
     pub fn world(&mut self, world: &World) {
-        let mark = Mark::of(world);
+        self.mark(Mark::of(world));
+    }
+
+    /// Counts a new world by its additions.
+    pub(crate) fn mark(&mut self, mark: Mark) {
         self.transitions |= mark.transitions;
         for kind in KINDS.into_iter().filter(|kind| mark.states & bit(*kind) != 0) {
             *self.states.entry(kind).or_default() += 1;
@@ -74,7 +83,7 @@ const KINDS: [StateKind; 11] = [
 
 /// The additions of one world to the coverage.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+pub(crate) struct Mark {
     transitions: u128,
     /// One bit per kind of state.
     states: u32,
@@ -82,7 +91,7 @@ struct Mark {
 }
 
 impl Mark {
-    fn of(world: &World) -> Self {
+    pub(crate) fn of(world: &World) -> Self {
         let (mut transitions, mut states) = (0, 0);
         let mut newest = [None; 2];
         for site in 0..world.sites() {

@@ -1,7 +1,7 @@
 //! Cycles of worlds without further faults.
 
-use crate::path_tree::Ways;
-use crate::seen::Memo;
+use crate::path_tree::{Trail, Ways, bytes, push};
+use crate::seen::Compact;
 use handfast_transport_sim::{Choice, Demand, Step, World};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,24 +9,29 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Default)]
 pub(crate) struct FreeGraph {
     /// Index in `to` of each world's first successor.
-    first: Vec<usize>,
+    first: Vec<u32>,
     to: Vec<u32>,
 }
 
 impl FreeGraph {
     /// The next world's successors follow.
     pub(crate) fn begin(&mut self) {
-        self.first.push(self.to.len());
+        push(&mut self.first, u32::try_from(self.to.len()).unwrap_or(u32::MAX));
     }
 
     pub(crate) fn lead_to(&mut self, world: u32) {
-        self.to.push(world);
+        push(&mut self.to, world);
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        bytes(&self.first) + bytes(&self.to)
     }
 
     fn successors(&self, world: usize) -> &[u32] {
         let Some(first) = self.first.get(world) else { return &[] };
-        let end = self.first.get(world + 1).copied().unwrap_or(self.to.len());
-        &self.to[*first..end]
+        let end = self.first.get(world + 1).map_or(self.to.len(), |end| *end as usize);
+        &self.to[*first as usize..end]
     }
 
     /// Events of the longest schedule without a fault, or the worlds from which one does not end.
@@ -111,11 +116,7 @@ fn reach(start: u32, leads: &Leads, within: &BTreeSet<u32>) -> BTreeSet<u32> {
 }
 
 /// A circle among worlds from which some schedule does not end: a fair one if there is one.
-pub(crate) fn circle(
-    endless: &BTreeSet<u32>,
-    path_tree: &mut Ways,
-    seen: &Memo<u32>,
-) -> Option<Circle> {
+pub(crate) fn circle(endless: &BTreeSet<u32>, path_tree: &Ways, seen: &Compact) -> Option<Circle> {
     let mut left = endless.clone();
     let mut unfair = None;
     let all = Cycle::of(endless, path_tree, seen).leads();
@@ -144,11 +145,12 @@ pub(crate) fn circle(
 }
 
 impl Cycle {
-    fn of(members: &BTreeSet<u32>, path_tree: &mut Ways, seen: &Memo<u32>) -> Self {
+    fn of(members: &BTreeSet<u32>, path_tree: &Ways, seen: &Compact) -> Self {
         let mut cycle = Self { edges: BTreeMap::new(), possible: BTreeSet::new(), met: false };
         let mut choices = Vec::new();
+        let mut trail = Trail::default();
         for member in members {
-            let world = path_tree.world(*member);
+            let world = path_tree.world(*member, &mut trail);
             cycle.met |= demands_met(&world);
             world.free_actions(&mut choices);
             let edges = cycle.edges.entry(*member).or_default();
@@ -156,9 +158,9 @@ impl Cycle {
                 let class = class(&world, choice);
                 let mut after = world.clone();
                 after.apply(choice, &mut Step::default());
-                let to = seen.get(&after.fingerprint()).filter(|to| members.contains(to));
+                let to = seen.get(after.fingerprint()).filter(|to| members.contains(to));
                 if let Some(to) = to {
-                    edges.push((*to, class.clone()));
+                    edges.push((to, class.clone()));
                 }
                 cycle.possible.insert(class);
             }
@@ -221,12 +223,13 @@ impl Cycle {
 
 /// The events of a walk. Each world on it equals the one found first only up to lifecycle numbers,
 /// so every event is matched by its class and successor.
-fn play(start: u32, steps: &[&Edge], path_tree: &mut Ways) -> Option<Vec<Choice>> {
-    let mut world = path_tree.world(start);
+fn play(start: u32, steps: &[&Edge], path_tree: &Ways) -> Option<Vec<Choice>> {
+    let again = |number: u32| path_tree.world(number, &mut Trail::default());
+    let mut world = again(start);
     let mut choices = Vec::new();
     let mut events = Vec::new();
     for (to, of) in steps {
-        let wanted = path_tree.world(*to).fingerprint();
+        let wanted = again(*to).fingerprint();
         world.free_actions(&mut choices);
         let (choice, after) = choices.iter().find_map(|choice| {
             let mut after = world.clone();

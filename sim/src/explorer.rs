@@ -3,12 +3,13 @@
 use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::cycles::{FreeGraph, circle};
+use crate::layer::{Chunk, Found, Known, Outcome, Tried, Worker, expand};
 use crate::line::{Line, LineError};
-use crate::liveness::{Healer, Healing, wasteful};
+use crate::liveness::{Healer, Healing};
 use crate::path_tree::Ways;
-use crate::seen::Memo;
+use crate::seen::{Compact, Memo};
 use crate::transcript::transcript;
-use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
+use handfast_transport_sim::{Choice, Oracle, Violation, World};
 use std::ops::Range;
 
 /// The shortest way to a violation.
@@ -70,6 +71,8 @@ pub struct Report {
     pub transitions: u64,
     /// Length of the longest shortest way to a world.
     pub depth: u32,
+    /// Bytes kept of all worlds, without those that are whole.
+    pub kept_bytes: usize,
     /// Marks hit.
     pub coverage: Coverage,
     /// The worst healing.
@@ -95,6 +98,8 @@ pub struct Explorer {
     /// Worlds of a layer that are kept whole, some 10 kB each; those past it are made again from
     /// their ways when their turn comes. It changes memory and time, and no figure.
     pub whole_max: usize,
+    /// Threads that expand a layer. They change the time, and neither a figure nor a finding.
+    pub threads: usize,
 }
 
 impl Default for Explorer {
@@ -106,12 +111,10 @@ impl Default for Explorer {
             oracles: Vec::new(),
             apart: false,
             whole_max: 4_096,
+            threads: 1,
         }
     }
 }
-
-/// One world in this many is kept and compared with those of the same fingerprint.
-const SAMPLE: u128 = 256;
 
 /// A layer: consecutive numbers, and the first of its worlds whole.
 struct Layer {
@@ -120,47 +123,49 @@ struct Layer {
 }
 
 struct Search<'a> {
-    /// Successors of one world in [`SAMPLE`], by fingerprint.
-    samples: Memo<Vec<u128>>,
-    /// The number of every world, by its fingerprint.
-    seen: Memo<u32>,
-    path_tree: Ways,
+    known: Known<'a>,
+    workers: Vec<Worker>,
     graph: Option<FreeGraph>,
-    healer: Option<Healer>,
+    worst: Healing,
     coverage: Coverage,
     transitions: u64,
-    oracles: &'a [Oracle],
 }
 
 impl Explorer {
     /// Explores until a fixpoint, a violation, or the bound on states.
     pub fn explore(&self, start: &World) -> Report {
         let mut search = Search {
-            samples: Memo::default(),
-            seen: Memo::default(),
-            path_tree: Ways::new(start),
+            known: Known {
+                samples: Memo::default(),
+                seen: Compact::default(),
+                ways: Ways::new(start, self.apart),
+                healer: self.liveness.then(|| Healer::asking(&self.oracles)),
+                oracles: &self.oracles,
+            },
+            workers: (0..self.threads.max(1)).map(|_| Worker::default()).collect(),
             graph: self.cycles.then(FreeGraph::default),
-            healer: self.liveness.then(|| Healer::asking(&self.oracles)),
+            worst: Healing::default(),
             coverage: Coverage::default(),
             transitions: 0,
-            oracles: &self.oracles,
         };
-        search.seen.insert(start.fingerprint(), 0);
+        search.known.seen.add(start.fingerprint(), 0);
         search.coverage.world(start);
         let mut layer = Layer { numbers: 0..1, whole: vec![start.clone()] };
         let mut depth = 0;
         let mut ending = loop {
             let mut whole = Vec::new();
             let end = layer.numbers.end;
-            if let Some(ending) = search.expand(layer, &mut whole, self) {
+            if let Some(ending) = search.expand(&layer, &mut whole, self) {
                 break ending;
             }
-            if search.path_tree.steps.len() == end {
+            if search.known.ways.steps.len() == end {
                 break Ending::Fixpoint;
             }
-            layer = Layer { numbers: end..search.path_tree.steps.len(), whole };
+            layer = Layer { numbers: end..search.known.ways.steps.len(), whole };
             depth += 1;
         };
+        let graph = search.graph.as_ref().map_or(0, FreeGraph::bytes);
+        let kept_bytes = search.known.bytes() + graph;
         let mut longest_free = None;
         if !matches!(ending, Ending::Violation(_)) {
             match search.ends() {
@@ -173,11 +178,12 @@ impl Explorer {
         Report {
             ending,
             longest_free,
-            states: search.seen.len(),
+            kept_bytes,
+            states: search.known.seen.len(),
             transitions: search.transitions,
             depth,
             coverage: search.coverage,
-            worst_healing: search.healer.map(|healer| healer.worst).unwrap_or_default(),
+            worst_healing: search.worst,
         }
     }
 }
@@ -185,82 +191,100 @@ impl Explorer {
 impl Search<'_> {
     fn expand(
         &mut self,
-        layer: Layer,
+        layer: &Layer,
         whole: &mut Vec<World>,
         bounds: &Explorer,
     ) -> Option<Ending> {
-        let mut choices = Vec::new();
-        let mut first = layer.whole.into_iter();
-        for parent in layer.numbers {
-            let world = first.next().unwrap_or_else(|| self.path_tree.world(parent));
-            world.actions(&mut choices);
-            if bounds.apart {
-                world.keep_one_pair(&mut choices);
-            }
-            self.graph.as_mut().into_iter().for_each(FreeGraph::begin);
-            for choice in &choices {
-                let mut after = world.clone();
-                let mut step = Step::default();
-                after.apply(choice, &mut step);
-                self.transitions += 1;
-                self.coverage.step(&step);
-                if let Some(violation) = self.asked(&mut step.violations) {
-                    return Some(self.violated(parent, Some(choice), violation, Vec::new()));
-                }
-                let (fingerprint, free_fingerprint) = after.fingerprints();
-                let number = self.path_tree.steps.len();
-                let reached = *self.seen.entry(fingerprint).or_insert(number);
-                if let Some(graph) = self.graph.as_mut().filter(|_| choice.cost == 0) {
-                    graph.lead_to(reached);
-                }
-                if reached != number {
-                    if let Some(violation) = self.compare(fingerprint, reached, &after) {
-                        return Some(self.violated(parent, Some(choice), violation, Vec::new()));
-                    }
-                    continue;
-                }
-                if fingerprint.is_multiple_of(SAMPLE) {
-                    self.samples.insert(fingerprint, successors(&after));
-                }
-                self.coverage.world(&after);
-                after.check(&mut step.violations);
-                if let Some(violation) = self.asked(&mut step.violations) {
-                    return Some(self.violated(parent, Some(choice), violation, Vec::new()));
-                }
-                if let Err((violation, healing)) = self.liveness(&after, free_fingerprint) {
-                    return Some(self.violated(parent, Some(choice), violation, healing));
-                }
-                if self.seen.len() >= bounds.states_max {
-                    return Some(Ending::StatesMax);
-                }
-                self.path_tree.steps.add(parent, choice);
-                if whole.len() < bounds.whole_max {
-                    whole.push(after);
+        let mut from = layer.numbers.start;
+        while from < layer.numbers.end {
+            let skipped = (from - layer.numbers.start) as usize;
+            let worlds = layer.whole.get(skipped..).unwrap_or_default();
+            let numbers = from..layer.numbers.end;
+            let worlds = (worlds, whole.len() < bounds.whole_max);
+            let chunks = expand(&self.known, &mut self.workers, numbers, worlds);
+            for chunk in chunks {
+                from += u32::try_from(chunk.parents.len()).unwrap_or(u32::MAX);
+                if let Some(ending) = self.merge(chunk, whole, bounds) {
+                    return Some(ending);
                 }
             }
         }
         None
     }
 
-    fn liveness(
+    /// Adds the findings of a thread, as one thread would find them.
+    fn merge(&mut self, chunk: Chunk, whole: &mut Vec<World>, bounds: &Explorer) -> Option<Ending> {
+        for (parent, events) in (chunk.first..).zip(chunk.parents) {
+            self.graph.as_mut().into_iter().for_each(FreeGraph::begin);
+            for tried in events {
+                if let Some(ending) = self.count(parent, tried, whole, bounds) {
+                    return Some(ending);
+                }
+            }
+        }
+        if let Some(healer) = &mut self.known.healer {
+            healer.learn(chunk.healed);
+        }
+        None
+    }
+
+    fn count(
         &mut self,
-        world: &World,
-        free_fingerprint: u128,
-    ) -> Result<(), (Violation, Vec<Choice>)> {
-        let Some(healer) = &mut self.healer else { return Ok(()) };
-        let healing = healer.heal_known(world, free_fingerprint)?;
-        wasteful(world, healing).map_or(Ok(()), |violation| Err((violation, Vec::new())))
+        parent: u32,
+        tried: Tried,
+        whole: &mut Vec<World>,
+        bounds: &Explorer,
+    ) -> Option<Ending> {
+        self.transitions += 1;
+        self.coverage.passed(&tried.refusals, tried.timer);
+        let place = Some(tried.place);
+        let number = self.known.ways.steps.len();
+        let (reached, found) = match tried.outcome {
+            Outcome::Violated(violation) => {
+                return Some(self.violated(parent, place, violation, Vec::new()));
+            }
+            Outcome::Known(reached) => (reached, None),
+            Outcome::Again(fingerprint) => (self.known.seen.get(fingerprint)?, None),
+            Outcome::New(found) => (self.known.seen.add(found.fingerprint, number), Some(found)),
+        };
+        if let Some(graph) = self.graph.as_mut().filter(|_| tried.is_free) {
+            graph.lead_to(reached);
+        }
+        if reached != number {
+            let sampled = tried.successors;
+            let violation = sampled.and_then(|(name, after)| self.compare(name, reached, &after));
+            return violation.map(|it| self.violated(parent, place, it, Vec::new()));
+        }
+        if let Some((fingerprint, after)) = tried.successors {
+            self.known.samples.insert(fingerprint, after);
+        }
+        let Found { mark, world, healed, .. } = *found?;
+        self.coverage.mark(mark);
+        match healed {
+            Ok(healing) => self.worst = self.worst.worse(healing),
+            Err((violation, healing)) => {
+                return Some(self.violated(parent, place, violation, healing));
+            }
+        }
+        if self.known.seen.len() >= bounds.states_max {
+            return Some(Ending::StatesMax);
+        }
+        self.known.ways.steps.add(parent, &tried.place);
+        if whole.len() < bounds.whole_max {
+            whole.extend(world);
+        }
+        None
     }
 
     /// The longest schedule without a fault, if all of them end.
     fn ends(&mut self) -> Result<Option<u32>, Ending> {
         let Some(graph) = self.graph.take() else { return Ok(None) };
-        let endless = match graph.longest(self.seen.len()) {
+        let endless = match graph.longest(self.known.seen.len()) {
             Ok(longest) => return Ok(Some(longest)),
             Err(endless) => endless,
         };
         let liveness = |detail: String| Violation { oracle: Oracle::Liveness, detail };
-        let Some(circle) = circle(&endless, &mut self.path_tree, &self.seen) else {
+        let Some(circle) = circle(&endless, &self.known.ways, &self.known.seen) else {
             let violation = liveness(format!("{} worlds never come to rest", endless.len()));
             let first = endless.first().copied().unwrap_or_default();
             return Err(self.violated(first, None, violation, Vec::new()));
@@ -270,37 +294,29 @@ impl Search<'_> {
         Err(self.violated(circle.start, None, liveness(detail), circle.events))
     }
 
-    /// Equal fingerprints promise equal futures: checked on every world whose fingerprint is a
-    /// multiple of [`SAMPLE`], each time it is reached again.
-    fn compare(&self, fingerprint: u128, first: u32, again: &World) -> Option<Violation> {
-        let expected = self.samples.get(&fingerprint)?;
-        let found = successors(again);
+    /// Equal fingerprints promise equal futures: checked on the sampled worlds, each time one is
+    /// reached again.
+    fn compare(&self, fingerprint: u128, first: u32, found: &[u128]) -> Option<Violation> {
+        let expected = self.known.samples.get(&fingerprint)?;
         (*expected != found).then(|| {
-            let way =
-                transcript(self.path_tree.start(), &self.path_tree.steps.schedule(first, None));
+            let ways = &self.known.ways;
+            let way = transcript(ways.start(), &ways.schedule(first, None));
             let counts = format!("{} successors against {}", found.len(), expected.len());
             let detail = format!("{counts} of the same world when it was first reached:\n{way}");
             Violation { oracle: Oracle::Fingerprint, detail }
         })
     }
 
-    fn asked(&self, violations: &mut Vec<Violation>) -> Option<Violation> {
-        let asked = |violation: &Violation| {
-            self.oracles.is_empty() || self.oracles.contains(&violation.oracle)
-        };
-        violations.drain(..).find(asked)
-    }
-
     fn violated(
         &self,
         parent: u32,
-        last: Option<&Choice>,
+        last: Option<u16>,
         violation: Violation,
         healing: Vec<Choice>,
     ) -> Ending {
-        let schedule = self.path_tree.steps.schedule(parent, last);
+        let schedule = self.known.ways.schedule(parent, last);
         let whole: Vec<Choice> = schedule.iter().chain(&healing).cloned().collect();
-        let mut words = transcript(self.path_tree.start(), &whole);
+        let mut words = transcript(self.known.ways.start(), &whole);
         words.push_str(&format!("violated: {:?}: {}\n", violation.oracle, violation.detail));
         Ending::Violation(Box::new(Counterexample {
             recurs: last.is_none() && !healing.is_empty(),
@@ -310,22 +326,4 @@ impl Search<'_> {
             transcript: words,
         }))
     }
-}
-
-/// Fingerprints of every world one event away, each once: what a message says to people only makes
-/// no difference.
-fn successors(world: &World) -> Vec<u128> {
-    let mut choices = Vec::new();
-    world.actions(&mut choices);
-    let mut after: Vec<u128> = choices
-        .iter()
-        .map(|choice| {
-            let mut next = world.clone();
-            next.apply(choice, &mut Step::default());
-            next.fingerprint()
-        })
-        .collect();
-    after.sort_unstable();
-    after.dedup();
-    after
 }

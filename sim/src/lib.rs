@@ -11,6 +11,7 @@ pub mod devices;
 mod expectation;
 mod explorer;
 pub mod fleet;
+mod layer;
 pub mod line;
 mod liveness;
 pub mod machine_world;

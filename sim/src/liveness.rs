@@ -1,6 +1,6 @@
 //! Oracle O5: when faults stop, everything ends well, and soon.
 
-use crate::seen::Memo;
+use crate::seen::Compact;
 use handfast_core::Event;
 use handfast_core::node::StateKind;
 use handfast_transport_sim::{
@@ -42,11 +42,29 @@ pub struct Healing {
     pub ended: u32,
 }
 
+impl Healing {
+    fn packed(self) -> u32 {
+        let half = |count: u32| count.min(u32::from(u16::MAX));
+        half(self.events) << 16 | half(self.ended)
+    }
+
+    fn unpacked(packed: u32) -> Self {
+        Self { events: packed >> 16, ended: packed & u32::from(u16::MAX) }
+    }
+
+    /// The worse of both, in either figure.
+    pub(crate) fn worse(self, other: Self) -> Self {
+        Self { events: self.events.max(other.events), ended: self.ended.max(other.ended) }
+    }
+}
+
 /// Lets worlds settle without faults: deliver what is in flight, let operations succeed, let lanes
 /// that are not connected back fail, and only then let time pass to the earliest timer.
 #[derive(Default)]
 pub struct Healer {
-    known: Memo<Healing>,
+    known: Compact,
+    /// Additions to `known`, in order; only with [`Healer::continuing`].
+    added: Option<Vec<(u128, Healing)>>,
     /// It heals one world and needs to know none again.
     once: bool,
     oracles: Vec<Oracle>,
@@ -65,10 +83,41 @@ impl Healer {
         Self { once: true, ..Self::asking(oracles) }
     }
 
+    /// One that continues the healings of another, and lists its additions.
+    pub(crate) fn continuing(oracles: &[Oracle]) -> Self {
+        Self { added: Some(Vec::new()), ..Self::asking(oracles) }
+    }
+
+    /// The additions, in order.
+    pub(crate) fn into_added(self) -> Vec<(u128, Healing)> {
+        self.added.unwrap_or_default()
+    }
+
+    /// Adds the healings of another.
+    pub(crate) fn learn(&mut self, added: Vec<(u128, Healing)>) {
+        for (fingerprint, healing) in added {
+            self.known.add(fingerprint, healing.packed());
+        }
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.known.bytes()
+    }
+
+    fn known(&self, fingerprint: u128) -> Option<Healing> {
+        self.known.get(fingerprint).map(Healing::unpacked)
+    }
+
+    fn add(&mut self, fingerprint: u128, healing: Healing) {
+        self.known.add(fingerprint, healing.packed());
+        self.added.iter_mut().for_each(|added| added.push((fingerprint, healing)));
+    }
+
     /// Settles a single world. The schedule that failed is returned with the violation.
     pub fn settle(mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
         let fingerprint = self.name(start);
-        self.heal_known(start, fingerprint)
+        self.heal_known(start, fingerprint, &Self::default())
     }
 
     fn name(&self, world: &World) -> u128 {
@@ -77,25 +126,28 @@ impl Healer {
 
     /// Settles a world. The schedule that failed is returned with the violation.
     pub fn liveness(&mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
-        self.heal_known(start, self.name(start))
+        self.heal_known(start, self.name(start), &Self::default())
     }
 
-    /// The same for a world whose fingerprint without budget is known.
+    /// The same for a world whose fingerprint without budget is known, after `earlier` healings.
     pub(crate) fn heal_known(
         &mut self,
         start: &World,
         mut fingerprint: u128,
+        earlier: &Self,
     ) -> Result<Healing, (Violation, Vec<Choice>)> {
-        if let Some(known) = self.known.get(&fingerprint) {
-            return Ok(*known);
+        let known =
+            |own: &Self, fingerprint| own.known(fingerprint).or_else(|| earlier.known(fingerprint));
+        if let Some(known) = known(self, fingerprint) {
+            return Ok(known);
         }
         let mut world = start.clone();
         let mut trail: Vec<(u128, u32)> = Vec::new();
         let events_max = events_max(start);
         let mut schedule = Vec::new();
         let mut rest = loop {
-            if let Some(known) = self.known.get(&fingerprint) {
-                break *known;
+            if let Some(known) = known(self, fingerprint) {
+                break known;
             }
             let Some(choice) = next(&world) else {
                 if let Some(violation) = unsettled(&world) {
@@ -104,7 +156,7 @@ impl Healer {
                 if let Some(violation) = locked_out(&world, &mut schedule) {
                     return Err((violation, schedule));
                 }
-                self.known.insert(fingerprint, Healing::default());
+                self.add(fingerprint, Healing::default());
                 break Healing::default();
             };
             let mut step = Step::default();
@@ -128,10 +180,9 @@ impl Healer {
         };
         for (fingerprint, ended) in trail.into_iter().rev() {
             rest = Healing { events: rest.events + 1, ended: rest.ended + ended };
-            self.known.insert(fingerprint, rest);
+            self.add(fingerprint, rest);
         }
-        self.worst.events = self.worst.events.max(rest.events);
-        self.worst.ended = self.worst.ended.max(rest.ended);
+        self.worst = self.worst.worse(rest);
         Ok(rest)
     }
 

@@ -1,5 +1,6 @@
 //! Maps keyed by fingerprints. No code iterates over them, so their order cannot matter.
 
+use hashbrown::HashTable;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A fingerprint is uniform already: its low half is its hash.
@@ -21,3 +22,59 @@ impl Hasher for LowHalf {
 }
 
 pub(crate) type Memo<T> = hashbrown::HashMap<u128, T, BuildHasherDefault<LowHalf>>;
+
+/// A map from fingerprints to numbers in 13 bytes a place. It compares half of a fingerprint: of 10^8
+/// worlds, two are taken for one with a probability of 0.03 %.
+#[derive(Default)]
+pub(crate) struct Compact(HashTable<[u32; 3]>);
+
+impl Compact {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.allocation_size()
+    }
+
+    pub(crate) fn get(&self, fingerprint: u128) -> Option<u32> {
+        let (low, high) = halves(fingerprint);
+        let is = |known: &[u32; 3]| (known[0], known[1]) == (low, high);
+        self.0.find(hash(low, high), is).map(|known| known[2])
+    }
+
+    /// Adds a number, unless there is one, and returns the one that is kept.
+    pub(crate) fn add(&mut self, fingerprint: u128, number: u32) -> u32 {
+        let (low, high) = halves(fingerprint);
+        let is = |known: &[u32; 3]| (known[0], known[1]) == (low, high);
+        let entry = self.0.entry(hash(low, high), is, |known| hash(known[0], known[1]));
+        entry.or_insert([low, high, number]).get()[2]
+    }
+}
+
+fn halves(fingerprint: u128) -> (u32, u32) {
+    (fingerprint as u32, (fingerprint >> 32) as u32)
+}
+
+fn hash(low: u32, high: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Compact;
+
+    #[test]
+    fn first_number_of_a_fingerprint_stays() {
+        let mut numbers = Compact::default();
+        for number in 0..10_000u32 {
+            let fingerprint = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060);
+            assert_eq!(numbers.get(fingerprint), None);
+            assert_eq!(numbers.add(fingerprint, number), number);
+            assert_eq!(numbers.add(fingerprint, number + 1), number);
+            assert_eq!(numbers.get(fingerprint), Some(number));
+        }
+        assert_eq!(numbers.len(), 10_000);
+    }
+}

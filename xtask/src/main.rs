@@ -14,6 +14,7 @@ mod guest;
 mod mutation;
 mod project;
 mod python;
+mod rates;
 mod release;
 mod report;
 mod scale;
@@ -58,6 +59,7 @@ enum Task {
     Setup(setup::Arguments),
     Variants(variants::Arguments),
     Release(release::Arguments),
+    Rates(rates::Arguments),
     Scale(scale::Arguments),
     Soak(soak::Arguments),
 }
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
         Task::Release(arguments) => release::run(&project, &arguments).map(passed),
         Task::Soak(arguments) => soak::run(&project, &arguments).map(passed),
+        Task::Rates(arguments) => rates::run(&project, &arguments).map(passed),
         Task::Scale(arguments) => scale::run(&project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });

@@ -31,6 +31,9 @@ pub(crate) struct Explore {
     /// for each other, which is explored without this option for one fault less.
     #[arg(long)]
     apart: bool,
+    /// Number of threads, which changes no result [default: one per processor]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: Option<u8>,
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
@@ -44,6 +47,7 @@ pub(super) fn run(arguments: Explore) -> Outcome {
         cycles: !arguments.safety_only,
         oracles: case.oracles().to_vec(),
         apart: arguments.apart,
+        threads: arguments.threads.map_or_else(processors, usize::from),
         ..Explorer::default()
     };
     let started = Instant::now();
@@ -68,6 +72,10 @@ pub(super) fn run(arguments: Explore) -> Outcome {
     }
 }
 
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 fn json(case: &Case, report: &Report, took: Duration) -> Value {
     let mut shown = json!({
         "case": case_json(case),
@@ -81,6 +89,7 @@ fn json(case: &Case, report: &Report, took: Duration) -> Value {
         "depth": report.depth,
         "longest_without_fault": report.longest_free,
         "worst_healing_events": report.worst_healing.events,
+        "kept_bytes": report.kept_bytes,
         "milliseconds": took.as_millis() as u64,
         "states_per_s": size::per_second(report.states as u64, took),
         "transitions_per_s": size::per_second(report.transitions, took),
@@ -112,6 +121,8 @@ fn facts(case: &Case, report: &Report, took: Duration) -> Facts {
         facts.add("longest", format!("{longest} events without a fault"));
     }
     facts.add("worst healing", format!("{} events", report.worst_healing.events));
+    let kept = report.kept_bytes as u64 / states.max(1);
+    facts.add("memory", format!("{kept} bytes kept of a state"));
     facts.add("time", format!("{} ms", grouped(took.as_millis() as u64)));
     let [states, transitions] =
         [states, report.transitions].map(|count| grouped(size::per_second(count, took)));

@@ -9,8 +9,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Seeds that a thread runs before all threads synchronize.
+/// Seeds that a thread runs before all threads synchronize: as few as this at first, then twice as many
+/// each time, as long as that takes less than [`BATCH_TIME`].
 const BATCH: u64 = 16;
+const BATCH_TIME: Duration = Duration::from_millis(100);
 /// Time after which a seed that still runs is named.
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 
@@ -26,13 +28,14 @@ pub(super) fn play(
     mut tell: impl FnMut(u64, Swarmed) -> ControlFlow<()>,
 ) -> Coverage {
     let mut coverage = Coverage::default();
-    let mut place = 0;
+    let (mut place, mut size) = (0, BATCH);
     let running: Vec<Running> = (0..threads).map(|_| Mutex::default()).collect();
     while place < seeds {
+        let began = Instant::now();
         let batch = |thread: u64, running: &Running| {
-            let first = seeds.min(place.saturating_add(thread * BATCH));
+            let first = seeds.min(place.saturating_add(thread * size));
             let mut reached = Coverage::default();
-            let played = (first..seeds.min(first.saturating_add(BATCH))).map(|place| {
+            let played = (first..seeds.min(first.saturating_add(size))).map(|place| {
                 let seed = from.wrapping_add(place);
                 set(running, Some((seed, Instant::now())));
                 swarm.run(seed, &mut reached)
@@ -57,6 +60,9 @@ pub(super) fn play(
             let ended = workers.into_iter().map(|worker| worker.join());
             ended.map(|it| it.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
+        if began.elapsed() < BATCH_TIME {
+            size *= 2;
+        }
         for (played, reached) in batches {
             coverage.merge(&reached);
             for swarmed in played {

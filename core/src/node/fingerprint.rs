@@ -115,10 +115,27 @@ fn hash_lane(lane: &Lane, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
 
 /// Numbers one by one: a slice of numbers would be hashed in the byte order of the platform.
 fn hash_body(body: &Body, mut hasher: &mut dyn Hasher) {
-    let numbers = body.queue_pairs.iter().chain(&body.psns);
-    numbers.chain([&body.lid, &body.mtu, &body.rd_atomic]).for_each(|n| n.hash(&mut hasher));
-    (&body.gid, &body.token, &body.address).hash(&mut hasher);
-    if let Some(probe) = body.probe {
+    // Without a rest, so that a new field is not left out.
+    let Body {
+        queue_pairs,
+        psns,
+        gid,
+        lid,
+        mtu,
+        rd_atomic,
+        token,
+        address,
+        probe,
+        shared_memory,
+        connection_manager,
+    } = body;
+    let numbers = queue_pairs.iter().chain(psns);
+    numbers.chain([lid, mtu, rd_atomic]).for_each(|n| n.hash(&mut hasher));
+    (gid, token, address).hash(&mut hasher);
+    if let Some(probe) = probe {
         probe.hash(&mut hasher);
+    }
+    for (kind, text) in [(1u8, shared_memory), (2, connection_manager)] {
+        text.iter().for_each(|text| (kind, text).hash(&mut hasher));
     }
 }

@@ -388,12 +388,13 @@ pub(crate) fn holds_by(explorer: &Explorer, scenario: Scenario, setup: Setup) {
     let report = explorer.explore(&scenario.begin(setup.clone()));
     println!(
         "{scenario:?} K={faults} all faults: {all} {operations:?}: {} states, {} transitions, depth {}, longest \
-         free {:?}, worst healing {:?}, refusals {:?}",
+         free {:?}, worst healing {:?}, {} bytes kept of a state, refusals {:?}",
         report.states,
         report.transitions,
         report.depth,
         report.longest_free,
         report.worst_healing,
+        report.kept_bytes / report.states.max(1),
         report.coverage.refusals
     );
     match exhaustion(&report, scenario, &setup, &NOT_EXHAUSTED) {

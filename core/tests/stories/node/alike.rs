@@ -128,7 +128,11 @@ fn fingerprint_separates_numbers_and_addresses() {
         Body { queue_pairs: vec![2], ..plain.clone() },
         Body { lid: 1, ..plain.clone() },
         Body { mtu: 1, ..plain.clone() },
-        Body { gid: "fe80::1".into(), ..plain },
+        Body { gid: "fe80::1".into(), ..plain.clone() },
+        Body { shared_memory: Some("1".into()), ..plain.clone() },
+        Body { shared_memory: Some("2".into()), ..plain.clone() },
+        Body { connection_manager: Some("1".into()), ..plain.clone() },
+        Body { connection_manager: Some("2".into()), ..plain },
     ];
     let created = |body: &Body| {
         let mut told = Told::new(0);

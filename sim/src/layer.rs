@@ -1,0 +1,240 @@
+//! The events of a layer of worlds, tried by several threads.
+//!
+//! A layer is divided into chunks. The findings of a chunk depend on earlier layers and blocks of chunks
+//! alone, so the number of threads and their speed change no result.
+
+use crate::coverage::Mark;
+use crate::liveness::{Healer, Healing, wasteful};
+use crate::path_tree::{Trail, Ways};
+use crate::seen::{Compact, Memo};
+use handfast_core::node::TimerKind;
+use handfast_core::wire::RefusalReason;
+use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{panic, thread};
+
+/// Worlds of a chunk.
+const CHUNK: u32 = 16;
+/// Chunks that are tried before their findings are merged.
+const BLOCK: u32 = 16;
+/// Successors of one world in this many are compared with those of the same fingerprint.
+const SAMPLE: u128 = 256;
+
+/// The findings of earlier layers and blocks.
+pub(crate) struct Known<'a> {
+    /// Successors of one world in [`SAMPLE`], by fingerprint.
+    pub(crate) samples: Memo<Vec<u128>>,
+    /// The number of every world, by its fingerprint.
+    pub(crate) seen: Compact,
+    pub(crate) ways: Ways,
+    pub(crate) healer: Option<Healer>,
+    pub(crate) oracles: &'a [Oracle],
+}
+
+/// State of a thread between chunks. It changes no result.
+#[derive(Default)]
+pub(crate) struct Worker {
+    trail: Trail,
+}
+
+/// The events of consecutive worlds.
+pub(crate) struct Chunk {
+    /// The number of the first world.
+    pub(crate) first: u32,
+    /// The events of each world.
+    pub(crate) parents: Vec<Vec<Tried>>,
+    /// Worlds that were settled, by their fingerprint without budget.
+    pub(crate) healed: Vec<(u128, Healing)>,
+}
+
+/// An event.
+pub(crate) struct Tried {
+    /// Its place among the possible ones.
+    pub(crate) place: u16,
+    /// It costs no fault.
+    pub(crate) is_free: bool,
+    pub(crate) refusals: Vec<RefusalReason>,
+    pub(crate) timer: Option<TimerKind>,
+    pub(crate) outcome: Outcome,
+    /// The fingerprint and the successors of a sampled world.
+    pub(crate) successors: Option<(u128, Vec<u128>)>,
+}
+
+pub(crate) enum Outcome {
+    /// The event broke an oracle.
+    Violated(Violation),
+    /// A world of an earlier layer or block.
+    Known(u32),
+    /// A world that was reached earlier in this chunk.
+    Again(u128),
+    /// A world that is new, unless another chunk of the block reached it first.
+    New(Box<Found>),
+}
+
+/// A world that is new in its chunk.
+pub(crate) struct Found {
+    pub(crate) fingerprint: u128,
+    pub(crate) mark: Mark,
+    /// The world, if worlds of the next layer are kept whole.
+    pub(crate) world: Option<World>,
+    /// Its healing, or the violation with the events after it.
+    pub(crate) healed: Result<Healing, (Violation, Vec<Choice>)>,
+}
+
+/// Tries the events of the first block of these worlds. Those that are not whole are made again, and new
+/// ones are kept whole if `keeps`.
+pub(crate) fn expand(
+    known: &Known<'_>,
+    workers: &mut [Worker],
+    numbers: Range<u32>,
+    (whole, keeps): (&[World], bool),
+) -> Vec<Chunk> {
+    let numbers = numbers.start..numbers.end.min(numbers.start.saturating_add(BLOCK * CHUNK));
+    let chunks = numbers.len().div_ceil(CHUNK as usize);
+    let next = AtomicU32::new(0);
+    let work = |worker: &mut Worker| {
+        let mut done = Vec::new();
+        loop {
+            // Chunks are independent of each other, so any thread may take any.
+            let first = numbers.start + next.fetch_add(CHUNK, Ordering::Relaxed);
+            if first >= numbers.end {
+                return done;
+            }
+            let of = first..numbers.end.min(first + CHUNK);
+            let worlds = whole.get((first - numbers.start) as usize..).unwrap_or_default();
+            done.push(worker.chunk(known, of, (worlds, keeps)));
+        }
+    };
+    let (own, others) = workers.split_at_mut(1);
+    let helpers = others.iter_mut().take(chunks.saturating_sub(1));
+    let mut done: Vec<Chunk> = thread::scope(|scope| {
+        let helpers: Vec<_> = helpers.map(|worker| scope.spawn(|| work(worker))).collect();
+        let own: Vec<Chunk> = own.iter_mut().flat_map(work).collect();
+        let theirs = helpers.into_iter().flat_map(|helper| {
+            helper.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+        });
+        own.into_iter().chain(theirs).collect()
+    });
+    done.sort_unstable_by_key(|chunk| chunk.first);
+    done
+}
+
+impl Worker {
+    fn chunk(
+        &mut self,
+        known: &Known<'_>,
+        numbers: Range<u32>,
+        (whole, keeps): (&[World], bool),
+    ) -> Chunk {
+        let mut healer = known.healer.as_ref().map(|_| Healer::continuing(known.oracles));
+        let mut new: Memo<()> = Memo::default();
+        let mut choices = Vec::new();
+        let mut chunk = Chunk { first: numbers.start, parents: Vec::new(), healed: Vec::new() };
+        for (at, number) in numbers.enumerate() {
+            let made;
+            let world = match whole.get(at) {
+                Some(world) => world,
+                None => {
+                    made = known.ways.world(number, &mut self.trail);
+                    &made
+                }
+            };
+            known.ways.list(world, &mut choices);
+            let mut events = Vec::with_capacity(choices.len());
+            for (place, choice) in (0..).zip(&choices) {
+                let choice = (place, choice, keeps);
+                events.push(known.event(world, choice, &mut new, &mut healer));
+            }
+            chunk.parents.push(events);
+        }
+        chunk.healed = healer.map(Healer::into_added).unwrap_or_default();
+        chunk
+    }
+}
+
+impl Known<'_> {
+    fn event(
+        &self,
+        world: &World,
+        (place, choice, keeps): (u16, &Choice, bool),
+        new: &mut Memo<()>,
+        healer: &mut Option<Healer>,
+    ) -> Tried {
+        let mut step = Step::default();
+        let mut after = world.clone();
+        after.apply(choice, &mut step);
+        let refusals = std::mem::take(&mut step.refusals);
+        let (is_free, timer) = (choice.cost == 0, step.timer);
+        let tried =
+            |outcome, successors| Tried { place, is_free, refusals, timer, outcome, successors };
+        if let Some(violation) = self.asked(&mut step.violations) {
+            return tried(Outcome::Violated(violation), None);
+        }
+        let (fingerprint, free_fingerprint) = after.fingerprints();
+        let is_sampled = fingerprint.is_multiple_of(SAMPLE);
+        let successors = is_sampled.then(|| (fingerprint, successors(&after)));
+        if let Some(reached) = self.seen.get(fingerprint) {
+            return tried(Outcome::Known(reached), successors);
+        }
+        if new.insert(fingerprint, ()).is_some() {
+            return tried(Outcome::Again(fingerprint), successors);
+        }
+        let mark = Mark::of(&after);
+        let healed = self.judge(&after, free_fingerprint, healer);
+        let world = keeps.then_some(after);
+        let found = Found { fingerprint, mark, world, healed };
+        tried(Outcome::New(Box::new(found)), successors)
+    }
+
+    /// Bytes that it holds, without the samples.
+    pub(crate) fn bytes(&self) -> usize {
+        let healer = self.healer.as_ref().map_or(0, Healer::bytes);
+        self.seen.bytes() + self.ways.steps.bytes() + healer
+    }
+
+    /// The first violation of an oracle that is asked.
+    fn asked(&self, violations: &mut Vec<Violation>) -> Option<Violation> {
+        let asked = |violation: &Violation| {
+            self.oracles.is_empty() || self.oracles.contains(&violation.oracle)
+        };
+        violations.drain(..).find(asked)
+    }
+
+    /// Checks a new world, and lets it settle.
+    fn judge(
+        &self,
+        world: &World,
+        free_fingerprint: u128,
+        healer: &mut Option<Healer>,
+    ) -> Result<Healing, (Violation, Vec<Choice>)> {
+        let mut violations = Vec::new();
+        world.check(&mut violations);
+        if let Some(violation) = self.asked(&mut violations) {
+            return Err((violation, Vec::new()));
+        }
+        let Some((own, earlier)) = healer.as_mut().zip(self.healer.as_ref()) else {
+            return Ok(Healing::default());
+        };
+        let healing = own.heal_known(world, free_fingerprint, earlier)?;
+        wasteful(world, healing).map_or(Ok(healing), |violation| Err((violation, Vec::new())))
+    }
+}
+
+/// Fingerprints of every world one event away, each once: what a message says to people only makes
+/// no difference.
+fn successors(world: &World) -> Vec<u128> {
+    let mut choices = Vec::new();
+    world.actions(&mut choices);
+    let mut after: Vec<u128> = choices
+        .iter()
+        .map(|choice| {
+            let mut next = world.clone();
+            next.apply(choice, &mut Step::default());
+            next.fingerprint()
+        })
+        .collect();
+    after.sort_unstable();
+    after.dedup();
+    after
+}
