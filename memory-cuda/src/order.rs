@@ -61,18 +61,24 @@ impl Driver {
     /// runtime; of a default stream, which has a number up to 2, `device` names the device, or else it is
     /// that of the context that is current on this thread. Does not wait.
     ///
+    /// # Safety
+    /// A `stream` above 2 is the handle of a stream that exists during the call: the driver follows it
+    /// as a pointer.
+    ///
     /// # Errors
     /// [`StreamError`].
-    pub fn stream_point(
+    pub unsafe fn stream_point(
         self: &Arc<Self>,
         stream: u64,
         device: Option<u32>,
     ) -> Result<StreamPoint, StreamError> {
-        let context = self.context_of(stream, device)?;
+        // SAFETY: as of this function.
+        let context = unsafe { self.context_of(stream, device) }?;
         // SAFETY: the driver refuses a context that has ended.
         let pushed = unsafe { (self.calls.push)(context.raw) };
         self.done(stream, "cuCtxPushCurrent", pushed)?;
-        let marked = self.mark(stream);
+        // SAFETY: as of this function.
+        let marked = unsafe { self.mark(stream) };
         let mut popped = ptr::null_mut();
         // SAFETY: takes what was pushed above.
         unsafe { (self.calls.pop)(&raw mut popped) };
@@ -80,13 +86,16 @@ impl Driver {
     }
 
     /// Records an event in the current context.
-    fn mark(&self, stream: u64) -> Result<*mut c_void, StreamError> {
+    ///
+    /// # Safety
+    /// As of [`Driver::stream_point`].
+    unsafe fn mark(&self, stream: u64) -> Result<*mut c_void, StreamError> {
         let mut event = ptr::null_mut();
         // SAFETY: a place for the event.
         let created = unsafe { (self.calls.create_event)(&raw mut event, UNTIMED) };
         self.done(stream, "cuEventCreate", created)?;
         let raw = ptr::with_exposed_provenance_mut(stream as usize);
-        // SAFETY: the event was created above. The caller names a stream of the driver.
+        // SAFETY: the event was created above. The caller names a stream that exists.
         let recorded = unsafe { (self.calls.record_event)(event, raw) };
         let recorded = self.done(stream, "cuEventRecord", recorded);
         if recorded.is_err() {
@@ -96,7 +105,9 @@ impl Driver {
         recorded.map(|()| event)
     }
 
-    fn context_of(
+    /// # Safety
+    /// As of [`Driver::stream_point`].
+    unsafe fn context_of(
         self: &Arc<Self>,
         stream: u64,
         device: Option<u32>,
@@ -104,7 +115,7 @@ impl Driver {
         let mut raw: RawContext = ptr::null_mut();
         if stream > DEFAULT_STREAM_MAX {
             let handle = ptr::with_exposed_provenance_mut(stream as usize);
-            // SAFETY: a place for the context. The caller names a stream of the driver.
+            // SAFETY: a place for the context. The caller names a stream that exists.
             let code = unsafe { (self.calls.stream_context)(handle, &raw mut raw) };
             self.done(stream, "cuStreamGetCtx", code)?;
         } else if let Some(ordinal) = device {

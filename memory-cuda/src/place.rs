@@ -138,6 +138,15 @@ impl Driver {
         memory.map(Some).map_err(invalid)
     }
 
+    /// Returns the device that has the byte at an address; `None` for host memory. The address is looked
+    /// up and not touched.
+    ///
+    /// # Errors
+    /// [`PlaceError::Unknown`] and [`PlaceError::Managed`].
+    pub fn device_of(&self, address: u64) -> Result<Option<u32>, PlaceError> {
+        Ok(self.allocation(address)?.map(|found| found.ordinal))
+    }
+
     /// Returns the allocation on a device that has the byte; `None` for host memory.
     fn allocation(&self, address: u64) -> Result<Option<Allocation>, PlaceError> {
         let (mut context, mut kind, mut id): (RawContext, c_uint, u64) = (ptr::null_mut(), 0, 0);

@@ -367,22 +367,24 @@ fn failed_copy_gives_its_place_back() {
 fn streams_are_marked_by_number() {
     let stage = stage();
     let before = stage.control.live();
+    // SAFETY: default streams, and a handle that the scripted driver looks up in a table.
+    let point_of = |stream, device| unsafe { stage.driver.stream_point(stream, device) };
     for stream in 0..=2 {
-        let point = stage.driver.stream_point(stream, Some(1)).unwrap();
+        let point = point_of(stream, Some(1)).unwrap();
         assert!(point.is_done().unwrap());
-        let error = stage.driver.stream_point(stream, None).err().unwrap();
+        let error = point_of(stream, None).err().unwrap();
         assert_eq!(error, StreamError::NoContext { stream });
     }
-    let error = stage.driver.stream_point(1 << 40, None).err().unwrap().to_string();
+    let error = point_of(1 << 40, None).err().unwrap().to_string();
     assert!(error.contains("cuStreamGetCtx failed for the stream 0x10000000000"), "{error}");
-    let error = stage.driver.stream_point(0, Some(7)).err().unwrap().to_string();
+    let error = point_of(0, Some(7)).err().unwrap().to_string();
     assert!(error.contains("cuDeviceGet failed for cuda:7"), "{error}");
     for call in ["cuCtxPushCurrent", "cuEventCreate", "cuEventRecord"] {
         stage.control.answer(call, 700);
-        let error = stage.driver.stream_point(1, Some(0)).err().unwrap().to_string();
+        let error = point_of(1, Some(0)).err().unwrap().to_string();
         assert!(error.contains(call) && error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
     }
-    let point = stage.driver.stream_point(1, Some(0)).unwrap();
+    let point = point_of(1, Some(0)).unwrap();
     stage.control.answer("cuEventQuery", 700);
     let error = point.is_done().unwrap_err().to_string();
     assert!(error.contains("cuEventQuery failed for the stream 0x1"), "{error}");

@@ -1,6 +1,7 @@
 //! A lane as posters use it.
 
-use crate::lane::{INLINE_BYTES_MAX, Lane};
+use crate::lane::{INLINE_BYTES_MAX, Lane, Link};
+use crate::reason::NoChannel;
 use handfast_transport::{AtOnce, Direction, LaneHandle, Posting, RemoteSpan, Span, TransportKind};
 use std::sync::Arc;
 
@@ -31,6 +32,13 @@ impl LaneHandle for Handle {
 
     fn shares_memory(&self) -> bool {
         self.lane.is_up()
+    }
+
+    fn may_share_memory(&self) -> bool {
+        let state = self.lane.state.lock();
+        let is_apart =
+            matches!(state.link, Link::Apart(reason) if reason != NoChannel::NotConnected);
+        !state.retired && !is_apart
     }
 
     fn transport_kind(&self) -> Option<TransportKind> {

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Length from which the calls that name the process copy faster than its opened memory.
@@ -35,17 +36,23 @@ struct Program {
     /// The list of its maps, where the kernel answers questions about it, in half the time of a read of
     /// the memory.
     maps: Option<File>,
+    /// Both are of one program.
+    is_one: AtomicBool,
 }
 
 impl Program {
     /// Checks that the program still has its memory, at an address that is mapped if it has.
     fn check(&self, address: u64) -> io::Result<()> {
-        if let Some(maps) = &self.maps {
+        if let Some(maps) = self.maps.as_ref().filter(|_| self.is_one.load(Ordering::Relaxed)) {
             return sys::ask_for_map(maps, address);
         }
         match self.memory.read_at(&mut [0], address)? {
             0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-            _ => Ok(()),
+            _ => {
+                // The memory is of the program that was there when the maps were opened.
+                self.is_one.store(true, Ordering::Relaxed);
+                Ok(())
+            }
         }
     }
 }
@@ -74,10 +81,10 @@ impl Process {
         let number = sys::number_in_proc(self.descriptor.as_ref()?)?;
         let path = format!("/proc/{number}/mem");
         let memory = OpenOptions::new().read(true).write(true).open(path).ok()?;
-        // After the memory: a byte of it that is read later proves that both are of one program.
+        // After the memory: a byte of the memory that is read later proves that both are of one program.
         let maps = File::open(format!("/proc/{number}/maps")).ok();
         let maps = maps.filter(|maps| sys::ask_for_map(maps, 0).is_ok());
-        Some(Program { memory, maps })
+        Some(Program { memory, maps, is_one: AtomicBool::new(false) })
     }
 
     /// Checks that the number has its process, and the process its program, whose memory begins to be
@@ -303,7 +310,11 @@ mod tests {
             return eprintln!("skipped: this process may not open the memory of its child");
         };
         let address = first_address(process.number);
-        let read = Program { memory: program.memory.try_clone().unwrap(), maps: None };
+        let read = Program {
+            memory: program.memory.try_clone().unwrap(),
+            maps: None,
+            is_one: false.into(),
+        };
         let ways = || [program, &read].map(|way| way.check(address));
         ways().into_iter().for_each(|found| found.unwrap());
         child.kill().unwrap();
@@ -327,7 +338,11 @@ mod tests {
         let process = Process::new(number, Some(sys::open_process(number).unwrap()));
         let checked = process.program().unwrap().map(|program| {
             let address = first_address(number);
-            let read = Program { memory: program.memory.try_clone().unwrap(), maps: None };
+            let read = Program {
+                memory: program.memory.try_clone().unwrap(),
+                maps: None,
+                is_one: false.into(),
+            };
             let ways = || [program, &read].map(|way| way.check(address).is_ok());
             let before = ways();
             let mut input = child.stdin.take().unwrap();

@@ -81,6 +81,11 @@ pub trait LaneHandle: Send + Sync + 'static {
         false
     }
 
+    /// Whether memory is shared with the peer now, or may be once a connection under way is there.
+    fn may_share_memory(&self) -> bool {
+        self.shares_memory()
+    }
+
     /// Moves bytes of posted slices on this thread, for a bounded time, and returns whether it moved any.
     /// Called after the postings of a lane that [copies](LaneHandle::copies) and by threads that wait for
     /// them, without a lock and by several at once. A call from within a completion of the same thread

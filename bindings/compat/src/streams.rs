@@ -1,4 +1,5 @@
 //! Waiting for the streams of CUDA, on which a program works on the bytes of a transfer.
+#![allow(unsafe_code)]
 
 use crate::engine::Interrupt;
 use crate::failure::{Cause, Failure};
@@ -17,14 +18,18 @@ const QUERIES_PER_QUESTION: u32 = 500;
 /// Waits until a stream has done the work that it has at the call, at most for `timeout` or
 /// [`STREAM_WAIT_MAX`], and returns what is left of the timeout. Work that is added to the stream later is not waited for.
 ///
-/// A default stream, of number 0 to 2, is that of `device`, or else of the context that is current on
-/// this thread.
+/// A default stream, of number 0 to 2, is that of `device`, else of the device that has the byte at
+/// `address`, else of the context that is current on this thread.
+///
+/// # Safety
+/// A `stream` above 2 is the handle of a stream that exists during the call.
 ///
 /// # Errors
 /// [`Cause::Stream`], [`Cause::StreamBusy`] after the timeout, [`Cause::Interrupted`].
-pub fn wait_for_stream(
+pub unsafe fn wait_for_stream(
     stream: u64,
     device: Option<u32>,
+    address: Option<u64>,
     timeout: Option<Duration>,
     interrupt: Interrupt<'_>,
 ) -> Result<Option<Duration>, Failure> {
@@ -33,7 +38,9 @@ pub fn wait_for_stream(
         || Failure::argument("a stream was given, and this process has no driver of CUDA");
     let driver = driver.ok_or_else(without_driver)?;
     let limit = timeout.unwrap_or(STREAM_WAIT_MAX);
-    let point = driver.stream_point(stream, device).map_err(failed)?;
+    let device = device.or_else(|| driver.device_of(address?).ok().flatten());
+    // SAFETY: as of this function.
+    let point = unsafe { driver.stream_point(stream, device) }.map_err(failed)?;
     let started = Instant::now();
     let mut queries = 0_u32;
     while !point.is_done().map_err(failed)? {

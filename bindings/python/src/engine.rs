@@ -78,15 +78,20 @@ fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
 /// A stream of CUDA, and the device of a default one.
 type Stream = Option<(u64, Option<u32>)>;
 
-/// Waits for the work of a stream, and returns what is left of the timeout.
+/// Waits for the work of a stream before a transfer of the byte at an address, and returns what is left of
+/// the timeout.
 fn after(
     stream: Stream,
+    address: Option<u64>,
     timeout: Option<Duration>,
     interrupt: Interrupt<'_>,
 ) -> Result<Option<Duration>, Failure> {
     match stream {
         None => Ok(timeout),
-        Some((stream, device)) => wait_for_stream(stream, device, timeout, interrupt),
+        // SAFETY: the caller passes a stream that exists, as docs/python.md requires.
+        Some((stream, device)) => unsafe {
+            wait_for_stream(stream, device, address, timeout, interrupt)
+        },
     }
 }
 
@@ -331,7 +336,7 @@ impl Core {
         };
         let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
         blocking(py, |interrupt| {
-            let timeout = after(stream, timeout, interrupt)?;
+            let timeout = after(stream, Some(request.local), timeout, interrupt)?;
             self.engine.transfer(peer, &[request], notification.as_ref(), timeout, interrupt)
         })
     }
@@ -356,7 +361,7 @@ impl Core {
         let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
         blocking(py, |interrupt| {
             let requests = pieces.into_requests();
-            let timeout = after(stream, timeout, interrupt)?;
+            let timeout = after(stream, requests.first().map(|it| it.local), timeout, interrupt)?;
             self.engine.transfer(peer, &requests, notification.as_ref(), timeout, interrupt)
         })
     }
@@ -377,8 +382,9 @@ impl Core {
         let pieces = Pieces::read(is_write, locals, remotes, lengths)?;
         let timeout = timeout(timeout_s)?;
         blocking(py, |interrupt| {
-            let timeout = after(stream, timeout, interrupt)?;
-            self.engine.submit(peer, &pieces.into_requests(), timeout, interrupt)
+            let requests = pieces.into_requests();
+            let timeout = after(stream, requests.first().map(|it| it.local), timeout, interrupt)?;
+            self.engine.submit(peer, &requests, timeout, interrupt)
         })
     }
 

@@ -266,6 +266,7 @@ class Devices(unittest.TestCase):
             self.assertEqual(cache.tobytes(), content)
         for wrong, text in (
             (CudaArray(here, (8, 2), (4, 32)), "not contiguous"),
+            (CudaArray(here, (2,), (5,)), "not contiguous"),
             (CudaArray(here, (2, 8), read_only=True), "read-only"),
         ):
             with self.assertRaisesRegex(ValueError, text):
@@ -299,6 +300,7 @@ class Devices(unittest.TestCase):
         for wrong, text in (
             (DlpackArray(address, 64, (CUDA, 0), (1, 2)), "not contiguous"),
             (DlpackArray(address, 64, (CUDA, 0), None, 1), "read-only"),
+            (DlpackArray(address, 64, (CUDA, 0), None, 2), "returned a copy"),
             (DlpackArray(address, 64, (METAL, 0)), "is not supported"),
         ):
             with self.assertRaisesRegex(ValueError, text):
@@ -396,6 +398,17 @@ class Devices(unittest.TestCase):
             self.peer.write_many(*pieces, stream=0)
         with self.cuda.current(1):
             self.peer.write_many(*pieces, stream=0)
+
+    def test_default_stream_is_that_of_the_bytes(self):
+        """An array that names a default stream, from a thread without a context."""
+        content = pattern(64, 6)
+        here = self.tensor(1, content).address
+        cache = numpy.zeros(64, dtype=numpy.uint8)
+        served = self.owner.register(cache)
+        array = CudaArray(here, (16,), stream=1)
+        self.user.register(array)
+        self.peer.write(array, served.address)
+        self.assertEqual(cache.tobytes(), content)
 
     def test_other_streams_are_refused(self):
         tensor = self.tensor(0, bytes(64))

@@ -386,17 +386,16 @@ impl Batch {
         let Resolved { target, memory, .. } = resolved;
         if memory.has_keys() && engine.shared().answers.offer.transports.rdma {
             let unknown = find_regions(engine, &mut self.requests, memory)?;
-            let (refused, clock) = (&engine.shared().unregistered, &engine.shared().clock);
+            let shared = engine.shared();
+            let (refused, clock) = (&shared.unregistered, &*shared.clock);
             let is_known = !unknown.is_empty() && refused.has_all(&unknown, clock.now());
             if !(unknown.is_empty() || is_known && target.shares_memory()) {
                 // As above.
                 let registered = register_missing(engine, &mut self.requests, memory, &unknown);
                 if let Err(error) = Box::pin(registered).await {
                     refused.insert(&unknown, clock.now());
-                    // One wait for each block, since the peer may be of another host.
-                    let shares = target.shares_memory()
-                        || !is_known && Box::pin(comes_to_share(engine, target, deadline)).await;
-                    if !shares {
+                    let shares = comes_to_share(&*shared.transport, clock, target, deadline);
+                    if !target.shares_memory() && !Box::pin(shares).await {
                         return Err(error);
                     }
                     // Copies need no registration; the device refuses bytes that it has to carry.

@@ -58,7 +58,8 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-_READ_ONLY = 1
+# Flags of DLPack.
+_READ_ONLY, _IS_COPIED = 1, 2
 _MAJOR_VERSION = 1
 
 _is_capsule = ctypes.pythonapi.PyCapsule_IsValid
@@ -165,7 +166,7 @@ def _of_cuda_array(array: Any) -> Place:
     size = int(typestr[2:])
     strides = interface.get("strides")
     if strides is not None:
-        _check_contiguous(shape, [stride // size for stride in strides])
+        _check_contiguous(shape, strides, size)
     stream = interface.get("stream")
     return Place(address, math.prod(shape) * size, array, None, stream)
 
@@ -180,9 +181,11 @@ def _of_dlpack(producer: Any, stream: Stream | None) -> Place:
         # DLPack numbers the legacy default stream 1.
         order = _UNORDERED if stream is None else stream[0] or 1
     try:
-        capsule = producer.__dlpack__(stream=order, max_version=(_MAJOR_VERSION, 0))
+        capsule = producer.__dlpack__(
+            stream=order, max_version=(_MAJOR_VERSION, 0), copy=False
+        )
     except TypeError:
-        # A producer from before versions.
+        # A producer from before versions, which copies nothing.
         capsule = producer.__dlpack__(stream=order)
     if _is_capsule(capsule, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
@@ -190,6 +193,8 @@ def _of_dlpack(producer: Any, stream: Stream | None) -> Place:
             raise ValueError(f"DLPack {versioned.major}.{versioned.minor} is not supported")
         if versioned.flags & _READ_ONLY:
             raise ValueError("the array is read-only")
+        if versioned.flags & _IS_COPIED:
+            raise ValueError("__dlpack__ returned a copy, which peers would access in its place")
         tensor = versioned.tensor
     elif _is_capsule(capsule, b"dltensor"):
         tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
@@ -205,9 +210,10 @@ def _of_dlpack(producer: Any, stream: Stream | None) -> Place:
     return Place((tensor.data or 0) + tensor.byte_offset, nbytes, owner, ordinal)
 
 
-def _check_contiguous(shape: Any, strides: Any) -> None:
-    """Raise unless elements are in the order of C, one behind the other. Strides count elements."""
-    expected = 1
+def _check_contiguous(shape: Any, strides: Any, unit: int = 1) -> None:
+    """Raise unless elements are in the order of C, one behind the other. ``unit`` is the stride of one
+    element."""
+    expected = unit
     for length, stride in reversed(list(zip(shape, strides))):
         if length != 1 and stride != expected and 0 not in tuple(shape):
             raise ValueError("the array is not contiguous: make a contiguous copy first")

@@ -67,6 +67,12 @@ impl Target {
         lanes.iter().filter_map(PolledLane::handle).any(|handle| handle.shares_memory())
     }
 
+    /// Whether a lane shares memory with the peer, or may once a connection under way is there.
+    pub(crate) fn may_share_memory(&self) -> bool {
+        let lanes = self.lock().polled.clone();
+        lanes.iter().filter_map(PolledLane::handle).any(|handle| handle.may_share_memory())
+    }
+
     /// Copies posted slices on a thread that waits for some, for a bounded time. Returns whether there were
     /// any.
     pub(crate) fn copy_waiting(&self) -> bool {
