@@ -46,8 +46,8 @@ pub enum StreamError {
 
 /// The work that a stream has at one moment.
 pub struct StreamPoint {
-    /// Holds the context of the event.
-    _context: Context,
+    /// That of the event.
+    context: Context,
     driver: Arc<Driver>,
     stream: u64,
     event: *mut c_void,
@@ -74,15 +74,26 @@ impl Driver {
     ) -> Result<StreamPoint, StreamError> {
         // SAFETY: as of this function.
         let context = unsafe { self.context_of(stream, device) }?;
+        // SAFETY: as of this function.
+        let marked = self.within(stream, &context, || unsafe { self.mark(stream) })?;
+        Ok(StreamPoint { context, driver: Arc::clone(self), stream, event: marked })
+    }
+
+    /// Runs `work` in a context.
+    fn within<T>(
+        &self,
+        stream: u64,
+        context: &Context,
+        work: impl FnOnce() -> Result<T, StreamError>,
+    ) -> Result<T, StreamError> {
         // SAFETY: the driver refuses a context that has ended.
         let pushed = unsafe { (self.calls.push)(context.raw) };
         self.done(stream, "cuCtxPushCurrent", pushed)?;
-        // SAFETY: as of this function.
-        let marked = unsafe { self.mark(stream) };
+        let result = work();
         let mut popped = ptr::null_mut();
         // SAFETY: takes what was pushed above.
         unsafe { (self.calls.pop)(&raw mut popped) };
-        Ok(StreamPoint { _context: context, driver: Arc::clone(self), stream, event: marked? })
+        result
     }
 
     /// Records an event in the current context.
@@ -146,18 +157,24 @@ impl StreamPoint {
     /// # Errors
     /// [`StreamError::Failed`]: the work failed.
     pub fn is_done(&self) -> Result<bool, StreamError> {
-        // SAFETY: the event lives as long as `self`.
-        let code = unsafe { (self.driver.calls.query_event)(self.event) };
-        match code {
-            NOT_READY => Ok(false),
-            _ => self.driver.done(self.stream, "cuEventQuery", code).map(|()| true),
-        }
+        self.driver.within(self.stream, &self.context, || {
+            // SAFETY: the event lives as long as `self`.
+            let code = unsafe { (self.driver.calls.query_event)(self.event) };
+            match code {
+                NOT_READY => Ok(false),
+                _ => self.driver.done(self.stream, "cuEventQuery", code).map(|()| true),
+            }
+        })
     }
 }
 
 impl Drop for StreamPoint {
     fn drop(&mut self) {
-        // SAFETY: destroyed once. The driver keeps what it needs until the event took place.
-        unsafe { (self.driver.calls.destroy_event)(self.event) };
+        // A refusal changes nothing: the event ends with its context.
+        let _ = self.driver.within(self.stream, &self.context, || {
+            // SAFETY: destroyed once. The driver keeps what it needs until the event took place.
+            let code = unsafe { (self.driver.calls.destroy_event)(self.event) };
+            self.driver.done(self.stream, "cuEventDestroy", code)
+        });
     }
 }

@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Seeds that a thread runs before all threads synchronize: as few as this at first, then twice as many
-/// each time, as long as that takes less than [`BATCH_TIME`].
+/// Seeds that a thread runs before all threads synchronize: as few as the first number at first, then
+/// twice as many each time, up to the second.
 const BATCH: u64 = 16;
-const BATCH_TIME: Duration = Duration::from_millis(100);
+const BATCH_MAX: u64 = 1_024;
 /// Time after which a seed that still runs is named.
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 
@@ -31,7 +31,6 @@ pub(super) fn play(
     let (mut place, mut size) = (0, BATCH);
     let running: Vec<Running> = (0..threads).map(|_| Mutex::default()).collect();
     while place < seeds {
-        let began = Instant::now();
         let batch = |thread: u64, running: &Running| {
             let first = seeds.min(place.saturating_add(thread * size));
             let mut reached = Coverage::default();
@@ -60,9 +59,7 @@ pub(super) fn play(
             let ended = workers.into_iter().map(|worker| worker.join());
             ended.map(|it| it.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
-        if began.elapsed() < BATCH_TIME {
-            size *= 2;
-        }
+        size = BATCH_MAX.min(size * 2);
         for (played, reached) in batches {
             coverage.merge(&reached);
             for swarmed in played {

@@ -4,6 +4,9 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
+/// Beginning of an id of SPIFFE.
+const SPIFFE: &str = "spiffe://";
+
 /// A node and the name of a segment on it. The text form is `NODE/SEGMENT`, or `NODE` for the only
 /// segment of a node; `NODE` is `host:port`, or a node's name where a metadata store is set. The last
 /// slash of a text that begins with `spiffe://` is the one before the segment, so the only segment of
@@ -34,9 +37,10 @@ impl SegmentAddr {
 impl From<&str> for SegmentAddr {
     fn from(text: &str) -> Self {
         // An id of SPIFFE has slashes of its own; the name of a segment has none.
-        let parts = match text.starts_with("spiffe://") {
-            true => text.rsplit_once('/'),
-            false => text.split_once('/'),
+        let parts = match text.strip_prefix(SPIFFE) {
+            Some(path) if path.contains('/') => text.rsplit_once('/'),
+            Some(_) => None,
+            None => text.split_once('/'),
         };
         match parts {
             Some((node, segment)) => Self::new(node, segment),
@@ -71,7 +75,9 @@ impl fmt::Display for SegmentAddr {
         match &self.segment {
             Some(segment) => write!(f, "{}/{segment}", self.node),
             // Without the slash, its last part would be the segment.
-            None if self.node.starts_with("spiffe://") => write!(f, "{}/", self.node),
+            None if self.node.strip_prefix(SPIFFE).is_some_and(|path| path.contains('/')) => {
+                write!(f, "{}/", self.node)
+            }
             None => f.write_str(&self.node),
         }
     }
@@ -95,6 +101,10 @@ mod tests {
         let only = SegmentAddr::new(id, "");
         assert_eq!(only.to_string(), format!("{id}/"));
         assert_eq!(SegmentAddr::from(only.to_string()), only);
+        for text in ["spiffe://", "spiffe:///", "spiffe://a", "spiffe://a/", "spiffe://a//"] {
+            let address = SegmentAddr::from(text);
+            assert_eq!(SegmentAddr::from(address.to_string()), address, "{text}");
+        }
         for only in ["h:1", "h:1/"] {
             let only = SegmentAddr::from(only);
             assert_eq!((only.segment(), only.to_string()), (None, "h:1".to_owned()));

@@ -385,15 +385,17 @@ impl Batch {
         let engine = &self.segment.inner.engine;
         let Resolved { target, memory, .. } = resolved;
         if memory.has_keys() && engine.shared().answers.offer.transports.rdma {
-            let unknown = find_regions(engine, &mut self.requests, memory)?;
+            let mut unknown = find_regions(engine, &mut self.requests, memory)?;
             let shared = engine.shared();
-            let (refused, clock) = (&shared.unregistered, &*shared.clock);
-            let is_known = !unknown.is_empty() && refused.has_all(&unknown, clock.now());
-            if !(unknown.is_empty() || is_known && target.shares_memory()) {
+            let clock = &*shared.clock;
+            if !unknown.is_empty() && target.shares_memory() {
+                let now = clock.now();
+                unknown.retain(|span| !shared.unregistered.has(span, now));
+            }
+            if !unknown.is_empty() {
                 // As above.
                 let registered = register_missing(engine, &mut self.requests, memory, &unknown);
                 if let Err(error) = Box::pin(registered).await {
-                    refused.insert(&unknown, clock.now());
                     let shares = comes_to_share(&*shared.transport, clock, target, deadline);
                     if !target.shares_memory() && !Box::pin(shares).await {
                         return Err(error);
@@ -579,7 +581,8 @@ fn find_regions(
     Ok(unknown)
 }
 
-/// Registers memory with the devices, for the requests that have no registration.
+/// Registers memory with the devices, for the requests that have no registration. Returns the first
+/// refusal after all were tried.
 async fn register_missing(
     engine: &Engine,
     pieces: &mut [RequestSpan],
@@ -587,8 +590,16 @@ async fn register_missing(
     unknown: &[Span],
 ) -> Result<(), Error> {
     let mut fresh = Vec::with_capacity(unknown.len());
+    let mut refused = None;
     for span in unknown {
-        fresh.extend(engine.prepare_for(span, None).await?);
+        match engine.prepare_for(span, None).await {
+            Ok(local) => fresh.extend(local),
+            Err(error) => {
+                let shared = engine.shared();
+                shared.unregistered.insert(span, shared.clock.now());
+                refused = refused.or(Some(error));
+            }
+        }
     }
     // An empty span is never registered and never posted.
     let missing = |piece: &&mut RequestSpan| {
@@ -600,7 +611,7 @@ async fn register_missing(
                 pair(local, memory.part(piece.remote.address, piece.span.len() as u64)?);
         }
     }
-    Ok(())
+    refused.map_or(Ok(()), Err)
 }
 
 /// The registrations at both ends of a request; none if the peer's end has no keys.

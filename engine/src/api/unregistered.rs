@@ -6,10 +6,10 @@ use crate::time::Clock;
 use handfast_core::{Duration, Instant};
 use handfast_transport::{BlockId, Span};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
-/// Maximum refused blocks that are remembered; the oldest is forgotten.
-const BLOCKS_MAX: usize = 64;
+/// Maximum refused blocks that are remembered. Blocks past it are asked for at each submission.
+const BLOCKS_MAX: usize = 4_096;
 /// Pause before a device is asked again to register a block.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5_000);
 
@@ -50,33 +50,29 @@ pub(crate) async fn comes_to_share(
     true
 }
 
-/// Blocks with the times of their refusals, the oldest first.
+/// Blocks with the times of their refusals.
 #[derive(Default)]
-pub(crate) struct Unregistered(Mutex<VecDeque<(BlockId, Instant)>>);
+pub(crate) struct Unregistered(Mutex<BTreeMap<BlockId, Instant>>);
 
 impl Unregistered {
-    /// Whether each block was refused less than [`RETRY_INTERVAL`] ago.
-    pub(crate) fn has_all(&self, spans: &[Span], now: Instant) -> bool {
-        let blocks = self.0.lock();
-        spans.iter().all(|span| {
-            let block = span.memory().id();
-            blocks.iter().any(|&(id, since)| id == block && now < since + RETRY_INTERVAL)
-        })
+    /// Whether the block was refused less than [`RETRY_INTERVAL`] ago.
+    pub(crate) fn has(&self, span: &Span, now: Instant) -> bool {
+        let since = self.0.lock().get(&span.memory().id()).copied();
+        since.is_some_and(|since| now < since + RETRY_INTERVAL)
     }
 
-    /// Remembers a refusal of these blocks, or of some. The time of a refusal that still holds stays.
-    pub(crate) fn insert(&self, spans: &[Span], now: Instant) {
+    /// Remembers a refusal of the block. The time of a refusal that still holds stays.
+    pub(crate) fn insert(&self, span: &Span, now: Instant) {
+        let block = span.memory().id();
         let mut blocks = self.0.lock();
-        for span in spans {
-            let block = span.memory().id();
-            if blocks.iter().any(|&(id, since)| id == block && now < since + RETRY_INTERVAL) {
-                continue;
+        if blocks.len() >= BLOCKS_MAX && !blocks.contains_key(&block) {
+            blocks.retain(|_, since| now < *since + RETRY_INTERVAL);
+        }
+        if blocks.len() < BLOCKS_MAX || blocks.contains_key(&block) {
+            let since = blocks.entry(block).or_insert(now);
+            if now >= *since + RETRY_INTERVAL {
+                *since = now;
             }
-            blocks.retain(|&(id, _)| id != block);
-            if blocks.len() >= BLOCKS_MAX {
-                blocks.pop_front();
-            }
-            blocks.push_back((block, now));
         }
     }
 }
@@ -87,24 +83,29 @@ mod tests {
     use handfast_transport::Memory;
 
     #[test]
-    fn refusals_are_remembered_for_a_time_and_in_part() {
+    fn refusals_are_remembered_for_a_time() {
         let unregistered = Unregistered::default();
-        let blocks = |count: usize| -> Vec<Memory> {
-            (0..count).map(|_| Memory::zeroed(4096).unwrap()).collect()
-        };
-        let blocks = blocks(BLOCKS_MAX + 1);
-        let spans: Vec<Span> = blocks.iter().map(Memory::whole).collect();
-        let (first, rest) = spans.split_at(1);
-        unregistered.insert(first, Instant(0));
-        assert!(unregistered.has_all(first, Instant(0)));
-        assert!(!unregistered.has_all(&spans, Instant(0)), "one of them was not refused");
+        let [one, other] = [(); 2].map(|()| Memory::zeroed(4096).unwrap().whole());
+        unregistered.insert(&one, Instant(0));
+        assert!(unregistered.has(&one, Instant(0)) && !unregistered.has(&other, Instant(0)));
         let over = Instant(0) + RETRY_INTERVAL;
-        unregistered.insert(first, Instant(over.0 - 1));
-        assert!(!unregistered.has_all(first, over));
-        unregistered.insert(first, over);
-        assert!(unregistered.has_all(first, over));
-        unregistered.insert(rest, over);
-        assert!(unregistered.has_all(rest, over));
-        assert!(!unregistered.has_all(first, over), "the oldest is forgotten");
+        unregistered.insert(&one, Instant(over.0 - 1));
+        assert!(!unregistered.has(&one, over), "the first time counts");
+        unregistered.insert(&one, over);
+        assert!(unregistered.has(&one, over));
+    }
+
+    #[test]
+    fn table_of_refusals_is_bounded() {
+        let unregistered = Unregistered::default();
+        let memory = || Memory::zeroed(1).unwrap().whole();
+        (0..BLOCKS_MAX).for_each(|_| unregistered.insert(&memory(), Instant(0)));
+        let late = memory();
+        unregistered.insert(&late, Instant(1));
+        assert!(!unregistered.has(&late, Instant(1)), "a full table remembers no more");
+        let over = Instant(0) + RETRY_INTERVAL;
+        unregistered.insert(&late, over);
+        assert!(unregistered.has(&late, over));
+        assert_eq!(unregistered.0.lock().len(), 1);
     }
 }
