@@ -28,8 +28,8 @@ pub(crate) struct WatchParts {
     pub(crate) counts: Arc<Counts>,
 }
 
-/// Looks at the files until the node is gone. An unusable file is reported once. It changes nothing, but
-/// authorities change also beside an unusable certificate of this node.
+/// Looks at the files until the node is gone. An unusable file is reported once. It changes nothing, and
+/// the authorities change even if the certificate of this node cannot be used.
 pub(crate) async fn watch(mut parts: WatchParts) {
     let interval = Duration(parts.interval.0.max(INTERVAL_MIN.0));
     let (mut reported, mut checked_at) = (None, parts.clock.now());
