@@ -251,6 +251,7 @@ mod tests {
     /// Settings without an effect on connects of the connection manager are named.
     #[test]
     fn settings_that_the_manager_ignores_are_named() {
+        use crate::profile::RXE;
         let config = NicConfig::of_profile("any", &RXE);
         let ignored = |config: NicConfig| config.ignored_by_manager(&RXE);
         assert_eq!(ignored(config.clone()), [""; 0]);
