@@ -74,7 +74,7 @@ impl Pair {
         Ok(Self { sites, lane: Lifecycle(0), bodies: None })
     }
 
-    /// Connects through the connection manager, moves bytes, disconnects, and tells the addresses.
+    /// Connects through the connection manager, moves bytes, disconnects, and returns the addresses.
     pub(super) fn connect_managed(&mut self) -> Result<String, Failure> {
         if !self.sites.iter().all(|site| site.nic.uses_connection_manager()) {
             let text = "a device does not connect through the connection manager";

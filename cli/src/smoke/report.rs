@@ -39,7 +39,7 @@ struct Step {
 /// Below this width, results are placed below their steps.
 const NARROW: usize = 70;
 
-/// Places a step's result beside its head, or below it, in lines of so many columns.
+/// Returns a step's result to the right of its head, or below it, in lines of so many columns.
 fn beside(head: &str, detail: &str, columns: Option<usize>) -> String {
     let narrow = columns.is_some_and(|columns| columns < NARROW);
     let indent = if narrow { 2 } else { head.chars().count() + 2 };

@@ -53,14 +53,14 @@ pub struct Nic {
     pub pci: String,
     /// Whether one of its ports is active.
     pub active: bool,
-    /// How its queue pairs connect.
+    /// The connection method of its queue pairs.
     pub connecting: NicConnecting,
     /// Every PCI address from the root of the machine to the device.
     #[serde(skip)]
     way: Vec<String>,
 }
 
-/// How the queue pairs of a device connect.
+/// Connection method of the queue pairs of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "way", content = "why", rename_all = "kebab-case")]
 #[non_exhaustive]
