@@ -166,6 +166,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
         device: arguments.device.clone(),
         gid: arguments.gid,
         packets: lanes::packets(arguments),
+        connection_manager: lanes::connection_manager(arguments),
         listen: arguments.listen.clone(),
         advertise: arguments.advertise.clone(),
         peer: arguments.peer.clone(),

@@ -3,12 +3,15 @@
 mod bytes;
 mod devices;
 mod loopback;
+mod manager;
 mod node;
 mod peer;
 #[cfg(feature = "verbs")]
 mod queue_pairs;
 mod report;
 
+#[cfg(feature = "verbs")]
+use crate::failure::Failure;
 use crate::failure::Outcome;
 use crate::place::Place;
 use crate::{help, size};
@@ -56,4 +59,13 @@ pub(crate) async fn run(arguments: Smoke) -> Outcome {
         None => loopback::run(&arguments, &mut report).await?,
     }
     report.finish()
+}
+
+/// Runs blocking system calls outside the runtime's threads.
+#[cfg(feature = "verbs")]
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Failure::Device(error.to_string())))
 }

@@ -4,15 +4,18 @@ use crate::failure::Outcome;
 use crate::sim::show::{Facts, columns};
 use crate::{help, output};
 use clap::Args;
-use handfast::topology::{Machine, Nic, PriorityMatrix};
+use handfast::rdma::RdmaOptions;
+use handfast::topology::{Machine, Nic, NicConnecting, PriorityMatrix};
+use handfast_environment::Environment;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// Show which NICs are near which memory
 ///
-/// Lists the NUMA nodes, RDMA devices and accelerators of this machine as the kernel reports them,
-/// and the preferred NICs for memory at each location. Changes nothing.
+/// Lists the NUMA nodes, RDMA devices and accelerators of this machine as the kernel reports them, how
+/// the queue pairs of each device connect, and the preferred NICs for memory at each location. Changes
+/// nothing.
 #[derive(Args)]
 #[command(after_long_help = help::TOPOLOGY)]
 pub(crate) struct Topology {
@@ -49,7 +52,10 @@ pub(crate) fn run(arguments: Topology) -> Outcome {
     if arguments.json {
         return output::say_json(&Whole { machine: &machine, matrix: &matrix });
     }
-    output::say(format_args!("{}", facts(&machine, &matrix).text(columns())))
+    // A malformed environment is an error of the commands that move bytes.
+    let forced = Environment::read()
+        .is_ok_and(|environment| environment.rdma(RdmaOptions::default()).connection_manager);
+    output::say(format_args!("{}", facts(&machine, &matrix, forced).text(columns())))
 }
 
 /// Returns a Graphviz graph: a cluster per NUMA node, and an edge from each accelerator to its
@@ -84,7 +90,8 @@ fn graph(machine: &Machine, matrix: &PriorityMatrix) -> String {
     text
 }
 
-fn facts(machine: &Machine, matrix: &PriorityMatrix) -> Facts {
+/// `forced` if the environment says that every queue pair connects through the connection manager.
+fn facts(machine: &Machine, matrix: &PriorityMatrix, forced: bool) -> Facts {
     let mut facts = Facts::default();
     for node in &machine.nodes {
         let others = machine.nodes.iter().zip(&node.distances);
@@ -101,7 +108,7 @@ fn facts(machine: &Machine, matrix: &PriorityMatrix) -> Facts {
         facts.add(format!("node {}", node.number), format!("processors {cpus}{far}"));
     }
     for nic in &machine.nics {
-        facts.add(format!("nic {}", nic.name), describe(nic));
+        facts.add(format!("nic {}", nic.name), describe(nic, forced));
     }
     for gpu in &machine.gpus {
         facts.add(format!("gpu {}", gpu.location), format!("{}, {}", place(gpu.numa), gpu.pci));
@@ -122,10 +129,22 @@ fn facts(machine: &Machine, matrix: &PriorityMatrix) -> Facts {
     facts
 }
 
-fn describe(nic: &Nic) -> String {
+fn describe(nic: &Nic, forced: bool) -> String {
     let active = if nic.active { "active" } else { "no active port, not used" };
     let pci = if nic.pci.is_empty() { "no PCI address" } else { &nic.pci };
-    format!("{}, {}, {pci}, {active}", nic.kind, place(nic.numa))
+    let connecting = connecting(nic.connecting, forced);
+    format!("{}, {}, {pci}, {active}; {connecting}", nic.kind, place(nic.numa))
+}
+
+fn connecting(connecting: NicConnecting, forced: bool) -> String {
+    const MANAGER: &str = "queue pairs connect through the connection manager";
+    match connecting {
+        NicConnecting::OutOfBand if forced => format!("{MANAGER}: HANDFAST_RDMA_CM is 1"),
+        NicConnecting::OutOfBand => "queue pairs connect out of band".to_owned(),
+        NicConnecting::ConnectionManager(why) => format!("{MANAGER}: {why}"),
+        NicConnecting::Never(why) => format!("no lanes: {why}"),
+        other => format!("queue pairs connect as {other:?}"),
+    }
 }
 
 fn place(numa: Option<u32>) -> String {

@@ -92,6 +92,8 @@ pub struct Request {
     pub gid: Option<IpAddr>,
     /// The class of the node's RDMA packets.
     pub packets: PacketClass,
+    /// Queue pairs of every device connect through the connection manager.
+    pub connection_manager: bool,
     /// `HOST:PORT` to listen on.
     pub listen: Option<String>,
     /// `HOST` or `HOST:PORT` advertised to peers.
@@ -156,6 +158,11 @@ impl Context<'_> {
     /// These devices with their first port, the only one that lanes use.
     fn ports(&self) -> impl Iterator<Item = (&Device, &Port)> {
         self.devices().filter_map(|device| Some((device, device.ports.first()?)))
+    }
+
+    /// Whether the device's queue pairs connect through the connection manager.
+    fn is_managed(&self, device: &Device) -> bool {
+        device.refused.is_none() && (device.is_managed || self.request.connection_manager)
     }
 
     fn variable(&self, name: &str) -> Option<&str> {

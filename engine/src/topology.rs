@@ -13,5 +13,5 @@ pub use handfast_core::mooncake::{
     PriorityMatrix, WILDCARD,
 };
 pub use location::{Location, LocationError, SEGMENT_REGIONS_MAX};
-pub use machine::{Gpu, Machine, MachineError, Nic, NumaNode, PCI_DEVICES_MAX};
+pub use machine::{Gpu, Machine, MachineError, Nic, NicConnecting, NumaNode, PCI_DEVICES_MAX};
 pub use near::TransferLocations;

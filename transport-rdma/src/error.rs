@@ -31,6 +31,24 @@ pub enum RdmaUnavailable {
     NoDevice,
 }
 
+/// The reason why no queue pair of this process can connect through the kernel's connection manager.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManagerUnavailable {
+    /// There is no RDMA in this program, or librdmacm could not be loaded or is too old.
+    #[error(transparent)]
+    Library(#[from] RdmaUnavailable),
+    /// The library cannot open the kernel's connection manager.
+    #[error(
+        "{}; is the kernel module rdma_ucm loaded, and may this process open \
+         /dev/infiniband/rdma_cm?",
+        words_of(*.code)
+    )]
+    NoChannel {
+        /// The value of errno.
+        code: i32,
+    },
+}
+
 /// A call of the verbs library that failed, or something the device reported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{device}: {call} failed: {detail}{}", limit_words(.limit.as_ref()))]
@@ -84,7 +102,6 @@ pub(crate) fn code_of(returned: i32) -> Option<i32> {
 }
 
 /// Description of an error number.
-#[cfg(feature = "verbs")]
 pub(crate) fn words_of(code: i32) -> String {
     /// The kernel-internal ENOTSUPP, which some drivers return and the C library does not know.
     const KERNEL_NOT_SUPPORTED: i32 = 524;

@@ -28,7 +28,7 @@ pub use counters::NicCounters;
 pub use discovery::{
     DEVICES_FOLDER, Device, DiscoveryError, ENTRIES_MAX, Gid, Port, discover, root,
 };
-pub use error::{FORK_STEP, RdmaUnavailable, VerbsError};
+pub use error::{FORK_STEP, ManagerUnavailable, RdmaUnavailable, VerbsError};
 pub use gid::{
     ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid, gid_text, parse_gid, usable_gids,
 };
@@ -69,4 +69,16 @@ pub fn availability() -> Result<Vec<String>, RdmaUnavailable> {
     return verbs::devices();
     #[cfg(not(feature = "verbs"))]
     return Err(RdmaUnavailable::NotBuilt);
+}
+
+/// Opens and closes an event channel of librdmacm, as an opened device does whose queue pairs connect
+/// through the connection manager.
+///
+/// # Errors
+/// The reason why they cannot.
+pub fn connection_manager() -> Result<(), ManagerUnavailable> {
+    #[cfg(feature = "verbs")]
+    return verbs::connection_manager();
+    #[cfg(not(feature = "verbs"))]
+    return Err(RdmaUnavailable::NotBuilt.into());
 }

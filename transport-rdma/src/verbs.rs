@@ -40,7 +40,7 @@ pub use config::{
 };
 pub(crate) use context::devices;
 pub use counters::{NicCounts, NicLoad};
-pub(crate) use manager::{AWAITED_DIALS, Progress};
+pub(crate) use manager::{AWAITED_DIALS, Progress, connection_manager};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{

@@ -167,8 +167,10 @@ typedef struct handfast_options {
     // 1: encrypt the bytes of lanes over TCP, and use none over RDMA; needs `auth`, and a peer that
     // does the same. 0: as HANDFAST_ENCRYPT_LANES says.
     uint32_t encrypt_lanes;
-    // 0.
-    uint32_t reserved;
+    // 1: connect RDMA queue pairs through the connection manager (librdmacm) also on RoCE and
+    // InfiniBand, as iWARP devices do in any case; needs a peer that does the same. 0: as
+    // HANDFAST_RDMA_CM says.
+    uint32_t rdma_cm;
 } handfast_options;
 
 // An engine.

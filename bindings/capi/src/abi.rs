@@ -110,8 +110,10 @@ pub struct Options {
     /// 1: encrypt the bytes of lanes over TCP, and use none over RDMA; needs `auth`, and a peer that
     /// does the same. 0: as HANDFAST_ENCRYPT_LANES says.
     pub encrypt_lanes: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: connect RDMA queue pairs through the connection manager (librdmacm) also on RoCE and
+    /// InfiniBand, as iWARP devices do in any case; needs a peer that does the same. 0: as
+    /// HANDFAST_RDMA_CM says.
+    pub rdma_cm: u32,
 }
 
 /// Bytes to move.

@@ -113,9 +113,7 @@ unsafe fn given(options: &Options) -> Result<handfast_compat::Options, Failure> 
     given.accept_forked_memory |=
         switch(options.accept_forked_memory, "options->accept_forked_memory")?;
     given.encrypt_lanes |= switch(options.encrypt_lanes, "options->encrypt_lanes")?;
-    if options.reserved != 0 {
-        return Err(Failure::argument("options->reserved is 0"));
-    }
+    given.rdma_cm |= switch(options.rdma_cm, "options->rdma_cm")?;
     Ok(given)
 }
 

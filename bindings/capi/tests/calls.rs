@@ -19,7 +19,7 @@ fn options() -> Options {
         accept_exposed_memory: 0,
         accept_forked_memory: 0,
         encrypt_lanes: 0,
-        reserved: 0,
+        rdma_cm: 0,
     }
 }
 
@@ -390,6 +390,10 @@ fn options_of_another_size_are_checked() {
     }
     let started = start(&Options { size: least, ..options() });
     assert_eq!(started.map(|engine| handfast_engine_close(engine)), Ok(HANDFAST_OK));
+    // Without a device the option has nothing to connect.
+    let tcp = c"tcp".as_ptr();
+    let started = start(&Options { rdma_cm: 1, transport: tcp, ..options() });
+    assert_eq!(started.map(|engine| handfast_engine_close(engine)), Ok(HANDFAST_OK));
     let longer = |field| Longer(Options { size: size_of::<Longer>(), ..options() }, field);
     let started = start(&longer(0).0).map(|engine| handfast_engine_close(engine));
     assert_eq!(started, Ok(HANDFAST_OK));
@@ -406,7 +410,7 @@ fn options_of_another_size_are_checked() {
         Options { accept_forked_memory: u32::MAX, ..options() },
         Options { encrypt_lanes: 1, ..options() },
         Options { encrypt_lanes: 2, ..options() },
-        Options { reserved: 1, ..options() },
+        Options { rdma_cm: 2, ..options() },
     ] {
         assert_eq!(start(&wrong), Err(HANDFAST_ARGUMENT));
     }

@@ -73,7 +73,7 @@ fn header_has_the_layouts_of_the_library() {
         accept_exposed_memory,
         accept_forked_memory,
         encrypt_lanes,
-        reserved
+        rdma_cm
     );
     layout!(text, Request, "handfast_request", direction, reserved, local, remote, bytes);
     layout!(text, Segment, "handfast_segment", address, bytes, readable, writable);

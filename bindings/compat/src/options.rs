@@ -65,6 +65,9 @@ pub struct Options {
     /// Whether lanes over TCP are encrypted, which needs `auth`. Default: the variable
     /// `HANDFAST_ENCRYPT_LANES`.
     pub encrypt_lanes: bool,
+    /// Whether queue pairs connect through the connection manager also where a device connects out of
+    /// band; peers need the same. Default: false. `HANDFAST_RDMA_CM=1` chooses it too.
+    pub rdma_cm: bool,
     /// Address of the metrics server, `host:port`.
     #[cfg(feature = "metrics")]
     pub metrics: Option<String>,
@@ -138,6 +141,7 @@ impl Options {
             accept_exposed_memory: false,
             accept_forked_memory: false,
             encrypt_lanes: environment.encrypts_lanes(),
+            rdma_cm: false,
             #[cfg(feature = "metrics")]
             metrics: None,
             environment,
@@ -175,6 +179,7 @@ impl Options {
             it.devices = self.devices.clone();
             it.matrix = self.matrix.clone();
             it.accepts_exposed_memory |= self.accept_exposed_memory;
+            it.connection_manager |= self.rdma_cm;
             it.accepts_forked_memory |= self.accept_forked_memory;
         })
     }
@@ -428,6 +433,14 @@ mod tests {
         assert_eq!(accepted(it.rdma()), (true, false));
         (it.accept_exposed_memory, it.accept_forked_memory) = (false, true);
         assert_eq!(accepted(it.rdma()), (false, true));
+    }
+
+    #[test]
+    fn connection_manager_is_an_option_of_the_devices() {
+        let mut it = Options::new("h", "P2PHANDSHAKE", "rdma", "").unwrap();
+        assert!(!it.rdma().connection_manager);
+        it.rdma_cm = true;
+        assert!(it.rdma().connection_manager);
     }
 
     #[test]

@@ -170,7 +170,8 @@ impl Core {
     #[new]
     #[pyo3(signature = (
         local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None,
-        auth=None, accept_exposed_memory=false, accept_forked_memory=false, encrypt_lanes=None
+        auth=None, accept_exposed_memory=false, accept_forked_memory=false, encrypt_lanes=None,
+        rdma_cm=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn new(
@@ -186,6 +187,7 @@ impl Core {
         accept_exposed_memory: bool,
         accept_forked_memory: bool,
         encrypt_lanes: Option<bool>,
+        rdma_cm: bool,
     ) -> PyResult<Self> {
         let start = || {
             let mut options = match is_exact {
@@ -197,6 +199,7 @@ impl Core {
             options.auth = auth.or(options.auth);
             options.accept_exposed_memory |= accept_exposed_memory;
             options.accept_forked_memory |= accept_forked_memory;
+            options.rdma_cm |= rdma_cm;
             options.encrypt_lanes = encrypt_lanes.unwrap_or(options.encrypt_lanes);
             TransferEngine::start(&options).map(Arc::new)
         };

@@ -110,6 +110,20 @@ class AcceptedMemory(unittest.TestCase):
                 self.assertIn(name, str(engine.last_error()))
 
 
+class ConnectionManager(unittest.TestCase):
+    """Queue pairs that connect through the connection manager, where there are devices."""
+
+    def test_connection_manager_is_chosen_by_option_and_variable(self):
+        handfast.Engine(transport="tcp", rdma_cm=True).close()
+        with self.assertRaises(TypeError):
+            handfast.Engine(transport="tcp", rdma_cm="yes")
+        with unittest.mock.patch.dict(os.environ, {"HANDFAST_RDMA_CM": "1"}):
+            handfast.Engine(transport="tcp").close()
+        with unittest.mock.patch.dict(os.environ, {"HANDFAST_RDMA_CM": "yes"}):
+            with self.assertRaisesRegex(handfast.InvalidArgument, "HANDFAST_RDMA_CM"):
+                handfast.Engine(transport="tcp")
+
+
 class Tools(unittest.TestCase):
     def test_explain_tells_known_errors_from_others(self):
         known = run("explain", "connect: connection refused")

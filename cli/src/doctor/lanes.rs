@@ -92,6 +92,11 @@ pub(super) fn packets(arguments: &Doctor) -> PacketClass {
     PacketClass { traffic_class, service_level }
 }
 
+/// Whether a node here connects all its queue pairs through the connection manager.
+pub(super) fn connection_manager(arguments: &Doctor) -> bool {
+    options(arguments).connection_manager
+}
+
 /// Opens lanes with the selected device.
 pub(super) fn lanes(arguments: &Doctor) -> Lanes {
     let options = options(arguments);

@@ -3,7 +3,7 @@
 use super::bytes::Target;
 use super::node::Node;
 use super::report::Report;
-use super::{Smoke, devices};
+use super::{Smoke, devices, manager};
 use crate::copy::is_passing;
 use crate::failure::{Failure, Outcome};
 use handfast::rdma::RdmaOptions;
@@ -26,11 +26,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
     let found = devices::all();
     let options = devices::choose(arguments, &found);
-    report.devices(found)?;
+    report.devices(found.clone())?;
     let Some([first, second]) = report.step("devices", start(&options)).await? else {
-        let rest = [HANDSHAKE, BYTES, REESTABLISH, RESET, RESTART];
+        let rest = [manager::NAME, HANDSHAKE, BYTES, REESTABLISH, RESET, RESTART];
         return report.skip(&rest, "there is no device to use");
     };
+    let used = of_nodes(arguments, [&first, &second]);
+    manager::run(report, &found, used, arguments.timeout).await?;
     let Some(segments) = report.step(HANDSHAKE, handshake(&first, &second)).await? else {
         queue_pairs(arguments, report, [&first, &second]).await?;
         close(&first, &second).await;
@@ -47,17 +49,23 @@ pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Runs the steps below the engine, on the same devices.
-#[cfg(feature = "verbs")]
-async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) -> Outcome {
-    use super::queue_pairs::Pair;
-    let timeout = arguments.timeout;
-    let options = [0, 1].map(|n| {
+/// The devices of two nodes, for steps below the engine.
+fn of_nodes(arguments: &Smoke, nodes: [&Node; 2]) -> [RdmaOptions; 2] {
+    [0, 1].map(|n| {
         RdmaOptions::default().with(|it| {
             it.devices = nodes[n].engine.devices().map(str::to_owned).collect();
             it.address = arguments.gid.get(n).or(arguments.gid.first()).copied();
         })
-    });
+    })
+}
+
+/// Runs the steps below the engine, on the same devices.
+#[cfg(feature = "verbs")]
+async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) -> Outcome {
+    use super::blocking;
+    use super::queue_pairs::Pair;
+    let timeout = arguments.timeout;
+    let options = of_nodes(arguments, nodes);
     let again = blocking(move || {
         let mut pair = Pair::open(&options, timeout)?;
         let words = pair.establish_again()?;
@@ -73,15 +81,6 @@ async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) 
 #[cfg(not(feature = "verbs"))]
 async fn queue_pairs(_: &Smoke, report: &mut Report, _: [&Node; 2]) -> Outcome {
     report.skip(&[REESTABLISH, RESET], "the program has no RDMA")
-}
-
-/// Runs blocking system calls outside the runtime's threads.
-#[cfg(feature = "verbs")]
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Failure::Device(error.to_string())))
 }
 
 async fn close(first: &Node, second: &Node) {

@@ -2,21 +2,27 @@
 
 use super::bytes::{SEGMENT_BYTES, Target};
 use super::report::Report;
-use super::{Smoke, devices};
+use super::{Smoke, devices, manager};
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
 use handfast::rdma::RdmaOptions;
 use handfast::{Engine, Segment, TransportChoice};
 
 pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -> Outcome {
-    report.devices(devices::all())?;
+    let found = devices::all();
+    report.devices(found.clone())?;
     let options = RdmaOptions::default().with(|it| {
         it.devices = arguments.device.first().cloned().into_iter().collect();
         it.address = arguments.gid.first().copied();
     });
     let Some(engine) = report.step("devices", start(&options)).await? else {
-        return report.skip(&["handshake", "bytes", "reopen"], "there is no device to use");
+        let rest = [manager::NAME, "handshake", "bytes", "reopen"];
+        return report.skip(&rest, "there is no device to use");
     };
+    let used = options.clone().with(|it| {
+        it.devices = engine.devices().next().map(str::to_owned).into_iter().collect();
+    });
+    manager::run(report, &found, [used.clone(), used], arguments.timeout).await?;
     let Some(segment) = report.step("handshake", open(&engine, place)).await? else {
         engine.close().await;
         return report.skip(&["bytes", "reopen"], "the handshake failed");

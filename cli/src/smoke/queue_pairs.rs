@@ -6,14 +6,17 @@ use crate::failure::Failure;
 use handfast::rdma::RdmaOptions;
 use handfast::{Access, Direction, Memory};
 use handfast_core::Lifecycle;
+use handfast_core::connection::Announcement;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
 use handfast_diagnosis::AfterReset;
 use handfast_transport::{Completion, CompletionStatus, LaneSink, Posting, RemoteSpan, SliceId};
-use handfast_transport_rdma::{DeviceEvent, GidWanted, Nic, NicConfig, NicSink, Registration};
+use handfast_transport_rdma::{
+    Connecting, DeviceEvent, GidWanted, Nic, NicConfig, NicSink, Registration, discover,
+};
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -69,6 +72,25 @@ impl Pair {
         let [first, second] = options;
         let sites = [Site::open(first, timeout)?, Site::open(second, timeout)?];
         Ok(Self { sites, lane: Lifecycle(0), bodies: None })
+    }
+
+    /// Connects through the connection manager, moves bytes, disconnects, and returns the addresses.
+    pub(super) fn connect_managed(&mut self) -> Result<String, Failure> {
+        if !self.sites.iter().all(|site| site.nic.uses_connection_manager()) {
+            let text = "a device does not connect through the connection manager";
+            return Err(Failure::Device(text.to_owned()));
+        }
+        self.connect()?;
+        self.exchange(5)?;
+        let bodies = self.bodies.take().into_iter().flatten();
+        let addresses: Vec<String> = bodies
+            .map(|body| address(&body).map(|address| address.to_string()))
+            .collect::<Result<_, _>>()?;
+        for site in &self.sites {
+            site.nic.retire(self.lane)?;
+        }
+        let addresses = addresses.join(" and ");
+        Ok(format!("{addresses} connected, {BYTES} bytes moved each way, and both disconnected"))
     }
 
     /// Moves bytes, ends the first side, waits for the completion of the second, creates both sides
@@ -152,7 +174,8 @@ impl Pair {
 
 impl Site {
     fn open(options: &RdmaOptions, timeout: Duration) -> Result<Self, Failure> {
-        let gid = match options.address {
+        let device = options.devices.first().cloned().unwrap_or_default();
+        let gid = match options.address.filter(|_| !is_managed(&device)) {
             None => GidWanted::Automatic,
             Some(IpAddr::V4(address)) => GidWanted::Address(address.to_ipv6_mapped()),
             Some(IpAddr::V6(address)) => GidWanted::Address(address),
@@ -160,9 +183,10 @@ impl Site {
         let config = NicConfig {
             port: options.port,
             gid,
+            manager_address: options.address,
             timeout_exponent: TIMEOUT_EXPONENT,
             retries: RETRIES,
-            ..NicConfig::new(options.devices.first().cloned().unwrap_or_default())
+            ..NicConfig::new(device)
         };
         let (sender, ends) = channel();
         let nic = Nic::open(config, Arc::new(Completions(Mutex::new(sender))))?;
@@ -212,6 +236,24 @@ impl Site {
         self.memory.copy_out(BYTES, &mut seen)?;
         compare(sent, &seen)
     }
+}
+
+/// Whether a device connects through the connection manager alone: its address is none of its GIDs.
+fn is_managed(name: &str) -> bool {
+    let listed = discover(&handfast_transport_rdma::root()).unwrap_or_default();
+    let device = listed.iter().find(|device| device.name == name);
+    device.is_some_and(|device| {
+        matches!(device.recognise().profile.connecting, Connecting::Manager(_))
+    })
+}
+
+/// The address at which an announced device takes connections.
+fn address(body: &Body) -> Result<SocketAddr, Failure> {
+    let text = body.connection_manager.as_deref().unwrap_or_default();
+    // Without the text, which has the token.
+    let announced = text.parse::<Announcement>();
+    let announced = announced.map_err(|error| Failure::Device(format!("announcement: {error}")))?;
+    Ok(announced.address)
 }
 
 fn words(end: &CompletionStatus) -> String {

@@ -4,7 +4,9 @@ use super::devices;
 use crate::failure::{Failure, Outcome};
 use crate::lanes::FallbackReport;
 use crate::output;
+use crate::sim::show::columns;
 use handfast_diagnosis::doctor::Device;
+use handfast_diagnosis::wrapped;
 use serde::Serialize;
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -32,6 +34,19 @@ struct Step {
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<FallbackReport>,
+}
+
+/// Below this width, results are placed below their steps.
+const NARROW: usize = 70;
+
+/// Returns a step's result to the right of its head, or below it, in lines of so many columns.
+fn beside(head: &str, detail: &str, columns: Option<usize>) -> String {
+    let narrow = columns.is_some_and(|columns| columns < NARROW);
+    let indent = if narrow { 2 } else { head.chars().count() + 2 };
+    let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(8));
+    let between = format!("\n{:indent$}", "");
+    let lines = wrapped(detail, room).join(&between);
+    if narrow { format!("{head}{between}{lines}") } else { format!("{head}  {lines}") }
 }
 
 /// The report of a smoke test, which runs its steps.
@@ -137,7 +152,8 @@ impl Report {
         self.passed &= verdict != Verdict::Fail;
         if !self.json {
             let word = format!("{verdict:?}").to_lowercase();
-            output::say(format_args!("{word:<8} {name:<12} {milliseconds:>6} ms  {detail}"))?;
+            let head = format!("{word:<8} {name:<12} {milliseconds:>6} ms");
+            output::say(format_args!("{}", beside(&head, &detail, columns())))?;
         }
         self.steps.push(Step { name, verdict, milliseconds, detail, error });
         Ok(())
@@ -165,4 +181,24 @@ fn reason(failure: &Failure) -> FallbackReport {
     let id = failure.diagnosis_id().map(handfast_diagnosis::Id::as_str);
     let cause = failure.to_string();
     FallbackReport { side, stage: stage.to_owned(), peer: None, cause, id, cure: CURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A result stays within the columns of a narrow and a wide terminal, and a file has it in one line.
+    #[test]
+    fn results_fit_the_columns() {
+        let head = "skipped  rdma-cm           0 ms";
+        let detail = "rxe0 and rxe1 connect out of band, and so do all others of this machine";
+        for columns in [40, 80, 140] {
+            let text = beside(head, detail, Some(columns));
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+            let words: Vec<_> = text.split_whitespace().collect();
+            assert!(words.join(" ").ends_with(detail), "{columns}: {text}");
+            assert_eq!(text.lines().next() == Some(head), columns == 40, "{text}");
+        }
+        assert_eq!(beside(head, detail, None), format!("{head}  {detail}"));
+    }
 }

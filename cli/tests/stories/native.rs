@@ -68,6 +68,8 @@ fn command_runs_on_scripted_devices() {
         ended.output.contains("mlx5") && ended.output.contains("pass     restart"),
         "{ended:?}"
     );
+    let skipped = ended.output.lines().find(|line| line.starts_with("skipped  rdma-cm")).unwrap();
+    assert!(skipped.ends_with("rxe0 and rxe1 connect out of band"), "{skipped}");
     run(&["fabric", "run", "--", "sh", "-c", "exit 7"]).failed(7, &["exit status: 7"]);
     run(&["fabric", "run", "--profile", "none", "--", "true"]).failed(2, &["no profile 'none'"]);
 }
@@ -138,15 +140,59 @@ fn smoke_passes_through_the_connection_manager() {
     if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
         return skipped("it needs a network of its own");
     }
+    let (text, errors) = managed(&[PROGRAM, "smoke", "--loopback"]);
+    for part in ["connects through the connection manager", "pass     bytes", "pass     restart"] {
+        assert!(text.contains(part), "{part}: {text}\n{errors}");
+    }
+    let step = text.lines().find(|line| line.starts_with("pass     rdma-cm"));
+    let step = step.unwrap_or_else(|| panic!("no such step: {text}\n{errors}"));
+    for part in ["10.0.0.1:", " and 10.0.0.2:", "bytes moved each way, and both disconnected"] {
+        assert!(step.contains(part), "{part}: {step}");
+    }
+}
+
+/// The output and the errors of a command on two devices that connect through the connection manager.
+fn managed(words: &[&str]) -> (String, String) {
     let fabric = [PROGRAM, "fabric", "run", "--profile", "erdma-standard", "--"];
     let mut command = Command::new("unshare");
-    command.args(["-rn", "sh", "-c", SCRIPT]).args(fabric).args([PROGRAM, "smoke", "--loopback"]);
+    command.args(["-rn", "sh", "-c", SCRIPT]).args(fabric).args(words);
     let ended = command.output().unwrap();
-    let text = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success(), "{text}\n{}", String::from_utf8_lossy(&ended.stderr));
-    for part in ["connects through the connection manager", "pass     bytes", "pass     restart"] {
-        assert!(text.contains(part), "{part}: {text}");
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    (text(&ended.stdout), text(&ended.stderr))
+}
+
+/// A library of the connection manager that cannot be loaded is fatal where every device needs it: to
+/// the doctor, and to the steps of a smoke test, which names the same problem.
+#[test]
+fn missing_librdmacm_is_found_by_doctor_and_smoke() {
+    if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
+        return skipped("it needs a network of its own");
     }
+    let folder = Folder::new();
+    let place = folder.name("root");
+    std::fs::create_dir_all(format!("{place}/proc")).unwrap();
+    let doctor = format!(
+        "rm -rf {place}/sys && cp -r $SYSFS_PATH {place} && mkdir -p {place}/sys/module/ib_uverbs && \
+         {PROGRAM} doctor --root {place} --transport rdma --json --lang en"
+    );
+    let (sound, errors) = managed(&["sh", "-c", &doctor]);
+    assert!(sound.contains(r#""ERDMA-STANDARD-MODE""#), "{sound}\n{errors}");
+    assert!(!sound.contains(r#""CM-MISSING""#), "{sound}\n{errors}");
+    // No library: an empty file of its name comes first.
+    std::fs::write(folder.join("librdmacm.so.1"), "").unwrap();
+    let hide = format!("LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH; ", folder.name("."));
+    let (found, errors) = managed(&["sh", "-c", &(hide.clone() + &doctor)]);
+    let report: serde_json::Value = serde_json::from_str(&found).unwrap();
+    let text = report.to_string();
+    for part in [r#""id":"CM-MISSING""#, "librdmacm1", "file too short"] {
+        assert!(text.contains(part), "{part}: {found}\n{errors}");
+    }
+    let (text, errors) = managed(&["sh", "-c", &format!("{hide}{PROGRAM} smoke --loopback")]);
+    assert!(text.contains("fail     devices") && errors.contains("librdmacm1"), "{text}\n{errors}");
+    let why = "there is no device to use";
+    let skipped =
+        text.lines().any(|line| line.starts_with("skipped  rdma-cm") && line.ends_with(why));
+    assert!(skipped, "{text}\n{errors}");
 }
 
 /// The other profiles; nightly.

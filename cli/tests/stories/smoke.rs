@@ -12,7 +12,8 @@ fn a_smoke_test_says_what_is_missing_and_skips_what_needs_it() {
     assert_eq!(steps[0]["verdict"], "fail");
     let (error, parts) = (&steps[0]["error"], ["side", "stage", "cause", "cure"]);
     assert!(parts.iter().all(|part| !error[part].as_str().unwrap().is_empty()), "{error}");
-    assert_eq!(steps.len(), 6);
+    assert_eq!(steps.len(), 7);
+    assert_eq!(steps[1]["name"], "rdma-cm");
     assert!(steps[1..].iter().all(|step| step["verdict"] == "skipped"), "{report}");
     run(&["smoke", "--peer", "127.0.0.1:1"]).failed(13, &["--features verbs"]);
 }

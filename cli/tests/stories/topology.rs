@@ -23,6 +23,47 @@ fn machine(folder: &Folder) -> PathBuf {
     root
 }
 
+/// A device of another node type, with an active port and no function on the bus.
+fn soft(root: &Path, name: &str, node_type: &str) {
+    let device = format!("sys/class/infiniband/{name}");
+    put(root, &format!("{device}/node_type"), node_type);
+    put(root, &format!("{device}/ports/1/state"), "4: ACTIVE");
+}
+
+/// Each device says how its queue pairs connect and why, in text of every width and in JSON.
+#[test]
+fn devices_say_how_their_queue_pairs_connect() {
+    let folder = Folder::new();
+    let root = machine(&folder);
+    soft(&root, "iwarp0", "4: RNIC");
+    let place = root.to_str().unwrap();
+    let whole = succeed(&["topology", "--root", place, "--json"]);
+    let whole: Value = serde_json::from_str(&whole).unwrap();
+    let ways: Vec<_> =
+        whole["nics"].as_array().unwrap().iter().map(|nic| &nic["connecting"]).collect();
+    assert_eq!(ways[0], &json!({ "way": "out-of-band" }), "{whole}");
+    assert_eq!(ways[2]["way"], "connection-manager", "{whole}");
+    assert!(ways[2]["why"].as_str().unwrap().contains("iWARP"), "{whole}");
+    let text = succeed(&["topology", "--root", place]);
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    let (out, managed) = (line("nic a_nic_with_a_long_name_0"), line("nic iwarp0"));
+    assert!(out.ends_with("; queue pairs connect out of band"), "{out}");
+    assert!(
+        managed.contains("connect through the connection manager: the driver siw"),
+        "{managed}"
+    );
+    for columns in [40, 140] {
+        let command =
+            format!("HANDFAST_RDMA_CM=1 {} topology --root {place}", crate::helpers::PROGRAM);
+        let Some(ended) = on_terminal(columns, &command) else { return };
+        let words: Vec<_> = ended.output.split_whitespace().collect();
+        let words = words.join(" ");
+        assert_eq!(words.matches("manager: HANDFAST_RDMA_CM is 1").count(), 2, "{ended:?}");
+        let too_long = |line: &&str| line.trim_end().chars().count() > usize::from(columns);
+        assert_eq!(ended.output.lines().find(too_long), None, "{columns} columns");
+    }
+}
+
 fn function(root: &Path, way: &str, node: u32, (class, vendor): (&str, &str)) {
     let at = format!("sys/devices/{way}");
     put(root, &format!("{at}/numa_node"), &node.to_string());

@@ -5,6 +5,7 @@ use super::bulk::{self, BULK_MAGIC};
 use super::datagrams;
 use super::timed::Timed;
 use crate::problem::{Id, Side};
+use handfast_transport_rdma::ManagerUnavailable;
 use socket2::{Domain, Socket, Type};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
@@ -100,6 +101,12 @@ pub trait Outside {
     /// # Errors
     /// The error number.
     fn open(&self, path: &str) -> Result<(), i32>;
+
+    /// Tests whether this process can use the kernel's connection manager.
+    ///
+    /// # Errors
+    /// The reason why not.
+    fn connection_manager(&self) -> Result<(), ManagerUnavailable>;
 
     /// Sends a request to another process and reads its answer, up to its end or to so many bytes;
     /// over TLS if the service is named.
@@ -234,6 +241,10 @@ impl Outside for ThisMachine {
         let path = self.root.join(path);
         let opened = OpenOptions::new().read(true).write(true).open(path);
         opened.map(|_| ()).map_err(|error| code_of(&error))
+    }
+
+    fn connection_manager(&self) -> Result<(), ManagerUnavailable> {
+        handfast_transport_rdma::connection_manager()
     }
 
     fn ask(

@@ -45,6 +45,8 @@ pub(super) static PROBES: &[Probe] = probes! {
     "nodes": "Device nodes", "设备节点", ToDevices, after ["device-names"], devices::nodes;
     "providers": "User-space drivers", "用户态驱动", ToDevices, after ["build", "device-names"],
         devices::providers;
+    "connection-manager": "Connection manager", "连接管理器", ToDevices,
+        after ["build", "device-names"], devices::connection_manager;
     "ports": "Ports and links", "端口与链路", ToDevices, after ["device-names"], addresses::ports;
     "addresses": "Addresses (GIDs)", "地址(GID)", ToDevices, after ["device-names"], addresses::gids;
     "mtu": "MTU", "MTU", ToDevices, after ["device-names"], addresses::mtu;

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod hosts;
+mod managed;
 mod network;
 mod pods;
 mod schema;

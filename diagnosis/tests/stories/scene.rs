@@ -5,7 +5,8 @@ use handfast_diagnosis::doctor::{
     AskFailure, Facts, Finding, LaneFailure, Library, Outcome, Outside, Report, Request, Wanted,
     examine,
 };
-use std::cell::RefCell;
+use handfast_transport_rdma::ManagerUnavailable;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -27,6 +28,9 @@ pub(crate) struct World {
     pub(crate) bodies: Vec<(SocketAddr, &'static str, Vec<u8>)>,
     pub(crate) unix_s: u64,
     pub(crate) log: Option<String>,
+    /// The failure of the connection manager.
+    pub(crate) manager: Option<ManagerUnavailable>,
+    pub(crate) asked_manager: Cell<bool>,
     pub(crate) asked: RefCell<Vec<SocketAddr>>,
     /// The longest datagram that passes; an address without an entry takes none.
     pub(crate) passes: BTreeMap<SocketAddr, usize>,
@@ -49,6 +53,11 @@ impl Outside for World {
 
     fn open(&self, path: &str) -> Result<(), i32> {
         self.opens.get(path).map_or(Ok(()), |code| Err(*code))
+    }
+
+    fn connection_manager(&self) -> Result<(), ManagerUnavailable> {
+        self.asked_manager.set(true);
+        self.manager.clone().map_or(Ok(()), Err)
     }
 
     fn ask(

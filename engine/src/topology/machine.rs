@@ -2,7 +2,7 @@
 
 use super::location::Location;
 use handfast_core::mooncake::{Nics, PriorityMatrix};
-use handfast_transport_rdma::{DEVICES_FOLDER, Device, DiscoveryError, discover};
+use handfast_transport_rdma::{Connecting, DEVICES_FOLDER, Device, DiscoveryError, discover};
 use serde::Serialize;
 use std::fs;
 use std::io;
@@ -53,9 +53,25 @@ pub struct Nic {
     pub pci: String,
     /// Whether one of its ports is active.
     pub active: bool,
+    /// The connection method of its queue pairs.
+    pub connecting: NicConnecting,
     /// Every PCI address from the root of the machine to the device.
     #[serde(skip)]
     way: Vec<String>,
+}
+
+/// Connection method of the queue pairs of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "way", content = "why", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum NicConnecting {
+    /// By numbers that nodes exchange, or through the connection manager with
+    /// `RdmaOptions::connection_manager`.
+    OutOfBand,
+    /// Through the kernel's connection manager alone, for this reason.
+    ConnectionManager(&'static str),
+    /// Not for lanes, for this reason.
+    Never(&'static str),
 }
 
 /// An accelerator with memory of its own.
@@ -241,15 +257,21 @@ fn nic(root: &Path, device: &Device) -> Nic {
     let below = !device.identity.parent.is_empty() && !folder.exists();
     let folder = if below { parent } else { folder };
     let way = way(&folder);
+    let profile = device.recognise().profile;
     Nic {
         name: device.name.clone(),
         kind: match device.driver.as_str() {
-            "" => device.recognise().profile.name.to_owned(),
+            "" => profile.name.to_owned(),
             driver => driver.to_owned(),
         },
         numa: numa(&folder),
         pci: way.last().cloned().unwrap_or_default(),
         active: device.ports.iter().any(handfast_transport_rdma::Port::is_active),
+        connecting: match profile.connecting {
+            Connecting::OutOfBand => NicConnecting::OutOfBand,
+            Connecting::Manager(why) => NicConnecting::ConnectionManager(why),
+            Connecting::Never(why) => NicConnecting::Never(why),
+        },
         way,
     }
 }

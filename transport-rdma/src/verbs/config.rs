@@ -176,14 +176,15 @@ impl NicConfig {
 
     /// The settings that differ from their defaults, and that the kernel's connection manager chooses in
     /// their place.
-    pub(super) fn ignored_by_manager(&self) -> Vec<&'static str> {
-        let default = Self::new("");
+    pub(super) fn ignored_by_manager(&self, profile: &DeviceProfile) -> Vec<&'static str> {
+        let default = Self::of_profile("", profile);
         let changed = [
             (self.traffic_class != default.traffic_class, "traffic_class"),
             (self.service_level != default.service_level, "service_level"),
             (self.mtu_max != default.mtu_max, "mtu_max"),
             (self.partition_key != default.partition_key, "partition_key"),
             (matches!(self.gid, GidWanted::Index(_)), "gid"),
+            (self.timeout_exponent != default.timeout_exponent, "timeout_exponent"),
         ];
         changed.into_iter().filter_map(|(is_changed, name)| is_changed.then_some(name)).collect()
     }
@@ -250,12 +251,15 @@ mod tests {
     /// Settings without an effect on connects of the connection manager are named.
     #[test]
     fn settings_that_the_manager_ignores_are_named() {
-        let config = NicConfig::new("any");
-        assert_eq!(config.ignored_by_manager(), [""; 0]);
+        use crate::profile::RXE;
+        let config = NicConfig::of_profile("any", &RXE);
+        let ignored = |config: NicConfig| config.ignored_by_manager(&RXE);
+        assert_eq!(ignored(config.clone()), [""; 0]);
         let set = NicConfig { traffic_class: 106, mtu_max: 1024, ..config.clone() };
-        assert_eq!(set.ignored_by_manager(), ["traffic_class", "mtu_max"]);
+        assert_eq!(ignored(set), ["traffic_class", "mtu_max"]);
         let gid = GidWanted::Index(3);
-        assert_eq!(NicConfig { gid, ..config }.ignored_by_manager(), ["gid"]);
+        assert_eq!(ignored(NicConfig { gid, ..config.clone() }), ["gid"]);
+        assert_eq!(ignored(NicConfig { timeout_exponent: 19, ..config }), ["timeout_exponent"]);
     }
 
     #[test]

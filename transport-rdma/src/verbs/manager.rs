@@ -13,7 +13,7 @@ use super::binding::manager_library;
 use super::context::Context;
 use super::nic::Shared;
 use super::poller::waker;
-use crate::error::VerbsError;
+use crate::error::{ManagerUnavailable, VerbsError};
 use handfast_core::Lifecycle;
 use handfast_core::connection::{
     Announcement, Cause, ConnectionId, ConnectionOutput, PRIVATE_DATA_BYTES, PrivateData,
@@ -130,6 +130,17 @@ pub(super) struct Manager {
     listener: Identifier,
 }
 
+/// Loads librdmacm and opens a channel of its events.
+fn channel() -> Result<EventChannel, ManagerUnavailable> {
+    let library = manager_library()?;
+    EventChannel::new(library).map_err(|code| ManagerUnavailable::NoChannel { code })
+}
+
+/// Whether the connection manager can be used.
+pub(crate) fn connection_manager() -> Result<(), ManagerUnavailable> {
+    channel().map(drop)
+}
+
 impl Manager {
     /// Listens at an address of the device: `wanted`, or the first of `known` and of the machine's
     /// that is the port's.
@@ -139,19 +150,17 @@ impl Manager {
         (wanted, known): (Option<IpAddr>, &[IpAddr]),
         reads: Reads,
     ) -> Result<Self, VerbsError> {
-        let library = manager_library().map_err(|error| {
-            let detail = format!(
-                "{error}; the device connects through the connection manager: install librdmacm \
-                 (Debian: librdmacm1, Red Hat: librdmacm)"
-            );
-            context.error(Side::Local, "rdma_create_event_channel", 0, detail)
-        })?;
-        let channel = EventChannel::new(library).map_err(|code| {
-            let detail = format!(
-                "{}; is the kernel module rdma_ucm loaded, and may this process open \
-                 /dev/infiniband/rdma_cm?",
-                crate::error::words_of(code)
-            );
+        let channel = channel().map_err(|unavailable| {
+            let (code, detail) = match &unavailable {
+                ManagerUnavailable::Library(error) => (
+                    0,
+                    format!(
+                        "{error}; the device connects through the connection manager: install \
+                         librdmacm (Debian: librdmacm1, Red Hat: librdmacm)"
+                    ),
+                ),
+                ManagerUnavailable::NoChannel { code } => (*code, unavailable.to_string()),
+            };
             context.error(Side::Local, "rdma_create_event_channel", code, detail)
         })?;
         let channel = Arc::new(channel);

@@ -546,7 +546,7 @@ fn manager(
     if !is_iwarp(profile) && !config.connection_manager {
         return Ok(None);
     }
-    let ignored = config.ignored_by_manager();
+    let ignored = config.ignored_by_manager(profile);
     if !ignored.is_empty() {
         let (device, ignored) = (&config.device, ignored.join(", "));
         tracing::warn!(device, "the connection manager chooses these settings itself: {ignored}");

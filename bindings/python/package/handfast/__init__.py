@@ -132,6 +132,9 @@ class Engine:
     children. HANDFAST_ACCEPT_EXPOSED_MEMORY=1 and HANDFAST_ACCEPT_FORKED_MEMORY=1 do the same for programs
     that cannot choose.
 
+    ``rdma_cm``, or HANDFAST_RDMA_CM=1, connects RDMA queue pairs through the connection manager (librdmacm)
+    also on RoCE and InfiniBand, at both ends; iWARP devices connect so in any case.
+
     Calls may come from any number of threads. A process that was forked makes engines of its own.
     """
 
@@ -148,6 +151,7 @@ class Engine:
         accept_exposed_memory: bool = False,
         accept_forked_memory: bool = False,
         encrypt_lanes: bool | None = None,
+        rdma_cm: bool = False,
     ) -> None:
         names = devices if isinstance(devices, str) else ",".join(devices)
         self._core = _handfast.Core(
@@ -162,6 +166,7 @@ class Engine:
             accept_exposed_memory,
             accept_forked_memory,
             encrypt_lanes,
+            rdma_cm,
         )
         # The buffers of open registrations, by number: a registration refers to its engine, and the
         # engine not to it, so that an engine without users ends at once.

@@ -56,6 +56,7 @@ class Core:
         accept_exposed_memory: bool = False,
         accept_forked_memory: bool = False,
         encrypt_lanes: bool | None = None,
+        rdma_cm: bool = False,
     ) -> Core: ...
     @property
     def metrics_address(self) -> str | None: ...

@@ -2,10 +2,11 @@
 
 use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
-use crate::doctor::{Context, Device, Finding, Library, Port};
+use crate::doctor::{Context, Device, Finding, Library, Port, is_usable};
 use crate::explain::explain;
 use crate::ids;
 use crate::problem::Severity;
+use handfast_transport_rdma::ManagerUnavailable;
 use std::fmt::Display;
 
 pub(super) fn build(context: &mut Context<'_>) -> Vec<Finding> {
@@ -292,4 +293,40 @@ pub(super) fn providers(context: &mut Context<'_>) -> Vec<Finding> {
         seen!(PROV_MISSING, context.without(name), device = name, listed).of_device(name)
     };
     hidden.map(finding).collect()
+}
+
+/// The library and the kernel's node by which queue pairs connect that do not connect out of band.
+pub(super) fn connection_manager(context: &mut Context<'_>) -> Vec<Finding> {
+    let managed: Vec<_> = context.devices().filter(|device| context.is_managed(device)).collect();
+    if managed.is_empty() {
+        return Vec::new();
+    }
+    let Err(why) = context.outside.connection_manager() else { return Vec::new() };
+    // A device that connects out of band may take the place of the others.
+    let is_other = |device: &Device| !context.is_managed(device) && is_usable(device);
+    let severity = match context.devices().any(is_other) {
+        true => Severity::Degraded,
+        false => context.without_rdma(),
+    };
+    let finding = |device: &&Device| {
+        let name = &device.name;
+        let finding = seen!(CM_MISSING, severity, device = name, why).of_device(name);
+        match &why {
+            ManagerUnavailable::Library(_) => finding.cured_by(
+                said!(
+                    "Install librdmacm: librdmacm1 on Debian, part of rdma-core.",
+                    "安装 librdmacm:Debian 上为 librdmacm1,属于 rdma-core。"
+                ),
+                "apt-get install -y librdmacm1".to_owned(),
+            ),
+            ManagerUnavailable::NoChannel { .. } => finding.cured_by(
+                said!(
+                    "Load rdma_ucm on the host, and pass /dev/infiniband/rdma_cm to the container.",
+                    "在宿主机加载 rdma_ucm,并把 /dev/infiniband/rdma_cm 传入容器。"
+                ),
+                "modprobe rdma_ucm && ls -l /dev/infiniband/rdma_cm".to_owned(),
+            ),
+        }
+    };
+    managed.iter().map(finding).collect()
 }
