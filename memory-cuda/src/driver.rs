@@ -18,6 +18,8 @@ const LOADED_ALREADY: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
 const NON_BLOCKING: c_uint = 1;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 pub(crate) const NOT_INITIALIZED: c_int = 3;
+/// `CUDA_ERROR_NOT_READY`.
+pub(crate) const NOT_READY: c_int = 600;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`, and its least value by which the device
 /// itself needs no flush.
 const WRITES_ORDERING: c_int = 118;
@@ -104,6 +106,7 @@ calls! {
     create_stream = "cuStreamCreate" (*mut RawStream, c_uint);
     destroy_stream = "cuStreamDestroy_v2" (RawStream);
     synchronize = "cuStreamSynchronize" (RawStream);
+    query_stream = "cuStreamQuery" (RawStream);
     to_device = "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, RawStream);
     to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, RawStream);
     attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);

@@ -1,7 +1,7 @@
 //! Pinned buffers of the host, which the devices reach by themselves.
 #![allow(unsafe_code)]
 
-use crate::driver::{Driver, RawStream, Stream};
+use crate::driver::{Driver, NOT_READY, RawStream, Stream};
 use handfast_transport::{AcceleratorError, STAGING_BYTES, StagingBuffer};
 use libc::{c_int, c_uint};
 use parking_lot::Mutex;
@@ -159,6 +159,22 @@ impl StagingBuffer for Pinned {
             // been waited for; no reference is made of them before.
             unsafe { copy(place.cast(), address, len, stream) }
         })
+    }
+
+    fn has_ended(&mut self) -> bool {
+        if self.is_busy {
+            let (stream, owner) = (self.raw.stream, &self.owner);
+            let query = owner.driver.calls.query_stream;
+            // SAFETY: the stream lives as long as the buffer.
+            let asked = owner.within(|| Ok(unsafe { query(stream) }));
+            let ended = match asked {
+                Ok(NOT_READY) => return false,
+                Ok(code) => owner.driver.check(owner.device, "cuStreamQuery", code),
+                Err(error) => Err(error),
+            };
+            (self.is_busy, self.failed) = (false, ended.err());
+        }
+        true
     }
 
     fn wait(&mut self) -> Result<(), AcceleratorError> {

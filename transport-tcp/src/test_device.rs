@@ -29,6 +29,8 @@ pub(crate) struct Device {
     pub(crate) buffers: usize,
     /// The coming waits fail.
     pub(crate) is_broken: bool,
+    /// No copy ends.
+    pub(crate) is_held: bool,
     bytes: Vec<u8>,
 }
 
@@ -130,11 +132,21 @@ impl StagingBuffer for Buffer {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), AcceleratorError> {
+    fn has_ended(&mut self) -> bool {
+        let mut device = self.device.lock();
+        if device.is_held {
+            return !self.is_busy;
+        }
         if std::mem::take(&mut self.is_busy) {
-            let mut device = self.device.lock();
             device.events.push(Event::Waited);
             self.failed = device.is_broken.then(refused);
+        }
+        true
+    }
+
+    fn wait(&mut self) -> Result<(), AcceleratorError> {
+        while !self.has_ended() {
+            std::thread::yield_now();
         }
         self.failed.clone().map_or(Ok(()), Err)
     }
