@@ -261,7 +261,13 @@ pub enum Cause {
 impl Cause {
     /// Returns the remedy of the cause at a stage, in one sentence.
     pub fn hint(&self, stage: Stage) -> Option<&'static str> {
-        hint(stage, self)
+        match self {
+            Self::DevicePointer(_) => Some(
+                "register live memory of one device: an allocation that is not managed, within its \
+                 bounds, and the part of each device alone",
+            ),
+            _ => hint(stage, self),
+        }
     }
 
     /// Whether memory was not registered because its device would let peers write to it, which
@@ -458,10 +464,6 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
              tls:DIRECTORY`)"
         }
         Cause::NotAdvertised => "set it with `Builder::advertise`",
-        Cause::DevicePointer(_) => {
-            "register live memory of one device: an allocation that is not managed, within its \
-             bounds, and the part of each device alone"
-        }
         Cause::PeerRestarted => "submit again: the next transfer reaches the new incarnation",
         _ => return None,
     })

@@ -1,7 +1,7 @@
 //! The order of a program's own work on a device and a transfer: the transfer waits for a stream.
 #![allow(unsafe_code)]
 
-use crate::driver::{Context, Driver, NOT_READY, RawContext};
+use crate::driver::{Context, Driver, RawContext};
 use handfast_transport::{Accelerator, AcceleratorError};
 use libc::{c_int, c_uint, c_void};
 use std::ptr;
@@ -12,6 +12,8 @@ use std::sync::Arc;
 const DEFAULT_STREAM_MAX: u64 = 2;
 /// `CU_EVENT_DISABLE_TIMING`.
 const UNTIMED: c_uint = 2;
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: c_int = 600;
 
 /// Reasons why a stream cannot be waited for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
