@@ -18,8 +18,6 @@ const LOADED_ALREADY: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
 const NON_BLOCKING: c_uint = 1;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 pub(crate) const NOT_INITIALIZED: c_int = 3;
-/// `CUDA_ERROR_NOT_READY`.
-pub(crate) const NOT_READY: c_int = 600;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`, and its least value by which the device
 /// itself needs no flush.
 const WRITES_ORDERING: c_int = 118;

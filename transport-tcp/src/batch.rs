@@ -301,6 +301,11 @@ impl Batch {
         }
     }
 
+    /// Whether all copies have ended: a lane that sleeps holds no memory of them.
+    pub(crate) fn have_copies_ended(&mut self) -> bool {
+        self.staged.have_all_ended()
+    }
+
     /// Gives up the bytes of the part at the front, which its accelerator did not copy.
     pub(crate) fn on_copy_failed(&mut self, error: &CopyFailed) {
         self.fail(self.head, error.clone());

@@ -1,7 +1,6 @@
 //! Receiving on a lane: by its task, and by waiting threads that poll for completions themselves.
 
 mod staged;
-
 pub(crate) use staged::Fence;
 use staged::{Copying, StagedIn};
 
@@ -477,7 +476,8 @@ impl Lane {
         let Some(inbound) = &mut incoming.inbound else { return Err(End::Closed) };
         let progress = inbound.turn(self, fill);
         let flushed = match progress {
-            Ok(progress @ Progress::Nothing) => {
+            Ok(Progress::Nothing) => {
+                let progress = inbound.idle();
                 return Ok(Turn { progress, must_yield: false, is_between_frames: false });
             }
             _ => inbound.flush(self, completions),

@@ -117,6 +117,11 @@ impl StagedOut {
         }
     }
 
+    /// Whether all copies have ended, and use no memory any more.
+    pub(crate) fn have_all_ended(&mut self) -> bool {
+        self.chunks.iter_mut().all(|chunk| chunk.staging.look())
+    }
+
     /// The copied bytes that are sent next, if [`StagedOut::has_ended`].
     pub(crate) fn ready(&mut self, has_ended: bool) -> Ready<'_> {
         let is_copying = !has_ended;

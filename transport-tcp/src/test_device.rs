@@ -117,6 +117,7 @@ impl StagingBuffer for Buffer {
     }
 
     fn start_in(&mut self, address: u64, len: usize) -> Result<(), AcceleratorError> {
+        self.failed.clone().map_or(Ok(()), Err)?;
         let mut device = self.device.lock();
         device.events.push(Event::Begun(address - ADDRESS));
         device.bytes[at(address)..][..len].copy_from_slice(&self.bytes[self.used..][..len]);
@@ -125,6 +126,7 @@ impl StagingBuffer for Buffer {
     }
 
     fn start_out(&mut self, address: u64, len: usize) -> Result<(), AcceleratorError> {
+        self.failed.clone().map_or(Ok(()), Err)?;
         let mut device = self.device.lock();
         device.events.push(Event::Begun(address - ADDRESS));
         self.bytes[self.used..][..len].copy_from_slice(&device.bytes[at(address)..][..len]);
@@ -139,7 +141,9 @@ impl StagingBuffer for Buffer {
         }
         if std::mem::take(&mut self.is_busy) {
             device.events.push(Event::Waited);
-            self.failed = device.is_broken.then(refused);
+            if device.is_broken {
+                self.failed = Some(refused());
+            }
         }
         true
     }

@@ -99,7 +99,10 @@ impl Lane {
         let result = match batch.send(try_send, written) {
             Ok(true) => Ok(Progress::Sent),
             Ok(false) => Ok(Progress::Copying),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Progress::Blocked),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let is_idle = batch.have_copies_ended();
+                Ok(if is_idle { Progress::Blocked } else { Progress::Copying })
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Progress::Sent),
             Err(error) => match CopyFailed::of(&error) {
                 Some(failed) => {

@@ -208,6 +208,11 @@ impl Inbound {
         self.payload_left() > 0 && self.start < self.end
     }
 
+    /// The progress of a turn without bytes: a lane that sleeps holds no memory of its copies.
+    pub(super) fn idle(&mut self) -> Progress {
+        if self.staged.has_ended() { Progress::Nothing } else { Progress::Copying }
+    }
+
     pub(super) fn has_withdrawn(&self) -> bool {
         !self.staged.withdrawn.is_empty()
     }
@@ -351,6 +356,24 @@ mod tests {
         assert!(staged.is_empty());
         device.lock().buffers = 0;
         assert!(matches!(staged.spare(&memory.whole()), Ok(None)));
+    }
+
+    /// Copies that have ended hold no memory, although the payload goes on.
+    #[test]
+    fn ended_copy_holds_no_memory() {
+        let (memory, device) = block(vec![0; STAGING_BYTES], 2);
+        let idle = memory.holders();
+        let mut staged = StagedIn::default();
+        device.lock().is_held = true;
+        let span = memory.span(0, 100).unwrap();
+        spare(&mut staged, &span).fill(1);
+        staged.copy(Payload::Write(1), &span, 100).unwrap();
+        drop(span);
+        assert!(!staged.has_ended());
+        assert!(memory.holders() > idle);
+        device.lock().is_held = false;
+        assert!(staged.has_ended());
+        assert_eq!(memory.holders(), idle);
     }
 
     /// With all buffers of a lane in use there is no room before a copy has ended, and no wait.
