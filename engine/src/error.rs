@@ -201,6 +201,9 @@ pub enum Cause {
     /// Local memory could not be created or accessed.
     #[error("{0}")]
     Memory(String),
+    /// Bytes of a CUDA device that are no block, as its driver reports them.
+    #[error("{0}")]
+    DevicePointer(String),
     /// A region could not be registered.
     #[error(transparent)]
     Registration(#[from] RegistrationError),
@@ -258,7 +261,13 @@ pub enum Cause {
 impl Cause {
     /// Returns the remedy of the cause at a stage, in one sentence.
     pub fn hint(&self, stage: Stage) -> Option<&'static str> {
-        hint(stage, self)
+        match self {
+            Self::DevicePointer(_) => Some(
+                "register live memory of one device: an allocation that is not managed, within its \
+                 bounds, and the part of each device alone",
+            ),
+            _ => hint(stage, self),
+        }
     }
 
     /// Whether memory was not registered because its device would let peers write to it, which
@@ -609,7 +618,17 @@ impl From<MemoryError> for Cause {
 
 impl From<PlaceError> for Error {
     fn from(error: PlaceError) -> Self {
-        Self::local(Stage::Registration, Cause::Memory(error.to_string()))
+        let text = error.to_string();
+        let cause = match error {
+            PlaceError::Driver(_) | PlaceError::Device(_) => Cause::Memory(text),
+            PlaceError::Unknown { .. }
+            | PlaceError::Managed { .. }
+            | PlaceError::PastEnd { .. }
+            | PlaceError::SeveralDevices { .. }
+            | PlaceError::TooManyAllocations { .. }
+            | PlaceError::Invalid { .. } => Cause::DevicePointer(text),
+        };
+        Self::local(Stage::Registration, cause)
     }
 }
 

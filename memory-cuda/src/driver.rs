@@ -104,6 +104,7 @@ calls! {
     create_stream = "cuStreamCreate" (*mut RawStream, c_uint);
     destroy_stream = "cuStreamDestroy_v2" (RawStream);
     synchronize = "cuStreamSynchronize" (RawStream);
+    query_stream = "cuStreamQuery" (RawStream);
     to_device = "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, RawStream);
     to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, RawStream);
     attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);

@@ -12,6 +12,8 @@ use std::sync::Arc;
 /// not pinned, so that a peer that takes no bytes delays no other.
 pub const PINNED_BUFFERS_MAX: usize = 32;
 
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: c_int = 600;
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all contexts.
 const PORTABLE: c_uint = 1;
 const TO_DEVICE_CALL: &str = "cuMemcpyHtoDAsync";
@@ -97,6 +99,7 @@ pub(crate) struct Pinned {
     owner: Arc<Stream>,
     raw: Raw,
     used: usize,
+    /// A copy may run; for ever, if the context cannot be asked.
     is_busy: bool,
     failed: Option<AcceleratorError>,
 }
@@ -121,6 +124,9 @@ impl Pinned {
         len: usize,
         copy: impl FnOnce(*mut u8, RawStream) -> c_int,
     ) -> Result<(), AcceleratorError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
         let Raw { start, stream } = self.raw;
         if len > STAGING_BYTES - self.used {
             let cause = format!("{len} bytes are more than the buffer has left");
@@ -161,14 +167,37 @@ impl StagingBuffer for Pinned {
         })
     }
 
+    fn has_ended(&mut self) -> bool {
+        if self.is_busy {
+            let (stream, owner) = (self.raw.stream, &self.owner);
+            let query = owner.driver.calls.query_stream;
+            // SAFETY: the stream lives as long as the buffer.
+            let asked = owner.within(|| Ok(unsafe { query(stream) }));
+            let ended = match asked {
+                Ok(NOT_READY) => return false,
+                Ok(code) => owner.driver.check(owner.device, "cuStreamQuery", code),
+                Err(error) => {
+                    self.failed.get_or_insert(error);
+                    return true;
+                }
+            };
+            self.is_busy = false;
+            if let Err(error) = ended {
+                self.failed.get_or_insert(error);
+            }
+        }
+        true
+    }
+
     fn wait(&mut self) -> Result<(), AcceleratorError> {
-        if std::mem::take(&mut self.is_busy) {
+        if self.is_busy && self.failed.is_none() {
             let (stream, owner) = (self.raw.stream, &self.owner);
             let synchronize = owner.driver.calls.synchronize;
-            let ended = owner.call("cuStreamSynchronize", || {
-                // SAFETY: the stream lives as long as the buffer.
-                unsafe { synchronize(stream) }
-            });
+            // SAFETY: the stream lives as long as the buffer.
+            let asked = owner.within(|| Ok(unsafe { synchronize(stream) }));
+            self.is_busy = asked.is_err();
+            let ended = asked
+                .and_then(|code| owner.driver.check(owner.device, "cuStreamSynchronize", code));
             self.failed = ended.err();
         }
         self.failed.clone().map_or(Ok(()), Err)
@@ -190,13 +219,15 @@ impl StagingBuffer for Pinned {
 }
 
 impl Drop for Pinned {
-    /// A buffer whose wait has failed may be in the driver's use still, and is not given to another.
+    /// A buffer whose wait has failed may be in the driver's use still, and is not given to another. It is
+    /// not freed either where the driver could not be asked.
     fn drop(&mut self) {
         let (ended, raw) = (self.wait(), self.raw);
         let mut buffers = self.owner.pool.0.lock();
         buffers.in_use -= 1;
         match ended {
             Ok(()) => buffers.idle.push(raw),
+            Err(_) if self.is_busy => {}
             Err(_) => {
                 drop(buffers);
                 // Its context may have ended, and the buffer with it.

@@ -349,6 +349,9 @@ fn failed_copy_gives_its_place_back() {
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
     staging.clear().unwrap_err();
     assert!(staging.bytes().is_empty());
+    let error = staging.start_out(&span, 0, 100).unwrap_err().to_string();
+    assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "no later copy hides it: {error}");
+    assert!(staging.bytes().is_empty());
     let pinned = stage.control.live().pinned;
     drop(staging);
     assert_eq!(stage.control.live().pinned, pinned - 1, "it is not used again");

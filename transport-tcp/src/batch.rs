@@ -5,7 +5,7 @@ use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status}
 use crate::net::{PIECES_MAX, Piece};
 use crate::slots::{Slots, Start};
 use crate::staged_out::{Ready, StagedOut};
-use handfast_transport::{Direction, MemoryError, RegionCache, Sent, Span};
+use handfast_transport::{Direction, RegionCache, Sent, Span};
 use std::collections::VecDeque;
 use std::io;
 
@@ -77,7 +77,6 @@ pub(crate) struct Batch {
     regions: RegionCache,
     /// The regions of one send; empty between sends.
     spans: Vec<Span>,
-    unreadable: Option<MemoryError>,
     /// A part may be of an accelerator's memory.
     has_staged: bool,
     staged: StagedOut,
@@ -95,14 +94,13 @@ impl Batch {
             slice_next: false,
             regions,
             spans: Vec::with_capacity(PIECES_MAX),
-            unreadable: None,
             has_staged: false,
             staged: StagedOut::default(),
             lost: Vec::new(),
         }
     }
 
-    /// Drops all frames, and waits for copies of an accelerator.
+    /// Drops all frames.
     pub(crate) fn clear(&mut self) {
         self.headers.clear();
         self.parts.clear();
@@ -212,9 +210,9 @@ impl Batch {
         }
     }
 
-    /// Begins copies of accelerators' bytes as far as buffers have room, and waits for those that are
-    /// sent next.
-    fn stage(&mut self) {
+    /// Begins copies of accelerators' bytes as far as buffers have room, and returns whether those that
+    /// are sent next have ended.
+    fn stage(&mut self) -> bool {
         let mut failed = Vec::new();
         let mut spans = self.spans.iter();
         for (index, part) in self.parts.iter().enumerate().skip(self.head) {
@@ -236,12 +234,17 @@ impl Batch {
                 Err(error) => failed.push((index, CopyFailed::new(0, &error))),
             }
         }
-        if let Err((parts, error)) = self.staged.wait() {
-            let error = CopyFailed::new(0, &error);
-            failed.extend(parts.into_iter().map(|part| (part, error.clone())));
-        }
+        let has_ended = loop {
+            match self.staged.has_ended() {
+                Ok(has_ended) => break has_ended,
+                Err((parts, error)) => {
+                    let error = CopyFailed::new(0, &error);
+                    failed.extend(parts.into_iter().map(|part| (part, error.clone())));
+                }
+            }
+        };
         if failed.is_empty() {
-            return;
+            return has_ended;
         }
         for (part, error) in failed {
             self.fail(part, error);
@@ -249,9 +252,11 @@ impl Batch {
         // A failed answer has no region any more.
         self.spans.clear();
         self.look_up();
+        has_ended
     }
 
-    /// Sends once, by `try_send`. The slots of completely sent writes are added to `written`.
+    /// Sends once, by `try_send`. The slots of completely sent writes are added to `written`. Returns
+    /// false while an accelerator copies the first bytes.
     ///
     /// # Errors
     /// As [`StreamWriter::try_send`](crate::StreamWriter::try_send).
@@ -259,12 +264,10 @@ impl Batch {
         &mut self,
         try_send: impl FnOnce(&[Piece<'_>]) -> io::Result<usize>,
         written: &mut Vec<usize>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         self.look_up();
-        if self.has_staged {
-            self.stage();
-        }
-        let ready = self.staged.ready();
+        let has_ended = !self.has_staged || self.stage();
+        let ready = self.staged.ready(has_ended);
         let rest = Rest { headers: &self.headers, head: self.head, sent: self.sent };
         let mut pieces = [Piece::Bytes(&[]); PIECES_MAX];
         let mut count = 0;
@@ -286,15 +289,21 @@ impl Batch {
                 break;
             }
         }
-        let result = try_send(&pieces[..count]);
+        let result = if count == 0 { Ok(None) } else { try_send(&pieces[..count]).map(Some) };
         self.spans.clear();
         match result? {
-            0 => Err(io::ErrorKind::WriteZero.into()),
-            sent => {
+            None => Ok(false),
+            Some(0) => Err(io::ErrorKind::WriteZero.into()),
+            Some(sent) => {
                 self.advance(sent, written);
-                Ok(())
+                Ok(true)
             }
         }
+    }
+
+    /// Whether all copies have ended: a lane that sleeps holds no memory of them.
+    pub(crate) fn have_copies_ended(&mut self) -> bool {
+        self.staged.have_all_ended()
     }
 
     /// Gives up the bytes of the part at the front, which its accelerator did not copy.
@@ -368,13 +377,8 @@ impl Batch {
         self.parts[self.head..].iter().position(named).map(|place| self.head + place)
     }
 
-    /// The failure of an accelerator whose bytes were to be copied: nothing more may be sent.
-    pub(crate) fn take_unreadable(&mut self) -> Option<MemoryError> {
-        self.unreadable.take()
-    }
-
-    /// Releases the memory of the write in `slot`. The unsent rest is copied, see
-    /// [`Batch::take_unreadable`]; a write of which nothing was sent is dropped.
+    /// Releases the memory of the write in `slot`. The unsent rest is copied, or zeros in place of an
+    /// accelerator's bytes; a write of which nothing was sent is dropped.
     pub(crate) fn withdraw(&mut self, slot: usize) -> Sent {
         let sent = self.sent_of(slot);
         let Some(place) = self.place(slot) else { return sent };
@@ -386,7 +390,10 @@ impl Batch {
             let skip = self.sent - start;
             let at = rest.len();
             rest.resize(at + payload.len() - skip, 0);
-            self.unreadable = payload.copy_out(skip, &mut rest[at..]).err();
+            if payload.host_ptr().is_some() {
+                // Inside of the block.
+                let _ = payload.copy_out(skip, &mut rest[at..]);
+            }
             self.parts[place] = Part::Rest(rest);
             self.sent = 0;
         }
@@ -454,7 +461,9 @@ impl<'a> Rest<'a> {
         match ready.find(index, base + skip) {
             Some(bytes) => Some((Piece::Bytes(bytes), bytes.len() == left)),
             // Without a buffer it passes through that of the thread, alone.
-            None if index == self.head => Some((Piece::Memory { span, skip }, false)),
+            None if index == self.head && !ready.is_copying => {
+                Some((Piece::Memory { span, skip }, false))
+            }
             None => None,
         }
     }
@@ -599,19 +608,43 @@ mod tests {
         assert_eq!(device.lock().buffers, 2);
     }
 
-    /// A withdrawn write leaves its memory: its copies were waited for, and its buffer is given back.
+    /// A copy that does not end blocks neither a send nor a withdrawal: the frame is dropped whole, and its
+    /// buffers are given back when the copies end.
     #[test]
-    fn withdrawn_write_waits_for_its_copy() {
+    fn withdrawn_write_leaves_its_copies_behind() {
         let (mut batch, device) = batch_of(&[3 * STAGING_BYTES], 2);
-        let blocked = |_: &[Piece<'_>]| Err(io::ErrorKind::WouldBlock.into());
-        batch.send(blocked, &mut Vec::new()).expect_err("the socket is full");
-        let waits = |device: &Shared| {
-            device.lock().events.iter().filter(|it| **it == Event::Waited).count()
-        };
-        assert_eq!(waits(&device), 1, "the second copy runs");
+        device.lock().is_held = true;
+        let never = |_: &[Piece<'_>]| panic!("nothing is copied yet");
+        assert!(!batch.send(never, &mut Vec::new()).expect("no failure"));
         assert_eq!(batch.withdraw(0), Sent::None);
-        assert_eq!(waits(&device), 2);
         assert!(batch.is_empty());
-        assert_eq!(device.lock().buffers, 2);
+        assert_eq!(device.lock().buffers, 0, "the copies have them");
+        device.lock().is_held = false;
+        while device.lock().buffers < 2 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// The rest of a withdrawn write that was sent in part is zeros: its bytes would have to be waited for.
+    #[test]
+    fn rest_of_a_withdrawn_write_is_zeros() {
+        let len = 3 * STAGING_BYTES;
+        let (mut batch, device) = batch_of(&[len], 2);
+        let mut sent = Vec::new();
+        let taken = |pieces: &[Piece<'_>]| {
+            for piece in pieces {
+                let Piece::Bytes(bytes) = piece else { panic!("bytes of a device") };
+                sent.extend_from_slice(bytes);
+            }
+            Ok(sent.len())
+        };
+        assert!(batch.send(taken, &mut Vec::new()).expect("the socket takes bytes"));
+        device.lock().is_held = true;
+        assert_eq!(batch.withdraw(0), Sent::Partly);
+        sent.extend(send_all(&mut batch, &device, usize::MAX));
+        let mut expected = content(len);
+        expected[STAGING_BYTES..].fill(0);
+        assert_eq!(payloads(&sent, &[len]), expected);
+        device.lock().is_held = false;
     }
 }

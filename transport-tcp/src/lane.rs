@@ -10,7 +10,7 @@ use crate::failure::peer_error;
 use crate::frame::SLICE_BYTES_MAX;
 use crate::hello::HelloRefusal;
 use crate::net::Direct;
-use crate::reader::Inbound;
+use crate::reader::{Fence, Inbound};
 use crate::slots::Slots;
 use crate::transport::BYTES_ON_MACHINE_MAX;
 use handfast_core::policy::Pace;
@@ -190,7 +190,7 @@ impl Lane {
         (!connecting.retired).then(|| self.live())
     }
 
-    fn live(self: &Arc<Self>) -> Live {
+    pub(crate) fn live(self: &Arc<Self>) -> Live {
         self.live.send_if_modified(|live| {
             *live += 1;
             false
@@ -378,37 +378,41 @@ impl Lane {
         self.report(&mut ended);
     }
 
-    /// Releases a slice, unless it has completed.
+    /// Releases a slice, unless it has completed. A read whose memory an accelerator's copies write is
+    /// released once they have ended.
     pub(crate) fn withdraw(&self, slice: SliceId) {
         let mut outgoing = self.outgoing.lock();
         let mut incoming = self.incoming.lock();
-        if let Some(inbound) = &mut incoming.inbound {
-            inbound.finish_copies(self);
-        }
         let mut state = self.state.lock();
+        if let Some(inbound) = &mut incoming.inbound
+            && inbound.withdraw(&mut state.slots, slice)
+        {
+            drop((state, incoming, outgoing));
+            // The lane's task asks for the copies.
+            self.expected.notify_one();
+            return;
+        }
         let sent = state.slots.withdraw(slice, |slot| outgoing.batch.withdraw(slot));
-        let unreadable = outgoing.batch.take_unreadable();
-        outgoing.closed |= unreadable.is_some();
         drop((state, incoming, outgoing));
         if let Some(sent) = sent {
             // A withdrawn slice may free capacity for the next.
             self.work.notify_one();
             self.report(&mut vec![Completion::released(slice, sent)]);
         }
-        if let Some(error) = unreadable {
-            self.close(Some(local_error("withdraw", error.to_string())));
-        }
     }
 
-    /// Ends the lane: no byte moves afterwards, every slice has ended, and the tasks stop at their
-    /// next await. Reports `error` if it is the first.
-    pub(crate) fn close(&self, error: Option<TransportError>) {
+    /// Ends the lane: no byte moves afterwards but those of copies in flight, every slice has ended but the
+    /// reads that these write, which end with them, and the tasks stop at their next await. Reports `error`
+    /// if it is the first.
+    pub(crate) fn close(self: &Arc<Self>, error: Option<TransportError>) {
         let mut ended = Vec::new();
         let mut outgoing = self.outgoing.lock();
         let mut incoming = self.incoming.lock();
         let mut state = self.state.lock();
         let first = !state.dead;
         state.dead = true;
+        let copying = incoming.inbound.as_mut().map(Inbound::take_copying).unwrap_or_default();
+        let fence = Fence::new(self, copying, &mut state.slots);
         state.slots.release_all(|slot| outgoing.batch.sent_of(slot), &mut ended);
         state.answers.clear();
         drop(state);
@@ -418,6 +422,9 @@ impl Lane {
         *incoming = Incoming::default();
         drop((incoming, outgoing));
         self.report(&mut ended);
+        if let Some(fence) = fence {
+            fence.leave();
+        }
         if let Some(error) = error.filter(|_| first) {
             self.counts.update(|it| it.lanes_failed += 1);
             tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
@@ -429,14 +436,14 @@ impl Lane {
     }
 
     /// Ends the lane for good; its tasks stop at their next await.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(self: &Arc<Self>) {
         self.connecting.lock().retired = true;
         self.close(None);
     }
 
     /// Ends the lane for good and waits until no task of it is left. Cancel-safe: may be called
     /// again.
-    pub(crate) async fn retire(&self) {
+    pub(crate) async fn retire(self: &Arc<Self>) {
         self.end();
         let mut live = self.live.subscribe();
         // Fails only if the sender is dropped, and this lane holds it.

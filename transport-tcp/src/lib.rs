@@ -11,6 +11,7 @@
 
 mod batch;
 mod bounce;
+mod copies;
 mod counters;
 mod failure;
 mod frame;

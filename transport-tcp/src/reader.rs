@@ -1,10 +1,11 @@
 //! Receiving on a lane: by its task, and by waiting threads that poll for completions themselves.
 
 mod staged;
-
-use staged::StagedIn;
+pub(crate) use staged::Fence;
+use staged::{Copying, StagedIn};
 
 use crate::batch::Answer;
+use crate::copies::CopyWait;
 use crate::counters::count;
 use crate::failure::{CopyFailed, peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
@@ -54,6 +55,8 @@ enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Nothing,
+    /// What was received waits for copies of an accelerator.
+    Copying,
     /// Probably all available bytes were read.
     Drained,
     /// Bytes were read, and more may be available.
@@ -185,6 +188,7 @@ impl<R: StreamReader> Receiver<R> {
         {
             return end;
         }
+        let mut copying = CopyWait::default();
         loop {
             let Self { lane, half, completions, .. } = self;
             let mut fill = |target: Option<&Span>, spare: &mut [u8]| half.try_fill(target, spare);
@@ -193,7 +197,15 @@ impl<R: StreamReader> Receiver<R> {
                 Ok(turn) => turn,
                 Err(end) => return end,
             };
+            if turn.progress != Progress::Copying {
+                copying = CopyWait::default();
+            }
             match turn.progress {
+                Progress::Copying => {
+                    if let Err(error) = copying.pause().await {
+                        return End::Failed(error);
+                    }
+                }
                 // Bytes may keep arriving without an await.
                 Progress::Moved => tokio::task::consume_budget().await,
                 Progress::Drained => {
@@ -273,6 +285,9 @@ impl<R: StreamReader> Receiver<R> {
             }
             let mut fill = |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
             let turn = lane.receive(lane.incoming.lock(), &mut fill, completions)?;
+            if turn.progress == Progress::Copying {
+                return Ok(());
+            }
             if turn.progress == Progress::Nothing {
                 (in_vain, in_place) = (in_vain + 1, in_place + 1);
                 lane.let_peer_run(&**direct, in_vain);
@@ -424,6 +439,11 @@ impl Lane {
                 continue;
             };
             let turn = self.receive(incoming, &mut fill, &mut completions)?;
+            if turn.progress == Progress::Copying {
+                // The lane's task asks for the copies.
+                self.expected.notify_one();
+                return Ok(true);
+            }
             if turn.progress == Progress::Nothing {
                 (in_vain, looks, busy) = (in_vain + 1, looks + 1, 0);
                 self.let_peer_run(direct, in_vain);
@@ -456,11 +476,14 @@ impl Lane {
         let Some(inbound) = &mut incoming.inbound else { return Err(End::Closed) };
         let progress = inbound.turn(self, fill);
         let flushed = match progress {
-            Ok(progress @ Progress::Nothing) => {
+            Ok(Progress::Nothing) => {
+                let progress = inbound.idle();
                 return Ok(Turn { progress, must_yield: false, is_between_frames: false });
             }
             _ => inbound.flush(self, completions),
         };
+        let is_ending = inbound.staged.is_ending;
+        let progress = progress.map(|it| if is_ending { Progress::Copying } else { it });
         let is_between_frames = inbound.is_between_frames();
         drop(incoming);
         let must_send = matches!(flushed, Ok(true)) && self.send_now();
@@ -508,6 +531,15 @@ impl Inbound {
 
     /// Receives available bytes once.
     fn turn(&mut self, lane: &Lane, fill: Fill<'_>) -> Result<Progress, End> {
+        if self.staged.is_ending {
+            let has_ended = self.staged.has_ended();
+            self.staged.is_ending = !has_ended;
+            return Ok(if has_ended { Progress::Moved } else { Progress::Copying });
+        }
+        if self.has_read_ahead() {
+            self.parse(lane)?;
+            return Ok(if self.has_read_ahead() { Progress::Copying } else { Progress::Moved });
+        }
         let target = self.target(lane)?;
         if let Some(span) = target.as_ref().filter(|span| span.host_ptr().is_none())
             && let Some(progress) = self.receive_staged(lane, span, fill)?
@@ -642,8 +674,10 @@ impl Inbound {
                 if self.start == self.end {
                     return Ok(());
                 }
-                self.copy_payload(lane)?;
-                continue;
+                if self.copy_payload(lane)? {
+                    continue;
+                }
+                return Ok(());
             }
             let Some(bytes) = self.buffer[self.start..self.end].first_chunk() else {
                 return Ok(());
@@ -655,21 +689,24 @@ impl Inbound {
         }
     }
 
-    fn copy_payload(&mut self, lane: &Lane) -> Result<(), End> {
+    /// Returns false if the bytes wait for a copy.
+    fn copy_payload(&mut self, lane: &Lane) -> Result<bool, End> {
         let target = self.target(lane)?;
         let count = self.payload_left().min(self.end - self.start);
-        if let Some(span) = target.as_ref().filter(|span| span.host_ptr().is_none())
-            && self.copy_staged(lane, span, count)
-        {
-            return Ok(());
+        if let Some(span) = target.as_ref().filter(|span| count > 0 && span.host_ptr().is_none()) {
+            match self.copy_staged(lane, span, count) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(Copying) => return Ok(false),
+            }
         }
-        if let Some(span) = target {
+        if let Some(span) = target.filter(|_| count > 0) {
             match span.copy_in(0, &self.buffer[self.start..self.start + count]) {
                 Ok(()) => {}
                 Err(error @ MemoryError::Accelerator(_)) => {
                     self.start += count;
                     self.on_copy_failed(lane, &CopyFailed::new(count, &error));
-                    return Ok(());
+                    return Ok(true);
                 }
                 Err(error) => {
                     return Err(End::Failed(local_error("receive", error.to_string())));
@@ -678,7 +715,7 @@ impl Inbound {
         }
         self.start += count;
         self.consumed(count);
-        Ok(())
+        Ok(true)
     }
 
     fn on_header(&mut self, lane: &Lane, header: Header) -> Result<(), End> {
@@ -721,12 +758,17 @@ impl Inbound {
     /// Dispatches the results of a turn: queues answers, adds completions to the list. Returns
     /// whether there are bytes to send.
     fn flush(&mut self, lane: &Lane, completions: &mut Vec<Completion>) -> Result<bool, End> {
-        if self.answers.is_empty() && self.dones.is_empty() {
+        if self.answers.is_empty() && self.dones.is_empty() && !self.has_withdrawn() {
+            return Ok(false);
+        }
+        if !self.staged.has_ended() {
+            self.staged.is_ending = true;
             return Ok(false);
         }
         self.finish_copies(lane);
         let mut result = Ok(());
         let mut state = lane.state.lock();
+        self.take_withdrawn(&mut state.slots, completions);
         lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
         if !self.answers.is_empty() && !state.slots.has_any() {
             lane.on_request(&mut state, self.began);

@@ -261,6 +261,19 @@ impl Slots {
         Some(&posting.span)
     }
 
+    /// The tag of a slice that was sent and not answered.
+    pub(crate) fn tag_of(&self, slice: SliceId) -> Option<u64> {
+        let named = |slot: &Slot| slot.posting.as_ref().is_some_and(|p| p.slice == slice);
+        let tag = self.tag(self.slots.iter().position(named)?);
+        self.index(tag).map(|_| tag)
+    }
+
+    /// Takes the caller's slice of a read out of its slot, which keeps the record.
+    pub(crate) fn take_read(&mut self, tag: u64) -> Option<SliceId> {
+        let index = self.index(tag)?;
+        self.let_go(index).map(|posting| posting.slice)
+    }
+
     /// Records that a copy of a read's bytes failed on this side. It is refused when it ends.
     pub(crate) fn on_read_failed(&mut self, tag: u64, error: TransportError) {
         if let Some(index) = self.index(tag) {

@@ -18,7 +18,7 @@ struct Extent {
 struct Chunk {
     staging: Staging,
     extents: Vec<Extent>,
-    /// It was waited for, and takes no more copies.
+    /// Its bytes are sent next, and it takes no more copies.
     is_closed: bool,
 }
 
@@ -34,6 +34,8 @@ pub(crate) struct StagedOut {
 pub(crate) struct Ready<'a> {
     bytes: &'a [u8],
     extents: &'a [Extent],
+    /// They are copied still.
+    pub(crate) is_copying: bool,
 }
 
 impl<'a> Ready<'a> {
@@ -48,9 +50,9 @@ impl<'a> Ready<'a> {
 }
 
 impl StagedOut {
-    /// Ends all copies, of a batch that is sent or given up.
+    /// Gives back all buffers, of a batch that is sent or given up. Copies in flight go on.
     pub(crate) fn clear(&mut self) {
-        self.chunks.clear();
+        self.chunks.drain(..).for_each(|chunk| chunk.staging.leave());
         self.next = (0, 0);
     }
 
@@ -96,15 +98,18 @@ impl StagedOut {
         self.chunks.back_mut()
     }
 
-    /// Waits for the copies that are sent next.
+    /// Whether the copies that are sent next have ended.
     ///
     /// # Errors
     /// Copies of these parts failed.
-    pub(crate) fn wait(&mut self) -> Result<(), (Vec<usize>, MemoryError)> {
-        let Some(chunk) = self.chunks.front_mut() else { return Ok(()) };
+    pub(crate) fn has_ended(&mut self) -> Result<bool, (Vec<usize>, MemoryError)> {
+        let Some(chunk) = self.chunks.front_mut() else { return Ok(true) };
         chunk.is_closed = true;
+        if !chunk.staging.look() {
+            return Ok(false);
+        }
         match chunk.staging.wait() {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
             Err(error) => {
                 let extents = self.chunks.pop_front().map(|it| it.extents).unwrap_or_default();
                 Err((extents.iter().map(|it| it.part).collect(), error))
@@ -112,11 +117,19 @@ impl StagedOut {
         }
     }
 
-    /// The copied bytes that are sent next, after [`StagedOut::wait`].
-    pub(crate) fn ready(&mut self) -> Ready<'_> {
-        match self.chunks.front_mut() {
-            Some(Chunk { staging, extents, .. }) => Ready { bytes: staging.bytes(), extents },
-            None => Ready { bytes: &[], extents: &[] },
+    /// Whether all copies have ended, and use no memory any more.
+    pub(crate) fn have_all_ended(&mut self) -> bool {
+        self.chunks.iter_mut().all(|chunk| chunk.staging.look())
+    }
+
+    /// The copied bytes that are sent next, if [`StagedOut::has_ended`].
+    pub(crate) fn ready(&mut self, has_ended: bool) -> Ready<'_> {
+        let is_copying = !has_ended;
+        match self.chunks.front_mut().filter(|_| has_ended) {
+            Some(Chunk { staging, extents, .. }) => {
+                Ready { bytes: staging.bytes(), extents, is_copying }
+            }
+            None => Ready { bytes: &[], extents: &[], is_copying },
         }
     }
 
@@ -126,18 +139,14 @@ impl StagedOut {
         let is_sent =
             |it: &Extent| it.part < head || it.part == head && it.offset + it.bytes <= sent;
         while self.chunks.front().is_some_and(|chunk| chunk.extents.iter().all(is_sent)) {
-            self.chunks.pop_front();
+            self.chunks.pop_front().into_iter().for_each(|chunk| chunk.staging.leave());
         }
     }
 
-    /// Drops the bytes of a part, and waits for the copies that use its memory.
+    /// Drops the bytes of a part. Copies in flight read its memory still, and the buffer holds it.
     pub(crate) fn forget(&mut self, part: usize) {
         for chunk in &mut self.chunks {
-            if chunk.extents.iter().any(|it| it.part == part) {
-                // A failure is reported again for the other parts.
-                let _ = chunk.staging.wait();
-                chunk.extents.retain(|it| it.part != part);
-            }
+            chunk.extents.retain(|it| it.part != part);
         }
     }
 }

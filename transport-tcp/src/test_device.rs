@@ -29,6 +29,8 @@ pub(crate) struct Device {
     pub(crate) buffers: usize,
     /// The coming waits fail.
     pub(crate) is_broken: bool,
+    /// No copy ends.
+    pub(crate) is_held: bool,
     bytes: Vec<u8>,
 }
 
@@ -115,6 +117,7 @@ impl StagingBuffer for Buffer {
     }
 
     fn start_in(&mut self, address: u64, len: usize) -> Result<(), AcceleratorError> {
+        self.failed.clone().map_or(Ok(()), Err)?;
         let mut device = self.device.lock();
         device.events.push(Event::Begun(address - ADDRESS));
         device.bytes[at(address)..][..len].copy_from_slice(&self.bytes[self.used..][..len]);
@@ -123,6 +126,7 @@ impl StagingBuffer for Buffer {
     }
 
     fn start_out(&mut self, address: u64, len: usize) -> Result<(), AcceleratorError> {
+        self.failed.clone().map_or(Ok(()), Err)?;
         let mut device = self.device.lock();
         device.events.push(Event::Begun(address - ADDRESS));
         self.bytes[self.used..][..len].copy_from_slice(&device.bytes[at(address)..][..len]);
@@ -130,11 +134,23 @@ impl StagingBuffer for Buffer {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), AcceleratorError> {
+    fn has_ended(&mut self) -> bool {
+        let mut device = self.device.lock();
+        if device.is_held {
+            return !self.is_busy;
+        }
         if std::mem::take(&mut self.is_busy) {
-            let mut device = self.device.lock();
             device.events.push(Event::Waited);
-            self.failed = device.is_broken.then(refused);
+            if device.is_broken {
+                self.failed = Some(refused());
+            }
+        }
+        true
+    }
+
+    fn wait(&mut self) -> Result<(), AcceleratorError> {
+        while !self.has_ended() {
+            std::thread::yield_now();
         }
         self.failed.clone().map_or(Ok(()), Err)
     }

@@ -426,10 +426,10 @@ impl<N: Net> DataPath for TcpTransport<N> {
         }
     }
 
-    /// Withdraws a slice. When this returns the slice has ended, with its completion or as
-    /// `Released`, and its local memory is free. A slice that has ended before is unaffected. Waits
-    /// for a running copy, which the sizes of socket buffers bound. Another slice may be posted in
-    /// its place at once; it is sent once the number of unanswered slices is below the depth.
+    /// Withdraws a slice. When this returns the slice has ended, with its completion or as `Released`,
+    /// and its local memory is free, but for a read whose memory an accelerator's copies write: it ends
+    /// with them. A slice that has ended before is unaffected. Another slice may be posted in its place;
+    /// it is sent once the number of unanswered slices is below the depth.
     fn withdraw(&self, lane: Lifecycle, slice: SliceId, _: handfast_core::Duration) {
         if let Some(lane) = self.lane(lane) {
             lane.withdraw(slice);

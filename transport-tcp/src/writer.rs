@@ -1,5 +1,6 @@
 //! Sending on a lane: by the posting thread, and by the lane's task if the socket is full.
 
+use crate::copies::CopyWait;
 use crate::failure::{CopyFailed, peer_io};
 use crate::lane::{Lane, Outgoing};
 use crate::net::{Piece, StreamWriter};
@@ -16,6 +17,8 @@ const TURNS_MAX: u32 = 4;
 /// Result of one turn.
 enum Progress {
     Sent,
+    /// An accelerator copies the first bytes.
+    Copying,
     Blocked,
     Idle,
     Closed,
@@ -42,10 +45,16 @@ impl<W: StreamWriter> Outbound<W> {
 
     async fn send_all(&mut self) -> Result<(), TransportError> {
         let failed = |error| peer_io("send", &error);
+        let mut copying = CopyWait::default();
         loop {
-            match self.turn().map_err(failed)? {
+            let progress = self.turn().map_err(failed)?;
+            if !matches!(progress, Progress::Copying) {
+                copying = CopyWait::default();
+            }
+            match progress {
                 // Sends may repeat without an await.
                 Progress::Sent => tokio::task::consume_budget().await,
+                Progress::Copying => copying.pause().await?,
                 Progress::Blocked => self.half.writable().await.map_err(failed)?,
                 Progress::Idle => {
                     self.half.flush().await.map_err(failed)?;
@@ -88,8 +97,12 @@ impl Lane {
             }
         }
         let result = match batch.send(try_send, written) {
-            Ok(()) => Ok(Progress::Sent),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Progress::Blocked),
+            Ok(true) => Ok(Progress::Sent),
+            Ok(false) => Ok(Progress::Copying),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let is_idle = batch.have_copies_ended();
+                Ok(if is_idle { Progress::Blocked } else { Progress::Copying })
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Progress::Sent),
             Err(error) => match CopyFailed::of(&error) {
                 Some(failed) => {
@@ -142,6 +155,8 @@ impl Lane {
                 self.send_once(&mut outgoing, |pieces| direct.send_now(pieces), completions)?;
             match turn {
                 Progress::Sent => {}
+                // The lane's task asks for the copy.
+                Progress::Copying => return Ok(false),
                 Progress::Idle | Progress::Closed => return Ok(true),
                 Progress::Blocked => {
                     self.is_blocked.store(true, Ordering::Relaxed);

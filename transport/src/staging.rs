@@ -3,9 +3,14 @@
 
 use crate::block::{MemoryError, Span};
 use crate::kind::{AcceleratorError, STAGING_BYTES, staged};
+use std::thread::Builder;
 
 /// Buffers of one pipeline: one is copied while the other is sent, received or copied on.
 pub const STAGING_DEPTH: usize = 2;
+/// Questions about the copies of a buffer without a pause, for longer than an idle device takes.
+const LOOKS_MAX: u32 = 256;
+/// Name of the threads that wait for copies nobody else waits for.
+const LEAVING_THREAD: &str = "handfast-copy";
 
 /// A buffer of [`STAGING_BYTES`] that an accelerator's driver has pinned. Copies begin and run in order;
 /// the bytes that they use are out of reach until they have ended. Its end waits for them and gives the
@@ -27,6 +32,10 @@ pub trait StagingBuffer: Send {
     /// # Errors
     /// The driver refused; the bytes stay spare.
     fn start_out(&mut self, address: u64, len: usize) -> Result<(), AcceleratorError>;
+
+    /// Whether the copies have ended, also by a failure, which [`StagingBuffer::wait`] reports. Does not
+    /// wait.
+    fn has_ended(&mut self) -> bool;
 
     /// Waits for the copies. It blocks its thread for that time, whose bound is the driver's.
     ///
@@ -52,6 +61,8 @@ pub struct Staging {
     spans: Vec<Span>,
     context: u64,
     used: usize,
+    /// Questions of [`Staging::look`] that are left.
+    looks: u32,
 }
 
 impl Staging {
@@ -61,7 +72,7 @@ impl Staging {
     pub fn take(span: &Span) -> Option<Self> {
         let (device, _) = span.on_device(0)?;
         let buffer = device.staging()?;
-        Some(Self { buffer, spans: Vec::new(), context: device.context(), used: 0 })
+        Some(Self { buffer, spans: Vec::new(), context: device.context(), used: 0, looks: 0 })
     }
 
     /// Returns the number of bytes that further copies of `span` may use; 0 if it is in another context.
@@ -119,8 +130,35 @@ impl Staging {
     fn began(&mut self, span: &Span, len: usize) -> usize {
         let place = self.used;
         self.used += len;
+        self.looks = LOOKS_MAX;
         self.spans.push(span.clone());
         place
+    }
+
+    /// Whether the copies have ended, also by a failure, and use no block any more. Does not wait.
+    pub fn has_ended(&mut self) -> bool {
+        if !self.spans.is_empty() && self.buffer.has_ended() {
+            self.spans.clear();
+        }
+        self.spans.is_empty()
+    }
+
+    /// As [`Staging::has_ended`], and asks again without a pause for as long as an idle device may copy;
+    /// later calls ask once.
+    pub fn look(&mut self) -> bool {
+        while self.looks > 0 && !self.has_ended() {
+            self.looks -= 1;
+        }
+        self.has_ended()
+    }
+
+    /// Gives the buffer back without a wait. A thread waits for copies that have not ended, and holds
+    /// their blocks until then.
+    pub fn leave(mut self) {
+        if !self.has_ended() {
+            // Without a thread this one waits, as the closure is dropped.
+            let _ = Builder::new().name(LEAVING_THREAD.to_owned()).spawn(move || drop(self));
+        }
     }
 
     /// Waits for the copies, which use no block afterwards.

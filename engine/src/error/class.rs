@@ -43,6 +43,7 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
         | Cause::RdmaUnavailable(_)
         | Cause::Bind(_)
         | Cause::Memory(_)
+        | Cause::DevicePointer(_)
         | Cause::Registration(_)
         | Cause::Recording(_)
         | Cause::Limit { .. } => FailureClass::LocalPort,

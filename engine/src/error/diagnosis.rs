@@ -50,6 +50,7 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
         Cause::OutOfRange { .. } | Cause::NoSuchAddress { .. } => ids::SEG_RANGE,
         Cause::Permission(_) | Cause::ReadOnly => ids::SEG_PERMISSION,
         Cause::Memory(_) | Cause::Registration(_) => ids::MEM_ALLOCATION,
+        Cause::DevicePointer(_) => ids::GPU_POINTER,
         Cause::Handshake(failure) => of_failure(failure),
         Cause::Transport(error) => of_transport(stage, error),
         Cause::PeerLost(error) if error.detail.starts_with(REFUSAL) => {
@@ -251,6 +252,7 @@ mod tests {
             Cause::Permission(Direction::Write),
             Cause::ReadOnly,
             Cause::Memory("x".into()),
+            Cause::DevicePointer("x".into()),
             Cause::Registration(RegistrationError::Full),
             Cause::Transport(transport(Side::Local, "ibv_modify_qp(RTR)", 110, "x")),
             Cause::PeerLost(Arc::new(transport(Side::Peer, "receive", 0, "x"))),

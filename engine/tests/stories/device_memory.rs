@@ -17,21 +17,21 @@ const BYTES: usize = 5 * STAGING_BYTES + 4_099;
 /// The devices are one table for the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
-struct Devices {
-    control: Control,
+pub(crate) struct Devices {
+    pub(crate) control: Control,
     driver: Arc<Driver>,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Devices {
-    async fn find() -> Self {
+    pub(crate) async fn find() -> Self {
         let alone = ONE_AT_A_TIME.lock().await;
         let control = Control::load().unwrap();
         let driver = Driver::open(Some(control.path().as_os_str())).unwrap();
         Self { control, driver, _alone: alone }
     }
 
-    fn memory(&self, device: i32, bytes: usize) -> Memory {
+    pub(crate) fn memory(&self, device: i32, bytes: usize) -> Memory {
         let address = self.control.allocate(device, bytes);
         // SAFETY: a test that frees the bytes expects the driver to refuse copies to them.
         let memory = unsafe { self.driver.device_memory(address, bytes, Arc::new(())) };
@@ -39,7 +39,7 @@ impl Devices {
     }
 
     /// Waits until copies of as many streams have begun and are held.
-    async fn until_copying(&self, streams: usize) {
+    pub(crate) async fn until_copying(&self, streams: usize) {
         let started = Instant::now();
         while self.control.live().copying < streams as u64 {
             assert!(started.elapsed() < PATIENCE, "{:?}", self.control.live());
@@ -49,11 +49,11 @@ impl Devices {
 }
 
 /// Takes every pinned buffer of the context of some memory.
-fn all_buffers(memory: &Memory) -> Vec<Staging> {
+pub(crate) fn all_buffers(memory: &Memory) -> Vec<Staging> {
     (0..=PINNED_BUFFERS_MAX).map_while(|_| Staging::take(&memory.whole())).collect()
 }
 
-async fn owner(memory: &Memory) -> (Engine, Registration, String) {
+pub(crate) async fn owner(memory: &Memory) -> (Engine, Registration, String) {
     let engine = Engine::builder().listen("127.0.0.1:0").start().await.unwrap();
     let register = engine.register("cache").access(Access::READ_WRITE);
     let served = register.serve(memory.whole()).unwrap();
@@ -141,10 +141,7 @@ async fn held_copy_keeps_memory_of_an_ended_registration() {
     devices.control.hold(true);
     let transfer = segment.write(&host.whole(), 0).submit().await.unwrap();
     let started = Instant::now();
-    while devices.control.live().waiting == 0 {
-        assert!(started.elapsed() < PATIENCE, "no copy begins");
-        tokio::task::yield_now().await;
-    }
+    devices.until_copying(1).await;
     drop(served);
     assert!(there.holders() > 1, "the copy in flight has the memory");
     devices.control.hold(false);
@@ -228,7 +225,7 @@ async fn failed_copy_ends_the_transfer_at_once() {
         ("cuMemcpyHtoDAsync", &host, true, far),
         ("cuMemcpyDtoHAsync", &host, false, far),
         ("cuMemcpyDtoHAsync", &here, true, "cuMemcpyDtoHAsync failed for cuda:1"),
-        ("cuStreamSynchronize", &host, true, far),
+        ("cuStreamQuery", &host, true, far),
     ] {
         devices.control.answer(call, 700);
         let span = local.whole();

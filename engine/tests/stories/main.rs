@@ -13,6 +13,7 @@ mod encrypted;
 mod examples;
 mod far;
 mod grants;
+mod held_copies;
 mod helpers;
 mod hostile;
 mod kept;

@@ -155,6 +155,17 @@ extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> c_int {
     call("cuStreamSynchronize", |state| state.perform(stream.addr()))
 }
 
+/// Performs the work of the stream, unless copies are held.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamQuery(stream: *mut c_void) -> c_int {
+    call("cuStreamQuery", |state| {
+        if state.is_held {
+            return Err(NOT_READY);
+        }
+        state.perform(stream.addr())
+    })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamGetCtx(stream: *mut c_void, context: *mut *mut c_void) -> c_int {
     call("cuStreamGetCtx", |state| {
