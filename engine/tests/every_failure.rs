@@ -1,11 +1,14 @@
-//! Every call of the system that can fail fails once, at each of its turns, in stories of two nodes
-//! in this process. Whatever fails, each step ends in time and with a typed error, succeeds when it is
-//! repeated, and leaves no descriptor, no thread and no mapping behind.
+//! Every call of some functions of the C library, and of the verbs library, fails once, at each of its
+//! turns, in stories of two nodes in this process. Whatever fails, each step ends in time and with a
+//! typed error, succeeds when it is repeated, and leaves no descriptor, no thread and no mapping behind.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 #[path = "every_failure/calls.rs"]
 mod calls;
+#[cfg(feature = "verbs")]
+#[path = "every_failure/devices.rs"]
+mod devices;
 #[path = "every_failure/stories.rs"]
 mod stories;
 
@@ -97,17 +100,17 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap()
 }
 
-/// Runs a story, during which a call fails; returns whether it did.
-fn run(story: &Story, call: usize, turn: u64) -> Result<bool, String> {
+/// Runs a story, during which a call fails; returns whether it did, by `end`.
+fn run(story: &Story, fail: impl FnOnce(), end: impl FnOnce() -> bool) -> Result<bool, String> {
     let held = Held::now();
     ERRORS.lock().unwrap().clear();
     let runtime = runtime();
     // It has a thread for blocking calls, as in any program: without one, the runtime panics.
     runtime.block_on(runtime.spawn_blocking(|| ())).unwrap();
     IS_RUNNING.store(true, Ordering::SeqCst);
-    calls::fail(call, turn);
+    fail();
     let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on((story.run)())));
-    let has_failed = calls::end();
+    let has_failed = end();
     runtime.shutdown_timeout(PATIENCE);
     IS_RUNNING.store(false, Ordering::SeqCst);
     let panics = std::mem::take(&mut *PANICS.lock().unwrap());
@@ -136,39 +139,87 @@ fn keep_panics() {
     }));
 }
 
-/// Every turn of every call in every story at night, and otherwise a sample of them.
+/// Whether every turn is tried.
+fn is_every() -> bool {
+    std::env::var_os(ONLY).is_some() || std::env::var_os(NIGHTLY).is_some()
+}
+
+/// Whether a call of a story is tried, by `STORY:CALL`.
+fn is_chosen(name: &str) -> bool {
+    std::env::var(ONLY).ok().is_none_or(|only| name.starts_with(&only))
+}
+
+/// Whether a call is one of those that map a region.
+fn maps(name: &str) -> bool {
+    [":mmap", ":madvise"].iter().any(|call| name.ends_with(call))
+}
+
+/// The outcome of the runs.
+#[derive(Default)]
+struct Outcome {
+    tried: BTreeMap<&'static str, u32>,
+    unmapped: u32,
+    failures: Vec<String>,
+}
+
+impl Outcome {
+    /// Runs a story for the turns of a call: all of them, or a sample that begins at `first`. `run` is
+    /// given the turn.
+    fn try_turns(
+        &mut self,
+        (story, name): (&Story, &str),
+        first: u64,
+        run: impl Fn(u64) -> Result<bool, String>,
+    ) {
+        let (first, step) = if is_every() { (0, 1) } else { (first, SAMPLED) };
+        let mut turn = first;
+        while turn < TURNS_MAX {
+            match run(turn) {
+                Ok(false) => break,
+                Ok(true) => *self.tried.entry(story.name).or_insert(0) += 1,
+                Err(why) if why.contains(UNMAPPED) && maps(name) => self.unmapped += 1,
+                Err(why) => self.failures.push(format!("{name} at turn {turn}: {why}")),
+            }
+            turn += step;
+        }
+        assert!(turn < TURNS_MAX, "{name} is called without end");
+    }
+
+    fn check(&self, stories: &[Story]) {
+        let (failures, tried) = (&self.failures, &self.tried);
+        assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
+        let is_whole = std::env::var_os(ONLY).is_some() || tried.len() == stories.len();
+        assert!(is_whole, "a story without a failure: {tried:?}");
+    }
+}
+
+/// Every turn of every call in every story at night, and otherwise a sample of them. The calls of the
+/// system come first, then those of the verbs library, in a process with scripted devices.
 #[test]
 fn every_failed_call_is_survived() {
     keep_panics();
     // The first one makes what its process keeps.
     drop(runtime());
-    let only = std::env::var(ONLY).ok();
-    let every = only.is_some() || std::env::var_os(NIGHTLY).is_some();
-    let is_chosen = |name: &str| only.as_deref().is_none_or(|only| name.starts_with(only));
-    let (mut tried, mut unmapped, mut failures) = (BTreeMap::new(), 0, Vec::new());
+    #[cfg(feature = "verbs")]
+    if handfast_fabric_control::is_scripted() {
+        return devices::every_failed_call_is_survived();
+    }
+    let mut outcome = Outcome::default();
     for (number, story) in STORIES.iter().enumerate() {
+        let run = |call, turn| run(story, || calls::fail(call, turn), calls::end);
         // Without a failure.
-        run(story, usize::MAX, 0).unwrap_or_else(|why| panic!("{}: {why}", story.name));
+        run(usize::MAX, 0).unwrap_or_else(|why| panic!("{}: {why}", story.name));
         for (at, call) in CALLS.iter().enumerate() {
             let name = format!("{}:{}", story.name, call.name);
-            if !is_chosen(&name) {
-                continue;
+            if is_chosen(&name) {
+                let first = (at + number) as u64 % 3;
+                outcome.try_turns((story, &name), first, |turn| run(at, turn));
             }
-            let (first, step) = if every { (0, 1) } else { ((at + number) as u64 % 3, SAMPLED) };
-            let mut turn = first;
-            while turn < TURNS_MAX {
-                match run(story, at, turn) {
-                    Ok(false) => break,
-                    Ok(true) => *tried.entry(story.name).or_insert(0) += 1,
-                    Err(why) if why.contains(UNMAPPED) => unmapped += 1,
-                    Err(why) => failures.push(format!("{name} at turn {turn}: {why}")),
-                }
-                turn += step;
-            }
-            assert!(turn < TURNS_MAX, "{name} is called without end");
         }
     }
+    let Outcome { tried, unmapped, .. } = &outcome;
     println!("failed calls by story: {tried:?}, and {unmapped} whose region stays unmapped");
-    assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
-    assert!(only.is_some() || tried.len() == STORIES.len(), "a story without a failure: {tried:?}");
+    outcome.check(STORIES);
+    #[cfg(feature = "verbs")]
+    devices::pass("every_failed_call_is_survived");
 }

@@ -22,6 +22,7 @@ use handfast_transport::{
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::{Notify, watch};
@@ -241,7 +242,7 @@ impl Lane {
             ));
         }
         connecting.armed = Some(remote);
-        self.armed.notify_one();
+        self.armed.notify_waiters();
         Ok(())
     }
 
@@ -264,16 +265,24 @@ impl Lane {
             return Err(HelloRefusal::WrongPair);
         }
         if connecting.token_used {
-            // A peer whose hello failed on its side alone comes again in another pair, and this side
-            // offers it the same lane until its own Connect.
-            let is_early = connecting.armed.is_none();
-            let is_other = |(other, _): &mut (Pair, AbortHandle)| is_early && *other != sender;
-            let Some((_, earlier)) = connecting.early.take_if(is_other) else {
+            // A peer whose hello failed on its side alone comes again in a later pair, and this side
+            // offers it the same lane until its own Connect. Its hellos may come in any order.
+            let is_connected = connecting.armed == Some(sender);
+            let is_earlier = |(other, _): &mut (Pair, AbortHandle)| {
+                let is_of_one_run = other.incarnation == sender.incarnation;
+                match is_of_one_run {
+                    _ if is_connected => *other != sender,
+                    true => other.lifecycle < sender.lifecycle,
+                    false => token.is_none(),
+                }
+            };
+            let Some((_, earlier)) = connecting.early.take_if(is_earlier) else {
                 return Err(HelloRefusal::TokenUsed);
             };
             earlier.abort();
             connecting.tasks.retain(|task| !task.is_finished());
         }
+        connecting.expired = false;
         connecting.token_used = true;
         if self.spawn_connected(&mut connecting, task) {
             connecting.early = connecting.tasks.last().map(|task| (sender, task.clone()));
@@ -293,24 +302,48 @@ impl Lane {
     /// Waits for the local Connect, and checks that it named `sender`.
     pub(crate) async fn wait_armed(&self, sender: Pair) -> Result<(), HelloRefusal> {
         loop {
+            let mut notified = pin!(self.armed.notified());
+            // Of a Connect after the look as well.
+            notified.as_mut().enable();
             let armed = self.connecting.lock().armed;
             match armed {
                 Some(remote) if remote == sender => return Ok(()),
                 Some(_) => {
                     // The hello came from another sender, so the token remains valid.
-                    self.connecting.lock().token_used = false;
+                    self.free(&mut self.connecting.lock(), sender);
                     return Err(HelloRefusal::WrongPair);
                 }
-                None => self.armed.notified().await,
+                None => notified.await,
             }
         }
     }
 
-    /// Handles a hello that timed out before the local Connect.
-    pub(crate) fn expire(&self) -> bool {
+    /// Gives the token back, if the hello of `sender` holds it.
+    fn free(&self, connecting: &mut Connecting, sender: Pair) {
+        if connecting.early.take_if(|(other, _)| *other == sender).is_some() {
+            connecting.token_used = false;
+        }
+    }
+
+    /// Handles a hello that cannot be answered. Returns whether the lane goes on without it: it does
+    /// not once it is connected to `sender`.
+    pub(crate) fn abandon(&self, sender: Pair) -> bool {
         let mut connecting = self.connecting.lock();
-        connecting.expired = connecting.armed.is_none();
-        connecting.expired
+        if connecting.armed == Some(sender) {
+            return false;
+        }
+        self.free(&mut connecting, sender);
+        true
+    }
+
+    /// Handles a hello that timed out before the local Connect.
+    pub(crate) fn expire(&self, sender: Pair) -> bool {
+        let mut connecting = self.connecting.lock();
+        let is_early = connecting.early.as_ref().is_some_and(|(other, _)| *other == sender);
+        let has_expired = connecting.armed.is_none();
+        // One that was replaced meanwhile says nothing of the next.
+        connecting.expired |= has_expired && is_early;
+        has_expired
     }
 
     /// Applies the agreed `depth`: slices may be sent, and fewer bytes at a time if both ends are on
@@ -462,3 +495,6 @@ fn unusable(posting: &Posting) -> Option<TransportError> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

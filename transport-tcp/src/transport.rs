@@ -597,7 +597,9 @@ impl<N: Net> Inner<N> {
             false => timeout(self.config.timing.hello, say(&mut stream, Ok(depth))).await,
         };
         if let Err(error) = sent.map_err(|_| io::ErrorKind::TimedOut.into()).flatten() {
-            lane.close(Some(io_error("hello", "", &error)));
+            if !lane.abandon(hello.sender) {
+                lane.close(Some(io_error("hello", "", &error)));
+            }
             return None;
         }
         lane.counts().update(|it| it.hellos_accepted += 1);
@@ -605,7 +607,7 @@ impl<N: Net> Inner<N> {
         let refusal = match armed {
             Ok(Ok(())) => None,
             Ok(Err(refusal)) => Some(refusal),
-            Err(_) if lane.expire() => Some(HelloRefusal::NotConnected),
+            Err(_) if lane.expire(hello.sender) => Some(HelloRefusal::NotConnected),
             Err(_) => lane.wait_armed(hello.sender).await.err(),
         };
         if let Some(refusal) = refusal {

@@ -126,9 +126,9 @@ impl Keys {
         self.proven.take_withdrawn(&self.current())
     }
 
-    /// Whether it is remembered what a peer proved.
-    fn knows(&self, peer: &NodeName) -> bool {
-        self.proven.knows(peer)
+    /// Whether it is remembered what a peer with a lane proved, as [`Proven::keeps`].
+    fn keeps(&self, peer: &NodeName) -> bool {
+        self.proven.keeps(peer)
     }
 
     /// Replaces them, for new connections and for the next call of each present one.

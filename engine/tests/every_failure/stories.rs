@@ -21,16 +21,18 @@ pub(crate) struct Story {
 }
 
 macro_rules! stories {
-    ($($name:ident),*) => {
-        pub(crate) const STORIES: &[Story] =
+    ($all:ident: $($name:ident),*) => {
+        pub(crate) const $all: &[Story] =
             &[$(Story { name: stringify!($name), run: || Box::pin($name()) }),*];
     };
 }
 
 stories!(
-    open, write, batch, restart, eviction, failover, close, keys, encrypted, same_host, auto,
+    STORIES: open, write, batch, restart, eviction, failover, close, keys, encrypted, same_host, auto,
     observed
 );
+#[cfg(feature = "verbs")]
+stories!(STORIES_OF_DEVICES: rdma, rdma_restart);
 
 fn hasty(builder: Builder) -> Builder {
     let timing = EngineTiming::default().with(|it| {
@@ -170,14 +172,18 @@ async fn batch() {
     ends(&[&user, &owner.engine]).await;
 }
 
-/// The owner ends and starts again at its address.
 async fn restart() {
+    restarted(tcp, tcp()).await;
+}
+
+/// The owner ends and starts again at its address.
+async fn restarted(of_owner: impl Fn() -> Builder, of_user: Builder) {
     let port = again("port", async || TcpListener::bind("127.0.0.1:0")).await;
     let address = again("port", async || port.local_addr()).await.to_string();
     drop(port);
-    let user = user(tcp()).await;
+    let user = user(of_user).await;
     for seed in [1, 2] {
-        let owner = Owner::start_at(tcp(), &address).await;
+        let owner = Owner::start_at(of_owner(), &address).await;
         let segment = owner.opened_by(&user).await;
         owner.moves(&segment, seed).await;
         ends(&[&owner.engine]).await;
@@ -229,4 +235,21 @@ async fn observed() {
     let builder = || tcp().metrics("127.0.0.1:0");
     let recorded = builder().record(RecordOptions::new(folder.path().join("user")));
     moved(builder(), recorded).await;
+}
+
+#[cfg(feature = "verbs")]
+fn on(device: &str) -> Builder {
+    let devices = vec![device.to_owned()];
+    let rdma = handfast::rdma::RdmaOptions::default().with(|it| it.devices = devices);
+    hasty(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma))
+}
+
+#[cfg(feature = "verbs")]
+async fn rdma() {
+    moved(on(crate::devices::OWNER), on(crate::devices::USER)).await;
+}
+
+#[cfg(feature = "verbs")]
+async fn rdma_restart() {
+    restarted(|| on(crate::devices::OWNER), on(crate::devices::USER)).await;
 }

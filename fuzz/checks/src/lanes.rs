@@ -1,4 +1,6 @@
-//! Bytes of a peer on a lane over TCP: a hello, or frames after a valid one.
+//! Bytes of a peer on a lane over TCP: a hello, or frames after a valid one, in the clear or encrypted.
+
+mod sealed;
 
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
@@ -8,6 +10,7 @@ use handfast_transport_tcp::{
     ACK_BYTES, Bounced, HELLO_BYTES, LANE_MAGIC, LANE_VERSION, Net, TcpConfig, TcpLimits,
     TcpTiming, TcpTransport,
 };
+use sealed::Session;
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +25,13 @@ const REGION_BYTES: usize = 256;
 const PIPE_BYTES: usize = 4 << 10;
 /// Pattern of memory that no peer may change.
 const UNTOUCHED: u8 = 0x5A;
+/// Most records of chosen lengths.
+const RECORDS_MAX: usize = 3;
+/// Number of which the secrets of lanes are derived.
+const SECRETS: [u8; 32] = [3; 32];
 const DEPTH: u32 = 8;
+/// Both sides prove, and encrypt.
+const FEATURES_SEALED: u16 = 3;
 const TOKEN: u64 = 0x0123_4567_89AB_CDEF;
 const LANE: Lifecycle = Lifecycle(7);
 const PEER: Pair = Pair { incarnation: Incarnation(1), lifecycle: LANE };
@@ -32,24 +41,88 @@ const KEYS: [u64; 2] = [0x1001, 0x1002];
 /// Limit of the end of a lane.
 const END_MAX: Duration = Duration::from_secs(4);
 
-/// Panics if a byte lands where the peer may not write, or if the lane does not end with its
-/// connection.
+/// Said after the magic of a hello.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Said {
+    /// The input.
+    Raw,
+    /// A valid hello, and frames.
+    Frames,
+    /// To a node that encrypts its lanes, the input.
+    RawToSealed,
+    /// A session, and frames in its records.
+    Records,
+    /// A session, and the input outside of records.
+    RawAfterSession,
+}
+
+impl Said {
+    const ALL: [Self; 5] =
+        [Self::Raw, Self::Frames, Self::RawToSealed, Self::Records, Self::RawAfterSession];
+
+    fn encrypts(self) -> bool {
+        matches!(self, Self::RawToSealed | Self::Records | Self::RawAfterSession)
+    }
+
+    fn has_session(self) -> bool {
+        matches!(self, Self::Records | Self::RawAfterSession)
+    }
+}
+
+/// Panics if a byte lands where the peer may not write, if the lane does not end with its connection,
+/// or if frames in records change other bytes than the same ones in the clear.
 ///
-/// With an even first byte the others are what the peer sends after the magic of its hello; with an
-/// odd one they follow a valid hello, as frames: records of a frame's kind, its region, offset,
-/// length and payload, and after a record of an unknown kind the rest as it is.
+/// The first byte chooses among [`Said::ALL`]. Frames are records of a frame's kind, its region, offset,
+/// length and payload, and after a record of an unknown kind the rest as it is. Before those of an
+/// encrypted lane are the number of lengths, up to [`RECORDS_MAX`], and the lengths, of 16 bits.
 pub fn check(bytes: &[u8]) {
     thread_local! {
         static RUNTIME: RefCell<Runtime> =
             RefCell::new(paused());
     }
     let Some((mode, rest)) = bytes.split_first() else { return };
+    let said = Said::ALL[usize::from(*mode) % Said::ALL.len()];
     RUNTIME.with_borrow(|runtime| {
         runtime.block_on(async {
-            let lane = tokio::time::timeout(END_MAX, lane(mode & 1 == 1, rest));
-            lane.await.expect("the lane ends with its connection");
+            let (lengths, frames) =
+                if said == Said::Records { lengths(rest) } else { (None, rest) };
+            let run = async |said| {
+                let lane = tokio::time::timeout(END_MAX, lane(said, lengths.as_deref(), frames));
+                lane.await.expect("the lane ends with its connection")
+            };
+            let written = run(said).await;
+            if said == Said::Records {
+                assert_eq!(run(Said::Frames).await, written, "in the clear and encrypted");
+            }
         });
     });
+}
+
+/// The lengths of records, and what follows them.
+fn lengths(rest: &[u8]) -> (Option<Vec<usize>>, &[u8]) {
+    let Some((count, rest)) = rest.split_first() else { return (Some(Vec::new()), rest) };
+    let count = usize::from(*count) % (RECORDS_MAX + 1);
+    let (chosen, rest) = rest.split_at(rest.len().min(2 * count));
+    let of = |pair: &[u8; 2]| usize::from(u16::from_le_bytes(*pair)).min(sealed::PLAIN_BYTES_MAX);
+    (Some(chosen.as_chunks().0.iter().map(of).collect()), rest)
+}
+
+/// Frames in pieces of these lengths, begun again as often as it takes, and then what is left of them.
+/// An empty piece is the last: the lane ends at it.
+fn pieces(frames: Vec<u8>, lengths: Option<&[usize]>) -> Vec<Vec<u8>> {
+    let Some(lengths) = lengths else { return vec![frames] };
+    let (mut pieces, mut begin) = (Vec::new(), 0);
+    for length in lengths {
+        let again = frames.iter().cycle().skip(begin % frames.len().max(1));
+        pieces.push(again.take(*length).copied().collect::<Vec<_>>());
+        begin += length;
+        if pieces.last().is_some_and(Vec::is_empty) {
+            return pieces;
+        }
+    }
+    let left = frames.get(begin..).unwrap_or_default();
+    pieces.extend(left.chunks(sealed::PLAIN_BYTES_MAX).map(<[u8]>::to_vec));
+    pieces
 }
 
 /// A runtime whose limits end only when every task is idle, however slow the machine is.
@@ -58,7 +131,8 @@ fn paused() -> Runtime {
     builder.enable_time().start_paused(true).build().expect("a runtime")
 }
 
-async fn lane(is_valid: bool, rest: &[u8]) {
+/// Returns the bytes of the region that the peer may write.
+async fn lane(said: Said, lengths: Option<&[usize]>, rest: &[u8]) -> Vec<u8> {
     let regions = Arc::new(RegionTable::new());
     let memory = Memory::zeroed(4 * REGION_BYTES).expect("memory");
     memory.copy_in(0, &[UNTOUCHED; 4 * REGION_BYTES]).expect("in bounds");
@@ -73,17 +147,20 @@ async fn lane(is_valid: bool, rest: &[u8]) {
         timing,
         address: "pipe:1".into(),
         incarnation: NODE.incarnation,
-        secrets: None,
-        encrypts: false,
+        secrets: said.encrypts().then_some(SECRETS),
+        encrypts: said.encrypts(),
     };
     let transport = TcpTransport::new(config, Pipes, Arc::clone(&regions), Arc::new(Ignored));
-    transport.create(LANE, TOKEN).expect("a lane");
+    let announced = transport.create(LANE, TOKEN).expect("a lane").token;
     transport.connect(NODE, PEER, Body::default()).await.expect("a lane that waits");
     let (near, far) = tokio::io::duplex(PIPE_BYTES);
-    let said = if is_valid { frames(rest, addresses) } else { rest.to_vec() };
-    let ((), answers) =
-        tokio::join!(transport.accept(Bounced(near), LANE_MAGIC), peer(far, is_valid, &said),);
-    if is_valid {
+    let pieces = match said {
+        Said::Frames | Said::Records => pieces(frames(rest, addresses), lengths),
+        _ => vec![rest.to_vec()],
+    };
+    let peer = peer(far, said, &pieces, &announced);
+    let ((), answers) = tokio::join!(transport.accept(Bounced(near), LANE_MAGIC), peer);
+    if said == Said::Frames {
         assert_eq!(answers.first_chunk(), Some(&LANE_MAGIC), "the hello is answered");
     }
     transport.retire(LANE).await.expect("a lane that ends");
@@ -93,19 +170,29 @@ async fn lane(is_valid: bool, rest: &[u8]) {
     }
     let mut bytes = vec![0; 4 * REGION_BYTES];
     memory.copy_out(0, &mut bytes).expect("in bounds");
-    bytes.drain(REGION_BYTES..2 * REGION_BYTES);
+    let written = bytes.drain(REGION_BYTES..2 * REGION_BYTES).collect();
     assert!(bytes.iter().all(|byte| *byte == UNTOUCHED), "a byte landed outside the region");
     assert_eq!(memory.holders(), 1, "a holder is left");
+    written
 }
 
 /// Sends the bytes and reads until the end, as far as the other side lets it.
-async fn peer(stream: DuplexStream, is_valid: bool, said: &[u8]) -> Vec<u8> {
+async fn peer(stream: DuplexStream, said: Said, pieces: &[Vec<u8>], announced: &str) -> Vec<u8> {
     let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut session = None;
+    if said.has_session() {
+        let hello = hello(said);
+        session = Some(Session::open((&mut reader, &mut writer), &hello, announced).await);
+    }
+    let bytes = match (&session, said) {
+        (Some(session), Said::Records) => session.seal(pieces),
+        _ => pieces.concat(),
+    };
     let send = async {
-        let hello = hello();
-        let hello = if is_valid { &hello[LANE_MAGIC.len()..] } else { &[] };
+        let hello = hello(said);
+        let hello = if said == Said::Frames { &hello[LANE_MAGIC.len()..] } else { &[] };
         // A lane that ends closes the pipe.
-        if writer.write_all(hello).await.is_ok() && writer.write_all(said).await.is_ok() {
+        if writer.write_all(hello).await.is_ok() && writer.write_all(&bytes).await.is_ok() {
             let _ = writer.shutdown().await;
         }
     };
@@ -114,15 +201,21 @@ async fn peer(stream: DuplexStream, is_valid: bool, said: &[u8]) -> Vec<u8> {
         let _ = reader.read_to_end(&mut answers).await;
         answers
     };
-    tokio::join!(send, receive).1
+    let answers = tokio::join!(send, receive).1;
+    if let Some(session) = session {
+        session.check(&answers);
+    }
+    answers
 }
 
-fn hello() -> [u8; HELLO_BYTES] {
+fn hello(said: Said) -> [u8; HELLO_BYTES] {
+    let (features, token) = if said.encrypts() { (FEATURES_SEALED, 0) } else { (0, TOKEN) };
     let mut bytes = [0; HELLO_BYTES];
     bytes[..8].copy_from_slice(&LANE_MAGIC);
     bytes[8..10].copy_from_slice(&LANE_VERSION.to_le_bytes());
+    bytes[10..12].copy_from_slice(&features.to_le_bytes());
     bytes[12..16].copy_from_slice(&DEPTH.to_le_bytes());
-    bytes[16..24].copy_from_slice(&TOKEN.to_le_bytes());
+    bytes[16..24].copy_from_slice(&token.to_le_bytes());
     for (at, pair) in [(24, PEER), (48, NODE)] {
         bytes[at..at + 16].copy_from_slice(&pair.incarnation.0.to_le_bytes());
         bytes[at + 16..at + 24].copy_from_slice(&pair.lifecycle.0.to_le_bytes());

@@ -1,11 +1,12 @@
 //! Short texts of options, stores and messages: addresses, NIC paths, matrices, locations, sources,
-//! replay lines.
+//! announcements of queue pairs, replay lines.
 
 use crate::check_error;
 use handfast::SegmentAddr;
 use handfast::topology::Location;
 use handfast_core::NicPath;
 use handfast_core::address::{host_and_port, with_port};
+use handfast_core::connection::Announcement;
 use handfast_core::mooncake::{Keys, PriorityMatrix};
 use handfast_metadata::Source;
 use handfast_sim::Line;
@@ -21,6 +22,7 @@ pub fn check(bytes: &[u8]) {
     same::<NicPath, _>(text, NicPath::parse);
     same::<SegmentAddr, _>(text, str::parse);
     same::<Location, _>(text, str::parse);
+    same::<Announcement, _>(text, str::parse);
     refused(Keys::new(text).err());
     refused(Source::from_str(text).err());
     line(text);

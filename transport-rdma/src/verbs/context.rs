@@ -219,6 +219,15 @@ impl Context {
         self.lost.store(true, Ordering::Release);
     }
 
+    /// Makes a call that destroys an object, and once more if it fails: one interrupted command would
+    /// otherwise keep the object, and what it was made from, until the device is closed.
+    pub(super) fn twice(destroy: impl Fn() -> i32) -> i32 {
+        match destroy() {
+            0 => 0,
+            _ => destroy(),
+        }
+    }
+
     /// Checks the return value of a destruction, after which the object is gone. The kernel destroys
     /// the objects of a device that is removed by itself, and answers each later call with EIO.
     pub(super) fn check_gone(&self, call: &'static str, returned: i32) -> Result<(), VerbsError> {

@@ -40,8 +40,8 @@ macro_rules! destroyed_by {
                 }
                 let context = &self.$($context).+;
                 // SAFETY: made by the matching call, destroyed here alone, and everything made from
-                // it held it and is gone.
-                let returned = unsafe { (context.verbs.$call)(self.raw) };
+                // it held it and is gone. A call that failed has left it whole.
+                let returned = Context::twice(|| unsafe { (context.verbs.$call)(self.raw) });
                 if returned != 0 {
                     let device = &context.device;
                     tracing::warn!(device, returned, concat!(stringify!($call), " failed"));

@@ -70,8 +70,9 @@ impl Region {
             return true;
         }
         let context = &self.domain.context;
-        // SAFETY: made by the matching call, and with the pointer taken out this is the only end.
-        let returned = unsafe { (context.verbs.ibv_dereg_mr)(raw) };
+        // SAFETY: made by the matching call, and with the pointer taken out this is the only end. A call
+        // that failed has left it whole.
+        let returned = Context::twice(|| unsafe { (context.verbs.ibv_dereg_mr)(raw) });
         let ended = context.check_gone("ibv_dereg_mr", returned);
         if let Err(error) = &ended {
             tracing::error!(%error, "the memory of the region is kept for ever");

@@ -565,6 +565,9 @@ fn failed_deregistration_stays_in_the_count() {
     assert!(register().end());
     assert_eq!((regions(), site.memory.holders()), (before, holders));
     site.device.answer("ibv_dereg_mr", &[libc::EBUSY]);
+    assert!(register().end(), "it is tried twice");
+    assert_eq!((regions(), site.memory.holders()), (before, holders));
+    site.device.answer("ibv_dereg_mr", &[libc::EBUSY; 2]);
     assert!(!register().end());
     assert_eq!(regions(), before + 1);
     assert!(site.memory.holders() > holders, "its memory is never freed");

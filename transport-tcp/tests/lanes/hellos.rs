@@ -115,24 +115,26 @@ async fn forged_hello_does_not_spend_the_token() {
     assert_eq!(reason(&answer), 0);
 }
 
-/// A peer whose first hello failed on its side comes again in another pair: the later hello takes the
-/// place of the earlier one until the local connect, and no longer.
+/// A peer whose first hello failed on its side comes again in a later pair: its hello takes the place of
+/// the earlier one until the local connect. One of an earlier pair never does.
 #[tokio::test]
 async fn later_hello_replaces_an_early_one() {
     let node = node(2, Setup::default()).await;
     node.transport.create(LANE, TOKEN).unwrap();
     let own = node.pair(7);
-    let earlier = Pair { lifecycle: Lifecycle(RAW.lifecycle.0 + 1), ..RAW };
-    let (mut early, answer) = say(&node.address, &hello(8, TOKEN, earlier, own)).await;
+    let other = Pair { lifecycle: Lifecycle(RAW.lifecycle.0 + 1), ..RAW };
+    let (mut early, answer) = say(&node.address, &hello(8, TOKEN, RAW, own)).await;
     assert_eq!(reason(&answer), 0);
-    let (mut replay, answer) = say(&node.address, &hello(8, TOKEN, earlier, own)).await;
+    let (mut replay, answer) = say(&node.address, &hello(8, TOKEN, RAW, own)).await;
     assert_eq!(reason(&answer), HelloRefusal::TokenUsed as u16, "the same pair again");
     assert!(is_closed(&mut replay).await);
-    let (mut later, answer) = say(&node.address, &hello(8, TOKEN, RAW, own)).await;
+    let (mut later, answer) = say(&node.address, &hello(8, TOKEN, other, own)).await;
     assert_eq!(reason(&answer), 0);
     assert!(is_closed(&mut early).await, "one connection is left");
-    node.transport.connect(own, RAW, Body::default()).await.unwrap();
-    let (_, answer) = say(&node.address, &hello(8, TOKEN, earlier, own)).await;
+    let (_, answer) = say(&node.address, &hello(8, TOKEN, RAW, own)).await;
+    assert_eq!(reason(&answer), HelloRefusal::TokenUsed as u16, "a stale one");
+    node.transport.connect(own, other, Body::default()).await.unwrap();
+    let (_, answer) = say(&node.address, &hello(8, TOKEN, RAW, own)).await;
     assert_eq!(reason(&answer), HelloRefusal::WrongPair as u16, "it is connected");
     until(|| node.counters().lanes_started == 1).await;
     assert_eq!(node.sink.failures(), 0);

@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Maximum remembered peers, as many as lanes by default. Past it the peer is forgotten whose last
-/// connection began first.
+/// Maximum remembered peers, as many as lanes by default.
 const PROVEN_MAX: usize = 16_384;
+/// Maximum remembered peers of one certificate or key.
+const NAMES_PER_PROOF_MAX: usize = 4_096;
 
 /// The proof of one peer.
 pub(super) enum Proved {
@@ -48,65 +49,93 @@ impl Proved {
     }
 }
 
-/// The proof of a remembered peer. Peers with one certificate share its chain, the last that was shown.
-enum Held {
-    Key(Arc<Proved>),
+/// The holders of a certificate, by its bytes, or of a key, by its id.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Member {
+    Key(Arc<str>),
     Certificate(Arc<[u8]>),
 }
 
 struct Peer {
     /// The number of its last connection.
     number: u64,
-    held: Held,
+    /// Its place in the order of its member's names.
+    place: u64,
+    member: Member,
+    /// The key that it proved. Peers with one certificate share its chain, the last that was shown.
+    key: Option<Arc<Proved>>,
     /// The proof was not accepted at a look.
     is_withdrawn: bool,
 }
 
-/// The chain of a certificate, and the peers that have proven it.
-struct Chained {
-    proved: Arc<Proved>,
-    peers: usize,
+/// The names that a member has proven.
+#[derive(Default)]
+struct Names {
+    chain: Option<Arc<Proved>>,
+    /// The longest unused first.
+    order: BTreeMap<u64, NodeName>,
 }
 
 #[derive(Default)]
 struct Table {
     peers: BTreeMap<NodeName, Peer>,
-    /// Names by the number of their last connection.
-    order: BTreeMap<u64, NodeName>,
-    chains: BTreeMap<Arc<[u8]>, Chained>,
+    members: BTreeMap<Member, Names>,
     next: u64,
 }
 
 impl Table {
-    fn hold(&mut self, proved: Arc<Proved>) -> Held {
-        let Proved::Certificate(chain) = &*proved else { return Held::Key(proved) };
-        let end: Arc<[u8]> = end_of(chain).into();
-        let known = self.chains.get_key_value(&end).map(|(end, _)| end.clone());
-        let end = known.unwrap_or(end);
-        let empty = Chained { proved: proved.clone(), peers: 0 };
-        let chained = self.chains.entry(end.clone()).or_insert(empty);
-        chained.proved = proved;
-        chained.peers += 1;
-        Held::Certificate(end)
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next
     }
 
-    fn forget(&mut self, peer: &NodeName) {
-        let Some(Peer { number, held, .. }) = self.peers.remove(peer) else { return };
-        self.order.remove(&number);
-        let Held::Certificate(end) = held else { return };
-        if let Some(chained) = self.chains.get_mut(&end) {
-            chained.peers -= 1;
-            if chained.peers == 0 {
-                self.chains.remove(&end);
-            }
+    fn insert(&mut self, name: &NodeName, proved: Arc<Proved>) {
+        self.forget(name);
+        let number = self.next();
+        let member = match &*proved {
+            Proved::Key { id, .. } => Member::Key(id.as_str().into()),
+            Proved::Certificate(chain) => Member::Certificate(end_of(chain).into()),
+        };
+        let (key, chain) = match member {
+            Member::Key(_) => (Some(proved), None),
+            Member::Certificate(_) => (None, Some(proved)),
+        };
+        let known = self.members.get_key_value(&member).map(|(known, _)| known.clone());
+        let member = known.unwrap_or(member);
+        self.make_room(&member);
+        let names = self.members.entry(member.clone()).or_default();
+        names.chain = chain;
+        names.order.insert(number, name.clone());
+        let peer = Peer { number, place: number, member, key, is_withdrawn: false };
+        self.peers.insert(name.clone(), peer);
+    }
+
+    /// Forgets a name if the member has as many as it may, or the table is full: one of its own, or
+    /// without any, one of the member with the most.
+    fn make_room(&mut self, member: &Member) {
+        let own = self.members.get(member);
+        let is_full = self.peers.len() >= PROVEN_MAX;
+        if !is_full && own.is_none_or(|own| own.order.len() < NAMES_PER_PROOF_MAX) {
+            return;
+        }
+        let from = own.or_else(|| self.members.values().max_by_key(|names| names.order.len()));
+        let oldest = from.and_then(|names| names.order.values().next().cloned());
+        if let Some(oldest) = oldest {
+            self.forget(&oldest);
         }
     }
 
-    fn proved(&self, held: &Held) -> Option<Arc<Proved>> {
-        match held {
-            Held::Key(proved) => Some(proved.clone()),
-            Held::Certificate(end) => self.chains.get(end).map(|chained| chained.proved.clone()),
+    fn forget(&mut self, name: &NodeName) {
+        let Some(Peer { place, member, .. }) = self.peers.remove(name) else { return };
+        let Some(names) = self.members.get_mut(&member) else { return };
+        names.order.remove(&place);
+        if names.order.is_empty() {
+            self.members.remove(&member);
         }
+    }
+
+    fn proved(&self, peer: &Peer) -> Option<Arc<Proved>> {
+        peer.key.clone().or_else(|| self.members.get(&peer.member)?.chain.clone())
     }
 }
 
@@ -117,23 +146,21 @@ pub(super) struct Proven(Mutex<Table>);
 impl Proven {
     /// Remembers what a peer proved, in place of what it proved before.
     pub(super) fn note(&self, peer: &NodeName, proved: Arc<Proved>) {
-        let mut table = self.0.lock();
-        let number = table.next;
-        table.next += 1;
-        table.forget(peer);
-        let held = table.hold(proved);
-        table.peers.insert(peer.clone(), Peer { number, held, is_withdrawn: false });
-        table.order.insert(number, peer.clone());
-        if table.peers.len() > PROVEN_MAX
-            && let Some((_, oldest)) = table.order.pop_first()
-        {
-            table.forget(&oldest);
-        }
+        self.0.lock().insert(peer, proved);
     }
 
-    /// Whether a peer is remembered.
-    pub(super) fn knows(&self, peer: &NodeName) -> bool {
-        self.0.lock().peers.contains_key(peer)
+    /// Whether a peer with a lane is remembered; if so, it is the last of its member's to be forgotten.
+    pub(super) fn keeps(&self, name: &NodeName) -> bool {
+        let mut table = self.0.lock();
+        let place = table.next();
+        let Table { peers, members, .. } = &mut *table;
+        let Some(peer) = peers.get_mut(name) else { return false };
+        if let Some(names) = members.get_mut(&peer.member) {
+            names.order.remove(&peer.place);
+            names.order.insert(place, name.clone());
+            peer.place = place;
+        }
+        true
     }
 
     /// Returns the peers whose proof is not accepted any more, at this look and at the next one, and
@@ -141,7 +168,7 @@ impl Proven {
     pub(super) fn take_withdrawn(&self, current: &Material) -> Vec<NodeName> {
         let table = self.0.lock();
         let of = |(name, peer): (&NodeName, &Peer)| {
-            Some((name.clone(), peer.number, table.proved(&peer.held)?))
+            Some((name.clone(), peer.number, table.proved(peer)?))
         };
         let all: Vec<_> = table.peers.iter().filter_map(of).collect();
         drop(table);
@@ -202,26 +229,78 @@ mod tests {
         proven.note(&name(2), proved("new", 2));
         let take = |id, secret| proven.take_withdrawn(&material(id, secret));
         assert!(take("old", 1) == [name(2)] && take("old", 1) == [name(2)]);
-        assert!(take("old", 1).is_empty() && proven.0.lock().order.len() == 1);
+        assert!(take("old", 1).is_empty() && proven.0.lock().peers.len() == 1);
         assert!(take("old", 3) == [name(1)]);
         proven.note(&name(1), proved("old", 3));
         assert!(take("old", 3).is_empty());
         assert!(take("old", 4) == [name(1)] && take("old", 4) == [name(1)]);
-        assert!(take("old", 4).is_empty() && proven.0.lock().order.is_empty());
+        assert!(take("old", 4).is_empty() && proven.0.lock().members.is_empty());
     }
 
-    /// The peer past the limit takes the place of the one that connected first.
+    fn certificate(end: u8, more: usize) -> Arc<Proved> {
+        let chain = std::iter::once(vec![end]).chain(vec![vec![9]; more]);
+        Arc::new(Proved::Certificate(chain.map(Into::into).collect()))
+    }
+
+    fn note_all(proven: &Proven, names: std::ops::Range<usize>, proved: &Arc<Proved>) {
+        names.for_each(|number| proven.note(&name(number), proved.clone()));
+    }
+
+    fn known(proven: &Proven, names: std::ops::Range<usize>) -> usize {
+        let table = proven.0.lock();
+        names.filter(|number| table.peers.contains_key(&name(*number))).count()
+    }
+
+    /// A name past the limit of its key or certificate takes the place of the one that is unused the
+    /// longest. A connection is a use, and so is a lane at a look.
     #[test]
-    fn peers_past_the_limit_displace_the_oldest() {
-        let proven = Proven::default();
-        for number in 0..PROVEN_MAX {
-            proven.note(&name(number), proved("old", 1));
+    fn names_of_one_proof_displace_its_oldest_alone() {
+        for own in [proved("own", 1), certificate(1, 0)] {
+            let proven = Proven::default();
+            let others = PROVEN_MAX..PROVEN_MAX + 2;
+            note_all(&proven, others.clone(), &proved("other", 2));
+            note_all(&proven, 0..NAMES_PER_PROOF_MAX, &own);
+            assert_eq!(known(&proven, 0..NAMES_PER_PROOF_MAX), NAMES_PER_PROOF_MAX, "at the limit");
+            proven.note(&name(0), own.clone());
+            assert!(proven.keeps(&name(1)) && !proven.keeps(&name(NAMES_PER_PROOF_MAX)));
+            note_all(&proven, NAMES_PER_PROOF_MAX..PROVEN_MAX, &own);
+            let first = PROVEN_MAX - NAMES_PER_PROOF_MAX;
+            assert_eq!(
+                (known(&proven, 0..first), known(&proven, first..PROVEN_MAX)),
+                (0, NAMES_PER_PROOF_MAX)
+            );
+            assert_eq!(known(&proven, others), 2, "of another");
         }
-        proven.note(&name(0), proved("old", 1));
-        proven.note(&name(PROVEN_MAX), proved("old", 1));
-        let taken = proven.take_withdrawn(&material("new", 2));
-        assert_eq!(taken.len(), PROVEN_MAX);
-        assert!(taken.contains(&name(0)) && !taken.contains(&name(1)));
+        let proven = Proven::default();
+        note_all(&proven, 0..NAMES_PER_PROOF_MAX, &certificate(1, 0));
+        proven.note(&name(0), certificate(1, 0));
+        assert!(proven.keeps(&name(1)));
+        proven.note(&name(PROVEN_MAX), certificate(1, 0));
+        assert_eq!((known(&proven, 0..3), known(&proven, 2..3)), (2, 0));
+    }
+
+    /// In a full table a member displaces its own oldest name, and one without any that of the member
+    /// with the most.
+    #[test]
+    fn full_table_displaces_own_names_then_those_of_the_largest() {
+        let proven = Proven::default();
+        let many = PROVEN_MAX / NAMES_PER_PROOF_MAX;
+        let names_of =
+            |member: usize| member * NAMES_PER_PROOF_MAX..(member + 1) * NAMES_PER_PROOF_MAX;
+        for member in 0..many {
+            note_all(&proven, names_of(member), &certificate(member as u8, 0));
+        }
+        assert_eq!(known(&proven, 0..PROVEN_MAX), PROVEN_MAX, "at the limit");
+        // Under another's proof: the largest lose no name.
+        proven.note(&name(0), certificate(100, 0));
+        proven.note(&name(PROVEN_MAX), certificate(100, 0));
+        assert_eq!(known(&proven, 0..PROVEN_MAX + 1), PROVEN_MAX);
+        assert!(!proven.keeps(&name(0)) && proven.keeps(&name(PROVEN_MAX)), "its own");
+        proven.note(&name(PROVEN_MAX + 1), certificate(101, 0));
+        let left: Vec<_> = (0..many).map(|member| known(&proven, names_of(member))).collect();
+        assert_eq!(left.iter().sum::<usize>(), PROVEN_MAX - 2);
+        assert_eq!(left[0], NAMES_PER_PROOF_MAX - 1, "it was not the largest");
+        assert!(proven.keeps(&name(PROVEN_MAX)) && proven.keeps(&name(PROVEN_MAX + 1)));
     }
 
     /// Peers with one certificate share the chain that was shown last, however many names they have;
@@ -229,10 +308,7 @@ mod tests {
     #[test]
     fn chain_of_a_certificate_is_kept_once() {
         let proven = Proven::default();
-        let chain = |end: u8, more: usize| {
-            let chain = std::iter::once(vec![end]).chain(vec![vec![9]; more]);
-            Arc::new(Proved::Certificate(chain.map(Into::into).collect()))
-        };
+        let chain = certificate;
         let last = chain(1, 2);
         for number in 0..100 {
             proven.note(&name(number), chain(1, number % 3));
@@ -240,16 +316,20 @@ mod tests {
         proven.note(&name(100), last.clone());
         proven.note(&name(101), chain(2, 0));
         let table = proven.0.lock();
-        assert_eq!((table.peers.len(), table.chains.len()), (102, 2));
-        let all: Vec<_> = table.peers.values().filter_map(|it| table.proved(&it.held)).collect();
+        assert_eq!((table.peers.len(), table.members.len()), (102, 2));
+        let all: Vec<_> = table.peers.values().filter_map(|it| table.proved(it)).collect();
         assert_eq!(all.iter().filter(|proved| Arc::ptr_eq(proved, &last)).count(), 101);
         drop(table);
         proven.note(&name(101), proved("old", 1));
         for number in 0..=100 {
-            assert!(proven.knows(&name(number)));
-            assert_eq!(proven.0.lock().chains.len(), 1);
+            assert!(proven.keeps(&name(number)));
+            let table = proven.0.lock();
+            let chains = table.members.values().filter(|it| it.chain.is_some()).count();
+            assert_eq!(chains, 1);
+            drop(table);
             proven.note(&name(number), proved("old", 1));
         }
-        assert!(proven.0.lock().chains.is_empty() && !proven.knows(&name(102)));
+        assert!(proven.0.lock().members.values().all(|it| it.chain.is_none()));
+        assert!(!proven.keeps(&name(102)));
     }
 }

@@ -90,11 +90,10 @@ async fn end_withdrawn(keys: Arc<Keys>, ends_unknown: bool, commands: &Commands)
     for peer in &taken {
         info!(%peer, "its key or certificate is not accepted any more: its lanes end");
     }
-    if taken.is_empty() && !ends_unknown {
-        return;
-    }
-    let is_unknown = move |peer: &NodeName| ends_unknown && !keys.knows(peer);
-    let of = Box::new(move |peer: &NodeName| taken.contains(peer) || is_unknown(peer));
+    let of = Box::new(move |peer: &NodeName| {
+        let is_known = keys.keeps(peer);
+        taken.contains(peer) || (ends_unknown && !is_known)
+    });
     commands.send(Command::EndLanes { of });
 }
 

@@ -79,6 +79,22 @@ async fn lanes_of_withdrawn_and_forgotten_peers_end_at_two_looks() {
     assert!(ended(&mut told).await.is_none(), "twice");
 }
 
+/// At the look of each minute a node with keys keeps the proofs of peers with lanes, and ends no lane.
+#[tokio::test(start_paused = true)]
+async fn look_of_a_minute_keeps_proofs_and_ends_no_lane() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("keys");
+    put(&file, OLD);
+    let (keys, mut told, _) = watched(&AuthOptions::psk_file(&file).unwrap(), "own");
+    let proved = keys.current().proved(0).unwrap();
+    keys.proven.note(&name("a"), Arc::new(proved));
+    let minute = StdDuration::from_nanos(2 * RECHECK_INTERVAL.nanos());
+    let Ok(Some(Command::EndLanes { of })) = timeout(minute, told.recv()).await else {
+        panic!("no look within two minutes");
+    };
+    assert!(!of(&name("a")) && !of(&name("forgotten")));
+}
+
 fn put_certificate(directory: &Path, trusted: &[&Authority], own: &Issued) {
     put(&directory.join("ca.crt"), &trusted.iter().map(|it| &*it.pem).collect::<String>());
     put(&directory.join("tls.crt"), &own.certificate);
