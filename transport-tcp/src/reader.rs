@@ -55,7 +55,7 @@ enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Nothing,
-    /// What was received waits for copies of an accelerator.
+    /// Received bytes wait for copies of an accelerator.
     Copying,
     /// Probably all available bytes were read.
     Drained,
