@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// Set for an initiator, to the place of its memory and, after a blank, its directory, if it has one.
 const INITIATOR: &str = "HANDFAST_CONTAINER";
-const OWNER: &str = "10.78.0.1:7411";
+/// A port of its own for each server: the end of an earlier one may be under way.
+const OWNER: &str = "10.78.0.1:0";
 /// Bytes of a block, more than one slice.
 const BYTES: usize = 300_000;
 /// Mounts the directory `$1` at `$2`, and runs the rest.
@@ -93,9 +94,9 @@ impl Containers {
     }
 
     /// Writes to memory of container a from container b, and returns what the initiator printed.
-    fn write(&self, segment: &str, has_directory: bool) -> String {
+    fn write(&self, server: &Server, segment: &str, has_directory: bool) -> String {
         let directory = if has_directory { self.folder.name("b") } else { String::new() };
-        let value = format!("{OWNER}/{segment} {directory}");
+        let value = format!("{} {directory}", server.at(segment));
         let child = again("containers::initiator_in_a_container", INITIATOR, &value);
         let words = [child.get_program()].into_iter().chain(child.get_args());
         let mut command = self.enter("b", &words.collect::<Vec<_>>());
@@ -143,10 +144,10 @@ async fn initiator_in_a_container() {
 #[test]
 fn containers_share_memory_through_a_directory() {
     let Some(containers) = Containers::new() else { return };
-    let _server = containers.serve(true);
-    let output = containers.write("memory", true);
+    let server = containers.serve(true);
+    let output = containers.write(&server, "memory", true);
     assert!(output.contains("over shm: \n"), "{output}");
-    let output = containers.write("file", true);
+    let output = containers.write(&server, "file", true);
     assert!(output.contains("over tcp: ") && output.contains("[SHM-PRIVATE]"), "{output}");
 }
 
@@ -155,8 +156,8 @@ fn containers_share_memory_through_a_directory() {
 fn containers_without_a_common_directory_say_so() {
     let Some(containers) = Containers::new() else { return };
     for (of_owner, of_initiator) in [(false, false), (false, true), (true, false)] {
-        let _server = containers.serve(of_owner);
-        let output = containers.write("memory", of_initiator);
+        let server = containers.serve(of_owner);
+        let output = containers.write(&server, "memory", of_initiator);
         assert!(output.contains("over tcp: ") && output.contains("[SHM-APART]"), "{output}");
     }
 }
