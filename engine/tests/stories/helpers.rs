@@ -7,6 +7,7 @@ use handfast::{
 use handfast_transport_tcp::LANE_MAGIC;
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -138,8 +139,16 @@ pub(crate) fn port_of(address: &str) -> u16 {
     address.rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
+/// A port below those that the system gives to connections, so that none of another test takes it.
 pub(crate) async fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(20_000 + number % 12_000).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).await.is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Sockets of this process, by descriptor, whose local and remote ports are `wanted`.
