@@ -393,7 +393,10 @@ class Devices(unittest.TestCase):
         served, _ = self.owner.register(cache), self.user.register(tensor)
         self.peer.write(tensor, served.address, stream=0)
         self.assertEqual(cache.tobytes(), pattern(64, 6))
-        pieces = [tensor.address], [served.address], [64]
+        self.peer.write_many([tensor.address], [served.address], [64], stream=0)
+        block = numpy.zeros(64, dtype=numpy.uint8)
+        self.user.register(block)
+        pieces = [block.ctypes.data], [served.address], [64]
         with self.assertRaisesRegex(handfast.InvalidArgument, "no context is current"):
             self.peer.write_many(*pieces, stream=0)
         with self.cuda.current(1):
