@@ -212,6 +212,17 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Whether a connection of this pair takes the place of one of `parked` at a lane that is connected
+    /// to `connected`, or to none yet. A peer that gave its connection up comes again in a later
+    /// lifecycle, or in another run, which a proof tells from a stranger's.
+    pub fn takes_place_of(self, parked: Self, connected: Option<Self>, is_proven: bool) -> bool {
+        match connected {
+            Some(connected) => connected == self && parked != self,
+            None if parked.incarnation == self.incarnation => parked.lifecycle < self.lifecycle,
+            None => is_proven,
+        }
+    }
+
     /// Identifies a legacy node by its list of queue pairs, which a later incarnation may reuse
     /// (rule H13). FNV-1a over the numbers.
     pub fn legacy(queue_pairs: &[u32]) -> Self {

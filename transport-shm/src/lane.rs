@@ -226,11 +226,8 @@ impl Lane {
     pub(crate) fn arm(&self, remote: Pair) -> Result<(), TransportError> {
         let mut state = self.state.lock();
         if state.retired || state.armed.is_some() {
-            return Err(TransportError::new(
-                Side::Local,
-                "wire",
-                "the lane is connected or retired",
-            ));
+            let detail = "the lane is connected or retired";
+            return Err(TransportError::new(Side::Local, "wire", detail));
         }
         state.armed = Some(remote);
         if state.claimed.is_some_and(|claimed| claimed != remote) {
@@ -245,14 +242,19 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes a connection of `sender`, whose first packet proved it. Fails if there is one.
+    /// Takes a connection of `sender`, whose first packet proved it. Fails if there is one whose place it
+    /// does not take.
     pub(crate) fn attach(self: &Arc<Self>, channel: Channel, sender: Pair) -> bool {
         let mut state = self.state.lock();
-        let is_other = state.armed.is_some_and(|armed| armed != sender);
-        if state.retired || state.claimed.is_some() || is_other {
+        let armed = state.armed;
+        let stays = |claimed| !sender.takes_place_of(claimed, armed, true);
+        let is_other = armed.is_some_and(|armed| armed != sender);
+        if state.retired || is_other || state.claimed.is_some_and(stays) {
             return false;
         }
-        state.claimed = Some(sender);
+        if state.claimed.replace(sender).is_some() {
+            self.part(&mut state, NoChannel::OtherPair);
+        }
         self.connect_channel(&mut state, channel).is_ok()
     }
 

@@ -80,8 +80,18 @@ pub(crate) struct Batch {
     /// A part may be of an accelerator's memory.
     has_staged: bool,
     staged: StagedOut,
-    /// Failed copies: of writes by their slots, or of answers.
-    lost: Vec<(Option<usize>, CopyFailed)>,
+    lost: Vec<(Lost, CopyFailed)>,
+}
+
+/// A frame without the bytes that an accelerator failed to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// The answer to a read, with the status.
+    Answer,
+    /// The write in a slot: the peer gets zeros for the rest.
+    Rest(usize),
+    /// The write in a slot, of which nothing was sent, and nothing is.
+    Write(usize),
 }
 
 impl Batch {
@@ -249,6 +259,7 @@ impl Batch {
         for (part, error) in failed {
             self.fail(part, error);
         }
+        self.advance(0, &mut Vec::new());
         // A failed answer has no region any more.
         self.spans.clear();
         self.look_up();
@@ -309,14 +320,16 @@ impl Batch {
     /// Gives up the bytes of the part at the front, which its accelerator did not copy.
     pub(crate) fn on_copy_failed(&mut self, error: &CopyFailed) {
         self.fail(self.head, error.clone());
+        self.advance(0, &mut Vec::new());
     }
 
-    /// Failed copies since the last call: of writes by their slots, or of answers.
-    pub(crate) fn take_lost(&mut self) -> Vec<(Option<usize>, CopyFailed)> {
+    /// Frames with failed copies since the last call.
+    pub(crate) fn take_lost(&mut self) -> Vec<(Lost, CopyFailed)> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Gives up the bytes of a part: the peer gets zeros for the rest, and the status of a read's answer.
+    /// Gives up the bytes of a part. Of a begun write the peer gets zeros for the rest, and of a read's answer
+    /// the status; another write is dropped.
     fn fail(&mut self, index: usize, error: CopyFailed) {
         let sent = if index == self.head { self.sent } else { 0 };
         let Some(part) = self.parts.get_mut(index) else { return };
@@ -324,17 +337,19 @@ impl Batch {
             Part::Region { length, done, .. } => {
                 self.headers[done + STATUS_OFFSET] = Status::Copy as u8;
                 *part = Part::Zeros(length);
-                self.lost.push((None, error));
+                self.lost.push((Lost::Answer, error));
+            }
+            Part::Write { slot, .. } if sent == 0 => {
+                *part = Part::NOTHING;
+                self.lost.push((Lost::Write(slot), error));
             }
             Part::Write { slot, header, ref payload } => {
                 let start = sent.min(FRAME_HEADER_BYTES);
                 let mut rest = self.headers[header + start..header + FRAME_HEADER_BYTES].to_vec();
                 rest.resize(FRAME_HEADER_BYTES + payload.len() - sent, 0);
                 *part = Part::Rest(rest);
-                if index == self.head {
-                    self.sent = 0;
-                }
-                self.lost.push((Some(slot), error));
+                self.sent = 0;
+                self.lost.push((Lost::Rest(slot), error));
             }
             // It has failed before.
             _ => {}
@@ -594,17 +609,41 @@ mod tests {
         }
     }
 
-    /// A failed copy loses its parts, whose frames are sent with zeros, and gives its buffer back.
+    fn lost(batch: &mut Batch) -> Vec<Lost> {
+        batch.take_lost().into_iter().map(|(lost, _)| lost).collect()
+    }
+
+    /// A failed copy drops the writes of which nothing was sent, and gives its buffer back.
     #[test]
-    fn failed_copy_keeps_the_frames_whole() {
-        let lengths = [50, STAGING_BYTES, 60];
-        let (mut batch, device) = batch_of(&lengths, 2);
+    fn failed_copy_drops_unsent_writes() {
+        let (mut batch, device) = batch_of(&[50, STAGING_BYTES, 60], 2);
         device.lock().is_broken = true;
         let sent = send_all(&mut batch, &device, usize::MAX);
-        let zeros = vec![0; lengths.iter().sum()];
-        assert_eq!(payloads(&sent, &lengths), zeros);
-        let lost: Vec<_> = batch.take_lost().into_iter().map(|(slot, _)| slot).collect();
-        assert_eq!(lost, [Some(0), Some(1), Some(2)]);
+        assert!(sent.is_empty(), "{} bytes", sent.len());
+        assert_eq!(lost(&mut batch), [0, 1, 2].map(Lost::Write));
+        assert_eq!(device.lock().buffers, 2);
+    }
+
+    /// The frame of a begun write stays whole, with zeros for the rest.
+    #[test]
+    fn failed_copy_keeps_a_begun_frame_whole() {
+        let lengths = [3 * STAGING_BYTES, 60];
+        let (mut batch, device) = batch_of(&lengths, 2);
+        let mut sent = Vec::new();
+        let taken = |pieces: &[Piece<'_>]| {
+            for piece in pieces {
+                let Piece::Bytes(bytes) = piece else { panic!("bytes of a device") };
+                sent.extend_from_slice(bytes);
+            }
+            Ok(sent.len())
+        };
+        assert!(batch.send(taken, &mut Vec::new()).expect("the socket takes bytes"));
+        device.lock().is_broken = true;
+        sent.extend(send_all(&mut batch, &device, usize::MAX));
+        let mut expected = content(lengths[0]);
+        expected[STAGING_BYTES..].fill(0);
+        assert_eq!(payloads(&sent, &lengths[..1]), expected);
+        assert_eq!(lost(&mut batch), [Lost::Rest(0), Lost::Write(1)]);
         assert_eq!(device.lock().buffers, 2);
     }
 

@@ -267,14 +267,9 @@ impl Lane {
         if connecting.token_used {
             // A peer whose hello failed on its side alone comes again in a later pair, and this side
             // offers it the same lane until its own Connect. Its hellos may come in any order.
-            let is_connected = connecting.armed == Some(sender);
+            let (armed, is_proven) = (connecting.armed, token.is_none());
             let is_earlier = |(other, _): &mut (Pair, AbortHandle)| {
-                let is_of_one_run = other.incarnation == sender.incarnation;
-                match is_of_one_run {
-                    _ if is_connected => *other != sender,
-                    true => other.lifecycle < sender.lifecycle,
-                    false => token.is_none(),
-                }
+                sender.takes_place_of(*other, armed, is_proven)
             };
             let Some((_, earlier)) = connecting.early.take_if(is_earlier) else {
                 return Err(HelloRefusal::TokenUsed);

@@ -292,6 +292,18 @@ impl Slots {
         self.written(index)
     }
 
+    /// Refuses a slice that the writer has dropped, of which nothing was sent.
+    pub(crate) fn on_write_dropped(
+        &mut self,
+        index: usize,
+        error: TransportError,
+    ) -> Option<Completion> {
+        let Stage::Sending(_) = self.slots[index].stage else { return None };
+        self.leave_wire(index);
+        let posting = self.free(index)?;
+        Some(Completion::refused(posting.slice, error))
+    }
+
     /// Releases a slice; `sent_of` returns the sent part of one that the writer holds. The caller
     /// prevents concurrent copies by reader and writer, and removes an unsent slice from the
     /// writer's batch.

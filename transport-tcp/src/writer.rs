@@ -1,5 +1,6 @@
 //! Sending on a lane: by the posting thread, and by the lane's task if the socket is full.
 
+use crate::batch::Lost;
 use crate::copies::CopyWait;
 use crate::failure::{CopyFailed, peer_io};
 use crate::lane::{Lane, Outgoing};
@@ -112,12 +113,14 @@ impl Lane {
                 None => Err(error),
             },
         };
-        for (slot, failed) in batch.take_lost() {
+        for (lost, failed) in batch.take_lost() {
             tracing::warn!(lane = self.lifecycle.0, error = %failed, "bytes are not sent");
-            if let Some(slot) = slot {
-                let slots = &mut self.state.lock().slots;
-                completions.extend(slots.on_write_failed(slot, failed.transport_error()));
-            }
+            let slots = &mut self.state.lock().slots;
+            completions.extend(match lost {
+                Lost::Answer => None,
+                Lost::Rest(slot) => slots.on_write_failed(slot, failed.transport_error()),
+                Lost::Write(slot) => slots.on_write_dropped(slot, failed.transport_error()),
+            });
         }
         if !written.is_empty() {
             let slots = &mut self.state.lock().slots;

@@ -19,7 +19,7 @@ const SHARED_WAIT_MAX: Duration = Duration::from_millis(2_000);
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Opens a lane, and waits until it shares memory with the peer. Returns false once the lane shares none,
-/// is not opened, or [`SHARED_WAIT_MAX`] or the deadline is over. Cancel-safe.
+/// is not opened, the node ends, or [`SHARED_WAIT_MAX`] or the deadline is over. Cancel-safe.
 pub(crate) async fn comes_to_share(
     transport: &dyn Transport,
     clock: &dyn Clock,
@@ -42,7 +42,8 @@ pub(crate) async fn comes_to_share(
         }
         was_up |= is_up;
         let is_apart = is_up && !target.may_share_memory() && !target.shares_memory();
-        if is_apart || status.failures > failures || end.is_some_and(|end| now >= end) {
+        let is_over = target.is_closed() || end.is_some_and(|end| now >= end);
+        if is_apart || is_over || status.failures > failures {
             return false;
         }
         clock.sleep_until(now + LOOK_INTERVAL).await;

@@ -86,18 +86,28 @@ pub(crate) struct Places {
 struct Connection {
     task: AbortHandle,
     quiet: Arc<AtomicBool>,
-    source: IpAddr,
+    from: IpAddr,
 }
 
-/// Returns the host that a connection comes from: its address, or the network of 64 bits of an IPv6
-/// one, which is one host's to choose addresses in.
-fn source_of(from: SocketAddr) -> IpAddr {
-    match from.ip().to_canonical() {
+/// Returns the network that a connection comes from: the address of IPv4, the first 64 bits of IPv6.
+/// A host may choose any address of the network, and a rack may share one.
+fn network_of(from: IpAddr) -> IpAddr {
+    match from {
         IpAddr::V6(address) => {
             IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
         }
         address => address,
     }
+}
+
+/// Returns the source with the most connections, and its oldest; among equals the one with the oldest.
+fn largest(connections: impl Iterator<Item = (u64, IpAddr)>) -> Option<(IpAddr, u64)> {
+    let mut sources: BTreeMap<IpAddr, (usize, Reverse<u64>)> = BTreeMap::new();
+    for (id, source) in connections {
+        sources.entry(source).or_insert((0, Reverse(id))).0 += 1;
+    }
+    let (source, (_, oldest)) = sources.into_iter().max_by_key(|(_, count)| *count)?;
+    Some((source, oldest.0))
 }
 
 /// Accepts connections until stopped, and returns when all have ended. Dropping it ends each of
@@ -147,7 +157,7 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
             connection.await;
             id
         });
-        open.insert(id, Connection { task, quiet, source: source_of(from) });
+        open.insert(id, Connection { task, quiet, from: from.ip().to_canonical() });
     }
     drop(listener);
     tasks.shutdown().await;
@@ -177,16 +187,18 @@ impl Places {
         }
     }
 
-    /// Closes a quiet connection: the oldest of the source with the most of them, so that a crowd from
-    /// one host displaces its own connections.
+    /// Closes a quiet connection, so that a crowd from one host displaces its own: of the network with the
+    /// most of them, the oldest of the address with the most.
     fn shed(&self, open: &mut BTreeMap<u64, Connection>) -> bool {
         let quiet = |connection: &Connection| connection.quiet.load(Ordering::Relaxed);
-        let mut sources: BTreeMap<IpAddr, (usize, Reverse<u64>)> = BTreeMap::new();
-        for (id, connection) in open.iter().filter(|(_, connection)| quiet(connection)) {
-            sources.entry(connection.source).or_insert((0, Reverse(*id))).0 += 1;
-        }
-        let oldest = sources.values().max().map(|(_, oldest)| oldest.0);
-        let Some(connection) = oldest.and_then(|id| open.remove(&id)) else { return false };
+        let addresses = || {
+            let quiet = open.iter().filter(|(_, connection)| quiet(connection));
+            quiet.map(|(id, connection)| (*id, connection.from))
+        };
+        let oldest = largest(addresses().map(|(id, from)| (id, network_of(from)))).and_then(
+            |(network, _)| largest(addresses().filter(|(_, from)| network_of(*from) == network)),
+        );
+        let Some(connection) = oldest.and_then(|(_, id)| open.remove(&id)) else { return false };
         connection.task.abort();
         self.counts.update(self.shed);
         true
@@ -253,7 +265,7 @@ mod tests {
             let quiet = || Connection {
                 task: tasks.spawn(std::future::pending::<()>()),
                 quiet: Arc::new(AtomicBool::new(true)),
-                source: IpAddr::V6(Ipv6Addr::LOCALHOST),
+                from: IpAddr::V6(Ipv6Addr::LOCALHOST),
             };
             let mut open: BTreeMap<u64, Connection> =
                 (0..4).zip(std::iter::repeat_with(quiet)).collect();
@@ -266,18 +278,19 @@ mod tests {
         }
     }
 
-    /// A crowd loses its own connections, the oldest first; among equals the oldest goes.
+    /// A crowd loses its own connections, the oldest first, also where it spreads over the addresses of its
+    /// network or shares it with others; among equals the oldest goes.
     #[tokio::test]
     async fn crowd_displaces_its_own_connections() {
         let mut tasks = JoinSet::new();
         let mut open = BTreeMap::new();
-        let sources = ["10.0.0.1:1", "[2001:db8::1]:1", "[2001:db8::2]:2", "[2001:db8::3]:3"];
+        let sources = ["10.0.0.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::3"];
         for (id, source) in sources.into_iter().enumerate() {
             let connection = Connection {
                 task: tasks.spawn(std::future::pending::<()>()),
-                // The oldest of the crowd is at work.
+                // The oldest of the network is at work.
                 quiet: Arc::new(AtomicBool::new(id != 1)),
-                source: source_of(source.parse().unwrap()),
+                from: source.parse().unwrap(),
             };
             open.insert(id as u64, connection);
         }
@@ -286,13 +299,10 @@ mod tests {
             let is_shed = places.shed(&mut open);
             (is_shed, open.keys().copied().collect::<Vec<_>>())
         };
-        assert_eq!(left(), (true, vec![0, 1, 3]));
-        assert_eq!(left(), (true, vec![1, 3]));
+        assert_eq!(left(), (true, vec![0, 1, 2, 4]), "of the address with the most");
+        assert_eq!(left(), (true, vec![0, 1, 4]), "of the network with the most");
+        assert_eq!(left(), (true, vec![1, 4]));
         assert_eq!(left(), (true, vec![1]));
         assert_eq!(left(), (false, vec![1]));
-        assert_eq!(
-            source_of("[::ffff:10.0.0.1]:9".parse().unwrap()),
-            source_of("10.0.0.1:1".parse().unwrap())
-        );
     }
 }

@@ -176,11 +176,18 @@ async fn restart() {
     restarted(tcp, tcp()).await;
 }
 
+/// An address with a port below those that the system gives to connections, so that none of another
+/// test takes it meanwhile.
+fn free_address() -> std::io::Result<String> {
+    let first = std::process::id() * 64;
+    let mut addresses = (first..first + 64).map(|it| format!("127.0.0.1:{}", 12_000 + it % 8_000));
+    let free = addresses.find(|address| TcpListener::bind(address).is_ok());
+    free.ok_or_else(|| std::io::ErrorKind::AddrInUse.into())
+}
+
 /// The owner ends and starts again at its address.
 async fn restarted(of_owner: impl Fn() -> Builder, of_user: Builder) {
-    let port = again("port", async || TcpListener::bind("127.0.0.1:0")).await;
-    let address = again("port", async || port.local_addr()).await.to_string();
-    drop(port);
+    let address = again("port", async || free_address()).await;
     let user = user(of_user).await;
     for seed in [1, 2] {
         let owner = Owner::start_at(of_owner(), &address).await;

@@ -111,7 +111,35 @@ async fn task_connects_a_lane_without_the_thread() {
     eventually(|| !lane.is_up()).await;
 }
 
-/// The task refuses a hello with another number, and ends with the hub.
+/// A peer whose connect failed comes again in a later lifecycle, and takes the place of its earlier
+/// connection; an earlier lifecycle does not. The pair of the local connect takes any other's.
+#[tokio::test]
+async fn later_pair_takes_the_place_of_an_earlier() {
+    let (shared, lane, name, _task) = attended();
+    let later = |lifecycle| Pair { lifecycle: Lifecycle(lifecycle), ..pair(2) };
+    let mut sockets = Vec::new();
+    let mut says = |lifecycle| {
+        let socket = sys::connect(&Name::Abstract(&name)).unwrap();
+        let hello = Hello { sender: later(lifecycle), receiver: pair(1) };
+        hello::say(&socket, &hello, &Proof::new(KNOCK).unwrap()).unwrap();
+        sockets.push(socket);
+    };
+    let up = || shared.counts.snapshot().lanes;
+    says(10);
+    eventually(|| up() == 1).await;
+    says(11);
+    eventually(|| up() == 2).await;
+    says(10);
+    eventually(|| shared.counts.snapshot().refused == 1).await;
+    assert!(lane.is_up(), "an earlier lifecycle takes no place");
+    lane.arm(later(12)).unwrap();
+    assert!(!lane.is_up(), "the channel leads to another lifecycle");
+    says(12);
+    eventually(|| lane.is_up()).await;
+    assert_eq!(up(), 3);
+}
+
+/// The task refuses a hello with another number, and ends when its waker does.
 #[tokio::test]
 async fn task_refuses_and_ends_without_the_thread() {
     let (shared, lane, name, task) = attended();

@@ -184,7 +184,12 @@ impl Target {
     /// Requests a lane; returns false if the engine is closed, so that none will come.
     pub(crate) fn want_lane(&self) -> bool {
         self.update(|state, _| state.machine.handle_demand());
-        !self.parts.commands.is_closed()
+        !self.is_closed()
+    }
+
+    /// Whether the node has ended: it opens no lane any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.parts.commands.is_closed()
     }
 
     pub(super) fn open(&self, path: NicPath) {
