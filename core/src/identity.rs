@@ -214,7 +214,7 @@ pub struct Pair {
 impl Pair {
     /// Whether a connection of this pair takes the place of one of `parked` at a lane that is connected
     /// to `connected`, or to none yet. A peer that gave its connection up comes again in a later
-    /// lifecycle, or in another run, which a proof tells from a stranger's.
+    /// lifecycle, or in another run, which needs a proof.
     pub fn takes_place_of(self, parked: Self, connected: Option<Self>, is_proven: bool) -> bool {
         match connected {
             Some(connected) => connected == self && parked != self,
@@ -237,5 +237,32 @@ impl Pair {
     /// are the transport's defaults.
     pub fn is_legacy(self) -> bool {
         self.incarnation == Incarnation::UNKNOWN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_connections_take_the_place_of_earlier_ones() {
+        let pair = |incarnation: u128, lifecycle: u64| Pair {
+            incarnation: Incarnation(incarnation),
+            lifecycle: Lifecycle(lifecycle),
+        };
+        let (parked, other) = (pair(1, 5), pair(2, 1));
+        for (sender, connected, is_proven, takes) in [
+            (pair(1, 6), None, false, true),
+            (pair(1, 5), None, true, false),
+            (pair(1, 4), None, true, false),
+            (other, None, false, false),
+            (other, None, true, true),
+            (pair(1, 4), Some(pair(1, 4)), false, true),
+            (parked, Some(parked), true, false),
+            (pair(1, 6), Some(other), true, false),
+        ] {
+            let taken = sender.takes_place_of(parked, connected, is_proven);
+            assert_eq!(taken, takes, "{sender:?} connected to {connected:?}, proven {is_proven}");
+        }
     }
 }

@@ -229,9 +229,12 @@ fn settled(fleet: &Fleet, first: Option<&Vec<(String, Held)>>) -> Vec<(String, H
 }
 
 fn together(held: &[Vec<(String, Held)>]) -> Vec<(String, Held, Held)> {
-    let ends = held.first().zip(held.last());
-    let pairs = ends.into_iter().flat_map(|(first, last)| first.iter().zip(last));
-    pairs.map(|((name, first), (_, last))| (name.clone(), *first, *last)).collect()
+    let Some((first, last)) = held.first().zip(held.last()) else { return Vec::new() };
+    let both = first.iter().filter_map(|(name, first)| {
+        let (_, last) = last.iter().find(|(of, _)| of == name)?;
+        Some((name.clone(), *first, *last))
+    });
+    both.collect()
 }
 
 fn leaks(held: &[Vec<(String, Held)>], summary: &mut Summary) {

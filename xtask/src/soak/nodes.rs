@@ -288,9 +288,10 @@ fn with_process(server: &Server, act: impl FnOnce(&Process) -> Result<()>) -> Re
 fn starve(server: &Server, process: &Process, pause: Duration) -> Result<()> {
     let pid = Pid::from_child(&process.0);
     let held = Held::of(process.0.id()).context("it has ended")?;
-    let before = getrlimit(Resource::Nofile);
-    let few = Rlimit { current: Some(held.descriptors as u64 + 4), maximum: before.maximum };
-    prlimit(Some(pid), Resource::Nofile, few)?;
+    // The highest is inherited; the server may have raised its own.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let few = Rlimit { current: Some(held.descriptors as u64 + 4), maximum };
+    let before = prlimit(Some(pid), Resource::Nofile, few)?;
     let crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(&server.address)).collect();
     thread::sleep(pause);
     drop(crowd);
