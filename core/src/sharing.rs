@@ -27,6 +27,9 @@ pub const MAPS_MAX: usize = 4_096;
 /// Maximum bytes of the peer's regions that an end maps at once: an eighth of the addresses of a process.
 pub const MAPPED_BYTES_MAX: u64 = 16 << 40;
 
+/// Failed maps in a row that count: 2^10 copies are refused before one asks again.
+const FAILED_MAPS_MAX: u8 = 10;
+
 /// Names a grant of the owner's end. Never used twice on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
@@ -227,8 +230,9 @@ enum Import {
         offered: Offered,
     },
     Denied(Denial),
-    Unmappable {
-        grant: GrantId,
+    /// Not mapped. So many more copies are refused before one asks again.
+    Unmapped {
+        refusals: u32,
     },
 }
 
@@ -266,6 +270,8 @@ pub struct Sharing {
     imports: BTreeMap<u64, Import>,
     maps: BTreeMap<GrantId, Copies>,
     copies: u32,
+    /// Maps that failed since the last that did not, at most [`FAILED_MAPS_MAX`].
+    failed_maps: u8,
     outputs: VecDeque<SharingOutput>,
 }
 
@@ -289,6 +295,7 @@ impl Sharing {
             imports: BTreeMap::new(),
             maps: BTreeMap::new(),
             copies: 0,
+            failed_maps: 0,
             outputs: VecDeque::new(),
         }
     }
@@ -318,7 +325,15 @@ impl Sharing {
                 Begun::Unshared(Unshared::Denied(Denial::UnknownKey))
             }
             Some(Import::Denied(denial)) => Begun::Unshared(Unshared::Denied(denial)),
-            Some(Import::Unmappable { .. }) => Begun::Unshared(Unshared::NotMapped),
+            Some(Import::Unmapped { refusals }) => {
+                match refusals {
+                    0 | 1 => self.imports.remove(&wanted.key),
+                    _ => {
+                        self.imports.insert(wanted.key, Import::Unmapped { refusals: refusals - 1 })
+                    }
+                };
+                Begun::Unshared(Unshared::NotMapped)
+            }
             None if !self.has_room() => Begun::Unshared(Unshared::Full),
             None => {
                 self.imports.insert(wanted.key, Import::Asked);
@@ -362,8 +377,9 @@ impl Sharing {
         } else if is_mapped {
             self.imports.insert(key, Import::Mapped { grant, offered });
             self.maps.insert(grant, Copies::default());
+            self.failed_maps = 0;
         } else {
-            self.imports.insert(key, Import::Unmappable { grant });
+            self.on_unmapped(key, grant);
         }
         self.outputs.push_back(SharingOutput::Answered { key });
         self.settle();
@@ -509,11 +525,14 @@ impl Sharing {
         }
     }
 
-    /// Whether another region may be asked for. Keys that the owner did not know make room.
+    /// Whether another region may be asked for. Keys that the owner did not know, and regions that
+    /// could not be mapped, make room.
     fn has_room(&mut self) -> bool {
         if self.imports.len() >= MAPS_MAX {
-            let is_unknown = |import: &Import| matches!(import, Import::Denied(Denial::UnknownKey));
-            self.imports.retain(|_, import| !is_unknown(import));
+            let is_none = |import: &Import| {
+                matches!(import, Import::Denied(Denial::UnknownKey) | Import::Unmapped { .. })
+            };
+            self.imports.retain(|_, import| !is_none(import));
         }
         self.imports.len() < MAPS_MAX
     }
@@ -535,7 +554,7 @@ impl Sharing {
             return self.send(Frame::Revoked { grant });
         }
         if self.mapped_bytes().saturating_add(offered.bytes) > MAPPED_BYTES_MAX {
-            self.imports.insert(key, Import::Unmappable { grant });
+            self.on_unmapped(key, grant);
             return self.outputs.push_back(SharingOutput::Answered { key });
         }
         self.imports.insert(key, Import::Mapping { grant, offered, is_revoked: false });
@@ -546,7 +565,7 @@ impl Sharing {
     fn mapped_bytes(&self) -> u64 {
         let bytes = |import: &Import| match import {
             Import::Mapping { offered, .. } | Import::Mapped { offered, .. } => offered.bytes,
-            Import::Asked | Import::Denied(_) | Import::Unmappable { .. } => 0,
+            Import::Asked | Import::Denied(_) | Import::Unmapped { .. } => 0,
         };
         self.imports.values().map(bytes).sum()
     }
@@ -565,27 +584,30 @@ impl Sharing {
 
     fn on_revoke(&mut self, grant: GrantId) {
         let names = |import: &Import| match import {
-            Import::Mapping { grant: of, .. }
-            | Import::Mapped { grant: of, .. }
-            | Import::Unmappable { grant: of } => *of == grant,
-            Import::Asked | Import::Denied(_) => false,
+            Import::Mapping { grant: of, .. } | Import::Mapped { grant: of, .. } => *of == grant,
+            Import::Asked | Import::Denied(_) | Import::Unmapped { .. } => false,
         };
         let found = self.imports.iter_mut().find(|(_, import)| names(import));
         let Some((key, import)) = found.map(|(key, import)| (*key, import)) else { return };
         match import {
             Import::Mapping { is_revoked, .. } => *is_revoked = true,
-            Import::Mapped { .. } => {
+            _ => {
                 self.imports.remove(&key);
                 if let Some(copies) = self.maps.get_mut(&grant) {
                     copies.is_revoked = true;
                 }
                 self.settle_map(grant);
             }
-            _ => {
-                self.imports.remove(&key);
-                self.give_back(grant, false);
-            }
         }
+    }
+
+    /// Gives a grant back whose region could not be mapped. The more of them failed in a row, the
+    /// more copies are refused before one asks again.
+    fn on_unmapped(&mut self, key: u64, grant: GrantId) {
+        let refusals = 1_u32 << self.failed_maps;
+        self.failed_maps = (self.failed_maps + 1).min(FAILED_MAPS_MAX);
+        self.imports.insert(key, Import::Unmapped { refusals });
+        self.give_back(grant, false);
     }
 
     /// Gives a map back that was revoked, once no copy uses it.

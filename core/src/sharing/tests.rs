@@ -428,6 +428,34 @@ fn mapped_bytes_have_their_limit() {
     assert!(ask(&mut end, 5, 8));
 }
 
+/// A failed map goes back to the owner at once, and the region is asked for again: the more maps
+/// failed in a row, the later. The first that succeeds ends the row.
+#[test]
+fn failed_map_is_tried_again() {
+    let mut end = Sharing::new();
+    let copy = wanted(OFFERED.address, 1, Direction::Write);
+    let mut grants = (1..).map(GrantId);
+    let mut answer = |end: &mut Sharing, is_mapped| {
+        let grant = grants.next().unwrap();
+        end.handle_frame(Frame::Grant { key: KEY, grant, offered: OFFERED });
+        outputs(end);
+        end.on_mapped(grant, is_mapped);
+        outputs(end).contains(&SharingOutput::Send(Frame::Revoked { grant }))
+    };
+    let refused = |end: &mut Sharing| {
+        let is_refused = |_: &u32| end.begin(&copy) == Begun::Unshared(Unshared::NotMapped);
+        (0..=1 << FAILED_MAPS_MAX).take_while(is_refused).count()
+    };
+    assert_eq!(end.begin(&copy), Begun::Asked);
+    for failed in 0..FAILED_MAPS_MAX + 3 {
+        assert!(answer(&mut end, false), "the owner has the grant back");
+        assert_eq!(refused(&mut end), 1 << failed.min(FAILED_MAPS_MAX));
+    }
+    assert!(!answer(&mut end, true));
+    assert!(matches!(end.begin(&copy), Begun::Copy { .. }));
+    assert_eq!(end.failed_maps, 0);
+}
+
 /// A map that is made while its grant is taken back goes before the answer.
 #[test]
 fn map_that_comes_too_late_goes_at_once() {

@@ -85,7 +85,7 @@ pub const SHARING_VARIANTS: &[SharingEntry] = table! {
     "SHM-7" machine EarlyRevocationForgotten: Dropped with 0 breaks Liveness,
         "a revocation that comes while its region is being mapped is forgotten";
     "SHM-8" machine UnmappableKept: Dropped with 1 breaks Liveness,
-        "the revocation of a region that could not be mapped is not acknowledged";
+        "a region that could not be mapped is not given back";
     "SHM-9" machine GrantUnchecked: ReadOnly with 0 breaks Rights,
         "a copy begins whatever the grant allows";
     "SHM-10" machine DenialForgotten: Dropped with 0 breaks Liveness,
