@@ -11,10 +11,14 @@
 //! channel.
 
 mod at_once;
+mod device;
 #[cfg(test)]
 mod tests;
 
 pub use at_once::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
+pub use device::{
+    Allocation, DEVICE_BLOCK_BYTES, HANDLE_BYTES, Handle, OPENINGS_MAX, Opening, Openings, Staged,
+};
 
 use crate::transfer::{Direction, Remote};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -69,6 +73,9 @@ pub enum Denial {
     /// The region cannot be shared with its rights.
     #[error("the memory of the region cannot be shared with its rights")]
     NotSharable,
+    /// The region is on a device, and staged.
+    #[error(transparent)]
+    Staged(Staged),
     /// [`GRANTS_MAX`] regions are granted.
     #[error("{GRANTS_MAX} regions are granted already")]
     Full,

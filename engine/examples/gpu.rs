@@ -12,6 +12,9 @@
 #![allow(clippy::float_arithmetic)]
 #![allow(unsafe_code)]
 
+#[path = "gpu/ipc.rs"]
+mod ipc;
+
 use anyhow::{Context, Result, bail, ensure};
 use handfast::accelerators::{
     Driver, DriverError, MemoryKind, PINNED_BUFFERS_MAX, STAGING_BYTES, Staging, pass_in, pass_out,
@@ -28,6 +31,8 @@ const BYTES: usize = 5 * STAGING_BYTES + 4_099;
 /// Bytes of one measurement, of which there are [`ROUNDS`].
 const RATE_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 7;
+/// Bytes of an allocation that another process opens: whole blocks of a device.
+const BYTES_OPENED: usize = 4 << 20;
 /// Bytes that no device has.
 const TOO_MANY_BYTES: usize = 1 << 50;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -270,8 +275,12 @@ async fn main() -> Result<()> {
         println!("{}", json!({ "absent": "the driver has no device" }));
         return Ok(());
     };
-    println!("{}", json!({ "devices": addresses }));
     let devices = Devices { driver, last: u32::try_from(last)? };
+    if std::env::args().nth(2).as_deref() == Some(ipc::OWNER) {
+        return ipc::own(&devices).await;
+    }
+    println!("{}", json!({ "devices": addresses }));
+    let name = std::env::args().nth(1).unwrap_or_else(|| "libcuda.so.1".to_owned());
     check("copies, sums and other threads", copies(&devices)).await;
     check("transfers between devices and the host over TCP", transfers(&devices)).await;
     check("small requests of both kinds", small_requests(&devices)).await;
@@ -280,5 +289,6 @@ async fn main() -> Result<()> {
     check("too many bytes are refused", too_many_bytes(&devices)).await;
     check("default streams are waited for", default_stream(&devices)).await;
     check("export for RDMA", export(&devices)).await;
+    check("ipc_between_processes", ipc::between_processes(&devices, &name)).await;
     rates(&devices).await
 }

@@ -2,8 +2,12 @@
 #![allow(unsafe_code)]
 
 use crate::driver::Stream;
+use crate::ipc::GET_CALL;
 use crate::pinned::Pinned;
-use handfast_transport::{AcceleratorError, DeviceBytes, DmaBuf, MemoryKind, StagingBuffer};
+use handfast_transport::{
+    AcceleratorError, DeviceAllocation, DeviceBytes, DeviceHandle, DmaBuf, MemoryKind,
+    StagingBuffer,
+};
 use libc::c_int;
 use std::any::Any;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -65,6 +69,28 @@ impl DeviceBytes for CudaBytes {
 
     fn staging(&self) -> Option<Box<dyn StagingBuffer>> {
         Pinned::take(&self.stream).map(|pinned| Box::new(pinned) as Box<dyn StagingBuffer>)
+    }
+
+    fn allocation(&self, address: u64) -> Option<DeviceAllocation> {
+        let (start, end) = self.stream.driver.edges(self.allocation?, address)?;
+        Some(DeviceAllocation { start, bytes: end - start })
+    }
+
+    fn handle(&self, address: u64) -> Result<DeviceHandle, AcceleratorError> {
+        let failed = |code| self.error(GET_CALL, code, self.stream.driver.name_of(code));
+        let allocation = self.allocation.ok_or_else(|| failed(INVALID_VALUE))?;
+        let (bytes, device) = self.stream.handle(address).map_err(failed)?;
+        Ok(DeviceHandle { bytes, device, allocation })
+    }
+
+    fn copy_across(&self, from: u64, to: u64, bytes: usize) -> Result<(), AcceleratorError> {
+        self.check(from)?;
+        let copy = self.stream.driver.calls.across;
+        self.stream.run("cuMemcpyDtoDAsync", |stream| {
+            // SAFETY: both addresses are on devices: the driver checks them and the CPU does not touch
+            // them.
+            unsafe { copy(to, from, bytes, stream) }
+        })
     }
 
     /// Freed bytes may belong to another allocation.

@@ -1,6 +1,7 @@
 //! The driver's library, and its calls.
 #![allow(unsafe_code)]
 
+use crate::ipc::IpcHandle;
 use crate::pinned::Pool;
 use handfast_transport::{Accelerator, AcceleratorError};
 use libc::{c_char, c_int, c_uint, c_void};
@@ -107,6 +108,7 @@ calls! {
     query_stream = "cuStreamQuery" (RawStream);
     to_device = "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, RawStream);
     to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, RawStream);
+    across = "cuMemcpyDtoDAsync_v2" (u64, u64, usize, RawStream);
     attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
     pin = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
     unpin = "cuMemFreeHost" (*mut c_void);
@@ -121,6 +123,10 @@ calls! {
     ; optional
     export = "cuMemGetHandleForAddressRange" (*mut c_void, u64, usize, c_int, u64);
     flush = "cuFlushGPUDirectRDMAWrites" (c_int, c_int);
+    uuid = "cuDeviceGetUuid_v2" (*mut u8, c_int);
+    ipc_get = "cuIpcGetMemHandle" (*mut IpcHandle, u64);
+    ipc_open = "cuIpcOpenMemHandle_v2" (*mut u64, IpcHandle, c_uint);
+    ipc_close = "cuIpcCloseMemHandle" (u64);
 }
 
 /// The driver of CUDA devices.

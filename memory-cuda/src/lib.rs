@@ -12,11 +12,13 @@
 mod allocate;
 mod bytes;
 mod driver;
+mod ipc;
 mod order;
 mod pinned;
 mod place;
 
 pub use driver::{Driver, DriverError};
+pub use ipc::open_handle;
 pub use order::{StreamError, StreamPoint};
 pub use pinned::PINNED_BUFFERS_MAX;
 pub use place::PlaceError;

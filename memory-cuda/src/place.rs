@@ -93,6 +93,7 @@ struct Allocation {
     ordinal: u32,
     context: RawContext,
     id: u64,
+    start: u64,
     end: u64,
 }
 
@@ -178,7 +179,7 @@ impl Driver {
         }
         let ordinal = u32::try_from(ordinal).ok().filter(|_| kind == ON_DEVICE);
         let end = start.saturating_add(bytes as u64);
-        Ok(ordinal.map(|ordinal| Allocation { ordinal, context, id, end }))
+        Ok(ordinal.map(|ordinal| Allocation { ordinal, context, id, start, end }))
     }
 
     /// Whether other devices may reach the memory of the byte; `None` if the driver does not say.
@@ -190,6 +191,12 @@ impl Driver {
         let code =
             unsafe { (self.calls.attributes)(1, asked.as_mut_ptr(), places.as_mut_ptr(), address) };
         (code == 0).then_some(capable & 0xff != 0)
+    }
+
+    /// The allocation with this id that has the byte: its start, and its end.
+    pub(crate) fn edges(&self, id: u64, address: u64) -> Option<(u64, u64)> {
+        let found = self.allocation(address).ok().flatten().filter(|found| found.id == id)?;
+        Some((found.start, found.end))
     }
 
     /// Returns whether the byte is in the allocation with this id.

@@ -5,9 +5,11 @@
 
 use handfast_fabric_buffer::Buffer;
 use handfast_fabric_cuda::Control;
-use handfast_memory_cuda::{Driver, DriverError, PINNED_BUFFERS_MAX, PlaceError, StreamError};
+use handfast_memory_cuda::{
+    Driver, DriverError, PINNED_BUFFERS_MAX, PlaceError, StreamError, open_handle,
+};
 use handfast_transport::{
-    Memory, MemoryError, MemoryKind, STAGING_BYTES, Staging, pass_in, pass_out,
+    Memory, MemoryError, MemoryKind, OpenDeviceError, STAGING_BYTES, Staging, pass_in, pass_out,
 };
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
@@ -226,6 +228,57 @@ fn exported_bytes_are_those_of_the_block() {
     stage.control.answer("cuMemGetHandleForAddressRange", 801);
     let error = part.whole().export().unwrap_err().to_string();
     assert!(error.contains("CUDA_ERROR_NOT_SUPPORTED"), "{error}");
+}
+
+/// A handle is that of the whole allocation and names its device; the driver opens none of this process, and
+/// makes none of some memory.
+#[test]
+fn handle_is_that_of_the_whole_allocation() {
+    let stage = stage();
+    let whole = stage.memory(1, 8 << 10);
+    let part = stage.find(whole.address() + 4096, 4096).unwrap().unwrap();
+    let allocation = part.whole().device_allocation().unwrap();
+    assert_eq!((allocation.start, allocation.bytes), (whole.address(), 8 << 10));
+    let handle = whole.whole().device_handle().unwrap().unwrap();
+    assert_eq!(part.whole().device_handle().unwrap(), Some(handle));
+    let refused = open_handle(&handle, 8 << 10).unwrap_err();
+    assert!(refused.to_string().contains("INVALID_CONTEXT"), "{refused}");
+    let mut other = handle;
+    other.device[0] ^= 1;
+    assert_eq!(open_handle(&other, 8 << 10).unwrap_err(), OpenDeviceError::OtherDevice);
+    assert_eq!(stage.control.live().opened, 0);
+    let address = stage.control.allocate_incapable(0, 4096);
+    let error = stage.find(address, 4096).unwrap().unwrap().whole().device_handle().unwrap_err();
+    assert!(error.to_string().contains("cuIpcGetMemHandle failed for cuda:0"), "{error}");
+    assert!(Memory::zeroed(8).unwrap().whole().device_handle().unwrap().is_none());
+    assert!(stage.control.free(whole.address()));
+    assert!(whole.whole().device_allocation().is_none(), "it was freed");
+}
+
+/// Bytes go from one device to another by one copy of the driver, or by staging from host memory.
+#[test]
+fn driver_copies_between_devices() {
+    let stage = stage();
+    let (from, to) = (stage.memory(0, 5_000), stage.memory(1, 5_000));
+    from.copy_in(0, &pattern(5_000)).unwrap();
+    let pinned = stage.control.live().pinned;
+    from.span(7, 4_000).unwrap().copy_across(&to.span(9, 4_000).unwrap()).unwrap();
+    assert_eq!(stage.control.live().pinned, pinned, "nothing is staged");
+    let mut bytes = vec![0; 4_000];
+    to.copy_out(9, &mut bytes).unwrap();
+    assert_eq!(bytes, pattern(5_000)[7..4_007]);
+    let host = Memory::zeroed(4_000).unwrap();
+    to.span(9, 4_000).unwrap().copy_across(&host.whole()).unwrap();
+    host.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, pattern(5_000)[7..4_007]);
+    let short = to.span(0, 3_999).unwrap();
+    assert!(from.span(0, 4_000).unwrap().copy_across(&short).is_err());
+    stage.control.answer("cuMemcpyDtoDAsync", 700);
+    let error = from.whole().copy_across(&to.whole()).unwrap_err();
+    assert!(error.to_string().contains("cuMemcpyDtoDAsync failed for cuda:0"), "{error}");
+    assert!(stage.control.free(to.address()));
+    let error = from.whole().copy_across(&to.whole()).unwrap_err();
+    assert!(error.to_string().contains("freed while it was registered"), "{error}");
 }
 
 /// A device without an order shows the writes of others after a flush, and another one needs none.

@@ -13,7 +13,7 @@ mod world;
 
 pub use events::SharingEvent;
 pub use oracle::{SharingOracle, SharingViolation};
-pub use setup::{CopyPlan, RegionPlan, SharingBackend, SharingScenario, SharingSetup};
+pub use setup::{CopyPlan, RegionPlace, RegionPlan, SharingBackend, SharingScenario, SharingSetup};
 #[cfg(feature = "variants")]
 pub use variants::{SHARING_VARIANTS, SharingEntry, SharingSource};
 pub use world::SharingWorld;

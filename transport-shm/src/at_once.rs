@@ -1,6 +1,7 @@
 //! Copies within the call of the submitting thread, without slices: all requests of a batch or none.
 
-use crate::lane::{After, Lane, Link, SHARED, State};
+use crate::after::After;
+use crate::lane::{Lane, Link, SHARED, State};
 use crate::map::{CopyError, Map};
 use handfast_core::sharing::{GrantId, Wanted};
 use handfast_core::transport::{Side, TransportError};
@@ -149,7 +150,8 @@ fn begin<'a>(
     }
     let is_of_one_call = || {
         let (first, ..) = request(0);
-        maps.len() == 1 && (1..count).all(|number| request(number).0 == first)
+        let is_called = maps.len() == 1 && !maps[0].1.is_opened();
+        is_called && (1..count).all(|number| request(number).0 == first)
     };
     if maps.iter().all(|(_, map)| map.is_mapped()) || is_of_one_call() {
         return true;

@@ -1,12 +1,18 @@
 //! The connection of a lane to its peer, and the memory that crosses it.
 
-use crate::lane::After;
+use crate::after::After;
 use crate::map::{Map, Process};
+use crate::opened::{self, Opened};
 use crate::sys;
 use crate::wire::{self, PACKET_BYTES_MAX, Way};
 use handfast_core::NodeName;
-use handfast_core::sharing::{Denial, Frame, GrantId, Offered, Sharing, SharingOutput};
-use handfast_transport::{Access, MemoryKind, Region, RegionTable, Requester, Span};
+use handfast_core::sharing::{
+    Allocation, Denial, Frame, GrantId, Offered, Sharing, SharingOutput, Staged,
+};
+use handfast_transport::{
+    Access, DeviceAllocation, MemoryError, MemoryKind, OpenDevice, Region, RegionTable, Requester,
+    Span,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,6 +35,8 @@ pub(crate) struct Channel {
     pub(crate) process: Arc<Process>,
     /// The peer's name.
     peer: NodeName,
+    /// Opens memory of devices that is the peer's, where there is a driver.
+    open_device: Option<OpenDevice>,
     pub(crate) maps: BTreeMap<GrantId, Arc<Map>>,
     /// Memory that the peer may access, held until it has let it go.
     granted: BTreeMap<GrantId, Span>,
@@ -51,6 +59,7 @@ impl Channel {
             socket,
             process: Arc::new(process),
             peer,
+            open_device: None,
             maps: BTreeMap::new(),
             granted: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -60,6 +69,12 @@ impl Channel {
             retries: false,
             has_hung_up: false,
         }
+    }
+
+    /// The same channel, with a driver that opens memory of the peer's devices.
+    pub(crate) fn opening(mut self, open_device: Option<OpenDevice>) -> Self {
+        self.open_device = open_device;
+        self
     }
 
     /// Whether packets wait for room in the socket.
@@ -96,6 +111,9 @@ impl Channel {
             }
             match wire::decode(&bytes[..received.length]).filter(|_| !received.is_cut) {
                 Some((frame, way)) => {
+                    if let Frame::Deny { denial: Denial::Staged(reason), .. } = frame {
+                        after.staged.push(reason);
+                    }
                     self.arrived = Some((way, received.passed));
                     self.machine.handle_frame(frame);
                 }
@@ -187,22 +205,27 @@ impl Channel {
             // The lane below refuses it, as it refuses an unknown key.
             return self.machine.deny(key, Denial::UnknownKey);
         }
-        if region.span().kind() != MemoryKind::Host {
-            // The peer's kernel cannot reach it either.
-            return self.machine.deny(key, Denial::NotSharable);
-        }
         if self.descriptors_unsent >= DESCRIPTORS_UNSENT_MAX {
             return self.machine.deny(key, Denial::Full);
         }
-        let (way, passed) = match descriptor(&region, access) {
-            Some(passed) => (Way::Descriptor, Some(passed)),
-            None => (Way::Calls, None),
-        };
         let offered = Offered {
             address: region.address(),
             bytes: region.bytes(),
             readable: access.remote_read,
             writable: access.remote_write,
+        };
+        let (way, passed) = match region.span().kind() {
+            MemoryKind::Host => match descriptor(&region, access) {
+                Some(passed) => (Way::Descriptor, Some(passed)),
+                None => (Way::Calls, None),
+            },
+            _ => match self.handle(&region, &offered) {
+                Ok(passed) => (Way::Handle, Some(passed)),
+                Err(reason) => {
+                    tracing::debug!(region = key, %reason, "a region on a device is staged");
+                    return self.machine.deny(key, Denial::Staged(reason));
+                }
+            },
         };
         if let Some(grant) = self.machine.grant(key, offered) {
             self.granted.insert(grant, region.span().clone());
@@ -210,10 +233,29 @@ impl Channel {
         }
     }
 
+    /// The handle of a region on a device, in memory that the peer may read.
+    fn handle(&self, region: &Region, offered: &Offered) -> Result<OwnedFd, Staged> {
+        let span = region.span();
+        let DeviceAllocation { start, bytes } = span.device_allocation().ok_or(Staged::NotWhole)?;
+        self.machine.offer_handle(offered, &Allocation { start, bytes })?;
+        let failed = |error: MemoryError| {
+            tracing::debug!(%error, "a region on a device has no handle");
+            Staged::NoHandle
+        };
+        let handle = span.device_handle().map_err(failed)?.ok_or(Staged::NoHandle)?;
+        opened::passed(&handle).map_err(failed)?.ok_or(Staged::NoHandle)
+    }
+
     fn map(&mut self, grant: GrantId, offered: &Offered, after: &mut After) {
         let map = match self.arrived.take() {
             Some((Way::Descriptor, Some(passed))) => {
                 Map::of_descriptor(passed, offered).map_err(|error| error.to_string())
+            }
+            Some((Way::Handle, Some(passed))) => {
+                let opened = Opened::open(passed, offered, self.open_device);
+                after.opened += u64::from(opened.is_ok());
+                after.staged.extend(opened.as_ref().err());
+                opened.map(Map::Opened).map_err(|reason| reason.to_string())
             }
             Some((Way::Calls, _)) => {
                 let map = Map::by_calls(&self.process, offered);

@@ -19,6 +19,12 @@ pub struct ShmCounters {
     pub rerouted: u64,
     /// Channels whose peer left without letting memory go.
     pub unproven: u64,
+    /// Regions on devices of peers that this process has opened by handle.
+    pub opened: u64,
+    /// Of the bytes copied, those by the driver of a device, into opened regions or out of them.
+    pub opened_bytes: u64,
+    /// Regions on devices of peers that are staged.
+    pub staged: u64,
 }
 
 #[derive(Default)]
@@ -30,6 +36,9 @@ pub(crate) struct Counts {
     bytes: AtomicU64,
     rerouted: AtomicU64,
     unproven: AtomicU64,
+    opened: AtomicU64,
+    opened_bytes: AtomicU64,
+    staged: AtomicU64,
 }
 
 impl Counts {
@@ -58,6 +67,21 @@ impl Counts {
         self.unproven.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn opened(&self, count: u64) {
+        self.opened.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of opened regions, if there are any: most copies have none.
+    pub(crate) fn copied_across(&self, bytes: u64) {
+        if bytes > 0 {
+            self.opened_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn staged(&self) {
+        self.staged.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn snapshot(&self) -> ShmCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ShmCounters {
@@ -68,6 +92,9 @@ impl Counts {
             bytes: read(&self.bytes),
             rerouted: read(&self.rerouted),
             unproven: read(&self.unproven),
+            opened: read(&self.opened),
+            opened_bytes: read(&self.opened_bytes),
+            staged: read(&self.staged),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! One lock guards the state. No byte is copied and the sink is called under none.
 
+use crate::after::After;
 use crate::announcement::Announcement;
 use crate::at_once::Copies;
 use crate::channel::Channel;
@@ -13,7 +14,8 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
-    Completion, Direction, MemoryKind, Posting, Sent, SliceId, Span, TransportKind,
+    Completion, CompletionStatus, Direction, MemoryKind, Posting, Sent, SliceId, Span,
+    TransportKind,
 };
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -93,21 +95,6 @@ struct Begun {
 const NONE_YET: u8 = 0;
 pub(crate) const SHARED: u8 = 1;
 const OTHER: u8 = 2;
-
-/// Effects of a change that happen without the lock.
-#[derive(Default)]
-pub(crate) struct After {
-    pub(crate) answered: Vec<u64>,
-    pub(crate) released: Vec<Span>,
-    pub(crate) has_ended: bool,
-    /// Private memory of the peer is out of reach.
-    pub(crate) is_untraced: bool,
-    completions: Vec<Completion>,
-    rerouted: Vec<Posting>,
-    /// The lane fails: part of a slice is written, and nothing carries the rest.
-    fails: bool,
-    wakes: bool,
-}
 
 /// A piece of a slice, to copy.
 struct Copy {
@@ -369,7 +356,8 @@ impl Lane {
         };
         match crate::hello::read_answer(&socket, answer) {
             Ok(process) => {
-                let channel = Channel::new(socket, process, self.peer.node.clone());
+                let channel = Channel::new(socket, process, self.peer.node.clone())
+                    .opening(self.shared.open_device);
                 let connected = self.connect_channel(state, channel);
                 let _ = report.send(connected);
             }
@@ -487,6 +475,7 @@ impl Lane {
             self.shared.copiers.add(self);
         }
         drop(state);
+        self.report_unshared(&after);
         drop((channel, after.released));
         if !after.completions.is_empty() {
             self.shared.sink.on_completions(self.lifecycle, &mut after.completions);
@@ -495,9 +484,6 @@ impl Lane {
             self.last.store(OTHER, Ordering::Relaxed);
             self.shared.counts.rerouted(after.rerouted.len() as u64);
             self.shared.inner.post(self.lifecycle, &mut after.rerouted);
-        }
-        if after.is_untraced {
-            self.shared.report(&self.peer, NoChannel::Untraced);
         }
         if after.fails {
             self.shared.sink.on_lane_failed(self.lifecycle, self.apart_error());
@@ -643,7 +629,8 @@ impl Lane {
     /// Copies what was begun, reports it, and returns a slice that has further pieces.
     fn perform(self: &Arc<Self>, copies: &mut Vec<Copy>) -> Option<Begun> {
         let mut after = After::default();
-        let (mut more, mut bytes, mut grants) = (None, 0, Vec::with_capacity(copies.len()));
+        let (mut more, mut bytes, mut across) = (None, 0, 0);
+        let mut grants = Vec::with_capacity(copies.len());
         let mut failed = Vec::new();
         let mut ahead = copy_together(copies);
         for copy in copies.drain(..) {
@@ -655,6 +642,7 @@ impl Lane {
                 Ok(local) => map.copy(posting.direction, &local, offset),
                 Err(error) => Err(CopyError::untouched(std::io::Error::other(error))),
             };
+            across += if map.is_opened() && result.is_ok() { length as u64 } else { 0 };
             // Before the machine learns that the copy has ended: it may have it unmapped.
             drop(map);
             grants.push(grant);
@@ -670,6 +658,10 @@ impl Lane {
                 Err(CopyError::Local(error)) => {
                     after.completions.push(Completion::refused(posting.slice, error));
                 }
+                Err(CopyError::Driver(error)) => {
+                    after.fails |= posting.direction == Direction::Write;
+                    after.completions.push(driver_failed(&posting, error));
+                }
                 Err(CopyError::Remote { error, copied }) => {
                     tracing::debug!(%error, "a copy failed");
                     failed.push(Begun { posting, done: done + copied.max(before) });
@@ -677,6 +669,7 @@ impl Lane {
             }
         }
         self.shared.counts.copied(after.completions.len() as u64, bytes);
+        self.shared.counts.copied_across(across);
         if self.last.load(Ordering::Relaxed) != SHARED {
             self.last.store(SHARED, Ordering::Relaxed);
         }
@@ -789,11 +782,14 @@ impl Begun {
     }
 }
 
-impl After {
-    /// Whether something follows that cannot wait.
-    fn has_effects(&self) -> bool {
-        let Self { answered, released, has_ended, completions, rerouted, fails, .. } = self;
-        let is_quiet = completions.is_empty() && rerouted.is_empty() && !self.is_untraced;
-        !is_quiet || !answered.is_empty() || !released.is_empty() || *has_ended || *fails
+/// The completion of a slice whose copy the driver failed. Of a write any byte may have landed, so that its
+/// lane fails as well.
+fn driver_failed(posting: &Posting, error: TransportError) -> Completion {
+    match posting.direction {
+        Direction::Read => Completion::refused(posting.slice, error),
+        Direction::Write => {
+            let status = CompletionStatus::Failed(error.into());
+            Completion { slice: posting.slice, status }
+        }
     }
 }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod after;
 mod announcement;
 mod at_once;
 mod channel;
@@ -10,6 +11,7 @@ mod hello;
 mod hub;
 mod lane;
 mod map;
+mod opened;
 mod place;
 mod reason;
 mod sys;

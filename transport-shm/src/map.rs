@@ -1,10 +1,11 @@
 //! Memory of the peer: mapped, or reached by calls that name its process.
 #![allow(unsafe_code)]
 
+use crate::opened::Opened;
 use crate::sys;
 use handfast_core::sharing::Offered;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Direction, Memory, MemoryError, Span, pass_in, pass_out};
+use handfast_transport::{COPY_CALL, Direction, Memory, MemoryError, Span, pass_in, pass_out};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -111,7 +112,12 @@ impl Process {
 /// A granted region of the peer.
 pub(crate) enum Map {
     Mapped(Memory),
-    Calls { process: Arc<Process>, address: u64 },
+    Calls {
+        process: Arc<Process>,
+        address: u64,
+    },
+    /// An allocation on a device.
+    Opened(Opened),
 }
 
 /// Reasons why a copy did not happen.
@@ -120,6 +126,8 @@ pub(crate) enum CopyError {
     Local(TransportError),
     /// The peer's, after so many bytes: another path may do it, or says more.
     Remote { error: io::Error, copied: usize },
+    /// The driver of a device failed, and any byte may have been copied.
+    Driver(TransportError),
 }
 
 impl CopyError {
@@ -148,6 +156,11 @@ impl Map {
     /// Whether it has the bytes in this process's addresses.
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(self, Self::Mapped(_))
+    }
+
+    /// Whether it is an allocation on a device.
+    pub(crate) fn is_opened(&self) -> bool {
+        matches!(self, Self::Opened(_))
     }
 
     /// Copies several pieces between local spans and the region's bytes at their offsets, by one call of
@@ -203,6 +216,7 @@ impl Map {
             Self::Calls { process, address } => {
                 by_calls(process, *address + offset, direction, local)
             }
+            Self::Opened(opened) => by_driver(opened, offset as usize, direction, local),
         }
     }
 }
@@ -224,13 +238,33 @@ fn by_calls(
             CopyError::Remote { error, copied } => {
                 CopyError::Remote { error, copied: done + copied }
             }
-            local @ CopyError::Local(_) => local,
+            other => other,
         })
     };
     match direction {
         Direction::Write => pass_out(local, local_failure, call_piece),
         Direction::Read => pass_in(local, local_failure, call_piece),
     }
+}
+
+/// Copies by the driver of a device, between devices or through staging buffers.
+fn by_driver(
+    opened: &Opened,
+    offset: usize,
+    direction: Direction,
+    local: &Span,
+) -> Result<(), CopyError> {
+    let there = opened.span(offset, local.len());
+    let there = there.map_err(|error| CopyError::untouched(io::Error::other(error)))?;
+    let copied = match direction {
+        Direction::Write => local.copy_across(&there),
+        Direction::Read => there.copy_across(local),
+    };
+    copied.map_err(|error| {
+        let detail =
+            format!("a copy between this process and a device of the peer failed: {error}");
+        CopyError::Driver(TransportError::new(Side::Local, COPY_CALL, detail))
+    })
 }
 
 fn local_failure(error: MemoryError) -> CopyError {

@@ -1,5 +1,6 @@
 //! Reasons why a lane shares no memory with its peer.
 
+use handfast_core::sharing::Staged;
 use handfast_core::transport::Side;
 
 /// Reason why a lane has no channel, or none for a part of the peer's memory.
@@ -52,6 +53,9 @@ pub enum NoChannel {
     /// There is a channel, and private memory of the peer is out of reach.
     #[error("the kernel does not let this process reach private memory of the peer")]
     Untraced,
+    /// There is a channel, and a region on a device of the peer is staged.
+    #[error("memory of a device of the peer is staged through the host: {0}")]
+    Staged(Staged),
     /// The lane is for another pair.
     #[error("another pair has connected")]
     OtherPair,
@@ -90,6 +94,7 @@ impl NoChannel {
                 | Self::NotThePeer
                 | Self::Unwatched
                 | Self::Untraced
+                | Self::Staged(_)
         )
     }
 }

@@ -16,7 +16,7 @@ use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
 use handfast_transport::{
     Attempt, Completion, CompletionStatus, Created, DataPath, Endpoints, LaneHandle, LaneSink,
-    Posting, RegionTable, RegionWatch, SliceId, Step, TransportKind,
+    OpenDevice, Posting, RegionTable, RegionWatch, SliceId, Step, TransportKind,
 };
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -55,6 +55,8 @@ pub struct ShmConfig {
     pub directory: Option<PathBuf>,
     /// Whether slices fail that cannot be copied. Otherwise they take the lane below.
     pub is_required: bool,
+    /// Opens memory of devices that belongs to other processes, where there is a driver.
+    pub open_device: Option<OpenDevice>,
 }
 
 /// Learns why a lane to a peer of this host shares no memory.
@@ -69,6 +71,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Hub,
     pub(crate) copiers: Copiers,
     pub(crate) is_required: bool,
+    pub(crate) open_device: Option<OpenDevice>,
     config: ShmConfig,
     /// The running kernel's number, or 0.
     host: u64,
@@ -164,6 +167,7 @@ impl Shared {
             hub: Hub::new()?,
             copiers: Copiers::default(),
             is_required: config.is_required,
+            open_device: config.open_device,
             config,
             host,
             place,

@@ -1,6 +1,6 @@
 //! Packets of a channel: one frame each, numbers unsigned and little-endian.
 
-use handfast_core::sharing::{Denial, Frame, GrantId, Offered};
+use handfast_core::sharing::{Denial, Frame, GrantId, Offered, Staged};
 use handfast_core::{Incarnation, Lifecycle, Pair};
 
 /// First bytes of a hello.
@@ -66,11 +66,16 @@ pub(crate) enum Way {
     Descriptor,
     /// By calls that name the owner's process.
     Calls,
+    /// By a handle of a device's driver, in memory that comes with the grant.
+    Handle,
 }
 
 const READABLE: u8 = 1;
 const WRITABLE: u8 = 2;
 const BY_CALLS: u8 = 4;
+const BY_HANDLE: u8 = 8;
+/// Denial of a region that is staged: with its reason in the next byte, which earlier versions ignore.
+const NOT_SHARABLE: u8 = 2;
 
 /// Encodes a frame; `way` matters for a grant alone.
 pub(crate) fn encode(frame: &Frame, way: Way) -> [u8; FRAME_BYTES] {
@@ -78,7 +83,11 @@ pub(crate) fn encode(frame: &Frame, way: Way) -> [u8; FRAME_BYTES] {
     let (kind, detail, numbers) = match frame {
         Frame::Ask { key } => (1, 0, [*key, 0, 0, 0]),
         Frame::Grant { key, grant, offered } => {
-            let mut rights = if way == Way::Calls { BY_CALLS } else { 0 };
+            let mut rights = match way {
+                Way::Descriptor => 0,
+                Way::Calls => BY_CALLS,
+                Way::Handle => BY_HANDLE,
+            };
             rights |= if offered.readable { READABLE } else { 0 };
             rights |= if offered.writable { WRITABLE } else { 0 };
             (2, rights, [*key, grant.0, offered.address, offered.bytes])
@@ -90,6 +99,10 @@ pub(crate) fn encode(frame: &Frame, way: Way) -> [u8; FRAME_BYTES] {
         Frame::Closed => (7, 0, [0; 4]),
     };
     (bytes[0], bytes[1]) = (kind, detail);
+    if let Frame::Deny { denial: Denial::Staged(reason), .. } = frame {
+        let place = Staged::ALL.iter().position(|known| known == reason);
+        bytes[2] = place.map_or(0, |place| place as u8 + 1);
+    }
     for (place, number) in bytes[16..].chunks_exact_mut(8).zip(numbers) {
         place.copy_from_slice(&number.to_le_bytes());
     }
@@ -103,7 +116,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Frame, Way)> {
     }
     let at = |place: usize| number(&bytes[16 + place * 8..][..8]);
     let (key, grant, detail) = (at(0), GrantId(at(1)), bytes[1]);
-    let way = if bytes[0] == 2 && detail & BY_CALLS != 0 { Way::Calls } else { Way::Descriptor };
+    let way = match bytes[0] {
+        2 if detail & BY_CALLS != 0 => Way::Calls,
+        2 if detail & BY_HANDLE != 0 => Way::Handle,
+        _ => Way::Descriptor,
+    };
     let frame = match bytes[0] {
         1 => Frame::Ask { key },
         2 => {
@@ -115,7 +132,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Frame, Way)> {
             };
             Frame::Grant { key, grant, offered }
         }
-        3 => Frame::Deny { key, denial: denial(detail)? },
+        3 => Frame::Deny { key, denial: staged(bytes).map_or_else(|| denial(detail), Some)? },
         4 => Frame::Revoke { grant },
         5 => Frame::Revoked { grant },
         6 => Frame::Close,
@@ -128,10 +145,17 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Frame, Way)> {
 fn denial_code(denial: Denial) -> u8 {
     match denial {
         Denial::UnknownKey => 1,
-        Denial::NotSharable => 2,
+        Denial::NotSharable | Denial::Staged(_) => NOT_SHARABLE,
         Denial::Full => 3,
         Denial::System => 4,
     }
+}
+
+/// The denial of a region that is staged.
+fn staged(bytes: &[u8]) -> Option<Denial> {
+    let place = usize::from(bytes[2]).checked_sub(1)?;
+    let reason = Staged::ALL.get(place).filter(|_| bytes[1] == NOT_SHARABLE);
+    reason.copied().map(Denial::Staged)
 }
 
 fn denial(code: u8) -> Option<Denial> {
@@ -164,6 +188,16 @@ mod tests {
         }
         let by_calls = encode(&frames[1], Way::Calls);
         assert_eq!(decode(&by_calls), Some((frames[1], Way::Calls)));
+        let by_handle = encode(&frames[1], Way::Handle);
+        assert_eq!(decode(&by_handle), Some((frames[1], Way::Handle)));
+        for reason in Staged::ALL {
+            let frame = Frame::Deny { key: 7, denial: Denial::Staged(reason) };
+            let mut packet = encode(&frame, Way::Descriptor);
+            assert_eq!(decode(&packet), Some((frame, Way::Descriptor)));
+            packet[2] = Staged::ALL.len() as u8 + 1;
+            let plain = Frame::Deny { key: 7, denial: Denial::NotSharable };
+            assert_eq!(decode(&packet), Some((plain, Way::Descriptor)), "a later reason");
+        }
         let mut unknown = [0; FRAME_BYTES];
         assert_eq!(decode(&unknown), None);
         unknown[0] = 3;

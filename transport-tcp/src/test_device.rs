@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use handfast_transport::{
-    Accelerator, AcceleratorError, DeviceBytes, DmaBuf, Memory, MemoryKind, STAGING_BYTES,
-    StagingBuffer,
+    Accelerator, AcceleratorError, DeviceAllocation, DeviceBytes, DeviceHandle, DmaBuf, Memory,
+    MemoryKind, STAGING_BYTES, StagingBuffer,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -82,6 +82,18 @@ impl DeviceBytes for Bytes {
         device.buffers = device.buffers.checked_sub(1)?;
         let (device, bytes) = (Arc::clone(&self.0), vec![0; STAGING_BYTES]);
         Some(Box::new(Buffer { device, bytes, used: 0, is_busy: false, failed: None }))
+    }
+
+    fn allocation(&self, _address: u64) -> Option<DeviceAllocation> {
+        None
+    }
+
+    fn handle(&self, _address: u64) -> Result<DeviceHandle, AcceleratorError> {
+        Err(refused())
+    }
+
+    fn copy_across(&self, _from: u64, _to: u64, _bytes: usize) -> Result<(), AcceleratorError> {
+        Err(refused())
     }
 
     fn check(&self, _address: u64) -> Result<(), AcceleratorError> {

@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use crate::huge;
-use crate::kind::{AcceleratorError, DeviceBytes, DmaBuf, MemoryKind};
+use crate::kind::{
+    AcceleratorError, DeviceAllocation, DeviceBytes, DeviceHandle, DmaBuf, MemoryKind,
+};
 use crate::mapping::{HiddenFromChildren, Mapping, page_bytes};
 use crate::memfd;
 use crate::staging;
@@ -528,6 +530,44 @@ impl Span {
     pub fn export(&self) -> Result<Option<DmaBuf>, MemoryError> {
         let Some((device, address)) = self.memory.on_device(self.offset) else { return Ok(None) };
         Ok(Some(device.export(address, self.length as u64)?))
+    }
+
+    /// Returns the allocation on an accelerator that has all bytes of the block; `None` for host memory and
+    /// for bytes in several.
+    pub fn device_allocation(&self) -> Option<DeviceAllocation> {
+        let (device, address) = self.on_device(0)?;
+        device.allocation(address)
+    }
+
+    /// Returns what another process of this host needs to open the allocation on an accelerator; `None` for
+    /// host memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::Accelerator`]: the driver makes no handle of the memory.
+    pub fn device_handle(&self) -> Result<Option<DeviceHandle>, MemoryError> {
+        let Some((device, address)) = self.on_device(0) else { return Ok(None) };
+        Ok(Some(device.handle(address)?))
+    }
+
+    /// As [`Span::copy_to`], by the driver alone where both are in memory of one runtime.
+    ///
+    /// # Errors
+    /// As [`Span::copy_to`], and [`MemoryError::Accelerator`]; any part of the bytes may have been copied.
+    pub fn copy_across(&self, target: &Self) -> Result<(), MemoryError> {
+        let devices = self.on_device(0).zip(target.on_device(0));
+        let runtime = |device: &dyn DeviceBytes| match device.kind() {
+            MemoryKind::Device(it) => Some(it.runtime),
+            MemoryKind::Host => None,
+        };
+        match devices {
+            Some(((from, start), (to, end)))
+                if self.length == target.length && runtime(from) == runtime(to) =>
+            {
+                to.check(end)?;
+                Ok(from.copy_across(start, end, self.length)?)
+            }
+            _ => self.copy_to(target),
+        }
     }
 
     /// Returns true if the bytes are writable.

@@ -1,5 +1,6 @@
 //! Kinds of memory, and the bytes that the driver of an accelerator copies.
 
+use crate::block::Memory;
 use crate::staging::StagingBuffer;
 use std::cell::RefCell;
 use std::fmt;
@@ -65,6 +66,49 @@ pub struct DmaBuf {
     pub offset: u64,
 }
 
+/// Bytes of the driver's part of a [`DeviceHandle`].
+pub const DEVICE_HANDLE_BYTES: usize = 64;
+/// Bytes of the UUID of a device.
+pub const DEVICE_UUID_BYTES: usize = 16;
+
+/// An allocation on an accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAllocation {
+    /// First byte.
+    pub start: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// What another process of this host needs to open an allocation on an accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceHandle {
+    /// The driver's handle.
+    pub bytes: [u8; DEVICE_HANDLE_BYTES],
+    /// UUID of the device.
+    pub device: [u8; DEVICE_UUID_BYTES],
+    /// Number of the allocation, which its process gives to no other.
+    pub allocation: u64,
+}
+
+/// Reasons why an allocation of another process is not opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenDeviceError {
+    /// This process has not loaded the driver.
+    #[error("this process has not loaded the device's driver")]
+    NoDriver,
+    /// The device is none of this process's.
+    #[error("this process does not see the device")]
+    OtherDevice,
+    /// The driver refused.
+    #[error("the driver does not open the handle: {0}")]
+    Refused(String),
+}
+
+/// Opens an allocation of another process with its number of bytes. The last block and span of the result
+/// closes it.
+pub type OpenDevice = fn(&DeviceHandle, usize) -> Result<Memory, OpenDeviceError>;
+
 /// Copies between host memory and the memory of one accelerator, and its memory as other devices reach
 /// it. A copy returns once the bytes are there; it blocks its thread for that time, whose bound is the
 /// driver's.
@@ -81,6 +125,24 @@ pub trait DeviceBytes: Send + Sync {
     /// Takes a pinned buffer for copies of this context; `None` while the pool has none, or if the driver
     /// pins no more memory.
     fn staging(&self) -> Option<Box<dyn StagingBuffer>>;
+
+    /// Returns the allocation that has the byte at `address`; `None` if the bytes of the block are in several,
+    /// or if it was freed.
+    fn allocation(&self, address: u64) -> Option<DeviceAllocation>;
+
+    /// Returns what another process of this host needs to open the allocation at `address`. A process that
+    /// has it can read and write all of the allocation until it closes it or ends.
+    ///
+    /// # Errors
+    /// The driver makes no handle of this memory, or of none.
+    fn handle(&self, address: u64) -> Result<DeviceHandle, AcceleratorError>;
+
+    /// Copies from `from`, which the caller has checked to be inside of the block, to `to`, in a block of the
+    /// same runtime.
+    ///
+    /// # Errors
+    /// The driver refused or failed; any part of the bytes may have been copied.
+    fn copy_across(&self, from: u64, to: u64, bytes: usize) -> Result<(), AcceleratorError>;
 
     /// Checks that the memory at `address` is that of the block still.
     ///

@@ -30,7 +30,9 @@ pub use handfast_core::transfer::{
 };
 pub use handfast_core::wire::Cut;
 pub use kind::{
-    Accelerator, AcceleratorError, DeviceBytes, DmaBuf, MemoryKind, STAGING_BYTES, staged,
+    Accelerator, AcceleratorError, DEVICE_HANDLE_BYTES, DEVICE_UUID_BYTES, DeviceAllocation,
+    DeviceBytes, DeviceHandle, DmaBuf, MemoryKind, OpenDevice, OpenDeviceError, STAGING_BYTES,
+    staged,
 };
 pub use limit::{LimitReached, NicLimit};
 pub use mapping::HiddenFromChildren;

@@ -28,6 +28,7 @@ LIVE = (
     "copied",
     "flushes",
     "pending",
+    "opened",
 )
 PATIENCE_S = 20
 CPU, CUDA, MANAGED, METAL = 1, 2, 13, 8

@@ -136,6 +136,9 @@ fn cure_of(reason: NoChannel) -> &'static str {
             "allocate the memory from its engine, or let one user's processes trace each other in \
              one namespace of processes"
         }
+        NoChannel::Staged(_) => {
+            "register whole allocations of cudaMalloc, in whole blocks of 2 MiB, for reads and writes"
+        }
         NoChannel::Unwatched => "use Linux 6.5, or one namespace of processes on Linux 5.3",
         _ => "the log of the peer has its reason; choose TCP if no memory is to be shared",
     }

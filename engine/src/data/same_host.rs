@@ -11,8 +11,8 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
-    Access, Attempt, Created, DataPath, Endpoints, LaneHandle, LaneSink, Posting, RegionTable,
-    SliceId, Span, Step, TransportKind,
+    Access, Attempt, Created, DataPath, Endpoints, LaneHandle, LaneSink, OpenDevice, Posting,
+    RegionTable, SliceId, Span, Step, TransportKind,
 };
 use handfast_transport_rdma::NicCounters;
 use handfast_transport_shm::{ShmConfig, ShmCounters, ShmTransport};
@@ -45,7 +45,8 @@ pub(crate) fn share(
     inner: Arc<dyn Transport>,
 ) -> Result<Arc<dyn Transport>, Error> {
     let SameHostParts { incarnation, directory, is_required, regions, lanes, fallbacks } = parts;
-    let config = ShmConfig { incarnation, directory: directory.clone(), is_required };
+    let open_device = Some(handfast_memory_cuda::open_handle as OpenDevice);
+    let config = ShmConfig { incarnation, directory: directory.clone(), is_required, open_device };
     match ShmTransport::start(config, regions, lanes, inner.clone()) {
         Ok(shm) => {
             let report = move |peer: &NicPath, reason| {

@@ -127,6 +127,13 @@ impl Counters {
                 "Lanes whose peer left without letting shared memory go",
                 shm.unproven,
             ),
+            ("shm_opened", "Regions on devices of peers that were opened by handle", shm.opened),
+            (
+                "shm_opened_bytes",
+                "Bytes copied by a device's driver between processes",
+                shm.opened_bytes,
+            ),
+            ("shm_staged", "Regions on devices of peers that are staged", shm.staged),
         ]
     }
 

@@ -24,6 +24,8 @@ mod mooncake;
 mod mute;
 mod names;
 mod numbers;
+#[cfg(target_os = "linux")]
+mod opened;
 mod races;
 mod recorded;
 mod restart;

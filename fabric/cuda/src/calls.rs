@@ -17,11 +17,11 @@ thread_local! {
 }
 
 /// The first context of a device, as a number that is no address.
-fn context_of(device: c_int) -> usize {
+pub(crate) fn context_of(device: c_int) -> usize {
     (device as usize + 1) << 8
 }
 
-fn current() -> Option<usize> {
+pub(crate) fn current() -> Option<usize> {
     CONTEXTS.with_borrow(|it| it.last().copied())
 }
 
@@ -29,7 +29,7 @@ fn answer(result: Result<(), c_int>) -> c_int {
     result.err().unwrap_or(SUCCESS)
 }
 
-fn call(name: &str, work: impl FnOnce(&mut State) -> Result<(), c_int>) -> c_int {
+pub(crate) fn call(name: &str, work: impl FnOnce(&mut State) -> Result<(), c_int>) -> c_int {
     answer(with(|state| state.begin(name).and_then(|()| work(state))))
 }
 
@@ -239,9 +239,10 @@ extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> c_int {
     })
 }
 
-fn queue(name: &str, stream: *mut c_void, copy: Copy) -> c_int {
+pub(crate) fn queue(name: &str, stream: *mut c_void, copy: Copy) -> c_int {
     call(name, |state| {
-        if !state.has(copy.device, copy.bytes) {
+        let is_there = |address| state.has(address, copy.bytes);
+        if !is_there(copy.device) || !copy.from.is_none_or(is_there) {
             return Err(INVALID_VALUE);
         }
         let known = state.streams.get_mut(&stream.addr());
@@ -262,7 +263,7 @@ extern "C" fn cuMemcpyHtoDAsync_v2(
     stream: *mut c_void,
 ) -> c_int {
     let host = host.expose_provenance();
-    queue("cuMemcpyHtoDAsync", stream, Copy { to_device: true, device, host, bytes })
+    queue("cuMemcpyHtoDAsync", stream, Copy { to_device: true, device, host, from: None, bytes })
 }
 
 #[unsafe(no_mangle)]
@@ -273,7 +274,7 @@ extern "C" fn cuMemcpyDtoHAsync_v2(
     stream: *mut c_void,
 ) -> c_int {
     let host = host.expose_provenance();
-    queue("cuMemcpyDtoHAsync", stream, Copy { to_device: false, device, host, bytes })
+    queue("cuMemcpyDtoHAsync", stream, Copy { to_device: false, device, host, from: None, bytes })
 }
 
 #[unsafe(no_mangle)]
@@ -358,7 +359,7 @@ unsafe extern "C" fn cuPointerGetAttributes(
 }
 
 fn is_on_device(allocation: &Allocation) -> bool {
-    matches!(allocation.kind, Kind::Device | Kind::Incapable)
+    matches!(allocation.kind, Kind::Device | Kind::Incapable | Kind::Opened)
 }
 
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_*`, and of dma-bufs.

@@ -36,6 +36,8 @@ pub struct Live {
     pub flushes: u64,
     /// Allocations with writes of other devices that their device does not see yet.
     pub pending: u64,
+    /// Allocations of other processes that this one has open.
+    pub opened: u64,
 }
 
 /// The library, loaded into this process.
@@ -150,6 +152,7 @@ unsafe extern "C" fn handfast_fabric_cuda_live(live: *mut Live) {
         copied: state.copied,
         flushes: state.flushes,
         pending: state.allocations.values().filter(|it| it.buffer.is_pending()).count() as u64,
+        opened: state.opened.len() as u64,
     });
     // SAFETY: the caller passes a place for the counts.
     unsafe { *live = counted };

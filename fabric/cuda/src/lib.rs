@@ -11,6 +11,7 @@
 
 mod calls;
 mod control;
+mod ipc;
 mod state;
 
 pub use control::{Control, Live};

@@ -13,6 +13,9 @@ pub(crate) const DEVICES: c_int = 2;
 /// Longest time that a held stream waits.
 pub(crate) const HOLD_MAX: Duration = Duration::from_secs(20);
 
+/// Bytes of the blocks of a device.
+pub(crate) const BLOCK_BYTES: usize = 2 << 20;
+
 pub(crate) const SUCCESS: c_int = 0;
 pub(crate) const INVALID_VALUE: c_int = 1;
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
@@ -31,6 +34,8 @@ pub(crate) enum Kind {
     Device,
     /// Of a device, mapped without `gpuDirectRDMACapable`.
     Incapable,
+    /// Of a device, in another process that has allocated it.
+    Opened,
     Managed,
     /// Memory of the host that the program registered with the driver.
     Host,
@@ -43,6 +48,8 @@ pub(crate) struct Allocation {
     pub(crate) device: c_int,
     pub(crate) length: usize,
     pub(crate) buffer: Buffer,
+    /// Times that it was opened, or 1.
+    pub(crate) openings: u32,
 }
 
 /// A copy that waits for its stream.
@@ -50,6 +57,8 @@ pub(crate) struct Copy {
     pub(crate) to_device: bool,
     pub(crate) device: u64,
     pub(crate) host: usize,
+    /// The other end of a copy between devices, in place of the host's.
+    pub(crate) from: Option<u64>,
     pub(crate) bytes: usize,
 }
 
@@ -62,6 +71,8 @@ pub(crate) struct State {
     /// Streams that are waited for while copies are held.
     pub(crate) waiting: usize,
     pub(crate) allocations: BTreeMap<u64, Allocation>,
+    /// Addresses of the allocations of other processes, by the words of their handles.
+    pub(crate) opened: BTreeMap<[u64; 5], u64>,
     pub(crate) streams: BTreeMap<usize, (usize, VecDeque<Copy>)>,
     /// The streams of events.
     pub(crate) events: BTreeMap<usize, Option<usize>>,
@@ -128,19 +139,35 @@ impl State {
             return Err(INVALID_VALUE);
         }
         let buffer = Buffer::new(bytes, self.is_posted).map_err(|_| OUT_OF_MEMORY)?;
+        self.reserve(Allocation { id: 0, kind, device, length: bytes, buffer, openings: 1 })
+    }
+
+    /// Reserves addresses of the bytes of an allocation. They begin at a block of a device.
+    pub(crate) fn reserve(&mut self, allocation: Allocation) -> Result<u64, c_int> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let rights = match kind {
+        let rights = match allocation.kind {
             Kind::Host => libc::PROT_READ | libc::PROT_WRITE,
             _ => libc::PROT_NONE,
         };
-        let reserved = buffer.bytes();
-        // SAFETY: a fresh range at an address that the kernel chooses.
-        let start = unsafe { libc::mmap(ptr::null_mut(), reserved, rights, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(OUT_OF_MEMORY);
-        }
+        let bytes = allocation.buffer.bytes();
+        let reserved = bytes.checked_add(BLOCK_BYTES).ok_or(OUT_OF_MEMORY)?;
+        // SAFETY: a fresh range at an address that the kernel chooses, of which the part that begins at a
+        // block is kept: what is unmapped lies within it.
+        let start = unsafe {
+            let whole = libc::mmap(ptr::null_mut(), reserved, rights, flags, -1, 0);
+            if whole == libc::MAP_FAILED {
+                return Err(OUT_OF_MEMORY);
+            }
+            let before = whole.addr().next_multiple_of(BLOCK_BYTES) - whole.addr();
+            let start = whole.byte_add(before);
+            if before > 0 {
+                libc::munmap(whole, before);
+            }
+            libc::munmap(start.byte_add(bytes), BLOCK_BYTES - before);
+            start
+        };
         let (address, id) = (start.expose_provenance() as u64, self.next());
-        self.allocations.insert(address, Allocation { id, kind, device, length: bytes, buffer });
+        self.allocations.insert(address, Allocation { id, ..allocation });
         Ok(address)
     }
 
@@ -190,6 +217,14 @@ impl State {
             let offset = (copy.device - start) as usize;
             if offset.checked_add(copy.bytes).is_none_or(|end| end > found.length) {
                 return Err(INVALID_VALUE);
+            }
+            if let Some(from) = copy.from {
+                let (start, source) = self.find(from).ok_or(INVALID_VALUE)?;
+                let mut bytes = vec![0; copy.bytes];
+                source.buffer.read((from - start) as usize, &mut bytes);
+                found.buffer.write(offset, &bytes);
+                self.copied += copy.bytes as u64;
+                continue;
             }
             let host = ptr::with_exposed_provenance_mut::<u8>(copy.host);
             // SAFETY: the caller of the copy keeps its host bytes valid until the stream was waited

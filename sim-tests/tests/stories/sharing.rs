@@ -12,7 +12,7 @@ const STATES_MAX: usize = 3_000_000;
 
 /// Faults of a scenario on every change. At night there is one more.
 fn faults_max(scenario: SharingScenario) -> u32 {
-    if scenario == SharingScenario::Shared { 1 } else { 2 }
+    if matches!(scenario, SharingScenario::Shared | SharingScenario::Opened) { 1 } else { 2 }
 }
 
 /// The others have too many worlds: random schedules play them.

@@ -289,6 +289,8 @@ impl SharingWorld {
     /// Ends a process, its threads, maps and sockets. Messages that were sent still arrive.
     fn kill(&mut self, process: usize) {
         self.processes[process] = Process::Dead;
+        self.openings[process] = self.setup.openings.clone();
+        self.opened.retain(|(by, _)| *by != process);
         let machine = self.setup.machine.clone();
         for (channel, side) in self.ends_of(process) {
             let end = self.end(channel, side);

@@ -85,7 +85,27 @@ impl SharingWorld {
                 let is_closed = ends.iter().any(|end| end.is_closed);
                 is_closed || end.has_seen_end || end.has_seen_death
             }
+            Unshared::Denied(Denial::Staged(reason)) => {
+                self.setup.staged(plan.region) == Some(reason)
+            }
             Unshared::Denied(_) | Unshared::Full => false,
+        }
+    }
+
+    /// Checks a grant: a handle of an allocation is for peers that may write all of it.
+    pub(super) fn check_handle(&mut self, region: usize) {
+        if let Some(reason) = self.setup.staged(region) {
+            let detail = format!("a peer gets a handle of region {region}: {reason}");
+            self.violate(SharingOracle::Rights, detail);
+        }
+    }
+
+    /// Checks memory that is given back: no other process has its allocation open.
+    pub(super) fn check_closed(&mut self, region: usize) {
+        if let Some((process, _)) = self.opened.iter().find(|(_, of)| *of == region) {
+            let detail =
+                format!("region {region} is given back, and process {process} has it open");
+            self.violate(SharingOracle::GhostByte, detail);
         }
     }
 
@@ -124,6 +144,10 @@ impl SharingWorld {
         let is_foreign = self.setup.regions[plan.region].is_foreign;
         if !is_foreign && !ends[side].maps.contains_key(&grant) {
             self.violate(SharingOracle::MapLaw, format!("{what} is moved without a map"));
+        }
+        let is_on_device = self.setup.allocation(plan.region).is_some();
+        if is_on_device && !self.opened.contains(&(plan.by, plan.region)) {
+            self.violate(SharingOracle::MapLaw, format!("{what} is moved to what is not open"));
         }
         let state = self.channels[channel].ends[1 - side].machine.owned_state(grant);
         if lives && plan.direction == Direction::Write && state != Remote::Indeterminate {

@@ -1,10 +1,24 @@
 //! The processes of a world, their memory and the copies that they begin.
 
-use handfast_core::sharing::{Denial, Frame, GrantId, Offered, Sharing};
+use handfast_core::sharing::{
+    Allocation, DEVICE_BLOCK_BYTES, Denial, Frame, GrantId, HANDLE_BYTES, Handle, Offered,
+    Openings, Sharing, Staged,
+};
 use handfast_core::transfer::Direction;
 
 /// Bytes of a region. A copy moves one at a time, so that a process can stop between two.
 pub(super) const REGION_BYTES: u64 = 2;
+
+/// The place of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegionPlace {
+    /// Memory of the host.
+    Host,
+    /// A whole allocation on a device.
+    Allocation,
+    /// The first half of an allocation on a device.
+    HalfAllocation,
+}
 
 /// Memory of a process that its peers may reach.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +31,8 @@ pub struct RegionPlan {
     pub is_foreign: bool,
     /// Its owner may drop it.
     pub may_drop: bool,
+    /// Where it is.
+    pub place: RegionPlace,
 }
 
 /// A copy that a process begins.
@@ -58,6 +74,8 @@ pub enum SharingBackend {
 pub struct SharingSetup {
     /// The machine of every end of a channel.
     pub machine: Sharing,
+    /// The allocations that every process has open.
+    pub openings: Openings,
     /// Processes.
     pub processes: usize,
     /// Regions.
@@ -98,11 +116,15 @@ pub enum SharingScenario {
     ForeignAtOnce,
     /// A region that two peers write, one of which sends any message and owns another region.
     Hostile,
+    /// A whole allocation on a device, which a peer writes over two channels, and which is dropped.
+    Opened,
+    /// An allocation on a device for reads only, and a half of one.
+    Staged,
 }
 
 impl SharingScenario {
     /// Every scenario.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Dropped,
         Self::Closed,
         Self::Shared,
@@ -113,11 +135,19 @@ impl SharingScenario {
         Self::AtOnce,
         Self::ForeignAtOnce,
         Self::Hostile,
+        Self::Opened,
+        Self::Staged,
     ];
 
     /// The world of a scenario.
     pub fn setup(self, machine: Sharing, faults_max: u32) -> SharingSetup {
-        let region = RegionPlan { owner: 0, is_writable: true, is_foreign: false, may_drop: true };
+        let region = RegionPlan {
+            owner: 0,
+            is_writable: true,
+            is_foreign: false,
+            may_drop: true,
+            place: RegionPlace::Host,
+        };
         let write = CopyPlan {
             by: 1,
             lane: 0,
@@ -154,6 +184,16 @@ impl SharingScenario {
                 let honest = CopyPlan { by: 2, ..write };
                 (vec![region, other], vec![write, honest, CopyPlan { by: 0, region: 1, ..read }])
             }
+            Self::Opened => {
+                let region = RegionPlan { place: RegionPlace::Allocation, ..region };
+                (vec![region], vec![write, CopyPlan { lane: 1, ..write }])
+            }
+            Self::Staged => {
+                let place = RegionPlace::Allocation;
+                let whole = RegionPlan { is_writable: false, place, ..region };
+                let half = RegionPlan { place: RegionPlace::HalfAllocation, ..region };
+                (vec![whole, half], vec![read, CopyPlan { region: 1, ..write }])
+            }
         };
         let processes = if matches!(self, Self::Shared | Self::Hostile) { 3 } else { 2 };
         let closers = match self {
@@ -163,7 +203,17 @@ impl SharingScenario {
         };
         let hostile = (self == Self::Hostile).then_some(1);
         let backend = SharingBackend::Shipping;
-        SharingSetup { machine, processes, regions, copies, closers, hostile, backend, faults_max }
+        SharingSetup {
+            machine,
+            openings: Openings::new(),
+            processes,
+            regions,
+            copies,
+            closers,
+            hostile,
+            backend,
+            faults_max,
+        }
     }
 }
 
@@ -172,7 +222,31 @@ impl SharingSetup {
     pub(super) fn offered(&self, region: usize) -> Offered {
         let writable = self.regions[region].is_writable;
         let address = address(region);
-        Offered { address, bytes: REGION_BYTES, readable: true, writable }
+        let bytes = match self.regions[region].place {
+            RegionPlace::Host => REGION_BYTES,
+            RegionPlace::Allocation | RegionPlace::HalfAllocation => DEVICE_BLOCK_BYTES,
+        };
+        Offered { address, bytes, readable: true, writable }
+    }
+
+    /// The allocation on a device that has a region.
+    pub(super) fn allocation(&self, region: usize) -> Option<Allocation> {
+        let blocks = match self.regions[region].place {
+            RegionPlace::Host => return None,
+            RegionPlace::Allocation => 1,
+            RegionPlace::HalfAllocation => 2,
+        };
+        Some(Allocation { start: address(region), bytes: blocks * DEVICE_BLOCK_BYTES })
+    }
+
+    /// The reason to stage a region on a device, if there is one.
+    pub(super) fn staged(&self, region: usize) -> Option<Staged> {
+        let plan = &self.regions[region];
+        match plan.place {
+            RegionPlace::HalfAllocation => Some(Staged::NotWhole),
+            RegionPlace::Allocation if !plan.is_writable => Some(Staged::NotReadWrite),
+            RegionPlace::Allocation | RegionPlace::Host => None,
+        }
     }
 
     /// Whether a copy is within the region and its rights.
@@ -202,7 +276,12 @@ pub(super) fn forged() -> [Frame; 9] {
 
 /// The first byte of a region in the addresses of its owner.
 pub(super) fn address(region: usize) -> u64 {
-    0x1000 * (region as u64 + 1)
+    2 * DEVICE_BLOCK_BYTES * (region as u64 + 1)
+}
+
+/// The driver's handle of the allocation that has a region.
+pub(super) fn handle(region: usize) -> Handle {
+    Handle([region as u8; HANDLE_BYTES])
 }
 
 /// The key of a region, and the region of a key.

@@ -3,7 +3,7 @@
 use super::oracle::SharingOracle;
 use super::setup::{SharingBackend, SharingScenario, SharingSetup};
 use super::world::SharingWorld;
-use handfast_core::sharing::{Sharing, SharingVariant};
+use handfast_core::sharing::{Openings, Sharing, SharingVariant};
 
 /// The broken part.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +37,11 @@ impl SharingEntry {
     pub fn start(&self) -> SharingWorld {
         let control = self.scenario.setup(Sharing::new(), self.faults_max);
         SharingWorld::new(match self.source {
-            SharingSource::Machine(variant) => {
-                SharingSetup { machine: Sharing::new().following(variant), ..control }
-            }
+            SharingSource::Machine(variant) => SharingSetup {
+                machine: Sharing::new().following(variant),
+                openings: Openings::new().following(variant),
+                ..control
+            },
             SharingSource::Backend(backend) => SharingSetup { backend, ..control },
         })
     }
@@ -104,6 +106,14 @@ pub const SHARING_VARIANTS: &[SharingEntry] = table! {
         "a channel whose peer hung up ends with memory in its reach";
     "SHM-17" machine AtOnceUncounted: AtOnce with 0 breaks MapLaw,
         "memory is given back while a batch that is copied at once touches it";
+    "SHM-18" machine ReadOnlyOffered: Staged with 0 breaks Rights,
+        "a peer that may only read gets a handle, which permits writes";
+    "SHM-19" machine PartOffered: Staged with 0 breaks Rights,
+        "a peer gets the handle of an allocation for a part of it";
+    "SHM-20" machine KeptOpen: Opened with 0 breaks GhostByte,
+        "memory of a device is given back while a peer has it open";
+    "SHM-21" machine ClosedByFirst: Opened with 0 breaks MapLaw,
+        "an allocation is closed by the first lane that lets it go, and another one copies";
     "SHM-1-B" backend HangUpIsDeath: Dropped with 1 breaks GhostByte,
         "the end of a connection is taken for the death of the peer";
     "SHM-2-B" backend EndedWhileCopying: GivenUp with 0 breaks MapLaw,

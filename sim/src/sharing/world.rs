@@ -4,9 +4,12 @@ use super::oracle::{SharingOracle, SharingViolation};
 use super::process::{Channel, End, Process, Progress, Region, Report, Stage, Task};
 use super::setup::{self, CopyPlan, REGION_BYTES, SharingBackend, SharingSetup};
 use crate::machine_world::Violation;
-use handfast_core::sharing::{Begun, Denial, Frame, GrantId, SharingOutput, Wanted, left_by};
+use handfast_core::sharing::{
+    Begun, Denial, Frame, GrantId, Opening, Openings, SharingOutput, Wanted, left_by,
+};
 use handfast_core::transfer::Remote;
 use handfast_transport_sim::Encoder;
+use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -17,6 +20,10 @@ pub struct SharingWorld {
     pub(super) processes: Vec<Process>,
     pub(super) regions: Vec<Region>,
     pub(super) channels: Vec<Channel>,
+    /// The allocations that each process takes for open.
+    pub(super) openings: Vec<Openings>,
+    /// Those that are: a process, and a region of another one.
+    pub(super) opened: BTreeSet<(usize, usize)>,
     pub(super) copies: Vec<Progress>,
     pub(super) faults_left: u32,
     pub(super) violation: Option<SharingViolation>,
@@ -39,6 +46,8 @@ impl SharingWorld {
             processes: vec![Process::Running; setup.processes],
             regions: vec![region; setup.regions.len()],
             channels: pairs.into_iter().map(channel).collect(),
+            openings: vec![setup.openings.clone(); setup.processes],
+            opened: BTreeSet::new(),
             copies: vec![copy; setup.copies.len()],
             faults_left: setup.faults_max,
             violation: None,
@@ -51,7 +60,7 @@ impl SharingWorld {
         let mut encoder = Encoder::default();
         let hasher = &mut encoder;
         (&self.processes, &self.regions, &self.channels, &self.copies).hash(hasher);
-        self.faults_left.hash(hasher);
+        (&self.openings, &self.opened, self.faults_left).hash(hasher);
         encoder.digest()
     }
 
@@ -192,6 +201,7 @@ impl SharingWorld {
                     let detail = format!("a map of {offered:?}, which nobody offered");
                     return self.violate(SharingOracle::Rights, detail);
                 };
+                let is_possible = self.open(channel, side, region, is_possible);
                 let end = self.end(channel, side);
                 if is_possible {
                     end.maps.insert(grant, region);
@@ -206,9 +216,52 @@ impl SharingWorld {
 
     fn grant(&mut self, channel: usize, side: usize, region: usize) {
         let offered = self.setup.offered(region);
+        let allocation = self.setup.allocation(region);
+        let end = self.end(channel, side);
+        let refused = allocation.and_then(|it| end.machine.offer_handle(&offered, &it).err());
+        if let Some(reason) = refused {
+            return end.machine.deny(setup::key(region), Denial::Staged(reason));
+        }
+        self.check_handle(region);
         let end = self.end(channel, side);
         if let Some(grant) = end.machine.grant(setup::key(region), offered) {
             end.granted.insert(grant, region);
+        }
+    }
+
+    /// Opens the allocation of a region on a device. Returns whether the region is mapped.
+    fn open(&mut self, channel: usize, side: usize, region: usize, is_possible: bool) -> bool {
+        if self.setup.allocation(region).is_none() {
+            return is_possible;
+        }
+        let process = self.end(channel, side).process;
+        let openings = &mut self.openings[process];
+        match openings.open(setup::handle(region), region as u64) {
+            Ok(Opening::First) if is_possible => {
+                if !self.opened.insert((process, region)) {
+                    let detail = format!("process {process} opens region {region} twice");
+                    self.violate(SharingOracle::EndsOnce, detail);
+                }
+                true
+            }
+            Ok(Opening::First) => {
+                openings.on_failed(setup::handle(region));
+                false
+            }
+            Ok(Opening::Again) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Closes the allocation of a region on a device, if no other channel of the process has it.
+    fn close_opened(&mut self, process: usize, region: usize) {
+        let is_on_device = self.setup.allocation(region).is_some();
+        if is_on_device
+            && self.openings[process].close(setup::handle(region))
+            && !self.opened.remove(&(process, region))
+        {
+            let detail = format!("process {process} closes region {region}, which is not open");
+            self.violate(SharingOracle::EndsOnce, detail);
         }
     }
 
@@ -239,6 +292,7 @@ impl SharingWorld {
     fn give_back(&mut self, region: usize) {
         if !self.regions[region].is_registered && self.keepers(region).is_empty() {
             self.regions[region].is_given_back = true;
+            self.check_closed(region);
         }
     }
 
@@ -292,9 +346,13 @@ impl SharingWorld {
     }
 
     fn unmap(&mut self, channel: usize, side: usize, grant: GrantId) {
-        if self.end(channel, side).maps.remove(&grant).is_none() {
-            let detail = format!("{grant:?} is unmapped, and was not mapped");
-            self.violate(SharingOracle::EndsOnce, detail);
+        let process = self.end(channel, side).process;
+        match self.end(channel, side).maps.remove(&grant) {
+            Some(region) => self.close_opened(process, region),
+            None => {
+                let detail = format!("{grant:?} is unmapped, and was not mapped");
+                self.violate(SharingOracle::EndsOnce, detail);
+            }
         }
         let is_used = |(copy, plan): (&Progress, &CopyPlan)| {
             let is_here = self.end_of(plan) == (channel, side);

@@ -59,7 +59,12 @@ impl Endpoints for Nothing {
 /// A hub whose task alone handles events, with one lane, the name of its socket, and the task.
 fn attended() -> (Arc<Shared>, Arc<Lane>, String, JoinHandle<()>) {
     let name = format!("handfast-test-{:016x}", sys::random().unwrap());
-    let config = ShmConfig { incarnation: Incarnation(1), directory: None, is_required: false };
+    let config = ShmConfig {
+        incarnation: Incarnation(1),
+        directory: None,
+        is_required: false,
+        open_device: None,
+    };
     let place = Place::Abstract(name.clone());
     let (regions, nothing) = (Arc::new(RegionTable::new()), Arc::new(Nothing));
     let at = (1, place.clone());

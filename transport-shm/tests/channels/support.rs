@@ -124,6 +124,7 @@ impl Node {
             incarnation: pair.incarnation,
             directory: setup.directory.clone(),
             is_required: setup.is_required,
+            open_device: None,
         };
         let transport =
             ShmTransport::start(config, regions.clone(), sink.clone(), below.clone()).unwrap();

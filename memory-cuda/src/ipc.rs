@@ -1,0 +1,96 @@
+//! Allocations that another process of this host opens, or that are opened here.
+#![allow(unsafe_code)]
+
+use crate::driver::{Calls, Driver, Stream};
+use crate::place::PlaceError;
+use handfast_transport::{
+    DEVICE_HANDLE_BYTES, DEVICE_UUID_BYTES, DeviceHandle, Memory, OpenDeviceError,
+};
+use libc::{c_int, c_uint};
+use std::ptr;
+use std::sync::Arc;
+
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+const LAZY_PEER_ACCESS: c_uint = 1;
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: c_int = 801;
+pub(crate) const GET_CALL: &str = "cuIpcGetMemHandle";
+const OPEN_CALL: &str = "cuIpcOpenMemHandle";
+
+/// `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct IpcHandle([u8; DEVICE_HANDLE_BYTES]);
+
+/// An allocation of another process, closed with the last block of it.
+struct Opened {
+    stream: Arc<Stream>,
+    address: u64,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let Some(close) = self.stream.driver.calls.ipc_close else { return };
+        // The context may have ended, and what is open in it with it.
+        // SAFETY: opened once, closed once, and no block of it is left.
+        let _ = self.stream.call("cuIpcCloseMemHandle", || unsafe { close(self.address) });
+    }
+}
+
+impl Stream {
+    /// The handle of the allocation that has the byte, and its device; the code of the driver where it makes
+    /// none.
+    pub(crate) fn handle(&self, address: u64) -> Result<([u8; 64], [u8; 16]), c_int> {
+        let Calls { ipc_get, ipc_close, .. } = self.driver.calls;
+        let (Some(get), Some(_)) = (ipc_get, ipc_close) else { return Err(NOT_SUPPORTED) };
+        let device = self.driver.uuid(self.device.ordinal).ok_or(NOT_SUPPORTED)?;
+        let mut handle = IpcHandle([0; DEVICE_HANDLE_BYTES]);
+        // SAFETY: a place for the handle. The address is looked up and not touched.
+        let made = self.call(GET_CALL, || unsafe { get(&raw mut handle, address) });
+        made.map_err(|error| error.code)?;
+        Ok((handle.0, device))
+    }
+}
+
+impl Driver {
+    /// The UUID of a device: equal in every process that sees it, whatever its number there.
+    fn uuid(&self, ordinal: u32) -> Option<[u8; DEVICE_UUID_BYTES]> {
+        let (mut device, mut uuid) = (0, [0_u8; DEVICE_UUID_BYTES]);
+        let get = self.calls.uuid?;
+        // SAFETY: places for a number and for the bytes of a UUID.
+        let code = unsafe {
+            match (self.calls.device)(&raw mut device, c_int::try_from(ordinal).ok()?) {
+                0 => get(uuid.as_mut_ptr(), device),
+                code => code,
+            }
+        };
+        (code == 0).then_some(uuid)
+    }
+}
+
+/// Opens the allocation of another process of this host, with `len` bytes. It is closed with the last block and
+/// span.
+///
+/// # Errors
+/// [`OpenDeviceError`]: this process has not loaded the driver, does not see the device, or the driver refuses,
+/// as it does for an allocation of this process.
+pub fn open_handle(handle: &DeviceHandle, len: usize) -> Result<Memory, OpenDeviceError> {
+    let driver = Driver::loaded().ok().flatten().ok_or(OpenDeviceError::NoDriver)?;
+    let mut ordinals = 0..u32::try_from(driver.pci_addresses().len()).unwrap_or(0);
+    let ordinal = ordinals.find(|ordinal| driver.uuid(*ordinal) == Some(handle.device));
+    let ordinal = ordinal.ok_or(OpenDeviceError::OtherDevice)?;
+    let open = driver.calls.ipc_open.filter(|_| driver.calls.ipc_close.is_some());
+    let open = open.ok_or_else(|| OpenDeviceError::Refused(format!("it lacks {OPEN_CALL}")))?;
+    let refused = |error: PlaceError| OpenDeviceError::Refused(error.to_string());
+    let stream = driver.stream(ordinal, ptr::null_mut());
+    let stream = stream.map_err(|error| refused(error.into()))?;
+    let (raw, mut address) = (IpcHandle(handle.bytes), 0);
+    // SAFETY: a place for the address. The driver refuses what is no handle of its own.
+    let opened =
+        stream.call(OPEN_CALL, || unsafe { open(&raw mut address, raw, LAZY_PEER_ACCESS) });
+    opened.map_err(|error| refused(error.into()))?;
+    let opened = Arc::new(Opened { stream, address });
+    // SAFETY: what is open is closed by `opened` alone, which the block holds.
+    let memory = unsafe { driver.device_memory(address, len, opened) }.map_err(refused)?;
+    memory.ok_or_else(|| OpenDeviceError::Refused("it does not know what it has opened".to_owned()))
+}

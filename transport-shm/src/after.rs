@@ -1,0 +1,50 @@
+//! Effects of a change of a lane that happen without its lock.
+
+use crate::lane::Lane;
+use crate::reason::NoChannel;
+use handfast_core::sharing::Staged;
+use handfast_transport::{Completion, Posting, Span};
+
+/// Effects of a change that happen without the lock.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(crate) answered: Vec<u64>,
+    pub(crate) released: Vec<Span>,
+    pub(crate) has_ended: bool,
+    /// Private memory of the peer is out of reach.
+    pub(crate) is_untraced: bool,
+    /// Regions on devices of the peer that were opened.
+    pub(crate) opened: u64,
+    /// Reasons why regions on devices of the peer are staged.
+    pub(crate) staged: Vec<Staged>,
+    pub(crate) completions: Vec<Completion>,
+    pub(crate) rerouted: Vec<Posting>,
+    /// The lane fails: part of a slice is written, and nothing carries the rest.
+    pub(crate) fails: bool,
+    pub(crate) wakes: bool,
+}
+
+impl After {
+    /// Whether something follows that cannot wait.
+    pub(crate) fn has_effects(&self) -> bool {
+        let Self { answered, released, has_ended, completions, rerouted, fails, .. } = self;
+        let is_quiet = completions.is_empty() && rerouted.is_empty() && !self.is_untraced;
+        !is_quiet || !answered.is_empty() || !released.is_empty() || *has_ended || *fails
+    }
+}
+
+impl Lane {
+    /// Reports memory of the peer that is not shared, and why; counts what is opened.
+    pub(crate) fn report_unshared(&self, after: &After) {
+        if after.is_untraced {
+            self.shared.report(&self.peer, NoChannel::Untraced);
+        }
+        if after.opened > 0 {
+            self.shared.counts.opened(after.opened);
+        }
+        for reason in &after.staged {
+            self.shared.counts.staged();
+            self.shared.report(&self.peer, NoChannel::Staged(*reason));
+        }
+    }
+}
