@@ -5,6 +5,7 @@
 //! same grants one registration, which ends when one of these grants is revoked.
 
 use crate::auth::NamePattern;
+use crate::excerpt::excerpt;
 use crate::identity::NodeName;
 use crate::time::{Duration, Instant};
 use crate::transfer::Direction;
@@ -97,7 +98,7 @@ impl Grant {
             return Err(GrantError::Nothing);
         }
         let pattern = NamePattern::new(peers);
-        let peers = pattern.map_err(|_| GrantError::Pattern { pattern: peers.into() })?;
+        let peers = pattern.map_err(|_| GrantError::Pattern { pattern: excerpt(peers) })?;
         Ok(Self { peers, access })
     }
 
