@@ -82,7 +82,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let mut granted = granted(&arguments, &sources)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
-    let is_keyed = arguments.lanes.auth.is_some() || environment.auth_source().is_some();
+    let is_keyed = !arguments.lanes.auth.is_empty() || environment.auth_source().is_some();
     check_open(&arguments, is_keyed)?;
     // Early callers wait for the segments to be registered.
     let mut builder = Engine::builder().listen(&arguments.listen).paused();

@@ -13,7 +13,7 @@ pub use frame::{Frame, FrameError, FrameKind, decode_frame, encode_frame, frame_
 pub(crate) use message::from_object;
 pub use message::{
     Body, Descriptor, Message, MessageError, Op, ProbeByte, QUEUE_PAIRS_MAX, Refusal,
-    RefusalReason, SHARED_MEMORY_BYTES_MAX, WIRE_VERSION,
+    RefusalReason, SEALED_TOKEN_END, SHARED_MEMORY_BYTES_MAX, WIRE_VERSION,
 };
 pub use plain::PlainMessage;
 pub use segment::{

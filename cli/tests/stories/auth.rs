@@ -68,6 +68,37 @@ fn programs_with_certificates_move_bytes() {
     run(&["put", &bytes, &to, "--auth", &source]).failed(2, &["expired", "[AUTH-CERT-EXPIRED]"]);
 }
 
+/// A server with keys and certificates serves programs with either; a certificate on its list is refused,
+/// and a second file of keys as well.
+#[cfg(feature = "tls")]
+#[test]
+fn server_with_keys_and_certificates_serves_both() {
+    let (folder, fleet) = (Folder::new(), Authority::new("fleet"));
+    let key = keys(&folder, "key", KEY);
+    let file =
+        |name: &str, text: &str| keys(&folder, name, text).trim_start_matches("psk:").to_owned();
+    let ca = file("ca", &fleet.pem);
+    let tls = |name: &str| {
+        let own = fleet.issue(&["127.0.0.1", "localhost"]);
+        let certificate = file(&format!("{name}.crt"), &own.certificate);
+        let source = format!("tls:{ca},{certificate},{}", file(&format!("{name}.key"), &own.key));
+        (own, source)
+    };
+    let ((_, server_own), (_, own), (lost, lost_own)) = (tls("server"), tls("own"), tls("lost"));
+    let listed = format!("{server_own},{}", file("ca.crl", &fleet.revoke(&[&lost])));
+    let server = Server::start(&["--memory", "m=1M", "--auth", &key, "--auth", &listed]);
+    let bytes = folder.name("bytes");
+    fs::write(&bytes, vec![7; 100_000]).unwrap();
+    let to = format!("{}/m", server.address);
+    run(&["put", &bytes, &to, "--auth", &key]).done();
+    run(&["put", &bytes, &to, "--auth", &own]).done();
+    run(&["put", &bytes, &to, "--auth", &own, "--auth", &key]).done();
+    let revoked = run(&["put", &bytes, &to, "--auth", &lost_own, "--auth", &key]);
+    revoked.failed(3, &["revoked", "[AUTH-CERT-REVOKED]"]);
+    run(&["put", &bytes, &to]).failed(3, &["--auth", "[AUTH-REQUIRED]"]);
+    run(&["put", &bytes, &to, "--auth", &key, "--auth", &key]).failed(2, &["one file of keys"]);
+}
+
 /// The variable has the effect of the option.
 #[test]
 fn variable_names_the_keys() {

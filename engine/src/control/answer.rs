@@ -12,7 +12,7 @@ use crate::data::transport::{Offer, Transport};
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
 use crate::time::Clock;
-use handfast_core::auth::{AuthRefusal, Inbound};
+use handfast_core::auth::{AuthRefusal, Inbound, check_sealing};
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
 use handfast_core::policy::Requester;
 use handfast_core::wire::{
@@ -53,6 +53,8 @@ pub(crate) struct Answers {
     pub(crate) is_open: bool,
     /// The keys by which this node authenticates its peers, or none.
     pub(crate) keys: Arc<Keys>,
+    /// Whether lanes over TCP are encrypted.
+    pub(crate) seals: bool,
     /// Notifications of Mooncake nodes; absent without compatibility.
     pub(crate) inbox: Option<Inbox>,
 }
@@ -121,6 +123,14 @@ impl Answers {
             self.counts.update(|it| it.messages_refused += 1);
             let detail = "the message names another node than the one that proved its key";
             return Some(self.refusal(message, detail.to_owned()).encode());
+        }
+        let sealing = check_sealing(self.seals, message.body.is_sealed());
+        if let (Op::Request, Err(mismatch)) = (message.op, sealing) {
+            warn!(peer = %message.from, %mismatch, "a lane is refused");
+            self.counts.update(|it| it.messages_refused += 1);
+            let mut refusal = self.refusal(message, mismatch.of_peer().to_string());
+            refusal.refusal.iter_mut().for_each(|it| it.reason = RefusalReason::Configuration);
+            return Some(refusal.encode());
         }
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::CallReceived { message, reply });

@@ -167,3 +167,50 @@ async fn registrations_after_a_panic_are_tried_again() {
     let later = clock.now() + KEY_RETRY_INTERVAL;
     assert_eq!(regions.missing_keys(trainer, later).len(), 2);
 }
+
+/// A request for a lane of a node that encrypts its lanes or does not, as one of an earlier version, which
+/// cannot, is refused where the sides differ: with the reason, and without this node's own secret.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_of_a_node_that_does_not_encrypt_is_refused_with_the_reason() {
+    let start = async |seals| {
+        let builder = Engine::builder().listen("127.0.0.1:0").auth(options()).encrypt_lanes(seals);
+        builder.start().await.unwrap()
+    };
+    let name = NodeName::new("peer").unwrap();
+    for (seals, end, refused) in [
+        (true, "", Some("the peer encrypts its lanes and this node does not")),
+        (false, "+sealed", Some("this node encrypts its lanes and the peer does not")),
+        (true, "+sealed", None),
+        (false, "", None),
+    ] {
+        let engine = start(seals).await;
+        let answers = &engine.shared().answers;
+        let keys = Keys::of(Some(&options()), &name, Incarnation(7)).unwrap();
+        let look = Look::default();
+        let stream = TcpStream::connect(engine.address()).await.unwrap();
+        let Ok(mut channel) = Channel::dial(stream, &keys, None, &look).await else {
+            panic!("the key is accepted")
+        };
+        let request = Message {
+            op: Op::Request,
+            from: nic_path(&name),
+            to: nic_path(&answers.name),
+            sender: Pair { incarnation: Incarnation(7), lifecycle: Lifecycle(1) },
+            echo: None,
+            body: Body { token: "ab".repeat(32) + end, ..Body::default() },
+            refusal: None,
+        };
+        channel.send(FrameKind::Connection, &request.encode()).await.unwrap();
+        let answer = channel.receive(&look, 1 << 20).await.unwrap();
+        let answer = Message::decode(&answer.text).unwrap();
+        match (refused, answer.refusal) {
+            (Some(words), Some(Refusal { reason: RefusalReason::Configuration, detail })) => {
+                assert!(detail.contains(words) && detail.contains("--encrypt-lanes"), "{detail}");
+                assert_eq!(answer.body.token, "", "an earlier version reads the answer");
+            }
+            (None, None) => assert_eq!((answer.op, answer.body.is_sealed()), (Op::Reply, seals)),
+            (_, refusal) => panic!("{seals} {end}: {refusal:?}"),
+        }
+        engine.close().await;
+    }
+}
