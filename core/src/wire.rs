@@ -1,12 +1,16 @@
 //! The control wire: Mooncake's frame and connection descriptor, with one additional key.
 //! `docs/wire.md` is the complete schema.
 
+mod administration;
 mod cut;
 mod frame;
 mod message;
 mod plain;
 mod segment;
 
+pub use administration::{
+    GRANTS_LISTED_MAX, GrantsAnswer, GrantsMessageError, GrantsRequest, SegmentGrants,
+};
 pub use cut::{Cut, PIECES_MAX};
 pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
 pub use frame::{Frame, FrameError, FrameKind, decode_frame, encode_frame, frame_length};

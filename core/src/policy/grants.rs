@@ -181,6 +181,38 @@ pub enum Requester<'a> {
     Anybody,
 }
 
+/// The peers that may ask for the grants of a node and change them, by their names. Without any, the node
+/// alone does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Administrators(Vec<NamePattern>);
+
+impl Administrators {
+    /// The peers of these patterns.
+    ///
+    /// # Errors
+    /// [`GrantError::Pattern`].
+    pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, GrantError> {
+        let of = |text: &str| {
+            NamePattern::new(text).map_err(|_| GrantError::Pattern { pattern: excerpt(text) })
+        };
+        patterns.into_iter().map(of).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a requester is one. A peer without a proven name is none, whatever the patterns.
+    pub fn admits(&self, requester: Requester<'_>) -> bool {
+        match requester {
+            Requester::Own => true,
+            Requester::Peer(name) => self.0.iter().any(|pattern| pattern.covers(name)),
+            Requester::Anybody => false,
+        }
+    }
+}
+
 /// The grants of one region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {

@@ -149,6 +149,7 @@ async fn start<N: Net>(
         data_port: data.as_ref().map(|data| data.told.clone()),
         is_open: builder.mooncake.is_some() && builder.listen.is_some(),
         keys,
+        administrators: builder.administrators.clone(),
         seals: builder.encrypt_lanes,
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });

@@ -4,8 +4,8 @@ use super::*;
 use crate::control::auth::Channel;
 use crate::data::regions::{DeviceKeys, ServedRegion};
 use crate::time::{OsEntropy, TokioClock};
-use crate::{AuthOptions, Engine, Grant, Memory, Registration};
-use handfast_core::policy::{Access, Grants, KEY_RETRY_INTERVAL};
+use crate::{AuthOptions, Engine, Memory, Registration};
+use handfast_core::policy::{Access, GRANTS_MAX, Grants, KEY_RETRY_INTERVAL};
 use handfast_transport::RegionCache;
 use handfast_transport_tcp::Look;
 use std::future::Future;
@@ -212,5 +212,58 @@ async fn request_of_a_node_that_does_not_encrypt_is_refused_with_the_reason() {
             (_, refusal) => panic!("{seals} {end}: {refusal:?}"),
         }
         engine.close().await;
+    }
+}
+
+/// A peer whose proven name is an administrator's lists and changes grants, and no other, nor one without
+/// a name; the answer has what is in force.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_are_changed_by_administrators_alone() {
+    let administrators = Administrators::new(["admin-*"]).unwrap();
+    let builder = Engine::builder().listen("127.0.0.1:0").auth(options());
+    let engine = builder.administrators(administrators).start().await.unwrap();
+    let memory = Memory::zeroed(BYTES).unwrap();
+    let register = engine.register("cache").grant(Grant::read("a").unwrap());
+    let served = register.serve(memory.whole()).unwrap();
+    let user =
+        async |name: &str| Engine::builder().name(name).auth(options()).start().await.unwrap();
+    let (admin, other) = (user("admin-1").await, user("other").await);
+    let node = engine.address().to_string();
+    let grant = || Grant::write("b-*").unwrap();
+    let cache = || "cache".to_owned();
+    let add = || GrantsRequest::Add { segment: cache(), grant: grant() };
+    for request in [GrantsRequest::List { segment: None }, add()] {
+        let error = other.administer(&node, request).await.unwrap_err();
+        assert_eq!(error.side(), handfast_core::transport::Side::Protection);
+        assert!(error.to_string().contains("'other' is no administrator"), "{error}");
+    }
+    assert_eq!(served.grants().len(), 1, "nothing changed");
+    let listed = admin.administer(&node, GrantsRequest::List { segment: None }).await.unwrap();
+    assert_eq!(listed, SegmentGrants::from([(cache(), vec![Grant::read("a").unwrap()])]));
+    for _ in 0..2 {
+        let added = admin.administer(&node, add()).await.unwrap();
+        assert_eq!(added[&cache()], served.grants());
+        assert_eq!(served.grants(), [Grant::read("a").unwrap(), grant()]);
+    }
+    let revoke = || GrantsRequest::Revoke { segment: cache(), grant: grant() };
+    for _ in 0..2 {
+        let revoked = admin.administer(&node, revoke()).await.unwrap();
+        assert_eq!(revoked[&cache()], [Grant::read("a").unwrap()]);
+    }
+    for place in 1..GRANTS_MAX {
+        let grant = Grant::read(&format!("p{place}")).unwrap();
+        let add = GrantsRequest::Add { segment: cache(), grant };
+        admin.administer(&node, add).await.unwrap();
+    }
+    let full = admin.administer(&node, add()).await.unwrap_err().to_string();
+    assert!(full.contains("at most 64 patterns"), "{full}");
+    let none = GrantsRequest::List { segment: Some("none".into()) };
+    let none = admin.administer(&node, none).await.unwrap_err().to_string();
+    assert!(none.contains("no segment 'none'"), "{none}");
+    drop(served);
+    let gone = admin.administer(&node, add()).await.unwrap_err().to_string();
+    assert!(gone.contains("'cache' are not changed"), "{gone}");
+    for node in [engine, admin, other] {
+        node.close().await;
     }
 }
