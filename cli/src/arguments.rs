@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::administer::Administer;
 use crate::bench::{Bench, BenchPeers};
 use crate::config::Config;
 use crate::doctor::Doctor;
@@ -36,6 +37,7 @@ pub(crate) enum Command {
     Serve(Serve),
     Put(Put),
     Get(Get),
+    Grants(Administer),
     Bench(Bench),
     Smoke(Smoke),
     Config(Config),

@@ -17,7 +17,8 @@ const MODE_FORBIDDEN: u32 = 0o022;
 /// The grants of each segment.
 pub(crate) type BySegment = BTreeMap<String, Vec<Grant>>;
 
-fn access(word: &str) -> Option<Access> {
+/// The access of a word.
+pub(crate) fn access(word: &str) -> Option<Access> {
     match word {
         "read" => Some(Access::READ),
         "write" => Some(Access::WRITE),

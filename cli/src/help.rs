@@ -20,6 +20,7 @@ pages! {
     SERVE: "serve", "exit_codes";
     PUT: "put", "places", "exit_codes";
     GET: "get", "places", "exit_codes";
+    GRANTS: "grants", "exit_codes";
     TOP: "top", "exit_codes";
     TOPOLOGY: "topology", "exit_codes";
     SMOKE: "smoke", "exit_codes";

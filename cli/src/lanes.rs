@@ -48,10 +48,12 @@ pub(crate) struct LaneOptions {
     pub(crate) tuning: Tuning,
     /// Call and accept only nodes that prove a key of a file, psk:FILE: one key per line, its id and
     /// 64 hexadecimal digits, the one to call with first; or a certificate, tls:DIRECTORY with
-    /// ca.crt, tls.crt and tls.key, or tls:AUTHORITY,CERTIFICATE,KEY. Changed files are read again.
-    /// The bytes of lanes are not encrypted without --encrypt-lanes [default: HANDFAST_AUTH]
+    /// ca.crt, tls.crt, tls.key and, if it is there, ca.crl, or
+    /// tls:AUTHORITY,CERTIFICATE,KEY[,REVOCATIONS]. Given twice, nodes with either are accepted and the
+    /// first is used to call. Changed files are read again. The bytes of lanes are not encrypted
+    /// without --encrypt-lanes [default: HANDFAST_AUTH]
     #[arg(long, value_name = "SOURCE")]
-    pub(crate) auth: Option<String>,
+    pub(crate) auth: Vec<String>,
     /// Encrypt the bytes of lanes over TCP, and use no lanes over RDMA, which cannot be encrypted. Both
     /// nodes need it, and --auth [default: HANDFAST_ENCRYPT_LANES]
     #[arg(long)]
@@ -174,14 +176,18 @@ impl LaneOptions {
         if let Some(directory) = &self.shared_memory_dir {
             builder = builder.shared_memory_dir(directory);
         }
-        let auth = self.auth.as_deref().or(environment.auth_source());
-        if let Some(source) = auth {
+        let given = self.auth.iter().map(|source| AuthOptions::from_source(source));
+        let auth = match environment.auth_source().filter(|_| self.auth.is_empty()) {
+            Some(source) => Some(AuthOptions::from_source(source)?),
+            None => given.reduce(|first, second| first?.and(second?)).transpose()?,
+        };
+        if let Some(auth) = auth {
             if self.compat.is_some() {
                 let text = "--compat and --auth exclude each other: nodes of another engine prove \
                             no key";
                 return Err(Failure::Usage(text.into()));
             }
-            builder = builder.auth(AuthOptions::from_source(source)?);
+            builder = builder.auth(auth);
         }
         builder = builder.encrypt_lanes(self.encrypt_lanes || environment.encrypts_lanes());
         if let Some(EngineName::Mooncake) = self.compat {
@@ -221,7 +227,6 @@ impl LaneOptions {
             ("--device", (!self.device.is_empty()).then(|| self.device.join(","))),
             ("--nic-priority-matrix", path(&self.nic_priority_matrix)),
             ("--gid", self.gid.map(|gid| gid.to_string())),
-            ("--auth", self.auth.clone()),
             ("--compat", self.compat.map(|EngineName::Mooncake| "mooncake".to_owned())),
             ("--metadata", Some(store)),
             ("--metadata-ca", path(metadata_ca)),
@@ -230,7 +235,8 @@ impl LaneOptions {
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
         let switch = self.encrypt_lanes.then(|| "--encrypt-lanes".to_owned());
-        given.flatten().chain(switch).chain(self.tuning.words()).collect()
+        let auth = self.auth.iter().flat_map(|source| ["--auth".to_owned(), source.clone()]);
+        given.flatten().chain(auth).chain(switch).chain(self.tuning.words()).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 // Rates, ratios and percentages are only shown; no decision depends on them.
 #![allow(clippy::float_arithmetic)]
 
+mod administer;
 mod arguments;
 mod bench;
 mod config;
@@ -88,6 +89,9 @@ fn run(command: Command) -> Outcome {
         }
         Command::Put(arguments) => runtime::block_on(runtime::until_stopped(put::run(arguments))),
         Command::Get(arguments) => runtime::block_on(runtime::until_stopped(get::run(arguments))),
+        Command::Grants(arguments) => {
+            runtime::block_on(runtime::until_stopped(administer::run(arguments)))
+        }
         Command::Bench(arguments) => bench::run(arguments),
         Command::Smoke(arguments) => {
             runtime::block_on(runtime::until_stopped(smoke::run(arguments)))

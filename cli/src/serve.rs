@@ -7,6 +7,7 @@ use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::runtime::Stop;
 use crate::{files, help, output, size};
 use clap::Args;
+use handfast::auth::Administrators;
 use handfast::{Access, Engine, Grant, Memory, MemoryError, Registration};
 use handfast_environment::{Environment, Ports, is_of_machine};
 use std::fs::OpenOptions;
@@ -49,6 +50,10 @@ pub(crate) struct Serve {
     /// the file changes; a segment without a line is for nobody
     #[arg(long, value_name = "FILE", conflicts_with = "read_only")]
     pub(crate) grants: Option<PathBuf>,
+    /// Names of peers that may list and change the grants with `handfast grants`, with * for any
+    /// characters; needs --auth
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) administrators: Vec<String>,
     #[command(flatten)]
     pub(crate) lanes: LaneOptions,
     #[command(flatten)]
@@ -82,7 +87,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let mut granted = granted(&arguments, &sources)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
-    let is_keyed = arguments.lanes.auth.is_some() || environment.auth_source().is_some();
+    let is_keyed = !arguments.lanes.auth.is_empty() || environment.auth_source().is_some();
     check_open(&arguments, is_keyed)?;
     // Early callers wait for the segments to be registered.
     let mut builder = Engine::builder().listen(&arguments.listen).paused();
@@ -95,6 +100,10 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     if let Some(metrics) = &arguments.metrics {
         builder = builder.metrics(metrics);
     }
+    let administrators = arguments.administrators.iter().map(|names| &**names);
+    let administrators = Administrators::new(administrators)
+        .map_err(|error| Failure::Usage(format!("--administrators: {error}")))?;
+    let builder = builder.administrators(administrators);
     let builder = arguments.record.apply(arguments.lanes.apply(builder)?);
     let engine = builder.start().await?;
     let mut fallbacks = engine.fallback_events();

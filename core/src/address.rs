@@ -1,6 +1,6 @@
 //! Addresses as users write them: `HOST` and `HOST:PORT`.
 
-use alloc::borrow::ToOwned;
+use crate::excerpt::excerpt;
 use alloc::string::String;
 use core::net::Ipv6Addr;
 
@@ -10,7 +10,7 @@ pub enum AddressError {
     /// The port is not a number up to 65535.
     #[error("'{text}': '{port}' is not a port, a number from 0 to 65535")]
     Port {
-        /// The whole text.
+        /// The whole text, as an excerpt.
         text: String,
         /// The part after the colon.
         port: String,
@@ -28,7 +28,7 @@ pub enum AddressError {
 /// # Errors
 /// [`AddressError::Host`] and [`AddressError::Port`].
 pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), AddressError> {
-    let no_host = || AddressError::Host(text.to_owned());
+    let no_host = || AddressError::Host(excerpt(text));
     let bracketed = match text.strip_prefix('[') {
         Some(rest) => Some(rest.split_once(']').ok_or_else(no_host)?),
         None => None,
@@ -51,7 +51,7 @@ pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), AddressError> {
     let Some(port) = port else { return Ok((host, None)) };
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let number = port.parse().ok().filter(|_| digits);
-    let wrong = || AddressError::Port { text: text.to_owned(), port: port.to_owned() };
+    let wrong = || AddressError::Port { text: excerpt(text), port: excerpt(port) };
     Ok((host, Some(number.ok_or_else(wrong)?)))
 }
 
@@ -61,7 +61,7 @@ pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), AddressError> {
 /// As [`host_and_port`], and [`AddressError::NoPort`].
 pub fn with_port(text: &str) -> Result<(&str, u16), AddressError> {
     let (host, port) = host_and_port(text)?;
-    Ok((host, port.ok_or_else(|| AddressError::NoPort(text.to_owned()))?))
+    Ok((host, port.ok_or_else(|| AddressError::NoPort(excerpt(text)))?))
 }
 
 #[cfg(test)]

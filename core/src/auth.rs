@@ -14,13 +14,16 @@ mod session;
 mod tests;
 
 pub use certificate::{CertificateFault, certified_part, spiffe_domain};
-pub use lane::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs, PROOF_TEXT_BYTES};
+pub use lane::{
+    LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs, PROOF_TEXT_BYTES, SealingMismatch,
+    check_sealing,
+};
 pub use message::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AUTH_VERSION, AuthHello, AuthHelloHead,
     AuthMessageError,
 };
 pub use policy::{
-    AuthPolicy, Identity, KEY_ID_BYTES_MAX, KEY_NAMES_MAX, KEYS_MAX, KeyRule, KeyRuleError,
-    NamePattern, Proof,
+    AuthMethod, AuthPolicy, Identity, KEY_ID_BYTES_MAX, KEY_NAMES_MAX, KEYS_MAX, KeyRule,
+    KeyRuleError, NamePattern, Proof,
 };
 pub use session::{AnswerSeen, AuthFailure, AuthRefusal, Inbound, Outbound};

@@ -8,6 +8,7 @@ pub mod address;
 pub mod auth;
 pub mod connection;
 mod entropy;
+pub mod excerpt;
 pub mod gate;
 pub mod identity;
 pub mod mooncake;

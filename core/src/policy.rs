@@ -24,8 +24,8 @@ pub use eviction::{
 pub use fallback::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 pub use fence::FenceLedger;
 pub use grants::{
-    Access, AccessMemo, GRANTS_MAX, Grant, GrantError, Grants, KEY_GROUPS_MAX, KEY_RETRY_INTERVAL,
-    KeyGroup, KeyGroupId, KeyGroups, Requester,
+    Access, AccessMemo, Administrators, GRANTS_MAX, Grant, GrantError, Grants, KEY_GROUPS_MAX,
+    KEY_RETRY_INTERVAL, KeyGroup, KeyGroupId, KeyGroups, Requester,
 };
 pub use lone_poll::{ALONE_MIN, IN_PLACE_MAX, LonePoll};
 pub use pace::{DENSE_MAX, Pace};

@@ -1,19 +1,23 @@
 //! The control wire: Mooncake's frame and connection descriptor, with one additional key.
 //! `docs/wire.md` is the complete schema.
 
+mod administration;
 mod cut;
 mod frame;
 mod message;
 mod plain;
 mod segment;
 
+pub use administration::{
+    GRANTS_LISTED_MAX, GrantsAnswer, GrantsMessageError, GrantsRequest, SegmentGrants,
+};
 pub use cut::{Cut, PIECES_MAX};
 pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
 pub use frame::{Frame, FrameError, FrameKind, decode_frame, encode_frame, frame_length};
 pub(crate) use message::from_object;
 pub use message::{
     Body, Descriptor, Message, MessageError, Op, ProbeByte, QUEUE_PAIRS_MAX, Refusal,
-    RefusalReason, SHARED_MEMORY_BYTES_MAX, WIRE_VERSION,
+    RefusalReason, SEALED_TOKEN_END, SHARED_MEMORY_BYTES_MAX, WIRE_VERSION,
 };
 pub use plain::PlainMessage;
 pub use segment::{

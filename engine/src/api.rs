@@ -4,6 +4,7 @@
 //! task, and never touch the life cycle itself.
 
 pub(crate) mod address;
+pub(crate) mod administration;
 pub(crate) mod auth;
 pub(crate) mod config;
 pub(crate) mod engine;

@@ -455,6 +455,9 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::PeerLost(error) if error.side == Side::Local && error.call == "close" => {
             "the engine was closed meanwhile; start another"
         }
+        Cause::PeerLost(error) if error.side == Side::Configuration => {
+            "give both nodes the options that the message names"
+        }
         Cause::PeerLost(_) => {
             "the next transfer opens a new lane; check whether the peer still runs"
         }
@@ -495,7 +498,9 @@ fn auth_hint(failure: AuthFailure) -> &'static str {
             "give each node its own name"
         }
         AuthFailure::Refused(AuthRefusal::Version) => "use one release on both sides",
-        AuthFailure::Refused(AuthRefusal::Method) => "give both sides keys, or both certificates",
+        AuthFailure::Refused(AuthRefusal::Method) => {
+            "give both sides keys, or both certificates, or one of them both"
+        }
         AuthFailure::OwnName => {
             "name the node as its certificate does, with or without a port (`Builder::name`, \
              `--name`, `--advertise`)"
@@ -517,6 +522,9 @@ fn auth_hint(failure: AuthFailure) -> &'static str {
             "add the authority of the certificate to the file of authorities of every node, and those \
              between them to the file of the certificate"
         }
+        AuthFailure::Refused(AuthRefusal::Revoked)
+        | AuthFailure::Certificate(CertificateFault::Revoked)
+        | AuthFailure::Own(CertificateFault::Revoked) => "issue another certificate for the node",
         AuthFailure::Refused(AuthRefusal::Unusable)
         | AuthFailure::Certificate(CertificateFault::Unusable)
         | AuthFailure::Own(CertificateFault::Unusable) => {

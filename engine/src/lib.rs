@@ -92,7 +92,10 @@ pub mod identity {
 /// Reasons of refused authentication and access, and limits of grants.
 pub mod auth {
     pub use handfast_core::auth::{AuthFailure, AuthRefusal, CertificateFault};
-    pub use handfast_core::policy::{AUDIT_REPORTS_PER_SECOND, GRANTS_MAX, KEY_GROUPS_MAX};
+    pub use handfast_core::policy::{
+        AUDIT_REPORTS_PER_SECOND, Administrators, GRANTS_MAX, KEY_GROUPS_MAX,
+    };
+    pub use handfast_core::wire::{GRANTS_LISTED_MAX, GrantsRequest, SegmentGrants};
     pub use handfast_transport::RegionError;
 }
 

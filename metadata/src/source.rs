@@ -5,6 +5,7 @@ mod redis;
 pub use redis::RedisUrl;
 
 use crate::{HttpStore, Store, StoreError};
+use handfast_core::excerpt::excerpt;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -155,7 +156,7 @@ impl FromStr for Source {
     fn from_str(text: &str) -> Result<Self, SourceError> {
         // Also an unknown store may have a password in its name.
         let shown =
-            text.rsplit_once('@').map_or(text.to_owned(), |(_, place)| format!("...@{place}"));
+            text.rsplit_once('@').map_or(excerpt(text), |(_, it)| format!("...@{}", excerpt(it)));
         let unknown = || SourceError::Unknown(shown.clone());
         if text == "P2PHANDSHAKE" || text == "p2p" {
             return Ok(Self::Peers);

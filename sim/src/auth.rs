@@ -7,6 +7,7 @@
 mod certificates;
 mod events;
 mod oracle;
+mod sealing;
 mod setup;
 mod term;
 mod world;

@@ -18,6 +18,7 @@ use crate::scenario::Scenario;
 use crate::scheduler::Scheduler;
 use crate::sweep::Random;
 use crate::variants;
+use handfast_core::excerpt::excerpt;
 use handfast_transport_sim::{Choice, Operations, Oracle, Step, Violation};
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -281,23 +282,23 @@ impl FromStr for Line {
             return Err(LineError::NotALine);
         }
         if version != VERSION {
-            return Err(LineError::Version { found: version.to_owned() });
+            return Err(LineError::Version { found: excerpt(version) });
         }
         let (body, found) = text.rsplit_once(':').ok_or(LineError::NotALine)?;
         let expected = checksum(body);
         if found != expected {
-            return Err(LineError::Checksum { expected, found: found.to_owned() });
+            return Err(LineError::Checksum { expected, found: excerpt(found) });
         }
         let parts: Vec<&str> = body.split(':').collect();
         let [_, scenario, devices, variant, faults, grain, schedule, trace] = parts[..] else {
             return Err(LineError::NotALine);
         };
-        let wrong = |part, text: &str| LineError::Part { part, text: text.to_owned() };
+        let wrong = |part, text: &str| LineError::Part { part, text: excerpt(text) };
         let (faults_max, bits) =
             faults.split_once('x').ok_or_else(|| wrong("budget of faults", faults))?;
         let bits = u32::from_str_radix(bits, 16).ok().and_then(faults_of);
         let scenario = Scenario::named(scenario)
-            .ok_or_else(|| LineError::UnknownScenario { name: scenario.to_owned() })?;
+            .ok_or_else(|| LineError::UnknownScenario { name: excerpt(scenario) })?;
         let devices: Ground = devices
             .parse()
             .ok()
@@ -310,7 +311,7 @@ impl FromStr for Line {
                 "-" => None,
                 id => Some(
                     variants::find(id)
-                        .ok_or_else(|| LineError::UnknownVariant { id: id.to_owned() })?,
+                        .ok_or_else(|| LineError::UnknownVariant { id: excerpt(id) })?,
                 ),
             },
             faults: bits.ok_or_else(|| wrong("kinds of fault", faults))?,

@@ -1,5 +1,6 @@
 //! Settings of NICs that need no library: their limits, their text and their effect.
 
+use handfast_core::excerpt::excerpt;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -159,7 +160,7 @@ impl FromStr for PartitionKey {
         let index = text.strip_prefix("index:").and_then(|index| index.parse().ok());
         let key = text.strip_prefix("0x").and_then(|key| u16::from_str_radix(key, 16).ok());
         let known = index.map(Self::Index).or(key.map(Self::Value));
-        known.ok_or_else(|| PartitionKeyError(text.to_owned()))
+        known.ok_or_else(|| PartitionKeyError(excerpt(text)))
     }
 }
 

@@ -4,6 +4,7 @@ use blake2::Blake2sMac256;
 use blake2::digest::{KeyInit, Mac};
 use handfast_core::Lifecycle;
 use handfast_core::auth::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs};
+use handfast_core::wire::SEALED_TOKEN_END;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a proof.
@@ -12,8 +13,6 @@ pub(crate) const PROOF_BYTES: usize = 32;
 /// Purposes of derived numbers, so that none is of two.
 const SECRET: &[u8] = b"handfast lane secret";
 const NONCE: &[u8] = b"handfast lane number";
-/// Text behind the announced secret of an encrypted lane.
-const SEALED: &str = "+sealed";
 
 /// Secret of one lane, which its listening side announces over an authenticated channel.
 #[derive(Clone)]
@@ -48,7 +47,7 @@ impl LaneSecret {
 
     /// Reads an announced secret, and whether the announcing side encrypts the lane.
     pub(crate) fn parse(text: &str) -> Option<(Self, bool)> {
-        let sealed = text.strip_suffix(SEALED);
+        let sealed = text.strip_suffix(SEALED_TOKEN_END);
         let digits = sealed.unwrap_or(text).as_bytes();
         if digits.len() != 2 * LANE_SECRET_BYTES || !digits.iter().all(u8::is_ascii_hexdigit) {
             return None;
@@ -63,7 +62,7 @@ impl LaneSecret {
     /// The secret as it is announced, by a side that encrypts the lane or does not.
     pub(crate) fn announcement(&self, seals: bool) -> String {
         let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        if seals { digits + SEALED } else { digits }
+        if seals { digits + SEALED_TOKEN_END } else { digits }
     }
 
     /// The proof of one side.
@@ -119,7 +118,7 @@ mod tests {
         assert_ne!(secret(&keys, 1), secret(&other, 1));
         assert_ne!(keys.nonce(), keys.nonce());
         let text = secret(&keys, 1);
-        for (text, seals) in [(text.clone(), false), (text.clone() + SEALED, true)] {
+        for (text, seals) in [(text.clone(), false), (text.clone() + SEALED_TOKEN_END, true)] {
             let (secret, told) = LaneSecret::parse(&text).unwrap();
             assert_eq!((secret.announcement(seals), told), (text, seals));
         }

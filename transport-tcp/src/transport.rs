@@ -12,7 +12,9 @@ use crate::proof::{LaneKeys, LaneSecret, PROOF_BYTES};
 use crate::reader::{PollBounds, Receiver};
 use crate::sealed::{EXCHANGE_BYTES, Exchange, SealedReader, SealedWriter, Session};
 use crate::writer::Outbound;
-use handfast_core::auth::{LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs};
+use handfast_core::auth::{
+    LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs, check_sealing,
+};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
@@ -320,7 +322,7 @@ impl<N: Net> TcpTransport<N> {
             (Some(_), false) => return inner.refuse(stream, HelloRefusal::Unproven).await,
             (keys, _) => keys,
         };
-        if hello.seals != inner.seals() {
+        if check_sealing(inner.seals(), hello.seals).is_err() {
             return inner.refuse(stream, HelloRefusal::Sealing).await;
         }
         let mut session = None;
@@ -499,19 +501,14 @@ impl<N: Net> Inner<N> {
 
     /// Checks that both sides encrypt the lane, or neither.
     fn check_sealing(&self, body: &Body) -> Result<(), TransportError> {
-        let secret = LaneSecret::parse(&body.token).filter(|_| self.keys.is_some());
-        let (side, other) = match secret {
-            Some((_, theirs)) if theirs == self.seals() => return Ok(()),
-            Some((_, true)) => ("the peer", "this node"),
-            Some((_, false)) => ("this node", "the peer"),
-            // No announcement of a node with keys, which is refused where it is used.
-            None => return Ok(()),
-        };
-        let detail = format!(
-            "{side} encrypts its lanes and {other} does not: give both --encrypt-lanes, or neither"
-        );
-        let error = peer_error("encrypt", HelloRefusal::Sealing as i32, detail);
-        Err(TransportError { side: Side::Configuration, ..error })
+        // Another announcement is none of a node with keys, which is refused where it is used.
+        let theirs = LaneSecret::parse(&body.token).filter(|_| self.keys.is_some());
+        let Some((_, theirs)) = theirs else { return Ok(()) };
+        check_sealing(self.seals(), theirs).map_err(|mismatch| {
+            let code = HelloRefusal::Sealing as i32;
+            let error = peer_error("encrypt", code, mismatch.to_string());
+            TransportError { side: Side::Configuration, ..error }
+        })
     }
 
     /// Connects to the peer and says hello.

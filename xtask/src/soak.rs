@@ -144,6 +144,9 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
     let fleet = Fleet::start(&program, &folder, has_device)?;
+    if !fleet.has_disks {
+        anstream::println!("skipped: full disks: this user may mount none");
+    }
     let summary = Mutex::new(Summary::default());
     let part = Duration::from_secs(60 * arguments.minutes) / PARTS;
     let (mut faults, mut held) = (Faults::new(seed), Vec::new());
@@ -163,8 +166,10 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
     leaks(&held, &mut summary);
     fleet.check(&mut summary);
     anstream::println!("seed {seed}: faults {faults}\n{summary}");
-    for (name, of_first, of_last) in together(&held) {
-        anstream::println!("{name}: {of_first} at first, {of_last} at last");
+    if let (Some(first), Some(last)) = (held.first(), held.last()) {
+        for (name, of_first, of_last) in together(first, last) {
+            anstream::println!("{name}: {of_first} at first, {of_last} at last");
+        }
     }
     Ok(summary.is_clean())
 }
@@ -220,7 +225,9 @@ fn settled(fleet: &Fleet, first: Option<&Vec<(String, Held)>>) -> Vec<(String, H
         let now = fleet.held();
         let has_waited = begun.elapsed() > SETTLED_WITHIN;
         let is_back = first.is_some_and(|first| {
-            first.iter().zip(&now).all(|((_, first), (_, now))| !now.is_more_than(first))
+            let pairs = together(first, &now);
+            pairs.len() == first.len()
+                && pairs.iter().all(|(_, first, now)| !now.is_more_than(first))
         });
         if has_waited || is_back {
             return now;
@@ -228,8 +235,8 @@ fn settled(fleet: &Fleet, first: Option<&Vec<(String, Held)>>) -> Vec<(String, H
     }
 }
 
-fn together(held: &[Vec<(String, Held)>]) -> Vec<(String, Held, Held)> {
-    let Some((first, last)) = held.first().zip(held.last()) else { return Vec::new() };
+/// The holdings of each server at two times. One that has ended is left out.
+fn together(first: &[(String, Held)], last: &[(String, Held)]) -> Vec<(String, Held, Held)> {
     let both = first.iter().filter_map(|(name, first)| {
         let (_, last) = last.iter().find(|(of, _)| of == name)?;
         Some((name.clone(), *first, *last))
@@ -238,7 +245,8 @@ fn together(held: &[Vec<(String, Held)>]) -> Vec<(String, Held, Held)> {
 }
 
 fn leaks(held: &[Vec<(String, Held)>], summary: &mut Summary) {
-    for (name, first, last) in together(held) {
+    let Some((first, last)) = held.first().zip(held.last()) else { return };
+    for (name, first, last) in together(first, last) {
         if last.is_more_than(&first) {
             summary.leaked.push(format!("{name} holds {last}, and held {first}"));
         }
@@ -280,6 +288,9 @@ mod tests {
         let mut summary = Summary::default();
         leaks(&[vec![("a".into(), first)], vec![("a".into(), held(40, 8, 1))]], &mut summary);
         assert_eq!(summary.leaked.len(), 1);
+        let ended =
+            together(&[("b".into(), held(1, 1, 1)), ("a".into(), first)], &[("a".into(), first)]);
+        assert_eq!(ended, [("a".to_owned(), first, first)], "by name");
     }
 
     #[test]

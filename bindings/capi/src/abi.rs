@@ -97,8 +97,8 @@ pub struct Options {
     /// Time limit of a batch in milliseconds. Default: that of MC_TRANSFER_TIMEOUT, or 30 s.
     pub timeout_ms: u64,
     /// Keys or certificates by which the engine and its peers authenticate each other, "psk:FILE" or
-    /// "tls:DIRECTORY". Default: those of HANDFAST_AUTH; without, every host that reaches the engine
-    /// is a peer.
+    /// "tls:DIRECTORY", or both with a space between: it accepts either and calls by the first. Default:
+    /// those of HANDFAST_AUTH; without, every host that reaches the engine is a peer.
     pub auth: *const c_char,
     /// 1 to serve read-only memory, and to keep memory registered, also over RDMA devices whose driver
     /// lets every peer write to all of it: eRDMA in compat mode. Default:

@@ -52,8 +52,8 @@ pub struct Options {
     /// Maximum registered pieces of memory that peers reach, at most [`LOCAL_REGIONS_MAX`].
     pub regions_max: usize,
     /// Source of the keys or certificates by which nodes authenticate each other, `psk:FILE` or
-    /// `tls:DIRECTORY`. Default: that of the variable `HANDFAST_AUTH`; without either, every host that
-    /// reaches the engine is a peer.
+    /// `tls:DIRECTORY`, or both with a space between. Default: that of the variable `HANDFAST_AUTH`;
+    /// without either, every host that reaches the engine is a peer.
     pub auth: Option<String>,
     /// Serves read-only memory, and keeps memory registered, also over devices whose driver lets every
     /// peer write to all of it: eRDMA in compat mode. Default: false.

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "tls")]
 use crate::certificates::Authority;
-use crate::helpers::{Folder, PROGRAM, Server, run};
+use crate::helpers::{Folder, PROGRAM, Server, contains, run};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -66,6 +66,69 @@ fn programs_with_certificates_move_bytes() {
     ];
     let source = format!("tls:{}", paths.join(","));
     run(&["put", &bytes, &to, "--auth", &source]).failed(2, &["expired", "[AUTH-CERT-EXPIRED]"]);
+}
+
+/// A server with keys and certificates serves programs with either; a certificate on its list is refused,
+/// and a second file of keys as well.
+#[cfg(feature = "tls")]
+#[test]
+fn server_with_keys_and_certificates_serves_both() {
+    let (folder, fleet) = (Folder::new(), Authority::new("fleet"));
+    let key = keys(&folder, "key", KEY);
+    let file =
+        |name: &str, text: &str| keys(&folder, name, text).trim_start_matches("psk:").to_owned();
+    let ca = file("ca", &fleet.pem);
+    let tls = |name: &str| {
+        let own = fleet.issue(&["127.0.0.1", "localhost"]);
+        let certificate = file(&format!("{name}.crt"), &own.certificate);
+        let source = format!("tls:{ca},{certificate},{}", file(&format!("{name}.key"), &own.key));
+        (own, source)
+    };
+    let ((_, server_own), (_, own), (lost, lost_own)) = (tls("server"), tls("own"), tls("lost"));
+    let listed = format!("{server_own},{}", file("ca.crl", &fleet.revoke(&[&lost])));
+    let server = Server::start(&["--memory", "m=1M", "--auth", &key, "--auth", &listed]);
+    let bytes = folder.name("bytes");
+    fs::write(&bytes, vec![7; 100_000]).unwrap();
+    let to = format!("{}/m", server.address);
+    run(&["put", &bytes, &to, "--auth", &key]).done();
+    run(&["put", &bytes, &to, "--auth", &own]).done();
+    run(&["put", &bytes, &to, "--auth", &own, "--auth", &key]).done();
+    let revoked = run(&["put", &bytes, &to, "--auth", &lost_own, "--auth", &key]);
+    revoked.failed(3, &["revoked", "[AUTH-CERT-REVOKED]"]);
+    run(&["put", &bytes, &to]).failed(3, &["--auth", "[AUTH-REQUIRED]"]);
+    run(&["put", &bytes, &to, "--auth", &key, "--auth", &key]).failed(2, &["one file of keys"]);
+}
+
+/// An administrator lists, adds and revokes grants of a running server, each in force at the end of the
+/// command; another holder of the key does not, and nobody does without a key.
+#[test]
+fn administrator_changes_grants_of_a_running_server() {
+    let folder = Folder::new();
+    let key = keys(&folder, "key", KEY);
+    let own = ["--memory", "m=1M,write=nobody", "--administrators", "admin-1", "--auth", &key];
+    let server = Server::start(&own);
+    let (node, to) = (server.address.to_string(), format!("{}/m", server.address));
+    let file = folder.name("bytes");
+    fs::write(&file, vec![7; 1_000]).unwrap();
+    let grants = |words: &[&str], name: &str| {
+        let words = [&["grants"], words, &["--auth", &key, "--name", name]].concat();
+        run(&words)
+    };
+    run(&["put", &file, &to, "--auth", &key]).failed(4, &["m"]);
+    let listed = grants(&["list", &node], "admin-1").done();
+    contains(&listed.output, &["m: write for nobody"]);
+    grants(&["add", &to, "write", "client-*"], "admin-2")
+        .failed(4, &["'admin-2' is no administrator"]);
+    let added = grants(&["add", &to, "read-write", "client-*"], "admin-1").done();
+    contains(&added.output, &["m: read-write for client-*, write for nobody"]);
+    run(&["put", &file, &to, "--auth", &key]).done();
+    let json = grants(&["revoke", &to, "read-write", "client-*", "--json"], "admin-1").done();
+    contains(&json.output, &[r#"{"m":[{"access":"write","peers":"nobody"}]}"#]);
+    run(&["put", &file, &to, "--auth", &key]).failed(4, &["m"]);
+    grants(&["list", &format!("{node}/none")], "admin-1").failed(4, &["no segment 'none'"]);
+    run(&["grants", "list", &node]).failed(3, &["[AUTH-REQUIRED]"]);
+    let open = ["serve", "--memory", "m=1M", "--administrators", "admin-1"];
+    run(&open).failed(2, &["administrators need keys"]);
 }
 
 /// The variable has the effect of the option.

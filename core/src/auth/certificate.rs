@@ -17,6 +17,9 @@ pub enum CertificateFault {
     /// No trusted authority issued it: another fleet's, or one that was removed.
     #[error("no trusted authority issued the certificate")]
     UnknownAuthority,
+    /// Its authority has revoked it.
+    #[error("the certificate has been revoked")]
+    Revoked,
     /// It is missing, malformed, or made for another purpose than both ends of a connection.
     #[error("the certificate cannot be used by a node")]
     Unusable,

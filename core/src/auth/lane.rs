@@ -1,6 +1,7 @@
 //! The proofs by which a lane over TCP belongs to the channel that announced its secret.
 
 use crate::identity::Pair;
+use core::fmt;
 
 /// Bytes of the secret of a lane, which its listening side announces over an authenticated channel.
 pub const LANE_SECRET_BYTES: usize = 32;
@@ -33,6 +34,43 @@ pub struct LaneProofs {
     pub dialling_nonce: [u8; LANE_NONCE_BYTES],
     /// Fresh number of the listening side.
     pub listening_nonce: [u8; LANE_NONCE_BYTES],
+}
+
+/// One node encrypts its lanes over TCP, and the other does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SealingMismatch {
+    /// Whether this node is the one that encrypts.
+    pub own: bool,
+}
+
+impl SealingMismatch {
+    /// The same as the peer sees it.
+    pub fn of_peer(self) -> Self {
+        Self { own: !self.own }
+    }
+}
+
+impl fmt::Display for SealingMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (side, other) = match self.own {
+            true => ("this node", "the peer"),
+            false => ("the peer", "this node"),
+        };
+        write!(
+            f,
+            "{side} encrypts its lanes and {other} does not: give both --encrypt-lanes, or neither"
+        )
+    }
+}
+
+/// Checks that both nodes encrypt their lanes, or neither: what this node's options say, and what the
+/// peer announced over the authenticated channel. An earlier version announces that it does not. Nothing
+/// else decides, and no lane is opened in another way.
+///
+/// # Errors
+/// [`SealingMismatch`].
+pub fn check_sealing(own: bool, peer: bool) -> Result<(), SealingMismatch> {
+    if own == peer { Ok(()) } else { Err(SealingMismatch { own }) }
 }
 
 impl LaneProofs {

@@ -66,13 +66,34 @@ pub enum Proof {
     },
 }
 
-/// The peers that a node accepts: with keys or certificates, only peers that prove themselves in the same way, and
-/// never a plain peer.
+impl Proof {
+    /// The way in which the peer proved itself.
+    pub fn method(self) -> AuthMethod {
+        match self {
+            Self::Key(_) => AuthMethod::Key,
+            Self::Certificate { .. } => AuthMethod::Certificate,
+        }
+    }
+}
+
+/// Ways in which a node proves itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AuthMethod {
+    /// A pre-shared key.
+    Key,
+    /// A certificate.
+    Certificate,
+}
+
+/// The peers that a node accepts: with keys or certificates, only peers that prove themselves by one of them,
+/// and never a plain peer. With both it dials by one alone, and a refusal does not lead to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AuthPolicy {
     own: Identity,
     keys: Vec<KeyRule>,
     has_certificates: bool,
+    /// The way to dial of a node with keys and certificates.
+    first: AuthMethod,
     epoch: u64,
 }
 
@@ -165,13 +186,24 @@ impl AuthPolicy {
         if keys.iter().enumerate().any(is_twice) {
             return Err(KeyRuleError::Twice);
         }
-        Ok(Self { own, keys, has_certificates: false, epoch: 0 })
+        Ok(Self { own, keys, has_certificates: false, first: AuthMethod::Key, epoch: 0 })
     }
 
     /// The policy of a node with a certificate, which accepts peers with one of an authority that it
     /// trusts.
     pub fn certified(own: Identity) -> Self {
-        Self { own, keys: Vec::new(), has_certificates: true, epoch: 0 }
+        Self {
+            own,
+            keys: Vec::new(),
+            has_certificates: true,
+            first: AuthMethod::Certificate,
+            epoch: 0,
+        }
+    }
+
+    /// The policy with certificates beside keys, if there are any. The node dials by `first`.
+    pub fn with_certificates(self, first: AuthMethod) -> Self {
+        Self { has_certificates: true, first, ..self }
     }
 
     /// The policy after a number of changes of its keys or certificates.
@@ -189,9 +221,27 @@ impl AuthPolicy {
         &self.keys
     }
 
-    /// Whether the node authenticates by certificates.
+    /// Whether the node accepts certificates.
     pub fn has_certificates(&self) -> bool {
         self.has_certificates
+    }
+
+    /// The way in which the node dials; `None` if it has neither keys nor certificates.
+    pub fn dials_by(&self) -> Option<AuthMethod> {
+        match (self.keys.is_empty(), self.has_certificates) {
+            (true, false) => None,
+            (true, true) => Some(AuthMethod::Certificate),
+            (false, false) => Some(AuthMethod::Key),
+            (false, true) => Some(self.first),
+        }
+    }
+
+    /// Whether the node accepts peers that prove themselves in this way.
+    pub fn accepts(&self, method: AuthMethod) -> bool {
+        match method {
+            AuthMethod::Key => !self.keys.is_empty(),
+            AuthMethod::Certificate => self.has_certificates,
+        }
     }
 
     /// Changes of the keys or certificates so far. A session lasts beyond one if what its peer proved

@@ -2,7 +2,7 @@
 
 use super::certificate::CertificateFault;
 use super::message::{AUTH_TLS, AUTH_VERSION, AuthHello};
-use super::policy::{AuthPolicy, Identity, Proof};
+use super::policy::{AuthMethod, AuthPolicy, Identity, Proof};
 use crate::identity::{Incarnation, NodeName};
 use crate::policy::Requester;
 
@@ -35,7 +35,7 @@ pub enum AuthRefusal {
     /// The refusing node has the announced name itself.
     #[error("it has the same name")]
     Conflict = 8,
-    /// One node has keys, and the other certificates.
+    /// The refused node dials by keys, and the refusing one has certificates alone, or the other way round.
     #[error("one side has keys and the other certificates")]
     Method = 9,
     /// The certificate has expired.
@@ -50,11 +50,14 @@ pub enum AuthRefusal {
     /// The certificate is missing, malformed or made for another purpose.
     #[error("this node's certificate cannot be used")]
     Unusable = 13,
+    /// The certificate is on a revocation list of the refusing node.
+    #[error("this node's certificate has been revoked")]
+    Revoked = 14,
 }
 
 impl AuthRefusal {
     /// Every reason, ordered by number.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Version,
         Self::UnknownKey,
         Self::Unopened,
@@ -68,6 +71,7 @@ impl AuthRefusal {
         Self::NotYetValid,
         Self::UnknownAuthority,
         Self::Unusable,
+        Self::Revoked,
     ];
 }
 
@@ -77,6 +81,7 @@ impl From<CertificateFault> for AuthRefusal {
             CertificateFault::Expired => Self::Expired,
             CertificateFault::NotYetValid => Self::NotYetValid,
             CertificateFault::UnknownAuthority => Self::UnknownAuthority,
+            CertificateFault::Revoked => Self::Revoked,
             CertificateFault::Unusable => Self::Unusable,
         }
     }
@@ -285,10 +290,14 @@ impl Inbound {
 
     /// The refusal of a first message in an order or a form that the node does not take.
     fn refusal(&self, policy: &AuthPolicy, version: u8, expected: u8) -> Option<AuthRefusal> {
-        let own = if policy.has_certificates() { AUTH_TLS } else { AUTH_VERSION };
+        let method = match version {
+            AUTH_VERSION => Some(AuthMethod::Key),
+            AUTH_TLS => Some(AuthMethod::Certificate),
+            _ => None,
+        };
         match version {
             _ if policy.is_open() => Some(AuthRefusal::NoKeys),
-            AUTH_VERSION | AUTH_TLS if version != own => Some(AuthRefusal::Method),
+            _ if method.is_some_and(|method| !policy.accepts(method)) => Some(AuthRefusal::Method),
             _ if version != expected => Some(AuthRefusal::Version),
             _ => (self.0 != Accepting::First).then_some(AuthRefusal::Unopened),
         }
@@ -354,8 +363,8 @@ impl Outbound {
     /// plain connection, which only a node without keys and certificates uses.
     pub fn hello(&self, policy: &AuthPolicy) -> Option<(Option<usize>, AuthHello)> {
         let hello = AuthHello { from: policy.own().clone(), to: self.expected.clone() };
-        let key = (!policy.has_certificates()).then_some(0);
-        (!policy.is_open()).then_some((key, hello))
+        let method = policy.dials_by()?;
+        Some(((method == AuthMethod::Key).then_some(0), hello))
     }
 
     /// Handles the answer to the hello. Records may be sent afterwards.
@@ -376,7 +385,7 @@ impl Outbound {
             AnswerSeen::Opened(peer) => (peer, Proof::Key(0)),
             AnswerSeen::Certified(peer, names_peer) => (peer, Proof::Certificate { names_peer }),
         };
-        if policy.has_certificates() != matches!(proof, Proof::Certificate { .. }) {
+        if policy.dials_by() != Some(proof.method()) {
             return Err(AuthFailure::Unproven);
         }
         if !policy.allows(proof, &peer.name) {

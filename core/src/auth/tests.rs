@@ -262,6 +262,33 @@ fn keys_and_certificates_exclude_each_other() {
     assert_eq!(sent, Some((None, hello("b", 1, None))), "no key is sealed with");
 }
 
+/// A node with keys and a certificate takes both, and dials by the first: an answer by the other is none.
+#[test]
+fn node_with_both_accepts_both_and_dials_by_the_first() {
+    let keyed = policy("b", vec![key("k", &[])]);
+    for (first, sealed_with) in [(AuthMethod::Key, Some(0)), (AuthMethod::Certificate, None)] {
+        let both = keyed.clone().with_certificates(first);
+        assert_eq!(both.dials_by(), Some(first));
+        let sent = Outbound::new(None).hello(&both);
+        assert_eq!(sent, Some((sealed_with, hello("b", 1, None))));
+        assert_eq!(Inbound::default().handle_plain(&both), Err(AuthRefusal::Plain));
+        assert_eq!(Inbound::default().handle_head(&both, AUTH_VERSION, "k"), Ok(0));
+        assert_eq!(Inbound::default().handle_tls(&both, AUTH_TLS), Ok(()));
+        assert_eq!(Inbound::default().handle_head(&both, 9, "k"), Err(AuthRefusal::Version));
+        for (answer, method) in [
+            (AnswerSeen::Opened(identity("a", 2)), AuthMethod::Key),
+            (AnswerSeen::Certified(identity("a", 2), true), AuthMethod::Certificate),
+        ] {
+            let answered = Outbound::new(None).handle_answer(&both, answer);
+            let expected = if method == first { Ok(()) } else { Err(AuthFailure::Unproven) };
+            assert_eq!(answered, expected, "{first:?}, {method:?}");
+        }
+    }
+    let none = policy("b", Vec::new()).with_certificates(AuthMethod::Key);
+    assert_eq!(none.dials_by(), Some(AuthMethod::Certificate), "there is no key");
+    assert_eq!(Inbound::default().handle_head(&none, AUTH_VERSION, "k"), Err(AuthRefusal::Method));
+}
+
 /// Each fault of a certificate has its refusal, and a valid one belongs to the names in it.
 #[test]
 fn certificate_is_refused_with_its_fault_or_its_name() {
@@ -282,6 +309,7 @@ fn certificate_is_refused_with_its_fault_or_its_name() {
         (CertificateFault::Expired, AuthRefusal::Expired),
         (CertificateFault::NotYetValid, AuthRefusal::NotYetValid),
         (CertificateFault::UnknownAuthority, AuthRefusal::UnknownAuthority),
+        (CertificateFault::Revoked, AuthRefusal::Revoked),
         (CertificateFault::Unusable, AuthRefusal::Unusable),
     ] {
         assert_eq!(presented(Err(fault)), Err(refusal));

@@ -1,5 +1,6 @@
 //! Mooncake's `nic_priority_matrix`: the preferred NICs and the others, by memory location.
 
+use crate::excerpt::excerpt;
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -122,8 +123,10 @@ impl PriorityMatrix {
         }
         let mut matrix = Self::default();
         for (location, value) in object {
-            let nics = nics(&value)
-                .map_err(|problem| MatrixError::Location { location: location.clone(), problem })?;
+            let nics = nics(&value).map_err(|problem| MatrixError::Location {
+                location: excerpt(&location),
+                problem,
+            })?;
             matrix.insert(&location, nics);
         }
         Ok(matrix)

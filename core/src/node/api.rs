@@ -5,7 +5,7 @@ use super::transitions::Trigger;
 use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
 use crate::time::Duration;
 use crate::transport::{Operation, OperationId, Outcome, Side, TransportError};
-use crate::wire::{Message, PlainMessage, Refusal};
+use crate::wire::{Message, PlainMessage, Refusal, RefusalReason};
 use alloc::borrow::Cow;
 use alloc::string::ToString;
 use serde::{Deserialize, Serialize};
@@ -261,6 +261,9 @@ impl Failure {
             | Self::Closed
             | Self::Evicted
             | Self::Limit(_) => Side::Local,
+            Self::Refused(refusal) if refusal.reason == RefusalReason::Configuration => {
+                Side::Configuration
+            }
             _ => Side::Peer,
         };
         TransportError { side, call: "handshake".into(), code: 0, detail: self.to_string() }

@@ -5,6 +5,7 @@
 //! same grants one registration, which ends when one of these grants is revoked.
 
 use crate::auth::NamePattern;
+use crate::excerpt::excerpt;
 use crate::identity::NodeName;
 use crate::time::{Duration, Instant};
 use crate::transfer::Direction;
@@ -97,7 +98,7 @@ impl Grant {
             return Err(GrantError::Nothing);
         }
         let pattern = NamePattern::new(peers);
-        let peers = pattern.map_err(|_| GrantError::Pattern { pattern: peers.into() })?;
+        let peers = pattern.map_err(|_| GrantError::Pattern { pattern: excerpt(peers) })?;
         Ok(Self { peers, access })
     }
 
@@ -178,6 +179,38 @@ pub enum Requester<'a> {
     Peer(&'a NodeName),
     /// A peer without a name.
     Anybody,
+}
+
+/// The peers that may ask for the grants of a node and change them, by their names. Without any, the node
+/// alone does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Administrators(Vec<NamePattern>);
+
+impl Administrators {
+    /// The peers of these patterns.
+    ///
+    /// # Errors
+    /// [`GrantError::Pattern`].
+    pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, GrantError> {
+        let of = |text: &str| {
+            NamePattern::new(text).map_err(|_| GrantError::Pattern { pattern: excerpt(text) })
+        };
+        patterns.into_iter().map(of).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a requester is one. A peer without a proven name is none, whatever the patterns.
+    pub fn admits(&self, requester: Requester<'_>) -> bool {
+        match requester {
+            Requester::Own => true,
+            Requester::Peer(name) => self.0.iter().any(|pattern| pattern.covers(name)),
+            Requester::Anybody => false,
+        }
+    }
 }
 
 /// The grants of one region.

@@ -4,6 +4,7 @@ use crate::connection::ANNOUNCEMENT_BYTES_MAX;
 use crate::identity::{Incarnation, Lifecycle, NameError, NicPath, NodeName, Pair};
 use crate::mooncake::is_null;
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::de::DeserializeOwned;
@@ -17,6 +18,8 @@ pub const QUEUE_PAIRS_MAX: usize = 64;
 pub(super) const SHORT_TEXT_BYTES_MAX: usize = 64;
 /// Longest token, in bytes: that of an encrypted lane has 71.
 const TOKEN_BYTES_MAX: usize = 72;
+/// End of the token of a lane that the announcing node encrypts.
+pub const SEALED_TOKEN_END: &str = "+sealed";
 /// Longest announcement of shared memory, in bytes.
 pub const SHARED_MEMORY_BYTES_MAX: usize = 128;
 /// Maximum kept length of a peer's text, in bytes: a refusal's detail, or the quotation in a parse
@@ -187,6 +190,13 @@ pub struct Body {
     pub connection_manager: Option<Box<str>>,
 }
 
+impl Body {
+    /// Whether the sender encrypts its lanes over TCP.
+    pub fn is_sealed(&self) -> bool {
+        self.token.ends_with(SEALED_TOKEN_END)
+    }
+}
+
 /// A byte without user data in a side's registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProbeByte {
@@ -244,6 +254,30 @@ pub enum MessageError {
 }
 
 impl Message {
+    /// The refusal that an earlier version means with a descriptor without the handfast key. It cannot read
+    /// that this node encrypts its lanes, and says so in its own words.
+    pub fn unread(&self, answer: &str) -> Option<Self> {
+        let said = Descriptor::decode(answer).ok()?.reply_msg;
+        if !self.body.is_sealed() || said.is_empty() {
+            return None;
+        }
+        let detail = format!(
+            "this node encrypts its lanes, and the peer is an earlier version that does not: {said}"
+        );
+        Some(Self {
+            op: Op::Refuse,
+            from: self.to.clone(),
+            to: self.from.clone(),
+            sender: Pair { incarnation: Incarnation::UNKNOWN, lifecycle: Lifecycle(0) },
+            echo: Some(self.sender),
+            body: Body::default(),
+            refusal: Some(Refusal {
+                reason: RefusalReason::Configuration,
+                detail: truncated(detail, DETAIL_BYTES_MAX),
+            }),
+        })
+    }
+
     /// Decodes the JSON text of a connection frame.
     pub fn decode(text: &str) -> Result<Self, MessageError> {
         Self::from_descriptor(Descriptor::decode(text)?)
@@ -401,4 +435,44 @@ pub(super) fn truncated(mut text: String, bytes_max: usize) -> String {
         text.pop();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The answer of an earlier version to a message that says that the sender encrypts its lanes is a
+    /// refusal for its reason. An answer without a reason, or to another message, is none.
+    #[test]
+    fn earlier_version_refuses_encryption_with_its_reason() {
+        let path = |text: &str| NicPath::parse(text).expect("it is a path");
+        let sender = Pair { incarnation: Incarnation(7), lifecycle: Lifecycle(3) };
+        let asked = |token: &str| Message {
+            op: Op::Request,
+            from: path("a@tcp"),
+            to: path("b@tcp"),
+            sender,
+            echo: None,
+            body: Body { token: token.into(), ..Body::default() },
+            refusal: None,
+        };
+        let said = |reply_msg: &str| {
+            Descriptor { reply_msg: reply_msg.into(), ..Descriptor::default() }.encode()
+        };
+        let words = MessageError::Field("token").to_string();
+        let refused = asked("00+sealed").unread(&said(&words)).expect("it says why");
+        assert_eq!(
+            (refused.op, refused.echo, &refused.from),
+            (Op::Refuse, Some(sender), &path("b@tcp"))
+        );
+        let refusal = refused.refusal.expect("it is one");
+        assert_eq!(refusal.reason, RefusalReason::Configuration);
+        assert!(refusal.detail.contains("earlier version") && refusal.detail.ends_with(&words));
+        let long =
+            asked("00+sealed").unread(&said(&"x".repeat(DETAIL_BYTES_MAX))).expect("it says");
+        assert_eq!(long.refusal.map(|it| it.detail.len()), Some(DETAIL_BYTES_MAX));
+        assert_eq!(asked("00+sealed").unread(&said("")), None);
+        assert_eq!(asked("00").unread(&said(&words)), None);
+        assert_eq!(asked("00+sealed").unread("null"), None);
+    }
 }

@@ -2,7 +2,8 @@
 
 use crate::control::auth::certificates::{Certificates, Texts};
 use crate::error::{Cause, Error, Stage};
-use handfast_core::auth::{KEYS_MAX, KeyRule, NamePattern};
+use handfast_core::auth::{AuthMethod, KEYS_MAX, KeyRule, NamePattern};
+use handfast_core::excerpt::excerpt;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -29,7 +30,7 @@ pub(crate) struct Secret(pub(crate) [u8; SECRET_BYTES]);
 
 /// Keys or certificates by which nodes authenticate each other. A node with either calls and accepts
 /// only peers that prove one of the same kind, over every control connection and every lane over TCP;
-/// it refuses Mooncake's wire and nodes without them.
+/// it refuses Mooncake's wire and nodes without them. A node may have [both](Self::and).
 /// [`Builder::encrypt_lanes`](crate::Builder::encrypt_lanes) encrypts the bytes of lanes over TCP.
 ///
 /// Those that come from files are read again when a file changes, within
@@ -38,6 +39,13 @@ pub(crate) struct Secret(pub(crate) [u8; SECRET_BYTES]);
 /// lanes of such a peer end.
 #[derive(Clone)]
 pub struct AuthOptions {
+    /// Keys, certificates, or both; the node dials by the first.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// Keys or certificates, and the files that they came from.
+#[derive(Clone)]
+pub(crate) struct Part {
     pub(crate) loaded: Loaded,
     /// The files, and what they held.
     pub(crate) source: Option<(Source, Content)>,
@@ -48,6 +56,15 @@ pub struct AuthOptions {
 pub(crate) enum Loaded {
     Keys(Vec<(KeyRule, Secret)>),
     Certificates(Arc<Certificates>),
+}
+
+impl Loaded {
+    pub(crate) fn method(&self) -> AuthMethod {
+        match self {
+            Self::Keys(_) => AuthMethod::Key,
+            Self::Certificates(_) => AuthMethod::Certificate,
+        }
+    }
 }
 
 /// Files of one node.
@@ -65,14 +82,12 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// These authorities with another content's certificate and key, if the authorities differ.
+    /// These authorities and revocation lists with another content's certificate and key, if they differ.
     pub(crate) fn authorities_alone(&self, other: &Self) -> Option<Self> {
-        match (self, other) {
-            (Self::Tls(own), Self::Tls(other)) if own.authority != other.authority => {
-                Some(Self::Tls(Texts { authority: own.authority.clone(), ..other.clone() }))
-            }
-            _ => None,
-        }
+        let (Self::Tls(own), Self::Tls(other)) = (self, other) else { return None };
+        let (authority, revocations) = (own.authority.clone(), own.revocations.clone());
+        let has_changed = authority != other.authority || revocations != other.revocations;
+        has_changed.then(|| Self::Tls(Texts { authority, revocations, ..other.clone() }))
     }
 }
 
@@ -85,6 +100,8 @@ pub struct CertificateFiles {
     pub certificate: PathBuf,
     /// Its private key. Others must not be able to read the file, nor its group to write it.
     pub key: PathBuf,
+    /// Revocation lists of the authorities; none if the file is empty.
+    pub revocations: Option<PathBuf>,
 }
 
 /// One of the files of [`CertificateFiles`].
@@ -93,6 +110,7 @@ pub(crate) enum CertificateFile {
     Authority,
     Certificate,
     Key,
+    Revocations,
 }
 
 impl CertificateFiles {
@@ -102,24 +120,37 @@ impl CertificateFiles {
             CertificateFile::Authority => ("the authorities", &self.authority),
             CertificateFile::Certificate => ("the certificate", &self.certificate),
             CertificateFile::Key => ("the private key", &self.key),
+            CertificateFile::Revocations => {
+                let path = self.revocations.as_deref();
+                ("the revocation lists", path.unwrap_or(&self.authority))
+            }
         }
     }
 
-    /// `ca.crt`, `tls.crt` and `tls.key` in a directory, as secrets of Kubernetes have them.
+    /// `ca.crt`, `tls.crt` and `tls.key` in a directory, as secrets of Kubernetes have them, and
+    /// `ca.crl` if it is there.
     pub fn in_directory(directory: impl AsRef<Path>) -> Self {
         let file = |name| directory.as_ref().join(name);
-        Self { authority: file("ca.crt"), certificate: file("tls.crt"), key: file("tls.key") }
+        Self {
+            authority: file("ca.crt"),
+            certificate: file("tls.crt"),
+            key: file("tls.key"),
+            revocations: Some(file("ca.crl")).filter(|file| file.exists()),
+        }
     }
 }
 
 impl fmt::Debug for AuthOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.loaded {
-            Loaded::Keys(keys) => {
-                f.debug_list().entries(keys.iter().map(|(key, _)| key.id())).finish()
+        for part in &self.parts {
+            match &part.loaded {
+                Loaded::Keys(keys) => {
+                    f.debug_list().entries(keys.iter().map(|(key, _)| key.id())).finish()?;
+                }
+                Loaded::Certificates(_) => f.write_str("certificates")?,
             }
-            Loaded::Certificates(_) => f.write_str("certificates"),
         }
+        Ok(())
     }
 }
 
@@ -134,6 +165,10 @@ impl Source {
                     authority: read(CertificateFile::Authority)?,
                     certificate: read(CertificateFile::Certificate)?,
                     key: read(CertificateFile::Key)?,
+                    revocations: match files.revocations {
+                        Some(_) => read(CertificateFile::Revocations)?,
+                        None => Vec::new(),
+                    },
                 })
             }
         })
@@ -157,18 +192,47 @@ impl Source {
 
     fn options(self) -> Result<AuthOptions, Error> {
         let content = self.read()?;
-        Ok(AuthOptions { loaded: self.load(&content)?, source: Some((self, content)) })
+        let loaded = self.load(&content)?;
+        Ok(AuthOptions { parts: vec![Part { loaded, source: Some((self, content)) }] })
     }
 }
 
 impl AuthOptions {
     /// Reads the keys or certificates that `source` names: `psk:FILE`, `tls:DIRECTORY` as
-    /// [`CertificateFiles::in_directory`], or `tls:AUTHORITY,CERTIFICATE,KEY`.
+    /// [`CertificateFiles::in_directory`], or `tls:AUTHORITY,CERTIFICATE,KEY[,REVOCATIONS]`; or two of
+    /// them with a space between, as [`AuthOptions::and`].
     ///
     /// # Errors
-    /// [`Stage::Configuration`]: another form, or as [`AuthOptions::psk_file`] and
-    /// [`AuthOptions::tls`].
+    /// [`Stage::Configuration`]: another form, or as [`AuthOptions::psk_file`],
+    /// [`AuthOptions::tls`] and [`AuthOptions::and`].
     pub fn from_source(source: &str) -> Result<Self, Error> {
+        let second = [PSK, TLS].iter().filter_map(|scheme| source.find(&format!(" {scheme}")));
+        match second.min() {
+            Some(end) => {
+                let (first, rest) = source.split_at(end);
+                Self::from_one(first.trim_end())?.and(Self::from_source(rest.trim_start())?)
+            }
+            None => Self::from_one(source),
+        }
+    }
+
+    /// Accepts also the peers that `other` accepts: of keys and certificates, by which a fleet passes
+    /// from one to the other. The node dials by `self` alone, and a peer that refuses it gets no call by
+    /// the other.
+    ///
+    /// # Errors
+    /// [`Stage::Configuration`]: both have keys, or both have certificates.
+    pub fn and(self, other: Self) -> Result<Self, Error> {
+        let has = |method| self.parts.iter().any(|own| own.loaded.method() == method);
+        if other.parts.iter().any(|part| has(part.loaded.method())) {
+            let text = "a node has one file of keys and one certificate; several keys are lines of \
+                        one file, and several authorities parts of one";
+            return Err(invalid(text.into()));
+        }
+        Ok(Self { parts: self.parts.into_iter().chain(other.parts).collect() })
+    }
+
+    fn from_one(source: &str) -> Result<Self, Error> {
         let file = |scheme| source.strip_prefix(scheme).filter(|rest: &&str| !rest.is_empty());
         if let Some(file) = file(PSK) {
             return Self::psk_file(file);
@@ -176,14 +240,18 @@ impl AuthOptions {
         let files = file(TLS).map(|files| files.split(',').collect::<Vec<_>>());
         match files.as_deref() {
             Some([directory]) => Self::tls(CertificateFiles::in_directory(directory)),
-            Some([authority, certificate, key]) => Self::tls(CertificateFiles {
-                authority: authority.into(),
-                certificate: certificate.into(),
-                key: key.into(),
-            }),
+            Some([authority, certificate, key, rest @ ..]) if rest.len() < 2 => {
+                Self::tls(CertificateFiles {
+                    authority: authority.into(),
+                    certificate: certificate.into(),
+                    key: key.into(),
+                    revocations: rest.first().map(Into::into),
+                })
+            }
             _ => Err(invalid(format!(
-                "'{source}' names no keys: write {PSK}FILE, {TLS}DIRECTORY or \
-                 {TLS}AUTHORITY,CERTIFICATE,KEY"
+                "'{}' names no keys: write {PSK}FILE, {TLS}DIRECTORY or \
+                 {TLS}AUTHORITY,CERTIFICATE,KEY[,REVOCATIONS]",
+                excerpt(source)
             ))),
         }
     }
@@ -220,25 +288,27 @@ impl AuthOptions {
     /// # Errors
     /// [`Stage::Configuration`]: a line is invalid, there is no key, or there are too many.
     pub fn psk(text: &str) -> Result<Self, Error> {
-        Ok(Self { loaded: Loaded::Keys(keys(text)?), source: None })
+        Ok(Self { parts: vec![Part { loaded: Loaded::Keys(keys(text)?), source: None }] })
+    }
+
+    pub(crate) fn certificates(&self) -> Option<&Arc<Certificates>> {
+        self.parts.iter().find_map(|part| match &part.loaded {
+            Loaded::Certificates(own) => Some(own),
+            Loaded::Keys(_) => None,
+        })
     }
 
     /// The name of a node that has none and listens at an address.
     pub(crate) fn listening_name(&self, address: &str) -> String {
-        match &self.loaded {
-            Loaded::Keys(_) => address.to_owned(),
-            Loaded::Certificates(own) => own.listening_name(address),
-        }
+        let own = self.certificates();
+        own.map_or_else(|| address.to_owned(), |own| own.listening_name(address))
     }
 
     /// The name of a node that has none and does not listen: of the certificate, if it has one.
     pub(crate) fn client_name(&self, random: String) -> String {
-        match &self.loaded {
-            Loaded::Keys(_) => random,
-            Loaded::Certificates(own) => match own.host() {
-                Some(host) => format!("{host}:{random}"),
-                None => random,
-            },
+        match self.certificates().and_then(|own| own.host()) {
+            Some(host) => format!("{host}:{random}"),
+            None => random,
         }
     }
 }
@@ -326,7 +396,7 @@ mod tests {
     fn keys_have_ids_secrets_and_names() {
         let text = format!("# fleet\n\nnew {A}\n  old\t{B} gpu-* cpu-1:7000\n");
         let options = AuthOptions::psk(&text).unwrap();
-        let Loaded::Keys(keys) = &options.loaded else { panic!("they are keys") };
+        let Loaded::Keys(keys) = &options.parts[0].loaded else { panic!("they are keys") };
         let ids: Vec<_> = keys.iter().map(|(key, _)| key.id()).collect();
         assert_eq!(ids, ["new", "old"]);
         assert_eq!((keys[0].1.0[31], keys[1].1.0[0]), (0x1f, 0xf0));
@@ -356,7 +426,9 @@ mod tests {
         ] {
             let result = AuthOptions::psk(&text);
             if words.is_empty() {
-                let Loaded::Keys(keys) = result.unwrap().loaded else { panic!("they are keys") };
+                let Loaded::Keys(keys) = &result.unwrap().parts[0].loaded else {
+                    panic!("they are keys")
+                };
                 assert_eq!(keys.len(), KEYS_MAX, "the limit itself");
                 continue;
             }
@@ -390,7 +462,7 @@ mod tests {
         assert!(AuthOptions::psk_file(&file).is_ok());
         fs::write(&file, padding(KEY_FILE_BYTES_MAX + 1)).unwrap();
         assert!(AuthOptions::psk_file(&file).unwrap_err().to_string().contains("exceeds"));
-        for wrong in ["psk:", "tls:", "tls:/nowhere", "tls:a,b", "tls:a,b,c,d", "keys"] {
+        for wrong in ["psk:", "tls:", "tls:/nowhere", "tls:a,b", "tls:a,b,c,d,e", "keys"] {
             assert!(AuthOptions::from_source(wrong).is_err(), "{wrong}");
         }
     }

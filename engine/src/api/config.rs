@@ -8,6 +8,7 @@ use crate::mooncake::MooncakeOptions;
 use crate::time::millis;
 use handfast_core::NodeName;
 use handfast_core::address::{AddressError, host_and_port};
+use handfast_core::policy::Administrators;
 use handfast_core::wire::{REGIONS_PUBLISHED_DEFAULT_MAX, REGIONS_PUBLISHED_MAX};
 use handfast_trace::RecordOptions;
 use std::path::PathBuf;
@@ -132,6 +133,7 @@ pub struct Builder {
     pub(crate) metrics: Option<String>,
     pub(crate) auth: Option<AuthOptions>,
     pub(crate) encrypt_lanes: bool,
+    pub(crate) administrators: Administrators,
     pub(crate) uncounted: bool,
     pub(crate) paused: bool,
 }
@@ -224,6 +226,13 @@ impl Builder {
         self
     }
 
+    /// The peers that may list and change the grants of this node's segments
+    /// ([`Engine::administer`]), by their proven names. Needs [`Builder::auth`]. Default: none.
+    pub fn administrators(mut self, administrators: Administrators) -> Self {
+        self.administrators = administrators;
+        self
+    }
+
     /// Encrypts and authenticates the bytes of lanes over TCP, in sessions of the lanes' own secrets.
     /// Needs [`Builder::auth`] at both ends; a peer that does not encrypt is refused, and refuses.
     /// Lanes over RDMA cannot be encrypted: [`TransportChoice::Auto`] uses none, and
@@ -295,6 +304,11 @@ impl Builder {
             )));
         }
         self.check_encryption().map_err(|text| invalid(text.into()))?;
+        if !self.administrators.is_empty() && self.auth.is_none() {
+            let text = "administrators need keys or certificates (--auth): without them names are \
+                        not proven";
+            return Err(invalid(text.into()));
+        }
         let slice_max = handfast_transport_tcp::SLICE_BYTES_MAX as u32;
         if self.limits.slice_bytes_max == 0 || self.limits.slice_bytes_max > slice_max {
             return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));

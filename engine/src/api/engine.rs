@@ -123,7 +123,7 @@ impl<N: Net> Caller for Calls<N> {
 }
 
 /// The error of a descriptor that cannot be read; one that is kept from nodes without keys says so.
-fn unlocked(error: DescriptorError, stage: Stage) -> Error {
+pub(super) fn unlocked(error: DescriptorError, stage: Stage) -> Error {
     match error {
         DescriptorError::Required(bits) if bits & REQUIRED_AUTH != 0 => {
             Error::new(Side::Configuration, stage, AuthFailure::Required)
@@ -510,7 +510,7 @@ impl Engine {
     }
 
     /// Call address of a node: looked up by its name, or its name itself.
-    async fn call_address(&self, node: &str) -> Result<String, Error> {
+    pub(crate) async fn call_address(&self, node: &str) -> Result<String, Error> {
         match &self.shared.directory {
             Some(directory) => directory.call_address(node).await,
             None => Ok(node.to_owned()),

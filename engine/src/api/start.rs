@@ -149,6 +149,8 @@ async fn start<N: Net>(
         data_port: data.as_ref().map(|data| data.told.clone()),
         is_open: builder.mooncake.is_some() && builder.listen.is_some(),
         keys,
+        administrators: builder.administrators.clone(),
+        seals: builder.encrypt_lanes,
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
     let events = broadcast::Sender::new(EVENTS_KEPT);
@@ -332,11 +334,11 @@ impl<N: Net> Parts<N> {
 
     /// Starts the task that reads the files of keys and certificates again.
     fn auth_task(&self) -> Option<AbortHandle> {
-        let (source, content) = self.builder.auth.as_ref()?.source.clone()?;
+        let parts = self.builder.auth.as_ref()?.parts.clone();
+        parts.iter().find(|part| part.source.is_some())?;
         let watch = reload::watch(reload::WatchParts {
             keys: Arc::downgrade(&self.answers.keys),
-            source,
-            content,
+            parts,
             interval: nanos(self.builder.timing.auth_reload_interval),
             clock: self.clock.clone(),
             commands: self.commands.clone(),

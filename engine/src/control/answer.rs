@@ -9,21 +9,23 @@ use crate::command::{Command, Commands};
 use crate::data::local::LocalRegion;
 use crate::data::regions::{MissingKey, Reach, Regions};
 use crate::data::transport::{Offer, Transport};
+use crate::error::Error;
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
 use crate::time::Clock;
-use handfast_core::auth::{AuthRefusal, Inbound};
+use handfast_core::auth::{AuthRefusal, Inbound, check_sealing};
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
-use handfast_core::policy::Requester;
+use handfast_core::policy::{Administrators, Grant, Requester};
 use handfast_core::wire::{
-    Body, Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, Op,
-    PlainMessage, Refusal, RefusalReason, RegionDescriptor,
+    Body, Checksum, DataPort, Descriptor, FrameKind, GRANTS_LISTED_MAX, GrantsAnswer,
+    GrantsRequest, Message, MessageError, NodeDescriptor, Op, PlainMessage, Refusal, RefusalReason,
+    RegionDescriptor, SegmentGrants,
 };
 use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport::Direction;
 use std::sync::Arc;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
-use tracing::warn;
+use tracing::{info, warn};
 
 /// Maximum concurrent checksums; each occupies a core while it reads its bytes.
 pub(crate) const CHECKSUMS_MAX: usize = 1;
@@ -53,6 +55,10 @@ pub(crate) struct Answers {
     pub(crate) is_open: bool,
     /// The keys by which this node authenticates its peers, or none.
     pub(crate) keys: Arc<Keys>,
+    /// The peers that may change grants.
+    pub(crate) administrators: Administrators,
+    /// Whether lanes over TCP are encrypted.
+    pub(crate) seals: bool,
     /// Notifications of Mooncake nodes; absent without compatibility.
     pub(crate) inbox: Option<Inbox>,
 }
@@ -121,6 +127,14 @@ impl Answers {
             self.counts.update(|it| it.messages_refused += 1);
             let detail = "the message names another node than the one that proved its key";
             return Some(self.refusal(message, detail.to_owned()).encode());
+        }
+        let sealing = check_sealing(self.seals, message.body.is_sealed());
+        if let (Op::Request, Err(mismatch)) = (message.op, sealing) {
+            warn!(peer = %message.from, %mismatch, "a lane is refused");
+            self.counts.update(|it| it.messages_refused += 1);
+            let mut refusal = self.refusal(message, mismatch.of_peer().to_string());
+            refusal.refusal.iter_mut().for_each(|it| it.reason = RefusalReason::Configuration);
+            return Some(refusal.encode());
         }
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::CallReceived { message, reply });
@@ -203,7 +217,33 @@ impl Answers {
         let _ = making.await;
     }
 
+    /// Lists or changes the grants of segments for an administrator.
+    async fn administer(&self, request: GrantsRequest, from: &Inbound) -> GrantsAnswer {
+        if !self.administrators.admits(from.requester()) {
+            warn!(target: "handfast::audit", peer = ?from.peer(), ?request, "no administrator");
+            self.counts.update(|it| it.messages_refused += 1);
+            let name = from.peer().map(|peer| format!("'{}'", peer.name));
+            return GrantsAnswer(Err(format!(
+                "{} is no administrator of this node",
+                name.unwrap_or_else(|| "a peer without a proven name".into())
+            )));
+        }
+        let (regions, asked) = (self.regions.clone(), request.clone());
+        // A device may take its time to end a registration.
+        let done = tokio::task::spawn_blocking(move || administered(&regions, asked)).await;
+        let done = done.unwrap_or_else(|error| Err(error.to_string()));
+        info!(target: "handfast::audit", peer = ?from.peer(), ?request, ?done, "administered");
+        GrantsAnswer(done)
+    }
+
     async fn metadata(&self, text: &str, from: &Inbound) -> Answer {
+        if let Some(request) = GrantsRequest::decode(text) {
+            let answer = match request {
+                Ok(request) => self.administer(request, from).await,
+                Err(error) => GrantsAnswer(Err(error.to_string())),
+            };
+            return Answer { text: answer.encode(), keep: false };
+        }
         let asked = NodeDescriptor::decode(text);
         // A Mooncake node asks with its own descriptor, which has neither a handfast key nor a
         // checksum request.
@@ -261,6 +301,40 @@ impl Answers {
             span.memory().crc32c(span.offset(), span.len()).map_err(|error| error.to_string())
         });
         sum.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Lists or changes the grants of segments; the answer has those that are in force then.
+fn administered(regions: &Regions, request: GrantsRequest) -> Result<SegmentGrants, String> {
+    let changed = |segment: String, grants: Result<Vec<Grant>, Error>| match grants {
+        Ok(grants) => Ok(SegmentGrants::from([(segment, grants)])),
+        Err(error) => Err(format!("the grants of '{segment}' are not changed: {error}")),
+    };
+    match request {
+        GrantsRequest::List { segment } => {
+            let all = regions.grants_of(segment.as_deref());
+            match (segment, all.values().map(Vec::len).sum::<usize>()) {
+                (Some(segment), _) if all.is_empty() => {
+                    Err(format!("the node serves no segment '{segment}'"))
+                }
+                (_, ..=GRANTS_LISTED_MAX) => Ok(all),
+                (_, many) => Err(format!(
+                    "there are {many} grants, and an answer has at most {GRANTS_LISTED_MAX}: name \
+                     a segment"
+                )),
+            }
+        }
+        GrantsRequest::Add { segment, grant } => {
+            let grants = regions.regrant_named(&segment, |grants| grants.add(grant));
+            changed(segment, grants)
+        }
+        GrantsRequest::Revoke { segment, grant } => {
+            let grants = regions.regrant_named(&segment, |grants| {
+                grants.revoke(&grant);
+                Ok(())
+            });
+            changed(segment, grants)
+        }
     }
 }
 

@@ -55,21 +55,24 @@ pub(crate) struct Material {
 }
 
 impl Material {
+    /// Keys, certificates or both; the node dials by the first.
     fn new(
         own: Identity,
-        loaded: Option<Loaded>,
+        loaded: Vec<Loaded>,
         epoch: u64,
     ) -> Result<Self, handfast_core::auth::KeyRuleError> {
-        let (policy, secrets, certificates) = match loaded {
-            Some(Loaded::Certificates(certificates)) => {
-                (AuthPolicy::certified(own), Vec::new(), Some(certificates))
+        let first = loaded.first().map(Loaded::method);
+        let (mut rules, mut secrets, mut certificates) = (Vec::new(), Vec::new(), None);
+        for part in loaded {
+            match part {
+                Loaded::Certificates(part) => certificates = Some(part),
+                Loaded::Keys(keys) => (rules, secrets) = keys.into_iter().unzip(),
             }
-            Some(Loaded::Keys(keys)) => {
-                let (rules, secrets) = keys.into_iter().unzip();
-                (AuthPolicy::new(own, rules)?, secrets, None)
-            }
-            None => (AuthPolicy::new(own, Vec::new())?, Vec::new(), None),
-        };
+        }
+        let mut policy = AuthPolicy::new(own, rules)?;
+        if let (Some(_), Some(first)) = (&certificates, first) {
+            policy = policy.with_certificates(first);
+        }
         Ok(Self { policy: policy.at_epoch(epoch), secrets, certificates })
     }
 
@@ -87,7 +90,8 @@ impl Keys {
         incarnation: Incarnation,
         options: Option<&AuthOptions>,
     ) -> Result<Self, handfast_core::auth::KeyRuleError> {
-        let loaded = options.map(|options| options.loaded.clone());
+        let parts = options.map_or(&[][..], |options| &options.parts);
+        let loaded = parts.iter().map(|part| part.loaded.clone()).collect();
         let material = Material::new(Identity { name, incarnation }, loaded, 0)?;
         let is_open = material.policy.is_open();
         let current = RwLock::new(Arc::new(material));
@@ -104,7 +108,7 @@ impl Keys {
         incarnation: Incarnation,
     ) -> Result<Self, Error> {
         let invalid = |cause| Error::new(Side::Configuration, Stage::Configuration, cause);
-        if let Some(Loaded::Certificates(own)) = options.map(|options| &options.loaded) {
+        if let Some(own) = options.and_then(AuthOptions::certificates) {
             own.check(name).map_err(|failure| invalid(Cause::Auth(failure)))?;
         }
         let keys = Self::new(name.clone(), incarnation, options);
@@ -132,12 +136,20 @@ impl Keys {
     }
 
     /// Replaces them, for new connections and for the next call of each present one.
-    fn replace(&self, loaded: Loaded) -> Result<(), handfast_core::auth::KeyRuleError> {
+    fn replace(&self, loaded: Vec<Loaded>) -> Result<(), handfast_core::auth::KeyRuleError> {
         let before = self.current();
         let own = before.policy.own().clone();
-        let next = Material::new(own, Some(loaded), before.policy.epoch() + 1)?;
+        let next = Material::new(own, loaded, before.policy.epoch() + 1)?;
         *self.current.write() = Arc::new(next);
         Ok(())
+    }
+
+    /// Lets each session be checked at its next call, as after a change.
+    fn look_again(&self) {
+        let before = self.current();
+        let policy = before.policy.clone().at_epoch(before.policy.epoch() + 1);
+        let (secrets, certificates) = (before.secrets.clone(), before.certificates.clone());
+        *self.current.write() = Arc::new(Material { policy, secrets, certificates });
     }
 }
 

@@ -8,7 +8,7 @@ use handfast_core::Instant;
 use handfast_core::policy::{
     Access, Grant, GrantError, Grants, KEY_GROUPS_MAX, KeyGroup, KeyGroupId, KeyGroups, Requester,
 };
-use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
+use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor, SegmentGrants};
 use handfast_transport::{
     Direction, Region, RegionError, RegionTable, RegionWatch, RegistrationError, Span,
 };
@@ -284,10 +284,44 @@ impl Regions {
         of: &Registration,
         change: impl FnOnce(&mut Grants) -> Result<(), GrantError>,
     ) -> Result<(), Error> {
+        self.regrant_region(of.order, change)
+    }
+
+    /// Changes the grants of a segment, and returns those that are in force then.
+    pub(crate) fn regrant_named(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut Grants) -> Result<(), GrantError>,
+    ) -> Result<Vec<Grant>, Error> {
+        let order_of = |named: &BTreeMap<u64, Named>| {
+            named.iter().find(|(_, named)| *named.name == *name).map(|(order, _)| *order)
+        };
+        let order = order_of(&self.named.lock().by_order);
+        let order = order.ok_or_else(|| failed(RegistrationError::Gone))?;
+        self.regrant_region(order, change)?;
+        let named = self.named.lock();
+        let now = named.by_order.get(&order).map(|named| named.region.grants().iter().collect());
+        now.ok_or_else(|| failed(RegistrationError::Gone))
+    }
+
+    /// The grants of each segment, or of one.
+    pub(crate) fn grants_of(&self, segment: Option<&str>) -> SegmentGrants {
+        let named = self.named.lock();
+        let asked = |named: &&Named| segment.is_none_or(|segment| *named.name == *segment);
+        let all = named.by_order.values().filter(asked);
+        all.map(|it| (it.name.to_string(), it.region.grants().iter().collect())).collect()
+    }
+
+    fn regrant_region(
+        &self,
+        order: u64,
+        change: impl FnOnce(&mut Grants) -> Result<(), GrantError>,
+    ) -> Result<(), Error> {
         let _one_at_a_time = self.granting.lock();
         let gone = || failed(RegistrationError::Gone);
         let named = self.named.lock();
-        let named_of = named.by_order.get(&of.order).ok_or_else(gone)?;
+        let named_of = named.by_order.get(&order).ok_or_else(gone)?;
+        let key = named_of.region.key();
         let before = named_of.region.grants().clone();
         drop(named);
         let mut grants = before.clone();
@@ -297,9 +331,9 @@ impl Regions {
             // Peers keep what they have been given.
             return Ok(());
         }
-        let region = self.table.regrant(of.region.key(), grants).map_err(failed)?;
+        let region = self.table.regrant(key, grants).map_err(failed)?;
         let mut named = self.named.lock();
-        let named_of = named.by_order.get_mut(&of.order).ok_or_else(gone)?;
+        let named_of = named.by_order.get_mut(&order).ok_or_else(gone)?;
         named_of.keys.has_told_of_room = false;
         let ended = named_of.keys.groups.on_changed(region.grants());
         let ended = named_of.keys.take(ended);

@@ -111,6 +111,9 @@ fn of_auth(failure: AuthFailure) -> Id {
         AuthFailure::Refused(AuthRefusal::UnknownAuthority)
         | AuthFailure::Certificate(CertificateFault::UnknownAuthority)
         | AuthFailure::Own(CertificateFault::UnknownAuthority) => ids::AUTH_CERT_AUTHORITY,
+        AuthFailure::Refused(AuthRefusal::Revoked)
+        | AuthFailure::Certificate(CertificateFault::Revoked)
+        | AuthFailure::Own(CertificateFault::Revoked) => ids::AUTH_CERT_REVOKED,
         AuthFailure::Refused(AuthRefusal::Unusable)
         | AuthFailure::Certificate(CertificateFault::Unusable)
         | AuthFailure::Own(CertificateFault::Unusable) => ids::AUTH_CERT,

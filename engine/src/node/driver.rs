@@ -769,7 +769,7 @@ impl<N: Net> Driver<N> {
 /// Converts the answer to a call to a command.
 fn heard(theirs: &LegacyPeers, asked: Message, address: &str, text: &str) -> Command {
     let lifecycle = asked.sender.lifecycle;
-    let error = match Message::decode(text) {
+    let error = match Message::decode(text).or_else(|error| asked.unread(text).ok_or(error)) {
         Ok(mut answer) => {
             if answer.op == Op::Refuse {
                 // The present holder of the address answers in place of the addressed node, under

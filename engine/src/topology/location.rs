@@ -1,5 +1,6 @@
 //! Locations of memory.
 
+use handfast_core::excerpt::excerpt;
 use handfast_transport::{Accelerator, MemoryKind};
 use std::fmt;
 use std::str::FromStr;
@@ -91,7 +92,7 @@ impl FromStr for Location {
         if text == "*" {
             return Ok(Self::Anywhere);
         }
-        parse(text).ok_or_else(|| LocationError(text.chars().take(128).collect()))
+        parse(text).ok_or_else(|| LocationError(excerpt(text)))
     }
 }
 

@@ -274,6 +274,80 @@ async fn certificates_are_replaced_without_a_restart() {
     assert_eq!(failed, AuthFailure::Refused(AuthRefusal::UnknownAuthority));
 }
 
+/// A fleet passes from keys to certificates: each node restarts once a step, the listening one first,
+/// and every transfer succeeds between the restarts. At the end a key is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fleet_passes_from_keys_to_certificates() {
+    let fleet = Authority::new("fleet");
+    let files = |name: &str| {
+        let files = Files::of_keys(&[OLD]);
+        files.put_certificate(&[&fleet], &fleet.issue(&["127.0.0.1", name]));
+        files
+    };
+    let (there, here) = (files("b.example"), files("a.example"));
+    let steps = [vec!["psk"], vec!["psk", "tls"], vec!["tls", "psk"], vec!["tls"]];
+    let with = |files: &Files, step: usize, builder: Builder| {
+        let source = |method: &&str| match *method {
+            "psk" => format!("psk:{}", files.path("keys").display()),
+            _ => format!("tls:{}", files.0.path().display()),
+        };
+        let sources: Vec<_> = steps[step].iter().map(source).collect();
+        builder.auth(AuthOptions::from_source(&sources.join(" ")).unwrap())
+    };
+    for step in 0..steps.len() {
+        let owner = Owner::start_from(with(&there, step, listening()), BYTES).await;
+        // The dialling node is one step behind, or has come as far.
+        for behind in step.saturating_sub(1)..=step {
+            let user = with(&here, behind, listening()).start().await.unwrap();
+            accepted(&user, &owner, step as u8).await;
+            // In the other direction as well.
+            let back = user.address();
+            let error = owner.engine.open(&format!("{back}/none")).await.unwrap_err();
+            assert!(!matches!(error.cause(), Cause::Auth(_)), "{step}, {behind}: {error}");
+            user.close().await;
+        }
+    }
+    let owner = Owner::start_from(with(&there, 3, listening()), BYTES).await;
+    let late = with(&here, 0, Engine::builder()).start().await.unwrap();
+    let error = failed_open(&late, &owner.segment()).await;
+    assert_eq!(failure(&error), AuthFailure::Refused(AuthRefusal::Method));
+    let twice = AuthOptions::psk(OLD).unwrap().and(AuthOptions::psk(NEW).unwrap());
+    assert!(twice.unwrap_err().to_string().contains("one file of keys"));
+}
+
+/// A revocation list that is replaced while the node runs refuses the certificates on it and ends
+/// their lanes. A file that vanishes changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoked_certificate_is_refused_without_a_restart() {
+    let fleet = Authority::new("fleet");
+    let (kept, lost) = (fleet.issue(&["a.example"]), fleet.issue(&["a.example"]));
+    let there = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1"]));
+    there.put("ca.crl", "");
+    let owner = Owner::start_from(there.certificate(listening()), BYTES).await;
+    let of = |own: &Issued| Files::of_certificate(&[&fleet], own);
+    let (kept, lost_files) = (of(&kept), of(&lost));
+    let start = |files: &Files| files.certificate(Engine::builder()).start();
+    let (kept, lost_user) = (start(&kept).await.unwrap(), start(&lost_files).await.unwrap());
+    accepted(&lost_user, &owner, 1).await;
+    let segment = lost_user.open(&owner.segment()).await.unwrap();
+    there.put("ca.crl", &fleet.revoke(&[&lost]));
+    let failed = refused(&lost_user, &owner.segment(), ids::AUTH_CERT_REVOKED).await;
+    assert_eq!(failed, AuthFailure::Refused(AuthRefusal::Revoked));
+    let block = pattern(1_000, 1);
+    let ended = timeout(PATIENCE, async {
+        while segment.write(&block.whole(), 0).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    ended.await.expect("no lane is left to write over");
+    accepted(&kept, &owner, 2).await;
+    fs::remove_file(there.path("ca.crl")).unwrap();
+    counted(&owner.engine, "the file is missed", |it| it.auth_changes_unusable == 1).await;
+    refused(&lost_user, &owner.segment(), ids::AUTH_CERT_REVOKED).await;
+    there.put("ca.crl", &fleet.revoke(&[]));
+    accepted(&lost_user, &owner, 3).await;
+}
+
 /// A node does not start with a certificate that its peers would refuse.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_starts_with_a_certificate_of_its_own_alone() {

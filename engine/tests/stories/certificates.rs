@@ -1,9 +1,14 @@
 //! An authority and the certificates that it issues, for tests.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Serial number of the next certificate.
+static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// An authority.
 pub(crate) struct Authority {
@@ -16,6 +21,7 @@ pub(crate) struct Authority {
 pub(crate) struct Issued {
     pub(crate) certificate: String,
     pub(crate) key: String,
+    serial: u64,
 }
 
 impl Authority {
@@ -23,6 +29,7 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
         Self { issuer: Issuer::new(params, key), pem }
@@ -47,6 +54,25 @@ impl Authority {
         self.issue_with(names, |it| it.extended_key_usages = usages)
     }
 
+    /// A list that revokes certificates, in PEM.
+    pub(crate) fn revoke(&self, certificates: &[&Issued]) -> String {
+        let revoked = |issued: &&Issued| RevokedCertParams {
+            serial_number: SerialNumber::from(issued.serial),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2020, 1, 2),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: certificates.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+
     fn issue_with(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Issued {
         let (ids, hosts): (Vec<&str>, Vec<&str>) =
             names.iter().copied().partition(|name| name.contains("://"));
@@ -57,9 +83,11 @@ impl Authority {
         }
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        params.serial_number = Some(SerialNumber::from(serial));
         change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Issued { certificate, key: key.serialize_pem() }
+        Issued { certificate, key: key.serialize_pem(), serial }
     }
 }

@@ -1,6 +1,7 @@
 //! The URL of a Redis.
 
 use super::SourceError;
+use handfast_core::excerpt::excerpt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -47,12 +48,12 @@ impl RedisUrl {
         let database = match database {
             "" => None,
             number => {
-                let invalid = |_| SourceError::RedisDatabase(number.to_owned());
+                let invalid = |_| SourceError::RedisDatabase(excerpt(number));
                 Some(number.parse().map_err(invalid)?)
             }
         };
         let (host, port) =
-            host_and_port(address).ok_or_else(|| SourceError::NoHost(place.to_owned()))?;
+            host_and_port(address).ok_or_else(|| SourceError::NoHost(excerpt(place)))?;
         let user = user.transpose()?;
         Ok(Self { host: host.to_owned(), port, is_encrypted, user, database })
     }

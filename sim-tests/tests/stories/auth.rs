@@ -18,6 +18,9 @@ fn faults_max(scenario: AuthScenario) -> u32 {
     match scenario {
         AuthScenario::Crossing
         | AuthScenario::Liar
+        | AuthScenario::Passing
+        | AuthScenario::SealedAndPlain
+        | AuthScenario::SealedAndEarlier
         | AuthScenario::TurnedPlain
         | AuthScenario::Expired => 0,
         AuthScenario::Removed
@@ -25,6 +28,8 @@ fn faults_max(scenario: AuthScenario) -> u32 {
         | AuthScenario::Renewed
         | AuthScenario::Withdrawn
         | AuthScenario::Granted
+        | AuthScenario::Passed
+        | AuthScenario::Sealed
         | AuthScenario::GrantedHost => 1,
         AuthScenario::Opened | AuthScenario::Rotated | AuthScenario::BoundKey => 2,
     }

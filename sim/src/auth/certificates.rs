@@ -111,7 +111,7 @@ impl AuthWorld {
     /// The attacker connects to a node, for calls; to one with a certificate with its first message.
     pub(super) fn intrude(&mut self, node: usize) {
         let wire = self.connect(None, node, None);
-        if self.nodes[node].certificate.is_some() {
+        if self.nodes[node].certificate.is_some() && self.setup.stolen.is_empty() {
             self.wires[wire].inboxes[1].push_back(Term::TlsHello { number: OWN });
         }
     }
@@ -122,6 +122,7 @@ impl AuthWorld {
         let mut next = self.nodes[node].clone();
         if let Some(keys) = plan.keys_later {
             next = self.started(node, keys, Vec::new());
+            next = self.certified(node, next, self.nodes[node].certificate.clone());
         }
         next.certificate = plan.certificate_later.or(next.certificate);
         next.policy = next.policy.at_epoch(self.nodes[node].policy.epoch() + 1);

@@ -11,10 +11,16 @@ pub struct NodePlan {
     pub keys: Vec<(u8, Secret)>,
     /// Keys of its later runs, if it may restart, or after a change of its file.
     pub keys_later: Option<Vec<(u8, Secret)>>,
-    /// Its certificate in place of keys, and the authorities that it trusts.
+    /// Its certificate, and the authorities that it trusts.
     pub certificate: Option<(Certificate, Vec<u8>)>,
+    /// Of keys and a certificate it dials by the certificate.
+    pub certificate_first: bool,
     /// The same after a change of its files.
     pub certificate_later: Option<(Certificate, Vec<u8>)>,
+    /// It encrypts its lanes.
+    pub seals: bool,
+    /// An earlier version, which cannot encrypt, nor read that another does.
+    pub is_earlier: bool,
     /// The price in faults of a change of its files while it runs, in place of a restart.
     pub reload: Option<u32>,
 }
@@ -54,6 +60,12 @@ pub enum AuthBackend {
     OwnerClaimed,
     /// It compares patterns of names with the text behind a host.
     TextGranted,
+    /// It dials by its key where its certificate has led to no session.
+    MethodFallsBack,
+    /// It encrypts a lane only if its peer does.
+    SealingFollowed,
+    /// It ends a connection on which the other side cannot agree, and says nothing.
+    DifferenceUntold,
 }
 
 /// A world before its first event.
@@ -114,11 +126,22 @@ pub enum AuthScenario {
     /// Memory is served to the dialling node by its host; the attacker has another host's certificate,
     /// and writes a name behind that host.
     GrantedHost,
+    /// A fleet passes from a key to certificates: both nodes have both, and dial each other by different
+    /// ones. The attacker has the key.
+    Passing,
+    /// The last step of it: the listening node removes the key while it runs.
+    Passed,
+    /// Two nodes that encrypt their lanes.
+    Sealed,
+    /// A node that encrypts its lanes and one that does not, each of which dials the other.
+    SealedAndPlain,
+    /// The same with an earlier version.
+    SealedAndEarlier,
 }
 
 impl AuthScenario {
     /// Every scenario.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::Opened,
         Self::Crossing,
         Self::TurnedPlain,
@@ -132,6 +155,11 @@ impl AuthScenario {
         Self::Expired,
         Self::Granted,
         Self::GrantedHost,
+        Self::Passing,
+        Self::Passed,
+        Self::Sealed,
+        Self::SealedAndPlain,
+        Self::SealedAndEarlier,
     ];
 
     /// The world with a number of faults.
@@ -156,7 +184,9 @@ impl AuthScenario {
             | Self::Renewed
             | Self::Withdrawn
             | Self::Expired
-            | Self::GrantedHost => self.certified(plain),
+            | Self::GrantedHost
+            | Self::Passing
+            | Self::Passed => self.certified(plain),
             Self::Opened => plain,
             Self::Crossing => AuthSetup { dials: vec![(0, 1), (1, 0)], ..plain },
             Self::TurnedPlain => {
@@ -173,6 +203,15 @@ impl AuthScenario {
                 let mut removed = Self::Rotated.setup(faults_max);
                 removed.nodes[1].reload = Some(1);
                 removed
+            }
+            Self::Sealed | Self::SealedAndPlain | Self::SealedAndEarlier => {
+                let seals = NodePlan { seals: true, ..group() };
+                let (other, dials) = match self {
+                    Self::Sealed => (seals.clone(), vec![(0, 1)]),
+                    Self::SealedAndPlain => (group(), vec![(0, 1), (1, 0)]),
+                    _ => (NodePlan { is_earlier: true, ..group() }, vec![(0, 1), (1, 0)]),
+                };
+                AuthSetup { nodes: vec![seals, other], dials, ..plain }
             }
             Self::Liar => AuthSetup {
                 nodes: vec![group(), group(), group()],
@@ -223,6 +262,20 @@ impl AuthScenario {
                 let nodes = plain.nodes.into_iter().chain([other]).collect();
                 let (grant, chosen) = (Some("*node-0"), Some((2, "node-0")));
                 AuthSetup { nodes, stolen_certificates: vec![of(2, 1, 0)], grant, chosen, ..plain }
+            }
+            Self::Passing | Self::Passed => {
+                let both = |holder, certificate_first| NodePlan {
+                    keys: vec![(1, 1)],
+                    certificate_first,
+                    ..node(of(holder, 1, 0), &[1])
+                };
+                let removed =
+                    NodePlan { keys_later: Some(Vec::new()), reload: Some(1), ..both(1, true) };
+                let (nodes, dials) = match self {
+                    Self::Passing => (vec![both(0, true), both(1, false)], vec![(0, 1), (1, 0)]),
+                    _ => (vec![both(0, true), removed], vec![(0, 1)]),
+                };
+                AuthSetup { nodes, dials, stolen: vec![(1, 1, None)], ..plain }
             }
             Self::Expired => AuthSetup { expiring: vec![of(0, 1, 0)], tries_max: 2, ..plain },
             _ => {
@@ -313,4 +366,12 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "a peer with the owner's name and incarnation has what the owner may do";
     "AUTH-16" TextGranted: GrantedHost with 3 breaks Ungranted,
         "the pattern of a grant covers text behind the host of a certificate";
+    "AUTH-17" MethodFallsBack: Passing with 1 breaks Downgrade,
+        "a node that dials by certificates dials by a key where they are refused";
+    "AUTH-18" SealingFollowed: SealedAndPlain with 0 breaks Downgrade,
+        "a node that encrypts its lanes opens a plain one to a node that does not";
+    "AUTH-19" SealingFollowed: SealedAndEarlier with 0 breaks Downgrade,
+        "a node that encrypts its lanes opens a plain one to an earlier version";
+    "AUTH-20" DifferenceUntold: SealedAndEarlier with 0 breaks Liveness,
+        "a node is not told that one side encrypts and the other does not";
 };

@@ -35,10 +35,12 @@ pub(super) struct Session {
 /// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Content {
-    /// A request for a lane, in the name of a run.
-    Open(Run),
-    /// The lane and its secret.
-    Opened { lane: usize, secret: Fresh },
+    /// A request for a lane, in the name of a run, which encrypts its lanes or does not.
+    Open { from: Run, seals: bool },
+    /// The lane and its secret, of a node that encrypts its lanes or does not.
+    Opened { lane: usize, secret: Fresh, seals: bool },
+    /// One of the two encrypts its lanes, or one cannot read that the other does.
+    Differs,
 }
 
 /// A proof: what it authenticates, and the secret that it takes.
@@ -94,6 +96,7 @@ pub(super) enum Term {
     LaneHello {
         lane: usize,
         number: Fresh,
+        seals: bool,
     },
     Challenge {
         number: Fresh,

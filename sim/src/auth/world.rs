@@ -4,8 +4,9 @@ use super::oracle::{AuthOracle, AuthViolation};
 use super::setup::{AuthBackend, AuthSetup};
 use super::term::{Certificate, Content, Fresh, Proof, Run, Secret, Session, Term};
 use handfast_core::auth::{
-    AUTH_VERSION, AnswerSeen, AuthHello, AuthPolicy, Identity, Inbound, KeyRule, LANE_NONCE_BYTES,
-    LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES, Proof as Proven,
+    AUTH_VERSION, AnswerSeen, AuthHello, AuthMethod, AuthPolicy, Identity, Inbound, KeyRule,
+    LANE_NONCE_BYTES, LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES,
+    Proof as Proven,
 };
 use handfast_core::policy::{Grant, Grants, Requester};
 use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
@@ -49,6 +50,7 @@ pub(super) struct Challenged {
     awaited: Proof,
     /// The proof was made before the challenge.
     was_known: bool,
+    seals: bool,
 }
 
 /// One connection; an end without a node is the attacker's.
@@ -93,6 +95,8 @@ pub struct AuthWorld {
     made: BTreeSet<(Term, Run)>,
     /// Records that were served.
     served: BTreeSet<Term>,
+    /// Connections whose dialling node knows that one side encrypts and the other does not.
+    pub(super) told: BTreeSet<usize>,
     pub(super) fresh: Fresh,
     pub(super) faults_left: u32,
     pub(super) violation: Option<AuthViolation>,
@@ -115,6 +119,7 @@ impl AuthWorld {
             known: BTreeSet::new(),
             made: BTreeSet::new(),
             served: BTreeSet::new(),
+            told: BTreeSet::new(),
             fresh: 0,
             faults_left: setup.faults_max,
             violation: None,
@@ -123,12 +128,9 @@ impl AuthWorld {
         for node in 0..world.setup.nodes.len() {
             world.runs.push((node, 0));
             let keys = world.setup.nodes[node].keys.clone();
-            let mut started = world.started(node, keys, Vec::new());
-            started.certificate = world.setup.nodes[node].certificate.clone();
-            if started.certificate.is_some() {
-                started.policy = AuthPolicy::certified(started.policy.own().clone());
-            }
-            world.nodes.push(started);
+            let started = world.started(node, keys, Vec::new());
+            let certificate = world.setup.nodes[node].certificate.clone();
+            world.nodes.push(world.certified(node, started, certificate));
         }
         world.runs.extend(world.setup.chosen.map(|(holder, _)| (holder, CHOSEN)));
         world
@@ -164,6 +166,24 @@ impl AuthWorld {
         }
     }
 
+    /// A node with a certificate beside its keys, if it has any.
+    pub(super) fn certified(
+        &self,
+        node: usize,
+        started: Node,
+        certificate: Option<(Certificate, Vec<u8>)>,
+    ) -> Node {
+        let first = match self.setup.nodes[node].certificate_first {
+            true => AuthMethod::Certificate,
+            false => AuthMethod::Key,
+        };
+        let policy = match certificate {
+            Some(_) => started.policy.clone().with_certificates(first),
+            None => started.policy.clone(),
+        };
+        Node { certificate, policy, ..started }
+    }
+
     pub(super) fn identity(&self, run: Run) -> Identity {
         let (node, number) = self.runs[run];
         let incarnation = Incarnation(1 + u128::from(number) + 16 * node as u128);
@@ -184,7 +204,7 @@ impl AuthWorld {
         let mut encoder = Encoder::default();
         let hasher = &mut encoder;
         (&self.nodes, &self.runs, &self.wires, &self.lanes, &self.tries_left).hash(hasher);
-        self.expired.hash(hasher);
+        (&self.expired, &self.told).hash(hasher);
         (&self.known, &self.made, &self.served, self.fresh, self.faults_left).hash(hasher);
         encoder.digest()
     }
@@ -211,11 +231,20 @@ impl AuthWorld {
         let Some((key, _)) = outbound.hello(&self.nodes[from].policy) else {
             return self.send(wire, 0, Term::Plain);
         };
+        self.greet(wire, (from, to), key);
+    }
+
+    /// A node sends its hello, with one of its keys or with its certificate.
+    fn greet(&mut self, wire: usize, (from, to): (usize, usize), key: Option<usize>) {
         let number = self.draw();
         if let Carries::Calls { sent, .. } = &mut self.wires[wire].carries {
             *sent = Some(number);
         }
         let Some(key) = key else { return self.send(wire, 0, Term::TlsHello { number }) };
+        if self.nodes[from].policy.dials_by() == Some(AuthMethod::Certificate) {
+            let detail = format!("node {from} dials by certificates and sends a key");
+            self.violate(AuthOracle::Downgrade, detail);
+        }
         let (secret, run) = (self.nodes[from].keys[key].1, self.nodes[from].run);
         self.send(wire, 0, Term::Hello { key: secret, number, from: run, to });
     }
@@ -263,7 +292,11 @@ impl AuthWorld {
         let seen =
             seen.filter(|term| matches!(term, Term::LaneHello { lane, .. } if is_open(*lane)));
         let own = (0..self.lanes.len()).filter(|lane| is_open(*lane));
-        seen.chain(own.map(|lane| Term::LaneHello { lane, number: 0 })).collect()
+        let own = own.flat_map(|lane| {
+            let forms = self.forms().into_iter();
+            forms.map(move |seals| Term::LaneHello { lane, number: 0, seals })
+        });
+        seen.chain(own).collect()
     }
 
     pub(super) fn send(&mut self, wire: usize, side: usize, term: Term) {
@@ -342,13 +375,16 @@ impl AuthWorld {
                 self.wires[wire].received[1] += u8::from(opens);
                 let identity = |run: Run| self.identity(run);
                 match content {
-                    Content::Open(from) if serves => {
+                    Content::Open { from, seals } if serves => {
                         let claimed = identity(from);
                         let admitted = inbound.admits(&claimed.name, claimed.incarnation);
                         if admitted || self.is(AuthBackend::NameUnchecked) {
                             self.check_agreement(wire, node, &inbound);
                             self.check_rights(node, &inbound, from);
-                            self.serve(wire, node, term, from);
+                            match self.agrees(node, seals) {
+                                true => self.serve(wire, node, term, from),
+                                false => self.tell(wire, 1),
+                            }
                         }
                         !admitted
                     }
@@ -436,7 +472,8 @@ impl AuthWorld {
         }
         let (secret, owner) = (self.draw(), self.nodes[node].run);
         self.lanes.push(Lane { owner, peer: from, secret, is_claimed: false, is_up: false });
-        let content = Content::Opened { lane: self.lanes.len() - 1, secret };
+        let seals = self.setup.nodes[node].seals;
+        let content = Content::Opened { lane: self.lanes.len() - 1, secret, seals };
         self.seal(wire, 1, content);
     }
 
@@ -509,8 +546,15 @@ impl AuthWorld {
                 && end == LaneEnd::Listening
                 && number == self.wires[wire].received[0];
             self.wires[wire].received[0] += u8::from(opens);
-            if let (true, Content::Opened { lane, secret }) = (opens, content) {
-                return self.dial_lane(node, lane, secret);
+            match content {
+                Content::Opened { lane, secret, seals } if opens => {
+                    match self.agrees(node, seals) {
+                        true => return self.dial_lane(node, lane, secret),
+                        false => self.hear(wire),
+                    }
+                }
+                Content::Differs if opens => self.hear(wire),
+                _ => {}
             }
             return self.end_wire(wire);
         }
@@ -540,15 +584,23 @@ impl AuthWorld {
                 let detail = format!("node {node} has keys and calls plain");
                 self.violate(AuthOracle::Downgrade, detail);
             }
-            return self.end_wire(wire);
+            self.end_wire(wire);
+            if let (true, Some(to)) =
+                (self.is(AuthBackend::MethodFallsBack), self.wires[wire].ends[1])
+            {
+                let wire = self.connect(Some(node), to, Some(name(to)));
+                self.greet(wire, (node, to), Some(0));
+            }
+            return;
         }
         let run = self.nodes[node].run;
-        self.seal(wire, 0, Content::Open(run));
+        let seals = self.setup.nodes[node].seals;
+        self.seal(wire, 0, Content::Open { from: run, seals });
     }
 
     /// A member asks for a lane in the name of another.
     pub(super) fn lie(&mut self, wire: usize) {
-        self.seal(wire, 0, Content::Open(0));
+        self.seal(wire, 0, Content::Open { from: 0, seals: false });
     }
 
     fn dial_lane(&mut self, node: usize, lane: usize, secret: Fresh) {
@@ -557,7 +609,9 @@ impl AuthWorld {
         let (to, _) = self.runs[owner];
         let carries = Carries::Lane { lane, secret, number, challenge: None };
         let wire = self.wire(Some(node), to, carries);
-        self.send(wire, 0, Term::LaneHello { lane, number });
+        let seals = self.seals_lane(node);
+        self.check_sealed(node, seals);
+        self.send(wire, 0, Term::LaneHello { lane, number, seals });
     }
 
     fn proof(&self, lane: usize, secret: Fresh, numbers: [Fresh; 2], end: LaneEnd) -> Proof {
@@ -585,8 +639,9 @@ impl AuthWorld {
             return;
         };
         match (term, challenge) {
-            (Term::LaneHello { lane: named, number: theirs }, None) => {
+            (Term::LaneHello { lane: named, number: theirs, seals }, None) => {
                 let offered = self.lanes.get(named).copied();
+                let offered = offered.filter(|_| self.agrees(node, seals));
                 let Some(lane_offered) = offered.filter(|it| it.owner == run && !it.is_claimed)
                 else {
                     return self.end_wire(wire);
@@ -598,15 +653,16 @@ impl AuthWorld {
                 let of = |end| self.proof(named, lane_offered.secret, [theirs, own], end);
                 let (proof, awaited) = (of(LaneEnd::Listening), of(LaneEnd::Dialling));
                 let was_known = self.known.contains(&Term::Proof(awaited));
-                let challenge = Some(Challenged { lane: named, awaited, was_known });
+                let challenge = Some(Challenged { lane: named, awaited, was_known, seals });
                 self.wires[wire].carries = Carries::Lane { lane, secret, number, challenge };
                 self.send(wire, 1, Term::Challenge { number: own, proof });
             }
             (Term::Proof(proof), Some(challenged)) => {
-                let Challenged { lane, awaited, was_known } = challenged;
+                let Challenged { lane, awaited, was_known, seals } = challenged;
                 let is_valid = proof == awaited || self.is(AuthBackend::LaneUnbound);
                 if is_valid && !self.lanes[lane].is_claimed {
                     self.lanes[lane].is_claimed = true;
+                    self.check_sealed(node, seals);
                     let by = (Term::Proof(awaited), self.lanes[lane].peer);
                     if !self.made.contains(&by) || was_known {
                         let detail = format!("lane {lane} begins over another's connection");
@@ -712,7 +768,7 @@ impl AuthWorld {
             session,
             end: LaneEnd::Dialling,
             number,
-            content: Content::Open(run),
+            content: Content::Open { from: run, seals: self.setup.nodes[0].seals },
         }));
     }
 
@@ -720,10 +776,15 @@ impl AuthWorld {
     pub(super) fn at_rest(&self) -> Option<AuthViolation> {
         let is_undisturbed = self.faults_left == self.setup.faults_max;
         let up = self.lanes.iter().filter(|lane| lane.is_claimed && lane.is_up).count();
-        let wanted = self.setup.dials.len();
-        (is_undisturbed && up < wanted).then(|| AuthViolation {
+        let differs = |(from, to): &&(usize, usize)| {
+            self.setup.nodes[*from].seals != self.setup.nodes[*to].seals
+        };
+        let untold =
+            self.setup.dials.iter().filter(differs).count().saturating_sub(self.told.len());
+        let wanted = self.setup.dials.len() - untold - self.told.len();
+        (is_undisturbed && (up < wanted || untold > 0)).then(|| AuthViolation {
             oracle: AuthOracle::Liveness,
-            detail: format!("{up} of {wanted} lanes are up"),
+            detail: format!("{up} of {wanted} lanes are up, and {untold} nodes are not told why"),
         })
     }
 

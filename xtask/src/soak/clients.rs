@@ -4,9 +4,10 @@ use super::nodes::{Fleet, SEGMENT_BYTES, Server};
 use super::{CLIENTS, Random, Summary};
 use anyhow::Result;
 use std::fs;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -17,8 +18,13 @@ const PIECE_BYTES: u64 = SEGMENT_BYTES / CLIENTS as u64 / 4_096 * 4_096;
 /// Longer than a command with these options may take, on a busy machine.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 const OPTIONS: [&str; 4] = ["--timeout", "5s", "--retries", "8"];
-/// A full disk: a device that has room for nothing.
-const FULL: &str = "/dev/full";
+/// Bytes of messages that are kept of a command, its last.
+const ERRORS_BYTES_MAX: usize = 16 << 10;
+/// Mounts a disk of one page at a place that this command alone sees, and runs a program. The recording
+/// of a whole transfer is longer.
+const ON_FULL_DISK: &str = "mount -t tmpfs -o size=4k,mode=700 full \"$0\" && exec \"$@\"";
+/// The message of a command whose record has no room, whether it fails or goes on without.
+const NO_ROOM: &str = "No space left on device";
 
 /// The servers, and the summary of a run.
 pub(super) struct Work<'a> {
@@ -32,11 +38,16 @@ pub(super) struct Client {
     random: Random,
     file: PathBuf,
     copy: PathBuf,
+    disk: PathBuf,
 }
 
 /// The end of a command.
 enum End {
     Done,
+    /// It has said that there is no room for its record, and failed or gone on.
+    Full {
+        is_done: bool,
+    },
     Failed(String),
     Crashed(String),
     Hung,
@@ -57,7 +68,9 @@ impl Client {
         let folder = folder.join(format!("client-{number}"));
         fs::create_dir_all(&folder)?;
         let random = Random::of(seed, 1 + number as u64);
-        Ok(Self { number, random, file: folder.join("file"), copy: folder.join("copy") })
+        let [file, copy, disk] = ["file", "copy", "disk"].map(|name| folder.join(name));
+        fs::create_dir_all(&disk)?;
+        Ok(Self { number, random, file, copy, disk })
     }
 
     /// Writes and reads once.
@@ -74,7 +87,7 @@ impl Client {
         let kills = server.kills.load(Ordering::SeqCst);
         let harm = match self.random.below(12) {
             0 => Harm::Kill(self.random.millis(1, 60)),
-            1 => Harm::FullDisk,
+            1 if work.fleet.has_disks => Harm::FullDisk,
             _ => Harm::None,
         };
         let file = self.file.to_string_lossy().into_owned();
@@ -116,10 +129,13 @@ impl Client {
     /// Runs a command, and returns whether it succeeded.
     fn command(&self, work: &Work<'_>, server: &Server, harm: Harm, words: &[&str]) -> bool {
         let faults = server.faults.load(Ordering::SeqCst);
-        let mut command = Command::new(&work.fleet.program);
+        let mut command = match harm {
+            Harm::FullDisk => on_full_disk(&self.disk, &work.fleet.program),
+            _ => Command::new(&work.fleet.program),
+        };
         command.args(words).args(&server.options).args(OPTIONS);
         if harm == Harm::FullDisk {
-            command.args(["--record", FULL]);
+            command.arg("--record").arg(self.disk.join("record"));
         }
         let end = ended(command, harm);
         // Odd while a fault lasts.
@@ -127,11 +143,17 @@ impl Client {
         let what = || format!("{} with the server {}", words.join(" "), server.name);
         let mut is_done = false;
         work.note(|it| match end {
+            End::Done if harm == Harm::FullDisk => {
+                it.unjustified.push(format!("{}: no word of the full disk", what()));
+            }
             End::Done => is_done = true,
             End::Killed => it.clients_killed += 1,
             End::Hung => it.hung.push(what()),
             End::Crashed(why) => it.crashed.push(format!("{}: {why}", what())),
-            End::Failed(_) if harm == Harm::FullDisk => it.full_disks += 1,
+            End::Full { is_done: done } => {
+                it.full_disks += 1;
+                is_done = done;
+            }
             End::Failed(why) if is_quiet => it.unjustified.push(format!("{}: {why}", what())),
             End::Failed(_) => it.failed += 1,
         });
@@ -145,6 +167,20 @@ impl Work<'_> {
     }
 }
 
+/// A program on whose disk there is room for a page alone.
+fn on_full_disk(disk: &Path, program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", ON_FULL_DISK]);
+    command.arg(disk).arg(program);
+    command
+}
+
+/// Whether this user may mount disks of their own.
+pub(super) fn has_disks(folder: &Path) -> bool {
+    let mut command = on_full_disk(folder, Path::new("true"));
+    command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
 /// Runs a command to its end.
 fn ended(mut command: Command, harm: Harm) -> End {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -152,6 +188,8 @@ fn ended(mut command: Command, harm: Harm) -> End {
         Ok(child) => child,
         Err(error) => return End::Crashed(error.to_string()),
     };
+    // While it runs, since a full pipe would stop it.
+    let errors = child.stderr.take().map(|errors| thread::spawn(move || last_of(errors)));
     let begun = Instant::now();
     if let Harm::Kill(after) = harm {
         thread::sleep(after);
@@ -165,20 +203,33 @@ fn ended(mut command: Command, harm: Harm) -> End {
         }
         thread::sleep(Duration::from_millis(2));
     }
-    match child.wait_with_output() {
-        Ok(output) => judged(&output, harm),
+    let errors = errors.and_then(|errors| errors.join().ok()).unwrap_or_default();
+    match child.wait() {
+        Ok(status) => judged(status, &String::from_utf8_lossy(&errors), harm),
         Err(error) => End::Crashed(error.to_string()),
     }
 }
 
-fn judged(output: &Output, harm: Harm) -> End {
-    let text = String::from_utf8_lossy(&output.stderr);
+/// Reads to the end, and returns the last bytes.
+fn last_of(mut stream: impl Read) -> Vec<u8> {
+    let (mut last, mut chunk) = (Vec::new(), [0; ERRORS_BYTES_MAX]);
+    while let Ok(read @ 1..) = stream.read(&mut chunk) {
+        last.extend_from_slice(&chunk[..read]);
+        last.drain(..last.len().saturating_sub(ERRORS_BYTES_MAX));
+    }
+    last
+}
+
+fn judged(status: ExitStatus, text: &str, harm: Harm) -> End {
     let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
-    match (output.status.code(), output.status.signal()) {
+    match (status.code(), status.signal()) {
+        (Some(code @ 0..=9), _) if harm == Harm::FullDisk && text.contains(NO_ROOM) => {
+            End::Full { is_done: code == 0 }
+        }
         (Some(0), _) => End::Done,
         (None, Some(9)) if matches!(harm, Harm::Kill(_)) => End::Killed,
         // The code of a panic.
-        (Some(101), _) | (None, _) => End::Crashed(format!("{}: {last}", output.status)),
+        (Some(101), _) | (None, _) => End::Crashed(format!("{status}: {last}")),
         // Each error says something.
         (Some(code), _) if text.trim().is_empty() => {
             End::Crashed(format!("no message, code {code}"))
@@ -207,7 +258,35 @@ mod tests {
         assert!(matches!(of("echo panicked >&2; exit 101", Harm::None), End::Crashed(_)));
         assert!(matches!(of("kill -SEGV $$", Harm::None), End::Crashed(_)));
         assert!(matches!(of("kill -KILL $$", Harm::None), End::Crashed(_)));
-        let killed = of("sleep 60", Harm::Kill(Duration::from_millis(1)));
+        for code in [0, 5] {
+            let script = format!("echo 'No space left on device' >&2; exit {code}");
+            let End::Full { is_done } = of(&script, Harm::FullDisk) else { panic!("it is full") };
+            assert_eq!(is_done, code == 0);
+        }
+        assert!(matches!(of("exit 0", Harm::FullDisk), End::Done));
+        assert!(matches!(of("echo reset >&2; exit 6", Harm::FullDisk), End::Failed(_)));
+        // Far more than a pipe holds.
+        let chatty = "head -c 1000000 /dev/zero >&2; echo last >&2; exit 6";
+        assert!(matches!(of(chatty, Harm::None), End::Failed(why) if why.ends_with("last")));
+        let killed = of("exec sleep 60", Harm::Kill(Duration::from_millis(1)));
         assert!(matches!(killed, End::Killed));
+    }
+
+    /// A command on a full disk says so; without leave to mount one nothing is tried.
+    #[test]
+    fn full_disk_has_room_for_a_page_alone() {
+        let folder = tempfile::tempdir().expect("there is room");
+        if !has_disks(folder.path()) {
+            println!("skipped: this user may mount no disk");
+            return;
+        }
+        let write = |bytes: usize| {
+            let mut command = on_full_disk(folder.path(), Path::new("sh"));
+            let script = format!("head -c {bytes} /dev/zero > \"$0\"");
+            command.args(["-c", &script]).arg(folder.path().join("file"));
+            ended(command, Harm::FullDisk)
+        };
+        assert!(matches!(write(4_096), End::Done));
+        assert!(matches!(write(4_097), End::Full { is_done: false }));
     }
 }

@@ -1,7 +1,8 @@
 //! The servers, the store of their names, and the faults that strike them.
 
+use super::clients::has_disks;
 use super::{Random, Summary};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use std::fmt::{self, Display, Formatter};
 use std::fs;
@@ -9,11 +10,12 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const KEY: &str = "soak 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
 pub(super) const SEGMENT_BYTES: u64 = 4 << 20;
@@ -24,8 +26,8 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Connections that take a server's last descriptors.
 const CROWD: usize = 64;
 
-/// A process that is killed when dropped, and its output, whose end would end it.
-struct Process(Child, Option<BufReader<ChildStdout>>);
+/// A process that is killed when dropped.
+struct Process(Child);
 
 impl Process {
     fn signal(&self, signal: Signal) -> Result<()> {
@@ -98,6 +100,8 @@ pub(crate) struct Server {
 pub(crate) struct Fleet {
     pub(super) program: PathBuf,
     pub(super) folder: PathBuf,
+    /// Whether a client may have a full disk.
+    pub(super) has_disks: bool,
     pub(super) servers: Vec<Server>,
     store: Mutex<Option<Process>>,
     store_port: u16,
@@ -107,22 +111,27 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-fn spawn(command: &mut Command, log: &Path) -> Result<Process> {
+/// Starts a server, and waits until it says that it is ready.
+fn spawn(command: &mut Command, log: &Path, within: Duration) -> Result<Process> {
     let errors = fs::File::options().append(true).create(true).open(log)?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
-    let mut process = Process(command.spawn()?, None);
+    let mut process = Process(command.spawn()?);
     let output = process.0.stdout.take().context("its output is a pipe")?;
-    let output = process.1.insert(BufReader::new(output));
-    let begun = Instant::now();
-    let mut line = String::new();
-    while output.read_line(&mut line)? > 0 {
-        ensure!(begun.elapsed() < READY_WITHIN, "it is not ready in {READY_WITHIN:?}");
-        if line.trim_end() == "ready" {
-            return Ok(process);
+    let (saying, said) = mpsc::channel();
+    // To the end, since a full pipe would stop the process, and a closed one end it.
+    thread::spawn(move || {
+        let lines = BufReader::new(output).lines().map_while(Result::ok);
+        lines.filter(|line| line.trim_end() == "ready").for_each(|_| {
+            let _ = saying.send(());
+        });
+    });
+    match said.recv_timeout(within) {
+        Ok(()) => Ok(process),
+        Err(RecvTimeoutError::Timeout) => bail!("it is not ready in {within:?}"),
+        Err(RecvTimeoutError::Disconnected) => {
+            bail!("it ended before it was ready; see {}", log.display())
         }
-        line.clear();
     }
-    bail!("it ended before it was ready; see {}", log.display())
 }
 
 impl Fleet {
@@ -158,7 +167,9 @@ impl Fleet {
             });
         }
         let (program, folder) = (program.to_owned(), folder.to_owned());
-        let fleet = Self { program, folder, servers, store: Mutex::default(), store_port };
+        let has_disks = has_disks(&folder);
+        let store = Mutex::default();
+        let fleet = Self { program, folder, has_disks, servers, store, store_port };
         fleet.start_store()?;
         for server in &fleet.servers {
             fleet.start_server(server).context(server.name)?;
@@ -170,7 +181,8 @@ impl Fleet {
         let mut command = Command::new(&self.program);
         command.args(["metadata", "--listen", &format!("127.0.0.1:{}", self.store_port)]);
         command.arg("--file").arg(self.folder.join("table"));
-        let process = spawn(&mut command, &self.folder.join("store.log")).context("the store")?;
+        let log = self.folder.join("store.log");
+        let process = spawn(&mut command, &log, READY_WITHIN).context("the store")?;
         *self.store.lock().expect("no thread panics") = Some(process);
         Ok(())
     }
@@ -183,7 +195,7 @@ impl Fleet {
             command.args(["--name", STORED]);
         }
         let log = self.folder.join(format!("{}.log", server.name.replace(' ', "-")));
-        let process = spawn(&mut command, &log)?;
+        let process = spawn(&mut command, &log, READY_WITHIN)?;
         *server.process.lock().expect("no thread panics") = Some(process);
         Ok(())
     }
@@ -297,4 +309,33 @@ fn starve(server: &Server, process: &Process, pause: Duration) -> Result<()> {
     drop(crowd);
     prlimit(Some(pid), Resource::Nofile, before)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(script: &str, within: Duration) -> Result<Process> {
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        spawn(&mut command, &folder.path().join("log"), within)
+    }
+
+    /// A server that says nothing, or ends, fails its start in time; one that goes on to speak is not stopped.
+    #[test]
+    fn silent_server_fails_its_start_in_time() {
+        let error = |script| {
+            let within = Duration::from_millis(50);
+            started(script, within).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert!(error("exec sleep 600").contains("not ready"));
+        assert!(error("echo begun; exec sleep 600").contains("not ready"));
+        let ended = started("echo begun", Duration::from_secs(600)).err().map(|it| it.to_string());
+        assert!(ended.is_some_and(|text| text.contains("ended before")));
+        // Far more than a pipe holds.
+        let script = "echo ready; head -c 1000000 /dev/zero";
+        let mut server = started(script, Duration::from_secs(600)).expect("it is ready");
+        assert!(server.0.wait().is_ok_and(|status| status.success()), "it could write all");
+    }
 }

@@ -120,7 +120,8 @@ class Engine:
     ``regions_max`` is the maximum of registrations, 4,096 by default and at most 131,072: see the limits
     in docs/python.md before it is raised.
 
-    ``auth``, ``psk:FILE`` or ``tls:DIRECTORY``, names keys or certificates: the engine then calls and accepts only nodes that prove one. By
+    ``auth``, ``psk:FILE`` or ``tls:DIRECTORY``, names keys or certificates: the engine then calls and accepts only nodes that prove one; or both
+    with a space between: it accepts either and calls by the first. By
     default it is that of the variable HANDFAST_AUTH. Without keys every process that reaches the address may
     read and write the registered memory; with them, a machine that changes packets on the way still can,
     unless ``encrypt_lanes``, or HANDFAST_ENCRYPT_LANES=1, is set at both ends: bytes over TCP are then

@@ -4,8 +4,8 @@ use super::*;
 use crate::control::auth::Channel;
 use crate::data::regions::{DeviceKeys, ServedRegion};
 use crate::time::{OsEntropy, TokioClock};
-use crate::{AuthOptions, Engine, Grant, Memory, Registration};
-use handfast_core::policy::{Access, Grants, KEY_RETRY_INTERVAL};
+use crate::{AuthOptions, Engine, Memory, Registration};
+use handfast_core::policy::{Access, GRANTS_MAX, Grants, KEY_RETRY_INTERVAL};
 use handfast_transport::RegionCache;
 use handfast_transport_tcp::Look;
 use std::future::Future;
@@ -166,4 +166,104 @@ async fn registrations_after_a_panic_are_tried_again() {
     assert!(!regions.lacks_keys(trainer, clock.now()), "a pause");
     let later = clock.now() + KEY_RETRY_INTERVAL;
     assert_eq!(regions.missing_keys(trainer, later).len(), 2);
+}
+
+/// A request for a lane of a node that encrypts its lanes or does not, as one of an earlier version, which
+/// cannot, is refused where the sides differ: with the reason, and without this node's own secret.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_of_a_node_that_does_not_encrypt_is_refused_with_the_reason() {
+    let start = async |seals| {
+        let builder = Engine::builder().listen("127.0.0.1:0").auth(options()).encrypt_lanes(seals);
+        builder.start().await.unwrap()
+    };
+    let name = NodeName::new("peer").unwrap();
+    for (seals, end, refused) in [
+        (true, "", Some("the peer encrypts its lanes and this node does not")),
+        (false, "+sealed", Some("this node encrypts its lanes and the peer does not")),
+        (true, "+sealed", None),
+        (false, "", None),
+    ] {
+        let engine = start(seals).await;
+        let answers = &engine.shared().answers;
+        let keys = Keys::of(Some(&options()), &name, Incarnation(7)).unwrap();
+        let look = Look::default();
+        let stream = TcpStream::connect(engine.address()).await.unwrap();
+        let Ok(mut channel) = Channel::dial(stream, &keys, None, &look).await else {
+            panic!("the key is accepted")
+        };
+        let request = Message {
+            op: Op::Request,
+            from: nic_path(&name),
+            to: nic_path(&answers.name),
+            sender: Pair { incarnation: Incarnation(7), lifecycle: Lifecycle(1) },
+            echo: None,
+            body: Body { token: "ab".repeat(32) + end, ..Body::default() },
+            refusal: None,
+        };
+        channel.send(FrameKind::Connection, &request.encode()).await.unwrap();
+        let answer = channel.receive(&look, 1 << 20).await.unwrap();
+        let answer = Message::decode(&answer.text).unwrap();
+        match (refused, answer.refusal) {
+            (Some(words), Some(Refusal { reason: RefusalReason::Configuration, detail })) => {
+                assert!(detail.contains(words) && detail.contains("--encrypt-lanes"), "{detail}");
+                assert_eq!(answer.body.token, "", "an earlier version reads the answer");
+            }
+            (None, None) => assert_eq!((answer.op, answer.body.is_sealed()), (Op::Reply, seals)),
+            (_, refusal) => panic!("{seals} {end}: {refusal:?}"),
+        }
+        engine.close().await;
+    }
+}
+
+/// A peer whose proven name is an administrator's lists and changes grants, and no other, nor one without
+/// a name; the answer has what is in force.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_are_changed_by_administrators_alone() {
+    let administrators = Administrators::new(["admin-*"]).unwrap();
+    let builder = Engine::builder().listen("127.0.0.1:0").auth(options());
+    let engine = builder.administrators(administrators).start().await.unwrap();
+    let memory = Memory::zeroed(BYTES).unwrap();
+    let register = engine.register("cache").grant(Grant::read("a").unwrap());
+    let served = register.serve(memory.whole()).unwrap();
+    let user =
+        async |name: &str| Engine::builder().name(name).auth(options()).start().await.unwrap();
+    let (admin, other) = (user("admin-1").await, user("other").await);
+    let node = engine.address().to_string();
+    let grant = || Grant::write("b-*").unwrap();
+    let cache = || "cache".to_owned();
+    let add = || GrantsRequest::Add { segment: cache(), grant: grant() };
+    for request in [GrantsRequest::List { segment: None }, add()] {
+        let error = other.administer(&node, request).await.unwrap_err();
+        assert_eq!(error.side(), handfast_core::transport::Side::Protection);
+        assert!(error.to_string().contains("'other' is no administrator"), "{error}");
+    }
+    assert_eq!(served.grants().len(), 1, "nothing changed");
+    let listed = admin.administer(&node, GrantsRequest::List { segment: None }).await.unwrap();
+    assert_eq!(listed, SegmentGrants::from([(cache(), vec![Grant::read("a").unwrap()])]));
+    for _ in 0..2 {
+        let added = admin.administer(&node, add()).await.unwrap();
+        assert_eq!(added[&cache()], served.grants());
+        assert_eq!(served.grants(), [Grant::read("a").unwrap(), grant()]);
+    }
+    let revoke = || GrantsRequest::Revoke { segment: cache(), grant: grant() };
+    for _ in 0..2 {
+        let revoked = admin.administer(&node, revoke()).await.unwrap();
+        assert_eq!(revoked[&cache()], [Grant::read("a").unwrap()]);
+    }
+    for place in 1..GRANTS_MAX {
+        let grant = Grant::read(&format!("p{place}")).unwrap();
+        let add = GrantsRequest::Add { segment: cache(), grant };
+        admin.administer(&node, add).await.unwrap();
+    }
+    let full = admin.administer(&node, add()).await.unwrap_err().to_string();
+    assert!(full.contains("at most 64 patterns"), "{full}");
+    let none = GrantsRequest::List { segment: Some("none".into()) };
+    let none = admin.administer(&node, none).await.unwrap_err().to_string();
+    assert!(none.contains("no segment 'none'"), "{none}");
+    drop(served);
+    let gone = admin.administer(&node, add()).await.unwrap_err().to_string();
+    assert!(gone.contains("'cache' are not changed"), "{gone}");
+    for node in [engine, admin, other] {
+        node.close().await;
+    }
 }

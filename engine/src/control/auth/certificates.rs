@@ -14,10 +14,15 @@ use rustls::{
     ServerConfig, SignatureScheme,
 };
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
+use rustls_pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime,
+};
 use std::fmt;
 use std::sync::Arc;
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::{
+    CertRevocationList, EndEntityCert, KeyUsage, OwnedCertRevocationList, RevocationOptionsBuilder,
+    UnknownStatusPolicy,
+};
 
 /// Protocol that both sides name in the handshake, so that no other use of the certificates fits.
 const PROTOCOL: &[u8] = b"handfast";
@@ -25,6 +30,8 @@ const PROTOCOL: &[u8] = b"handfast";
 const CHAIN_MAX: usize = 8;
 /// Maximum bytes of a chain. It is remembered as long as its peer.
 const CHAIN_BYTES_MAX: usize = 16 << 10;
+/// Maximum revocation lists of a node.
+const LISTS_MAX: usize = 256;
 /// Maximum authorities of a node.
 const AUTHORITIES_MAX: usize = 256;
 
@@ -34,6 +41,8 @@ pub(crate) struct Texts {
     pub(crate) authority: Vec<u8>,
     pub(crate) certificate: Vec<u8>,
     pub(crate) key: Vec<u8>,
+    /// Empty without revocation lists.
+    pub(crate) revocations: Vec<u8>,
 }
 
 /// A node's certificate and private key, and the authorities that it trusts.
@@ -71,7 +80,9 @@ impl Certificates {
         let roots = roots.iter().map(anchor).collect::<Result<_, _>>()?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let algorithms = provider.signature_verification_algorithms;
-        let authorities = Arc::new(Authorities { roots, algorithms });
+        let lists = revocation_lists(&texts.revocations)
+            .map_err(|error| (CertificateFile::Revocations, error))?;
+        let authorities = Arc::new(Authorities { roots, lists, algorithms });
         let own = certificates(CertificateFile::Certificate, &texts.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&texts.key);
         let key = key.map_err(|error| (CertificateFile::Key, error.to_string()))?;
@@ -165,6 +176,23 @@ fn certificates(
     }
 }
 
+fn revocation_lists(text: &[u8]) -> Result<Vec<CertRevocationList<'static>>, String> {
+    let mut lists: Vec<CertRevocationList<'static>> = Vec::new();
+    for list in CertificateRevocationListDer::pem_slice_iter(text) {
+        if lists.len() == LISTS_MAX {
+            return Err(format!("it has more than {LISTS_MAX} revocation lists"));
+        }
+        let list = list.map_err(|error| error.to_string())?;
+        let list = OwnedCertRevocationList::from_der(&list).map_err(|error| error.to_string())?;
+        lists.push(list.into());
+    }
+    // A list in another form would revoke nothing.
+    if lists.is_empty() && !text.trim_ascii().is_empty() {
+        return Err("it has no revocation list in PEM".into());
+    }
+    Ok(lists)
+}
+
 /// TLS 1.3 alone, with a certificate at both ends, and without resumption, which would outlast
 /// a certificate.
 fn configs(
@@ -195,6 +223,7 @@ fn configs(
 #[derive(Debug)]
 struct Authorities {
     roots: Vec<TrustAnchor<'static>>,
+    lists: Vec<CertRevocationList<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -211,12 +240,17 @@ impl Authorities {
             return Err(CertificateFault::Unusable);
         }
         let end = EndEntityCert::try_from(end).map_err(|_| CertificateFault::Unusable)?;
-        let algorithms = self.algorithms.all;
+        let (algorithms, roots) = (self.algorithms.all, &self.roots);
+        // An authority without a list revokes nothing, and a list counts past its next update.
+        let lists: Vec<_> = self.lists.iter().collect();
+        let revoked = RevocationOptionsBuilder::new(&lists).ok();
+        let revoked = revoked.map(|it| it.with_status_policy(UnknownStatusPolicy::Allow).build());
         let verified =
-            end.verify_for_usage(algorithms, &self.roots, intermediates, now, usage, None, None);
+            end.verify_for_usage(algorithms, roots, intermediates, now, usage, revoked, None);
         verified.map(|_| ()).map_err(|error| match error {
             webpki::Error::CertExpired { .. } => CertificateFault::Expired,
             webpki::Error::CertNotValidYet { .. } => CertificateFault::NotYetValid,
+            webpki::Error::CertRevoked => CertificateFault::Revoked,
             webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
                 CertificateFault::UnknownAuthority
             }
@@ -237,6 +271,7 @@ impl Authorities {
                 CertificateFault::Expired => CertificateError::Expired,
                 CertificateFault::NotYetValid => CertificateError::NotValidYet,
                 CertificateFault::UnknownAuthority => CertificateError::UnknownIssuer,
+                CertificateFault::Revoked => CertificateError::Revoked,
                 CertificateFault::Unusable => CertificateError::InvalidPurpose,
             })
         })

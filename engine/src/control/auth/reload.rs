@@ -1,7 +1,7 @@
 //! Keys and certificates whose files change while the node runs.
 
 use super::Keys;
-use crate::api::auth::{Content, Loaded, Source};
+use crate::api::auth::{Content, Loaded, Part, Source};
 use crate::command::{Command, Commands};
 use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::Counts;
@@ -19,9 +19,8 @@ const RECHECK_INTERVAL: Duration = Duration(60_000_000_000);
 
 pub(crate) struct WatchParts {
     pub(crate) keys: Weak<Keys>,
-    pub(crate) source: Source,
-    /// Content of the files at the start.
-    pub(crate) content: Content,
+    /// What is in use, and its files.
+    pub(crate) parts: Vec<Part>,
     pub(crate) interval: Duration,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
@@ -38,12 +37,16 @@ pub(crate) async fn watch(mut parts: WatchParts) {
     loop {
         let until = parts.clock.now().0.saturating_add(interval.0);
         parts.clock.sleep_until(Instant(until)).await;
-        let source = parts.source.clone();
+        let sources: Vec<_> = parts.parts.iter().map(|part| part.source.clone()).collect();
+        let read = move || {
+            let all = sources.into_iter().map(|source| Some(source?.0.read()));
+            all.collect::<Vec<_>>()
+        };
         // A network file system may take its time.
-        let Ok(read) = tokio::task::spawn_blocking(move || source.read()).await else { return };
+        let Ok(read) = tokio::task::spawn_blocking(read).await else { return };
         let Some(keys) = parts.keys.upgrade() else { return };
         let epoch = keys.current().policy.epoch();
-        let changed = read.and_then(|content| take(&keys, &mut parts, content));
+        let changed = take(&keys, &mut parts.parts, read);
         let has_changed = keys.current().policy.epoch() != epoch;
         match changed {
             Ok(true) => {
@@ -97,27 +100,64 @@ async fn end_withdrawn(keys: Arc<Keys>, ends_unknown: bool, commands: &Commands)
     commands.send(Command::EndLanes { of });
 }
 
-/// Uses changed content; returns whether it has changed. If this node's own certificate cannot be
-/// used, changed authorities are used with the earlier one, so that one that was removed is trusted no
-/// longer.
-fn take(keys: &Keys, parts: &mut WatchParts, content: Content) -> Result<bool, Error> {
-    if content == parts.content {
-        return Ok(false);
+/// Uses changed content; returns whether it has changed. Keys and certificates change each on their
+/// own, whether the others can be used or not.
+fn take(
+    keys: &Keys,
+    parts: &mut Vec<Part>,
+    read: Vec<Option<Result<Content, Error>>>,
+) -> Result<bool, Error> {
+    let (mut next, mut has_changed, mut failed) = (parts.clone(), false, None);
+    for (part, content) in next.iter_mut().zip(read) {
+        let Some((content, (source, before))) = content.zip(part.source.clone()) else { continue };
+        match content.and_then(|content| changed(keys, (&source, &before), content)) {
+            Ok(None) => {}
+            Ok(Some(Changed { loaded, content, error })) => {
+                *part = Part { loaded, source: Some((source, content)) };
+                has_changed = true;
+                failed = failed.or(error);
+            }
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    let whole = load(keys, &parts.source, &content);
-    let (loaded, used, result) = match (whole, content.authorities_alone(&parts.content)) {
-        (Ok(loaded), _) => (loaded, content, Ok(true)),
-        (Err(error), Some(part)) => match parts.source.load(&part) {
-            Ok(loaded) => (loaded, part, Err(error)),
-            Err(_) => return Err(error),
-        },
-        (Err(error), None) => return Err(error),
+    if has_changed {
+        let replaced = keys.replace(next.iter().map(|part| part.loaded.clone()).collect());
+        let invalid = |error: handfast_core::auth::KeyRuleError| {
+            Error::local(Stage::Configuration, Cause::Invalid(error.to_string()))
+        };
+        replaced.map_err(invalid)?;
+        *parts = next;
+    }
+    failed.map_or(Ok(has_changed), Err)
+}
+
+/// Content to use, and the fault of what is not used.
+struct Changed {
+    loaded: Loaded,
+    content: Content,
+    error: Option<Error>,
+}
+
+/// The part of changed content that can be used. If this node's own certificate cannot, that is the
+/// changed authorities and revocation lists with the earlier one, so that a removed authority is trusted
+/// no longer.
+fn changed(
+    keys: &Keys,
+    (source, before): (&Source, &Content),
+    content: Content,
+) -> Result<Option<Changed>, Error> {
+    if content == *before {
+        return Ok(None);
+    }
+    let error = match load(keys, source, &content) {
+        Ok(loaded) => return Ok(Some(Changed { loaded, content, error: None })),
+        Err(error) => error,
     };
-    let replaced = keys.replace(loaded);
-    replaced
-        .map_err(|error| Error::local(Stage::Configuration, Cause::Invalid(error.to_string())))?;
-    parts.content = used;
-    result
+    let part = content.authorities_alone(before);
+    match part.and_then(|content| Some((source.load(&content).ok()?, content))) {
+        Some((loaded, content)) => Ok(Some(Changed { loaded, content, error: Some(error) })),
+        None => Err(error),
+    }
 }
 
 /// The keys or certificates of some content, if this node can use them.
@@ -139,8 +179,7 @@ fn recheck(keys: &Keys) {
     if let Some(fault) = certificates.fault_now() {
         warn!(%fault, "this node's own certificate is refused by its peers");
     }
-    // The same ones have been in use.
-    let _ = keys.replace(Loaded::Certificates(certificates.clone()));
+    keys.look_again();
 }
 
 #[cfg(test)]

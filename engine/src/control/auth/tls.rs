@@ -347,6 +347,9 @@ fn fault_of(error: &rustls::Error) -> Option<CertificateFault> {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             Some(CertificateFault::UnknownAuthority)
         }
+        rustls::Error::InvalidCertificate(CertificateError::Revoked) => {
+            Some(CertificateFault::Revoked)
+        }
         rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
             Some(CertificateFault::Unusable)
         }
@@ -365,6 +368,7 @@ fn seen_of(error: &rustls::Error, certificates: &Certificates) -> AnswerSeen {
             Some(CertificateFault::NotYetValid) => AuthRefusal::NotYetValid,
             _ => AuthRefusal::Expired,
         },
+        AlertDescription::CertificateRevoked => AuthRefusal::Revoked,
         AlertDescription::UnknownCA => AuthRefusal::UnknownAuthority,
         _ => AuthRefusal::Unusable,
     })

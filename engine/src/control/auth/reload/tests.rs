@@ -6,6 +6,7 @@ use crate::control::auth::tests::certificates::issuing::{Authority, Issued};
 use crate::time::TokioClock;
 use crate::{AuthOptions, CertificateFiles};
 use handfast_core::Incarnation;
+use handfast_core::auth::AuthMethod;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -33,12 +34,10 @@ fn watched(
 ) -> (Arc<Keys>, UnboundedReceiver<Command>, Arc<Counts>) {
     let keys = Arc::new(Keys::of(Some(options), &name(own), Incarnation(1)).unwrap());
     let (commands, told) = Commands::channel();
-    let (source, content) = options.source.clone().unwrap();
     let counts: Arc<Counts> = Arc::default();
     tokio::spawn(watch(WatchParts {
         keys: Arc::downgrade(&keys),
-        source,
-        content,
+        parts: options.parts.clone(),
         interval: INTERVAL,
         clock: Arc::new(TokioClock::new()),
         commands,
@@ -107,7 +106,8 @@ fn put_certificate(directory: &Path, trusted: &[&Authority], own: &Issued) {
 async fn removed_authority_goes_with_an_unusable_certificate() {
     let (fleet, removed) = (Authority::new("fleet"), Authority::new("removed"));
     let expired = fleet.expired(&["own"]);
-    let broken = Issued { certificate: "none".into(), ..expired.clone() };
+    let mut broken = expired.clone();
+    broken.certificate = "none".into();
     for faulty in [expired, broken] {
         let directory = tempfile::tempdir().unwrap();
         let good = fleet.issue(&["own"]);
@@ -132,4 +132,30 @@ async fn removed_authority_goes_with_an_unusable_certificate() {
         put_certificate(directory.path(), &[&fleet], &good);
         assert!(ended(&mut told).await.is_none(), "they are in use");
     }
+}
+
+/// Of a node with both, a key that is removed is accepted no longer though the changed certificate cannot be used.
+#[tokio::test(start_paused = true)]
+async fn removed_key_goes_beside_an_unusable_certificate() {
+    let fleet = Authority::new("fleet");
+    let directory = tempfile::tempdir().unwrap();
+    let (file, own) = (directory.path().join("keys"), fleet.issue(&["own"]));
+    put(&file, &[OLD, NEW].concat());
+    put_certificate(directory.path(), &[&fleet], &own);
+    let certificate = AuthOptions::tls(CertificateFiles::in_directory(directory.path())).unwrap();
+    let options = certificate.and(AuthOptions::psk_file(&file).unwrap()).unwrap();
+    let (keys, mut told, counts) = watched(&options, "own");
+    for (peer, place) in [("a", 0), ("b", 1)] {
+        let proved = keys.current().proved(place).unwrap();
+        keys.proven.note(&name(peer), Arc::new(proved));
+    }
+    put(&file, NEW);
+    put_certificate(directory.path(), &[&fleet], &fleet.expired(&["own"]));
+    let of = ended(&mut told).await.expect("the key is gone");
+    assert!(of(&name("a")) && !of(&name("b")));
+    let current = keys.current();
+    assert_eq!(current.certificates.as_ref().unwrap().fault_now(), None, "its earlier one");
+    assert_eq!(current.policy.dials_by(), Some(AuthMethod::Certificate));
+    let told_once = counts.snapshot(0, Default::default(), Default::default());
+    assert_eq!(told_once.auth_changes_unusable, 1);
 }

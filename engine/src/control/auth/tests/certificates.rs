@@ -2,7 +2,8 @@
 
 use super::super::certificates::{Certificates, Texts};
 use super::*;
-use handfast_core::auth::CertificateFault;
+use crate::api::auth::{CertificateFile, Part};
+use handfast_core::auth::{AuthMethod, CertificateFault};
 
 #[path = "../../../../tests/stories/certificates.rs"]
 #[allow(dead_code, reason = "the stories use the rest")]
@@ -11,17 +12,28 @@ pub(in crate::control::auth) mod issuing;
 use issuing::{Authority, Issued};
 
 fn material(trusted: &[&Authority], own: &Issued) -> Arc<Certificates> {
-    let texts = Texts {
+    Arc::new(Certificates::new(&texts(trusted, own)).unwrap())
+}
+
+/// The same with a revocation list.
+fn material_with(trusted: &[&Authority], own: &Issued, list: String) -> Arc<Certificates> {
+    let texts = Texts { revocations: list.into_bytes(), ..texts(trusted, own) };
+    Arc::new(Certificates::new(&texts).unwrap())
+}
+
+fn texts(trusted: &[&Authority], own: &Issued) -> Texts {
+    Texts {
         authority: trusted.iter().map(|it| &*it.pem).collect::<String>().into_bytes(),
         certificate: own.certificate.clone().into_bytes(),
         key: own.key.clone().into_bytes(),
-    };
-    Arc::new(Certificates::new(&texts).unwrap())
+        revocations: Vec::new(),
+    }
 }
 
 /// A node's certificates, without the check at its start.
 fn certified(name: &str, run: u128, own: Arc<Certificates>) -> Keys {
-    let options = AuthOptions { loaded: Loaded::Certificates(own), source: None };
+    let part = Part { loaded: Loaded::Certificates(own), source: None };
+    let options = AuthOptions { parts: vec![part] };
     Keys::new(NodeName::new(name).unwrap(), Incarnation(run), Some(&options)).unwrap()
 }
 
@@ -110,6 +122,44 @@ async fn faulty_certificates_are_refused_with_the_fault() {
         meet(certified("a", 1, material(&[&fleet], &server)), certified("b", 2, good()), None)
             .await;
     assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Unusable)), "no client");
+}
+
+/// A revoked certificate is refused with the reason on both sides, whichever side has the list; those
+/// of an authority without a list stay. A list of another authority, or without its signature, revokes
+/// nothing.
+#[tokio::test]
+async fn revoked_certificate_is_refused_with_the_fault() {
+    let (fleet, other) = (Authority::new("fleet"), Authority::new("other"));
+    let (a, b) = (fleet.issue(&["a"]), fleet.issue(&["b"]));
+    let c = other.issue(&["c"]);
+    let list = || fleet.revoke(&[&a]);
+    let knowing = |own: &Issued| material_with(&[&fleet, &other], own, list());
+    let own = AuthFailure::Own(CertificateFault::Revoked);
+    assert_eq!(knowing(&a).check(&NodeName::new("a").unwrap()), Err(own));
+    let unaware = || certified("a", 1, material(&[&fleet], &a));
+    let (dialled, accepted, _) = meet(unaware(), certified("b", 2, knowing(&b)), None).await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Revoked)));
+    assert!(matches!(accepted, Err(ReadError::Refused(AuthRefusal::Revoked))));
+    let (dialled, _, _) = meet(certified("b", 2, knowing(&b)), unaware(), None).await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Certificate(CertificateFault::Revoked)));
+    let unlisted = certified("c", 3, material(&[&fleet, &other], &c));
+    assert!(meet(unlisted, certified("b", 2, knowing(&b)), None).await.0.is_ok());
+    let strange = Authority::new("fleet").revoke(&[&b]);
+    let (near, far) = (material(&[&fleet], &b), material_with(&[&fleet], &b, strange));
+    let (dialled, _, _) = meet(certified("b", 1, near), certified("b", 2, far), None).await;
+    assert_ne!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Revoked)), "no signature");
+    let many = |count: usize| Texts {
+        revocations: list().repeat(count).into_bytes(),
+        ..texts(&[&fleet], &b)
+    };
+    assert!(Certificates::new(&many(256)).is_ok(), "at the limit");
+    for (unusable, words) in [
+        (many(257), "more than 256"),
+        (Texts { revocations: fleet.pem.clone().into_bytes(), ..many(0) }, "no revocation list"),
+    ] {
+        let (file, text) = Certificates::new(&unusable).err().unwrap();
+        assert!(file == CertificateFile::Revocations && text.contains(words), "{text}");
+    }
 }
 
 /// A certificate stands for the names in it: hosts with any port, and addresses.
@@ -235,7 +285,7 @@ async fn session_ends_with_the_authority_of_its_peer() {
         [(None, true), (Some(own(&[&fleet, &next])), true), (Some(own(&[&next])), false)]
     {
         if let Some(replaced) = replaced {
-            listening.replace(Loaded::Certificates(replaced)).unwrap();
+            listening.replace(vec![Loaded::Certificates(replaced)]).unwrap();
         }
         near.send(FrameKind::Probe, "call").await.unwrap();
         let received = accepted.receive(&mut far, &listening, &look, LIMIT).await;
@@ -245,6 +295,64 @@ async fn session_ends_with_the_authority_of_its_peer() {
         }
     }
     assert!(accepted.inbound.peer().is_none());
+}
+
+/// A session ends with the revocation of its peer's certificate, and with no other.
+#[tokio::test]
+async fn session_ends_with_the_revocation_of_its_peer() {
+    let fleet = Authority::new("fleet");
+    let (a, b, c) = (fleet.issue(&["a"]), fleet.issue(&["b"]), fleet.issue(&["c"]));
+    let own = |revoked: &[&Issued]| material_with(&[&fleet], &b, fleet.revoke(revoked));
+    let listening = certified("b", 2, own(&[]));
+    let near = certified("a", 1, material(&[&fleet], &a));
+    let met = meet(near, certified("b", 2, own(&[])), None);
+    let (Ok(mut near), Ok(mut accepted), mut far) = met.await else { panic!("it opens") };
+    for (revoked, is_kept) in [(&[&c][..], true), (&[&c, &a], false)] {
+        listening.replace(vec![Loaded::Certificates(own(revoked))]).unwrap();
+        near.send(FrameKind::Probe, "call").await.unwrap();
+        let received = accepted.receive(&mut far, &listening, &Look::default(), LIMIT).await;
+        match is_kept {
+            true => assert_eq!(received.unwrap().text, "call"),
+            false => assert!(matches!(received, Err(ReadError::Withdrawn)), "{received:?}"),
+        }
+    }
+}
+
+/// A node with a key and a certificate.
+fn both(name: &str, run: u128, certificates: Arc<Certificates>, first: AuthMethod) -> Keys {
+    let part = Part { loaded: Loaded::Certificates(certificates), source: None };
+    let certificates = AuthOptions { parts: vec![part] };
+    let options = match first {
+        AuthMethod::Key => options().and(certificates),
+        AuthMethod::Certificate => certificates.and(options()),
+    };
+    Keys::new(NodeName::new(name).unwrap(), Incarnation(run), Some(&options.unwrap())).unwrap()
+}
+
+/// A node with both accepts peers with either, and dials by the first. It calls no peer by the second
+/// that refuses the first.
+#[tokio::test]
+async fn node_with_both_meets_peers_with_either() {
+    let fleet = Authority::new("fleet");
+    let own = || material(&[&fleet], &fleet.issue(&["a", "b"]));
+    let methods = [AuthMethod::Key, AuthMethod::Certificate];
+    for (near, far) in methods.into_iter().flat_map(|near| methods.map(|far| (near, far))) {
+        let met = meet(both("a", 1, own(), near), both("b", 2, own(), far), Some("b")).await;
+        let Ok(Channel { seal: Some(seal), .. }) = met.0 else { panic!("{near:?} to {far:?}") };
+        assert_eq!(matches!(seal, Seal::Noise(_)), near == AuthMethod::Key);
+        assert!(met.1.is_ok());
+    }
+    let method = Some(AuthFailure::Refused(AuthRefusal::Method));
+    for first in methods {
+        let is_key = first == AuthMethod::Key;
+        let (a, b) = (|| both("a", 1, own(), first), || both("b", 2, own(), first));
+        assert!(meet(keys("a", 1), b(), None).await.0.is_ok());
+        assert!(meet(certified("a", 1, own()), b(), None).await.0.is_ok());
+        let to_keys = meet(a(), keys("b", 2), None).await.0.err();
+        assert_eq!(to_keys, method.filter(|_| !is_key), "{first:?}");
+        let to_certified = meet(a(), certified("b", 2, own()), None).await.0.err();
+        assert_eq!(to_certified, method.filter(|_| is_key), "{first:?}");
+    }
 }
 
 /// A record that was altered or repeated ends the session.
