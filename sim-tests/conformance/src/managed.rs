@@ -54,6 +54,8 @@ pub trait ManagerArm {
     fn event(&mut self, side: Side, name: &str) -> Outcome<Option<Told>>;
     /// The state of an identifier's queue pair.
     fn state(&mut self, side: Side, name: &str) -> Outcome<QpState>;
+    /// Cuts the way between the two devices, or mends it.
+    fn cut(&mut self, is_cut: bool) -> Outcome<()>;
     /// Waits until what was sent has arrived.
     fn settle(&mut self) -> Outcome<()>;
 }
@@ -101,6 +103,8 @@ fn play<M: ManagerArm>(arm: &mut M, line: &str, lines: &mut Vec<String>) -> Resu
     let mut words = Words::of(line);
     match words.next()? {
         "settle" => arm.settle()?,
+        "cut" => arm.cut(true)?,
+        "mend" => arm.cut(false)?,
         whole @ ("request" | "dial") => {
             let (dials, waits) = (words.next()?, words.next()?);
             let data = words.named("data").map_or(String::new(), |data| format!(" data={data}"));

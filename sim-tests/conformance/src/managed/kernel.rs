@@ -2,6 +2,7 @@
 
 use super::{ManagerArm, Told, trimmed};
 use crate::arm::{ArmError, Outcome, Side};
+use handfast_fabric_control::Fabric;
 use handfast_transport_rdma::{
     BareAttributes, BareIdentifier, BareManager, BareNic, BareQueuePair, BareRights,
 };
@@ -224,6 +225,15 @@ impl ManagerArm for ManagedKernel {
         let number = pair.state().map_err(|code| failed(format!("a query returned {code}")))?;
         let state = QpState::ALL.get(number as usize);
         state.copied().ok_or_else(|| failed(format!("no state is {number}")))
+    }
+
+    fn cut(&mut self, is_cut: bool) -> Outcome<()> {
+        let fabric = Fabric::find().map_err(|_| failed("only scripted devices are cut apart"))?;
+        let word = if is_cut { "cut" } else { "mend" };
+        for (from, to) in [("rxe0", "rxe1"), ("rxe1", "rxe0")] {
+            fabric.execute(&format!("{word} {from} {to}")).map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn settle(&mut self) -> Outcome<()> {

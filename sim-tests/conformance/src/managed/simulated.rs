@@ -41,6 +41,7 @@ pub struct ManagedSimulated {
     identifiers: Vec<Option<Identifier>>,
     /// Requests that no program has taken, with their data, by side.
     waiting: [VecDeque<(usize, Vec<u8>)>; 2],
+    is_cut: bool,
 }
 
 impl ManagedSimulated {
@@ -144,6 +145,10 @@ impl ManagerArm for ManagedSimulated {
         if let Some(dialler) = self.at(number) {
             (dialler.stage, dialler.pair) = (Stage::Dialling, Some(QpState::Init));
         }
+        if self.is_cut {
+            self.over(number, "UNREACHABLE", &[]);
+            return Ok(0);
+        }
         let listener = self.names.iter().find_map(|((of, _), number)| {
             match (*of == side.peer(), self.stage(*number)) {
                 (true, Some(Stage::Listening { backlog })) => Some(backlog),
@@ -223,6 +228,11 @@ impl ManagerArm for ManagedSimulated {
         let number = self.number(side, name)?;
         let pair = self.at(number).and_then(|it| it.pair);
         pair.ok_or_else(|| ArmError(format!("{name} has no queue pair")))
+    }
+
+    fn cut(&mut self, is_cut: bool) -> Outcome<()> {
+        self.is_cut = is_cut;
+        Ok(())
     }
 
     fn settle(&mut self) -> Outcome<()> {
