@@ -9,16 +9,21 @@
 //! pair. Its end is disconnect, drain, destroy; a disconnect alone proves nothing about outstanding
 //! work.
 //!
-//! The machine performs no I/O. The caller performs each [`ConnectionOutput`] on the identifier of
-//! the queue pair and hands the events of the connection manager in. A timer of the caller bounds
-//! each wait: [`Connections::handle_timeout`].
+//! [`LaneConnections`] connects the queue pairs of lanes so. The machines perform no I/O. The caller
+//! performs each [`ConnectionOutput`] on the identifier of the queue pair and hands the events of the
+//! connection manager in. A timer of the caller bounds each wait: [`LaneConnections::handle_timeout`].
 
 mod announcement;
+mod lanes;
 mod private_data;
 #[cfg(test)]
 mod tests;
 
 pub use announcement::{ANNOUNCEMENT_BYTES_MAX, Announcement, AnnouncementError};
+pub use lanes::{
+    ANNOUNCEMENTS_PER_PEER_MAX, ANNOUNCING_PEERS_MAX, AnnouncedLane, AnnouncedLaneError,
+    LaneConnectError, LaneConnections, LaneOutput, LaneProgress, UNREACHED_MAX,
+};
 pub use private_data::{
     Content, PRIVATE_DATA_BYTES, PRIVATE_DATA_VERSION, PrivateData, PrivateDataError, Refusal,
     Token,
@@ -89,6 +94,9 @@ pub enum Cause {
     /// The device was removed.
     #[error("the device was removed")]
     DeviceRemoved,
+    /// This side could not prepare the lane.
+    #[error("the lane could not be prepared")]
+    Unprepared,
 }
 
 /// Errors of [`Connections::announce`].
@@ -368,6 +376,12 @@ impl Connections {
     /// Returns the next output.
     pub fn poll_output(&mut self) -> Option<ConnectionOutput> {
         self.outputs.pop_front()
+    }
+
+    /// Whether the peer's announcement is not known to the queue pair, and it is not ending.
+    fn is_announced(&self, id: ConnectionId) -> bool {
+        let connection = self.connections.get(&id);
+        connection.is_some_and(|it| matches!(it.state, State::Announced { .. }))
     }
 
     /// Returns the peer's queue pair of one that is connected.

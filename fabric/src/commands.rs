@@ -43,7 +43,7 @@
 //! | `manager reject DEVICE STATUS`, `manager unreachable DEVICE` | the next dial of the device ends so |
 //! | `manager disconnect DEVICE NUMBER` | the connection of a queue pair ends, in any state |
 //! | `manager timewait DEVICE NUMBER` | the timewait of a queue pair ends |
-//! | `manager list DEVICE` | a line for each identifier: queue pair, state, port |
+//! | `manager list DEVICE` | a line for each identifier: queue pair, state, port, traffic class and timeout if a program set them |
 //! | `instant DEVICE [copying] [every NANOS]` | it answers posts at once, or at this rate |
 //! | `instant DEVICE copying held` | the same, and each copy waits for another mode |
 //! | `instant DEVICE off` | it answers as the tables do |

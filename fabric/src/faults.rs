@@ -12,7 +12,7 @@ pub(crate) const HELD_MAX: usize = 1_024;
 /// Maximum faults planted at a time.
 pub(crate) const PLANTED_MAX: usize = 64;
 /// The calls that can be counted, held and failed.
-pub(crate) const CALLS: [&str; 37] = [
+pub(crate) const CALLS: [&str; 38] = [
     "ibv_alloc_pd",
     "ibv_close_device",
     "ibv_create_comp_channel",
@@ -50,6 +50,7 @@ pub(crate) const CALLS: [&str; 37] = [
     "rdma_listen",
     "rdma_reject",
     "rdma_resolve_route",
+    "rdma_set_option",
 ];
 
 /// Whether `name` is that of a call, or of a call without its step.

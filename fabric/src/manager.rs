@@ -61,6 +61,13 @@ impl Stage {
     }
 }
 
+/// Options that a program has set.
+#[derive(Clone, Copy, Debug, Default)]
+struct IdOptions {
+    traffic_class: Option<u8>,
+    timeout: Option<u8>,
+}
+
 /// An identifier.
 #[derive(Clone, Debug)]
 pub(crate) struct Identifier {
@@ -73,6 +80,8 @@ pub(crate) struct Identifier {
     pair: Option<(u64, usize, u32)>,
     peer: Option<u64>,
     reads: (u8, u8),
+    retries: u8,
+    options: IdOptions,
     /// Events taken and not acknowledged.
     unacknowledged: u32,
 }

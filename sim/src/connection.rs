@@ -1,4 +1,4 @@
-//! Exploration of the shipping [`Connections`](handfast_core::connection::Connections): two nodes
+//! Exploration of the shipping [`LaneConnections`](handfast_core::connection::LaneConnections): two nodes
 //! whose queue pairs connect through the connection manager, are disconnected, time out and restart,
 //! and a stranger who dials and answers.
 //!

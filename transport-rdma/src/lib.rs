@@ -50,8 +50,8 @@ pub use verbs::{
 };
 #[cfg(feature = "bare")]
 pub use verbs::{
-    BareAddress, BareAttributes, BareChain, BareCompletion, BareKind, BareNic, BareQueuePair,
-    BareReceive, BareRegion, BareRequest, BareRights,
+    BareAddress, BareAttributes, BareChain, BareCompletion, BareIdentifier, BareKind, BareManager,
+    BareManagerEvent, BareNic, BareQueuePair, BareReceive, BareRegion, BareRequest, BareRights,
 };
 #[cfg(feature = "verbs")]
 pub use verbs::{

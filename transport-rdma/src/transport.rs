@@ -8,7 +8,8 @@ mod tests;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::settings::LANE_QUEUE_PAIRS_DEFAULT;
-use crate::verbs::{AWAITED_DIALS, Nic, NicCounts, Progress};
+use crate::verbs::{AWAITED_DIALS, Nic, NicCounts};
+use handfast_core::connection::LaneProgress;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -400,7 +401,7 @@ impl Inner {
         let connecting = nic.clone();
         let begin = move || connecting.begin_connect(lifecycle, &body, deadline.into_std());
         let mut progress = self.steps.run(&peer, begin).await?;
-        while progress == Progress::Pending {
+        while progress == LaneProgress::Pending {
             // The sender lives as long as the NIC.
             let is_overdue = tokio::time::timeout_at(deadline, changes.changed()).await.is_err();
             let connecting = nic.clone();
@@ -413,7 +414,7 @@ impl Inner {
             progress = self.steps.run(&peer, go_on).await?;
         }
         self.on_connected(lifecycle, nic.handle(lifecycle));
-        if progress == Progress::Awaiting {
+        if progress == LaneProgress::Awaiting {
             let waits = nic.dial_max() * AWAITED_DIALS;
             let waiting = Arc::downgrade(&nic);
             self.runtime.spawn(async move {

@@ -40,7 +40,9 @@ pub use config::{
 };
 pub(crate) use context::devices;
 pub use counters::{NicCounts, NicLoad};
-pub(crate) use manager::{AWAITED_DIALS, Progress, connection_manager};
+pub(crate) use manager::{AWAITED_DIALS, connection_manager};
+#[cfg(feature = "bare")]
+pub use manager::{BareIdentifier, BareManager, BareManagerEvent};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{

@@ -28,6 +28,7 @@ pub use bytes::{Bytes, Mapped};
 pub use errors::{Call, Errno, VerbsError};
 pub use fabric::{Fabric, Nic, Rebirth};
 pub use laws::{LAWS_MAX, Law};
+pub use manager::ManagedSettings;
 pub use objects::{
     AsyncEvent, Gid, GidKind, Keys, Packet, PacketBody, Queue, QueuePair, Receive, Refusal, Region,
     SendKind, Status, WorkCompletion, WorkRequest,

@@ -16,7 +16,7 @@ const ASKS: &str = "asks";
 ///
 /// In text: address, incarnation, lifecycle and token, and `asks` where the sender cannot dial,
 /// with a space between them. Words after these are ignored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Announcement {
     /// Address and port at which the sender takes connect requests.
     pub address: SocketAddr,

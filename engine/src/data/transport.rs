@@ -123,8 +123,9 @@ pub struct RdmaOptions {
     pub accepts_forked_memory: bool,
     /// Connects queue pairs through the connection manager (librdmacm) also on RoCE and InfiniBand. A
     /// device that connects in no other way, iWARP and eRDMA in standard mode, does so regardless.
-    /// Both sides of a lane connect in the same way, and Mooncake nodes never through it. Default:
-    /// false.
+    /// Both sides of a lane connect in the same way, and Mooncake nodes never through it. It chooses
+    /// service level, path MTU, partition and GID itself: a device that connects so is not opened with
+    /// another one. Default: false.
     pub connection_manager: bool,
 }
 

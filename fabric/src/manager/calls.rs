@@ -1,7 +1,9 @@
 //! The calls of programs.
 
 use super::protocol::{IdPlace, ManagerCall, ManagerEvent, PRIVATE_DATA_MAX, Parameters};
-use super::{BACKLOG_MAX, EventChannel, IDENTIFIERS_MAX, Identifier, PORTS_FROM, Planned, Stage};
+use super::{
+    BACKLOG_MAX, EventChannel, IDENTIFIERS_MAX, IdOptions, Identifier, PORTS_FROM, Planned, Stage,
+};
 use crate::convert::gid;
 use crate::protocol::{Answer, Reply};
 use crate::server::offered;
@@ -15,6 +17,10 @@ const NOBODY_LISTENS: i32 = 8;
 const FULL: i32 = 28;
 /// Version of an address without a GID.
 const NO_VERSION: u8 = 0;
+/// `RDMA_OPTION_ID_TOS`, `RDMA_OPTION_ID_ACK_TIMEOUT` and the largest value of the second.
+const OPTION_TRAFFIC_CLASS: u8 = 0;
+const OPTION_TIMEOUT: u8 = 3;
+const TIMEOUT_MAX: u8 = 31;
 
 /// Makes a call of a program.
 ///
@@ -40,6 +46,7 @@ fn carry_out(program: u64, call: ManagerCall) -> Reply {
         }
         ManagerCall::ResolveAddress { id, source, target } => resolve(id, source, target),
         ManagerCall::ResolveRoute { id } => resolve_route(id),
+        ManagerCall::SetOption { id, name, value } => set_option(id, name, value),
         ManagerCall::Listen { id, backlog } => listen(id, backlog),
         ManagerCall::Connect { id, pair, parameters } => connect(id, pair, parameters),
         ManagerCall::Accept { id, pair, parameters } => accept(id, pair, parameters),
@@ -95,6 +102,8 @@ fn create_id(program: u64, channel: u64, object: u64) -> Reply {
         pair: None,
         peer: None,
         reads: (0, 0),
+        retries: 0,
+        options: IdOptions::default(),
         unacknowledged: 0,
     };
     add(&mut state, identifier).map(Answer::Object)
@@ -263,6 +272,19 @@ fn enter_id(id: u64, call: &'static str) -> Result<parking_lot::MutexGuard<'stat
     nic.map_or_else(|| Ok(lock()), |nic| enter(nic, call))
 }
 
+fn set_option(id: u64, name: u8, value: u8) -> Reply {
+    let mut state = enter_id(id, "rdma_set_option")?;
+    let options = &mut find(&mut state, id)?.options;
+    match name {
+        OPTION_TRAFFIC_CLASS => options.traffic_class = Some(value),
+        OPTION_TIMEOUT if value <= TIMEOUT_MAX => options.timeout = Some(value),
+        OPTION_TIMEOUT => return Err(libc::EINVAL),
+        // They say nothing to the scripted devices.
+        _ => {}
+    }
+    Ok(Answer::Nothing)
+}
+
 fn resolve_route(id: u64) -> Reply {
     let mut state = enter_id(id, "rdma_resolve_route")?;
     let identifier = find(&mut state, id)?;
@@ -319,6 +341,7 @@ fn connect(id: u64, pair: u64, parameters: Parameters) -> Reply {
     }
     identifier.pair = Some(pair);
     identifier.reads = (parameters.initiator_depth, parameters.responder_resources);
+    identifier.retries = parameters.retry_count;
     identifier.stage = Stage::Dialling;
     let peer = device_of(&state, target.ip())?.unwrap_or(nic);
     match state.manager.planned.remove(&nic) {
@@ -351,7 +374,8 @@ fn request(
         return Ok(());
     };
     let Stage::Listening { backlog } = found.stage else { return Ok(()) };
-    let waits = |it: &&Identifier| it.stage == Stage::Requested { listener };
+    // A request that its program has taken leaves its place to another.
+    let waits = |it: &&Identifier| it.stage == Stage::Requested { listener } && it.object == 0;
     let is_full = state.manager.identifiers.values().filter(waits).count() >= backlog;
     if is_full || state.manager.identifiers.len() >= IDENTIFIERS_MAX {
         state.over(id, "REJECTED", FULL);
@@ -365,6 +389,8 @@ fn request(
         stage: Stage::Requested { listener },
         peer: Some(id),
         reads: (0, 0),
+        retries: 0,
+        options: IdOptions::default(),
         unacknowledged: 0,
         ..found
     };
@@ -386,6 +412,7 @@ fn accept(id: u64, pair: u64, parameters: Parameters) -> Reply {
     }
     identifier.pair = Some(pair);
     identifier.reads = (parameters.initiator_depth, parameters.responder_resources);
+    identifier.retries = parameters.retry_count;
     identifier.stage = Stage::Accepted;
     if state.manager.identifiers.get(&peer).is_some_and(|peer| peer.stage == Stage::Dialling) {
         state.join(id);

@@ -98,7 +98,12 @@ fn list(state: &State, nic: usize) -> String {
         if identifier.place.nic.is_none_or(|of| of == nic) {
             let number = identifier.pair.map_or(0, |(_, _, number)| number);
             let port = identifier.place.source.map_or(0, |source| source.port());
-            let _ = writeln!(text, "{number} {} {port}", identifier.stage.name());
+            let _ = write!(text, "{number} {} {port}", identifier.stage.name());
+            let super::IdOptions { traffic_class, timeout } = identifier.options;
+            for (name, value) in [("class", traffic_class), ("timeout", timeout)] {
+                let _ = value.map_or(Ok(()), |value| write!(text, " {name} {value}"));
+            }
+            text.push('\n');
         }
     }
     text

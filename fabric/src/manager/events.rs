@@ -3,7 +3,7 @@
 use super::protocol::{EVENTS, ManagerEvent, PRIVATE_DATA_MAX, Parameters};
 use super::{Identifier, Stage};
 use crate::state::{EVENTS_MAX, State};
-use handfast_transport_sim::verbs::{Attributes, QpState, Step};
+use handfast_transport_sim::verbs::{Attributes, ManagedSettings, QpState, Step};
 
 /// Status of a rejection by the peer's program, `IB_CM_REJ_CONSUMER_DEFINED`.
 const BY_PROGRAM: i32 = 28;
@@ -128,14 +128,21 @@ impl State {
             pair.filter(|(pair, ..)| self.pairs.contains_key(pair))
         };
         let identifier = self.manager.identifiers.get(&id);
-        let Some((peer, reads)) = identifier.and_then(|it| Some((it.peer?, it.reads))) else {
-            return;
-        };
+        let known = identifier.and_then(|it| {
+            let settings = ManagedSettings {
+                reads: it.reads.0,
+                peer_reads: it.reads.1,
+                timeout: it.options.timeout,
+                retries: it.retries,
+            };
+            Some((it.peer?, settings))
+        });
+        let Some((peer, settings)) = known else { return };
         let (Some((_, nic, number)), Some((_, peer_nic, peer_number))) = (pair(id), pair(peer))
         else {
             return;
         };
-        if !self.fabric.connect_managed(nic, number, (peer_nic, peer_number), reads) {
+        if !self.fabric.connect_managed(nic, number, (peer_nic, peer_number), settings) {
             let name = self.listed[nic].name;
             self.break_law(format!("{name} {number}: connected, and is not fresh"));
         }

@@ -59,6 +59,11 @@ pub enum ManagerCall {
     ResolveRoute {
         id: u64,
     },
+    SetOption {
+        id: u64,
+        name: u8,
+        value: u8,
+    },
     Listen {
         id: u64,
         backlog: i32,

@@ -10,6 +10,7 @@ mod arm;
 mod differences;
 #[cfg(feature = "verbs")]
 mod kernel;
+mod managed;
 #[cfg(feature = "verbs")]
 mod network;
 mod page;
@@ -28,6 +29,11 @@ pub use arm::{
 pub use differences::{DIFFERENCES_MAX, Deviation, Difference, deviations, differences, findings};
 #[cfg(feature = "verbs")]
 pub use kernel::{Kernel, release};
+#[cfg(feature = "verbs")]
+pub use managed::{ManagedKernel, record_managed_kernel};
+pub use managed::{
+    ManagedSimulated, ManagerArm, Told, managed_chapter, record_managed, record_managed_simulated,
+};
 pub use page::page;
 pub use player::{PlayError, play};
 pub use recording::Recording;

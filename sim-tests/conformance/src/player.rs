@@ -437,7 +437,7 @@ impl<V: VerbsArm> Player<'_, V> {
 }
 
 /// Formats a return value as errno's name.
-fn errno(code: i32) -> String {
+pub(crate) fn errno(code: i32) -> String {
     match code {
         0 => "0",
         5 => "EIO",

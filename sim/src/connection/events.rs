@@ -5,7 +5,6 @@ use super::oracle::{ConnectionOracle, ConnectionViolation};
 use super::world::ConnectionWorld;
 use crate::machine_world::MachineWorld;
 use handfast_core::Lifecycle;
-use handfast_core::connection::ConnectionId;
 
 /// Most restarts of a node.
 const RESTARTS_MAX: u8 = 2;
@@ -37,6 +36,8 @@ pub enum ConnectionEvent {
     Break(usize, Lifecycle),
     /// The timer of a connection expires.
     Timer(usize),
+    /// A request of another peer arrives.
+    HearOther(usize),
     /// The application closes the connection.
     Close(usize),
     /// A node is killed and starts again.
@@ -106,19 +107,14 @@ impl MachineWorld for ConnectionWorld {
                 if let Some(pair) = self.nodes[node].pairs.get_mut(&lifecycle) {
                     pair.is_outstanding = false;
                 }
-                self.nodes[node].machine.handle_drained(ConnectionId { lifecycle, place: 0 });
+                self.nodes[node].machine.handle_drained(lifecycle);
                 self.drain(node);
             }
             ConnectionEvent::Break(node, lifecycle) => {
                 self.break_off(Place { node, run: self.nodes[node].run, lifecycle });
             }
-            ConnectionEvent::Timer(node) => {
-                if let Some(current) = self.nodes[node].current {
-                    let id = ConnectionId { lifecycle: current.own.pair.lifecycle, place: 0 };
-                    self.nodes[node].machine.handle_timeout(id);
-                    self.drain(node);
-                }
-            }
+            ConnectionEvent::Timer(node) => self.expire(node),
+            ConnectionEvent::HearOther(node) => self.hear_other(node),
             ConnectionEvent::Close(node) => {
                 self.nodes[node].wants = false;
                 self.retire(node);
@@ -144,7 +140,8 @@ impl MachineWorld for ConnectionWorld {
     fn describe(&self, event: ConnectionEvent) -> String {
         let tell = |tell: usize| {
             let tell = self.tells[tell];
-            format!("{:?} (echo {:?}) for node {}", tell.announced.pair, tell.echo, tell.to)
+            let (pair, echo) = (tell.announced.pair, tell.echo);
+            format!("{:?} of {pair:?} (echo {echo:?}) for node {}", tell.kind, tell.to)
         };
         let message = |link: usize, side: usize| {
             let kind = match self.links[link].inboxes[side].first() {
@@ -174,6 +171,7 @@ impl MachineWorld for ConnectionWorld {
             ConnectionEvent::Land(node, of) => format!("the write of {} lands", pair(node, of)),
             ConnectionEvent::Drained(node, of) => format!("{} is drained", pair(node, of)),
             ConnectionEvent::Break(node, of) => format!("{} fails", pair(node, of)),
+            ConnectionEvent::HearOther(node) => format!("node {node} hears another peer's request"),
             ConnectionEvent::Timer(node) => format!("the timer of node {node} expires"),
             ConnectionEvent::Close(node) => format!("node {node} closes"),
             ConnectionEvent::Restart(node) => format!("node {node} is killed and starts again"),
@@ -204,6 +202,9 @@ impl ConnectionWorld {
             if self.setup.has_stranger {
                 events.push((ConnectionEvent::ForgeRequest(number), 1));
             }
+        }
+        if node.others_left > 0 {
+            events.push((ConnectionEvent::HearOther(number), 0));
         }
         if self.setup.closes[number] && node.wants && node.current.is_some() {
             events.push((ConnectionEvent::Close(number), 0));

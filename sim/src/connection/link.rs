@@ -1,6 +1,6 @@
 //! Queue pairs, what lies between two connection managers, and messages of the handshake.
 
-use handfast_core::connection::{Announced, PRIVATE_DATA_BYTES};
+use handfast_core::connection::{Announcement, PRIVATE_DATA_BYTES};
 use handfast_core::{Lifecycle, Pair};
 
 /// The bytes of private data.
@@ -53,11 +53,22 @@ pub(super) struct Link {
     pub(super) inboxes: [Vec<Message>; 2],
 }
 
+/// Purpose of a message of the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    Request,
+    /// Answers a request at once.
+    Reply,
+    /// The sender's connect, after a reply, has returned.
+    Ready,
+}
+
 /// A message of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Tell {
     pub(super) to: usize,
-    pub(super) announced: Announced,
+    pub(super) kind: Kind,
+    pub(super) announced: Announcement,
     /// The receiver's pair as the sender knows it.
     pub(super) echo: Option<Pair>,
 }

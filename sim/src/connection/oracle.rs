@@ -3,6 +3,7 @@
 use super::link::Place;
 use super::world::ConnectionWorld;
 use crate::machine_world::Violation;
+use handfast_core::Lifecycle;
 use handfast_core::connection::ConnectionId;
 
 /// The oracles of connections, numbered as in `docs/testing.md`.
@@ -20,7 +21,8 @@ pub enum ConnectionOracle {
     GhostByte,
     /// Nobody without the token is connected.
     Stranger,
-    /// O5: at rest both sides are connected, or report why not, and nothing else is held.
+    /// O5: at rest both sides are connected, or report why not, and nothing else is held. Nobody waits in
+    /// vain without a disturbance.
     Liveness,
 }
 
@@ -80,6 +82,22 @@ impl ConnectionWorld {
         }
     }
 
+    /// Checks a lane that its machine calls connected.
+    pub(super) fn check_open(&mut self, node: usize, lifecycle: Lifecycle) {
+        let pair = self.nodes[node].pairs.get(&lifecycle);
+        if !pair.is_some_and(|pair| pair.is_established) {
+            let detail = format!("{lifecycle:?} of node {node} opens, and is not connected");
+            self.violate(ConnectionOracle::FabricLaw, detail);
+        }
+    }
+
+    /// Whether a side may wait in vain.
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.faults_left < self.setup.faults_max
+            || self.setup.is_blocked != [false; 2]
+            || self.has_closed()
+    }
+
     /// Checks a queue pair that is about to be destroyed.
     pub(super) fn check_destroy(&mut self, place: Place) {
         match self.nodes[place.node].pairs.get(&place.lifecycle) {
@@ -122,10 +140,10 @@ impl ConnectionWorld {
         if is_connected || !node.wants {
             return None;
         }
-        let is_disturbed = self.faults_left < self.setup.faults_max
-            || self.setup.is_blocked == [true; 2]
-            || self.has_closed();
-        if !is_disturbed {
+        let is_met = self.faults_left == self.setup.faults_max
+            && self.setup.is_blocked != [true; 2]
+            && !self.has_closed();
+        if is_met {
             return Some(format!("node {number} is not connected without a disturbance"));
         }
         (node.reports == 0).then(|| format!("node {number} is not connected, and says nothing"))

@@ -4,7 +4,7 @@ use super::oracle::ConnectionOracle;
 use super::setup::ConnectionScenario;
 use super::world::ConnectionWorld;
 use handfast_core::Incarnation;
-use handfast_core::connection::{ConnectionVariant, Connections};
+use handfast_core::connection::{ConnectionVariant, LaneConnections};
 
 /// A broken variant of the rules of connections, and where it is found out.
 pub struct ConnectionEntry {
@@ -20,7 +20,7 @@ pub struct ConnectionEntry {
     pub faults_max: u32,
     /// The oracle that is expected to fail.
     pub oracle: ConnectionOracle,
-    build: fn(Incarnation) -> Connections,
+    build: fn(Incarnation) -> LaneConnections,
 }
 
 impl ConnectionEntry {
@@ -31,7 +31,7 @@ impl ConnectionEntry {
 
     /// Its negative control: the same world, with the rules that ship.
     pub fn control(&self) -> ConnectionWorld {
-        ConnectionWorld::new(self.scenario.setup(Connections::new, self.faults_max))
+        ConnectionWorld::new(self.scenario.setup(LaneConnections::new, self.faults_max))
     }
 }
 
@@ -47,7 +47,7 @@ macro_rules! table {
             faults_max: $faults_max,
             oracle: ConnectionOracle::$oracle,
             build: |incarnation| {
-                Connections::new(incarnation).following(ConnectionVariant::$variant)
+                LaneConnections::new(incarnation).following(ConnectionVariant::$variant)
             },
         }),*]
     };
@@ -63,6 +63,12 @@ pub const CONNECTION_VARIANTS: &[ConnectionEntry] = table! {
         "a disconnect counts as the end of all outstanding work";
     "CM-4" AnswerUnproven: Stranger with 1 breaks Stranger,
         "an answer is taken for the peer's, whatever its token";
-    "CM-5" BothDial: LowerOpens with 0 breaks Liveness,
+    "CM-5" BothDial: LowerOpens with 0 breaks Unchanged,
         "both sides dial";
+    "CM-6" EarlyOfLaterPair: LowerOpens with 1 breaks Unchanged,
+        "a request before the connect counts for a later pair of its peer";
+    "CM-7" DisplacedByOthers: Crowded with 0 breaks Liveness,
+        "an announcement is forgotten for another peer's, and its lane is to be connected";
+    "CM-8" NeverEarly: LowerOpens with 0 breaks Liveness,
+        "a request waits for the lane's own connect, which waits for the peer";
 };

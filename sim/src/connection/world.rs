@@ -1,27 +1,32 @@
 //! Nodes with the shipping machine, the connection managers between them, and the handshake that
 //! makes them known to each other.
 
-use super::link::{Bytes, Link, Message, Place, QueuePair, Tell};
+use super::link::{Bytes, Kind, Link, Message, Place, QueuePair, Tell};
 use super::oracle::{ConnectionOracle, ConnectionViolation};
 use super::setup::ConnectionSetup;
 use handfast_core::connection::{
-    Announced, Cause, ConnectionId, ConnectionOutput, Connections, Content, PrivateData, RequestId,
-    Token,
+    AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput, Content, LaneConnections,
+    LaneOutput, LaneProgress, PrivateData, RequestId, Token,
 };
 use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_transport_sim::Encoder;
 use std::collections::BTreeMap;
 use std::hash::Hash;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Incarnations of each node's runs: a restart changes which side is the lower.
 const INCARNATIONS: [[u128; 3]; 2] = [[10, 30, 50], [20, 5, 40]];
 
+/// Names under which the nodes know each other, and one of another peer.
+const NAMES: [&str; 2] = ["lower", "higher"];
+const OTHER: &str = "other";
+
 /// A run of a node.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Node {
     pub(super) run: u8,
-    pub(super) machine: Connections,
+    pub(super) machine: LaneConnections,
     pub(super) pairs: BTreeMap<Lifecycle, QueuePair>,
     pub(super) wants: bool,
     pub(super) lifecycles: u64,
@@ -29,17 +34,19 @@ pub(super) struct Node {
     pub(super) current: Option<Current>,
     /// Failures that the machine has reported.
     pub(super) reports: u8,
-    /// A dial did not reach the peer.
-    pub(super) asks: bool,
+    /// Requests of other peers that may still arrive.
+    pub(super) others_left: u8,
 }
 
 /// The present lifecycle of a node.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Current {
-    pub(super) own: Announced,
+    pub(super) own: Announcement,
     /// The peer's pair that an echo was sent to.
-    echoed: Option<Pair>,
+    pub(super) echoed: Option<Pair>,
     pub(super) bound: Option<Pair>,
+    /// The peer is to be told that this side has connected.
+    owes: bool,
 }
 
 /// Two nodes, their queue pairs and what lies between them.
@@ -103,7 +110,7 @@ impl ConnectionWorld {
     /// A node announces a lifecycle and asks for the peer's.
     pub(super) fn open(&mut self, node: usize) {
         let Some(current) = self.announce(node) else { return };
-        self.tell(Tell { to: 1 - node, announced: current.own, echo: None });
+        self.tell(Tell { to: 1 - node, kind: Kind::Request, announced: current.own, echo: None });
     }
 
     fn announce(&mut self, number: usize) -> Option<Current> {
@@ -114,15 +121,25 @@ impl ConnectionWorld {
         }
         node.lifecycles += 1;
         let lifecycle = Lifecycle(node.lifecycles);
-        let id = ConnectionId { lifecycle, place: 0 };
         let token = 1 + node.lifecycles as u128 + 16 * u128::from(node.run) + 256 * number as u128;
-        // The numbers of queue pairs begin again with each run.
-        let number = node.lifecycles as u32;
-        let own = node.machine.announce(id, number, Token(token), node.asks);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1 + number as u16));
+        let peer = Some(NAMES[1 - number]);
+        let numbers = [queue_pair_number(lifecycle)];
+        let own = node.machine.announce(lifecycle, &numbers, peer, (address, Token(token)));
         let own = own.expect("the lifecycle is new");
         node.pairs.insert(lifecycle, QueuePair::default());
-        node.current = Some(Current { own, echoed: None, bound: None });
+        node.current = Some(Current { own, echoed: None, bound: None, owes: false });
         node.current
+    }
+
+    /// A request of another peer than the two nodes arrives.
+    pub(super) fn hear_other(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        node.others_left -= 1;
+        let pair = Pair { incarnation: Incarnation(99), lifecycle: Lifecycle(1) };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+        let announcement = Announcement { address, pair, token: Token(9_999), asks: false };
+        node.machine.handle_announcement(Some(OTHER), announced(announcement));
     }
 
     fn tell(&mut self, tell: Tell) {
@@ -141,8 +158,12 @@ impl ConnectionWorld {
             // The peer has given the bound lifecycle up.
             self.retire(to);
         }
-        let current = match (self.nodes[to].current, tell.echo) {
-            (None, None) => self.announce(to),
+        if tell.kind == Kind::Request {
+            let machine = &mut self.nodes[to].machine;
+            machine.handle_announcement(Some(NAMES[1 - to]), announced(tell.announced));
+        }
+        let current = match (self.nodes[to].current, tell.kind) {
+            (None, Kind::Request) => self.announce(to),
             (current, _) => current,
         };
         let Some(current) = current else { return };
@@ -155,25 +176,47 @@ impl ConnectionWorld {
         {
             return;
         }
-        let is_answer = tell.echo.is_none() || current.echoed != Some(from);
-        if is_answer {
-            self.tell(Tell { to: 1 - to, announced: current.own, echo: Some(from) });
-        }
         let Some(known) = self.nodes[to].current.as_mut() else { return };
         known.echoed = Some(from);
-        if tell.echo.is_some() && current.bound.is_none() {
+        if tell.kind == Kind::Request {
+            let (kind, echo) = (Kind::Reply, Some(from));
+            return self.tell(Tell { to: 1 - to, kind, announced: current.own, echo });
+        }
+        if current.bound.is_none() {
             known.bound = Some(from);
-            let id = ConnectionId { lifecycle: current.own.pair.lifecycle, place: 0 };
-            self.nodes[to].machine.connect(id, tell.announced);
+            known.owes = tell.kind == Kind::Reply;
+            let lifecycle = current.own.pair.lifecycle;
+            let connected = self.nodes[to].machine.connect(lifecycle, &announced(tell.announced));
+            if connected.is_err() {
+                // An earlier pair of the peer has been accepted: a connect that fails ends the lane.
+                self.nodes[to].reports += 1;
+                return self.retire(to);
+            }
             self.drain(to);
+        }
+    }
+
+    /// Tells the peer that the node's connect has returned, once it has.
+    fn on_progress(&mut self, number: usize) {
+        let Some(current) = &mut self.nodes[number].current else { return };
+        let (own, lifecycle) = (current.own, current.own.pair.lifecycle);
+        let Some(bound) = current.bound else { return };
+        let progress = self.nodes[number].machine.progress(lifecycle);
+        if !matches!(progress, Ok(LaneProgress::Connected | LaneProgress::Awaiting)) {
+            return;
+        }
+        self.nodes[number].machine.handle_wired(lifecycle);
+        let Some(current) = &mut self.nodes[number].current else { return };
+        if std::mem::take(&mut current.owes) {
+            let (kind, echo) = (Kind::Ready, Some(bound));
+            self.tell(Tell { to: 1 - number, kind, announced: own, echo });
         }
     }
 
     /// A node ends its present lifecycle.
     pub(super) fn retire(&mut self, node: usize) {
         let Some(current) = self.nodes[node].current.take() else { return };
-        let id = ConnectionId { lifecycle: current.own.pair.lifecycle, place: 0 };
-        self.nodes[node].machine.retire(id);
+        self.nodes[node].machine.retire(current.own.pair.lifecycle);
         self.drain(node);
     }
 
@@ -216,14 +259,13 @@ impl ConnectionWorld {
         }
         self.links[link].is_delivered = true;
         let before = self.nodes[node].machine.clone();
-        self.nodes[node].machine.handle_request(RequestId(link as u64), &data);
-        let mut after = self.nodes[node].machine.clone();
-        let is_rejected = matches!(after.poll_output(), Some(ConnectionOutput::Reject { .. }));
-        if is_rejected && after != before {
+        let request = RequestId(link as u64);
+        self.nodes[node].machine.handle_request(request, &data);
+        let is_rejected = self.drain(node).contains(&request);
+        if is_rejected && self.nodes[node].machine != before {
             let detail = format!("node {node} rejects a request, and is not as before");
             self.violate(ConnectionOracle::Unchanged, detail);
         }
-        self.drain(node);
     }
 
     /// Sends a message of a connection from one side.
@@ -240,37 +282,56 @@ impl ConnectionWorld {
         }
     }
 
-    /// Acts upon the outputs of a machine.
-    pub(super) fn drain(&mut self, number: usize) {
+    /// Acts upon the outputs of a machine. Returns the rejected requests.
+    pub(super) fn drain(&mut self, number: usize) -> Vec<RequestId> {
+        let mut rejected = Vec::new();
         while let Some(output) = self.nodes[number].machine.poll_output() {
-            let run = self.nodes[number].run;
-            let place = |id: ConnectionId| Place { node: number, run, lifecycle: id.lifecycle };
             match output {
-                ConnectionOutput::Dial { id, data } => self.dial(place(id), &data),
-                ConnectionOutput::Accept { id, request, data } => {
-                    self.accept(request.0 as usize, place(id), &data);
+                LaneOutput::Prepare { lifecycle } => {
+                    self.nodes[number].machine.handle_prepared(lifecycle);
                 }
-                ConnectionOutput::Reject { request, data } => {
-                    let data = data.map(|data| data.encode());
-                    self.send(request.0 as usize, 1, Message::Reject(data));
-                }
-                ConnectionOutput::Established { id } => {
-                    self.check_established(place(id), id);
-                    if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
-                        pair.is_established = true;
+                LaneOutput::Connection(output) => {
+                    if let ConnectionOutput::Reject { request, .. } = output {
+                        rejected.push(request);
                     }
+                    self.perform(number, output);
                 }
-                ConnectionOutput::Failed { id, cause } => self.on_failed(place(id), cause),
-                ConnectionOutput::Disconnect { id } => self.disconnect(place(id)),
-                ConnectionOutput::Drain { id } => {
-                    if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
-                        (pair.is_draining, pair.is_established) = (true, false);
-                    }
+                LaneOutput::Open { lifecycle } => self.check_open(number, lifecycle),
+                LaneOutput::LaneFailed { .. } => {}
+            }
+        }
+        self.on_progress(number);
+        rejected
+    }
+
+    fn perform(&mut self, number: usize, output: ConnectionOutput) {
+        let run = self.nodes[number].run;
+        let place = |id: ConnectionId| Place { node: number, run, lifecycle: id.lifecycle };
+        match output {
+            ConnectionOutput::Dial { id, data } => self.dial(place(id), &data),
+            ConnectionOutput::Accept { id, request, data } => {
+                self.accept(request.0 as usize, place(id), &data);
+            }
+            ConnectionOutput::Reject { request, data } => {
+                let data = data.map(|data| data.encode());
+                self.send(request.0 as usize, 1, Message::Reject(data));
+            }
+            ConnectionOutput::Established { id } => {
+                self.check_established(place(id), id);
+                if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
+                    pair.is_established = true;
                 }
-                ConnectionOutput::Destroy { id } => {
-                    self.check_destroy(place(id));
-                    self.nodes[number].pairs.remove(&id.lifecycle);
+            }
+            ConnectionOutput::Failed { id, .. } => self.on_failed(place(id)),
+            ConnectionOutput::Disconnect { id } => self.disconnect(place(id)),
+            ConnectionOutput::Drain { id } => {
+                if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
+                    (pair.is_draining, pair.is_established) = (true, false);
                 }
+            }
+            ConnectionOutput::Destroy { id } => {
+                self.check_destroy(place(id));
+                self.nodes[number].pairs.remove(&id.lifecycle);
             }
         }
     }
@@ -312,10 +373,25 @@ impl ConnectionWorld {
         }
     }
 
-    fn on_failed(&mut self, place: Place, cause: Cause) {
+    /// The timer of a node's present lifecycle expires.
+    pub(super) fn expire(&mut self, number: usize) {
+        let Some(current) = self.nodes[number].current else { return };
+        let lifecycle = current.own.pair.lifecycle;
+        if !self.is_disturbed() {
+            let detail = format!("node {number} waits in vain, without a disturbance");
+            self.violate(ConnectionOracle::Liveness, detail);
+        }
+        if self.nodes[number].machine.bound_to(lifecycle).is_none() {
+            self.nodes[number].reports += 1;
+            return self.retire(number);
+        }
+        self.nodes[number].machine.handle_timeout(lifecycle);
+        self.drain(number);
+    }
+
+    fn on_failed(&mut self, place: Place) {
         let node = &mut self.nodes[place.node];
         node.reports += 1;
-        node.asks |= cause == Cause::Unreachable;
         let is_of = |current: &Current| current.own.pair.lifecycle == place.lifecycle;
         node.current = node.current.filter(|current| !is_of(current));
     }
@@ -402,16 +478,27 @@ impl ConnectionWorld {
     }
 }
 
+/// The number of a run's queue pair: they begin again with each run.
+fn queue_pair_number(lifecycle: Lifecycle) -> u32 {
+    lifecycle.0 as u32
+}
+
+/// A lane of one queue pair, as its announcement says.
+fn announced(announcement: Announcement) -> AnnouncedLane {
+    let queue_pairs = vec![queue_pair_number(announcement.pair.lifecycle)];
+    AnnouncedLane { announcement, queue_pairs, rd_atomic: 1, byte: None }
+}
+
 fn started(setup: &ConnectionSetup, node: usize, run: u8) -> Node {
     let incarnation = Incarnation(INCARNATIONS[node][usize::from(run)]);
     Node {
         run,
-        machine: (setup.build)(incarnation),
+        machine: (setup.build)(incarnation).with_peers_max(setup.peers_max),
         pairs: BTreeMap::new(),
         wants: setup.opens[node],
         lifecycles: 0,
         current: None,
         reports: 0,
-        asks: false,
+        others_left: setup.others,
     }
 }

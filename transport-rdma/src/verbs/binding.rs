@@ -166,7 +166,7 @@ library! {
 
 library! {
     /// The functions of librdmacm, as its `rdma_cma.h` declares them.
-    ManagerLibrary of MANAGER_LIBRARY with NoneOptional;
+    ManagerLibrary of MANAGER_LIBRARY with ManagerOptional;
     rdma_create_event_channel: fn() -> *mut rdma_event_channel;
     rdma_destroy_event_channel: fn(*mut rdma_event_channel) -> ();
     rdma_create_id: fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
@@ -183,6 +183,7 @@ library! {
     rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int;
     rdma_get_src_port: fn(*mut rdma_cm_id) -> u16;
     ; optional
+    rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, size_t) -> c_int;
 }
 
 /// librdmacm, loaded at the first call.

@@ -1,7 +1,7 @@
 //! Configuration of a NIC.
 
 use super::context::mtu_number;
-use super::manager::DIAL_MAX;
+use super::manager::{DIAL_MAX, Options};
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
 use crate::settings::{
@@ -94,6 +94,8 @@ pub const IDLE_PROBE_DEFAULT: Duration = Duration::from_secs(10);
 pub const PATIENCE_MAX: Duration = Duration::from_secs(60);
 /// Factor by which devices stretch their configured timers, at most.
 const STRETCH_MAX: u32 = 4;
+/// Exponent of the ACK timeout that the kernel's connection manager chooses for a path, at most.
+const MANAGER_TIMEOUT_EXPONENT: u8 = 20;
 /// Shortest interval between checks for idle lanes.
 pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
 /// Longest interval between checks for idle lanes; `None` turns them off.
@@ -104,6 +106,11 @@ pub const DRAIN_MAX: Duration = Duration::from_secs(600);
 const DIAL_MIN: Duration = Duration::from_millis(1);
 /// Default size of a completion queue: 256 queue pairs of the default depth of 64.
 const COMPLETION_ENTRIES_DEFAULT: u32 = 16_384;
+
+/// Longest wait for a silent peer of this nominal wait.
+fn stretched(nominal: Duration) -> Duration {
+    nominal.saturating_mul(STRETCH_MAX).min(PATIENCE_MAX).max(nominal)
+}
 
 impl NicConfig {
     /// The defaults: an unresponsive peer is detected after half a second on soft-RoCE.
@@ -164,8 +171,13 @@ impl NicConfig {
     /// nominal wait, since devices stretch that, and more than [`PATIENCE_MAX`] only if the nominal wait
     /// is. A device that reports nothing for longer has lost the request.
     pub fn patience(&self, profile: &DeviceProfile) -> Duration {
-        let nominal = self.silent_peer_wait(profile);
-        nominal.saturating_mul(STRETCH_MAX).min(PATIENCE_MAX).max(nominal)
+        stretched(self.silent_peer_wait(profile))
+    }
+
+    /// [`NicConfig::patience`] where the kernel's connection manager chooses the timeout.
+    pub(super) fn patience_of_manager(&self, profile: &DeviceProfile) -> Duration {
+        let chosen = Self { timeout_exponent: MANAGER_TIMEOUT_EXPONENT, ..self.clone() };
+        stretched(chosen.silent_peer_wait(profile))
     }
 
     /// Slices that a lane of so many queue pairs takes at once.
@@ -174,17 +186,25 @@ impl NicConfig {
         self.depth.saturating_mul(u32::try_from(filled).unwrap_or(u32::MAX))
     }
 
+    /// The options of connections of the connection manager, and whether one was chosen.
+    pub(super) fn manager_options(&self, profile: &DeviceProfile) -> (Options, bool) {
+        let default = Self::of_profile("", profile);
+        let traffic_class = Some(self.traffic_class).filter(|class| *class != 0);
+        let timeout_exponent = Some(self.timeout_exponent);
+        let is_chosen = self.timeout_exponent != default.timeout_exponent;
+        let options = Options { traffic_class, timeout_exponent };
+        (options, traffic_class.is_some() || is_chosen)
+    }
+
     /// The settings that differ from their defaults, and that the kernel's connection manager chooses in
     /// their place.
-    pub(super) fn ignored_by_manager(&self, profile: &DeviceProfile) -> Vec<&'static str> {
+    pub(super) fn refused_by_manager(&self, profile: &DeviceProfile) -> Vec<&'static str> {
         let default = Self::of_profile("", profile);
         let changed = [
-            (self.traffic_class != default.traffic_class, "traffic_class"),
             (self.service_level != default.service_level, "service_level"),
             (self.mtu_max != default.mtu_max, "mtu_max"),
             (self.partition_key != default.partition_key, "partition_key"),
             (matches!(self.gid, GidWanted::Index(_)), "gid"),
-            (self.timeout_exponent != default.timeout_exponent, "timeout_exponent"),
         ];
         changed.into_iter().filter_map(|(is_changed, name)| is_changed.then_some(name)).collect()
     }
@@ -248,18 +268,37 @@ mod tests {
         assert_eq!([1, 2, 8].map(|pairs| config.lane_depth(&RXE, pairs)), [64, 64, 64]);
     }
 
-    /// Settings without an effect on connects of the connection manager are named.
+    /// Settings that connects of the connection manager cannot have are named; the others are options.
     #[test]
-    fn settings_that_the_manager_ignores_are_named() {
+    fn settings_that_the_manager_refuses_are_named() {
         use crate::profile::RXE;
         let config = NicConfig::of_profile("any", &RXE);
-        let ignored = |config: NicConfig| config.ignored_by_manager(&RXE);
-        assert_eq!(ignored(config.clone()), [""; 0]);
-        let set = NicConfig { traffic_class: 106, mtu_max: 1024, ..config.clone() };
-        assert_eq!(ignored(set), ["traffic_class", "mtu_max"]);
+        let refused = |config: &NicConfig| config.refused_by_manager(&RXE);
+        assert_eq!(refused(&config), [""; 0]);
+        let set = NicConfig { service_level: 3, mtu_max: 1024, ..config.clone() };
+        assert_eq!(refused(&set), ["service_level", "mtu_max"]);
         let gid = GidWanted::Index(3);
-        assert_eq!(ignored(NicConfig { gid, ..config.clone() }), ["gid"]);
-        assert_eq!(ignored(NicConfig { timeout_exponent: 19, ..config }), ["timeout_exponent"]);
+        assert_eq!(refused(&NicConfig { gid, ..config.clone() }), ["gid"]);
+        let options = |config: &NicConfig| {
+            let (Options { traffic_class, timeout_exponent }, are_chosen) =
+                config.manager_options(&RXE);
+            (traffic_class, timeout_exponent, are_chosen)
+        };
+        assert_eq!(options(&config), (None, Some(16), false));
+        let set = NicConfig { traffic_class: 106, ..config.clone() };
+        assert_eq!((refused(&set), options(&set)), (vec![], (Some(106), Some(16), true)));
+        let set = NicConfig { timeout_exponent: 19, ..config };
+        assert_eq!((refused(&set), options(&set)), (vec![], (None, Some(19), true)));
+    }
+
+    /// A lane whose timeout the kernel chooses is given the time of the longest.
+    #[test]
+    fn patience_covers_the_kernels_own_timeout() {
+        use crate::profile::RXE;
+        let config = NicConfig { retries: 1, ..NicConfig::of_profile("any", &RXE) };
+        assert_eq!(config.patience(&RXE), Duration::from_nanos(4 * 2 * (4_096 << 16)));
+        let longest = Duration::from_nanos(4 * 2 * (4_096 << 20));
+        assert_eq!(config.patience_of_manager(&RXE), longest);
     }
 
     #[test]

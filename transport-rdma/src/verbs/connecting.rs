@@ -5,12 +5,12 @@ use super::config::{NicConfig, QUEUE_PAIRS_PER_LANE_MAX};
 use super::context::mtu_number;
 use super::lane::{Announced, Lane, LaneSetup};
 use super::lanes::Refused;
-use super::manager::Peer;
 use super::nic::Nic;
 use super::objects::{Numbers, Owner, Patience, QueuePair, Route};
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, gid_text, parse_gid, rank, table, usable_gids};
 use crate::pairing::{KernelRoutes, is_one_family, moves_first};
+use handfast_core::connection::AnnouncedLane;
 use handfast_core::transport::Side;
 use handfast_core::wire::{Body, ProbeByte};
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -71,8 +71,8 @@ impl Nic {
     /// side connects. `from` is the peer of [`Nic::create_for`], and none for a lane of [`Nic::create`].
     /// An announcement that cannot be read is reported by the connect.
     pub fn note_request(&self, from: Option<&NicPath>, peer: &Body) {
-        if let (Some(manager), Some(Ok(peer))) = (&self.shared.manager, Peer::of(peer)) {
-            manager.note(from.map(NicPath::to_string), peer);
+        if let (Some(manager), Some(Ok(peer))) = (&self.shared.manager, AnnouncedLane::of(peer)) {
+            manager.note(from.map(NicPath::to_string).as_deref(), peer);
         }
     }
 

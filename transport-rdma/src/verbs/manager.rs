@@ -4,6 +4,8 @@
 //!
 //! An identifier ends before the queue pair that it connects is destroyed.
 
+#[cfg(feature = "bare")]
+mod bare;
 mod connecting;
 mod events;
 mod identifier;
@@ -14,17 +16,18 @@ use super::context::Context;
 use super::nic::Shared;
 use super::poller::waker;
 use crate::error::{ManagerUnavailable, VerbsError};
-use handfast_core::Lifecycle;
+#[cfg(feature = "bare")]
+pub use bare::{BareIdentifier, BareManager, BareManagerEvent};
 use handfast_core::connection::{
-    Announcement, Cause, ConnectionId, ConnectionOutput, PRIVATE_DATA_BYTES, PrivateData,
-    RequestId, Token,
+    AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput, LaneConnectError,
+    LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, RequestId, Token,
 };
 use handfast_core::transport::Side;
-use handfast_core::wire::Body;
-use handfast_core::{Incarnation, Pair};
+use handfast_core::wire::ProbeByte;
+use handfast_core::{Incarnation, Lifecycle};
 use handfast_transport::RemoteSpan;
-pub(super) use identifier::Reads;
 use identifier::{EventChannel, Identifier, device_name, interface_addresses, random};
+pub(super) use identifier::{Options, Reads};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io::Write;
@@ -52,55 +55,6 @@ const PORTS_TRIED: usize = 16;
 /// Ports that eRDMA takes in compat mode, whichever program listens there.
 const PORTS_OF_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 
-/// The queue pairs of a peer's lifecycle, as it announced them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
-    pub(super) announcement: Announcement,
-    pub(super) queue_pairs: Vec<u32>,
-    pub(super) rd_atomic: u32,
-    pub(super) byte: Option<RemoteSpan>,
-}
-
-impl Peer {
-    /// The announcement in a message; `None` if its queue pairs connect out of band.
-    ///
-    /// # Errors
-    /// Nothing can be connected to it.
-    pub(super) fn of(body: &Body) -> Option<Result<Self, String>> {
-        let text = body.connection_manager.as_deref()?;
-        Some(Self::parse(text, body))
-    }
-
-    fn parse(text: &str, body: &Body) -> Result<Self, String> {
-        // Without the text, which has the token.
-        let announcement = text.parse::<Announcement>();
-        let announcement =
-            announcement.map_err(|error| format!("the peer's announcement: {error}"))?;
-        if body.queue_pairs.is_empty() {
-            return Err("the peer announced no queue pair".to_owned());
-        }
-        if body.rd_atomic == 0 {
-            // A read would never complete.
-            return Err("the peer accepts no outstanding read".to_owned());
-        }
-        let byte = body.probe;
-        let byte = byte.map(|byte| RemoteSpan { key: byte.key.into(), address: byte.address });
-        let (queue_pairs, rd_atomic) = (body.queue_pairs.clone(), body.rd_atomic);
-        Ok(Self { announcement, queue_pairs, rd_atomic, byte })
-    }
-}
-
-/// The state of a lane's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// This side has dialled, and every queue pair is connected.
-    Connected,
-    /// The peer is to dial; what is posted waits for it.
-    Awaiting,
-    /// A dial is under way.
-    Pending,
-}
-
 /// A call on an identifier, made without the lock of the table.
 enum Action {
     Resolve { id: ConnectionId, target: SocketAddr },
@@ -120,8 +74,9 @@ pub(super) struct Manager {
     channel: Arc<EventChannel>,
     /// The address that peers dial; its port is this opening's alone.
     pub(super) address: SocketAddr,
-    incarnation: Incarnation,
     reads: Reads,
+    /// Options of each connection: those that can be set.
+    pub(super) options: Options,
     table: Mutex<Table>,
     changed: watch::Sender<u64>,
     stopped: AtomicBool,
@@ -148,7 +103,7 @@ impl Manager {
         context: &Arc<Context>,
         (system_name, port): (&str, u8),
         (wanted, known): (Option<IpAddr>, &[IpAddr]),
-        reads: Reads,
+        (reads, options): (Reads, (Options, bool)),
     ) -> Result<Self, VerbsError> {
         let channel = channel().map_err(|unavailable| {
             let (code, detail) = match &unavailable {
@@ -181,6 +136,7 @@ impl Manager {
             };
             return Err(context.error(Side::Configuration, "rdma_bind_addr", 0, detail));
         };
+        let options = settable(context, &listener, options)?;
         let wake = waker()
             .map_err(|error| context.failed("eventfd", error.raw_os_error().unwrap_or(0)))?;
         let incarnation = Incarnation(random());
@@ -189,8 +145,8 @@ impl Manager {
             context: Arc::clone(context),
             channel,
             address,
-            incarnation,
             reads,
+            options,
             table: Mutex::new(Table::new(incarnation)),
             changed: watch::Sender::new(0),
             stopped: AtomicBool::new(false),
@@ -207,54 +163,64 @@ impl Manager {
         numbers: &[u32],
         peer: Option<&str>,
     ) -> Result<Announcement, VerbsError> {
-        let pair = Pair { incarnation: self.incarnation, lifecycle };
         let mut table = self.table.lock();
-        let asks = peer.is_some_and(|peer| table.take_unreached(peer));
-        let token = Token(random());
-        let announcement = Announcement { address: self.address, pair, token, asks };
-        for (place, number) in (0u16..).zip(numbers) {
-            let id = ConnectionId { lifecycle, place };
-            let token = announcement.token(place);
-            let own = table.machine.announce(id, *number, token, asks).map_err(|error| {
-                self.context.error(Side::Local, "bring_up", 0, error.to_string())
-            })?;
-            table.entries.insert(id, Entry::new(own, peer.map(str::to_owned), self.reads));
+        let own = (self.address, Token(random()));
+        let announcement = table
+            .machine
+            .announce(lifecycle, numbers, peer, own)
+            .map_err(|error| self.context.error(Side::Local, "bring_up", 0, error.to_string()))?;
+        for (place, _) in (0u16..).zip(numbers) {
+            table.entries.insert(ConnectionId { lifecycle, place }, Entry::new(self.reads));
         }
         Ok(announcement)
     }
 
     /// Notes what a peer, by its name, announced in a request: its connect request may come before the
     /// lane is to connect.
-    pub(super) fn note(&self, name: Option<String>, peer: Peer) {
-        self.table.lock().note(name, peer);
+    pub(super) fn note(&self, name: Option<&str>, peer: AnnouncedLane) {
+        self.table.lock().machine.handle_announcement(name, peer);
     }
 
-    /// Begins to connect a lane's queue pairs to those of a peer. The lane is prepared by `prepare`,
-    /// once.
+    /// Begins to connect a lane's queue pairs to those of a peer.
     ///
     /// # Errors
-    /// The lane is connected to another announcement, or `prepare` failed.
+    /// The lane is connected to another announcement, or is no more.
     pub(super) fn begin(
         &self,
         shared: &Shared,
         lifecycle: Lifecycle,
-        peer: &Peer,
+        peer: &AnnouncedLane,
     ) -> Result<(), VerbsError> {
         let mut table = self.table.lock();
-        let begun = table
-            .begin(lifecycle, peer)
-            .map_err(|detail| self.context.error(Side::Peer, "wire", 0, detail))?;
-        if begun {
-            let lane = shared.lane(lifecycle);
-            let prepared = lane.ok_or_else(|| "no lane has the lifecycle".to_owned());
-            let device = mapped(peer.announcement.address.ip());
-            let count = peer.queue_pairs.len();
-            prepared
-                .and_then(|lane| lane.await_connection(count, device, peer.byte))
-                .map_err(|detail| self.context.error(Side::Local, "wire", 0, detail))?;
-        }
+        table.machine.connect(lifecycle, peer).map_err(|error| {
+            let side = match error {
+                LaneConnectError::Unknown => Side::Local,
+                LaneConnectError::Bound => Side::Peer,
+            };
+            self.context.error(side, "wire", 0, error.to_string())
+        })?;
         self.perform(shared, table);
         Ok(())
+    }
+
+    /// Prepares the lane of a connection.
+    fn prepare(
+        &self,
+        shared: Option<&Shared>,
+        table: &Table,
+        lifecycle: Lifecycle,
+    ) -> Result<(), VerbsError> {
+        let lane = shared.and_then(|shared| shared.lane(lifecycle));
+        let prepared = match (lane, table.machine.bound_to(lifecycle)) {
+            (Some(lane), Some(peer)) => {
+                let device = mapped(peer.announcement.address.ip());
+                let span =
+                    |byte: ProbeByte| RemoteSpan { key: byte.key.into(), address: byte.address };
+                lane.await_connection(peer.queue_pairs.len(), device, peer.byte.map(span))
+            }
+            _ => Err("no lane has the lifecycle".to_owned()),
+        };
+        prepared.map_err(|detail| self.context.error(Side::Local, "wire", 0, detail))
     }
 
     /// Makes the next calls of a lane's dials. Each may block until the peer's machine answers.
@@ -265,17 +231,25 @@ impl Manager {
         &self,
         shared: &Shared,
         lifecycle: Lifecycle,
-    ) -> Result<Progress, VerbsError> {
+    ) -> Result<LaneProgress, VerbsError> {
         let actions = self.table.lock().next_calls(lifecycle);
         for action in actions {
             self.act(shared, action);
         }
         let mut table = self.table.lock();
-        let progress = table.progress(lifecycle)?;
-        if progress == Progress::Awaiting {
-            table.on_wired(lifecycle);
+        let progress = self.progress(&table, lifecycle)?;
+        if progress == LaneProgress::Awaiting {
+            table.machine.handle_wired(lifecycle);
         }
         Ok(progress)
+    }
+
+    fn progress(&self, table: &Table, lifecycle: Lifecycle) -> Result<LaneProgress, VerbsError> {
+        if let Some(error) = table.error(lifecycle) {
+            return Err(error);
+        }
+        let progress = table.machine.progress(lifecycle);
+        progress.map_err(|cause| self.context.error(Side::Local, "wire", 0, cause.to_string()))
     }
 
     /// Notes that the step of a lane has ended well: failures are the lane's from now on.
@@ -284,19 +258,15 @@ impl Manager {
     /// The lane has failed meanwhile.
     pub(super) fn on_wired(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         let mut table = self.table.lock();
-        table.progress(lifecycle)?;
-        table.on_wired(lifecycle);
+        self.progress(&table, lifecycle)?;
+        table.machine.handle_wired(lifecycle);
         Ok(())
     }
 
     /// Ends a lane that is not connected in time. Queue pairs without a counterpart are not to be.
     pub(super) fn on_overdue(&self, shared: &Shared, lifecycle: Lifecycle) {
         let mut table = self.table.lock();
-        for id in table.ids(lifecycle) {
-            if table.entries.get(&id).is_some_and(|entry| entry.remote.is_some()) {
-                table.machine.handle_timeout(id);
-            }
-        }
+        table.machine.handle_timeout(lifecycle);
         self.perform(shared, table);
     }
 
@@ -308,9 +278,7 @@ impl Manager {
     /// Disconnects a lane that is being retired.
     pub(super) fn retire(&self, shared: Option<&Shared>, lifecycle: Lifecycle) {
         let mut table = self.table.lock();
-        for id in table.ids(lifecycle) {
-            table.machine.retire(id);
-        }
+        table.machine.retire(lifecycle);
         self.perform_all(shared, table);
     }
 
@@ -322,9 +290,7 @@ impl Manager {
             return false;
         }
         let mut table = self.table.lock();
-        for id in table.ids(lifecycle) {
-            table.machine.handle_drained(id);
-        }
+        table.machine.handle_drained(lifecycle);
         self.perform_all(None, table);
         true
     }
@@ -363,7 +329,7 @@ impl Manager {
     fn perform_all(&self, shared: Option<&Shared>, mut table: parking_lot::MutexGuard<'_, Table>) {
         let mut actions = Vec::new();
         while let Some(output) = table.machine.poll_output() {
-            self.on_output(&mut table, output, &mut actions);
+            self.on_output(shared, &mut table, output, &mut actions);
         }
         drop(table);
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
@@ -375,7 +341,41 @@ impl Manager {
         }
     }
 
-    fn on_output(&self, table: &mut Table, output: ConnectionOutput, actions: &mut Vec<Action>) {
+    fn on_output(
+        &self,
+        shared: Option<&Shared>,
+        table: &mut Table,
+        output: LaneOutput,
+        actions: &mut Vec<Action>,
+    ) {
+        match output {
+            LaneOutput::Prepare { lifecycle } => match self.prepare(shared, table, lifecycle) {
+                Ok(()) => {
+                    table.bind(lifecycle);
+                    table.machine.handle_prepared(lifecycle);
+                }
+                Err(error) => {
+                    table.fail(lifecycle, &error);
+                    table.machine.handle_unprepared(lifecycle);
+                }
+            },
+            LaneOutput::Connection(output) => self.on_connection(table, output, actions),
+            LaneOutput::Open { lifecycle } => actions.push(Action::Open { lifecycle }),
+            LaneOutput::LaneFailed { id } => {
+                let entry = table.entries.get(&id);
+                if let Some(error) = entry.and_then(|entry| entry.error.clone()) {
+                    actions.push(Action::Fail { lifecycle: id.lifecycle, error });
+                }
+            }
+        }
+    }
+
+    fn on_connection(
+        &self,
+        table: &mut Table,
+        output: ConnectionOutput,
+        actions: &mut Vec<Action>,
+    ) {
         match output {
             ConnectionOutput::Dial { id, data } => {
                 if let Some(entry) = table.entries.get_mut(&id) {
@@ -400,26 +400,11 @@ impl Manager {
                     actions.push(Action::Reject { identifier, data });
                 }
             }
-            ConnectionOutput::Established { id } => {
-                let Some(entry) = table.entries.get_mut(&id) else { return };
-                entry.stage = Stage::Established;
-                let peer = entry.peer.clone();
-                peer.into_iter().for_each(|peer| table.on_reached(&peer));
-                if table.is_established(id.lifecycle) {
-                    actions.push(Action::Open { lifecycle: id.lifecycle });
-                }
-            }
             ConnectionOutput::Failed { id, cause } => {
                 let error = self.failure(table, id, cause);
-                let Some(entry) = table.entries.get_mut(&id) else { return };
-                entry.stage = Stage::Over;
-                entry.error.get_or_insert_with(|| error.clone());
-                let (peer, is_wired) = (entry.peer.clone(), entry.is_wired);
-                if let Some(peer) = peer.filter(|_| cause == Cause::Unreachable) {
-                    table.on_unreached(peer);
-                }
-                if is_wired {
-                    actions.push(Action::Fail { lifecycle: id.lifecycle, error });
+                if let Some(entry) = table.entries.get_mut(&id) {
+                    entry.stage = Stage::Over;
+                    entry.error.get_or_insert(error);
                 }
             }
             ConnectionOutput::Disconnect { id } => {
@@ -428,8 +413,9 @@ impl Manager {
                     actions.push(Action::Disconnect { identifier });
                 }
             }
-            // Work of a lane is drained by its retirement.
-            ConnectionOutput::Drain { .. } => {}
+            // The lane opens once all its queue pairs are connected; its work is drained by its
+            // retirement.
+            ConnectionOutput::Established { .. } | ConnectionOutput::Drain { .. } => {}
             ConnectionOutput::Destroy { id } => {
                 if let Some(identifier) = table.remove(id) {
                     actions.push(Action::End { identifier });
@@ -453,8 +439,13 @@ impl Manager {
                 (id, connected.map_err(|code| ("rdma_connect", code)))
             }
             Action::Accept { id, identifier, data } => {
-                let accepted = self
-                    .on_queue_pair(shared, id, |pair, reads| identifier.accept(pair, &data, reads));
+                // The dialling side's traffic class is that of the connection.
+                let options = Options { traffic_class: None, ..self.options };
+                let accepted = identifier.set_options(options).and_then(|()| {
+                    self.on_queue_pair(shared, id, |pair, reads| {
+                        identifier.accept(pair, &data, reads)
+                    })
+                });
                 (id, accepted.map_err(|code| ("rdma_accept", code)))
             }
             Action::Open { lifecycle } => {
@@ -488,6 +479,7 @@ impl Manager {
             entry.identifier = Some((number, Arc::clone(&identifier)));
             table.numbers.insert(number, id);
         }
+        identifier.set_options(self.options).map_err(|code| ("rdma_set_option", code))?;
         let resolved = identifier.resolve(self.address.ip(), target, RESOLVE_MS);
         resolved.map_err(|code| ("rdma_resolve_addr", code))
     }
@@ -542,6 +534,7 @@ impl Manager {
             Cause::DeviceRemoved => {
                 (Side::Local, "connection", "the device has to be opened again")
             }
+            Cause::Unprepared => (Side::Local, "wire", "another lane follows on demand"),
         };
         let detail = format!("{target}: {cause}; {cure}");
         self.context.error(side, call, code, detail)
@@ -553,17 +546,29 @@ impl Manager {
         let number = table.next_number();
         identifier.set_number(number);
         table.requests.insert(RequestId(number), Arc::new(identifier));
-        // The announcement came with the peer's request to this node, and the token proves that the
-        // peer has the answer.
-        let early = PrivateData::decode(bytes).ok().and_then(|data| table.early(&data));
-        if let Some((lifecycle, peer)) = early {
-            drop(table);
-            // A failure is that of the lane's own connect.
-            let _ = self.begin(shared, lifecycle, &peer);
-            table = self.table.lock();
-        }
         table.machine.handle_request(RequestId(number), bytes);
         self.perform(shared, table);
+    }
+}
+
+/// The options that can be set, as a listening identifier tells. `are_chosen`: they differ from the
+/// defaults.
+///
+/// # Errors
+/// An option that was chosen cannot be set.
+fn settable(
+    context: &Context,
+    listener: &Identifier,
+    (options, are_chosen): (Options, bool),
+) -> Result<Options, VerbsError> {
+    match listener.set_options(options) {
+        Ok(()) => Ok(options),
+        Err(_) if !are_chosen => Ok(Options::default()),
+        Err(code) => {
+            let detail = "this librdmacm, or the kernel, sets neither traffic class nor ACK timeout; \
+                          leave out traffic_class and timeout_exponent (MC_IB_TC, --ack-timeout)";
+            Err(context.error(Side::Configuration, "rdma_set_option", code, detail.to_owned()))
+        }
     }
 }
 
@@ -572,10 +577,13 @@ fn act_alone(action: Action) {
     match action {
         Action::Reject { identifier, data } => {
             // The request may be gone.
-            let _ = identifier.reject(data.as_ref());
+            let _ = identifier.reject(data.as_ref().map(|data| &data[..]));
             identifier.end();
         }
-        Action::Disconnect { identifier } => identifier.disconnect(),
+        Action::Disconnect { identifier } => {
+            // It may have ended by itself. During another call the end of the identifier follows.
+            let _ = identifier.disconnect();
+        }
         Action::End { identifier } => identifier.end(),
         _ => {}
     }

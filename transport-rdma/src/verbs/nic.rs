@@ -203,7 +203,12 @@ impl Nic {
             sink,
             counts,
             profile,
-            patience: config.patience(profile),
+            patience: match &manager {
+                Some(manager) if manager.options.timeout_exponent.is_none() => {
+                    config.patience_of_manager(profile)
+                }
+                _ => config.patience(profile),
+            },
             scratch: scratch(&domain, profile)?,
             lost_since: OnceLock::new(),
             lost: OnceLock::new(),
@@ -546,16 +551,21 @@ fn manager(
     if !is_iwarp(profile) && !config.connection_manager {
         return Ok(None);
     }
-    let ignored = config.ignored_by_manager(profile);
-    if !ignored.is_empty() {
-        let (device, ignored) = (&config.device, ignored.join(", "));
-        tracing::warn!(device, "the connection manager chooses these settings itself: {ignored}");
+    let refused = config.refused_by_manager(profile);
+    if !refused.is_empty() {
+        let detail = format!(
+            "queue pairs connect through the connection manager, which chooses {} itself; leave that out, \
+             and name the address of the device in the place of an index",
+            refused.join(", ")
+        );
+        return Err(context.error(Side::Configuration, "open", 0, detail));
     }
     let addresses = usable.iter().filter(|entry| entry.kind == GidKind::RoceV2);
     let addresses: Vec<IpAddr> = addresses.map(|entry| entry.address.to_canonical()).collect();
     let place = (config.system_name(), config.port);
     let reads = Reads { accepted: rd_atomic, begun: rd_atomic, retries: config.retries };
-    let manager = Manager::open(context, place, (config.manager_address, &addresses), reads)?;
+    let settings = (reads, config.manager_options(profile));
+    let manager = Manager::open(context, place, (config.manager_address, &addresses), settings)?;
     Ok(Some(Arc::new(manager)))
 }
 

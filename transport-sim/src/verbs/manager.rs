@@ -5,19 +5,32 @@ use super::fabric::Fabric;
 use super::objects::Bond;
 use super::states::QpState;
 
-/// Timeout and retries that the connection manager sets.
+/// Timeout, unless the program sets one, and retries of a receiver that is not ready.
 const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 7;
 
+/// Settings of a connection by its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManagedSettings {
+    /// Outstanding reads of the queue pair.
+    pub reads: u8,
+    /// Outstanding reads of the peer.
+    pub peer_reads: u8,
+    /// Exponent of the timeout; `None` for the connection manager's own.
+    pub timeout: Option<u8>,
+    /// Retries after the timeout.
+    pub retries: u8,
+}
+
 impl Fabric {
-    /// Connects a queue pair to a peer's, with these numbers of outstanding reads of its own and of
-    /// the peer. Returns whether the queue pair exists and was neither connected nor in error.
+    /// Connects a queue pair to a peer's. Returns whether the queue pair exists and was neither connected
+    /// nor in error.
     pub fn connect_managed(
         &mut self,
         nic: usize,
         number: u32,
         peer: (usize, u32),
-        (reads, peer_reads): (u8, u8),
+        settings: ManagedSettings,
     ) -> bool {
         let mtu = self.nic(nic).active_mtu();
         let Some(qp) = self.queue_pair_mut(nic, number) else { return false };
@@ -29,8 +42,9 @@ impl Fabric {
         qp.bond = Some(Bond { host: peer.0 as u16, number: peer.1 });
         (qp.next_psn, qp.expected_psn) = (0, 0);
         qp.path_mtu = mtu;
-        (qp.max_rd_atomic, qp.max_dest_rd_atomic) = (reads, peer_reads);
-        (qp.timeout, qp.retry_count, qp.rnr_retry) = (TIMEOUT, RETRIES, RETRIES);
+        (qp.max_rd_atomic, qp.max_dest_rd_atomic) = (settings.reads, settings.peer_reads);
+        (qp.timeout, qp.rnr_retry) = (settings.timeout.unwrap_or(TIMEOUT), RETRIES);
+        qp.retry_count = settings.retries.min(RETRIES);
         true
     }
 }

@@ -5,6 +5,7 @@ use super::{minus, pairs, socket};
 use crate::abi::{Context, RELIABLE_CONNECTED};
 use crate::calls::unsupported;
 use crate::objects::{free, give, zeroed};
+use handfast_fabric::manager::protocol::ManagerCall;
 use libc::{c_char, c_int, c_void, size_t, sockaddr_storage};
 use std::ffi::CStr;
 use std::net::SocketAddr;
@@ -114,22 +115,30 @@ unsafe extern "C" fn rdma_freeaddrinfo(info: *mut AddrInfo) {
     }
 }
 
-/// `RDMA_OPTION_ID`, whose options say nothing to the scripted devices.
+/// `RDMA_OPTION_ID`, and its options.
 const OPTION_ID: c_int = 0;
-const OPTIONS: std::ops::RangeInclusive<c_int> = 0..=3;
+const OPTIONS: std::ops::RangeInclusive<u8> = 0..=3;
 
 #[unsafe(no_mangle)]
-extern "C" fn rdma_set_option(
-    _id: *mut Id,
+unsafe extern "C" fn rdma_set_option(
+    id: *mut Id,
     level: c_int,
     name: c_int,
-    _value: *mut c_void,
-    _length: size_t,
+    value: *mut c_void,
+    length: size_t,
 ) -> c_int {
-    if level == OPTION_ID && OPTIONS.contains(&name) {
-        return 0;
+    let known = u8::try_from(name).ok().filter(|name| OPTIONS.contains(name));
+    let (OPTION_ID, Some(known)) = (level, known) else {
+        let option = format!("the option {name} of level {level} of rdma_set_option");
+        return minus(unsupported(&option));
+    };
+    if length == 0 || value.is_null() {
+        return minus(libc::EINVAL);
     }
-    minus(unsupported(&format!("the option {name} of level {level} of rdma_set_option")))
+    // SAFETY: by the rules of the interface, there are `length` bytes, and the identifier exists.
+    let (id, value) = unsafe { (super::id_of(id), value.cast::<u8>().read()) };
+    let set = super::ask(ManagerCall::SetOption { id, name: known, value });
+    super::ended(set.map(drop))
 }
 
 /// The port of an address, in network order.

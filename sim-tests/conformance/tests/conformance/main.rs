@@ -4,6 +4,7 @@
 mod devices;
 #[cfg(feature = "verbs")]
 mod guest;
+mod managed;
 mod recorded;
 #[cfg(feature = "verbs")]
 mod replay;

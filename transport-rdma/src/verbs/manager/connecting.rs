@@ -1,10 +1,11 @@
 //! Lanes of a NIC that connect through the connection manager.
 
-use super::{Manager, Peer, Progress};
+use super::Manager;
 use crate::error::VerbsError;
 use crate::verbs::lane::{Lane, Probe};
 use crate::verbs::nic::Nic;
 use handfast_core::Lifecycle;
+use handfast_core::connection::{AnnouncedLane, LaneProgress};
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use std::time::{Duration, Instant};
@@ -60,7 +61,7 @@ impl Nic {
     ) -> Result<(), VerbsError> {
         let deadline = Instant::now() + self.dial_max();
         let mut progress = self.begin_connect(lifecycle, peer, deadline)?;
-        while progress == Progress::Pending {
+        while progress == LaneProgress::Pending {
             if Instant::now() >= deadline {
                 manager.on_overdue(&self.shared, lifecycle);
             }
@@ -89,13 +90,13 @@ impl Nic {
         lifecycle: Lifecycle,
         peer: &Body,
         deadline: Instant,
-    ) -> Result<Progress, VerbsError> {
+    ) -> Result<LaneProgress, VerbsError> {
         let Some(manager) = &self.shared.manager else {
-            return self.connect(lifecycle, peer).map(|()| Progress::Connected);
+            return self.connect(lifecycle, peer).map(|()| LaneProgress::Connected);
         };
         let error = |side, detail: String| self.shared.context.error(side, "wire", 0, detail);
         let profile = self.recognised.profile.name;
-        let Some(announced) = Peer::of(peer) else {
+        let Some(announced) = AnnouncedLane::of(peer) else {
             let detail = format!(
                 "the peer's queue pairs connect out of band, and ours through the connection manager \
                  ({profile}); force it there too (--rdma-cm, RdmaOptions::connection_manager), or use \
@@ -103,7 +104,7 @@ impl Nic {
             );
             return Err(error(Side::Configuration, detail));
         };
-        let announced = announced.map_err(|detail| error(Side::Peer, detail))?;
+        let announced = announced.map_err(|detail| error(Side::Peer, detail.to_string()))?;
         manager.begin(&self.shared, lifecycle, &announced)?;
         self.continue_connect(lifecycle, deadline)
     }
@@ -117,10 +118,10 @@ impl Nic {
         &self,
         lifecycle: Lifecycle,
         deadline: Instant,
-    ) -> Result<Progress, VerbsError> {
-        let Some(manager) = &self.shared.manager else { return Ok(Progress::Connected) };
+    ) -> Result<LaneProgress, VerbsError> {
+        let Some(manager) = &self.shared.manager else { return Ok(LaneProgress::Connected) };
         let progress = manager.advance(&self.shared, lifecycle)?;
-        if progress == Progress::Connected {
+        if progress == LaneProgress::Connected {
             // On iWARP the side that has dialled is the first to send.
             let lane = self.known(lifecycle, "wire")?;
             // The thread of the events may be about to.

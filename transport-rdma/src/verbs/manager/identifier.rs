@@ -8,7 +8,6 @@ use super::super::binding::{
 use super::super::context::errno;
 use super::super::objects::QueuePair;
 use super::super::poller::never_block;
-use handfast_core::connection::PRIVATE_DATA_BYTES;
 use libc::c_int;
 use parking_lot::Mutex;
 use std::ffi::CStr;
@@ -21,6 +20,11 @@ use std::time::Instant;
 
 /// RNR retries of a connection. Unused by one-sided operations.
 const RECEIVER_NOT_READY_RETRIES: u8 = 6;
+/// The level `RDMA_OPTION_ID` of an option, and its names `RDMA_OPTION_ID_TOS` and
+/// `RDMA_OPTION_ID_ACK_TIMEOUT`.
+const OPTION_ID: c_int = 0;
+const OPTION_TRAFFIC_CLASS: c_int = 0;
+const OPTION_TIMEOUT: c_int = 3;
 /// Kinds of events, as `enum rdma_cm_event_type` of rdma-core counts them.
 pub(super) mod kinds {
     pub(in super::super) const ADDRESS_RESOLVED: u32 = 0;
@@ -152,6 +156,15 @@ pub(in crate::verbs) struct Reads {
     pub(in crate::verbs) retries: u8,
 }
 
+/// Settings of an identifier; those of the kernel in the place of `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::verbs) struct Options {
+    /// The traffic class of packets.
+    pub(in crate::verbs) traffic_class: Option<u8>,
+    /// The exponent of the ACK timeout.
+    pub(in crate::verbs) timeout_exponent: Option<u8>,
+}
+
 impl Identifier {
     /// Creates an identifier whose events have this number.
     ///
@@ -244,12 +257,7 @@ impl Identifier {
     }
 
     /// Sends the connect request for a queue pair. May block until the peer's machine answers.
-    pub(super) fn connect(
-        &self,
-        pair: &QueuePair,
-        data: &[u8; PRIVATE_DATA_BYTES],
-        reads: Reads,
-    ) -> Result<(), i32> {
+    pub(super) fn connect(&self, pair: &QueuePair, data: &[u8], reads: Reads) -> Result<(), i32> {
         let mut parameters = parameters(pair, data, reads);
         // SAFETY: the identifier lives. The queue pair lives through the call, and longer than the
         // identifier: a lane ends its identifiers before it destroys its queue pairs. The private data
@@ -261,12 +269,7 @@ impl Identifier {
     }
 
     /// Accepts the request with a queue pair.
-    pub(super) fn accept(
-        &self,
-        pair: &QueuePair,
-        data: &[u8; PRIVATE_DATA_BYTES],
-        reads: Reads,
-    ) -> Result<(), i32> {
+    pub(super) fn accept(&self, pair: &QueuePair, data: &[u8], reads: Reads) -> Result<(), i32> {
         let mut parameters = parameters(pair, data, reads);
         // SAFETY: as in `connect`.
         self.call(|library, raw| unsafe {
@@ -276,22 +279,47 @@ impl Identifier {
     }
 
     /// Rejects the request.
-    pub(super) fn reject(&self, data: Option<&[u8; PRIVATE_DATA_BYTES]>) -> Result<(), i32> {
+    pub(super) fn reject(&self, data: Option<&[u8]>) -> Result<(), i32> {
         let (bytes, length) = data.map_or((ptr::null(), 0), |data| (data.as_ptr(), data.len()));
         let length = u8::try_from(length).unwrap_or(u8::MAX);
         // SAFETY: the identifier lives; the bytes are read through the call.
         self.call(|library, raw| unsafe { (library.rdma_reject)(raw, bytes.cast(), length) })
     }
 
-    /// Disconnects, and moves the queue pair to ERR. Does nothing during another call: the end of the
-    /// identifier follows.
-    pub(super) fn disconnect(&self) {
-        if let Some(raw) = self.raw.try_lock().filter(|raw| !raw.is_null()) {
-            // It may have ended by itself.
-            // SAFETY: the identifier lives while the pointer is there, and with it its queue pair, if it
-            // has one.
-            let _ = unsafe { (self.channel.library.rdma_disconnect)(*raw) };
+    /// Disconnects, and moves the queue pair to ERR.
+    ///
+    /// # Errors
+    /// The value of errno, `EBUSY` during another call.
+    pub(super) fn disconnect(&self) -> Result<(), i32> {
+        let raw = self.raw.try_lock().ok_or(libc::EBUSY)?;
+        if raw.is_null() {
+            return Err(libc::ENODEV);
         }
+        // SAFETY: the identifier lives while the pointer is there, and with it its queue pair, if it
+        // has one.
+        match unsafe { (self.channel.library.rdma_disconnect)(*raw) } {
+            0 => Ok(()),
+            _ => Err(errno()),
+        }
+    }
+
+    /// Sets the traffic class, if there is one, and the exponent of the ACK timeout. A request's
+    /// identifier has the dialling side's traffic class.
+    ///
+    /// # Errors
+    /// The value of errno, `ENOSYS` from a library that has no options.
+    pub(super) fn set_options(&self, options: Options) -> Result<(), i32> {
+        let Options { traffic_class, timeout_exponent } = options;
+        if let Some(class) = traffic_class {
+            self.set_option(OPTION_TRAFFIC_CLASS, class)?;
+        }
+        timeout_exponent.map_or(Ok(()), |exponent| self.set_option(OPTION_TIMEOUT, exponent))
+    }
+
+    fn set_option(&self, name: c_int, mut value: u8) -> Result<(), i32> {
+        let set = self.channel.library.optional.rdma_set_option.ok_or(libc::ENOSYS)?;
+        // SAFETY: the identifier lives; one byte is read through the call.
+        self.call(|_, raw| unsafe { set(raw, OPTION_ID, name, (&raw mut value).cast(), 1) })
     }
 
     /// Waits until no call is under way; says whether that is so.
@@ -334,10 +362,10 @@ pub(super) unsafe fn device_name(
     text.to_string_lossy().into_owned()
 }
 
-fn parameters(pair: &QueuePair, data: &[u8; PRIVATE_DATA_BYTES], reads: Reads) -> rdma_conn_param {
+fn parameters(pair: &QueuePair, data: &[u8], reads: Reads) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),
-        private_data_len: PRIVATE_DATA_BYTES as u8,
+        private_data_len: u8::try_from(data.len()).unwrap_or(u8::MAX),
         responder_resources: reads.accepted,
         initiator_depth: reads.begun,
         flow_control: 0,

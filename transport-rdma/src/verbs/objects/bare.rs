@@ -376,7 +376,7 @@ impl BareRegion {
 /// A queue pair without checks. Calls return the library's result: 0 or an error number of either
 /// sign.
 pub struct BareQueuePair {
-    pair: QueuePair,
+    pub(in crate::verbs) pair: QueuePair,
 }
 
 impl BareQueuePair {

@@ -1,7 +1,7 @@
 //! Stories of connections through the connection manager.
 
 use super::{on, sites, until};
-use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};
+use crate::support::{BYTES, LANE, PATIENCE, Recorder, Site, config, connect_lane, pattern};
 use crate::transport::Node;
 use handfast_core::connection::Announcement;
 use handfast_core::transport::Side;
@@ -9,12 +9,14 @@ use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
 use handfast_fabric_control::Fabric;
 use handfast_transport::{CompletionStatus, Direction, Endpoints, Sent};
-use handfast_transport_rdma::{NicConfig, VerbsError};
-use std::sync::Barrier;
+use handfast_transport_rdma::{Nic, NicConfig, PartitionKey, VerbsError};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// The profiles whose queue pairs only the kernel connects.
 const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
+/// `errno` of a kernel that lacks a call.
+const ENOSYS: i32 = 38;
 /// Connect requests that wait at the listening identifier of a NIC.
 const BACKLOG: u64 = 128;
 
@@ -367,8 +369,10 @@ fn full_listener_rejects_one_request_more() {
         first.retire(Lifecycle(0));
         let told = |lane: Lifecycle| {
             let mine = dials.nic.create(lane, &[1]).unwrap();
-            let theirs = waits.nic.create(lane, &[2]).unwrap();
-            waits.nic.note_request(None, &mine);
+            // Each of another peer: of one few announcements are known.
+            let peer = NicPath::parse(&format!("peer-{}@nic", lane.0)).unwrap();
+            let theirs = waits.nic.create_for(&peer, lane, &[2]).unwrap();
+            waits.nic.note_request(Some(&peer), &mine);
             theirs
         };
         std::thread::scope(|scope| {
@@ -508,5 +512,94 @@ fn removed_device_ends_its_connections() {
         assert!(one.nic.lost().is_some());
         other.nic.retire(LANE).unwrap();
         until(fabric, "laws", "");
+    });
+}
+
+/// Connections have the timeout and the dialling side's traffic class of the options. Without a choice a
+/// kernel that refuses them is asked for none, and lanes are given the time of its own timeout.
+#[test]
+fn options_are_set_on_connections() {
+    on(&MANAGED, "managed::options_are_set_on_connections", |fabric| {
+        let set = |device| NicConfig { traffic_class: 104, timeout_exponent: 19, ..config(device) };
+        let (one, other) = (Site::new(set("rxe0")), Site::new(set("rxe1")));
+        connect_lane(&one, &other, LANE, 1);
+        let connected = |device| {
+            let list = fabric.run(&format!("manager list {device}"));
+            let line = list.lines().find(|line| line.contains("connected"));
+            line.expect("a connection").to_owned()
+        };
+        let lines = ["rxe0", "rxe1"].map(connected);
+        assert!(lines.iter().all(|line| line.contains(" timeout 19")), "{lines:?}");
+        let classes = lines.iter().filter(|line| line.contains(" class 104")).count();
+        assert_eq!(classes, 1, "that of the side that has dialled: {lines:?}");
+        one.nic.retire(LANE).unwrap();
+        other.nic.retire(LANE).unwrap();
+        let profile = *one.nic.recognised().profile;
+        drop((one, other));
+        fabric.run(&format!("fail call rxe0 rdma_set_option {ENOSYS}"));
+        let error = Nic::open(set("rxe0"), Arc::new(Recorder::default())).err().unwrap();
+        assert_eq!((error.side, error.call), (Side::Configuration, "rdma_set_option"), "{error}");
+        let unset = |device| NicConfig {
+            timeout_exponent: profile.timeout_exponent,
+            retries: 1,
+            ..config(device)
+        };
+        let one = Site::new(unset("rxe0"));
+        assert!(one.nic.patience() > unset("rxe0").patience(&profile), "{:?}", one.nic.patience());
+        let other = Site::new(unset("rxe1"));
+        another_lane_works(&one, &other, Lifecycle(8));
+        drop((one, other));
+        fabric.run("pass");
+    });
+}
+
+/// Settings that the connection manager chooses itself are refused by name.
+#[test]
+fn settings_of_the_connection_manager_are_refused() {
+    on(
+        &["erdma-standard", "rxe"],
+        "managed::settings_of_the_connection_manager_are_refused",
+        |_| {
+            let forced = NicConfig { connection_manager: true, ..config("rxe0") };
+            let cases = [
+                ("service_level", NicConfig { service_level: 3, ..forced.clone() }),
+                ("mtu_max", NicConfig { mtu_max: 1024, ..forced.clone() }),
+                (
+                    "partition_key",
+                    NicConfig { partition_key: PartitionKey::Value(0xffff), ..forced },
+                ),
+            ];
+            for (name, config) in cases {
+                let error = Nic::open(config, Arc::new(Recorder::default())).err().unwrap();
+                assert_eq!(error.side, Side::Configuration, "{error}");
+                assert!(error.detail.contains(name), "{error}");
+            }
+        },
+    );
+}
+
+/// A silent peer is tried as often as the options say, so that the device ends a slice within the time that is
+/// given to it.
+#[test]
+fn silent_peer_is_tried_as_often_as_configured() {
+    on(&["siw", "iwarp"], "managed::silent_peer_is_tried_as_often_as_configured", |fabric| {
+        fabric.run("timers off");
+        for (lane, retries) in [(LANE, 1), (Lifecycle(8), 3)] {
+            let few = |device| Site::new(NicConfig { retries, ..config(device) });
+            let (one, other) = (few("rxe0"), few("rxe1"));
+            connect_lane(&one, &other, lane, 1);
+            fabric.run("cut rxe0 rxe1");
+            one.nic.post(lane, &mut vec![one.posting(&other, 0, Direction::Write, 0, 64)]);
+            let mut tries = 0;
+            while fabric.run("expire rxe0 all") == "1" {
+                tries += 1;
+            }
+            assert_eq!(tries, retries + 1);
+            one.told.wait("the failure", |told| !told.failures.is_empty());
+            fabric.run("mend rxe0 rxe1");
+            one.nic.retire(lane).unwrap();
+            other.nic.retire(lane).unwrap();
+        }
+        fabric.run("timers on");
     });
 }

@@ -1,0 +1,151 @@
+//! Tests of lanes at their limits, and of requests before a lane's connect.
+
+use super::*;
+use alloc::format;
+use alloc::string::String;
+use core::net::Ipv4Addr;
+
+const LANE: Lifecycle = Lifecycle(7);
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// A lane of one queue pair of the peer with this incarnation.
+fn lane_of(incarnation: u128, lifecycle: u64) -> AnnouncedLane {
+    let pair = Pair { incarnation: Incarnation(incarnation), lifecycle: Lifecycle(lifecycle) };
+    let token = Token(incarnation + 100);
+    let announcement = Announcement { address: address(1), pair, token, asks: false };
+    AnnouncedLane { announcement, queue_pairs: Vec::from([3]), rd_atomic: 1, byte: None }
+}
+
+/// A node of incarnation 20 with a lane to `peer`, and its announcement.
+fn node(peer: &str) -> (LaneConnections, Announcement) {
+    let mut node = LaneConnections::new(Incarnation(20));
+    let own = node.announce(LANE, &[5], Some(peer), (address(2), Token(50))).unwrap();
+    (node, own)
+}
+
+/// The request of a peer's queue pair for that of an announcement.
+fn request(from: &AnnouncedLane, to: &Announcement) -> PrivateData {
+    let from = from.announcement.queue_pair(0, from.queue_pairs[0]);
+    PrivateData::new(&from, &to.queue_pair(0, 5), Content::Request)
+}
+
+/// The outputs, with each preparation done.
+fn outputs(node: &mut LaneConnections) -> Vec<LaneOutput> {
+    let mut outputs = Vec::new();
+    while let Some(output) = node.poll_output() {
+        if let LaneOutput::Prepare { lifecycle } = output {
+            node.handle_prepared(lifecycle);
+        }
+        outputs.push(output);
+    }
+    outputs
+}
+
+fn accepts(outputs: &[LaneOutput]) -> bool {
+    let is_accept =
+        |it: &LaneOutput| matches!(it, LaneOutput::Connection(ConnectionOutput::Accept { .. }));
+    outputs.iter().any(is_accept)
+}
+
+/// A request of the noted peer is accepted before the connect, which then changes nothing.
+#[test]
+fn noted_peer_is_accepted_before_the_connect() {
+    let (mut node, own) = node("peer");
+    let peer = lane_of(10, 1);
+    node.handle_announcement(Some("peer"), peer.clone());
+    node.handle_request(RequestId(1), &request(&peer, &own).encode());
+    assert!(accepts(&outputs(&mut node)));
+    assert_eq!(node.connect(LANE, &peer), Ok(()));
+    assert_eq!(outputs(&mut node), []);
+    assert_eq!(node.connect(LANE, &lane_of(10, 2)), Err(LaneConnectError::Bound));
+    assert_eq!(node.progress(LANE), Ok(LaneProgress::Awaiting));
+}
+
+/// A request of another peer, of another pair, without the token, or of a peer that is not the one to dial
+/// waits for the connect or is rejected, and binds the lane to nobody.
+#[test]
+fn request_of_nobody_noted_binds_no_lane() {
+    let (peer, later, higher) = (lane_of(10, 1), lane_of(10, 2), lane_of(30, 1));
+    let cases = [("stranger", &peer, &peer), ("peer", &later, &peer), ("peer", &higher, &higher)];
+    for (name, noted, dials) in cases {
+        let (mut node, own) = node("peer");
+        node.handle_announcement(Some(name), noted.clone());
+        node.handle_request(RequestId(1), &request(dials, &own).encode());
+        assert_eq!(outputs(&mut node), [], "{name}: parked");
+        assert_eq!(node.bound_to(LANE), None);
+    }
+    let (mut node, own) = node("peer");
+    node.handle_announcement(Some("peer"), peer.clone());
+    let forged = Announcement { token: Token(51), ..own };
+    let before = node.clone();
+    node.handle_request(RequestId(1), &request(&peer, &forged).encode());
+    assert_eq!(outputs(&mut node).len(), 1, "rejected");
+    assert_eq!(node, before);
+}
+
+/// A lane that cannot be prepared accepts nobody, and says why.
+#[test]
+fn unprepared_lane_fails_and_rejects_the_request() {
+    let (mut node, own) = node("peer");
+    let peer = lane_of(10, 1);
+    node.handle_announcement(Some("peer"), peer.clone());
+    node.handle_request(RequestId(1), &request(&peer, &own).encode());
+    assert_eq!(node.poll_output(), Some(LaneOutput::Prepare { lifecycle: LANE }));
+    node.handle_unprepared(LANE);
+    let rest = outputs(&mut node);
+    let is_reject =
+        |it: &LaneOutput| matches!(it, LaneOutput::Connection(ConnectionOutput::Reject { .. }));
+    assert!(!accepts(&rest) && rest.iter().any(is_reject), "{rest:?}");
+    assert_eq!(node.progress(LANE), Err(Cause::Unprepared));
+}
+
+/// Announcements of a peer take the place of its own oldest, and at the limit of peers that of one without a lane.
+#[test]
+fn announcements_displace_none_that_a_lane_waits_for() {
+    let (mut node, own) = node("peer");
+    for lifecycle in 0..=ANNOUNCEMENTS_PER_PEER_MAX as u64 {
+        node.handle_announcement(Some("peer"), lane_of(10, lifecycle));
+    }
+    let name = |number: usize| -> String { format!("other {number}") };
+    for number in 0..ANNOUNCING_PEERS_MAX + 1 {
+        node.handle_announcement(Some(&name(number)), lane_of(11, 1));
+    }
+    assert_eq!(node.noted.len(), ANNOUNCING_PEERS_MAX);
+    let oldest = &node.noted[1].0;
+    assert_eq!(oldest.as_deref(), Some(&*name(2)), "two have given way");
+    let last = lane_of(10, ANNOUNCEMENTS_PER_PEER_MAX as u64);
+    let first = request(&lane_of(10, 0), &own);
+    node.handle_request(RequestId(1), &first.encode());
+    assert_eq!(outputs(&mut node), [], "the oldest of the peer is forgotten");
+    node.handle_request(RequestId(2), &request(&last, &own).encode());
+    assert!(accepts(&outputs(&mut node)), "in the place of the one that waits");
+    assert_eq!(node.bound_to(LANE), Some(&last));
+    let mut full = LaneConnections::new(Incarnation(20)).with_peers_max(0);
+    full.handle_announcement(Some("peer"), lane_of(10, 1));
+    assert!(full.noted.is_empty(), "without a peer that gives way nothing is noted");
+}
+
+/// A peer that a dial did not reach is asked to dial once; the oldest is forgotten at the limit.
+#[test]
+fn unreached_peer_is_asked_once() {
+    let mut node = LaneConnections::new(Incarnation(20));
+    let mut dial = |peer: &str, lifecycle: u64| {
+        let lifecycle = Lifecycle(lifecycle);
+        let own = node.announce(lifecycle, &[5], Some(peer), (address(2), Token(50))).unwrap();
+        node.connect(lifecycle, &lane_of(30, lifecycle.0)).unwrap();
+        outputs(&mut node);
+        node.handle_failed(ConnectionId { lifecycle, place: 0 }, Cause::Unreachable);
+        node.handle_drained(lifecycle);
+        outputs(&mut node);
+        own.asks
+    };
+    assert!(!dial("peer", 0));
+    assert!(dial("peer", 1), "it asks, and the peer does not ask: nobody is dialled");
+    let others = 2..=UNREACHED_MAX as u64 + 2;
+    others.for_each(|lifecycle| assert!(!dial(&format!("other {lifecycle}"), lifecycle)));
+    assert_eq!(node.unreached.len(), UNREACHED_MAX);
+    assert!(node.lanes.is_empty() && node.unbound.is_empty());
+}
