@@ -3,11 +3,13 @@
 
 use crate::driver::Stream;
 use crate::pinned::Pinned;
+use crate::place::Allocations;
 use handfast_transport::{AcceleratorError, DeviceBytes, DmaBuf, MemoryKind, StagingBuffer};
 use libc::c_int;
 use std::any::Any;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
@@ -25,8 +27,8 @@ const FLUSH_CALL: &str = "cuFlushGPUDirectRDMAWrites";
 /// Bytes on a device, in one allocation or in several.
 pub(crate) struct CudaBytes {
     stream: Arc<Stream>,
-    /// The allocation, if it is one alone: the driver gives its number to no other.
-    allocation: Option<u64>,
+    start: u64,
+    allocations: Allocations,
     numa_node: Option<u32>,
     _keepalive: Arc<dyn Any + Send + Sync>,
 }
@@ -34,11 +36,18 @@ pub(crate) struct CudaBytes {
 impl CudaBytes {
     pub(crate) fn new(
         stream: Arc<Stream>,
-        allocation: Option<u64>,
+        start: u64,
+        allocations: Allocations,
         numa_node: Option<u32>,
         keepalive: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { stream, allocation, numa_node, _keepalive: keepalive }
+        Self { stream, start, allocations, numa_node, _keepalive: keepalive }
+    }
+
+    /// Whether the first byte is that of the block still. Memory that is there proves that its context is.
+    fn is_there(&self) -> bool {
+        let id = self.allocations.id_at(self.start);
+        id.is_some_and(|id| self.stream.driver.has(id, self.start))
     }
 
     fn error(&self, call: &'static str, code: i32, cause: String) -> AcceleratorError {
@@ -47,6 +56,14 @@ impl CudaBytes {
 
     fn lacking(&self, call: &'static str) -> AcceleratorError {
         self.error(call, NOT_SUPPORTED, "the driver lacks the call; install a later one".to_owned())
+    }
+}
+
+impl Drop for CudaBytes {
+    fn drop(&mut self) {
+        if self.stream.context.may_end() {
+            self.stream.is_doubtful.store(!self.is_there(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -64,12 +81,16 @@ impl DeviceBytes for CudaBytes {
     }
 
     fn staging(&self) -> Option<Box<dyn StagingBuffer>> {
+        if self.stream.context.may_end() && !self.is_there() {
+            return None;
+        }
         Pinned::take(&self.stream).map(|pinned| Box::new(pinned) as Box<dyn StagingBuffer>)
     }
 
     /// Freed bytes may belong to another allocation.
     fn check(&self, address: u64) -> Result<(), AcceleratorError> {
-        let is_there = self.allocation.is_none_or(|id| self.stream.driver.has(id, address));
+        let known = self.allocations.id_at(address);
+        let is_there = known.is_some_and(|id| self.stream.driver.has(id, address));
         match is_there {
             true => Ok(()),
             false => {
