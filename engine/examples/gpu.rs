@@ -287,7 +287,7 @@ async fn main() -> Result<()> {
     check("a node's own device memory", own_memory(&devices)).await;
     check("transfers without pinned buffers", exhausted_pool(&devices)).await;
     check("too many bytes are refused", too_many_bytes(&devices)).await;
-    check("default streams are waited for", default_stream(&devices)).await;
+    check("default streams can be marked", default_stream(&devices)).await;
     check("export for RDMA", export(&devices)).await;
     check("ipc_between_processes", ipc::between_processes(&devices, &name)).await;
     rates(&devices).await

@@ -4,6 +4,7 @@
 use crate::driver::Stream;
 use crate::ipc::GET_CALL;
 use crate::pinned::Pinned;
+use crate::place::Allocations;
 use handfast_transport::{
     AcceleratorError, DeviceAllocation, DeviceBytes, DeviceHandle, DmaBuf, MemoryKind,
     StagingBuffer,
@@ -12,6 +13,7 @@ use libc::c_int;
 use std::any::Any;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
@@ -29,8 +31,8 @@ const FLUSH_CALL: &str = "cuFlushGPUDirectRDMAWrites";
 /// Bytes on a device, in one allocation or in several.
 pub(crate) struct CudaBytes {
     stream: Arc<Stream>,
-    /// The allocation, if it is one alone: the driver gives its number to no other.
-    allocation: Option<u64>,
+    start: u64,
+    allocations: Allocations,
     numa_node: Option<u32>,
     _keepalive: Arc<dyn Any + Send + Sync>,
 }
@@ -38,11 +40,18 @@ pub(crate) struct CudaBytes {
 impl CudaBytes {
     pub(crate) fn new(
         stream: Arc<Stream>,
-        allocation: Option<u64>,
+        start: u64,
+        allocations: Allocations,
         numa_node: Option<u32>,
         keepalive: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { stream, allocation, numa_node, _keepalive: keepalive }
+        Self { stream, start, allocations, numa_node, _keepalive: keepalive }
+    }
+
+    /// Whether the first byte is that of the block still. Memory that is there proves that its context is.
+    fn is_there(&self) -> bool {
+        let id = self.allocations.id_at(self.start);
+        id.is_some_and(|id| self.stream.driver.has(id, self.start))
     }
 
     fn error(&self, call: &'static str, code: i32, cause: String) -> AcceleratorError {
@@ -51,6 +60,14 @@ impl CudaBytes {
 
     fn lacking(&self, call: &'static str) -> AcceleratorError {
         self.error(call, NOT_SUPPORTED, "the driver lacks the call; install a later one".to_owned())
+    }
+}
+
+impl Drop for CudaBytes {
+    fn drop(&mut self) {
+        if self.stream.context.may_end() {
+            self.stream.is_doubtful.store(!self.is_there(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -68,17 +85,22 @@ impl DeviceBytes for CudaBytes {
     }
 
     fn staging(&self) -> Option<Box<dyn StagingBuffer>> {
+        if self.stream.context.may_end() && !self.is_there() {
+            return None;
+        }
         Pinned::take(&self.stream).map(|pinned| Box::new(pinned) as Box<dyn StagingBuffer>)
     }
 
     fn allocation(&self, address: u64) -> Option<DeviceAllocation> {
-        let (start, end) = self.stream.driver.edges(self.allocation?, address)?;
+        let id = self.allocations.id_at(address)?;
+        let (start, end) = self.stream.driver.edges(id, address)?;
         Some(DeviceAllocation { start, bytes: end - start })
     }
 
     fn handle(&self, address: u64) -> Result<DeviceHandle, AcceleratorError> {
         let failed = |code| self.error(GET_CALL, code, self.stream.driver.name_of(code));
-        let allocation = self.allocation.ok_or_else(|| failed(INVALID_VALUE))?;
+        let allocation = self.allocations.id_at(address);
+        let allocation = allocation.ok_or_else(|| failed(INVALID_VALUE))?;
         let (bytes, device) = self.stream.handle(address).map_err(failed)?;
         Ok(DeviceHandle { bytes, device, allocation })
     }
@@ -95,7 +117,8 @@ impl DeviceBytes for CudaBytes {
 
     /// Freed bytes may belong to another allocation.
     fn check(&self, address: u64) -> Result<(), AcceleratorError> {
-        let is_there = self.allocation.is_none_or(|id| self.stream.driver.has(id, address));
+        let known = self.allocations.id_at(address);
+        let is_there = known.is_some_and(|id| self.stream.driver.has(id, address));
         match is_there {
             true => Ok(()),
             false => {

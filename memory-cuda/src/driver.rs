@@ -9,6 +9,7 @@ use libloading::os::unix::Library;
 use parking_lot::Mutex;
 use std::ffi::{CStr, OsStr};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Name of the driver's library.
@@ -17,6 +18,8 @@ const LIBRARY: &str = "libcuda.so.1";
 const LOADED_ALREADY: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
 /// `CU_STREAM_NON_BLOCKING`: the stream waits for no other.
 const NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls of the thread end no capture of a graph on another.
+const RELAXED: c_int = 2;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 pub(crate) const NOT_INITIALIZED: c_int = 3;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`, and its least value by which the device
@@ -27,12 +30,14 @@ const ORDERED_FOR_OWNER: c_int = 100;
 const PCI_ADDRESS_BYTES: usize = 32;
 /// Maximum devices of a machine.
 const DEVICES_MAX: u32 = 64;
+pub(crate) const PUSH_CALL: &str = "cuCtxPushCurrent";
 /// The name of the runtime in locations.
 const RUNTIME: &str = "cuda";
 
 /// A context of a device, as the driver names it.
 pub(crate) type RawContext = *mut c_void;
 pub(crate) type RawStream = *mut c_void;
+type ExchangeMode = unsafe extern "C" fn(*mut c_int) -> c_int;
 
 /// Errors of finding the driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,7 +72,7 @@ macro_rules! calls {
         ; optional
         $($extra:ident = $extra_symbol:literal ($($extra_kind:ty),*);)*
     ) => {
-        /// The calls in use. Drivers before CUDA 11.7 lack the optional ones.
+        /// The calls in use. Drivers before CUDA 11.7 lack some of the optional ones.
         pub(crate) struct Calls {
             $(pub(crate) $name: unsafe extern "C" fn($($kind),*) -> c_int,)*
             $(pub(crate) $extra: Option<unsafe extern "C" fn($($extra_kind),*) -> c_int>,)*
@@ -98,6 +103,7 @@ calls! {
     attributes = "cuPointerGetAttributes" (c_uint, *mut c_int, *mut *mut c_void, u64);
     device = "cuDeviceGet" (*mut c_int, c_int);
     pci_address = "cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int);
+    primary_state = "cuDevicePrimaryCtxGetState" (c_int, *mut c_uint, *mut c_int);
     retain = "cuDevicePrimaryCtxRetain" (*mut RawContext, c_int);
     release = "cuDevicePrimaryCtxRelease_v2" (c_int);
     push = "cuCtxPushCurrent_v2" (RawContext);
@@ -127,6 +133,7 @@ calls! {
     ipc_get = "cuIpcGetMemHandle" (*mut IpcHandle, u64);
     ipc_open = "cuIpcOpenMemHandle_v2" (*mut u64, IpcHandle, c_uint);
     ipc_close = "cuIpcCloseMemHandle" (u64);
+    exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_int);
 }
 
 /// The driver of CUDA devices.
@@ -193,6 +200,15 @@ impl Driver {
             0 => Ok(()),
             _ => Err(AcceleratorError { device, call, code, cause: self.name_of(code) }),
         }
+    }
+
+    /// Lets the calls of this thread run beside a capture of a graph, until the result is dropped.
+    pub(crate) fn relaxed(&self) -> Relaxed<'_> {
+        let mut mode = RELAXED;
+        // SAFETY: a place for a number, which gets the mode before.
+        let exchanged = |exchange: ExchangeMode| unsafe { exchange(&raw mut mode) } == 0;
+        let is_set = self.calls.exchange_capture_mode.is_some_and(exchanged);
+        Relaxed { calls: &self.calls, before: is_set.then_some(mode) }
     }
 
     pub(crate) fn name_of(&self, code: c_int) -> String {
@@ -283,7 +299,9 @@ pub(crate) struct Stream {
     pub(crate) key: (u32, usize),
     /// Pinned buffers with streams of their own.
     pub(crate) pool: Pool,
-    context: Context,
+    /// The last block that ended was freed before: its context may have ended too.
+    pub(crate) is_doubtful: AtomicBool,
+    pub(crate) context: Context,
     raw: RawStream,
 }
 
@@ -305,24 +323,54 @@ impl Context {
         Self { driver: Arc::clone(driver), raw, retained: None }
     }
 
+    /// The context, or the device's first one without one. The first one is held, so that it does not
+    /// end meanwhile.
     pub(crate) fn new(
         driver: &Arc<Driver>,
         device: Accelerator,
         raw: RawContext,
     ) -> Result<Self, AcceleratorError> {
-        if !raw.is_null() {
-            return Ok(Self::of(driver, raw));
-        }
-        let driver = Arc::clone(driver);
-        let (mut handle, mut raw) = (0, ptr::null_mut());
+        let mut handle = 0;
         let ordinal = c_int::try_from(device.ordinal).unwrap_or(c_int::MAX);
         // SAFETY: a place for the device's handle.
         let found = unsafe { (driver.calls.device)(&raw mut handle, ordinal) };
         driver.check(device, "cuDeviceGet", found)?;
+        let (mut flags, mut is_active) = (0, 0);
+        // SAFETY: places for two numbers.
+        let asked =
+            unsafe { (driver.calls.primary_state)(handle, &raw mut flags, &raw mut is_active) };
+        // A first context that is not active is not the application's, and takes hundreds of megabytes.
+        if !raw.is_null() && (asked, is_active) != (0, 1) {
+            return Ok(Self::of(driver, raw));
+        }
+        let mut first = ptr::null_mut();
+        let relaxed = driver.relaxed();
         // SAFETY: a place for the context, which is released once.
-        let retained = unsafe { (driver.calls.retain)(&raw mut raw, handle) };
+        let retained = unsafe { (driver.calls.retain)(&raw mut first, handle) };
+        drop(relaxed);
         driver.check(device, "cuDevicePrimaryCtxRetain", retained)?;
-        Ok(Self { driver, raw, retained: Some(handle) })
+        let held = Self { driver: Arc::clone(driver), raw: first, retained: Some(handle) };
+        Ok(if raw.is_null() || raw == first { held } else { Self::of(driver, raw) })
+    }
+
+    /// Whether it is the application's, which may end it at any time. The driver does not refuse a
+    /// context that has ended: calls in it end the process.
+    pub(crate) fn may_end(&self) -> bool {
+        self.retained.is_none()
+    }
+
+    /// Makes the context the current one of this thread until the result is dropped. Calls meanwhile end
+    /// no capture of a CUDA graph that another thread has begun.
+    ///
+    /// # Errors
+    /// The driver's number.
+    pub(crate) fn enter(&self) -> Result<Entered<'_>, c_int> {
+        let calls = &self.driver.calls;
+        // SAFETY: the context is held, or has memory or a stream that the caller has found alive.
+        match unsafe { (calls.push)(self.raw) } {
+            0 => Ok(Entered { calls, _relaxed: self.driver.relaxed() }),
+            code => Err(code),
+        }
     }
 
     /// Runs `work` while the context is the current one of this thread.
@@ -331,15 +379,44 @@ impl Context {
         device: Accelerator,
         work: impl FnOnce() -> Result<T, AcceleratorError>,
     ) -> Result<T, AcceleratorError> {
-        let calls = &self.driver.calls;
-        // SAFETY: the driver refuses a context that has ended.
-        let pushed = unsafe { (calls.push)(self.raw) };
-        self.driver.check(device, "cuCtxPushCurrent", pushed)?;
-        let result = work();
+        match self.enter() {
+            Ok(_entered) => work(),
+            Err(code) => {
+                let cause = self.driver.name_of(code);
+                Err(AcceleratorError { device, call: PUSH_CALL, code, cause })
+            }
+        }
+    }
+}
+
+/// A context that is current on this thread. Its end makes the one before it current.
+pub(crate) struct Entered<'a> {
+    calls: &'a Calls,
+    /// Ends after the context, which is of no account.
+    _relaxed: Relaxed<'a>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
         let mut popped = ptr::null_mut();
-        // SAFETY: takes what was pushed above; `work` leaves the stack as it was.
-        unsafe { (calls.pop)(&raw mut popped) };
-        result
+        // SAFETY: takes what was pushed; the calls in between leave the stack as it was.
+        unsafe { (self.calls.pop)(&raw mut popped) };
+    }
+}
+
+/// A mode of this thread in which its calls end no capture of a graph.
+pub(crate) struct Relaxed<'a> {
+    calls: &'a Calls,
+    /// The mode before; `None` where the driver has no modes.
+    before: Option<c_int>,
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        if let (Some(mut mode), Some(exchange)) = (self.before, self.calls.exchange_capture_mode) {
+            // SAFETY: a place for a number.
+            unsafe { exchange(&raw mut mode) };
+        }
     }
 }
 
@@ -364,8 +441,9 @@ impl Stream {
         // A driver that does not know the attribute promises nothing.
         let order = driver.attribute(key.0, WRITES_ORDERING).unwrap_or(0);
         let orders_writes = order >= ORDERED_FOR_OWNER;
-        let (driver, pool) = (Arc::clone(driver), Pool::default());
-        Ok(Self { driver, device, orders_writes, key, pool, context, raw })
+        let (driver, pool, is_doubtful) =
+            (Arc::clone(driver), Pool::default(), AtomicBool::new(false));
+        Ok(Self { driver, device, orders_writes, key, pool, is_doubtful, context, raw })
     }
 
     /// Runs `work` in the context.
@@ -404,7 +482,10 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // The context may have ended, and the stream with it.
+        if self.is_doubtful.load(Ordering::Relaxed) && self.context.may_end() {
+            // The stream and the buffers end with the context.
+            return;
+        }
         let _ = self.context.within(self.device, || {
             self.pool.end(&self.driver);
             // SAFETY: destroyed once, and every use has waited for its end.

@@ -1,7 +1,7 @@
 //! The order of a program's own work on a device and a transfer: the transfer waits for a stream.
 #![allow(unsafe_code)]
 
-use crate::driver::{Context, Driver, RawContext};
+use crate::driver::{Context, Driver, PUSH_CALL, RawContext};
 use handfast_transport::{Accelerator, AcceleratorError};
 use libc::{c_int, c_uint, c_void};
 use std::ptr;
@@ -86,14 +86,13 @@ impl Driver {
         context: &Context,
         work: impl FnOnce() -> Result<T, StreamError>,
     ) -> Result<T, StreamError> {
-        // SAFETY: the driver refuses a context that has ended.
-        let pushed = unsafe { (self.calls.push)(context.raw) };
-        self.done(stream, "cuCtxPushCurrent", pushed)?;
-        let result = work();
-        let mut popped = ptr::null_mut();
-        // SAFETY: takes what was pushed above.
-        unsafe { (self.calls.pop)(&raw mut popped) };
-        result
+        match context.enter() {
+            Ok(_entered) => work(),
+            Err(code) => {
+                let cause = self.name_of(code);
+                Err(StreamError::Failed { stream, call: PUSH_CALL, code, cause })
+            }
+        }
     }
 
     /// Records an event in the current context.

@@ -7,6 +7,13 @@ use libc::{c_int, c_uint};
 use parking_lot::Mutex;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time for which a driver that refused to pin a buffer is not asked for another.
+const PIN_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Codes of a context that has ended, and its copies and memory with it: `CUDA_ERROR_DEINITIALIZED`,
+/// `CUDA_ERROR_INVALID_CONTEXT` and `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+const CONTEXT_ENDED: [c_int; 3] = [4, 201, 709];
 
 /// Maximum pinned buffers of one context, of [`STAGING_BYTES`] each. Copies past it use memory that is
 /// not pinned, so that a peer that takes no bytes delays no other.
@@ -75,17 +82,39 @@ pub(crate) struct Pool(Mutex<Buffers>);
 struct Buffers {
     idle: Vec<Raw>,
     in_use: usize,
+    /// The driver refused another one then.
+    refused: Option<Instant>,
 }
 
 impl Pool {
-    /// Counts a buffer as in use, and returns an idle one, if there is any; `None` at the limit.
+    /// Counts a buffer as in use, and returns an idle one, if there is any; `None` at the limit, and while
+    /// the driver pins no more.
     fn reserve(&self) -> Option<Option<Raw>> {
         let mut buffers = self.0.lock();
         if buffers.in_use == PINNED_BUFFERS_MAX {
             return None;
         }
+        let idle = buffers.idle.pop();
+        let is_refused = |at: Instant| at.elapsed() < PIN_RETRY_INTERVAL;
+        if idle.is_none() && buffers.refused.is_some_and(is_refused) {
+            return None;
+        }
         buffers.in_use += 1;
-        Some(buffers.idle.pop())
+        Some(idle)
+    }
+
+    /// Keeps the driver from being asked again at once, and says why copies are slower.
+    fn refuse(&self, error: &AcceleratorError) {
+        let mut buffers = self.0.lock();
+        buffers.in_use -= 1;
+        let in_use = buffers.in_use;
+        if buffers.refused.replace(Instant::now()).is_none() {
+            drop(buffers);
+            tracing::warn!(
+                %error, in_use,
+                "no further staging buffer is pinned: copies past those in use are slower"
+            );
+        }
     }
 
     /// Ends the idle buffers, in the current context. None is in use.
@@ -99,8 +128,10 @@ pub(crate) struct Pinned {
     owner: Arc<Stream>,
     raw: Raw,
     used: usize,
-    /// A copy may run; for ever, if the context cannot be asked.
+    /// A copy may run; for ever, if the driver cannot be asked.
     is_busy: bool,
+    /// The driver cannot be asked, and the context has not ended.
+    is_lost: bool,
     failed: Option<AcceleratorError>,
 }
 
@@ -109,13 +140,21 @@ impl Pinned {
     pub(crate) fn take(owner: &Arc<Stream>) -> Option<Self> {
         let idle = owner.pool.reserve()?;
         // The lock is not held while memory is pinned.
-        let raw = idle.or_else(|| owner.within(|| Raw::new(owner)).ok());
-        let Some(raw) = raw else {
-            owner.pool.0.lock().in_use -= 1;
-            return None;
+        let raw = match idle.map_or_else(|| owner.within(|| Raw::new(owner)), Ok) {
+            Ok(raw) => raw,
+            Err(error) => {
+                owner.pool.refuse(&error);
+                return None;
+            }
         };
         let owner = Arc::clone(owner);
-        Some(Self { owner, raw, used: 0, is_busy: false, failed: None })
+        Some(Self { owner, raw, used: 0, is_busy: false, is_lost: false, failed: None })
+    }
+
+    /// The driver could not be asked about the copies.
+    fn lose(&mut self, error: AcceleratorError) {
+        self.is_lost = !CONTEXT_ENDED.contains(&error.code);
+        self.failed.get_or_insert(error);
     }
 
     fn start(
@@ -177,7 +216,7 @@ impl StagingBuffer for Pinned {
                 Ok(NOT_READY) => return false,
                 Ok(code) => owner.driver.check(owner.device, "cuStreamQuery", code),
                 Err(error) => {
-                    self.failed.get_or_insert(error);
+                    self.lose(error);
                     return true;
                 }
             };
@@ -194,13 +233,20 @@ impl StagingBuffer for Pinned {
             let (stream, owner) = (self.raw.stream, &self.owner);
             let synchronize = owner.driver.calls.synchronize;
             // SAFETY: the stream lives as long as the buffer.
-            let asked = owner.within(|| Ok(unsafe { synchronize(stream) }));
-            self.is_busy = asked.is_err();
-            let ended = asked
-                .and_then(|code| owner.driver.check(owner.device, "cuStreamSynchronize", code));
-            self.failed = ended.err();
+            match owner.within(|| Ok(unsafe { synchronize(stream) })) {
+                Ok(code) => {
+                    self.is_busy = false;
+                    let ended = owner.driver.check(owner.device, "cuStreamSynchronize", code);
+                    self.failed = ended.err();
+                }
+                Err(error) => self.lose(error),
+            }
         }
         self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     fn bytes(&mut self) -> &[u8] {

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// Maximum allocations that one block spans: a tensor in segments that grow by 2 MiB may have 128 GiB.
 pub(crate) const ALLOCATIONS_MAX: usize = 65_536;
+/// Least bytes of memory that a program maps into addresses that it has reserved.
+const MAPPING_BYTES_MIN: u64 = 2 << 20;
 
 /// `CU_MEMORYTYPE_DEVICE`; 0 is memory that the driver does not know, 1 the host's.
 const ON_DEVICE: c_uint = 2;
@@ -87,14 +89,35 @@ pub enum PlaceError {
     },
 }
 
-/// An allocation on a device.
+/// An allocation on a device, or a part of one that is mapped into reserved addresses.
 #[derive(Clone, Copy)]
 struct Allocation {
     ordinal: u32,
     context: RawContext,
     id: u64,
     start: u64,
+    /// Of an allocation its end, of a mapping the end of the least one.
     end: u64,
+}
+
+/// The allocations of a block, in the order of their addresses: their ends, and their numbers, which the
+/// driver gives to no other.
+pub(crate) struct Allocations(Vec<(u64, u64)>);
+
+impl Allocations {
+    /// Adds the next allocation. Parts of one count once.
+    fn push(&mut self, next: Allocation) {
+        match self.0.last_mut() {
+            Some((end, id)) if *id == next.id => *end = next.end,
+            _ => self.0.push((next.end, next.id)),
+        }
+    }
+
+    /// The number of the allocation that had the byte at the registration.
+    pub(crate) fn id_at(&self, address: u64) -> Option<u64> {
+        let place = self.0.partition_point(|(end, _)| *end <= address);
+        self.0.get(place).map(|(_, id)| *id)
+    }
 }
 
 impl Driver {
@@ -113,8 +136,9 @@ impl Driver {
     ) -> Result<Option<Memory>, PlaceError> {
         let Some(first) = self.allocation(address)? else { return Ok(None) };
         let end = address.saturating_add(len as u64);
-        let mut id = Some(first.id);
-        let (mut last, mut count) = (first, 1);
+        let mut allocations = Allocations(Vec::new());
+        allocations.push(first);
+        let mut last = first;
         while last.end < end {
             let past_end = || PlaceError::PastEnd { address, len, end: last.end };
             let next = self.allocation(last.end)?.ok_or_else(past_end)?;
@@ -124,13 +148,15 @@ impl Driver {
             if next.end <= last.end {
                 return Err(past_end());
             }
-            if count == ALLOCATIONS_MAX {
+            allocations.push(next);
+            if allocations.0.len() > ALLOCATIONS_MAX {
                 return Err(PlaceError::TooManyAllocations { address, len });
             }
-            (last, id, count) = (next, None, count + 1);
+            last = next;
         }
         let stream = self.stream(first.ordinal, first.context)?;
-        let bytes = CudaBytes::new(stream, id, self.numa_node(first.ordinal), keepalive);
+        let numa_node = self.numa_node(first.ordinal);
+        let bytes = CudaBytes::new(stream, address, allocations, numa_node, keepalive);
         // SAFETY: the caller keeps the bytes allocated until `keepalive` is dropped, which the block
         // holds.
         let memory = unsafe { Memory::of_device(address, len, Arc::new(bytes)) };
@@ -178,7 +204,10 @@ impl Driver {
             return Err(PlaceError::Managed { address });
         }
         let ordinal = u32::try_from(ordinal).ok().filter(|_| kind == ON_DEVICE);
+        // Mapped memory has no context, and the driver names the reserved addresses around it.
+        let mapping_end = (address | (MAPPING_BYTES_MIN - 1)).saturating_add(1);
         let end = start.saturating_add(bytes as u64);
+        let end = if context.is_null() { end.min(mapping_end) } else { end };
         Ok(ordinal.map(|ordinal| Allocation { ordinal, context, id, start, end }))
     }
 

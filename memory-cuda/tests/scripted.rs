@@ -354,11 +354,12 @@ fn refused_pinned_memory_is_done_without() {
     device.copy_in(0, &pattern(device.len())).unwrap();
     let sum = device.crc32c(0, device.len()).unwrap();
     let other = stage.memory(1, 3 * STAGING_BYTES);
+    let pinned = Staging::take(&other.whole()).unwrap();
     stage.control.answer("cuMemHostAlloc", 2);
     other.whole().copy_to(&device.whole()).unwrap();
-    stage.control.answer("cuMemHostAlloc", 2);
-    assert!(Staging::take(&other.whole()).is_none(), "out of memory");
-    assert!(Staging::take(&other.whole()).is_some());
+    assert!(Staging::take(&other.whole()).is_none(), "the driver is not asked again at once");
+    drop(pinned);
+    assert!(Staging::take(&other.whole()).is_some(), "one that came back is used");
     assert_ne!(device.crc32c(0, device.len()).unwrap(), sum);
 }
 
@@ -368,9 +369,11 @@ fn pieces_are_copied_while_others_are_used() {
     let stage = stage();
     let len = 3 * STAGING_BYTES + 100;
     let (device, bytes) = (stage.memory(0, len), pattern(len));
+    // Those of lost buffers.
+    let before = stage.control.live().copying;
     let mut at_once = Vec::new();
     let source = |at: usize, piece: &mut [u8]| {
-        at_once.push(stage.control.live().copying);
+        at_once.push(stage.control.live().copying - before);
         piece.copy_from_slice(&bytes[at..at + piece.len()]);
         Ok::<_, MemoryError>(())
     };
@@ -378,14 +381,14 @@ fn pieces_are_copied_while_others_are_used() {
     assert_eq!(at_once, [0, 1, 1, 1]);
     let (mut at_once, mut seen) = (Vec::new(), vec![0; len]);
     let sink = |at: usize, piece: &mut [u8]| {
-        at_once.push(stage.control.live().copying);
+        at_once.push(stage.control.live().copying - before);
         seen[at..at + piece.len()].copy_from_slice(piece);
         Ok::<_, MemoryError>(())
     };
     pass_out(&device.whole(), std::convert::identity, sink).unwrap();
     assert_eq!(at_once, [1, 1, 1, 0]);
     assert_eq!(seen, bytes);
-    assert_eq!(stage.control.live().copying, 0);
+    assert_eq!(stage.control.live().copying, before);
 }
 
 /// A buffer whose copy failed reports it until its end, and leaves its place to another.
@@ -473,4 +476,98 @@ fn allocated_memory_is_freed_with_its_block() {
         assert!(error.contains(text), "{error}");
     }
     assert_eq!(stage.control.live().allocations, before.allocations);
+}
+
+/// Memory that is mapped piece by piece into reserved addresses is one block, up to the last piece, and a
+/// piece that is gone is refused.
+#[test]
+fn mapped_memory_ends_with_its_last_piece() {
+    const PIECE: usize = 2 << 20;
+    let stage = stage();
+    let start = stage.control.map(0, 3);
+    let memory = stage.find(start + 100, 3 * PIECE - 100).unwrap().unwrap();
+    let bytes = pattern(memory.len());
+    memory.copy_in(0, &bytes).unwrap();
+    let host = Memory::zeroed(memory.len()).unwrap();
+    memory.whole().copy_to(&host.whole()).unwrap();
+    let mut back = vec![0; memory.len()];
+    host.copy_out(0, &mut back).unwrap();
+    assert!(back == bytes, "across the ends of pieces");
+    let error = stage.find(start, 3 * PIECE + 1).unwrap_err().to_string();
+    assert!(error.contains("run past the end of their allocation"), "{error}");
+    assert!(stage.control.free(start + PIECE as u64));
+    let error = memory.copy_in(PIECE, &[1]).unwrap_err().to_string();
+    assert!(error.contains("was freed while it was registered"), "{error}");
+    memory.copy_in(0, &[1]).unwrap();
+    memory.copy_in(2 * PIECE, &[1]).unwrap();
+    for piece in [0, 2] {
+        assert!(stage.control.free(start + piece * PIECE as u64));
+    }
+}
+
+/// The program captures a graph while memory is copied, pinned and freed, and streams are waited for: no
+/// call ends its capture, as the same call of another thread does.
+#[test]
+fn capture_of_a_graph_goes_on() {
+    type Query = unsafe extern "C" fn(*mut libc::c_void) -> libc::c_int;
+    let stage = stage();
+    // SAFETY: the library is loaded already.
+    let library = unsafe { libloading::os::unix::Library::new(stage.control.path()) }.unwrap();
+    // SAFETY: the call has this type, and looks its stream up in a table.
+    let asked = || unsafe { library.get::<Query>(b"cuStreamQuery").unwrap()(std::ptr::null_mut()) };
+    assert!(!stage.control.capture(true));
+    let memory = stage.driver.allocate(0, 2 * STAGING_BYTES).unwrap();
+    let bytes = pattern(memory.len());
+    memory.copy_in(0, &bytes).unwrap();
+    let mut staging = Staging::take(&memory.whole()).unwrap();
+    staging.start_out(&memory.whole(), 0, 100).unwrap();
+    assert!(staging.look());
+    staging.wait().unwrap();
+    assert_eq!(staging.bytes()[..100], bytes[..100]);
+    // SAFETY: a default stream.
+    let point = unsafe { stage.driver.stream_point(0, Some(0)) }.unwrap();
+    assert!(point.is_done().unwrap());
+    drop((staging, point, memory));
+    assert!(!stage.control.capture(true), "a call ended the capture");
+    assert_eq!(asked(), 900, "the thread is in its own mode again");
+    assert!(stage.control.capture(false));
+}
+
+/// A block stays as long as its copy may run: for ever where the driver cannot be asked, and no longer
+/// than its context.
+#[test]
+fn lost_copy_keeps_its_block() {
+    let stage = stage();
+    for (code, holders) in [(999, 2), (201, 1)] {
+        let device = stage.memory(0, 100);
+        let mut staging = Staging::take(&device.whole()).unwrap();
+        staging.start_out(&device.whole(), 0, 100).unwrap();
+        stage.control.answer("cuCtxPushCurrent", code);
+        staging.wait().unwrap_err();
+        assert!(staging.has_ended(), "nobody waits for it");
+        drop(staging);
+        assert_eq!(device.holders(), holders, "{code}");
+    }
+}
+
+/// A context of the program that ends while its memory is registered: copies are refused, the end of the
+/// registration touches nothing of it, and the first context goes on. A call in it would end this test.
+#[test]
+fn ended_context_is_left_alone() {
+    let stage = stage();
+    let primary = stage.memory(0, 64);
+    let device = stage.find(stage.control.allocate_apart(0, 4096), 4096).unwrap().unwrap();
+    device.copy_in(0, &pattern(4096)).unwrap();
+    drop(Staging::take(&device.whole()).unwrap());
+    stage.control.end_context(0);
+    let error = device.copy_in(0, &[1]).unwrap_err().to_string();
+    assert!(error.contains("was freed while it was registered"), "{error}");
+    assert!(Staging::take(&device.whole()).is_none());
+    drop(device);
+    primary.copy_in(0, &[1; 64]).unwrap();
+    let before = stage.control.live();
+    let device = stage.find(stage.control.allocate_apart(0, 64), 64).unwrap().unwrap();
+    device.copy_in(0, &[2; 64]).unwrap();
+    drop(device);
+    assert_eq!(stage.control.live().streams, before.streams, "a context that lasts keeps nothing");
 }

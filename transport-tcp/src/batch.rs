@@ -226,11 +226,13 @@ impl Batch {
         let mut failed = Vec::new();
         let mut spans = self.spans.iter();
         for (index, part) in self.parts.iter().enumerate().skip(self.head) {
-            let skip = if index == self.head { self.sent } else { 0 };
-            let (base, payload) = match part {
-                Part::Write { payload, .. } => (0, payload),
+            let sent = if index == self.head { self.sent } else { 0 };
+            let (base, sent, payload) = match part {
+                Part::Write { payload, .. } => {
+                    (0, sent.saturating_sub(FRAME_HEADER_BYTES), payload)
+                }
                 Part::Region { .. } => match spans.next() {
-                    Some(span) => (skip, span),
+                    Some(span) => (sent, sent, span),
                     None => break,
                 },
                 _ => continue,
@@ -238,7 +240,7 @@ impl Batch {
             if payload.is_empty() || payload.host_ptr().is_some() {
                 continue;
             }
-            match self.staged.begin(index, base, payload) {
+            match self.staged.begin(index, (base, sent), payload) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => failed.push((index, CopyFailed::new(0, &error))),
@@ -488,7 +490,7 @@ impl<'a> Rest<'a> {
 mod tests {
     use super::*;
     use crate::test_device::{Event, Shared, block};
-    use handfast_transport::{Posting, RegionTable, RemoteSpan, STAGING_BYTES, SliceId};
+    use handfast_transport::{Access, Posting, RegionTable, RemoteSpan, STAGING_BYTES, SliceId};
     use std::sync::Arc;
 
     fn content(len: usize) -> Vec<u8> {
@@ -607,6 +609,60 @@ mod tests {
             assert_eq!(payloads(&sent, &lengths), content(lengths.iter().sum()), "{buffers}");
             assert_eq!(device.lock().buffers, buffers);
         }
+    }
+
+    /// A buffer that comes free in the middle of a payload copies what is not sent yet, and no more.
+    #[test]
+    fn sent_bytes_are_not_copied_again() {
+        let len = 3 * STAGING_BYTES;
+        let (mut batch, device) = batch_of(&[len], 0);
+        let mut sent = Vec::new();
+        let front = |pieces: &[Piece<'_>]| {
+            let [Piece::Bytes(header), Piece::Memory { span, skip: 0 }, ..] = pieces else {
+                panic!("a header, and bytes without a buffer")
+            };
+            sent.extend_from_slice(header);
+            let mut bytes = vec![0; STAGING_BYTES];
+            span.copy_out(0, &mut bytes).map_err(io::Error::other)?;
+            sent.extend(bytes);
+            Ok(sent.len())
+        };
+        assert!(batch.send(front, &mut Vec::new()).expect("the socket takes bytes"));
+        device.lock().buffers = 1;
+        sent.extend(send_all(&mut batch, &device, usize::MAX));
+        assert_eq!(payloads(&sent, &[len]), content(len));
+        let begun = |event: &Event| match event {
+            Event::Begun(at) => Some(*at as usize / STAGING_BYTES),
+            _ => None,
+        };
+        let begun: Vec<_> = device.lock().events.iter().filter_map(begun).collect();
+        assert_eq!(begun, [1, 2]);
+    }
+
+    /// An answer whose bytes are copied and not taken by the peer holds no memory of the region.
+    #[test]
+    fn answer_that_nobody_takes_holds_no_memory() {
+        let length = 2 * STAGING_BYTES;
+        let (memory, device) = block(content(length), 2);
+        let regions = Arc::new(RegionTable::new());
+        let region = regions.register(memory.whole(), Access::READ, 5).expect("a free key");
+        let (key, address) = (region.key(), region.address());
+        drop(region);
+        let idle = memory.holders();
+        let mut batch = Batch::new(RegionCache::new(Arc::clone(&regions), None));
+        let data = Answer::Data { tag: 1, key, address, length: length as u32 };
+        batch.refill(&mut VecDeque::from([data]), &mut Slots::new(1));
+        device.lock().is_held = true;
+        let mut full = |_: &[Piece<'_>]| Err(io::ErrorKind::WouldBlock.into());
+        let blocked = batch.send(&mut full, &mut Vec::new()).expect_err("the socket is full");
+        assert_eq!(blocked.kind(), io::ErrorKind::WouldBlock);
+        assert!(!batch.have_copies_ended());
+        assert_eq!(memory.holders(), idle + 2, "two copies run");
+        device.lock().is_held = false;
+        assert!(batch.have_copies_ended());
+        assert_eq!(memory.holders(), idle);
+        let sent = send_all(&mut batch, &device, usize::MAX);
+        assert_eq!(payloads(&sent[..FRAME_HEADER_BYTES + length], &[length]), content(length));
     }
 
     fn lost(batch: &mut Batch) -> Vec<Lost> {

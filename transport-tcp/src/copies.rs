@@ -15,17 +15,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The wait of a task for one copy.
 #[derive(Debug, Default)]
-pub(crate) struct CopyWait {
+pub struct CopyWait {
     yields: u32,
     since: Option<Instant>,
 }
 
 impl CopyWait {
-    /// Lets other tasks run until the copy may have ended.
+    /// Lets other tasks run until the copy may have ended. Cancel-safe.
     ///
     /// # Errors
     /// The copy takes longer than [`COPY_WAIT_MAX`].
-    pub(crate) async fn pause(&mut self) -> Result<(), TransportError> {
+    pub async fn pause(&mut self) -> Result<(), TransportError> {
         if self.yields < YIELDS_MAX {
             self.yields += 1;
             tokio::task::yield_now().await;

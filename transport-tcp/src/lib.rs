@@ -32,6 +32,7 @@ mod transport;
 mod writer;
 
 pub use bounce::{BounceReader, BounceWriter, Bounced};
+pub use copies::CopyWait;
 pub use counters::TcpCounters;
 pub use frame::{FRAME_HEADER_BYTES, SLICE_BYTES_MAX};
 pub use hello::{ACK_BYTES, HELLO_BYTES, HelloRefusal, LANE_MAGIC, LANE_VERSION};

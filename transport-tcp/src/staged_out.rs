@@ -57,21 +57,22 @@ impl StagedOut {
     }
 
     /// Begins copies of a part, as far as buffers have room, and returns whether all of it is copied.
-    /// `payload` is the part's from its byte `base` on. Parts are given in sending order.
+    /// `payload` is the part's from its byte `base` on, whose bytes up to `sent` are sent. Parts are given in
+    /// sending order.
     ///
     /// # Errors
     /// As [`Staging::start_out`].
     pub(crate) fn begin(
         &mut self,
         part: usize,
-        base: usize,
+        (base, sent): (usize, usize),
         payload: &Span,
     ) -> Result<bool, MemoryError> {
         let (next_part, next_offset) = self.next;
         if part < next_part {
             return Ok(true);
         }
-        let mut offset = if part == next_part { base.max(next_offset) } else { base };
+        let mut offset = if part == next_part { sent.max(next_offset) } else { sent };
         let end = base + payload.len();
         while offset < end {
             self.next = (part, offset);

@@ -167,6 +167,10 @@ impl StagingBuffer for Buffer {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     fn bytes(&mut self) -> &[u8] {
         if self.wait().is_ok() { &self.bytes } else { &[] }
     }

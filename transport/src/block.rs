@@ -607,13 +607,7 @@ impl Span {
     /// [`MemoryError::OutOfRange`] when the lengths differ, [`MemoryError::ReadOnly`] when the
     /// target cannot be written.
     pub fn copy_to(&self, target: &Self) -> Result<(), MemoryError> {
-        if self.length != target.length {
-            let (length, size) = (self.length, target.length);
-            return Err(MemoryError::OutOfRange { offset: 0, length, size });
-        }
-        if !target.is_writable() {
-            return Err(MemoryError::ReadOnly);
-        }
+        self.check_copy_to(target)?;
         if self.memory.file().is_some() || target.memory.file().is_some() {
             return match self.kind() == MemoryKind::Host && target.kind() == MemoryKind::Host {
                 true => self.copy_through(target, &mut [0_u8; CHUNK_BYTES]),
@@ -627,6 +621,14 @@ impl Span {
         // writable; `copy` allows overlap, and no reference to either exists.
         unsafe { ptr::copy(from, to, self.length) };
         Ok(())
+    }
+
+    pub(crate) fn check_copy_to(&self, target: &Self) -> Result<(), MemoryError> {
+        if self.length != target.length {
+            let (length, size) = (self.length, target.length);
+            return Err(MemoryError::OutOfRange { offset: 0, length, size });
+        }
+        if target.is_writable() { Ok(()) } else { Err(MemoryError::ReadOnly) }
     }
 
     /// Copies where one of both is an accelerator's memory.

@@ -19,6 +19,7 @@ mod path;
 mod posting;
 mod region;
 mod spin;
+mod staged_copy;
 mod staging;
 
 pub use block::{BlockId, Memory, MemoryError, Span};
@@ -43,4 +44,5 @@ pub use region::{
     RegistrationError, WATCHES_MAX,
 };
 pub use spin::SpinBudget;
+pub use staged_copy::StagedCopy;
 pub use staging::{STAGING_DEPTH, Staging, StagingBuffer, pass_in, pass_out};

@@ -43,6 +43,9 @@ pub trait StagingBuffer: Send {
     /// A copy failed; any part of its bytes may have been copied. Later calls report it again.
     fn wait(&mut self) -> Result<(), AcceleratorError>;
 
+    /// Whether the driver could not be asked about the copies, which may run for ever.
+    fn is_lost(&self) -> bool;
+
     /// Waits for the copies, and returns all bytes of the buffer; none after a failure.
     fn bytes(&mut self) -> &[u8];
 
@@ -138,9 +141,17 @@ impl Staging {
     /// Whether the copies have ended, also by a failure, and use no block any more. Does not wait.
     pub fn has_ended(&mut self) -> bool {
         if !self.spans.is_empty() && self.buffer.has_ended() {
-            self.spans.clear();
+            self.let_go();
         }
         self.spans.is_empty()
+    }
+
+    /// Lets go of the blocks of ended copies. Those of lost copies are never freed.
+    fn let_go(&mut self) {
+        match self.buffer.is_lost() {
+            true => self.spans.drain(..).for_each(std::mem::forget),
+            false => self.spans.clear(),
+        }
     }
 
     /// As [`Staging::has_ended`], and asks again without a pause for as long as an idle device may copy;
@@ -161,13 +172,14 @@ impl Staging {
         }
     }
 
-    /// Waits for the copies, which use no block afterwards.
+    /// Waits for the copies, which use no block afterwards. A block whose copies the driver could not be
+    /// asked about is held for ever.
     ///
     /// # Errors
     /// [`MemoryError::Accelerator`] if one failed, also of later calls: the buffer is of no more use.
     pub fn wait(&mut self) -> Result<(), MemoryError> {
         let ended = self.buffer.wait();
-        self.spans.clear();
+        self.let_go();
         Ok(ended?)
     }
 
@@ -185,6 +197,15 @@ impl Staging {
         self.buffer.clear()?;
         self.used = 0;
         Ok(())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if !self.spans.is_empty() {
+            // Reported to those who asked before.
+            let _ = self.wait();
+        }
     }
 }
 

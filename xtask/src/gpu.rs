@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,8 +15,10 @@ use std::time::{Duration, Instant};
 /// Try device memory on this machine's CUDA driver, and write docs/bench/gpu.md
 ///
 /// Runs engine/examples/gpu.rs on the scripted driver and on the real one, lists the checks whose results
-/// differ, and compares the rates of staged transfers with those of raw copies and of TCP. Without a driver
-/// or a device it runs the scripted one alone and writes nothing.
+/// differ, compares the rates of staged transfers with those of raw copies and of TCP, and runs the tests of
+/// torch's tensors. Without a driver or a device it writes nothing.
+///
+/// A machine without Rust runs what --bundle collects, `FOLDER/run.sh >FILE`, and --result takes the file.
 ///
 /// Exit code: 0 if all checks hold, 1 if one does not.
 #[derive(clap::Args)]
@@ -23,15 +26,28 @@ pub(crate) struct Arguments {
     /// Run the scripted driver alone
     #[arg(long)]
     scripted: bool,
-    /// A Python that has torch and the package, for the tests of its tensors
+    /// A Python that has torch, else python3
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
+    /// Collect the programs, the wheel and the tests in a folder, and run nothing
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["scripted", "python"])]
+    bundle: Option<PathBuf>,
+    /// Take the result of a bundle's run on another machine, and run nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scripted", "python", "bundle"])]
+    result: Option<PathBuf>,
 }
 
 const BUILD_BUDGET: Duration = Duration::from_secs(1_800);
 const RUN_BUDGET: Duration = Duration::from_secs(600);
+const RUNNER_FILE: &str = "run.sh";
+/// Lines before the runs of a bundle.
+const SCRIPTED_RUN: &str = "run: scripted\n";
+const REAL_RUN: &str = "run: real\n";
 /// Least rate of a staged transfer, of the slower of the raw copy and the wire.
 const STAGED_MIN: f64 = 0.8;
+
+/// Runs the bundle that it is in, and prints the result.
+const RUNNER: &str = include_str!("gpu/run.sh");
 
 /// The output of a run of the program.
 #[derive(Debug, Default, PartialEq)]
@@ -43,6 +59,34 @@ struct Ran {
     checks: Vec<(String, String)>,
     /// Names, GiB/s, and the part of the slower of copy and wire.
     rates: Vec<(String, f64, Option<f64>)>,
+}
+
+/// The output of a bundle's run.
+#[derive(Debug)]
+struct Report {
+    machine: String,
+    scripted: Ran,
+    real: Ran,
+    /// The count of the tests of torch's tensors, and whether they hold.
+    torch: String,
+}
+
+impl Report {
+    fn parse(output: &str) -> Result<Self> {
+        let after = |name: &str| {
+            let line = output.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::to_owned).with_context(|| format!("the result lacks the line `{name}`"))
+        };
+        let (_, runs) =
+            output.split_once(SCRIPTED_RUN).context("the scripted driver did not run")?;
+        let (scripted, real) = runs.split_once(REAL_RUN).context("the real driver did not run")?;
+        Ok(Self {
+            machine: after("machine: ")?,
+            scripted: Ran::parse(scripted).context("the scripted driver")?,
+            real: Ran::parse(real).context("the real driver")?,
+            torch: after("torch: ")?,
+        })
+    }
 }
 
 impl Ran {
@@ -91,35 +135,72 @@ fn try_driver(project: &Project, program: &Path, driver: Option<&Path>) -> Resul
 }
 
 pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
-    let until = Instant::now() + BUILD_BUDGET;
-    let words = ["build", "--release", "-p", "handfast", "--example", "gpu"];
-    project.run(project.cargo(&words), "gpu-build", until)?;
-    let driver = project.cargo(&["build", "-p", "handfast-fabric-cuda"]);
-    project.run(driver, "gpu-driver-build", until)?;
-    let program = project.target().join("release/examples/gpu");
-    let driver = python::scripted_driver(project).context("the scripted driver is not built")?;
-    let scripted = try_driver(project, &program, Some(&driver))?;
-    anstream::println!("scripted driver:\n{}", listed(&scripted));
-    let mut failed = scripted.failed();
-    let real = match arguments.scripted {
-        true => None,
-        false => Some(try_driver(project, &program, None)?),
-    };
-    match real {
-        Some(Ran { absent: Some(reason), .. }) => {
-            anstream::println!("1 skipped: real driver: {reason}");
+    if let Some(folder) = &arguments.bundle {
+        bundle(project, folder)?;
+        anstream::println!("{0} is complete: {0}/run.sh >FILE", folder.display());
+        return Ok(true);
+    }
+    if arguments.scripted {
+        let (program, driver) = programs(project, Instant::now() + BUILD_BUDGET)?;
+        let scripted = try_driver(project, &program, Some(&driver))?;
+        anstream::println!("scripted driver:\n{}", listed(&scripted));
+        return Ok(report(&scripted.failed()));
+    }
+    let output = match &arguments.result {
+        Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
+        None => {
+            let folder = project.scratch().join("gpu");
+            bundle(project, &folder)?;
+            let mut runner = Command::new(folder.join(RUNNER_FILE));
+            runner.envs(arguments.python.as_ref().map(|python| ("PYTHON", python)));
+            project.run(runner, "gpu", Instant::now() + RUN_BUDGET)?
         }
-        Some(real) => {
-            let torch = torch(project, arguments.python.as_deref());
-            let page = page(&real, &scripted, &machine(), &torch)?;
+    };
+    let Report { machine, scripted, real, torch } = Report::parse(&output)?;
+    anstream::println!("scripted driver:\n{}", listed(&scripted));
+    match &real.absent {
+        Some(reason) => anstream::println!("1 skipped: real driver: {reason}"),
+        None => {
+            let page = page(&real, &scripted, &machine, &torch)?;
             fs::write(project.root().join("docs/bench/gpu.md"), page)?;
             anstream::println!("real driver:\n{}docs/bench/gpu.md is written", listed(&real));
-            failed.extend(real.failed());
         }
-        None => {}
     }
+    let torch = (!torch.contains("OK")).then(|| format!("tensors of torch: {torch}"));
+    Ok(report(&[scripted.failed(), real.failed(), torch.into_iter().collect()].concat()))
+}
+
+fn report(failed: &[String]) -> bool {
     failed.iter().for_each(|it| anstream::eprintln!("failed: {it}"));
-    Ok(failed.is_empty())
+    failed.is_empty()
+}
+
+/// Builds the program and the scripted driver.
+fn programs(project: &Project, deadline: Instant) -> Result<(PathBuf, PathBuf)> {
+    let words = ["build", "--release", "-p", "handfast", "--example", "gpu"];
+    project.run(project.cargo(&words), "gpu-build", deadline)?;
+    let driver = project.cargo(&["build", "-p", "handfast-fabric-cuda"]);
+    project.run(driver, "gpu-driver-build", deadline)?;
+    let driver = python::scripted_driver(project).context("the scripted driver is not built")?;
+    Ok((project.target().join("release/examples/gpu"), driver))
+}
+
+/// Collects in `folder` what runs on a machine without Rust.
+fn bundle(project: &Project, folder: &Path) -> Result<()> {
+    let until = Instant::now() + BUILD_BUDGET;
+    let (program, driver) = programs(project, until)?;
+    let wheel = python::optimized_wheel(project, until)?;
+    let tests = project.root().join(python::TESTS);
+    let tests = ["test_devices.py", "helpers.py"].map(|file| tests.join(file));
+    fs::create_dir_all(folder)?;
+    for file in [program, driver, wheel].iter().chain(&tests) {
+        let name = file.file_name().context("a file has a name")?;
+        fs::copy(file, folder.join(name)).with_context(|| file.display().to_string())?;
+    }
+    let runner = folder.join(RUNNER_FILE);
+    fs::write(&runner, RUNNER)?;
+    fs::set_permissions(runner, fs::Permissions::from_mode(0o755))?;
+    Ok(())
 }
 
 /// Tries both drivers with the program of the tests. It is skipped where there is no real one.
@@ -145,32 +226,6 @@ fn outcome(scripted: &Ran, real: Ran) -> Outcome {
         }
         None => Ok(format!("{checks} checks hold on {} devices", real.devices.len())),
     }
-}
-
-/// The last line of the tests of torch's tensors, or why they did not run.
-fn torch(project: &Project, python: Option<&Path>) -> String {
-    let Some(python) = python else { return "skipped: --python was not given".to_owned() };
-    let mut tests = Command::new(python);
-    tests.current_dir(project.root().join(python::TESTS));
-    tests.args(["-B", "-m", "unittest", "-v", "test_devices.Torch"]);
-    match project.run(tests, "gpu-torch", Instant::now() + RUN_BUDGET) {
-        Ok(output) => output.lines().last().unwrap_or_default().to_owned(),
-        Err(error) => format!("failed: {error}"),
-    }
-}
-
-/// The devices and the processor, as far as the system's programs tell.
-fn machine() -> String {
-    let output = |program: &str, words: &[&str]| {
-        let ran = Command::new(program).args(words).output().ok()?;
-        Some(String::from_utf8_lossy(&ran.stdout).trim().to_owned())
-    };
-    let query = ["--query-gpu=name,driver_version,pcie.link.gen.max", "--format=csv,noheader"];
-    let devices = output("nvidia-smi", &query).unwrap_or_default();
-    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = processor.lines().find_map(|line| line.strip_prefix("model name\t: "));
-    let kernel = output("uname", &["-r"]).unwrap_or_default();
-    format!("{}; {}; Linux {kernel}", devices.replace('\n', "; "), processor.unwrap_or("unknown"))
 }
 
 fn listed(ran: &Ran) -> String {
@@ -240,6 +295,22 @@ mod tests {
             "| staged | 10.00 | 0.50 | 0.8, missed |",
         ] {
             assert!(page.lines().any(|it| it == line), "{page}");
+        }
+    }
+
+    #[test]
+    fn result_of_a_bundle_is_read() {
+        let run = format!("machine: one\nrun: scripted\n{SCRIPTED}run: real\n{REAL}torch: OK\n");
+        let report = Report::parse(&run).unwrap();
+        assert_eq!((report.machine.as_str(), report.torch.as_str()), ("one", "OK"));
+        assert_eq!(report.scripted, Ran::parse(SCRIPTED).unwrap());
+        assert_eq!(report.real, Ran::parse(REAL).unwrap());
+        let error = Report::parse(&run.replace("run: real\n", "")).unwrap_err().to_string();
+        assert_eq!(error, "the real driver did not run");
+        let error = Report::parse(&run.replace("torch: OK\n", "")).unwrap_err().to_string();
+        assert_eq!(error, "the result lacks the line `torch: `");
+        for printed in ["machine: ", "run: scripted", "run: real", "torch: "] {
+            assert!(RUNNER.contains(&format!("echo \"{printed}")), "{printed}");
         }
     }
 

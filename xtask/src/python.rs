@@ -398,16 +398,20 @@ fn first_in(wheels: &Path) -> Result<PathBuf> {
     built.next().context("there is no wheel")?.map_err(Into::into)
 }
 
-/// Builds the package with optimisation, for this machine alone and over TCP, and installs it into an
-/// environment.
+/// Builds the wheel with optimisation, for this machine alone and over TCP.
+pub(crate) fn optimized_wheel(project: &Project, deadline: Instant) -> Result<PathBuf> {
+    let mut maturin = maturin(project, std::iter::empty(), deadline)?;
+    maturin.args(["--release", "--auditwheel", "skip"]);
+    only_in(&folder(project, "optimized"), project, maturin, deadline)
+}
+
+/// Installs the optimised wheel into an environment.
 pub(crate) fn install_optimized(
     project: &Project,
     environment: &Path,
     deadline: Instant,
 ) -> Result<()> {
-    let mut maturin = maturin(project, std::iter::empty(), deadline)?;
-    maturin.args(["--release", "--auditwheel", "skip"]);
-    let wheel = only_in(&folder(project, "optimized"), project, maturin, deadline)?;
+    let wheel = optimized_wheel(project, deadline)?;
     let mut install = pip(environment);
     install.args(["--no-deps", "--force-reinstall"]).arg(wheel);
     project.run(install, "python-install", deadline)?;

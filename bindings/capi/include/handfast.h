@@ -376,6 +376,22 @@ int32_t handfast_batch_submit(handfast_engine engine,
                               uint64_t timeout_ms,
                               handfast_batch *batch);
 
+// Starts a batch as handfast_batch_submit, once a CUDA stream has done the work that it has at the
+// call: a CUstream or cudaStream_t, or NULL for the default stream of the device that has the first
+// request's memory. The call waits for the stream within timeout_ms, or for 60 seconds; work that is
+// added to the stream meanwhile is not waited for. HANDFAST_ARGUMENT without a driver of CUDA.
+//
+// # Safety
+// So many requests can be read; the stream exists during the call, and is not captured; `batch` is
+// NULL or can be written.
+int32_t handfast_batch_submit_after(handfast_engine engine,
+                                    handfast_peer peer,
+                                    const struct handfast_request *requests,
+                                    size_t count,
+                                    uint64_t timeout_ms,
+                                    void *stream,
+                                    handfast_batch *batch);
+
 // Waits for the end of a batch, for timeout_ms at most, HANDFAST_FOREVER without a limit.
 // HANDFAST_OK when every byte is at its destination, HANDFAST_PENDING when the batch is still
 // under way; it goes on then. A failure of the batch is the failure of this call. At the end the

@@ -7,6 +7,7 @@ use crate::engines::{duration, find};
 use crate::errors::{call, done};
 use handfast_compat::c::{address, array, place};
 use handfast_compat::{BatchState, Direction, Failure, REQUESTS_MAX};
+use std::ffi::c_void;
 use std::time::Duration;
 
 /// Starts requests to a peer as a batch and writes its handle. timeout_ms is the time limit of the
@@ -25,17 +26,59 @@ pub unsafe extern "C" fn handfast_batch_submit(
     timeout_ms: u64,
     batch: *mut Batch,
 ) -> i32 {
-    done(|| {
-        let (node, out) = (find(engine)?, place(batch, "batch")?);
-        let peer = node.peer(peer)?;
+    // SAFETY: the caller's promise is passed on.
+    done(|| unsafe { submit(engine, peer, (requests, count), timeout_ms, None, batch) })
+}
+
+/// Starts a batch as handfast_batch_submit, once a CUDA stream has done the work that it has at the
+/// call: a CUstream or cudaStream_t, or NULL for the default stream of the device that has the first
+/// request's memory. The call waits for the stream within timeout_ms, or for 60 seconds; work that is
+/// added to the stream meanwhile is not waited for. HANDFAST_ARGUMENT without a driver of CUDA.
+///
+/// # Safety
+/// So many requests can be read; the stream exists during the call, and is not captured; `batch` is
+/// NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handfast_batch_submit_after(
+    engine: Engine,
+    peer: Peer,
+    requests: *const Request,
+    count: usize,
+    timeout_ms: u64,
+    stream: *mut c_void,
+    batch: *mut Batch,
+) -> i32 {
+    let stream = Some(address(stream));
+    // SAFETY: the caller's promise is passed on.
+    done(|| unsafe { submit(engine, peer, (requests, count), timeout_ms, stream, batch) })
+}
+
+/// # Safety
+/// As of handfast_batch_submit and handfast_batch_submit_after.
+unsafe fn submit(
+    engine: Engine,
+    peer: Peer,
+    (requests, count): (*const Request, usize),
+    timeout_ms: u64,
+    stream: Option<u64>,
+    batch: *mut Batch,
+) -> Result<(), Failure> {
+    let (node, out) = (find(engine)?, place(batch, "batch")?);
+    let peer = node.peer(peer)?;
+    // SAFETY: the caller's promise is passed on.
+    let requests = unsafe { array(requests, count, REQUESTS_MAX, "requests")? };
+    let requests = requests.iter().map(request).collect::<Result<Vec<_>, _>>()?;
+    let mut timeout = duration(timeout_ms);
+    if let Some(stream) = stream {
+        let first = requests.first().map(|request| request.local);
         // SAFETY: the caller's promise is passed on.
-        let requests = unsafe { array(requests, count, REQUESTS_MAX, "requests")? };
-        let requests = requests.iter().map(request).collect::<Result<Vec<_>, _>>()?;
-        let batch = node.engine.submit(&peer, &requests, duration(timeout_ms), &mut || false)?;
-        // SAFETY: the place is writable, as the caller promises.
-        unsafe { out.write(batch) };
-        Ok(())
-    })
+        timeout =
+            unsafe { node.engine.wait_for_stream((stream, None), first, timeout, &mut || false) }?;
+    }
+    let batch = node.engine.submit(&peer, &requests, timeout, &mut || false)?;
+    // SAFETY: the place is writable, as the caller promises.
+    unsafe { out.write(batch) };
+    Ok(())
 }
 
 fn request(request: &Request) -> Result<handfast_compat::Request, Failure> {

@@ -60,13 +60,14 @@ pub type Interrupt<'a> = &'a mut (dyn FnMut() -> bool + Send);
 /// the same time.
 pub struct TransferEngine {
     /// Not dropped in a forked child, whose copy belongs to the parent.
-    inner: ManuallyDrop<Arc<Inner>>,
+    pub(crate) inner: ManuallyDrop<Arc<Inner>>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     engine: Engine,
     runtime: &'static Handle,
-    process: Process,
+    pub(crate) process: Process,
+    pub(crate) stream_waits: crate::streams::Waits,
     timeout: Duration,
     warnings: Vec<String>,
     regions: RwLock<LocalRegions>,
@@ -94,6 +95,7 @@ impl TransferEngine {
             engine,
             runtime,
             process,
+            stream_waits: crate::streams::Waits::default(),
             timeout: options.timeout,
             warnings,
             regions: RwLock::default(),
@@ -380,6 +382,7 @@ impl TransferEngine {
         if inner.process.check().is_err() {
             return Ok(());
         }
+        inner.stream_waits.end();
         to_the_end(inner.runtime, async {
             let served = inner.regions.write().begin_end_of_all();
             inner.engine.close().await;

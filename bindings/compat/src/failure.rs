@@ -104,6 +104,9 @@ pub enum Cause {
         /// Time waited.
         waited: Duration,
     },
+    /// The engine was closed while the call waited for a CUDA stream. Nothing was posted.
+    #[error("the engine was closed while the call waited for the stream {0:#x}")]
+    StreamAbandoned(u64),
     /// No batch has the number, or it has been taken.
     #[error("no batch has the number {0}: it never had, or its result was taken before")]
     NoSuchBatch(u64),
@@ -180,7 +183,9 @@ impl Failure {
                 "the transfer".into()
             }
             Cause::Interrupted | Cause::Kept => "the transfer".into(),
-            Cause::Stream(_) | Cause::StreamBusy { .. } => "the transfer".into(),
+            Cause::Stream(_) | Cause::StreamBusy { .. } | Cause::StreamAbandoned(_) => {
+                "the transfer".into()
+            }
             Cause::NotOpened { .. } => handfast::Stage::Metadata.to_string(),
             Cause::Argument(_) | Cause::Limit { .. } | Cause::Forked => "configuration".into(),
             Cause::NoSuchEngine(_) | Cause::NoSuchPeer(_) => "configuration".into(),
@@ -240,6 +245,7 @@ impl Failure {
             Cause::InUse { .. } | Cause::Kept => "in-use",
             Cause::NotOpened { .. } | Cause::StreamBusy { .. } => "timeout",
             Cause::Stream(_) => "engine",
+            Cause::StreamAbandoned(_) => "closed",
             Cause::NoSuchBatch(_) => "no-such-batch",
             Cause::Unfinished(_) => "unfinished",
             Cause::Limit { .. } => "limit",
@@ -271,7 +277,10 @@ impl Failure {
             },
             Cause::Argument(_) | Cause::NoSuchBatch(_) | Cause::Forked | Cause::Interrupted => -1,
             Cause::NoSuchEngine(_) | Cause::NoSuchPeer(_) | Cause::Panicked => -1,
-            Cause::NoSuchSegment { .. } | Cause::Stream(_) | Cause::StreamBusy { .. } => -1,
+            Cause::NoSuchSegment { .. }
+            | Cause::Stream(_)
+            | Cause::StreamBusy { .. }
+            | Cause::StreamAbandoned(_) => -1,
         }
     }
 }

@@ -37,4 +37,4 @@ pub use managed::{MANAGED_BYTES_MAX, MANAGED_CLASS_MIN};
 pub use options::{Options, TIMEOUT_DEFAULT};
 pub use process::{FORKS_MAX, PerProcess, forks};
 pub use regions::LOCAL_REGIONS_MAX;
-pub use streams::{STREAM_WAIT_MAX, wait_for_stream};
+pub use streams::STREAM_WAIT_MAX;

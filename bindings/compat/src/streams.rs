@@ -1,9 +1,11 @@
 //! Waiting for the streams of CUDA, on which a program works on the bytes of a transfer.
 #![allow(unsafe_code)]
 
-use crate::engine::Interrupt;
+use crate::engine::{Interrupt, TransferEngine};
 use crate::failure::{Cause, Failure};
-use handfast::accelerators::{Driver, StreamError};
+use handfast::accelerators::{Driver, StreamError, StreamPoint};
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a stream without a timeout.
@@ -15,32 +17,83 @@ const QUERY_INTERVAL: Duration = Duration::from_micros(200);
 /// Queries between two questions for an interruption, 100 ms.
 const QUERIES_PER_QUESTION: u32 = 500;
 
-/// Waits until a stream has done the work that it has at the call, at most for `timeout` or
-/// [`STREAM_WAIT_MAX`], and returns what is left of the timeout. Work that is added to the stream later is not waited for.
-///
-/// A default stream, of number 0 to 2, is that of `device`, else of the device that has the byte at
-/// `address`, else of the context that is current on this thread.
-///
+/// The waits of an engine's calls.
+#[derive(Default)]
+pub(crate) struct Waits {
+    is_closing: AtomicBool,
+    running: RwLock<()>,
+}
+
+impl Waits {
+    /// Ends all waits, within the interval of the questions.
+    pub(crate) fn end(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        drop(self.running.write());
+    }
+}
+
+impl TransferEngine {
+    /// Waits until a stream has done the work that it has at the call, at most for `timeout` or
+    /// [`STREAM_WAIT_MAX`], and returns what is left of the timeout. Work that is added to the stream later is
+    /// not waited for. The wait ends with the engine.
+    ///
+    /// A default stream, of number 0 to 2, is that of `device`, else of the device that has the byte at
+    /// `address`, else of the context that is current on this thread.
+    ///
+    /// # Safety
+    /// A `stream` above 2 is the handle of a stream that exists during the call.
+    ///
+    /// # Errors
+    /// [`Cause::Stream`], [`Cause::StreamBusy`] after the timeout, [`Cause::Interrupted`],
+    /// [`Cause::StreamAbandoned`], [`Cause::Forked`].
+    pub unsafe fn wait_for_stream(
+        &self,
+        (stream, device): (u64, Option<u32>),
+        address: Option<u64>,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Option<Duration>, Failure> {
+        // The driver is the parent's: a child cannot ask it.
+        self.inner.process.check()?;
+        let waits = &self.inner.stream_waits;
+        let _running = waits.running.read();
+        let started = Instant::now();
+        // SAFETY: as of this function.
+        let point = unsafe { mark(stream, device, address) }?;
+        let limit = timeout.unwrap_or(STREAM_WAIT_MAX);
+        wait(&point, stream, limit, &mut || {
+            if waits.is_closing.load(Ordering::Relaxed) {
+                return Err(Cause::StreamAbandoned(stream).into());
+            }
+            if interrupt() { Err(Cause::Interrupted.into()) } else { Ok(()) }
+        })?;
+        Ok(timeout.map(|timeout| timeout.saturating_sub(started.elapsed())))
+    }
+}
+
 /// # Safety
-/// A `stream` above 2 is the handle of a stream that exists during the call.
-///
-/// # Errors
-/// [`Cause::Stream`], [`Cause::StreamBusy`] after the timeout, [`Cause::Interrupted`].
-pub unsafe fn wait_for_stream(
+/// As of [`TransferEngine::wait_for_stream`].
+unsafe fn mark(
     stream: u64,
     device: Option<u32>,
     address: Option<u64>,
-    timeout: Option<Duration>,
-    interrupt: Interrupt<'_>,
-) -> Result<Option<Duration>, Failure> {
+) -> Result<StreamPoint, Failure> {
     let driver = Driver::loaded().map_err(|error| Cause::Stream(error.to_string()))?;
     let without_driver =
         || Failure::argument("a stream was given, and this process has no driver of CUDA");
     let driver = driver.ok_or_else(without_driver)?;
-    let limit = timeout.unwrap_or(STREAM_WAIT_MAX);
     let device = device.or_else(|| driver.device_of(address?).ok().flatten());
     // SAFETY: as of this function.
-    let point = unsafe { driver.stream_point(stream, device) }.map_err(failed)?;
+    unsafe { driver.stream_point(stream, device) }.map_err(failed)
+}
+
+/// Waits for the work of a stream, while `goes_on` says that somebody does.
+fn wait(
+    point: &StreamPoint,
+    stream: u64,
+    limit: Duration,
+    goes_on: &mut dyn FnMut() -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let started = Instant::now();
     let mut queries = 0_u32;
     while !point.is_done().map_err(failed)? {
@@ -53,12 +106,12 @@ pub unsafe fn wait_for_stream(
         if waited >= limit {
             return Err(Cause::StreamBusy { stream, waited }.into());
         }
-        if queries.is_multiple_of(QUERIES_PER_QUESTION) && interrupt() {
-            return Err(Cause::Interrupted.into());
+        if queries.is_multiple_of(QUERIES_PER_QUESTION) {
+            goes_on()?;
         }
         std::thread::sleep(QUERY_INTERVAL);
     }
-    Ok(timeout.map(|timeout| timeout.saturating_sub(started.elapsed())))
+    Ok(())
 }
 
 fn failed(error: StreamError) -> Failure {

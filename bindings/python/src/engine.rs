@@ -5,7 +5,7 @@ use crate::errors::{exception, instance};
 use crate::numbers::{self, Column, Numbers, Table};
 use handfast_compat::{
     Access, BatchState, Direction, Failure, Grant, GrantError, Interrupt, Notification, Options,
-    Request, ServedSegment, TransferEngine, forks, topology, wait_for_stream,
+    Request, ServedSegment, TransferEngine, forks, topology,
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -78,23 +78,6 @@ fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
 /// A stream of CUDA, and the device of a default one.
 type Stream = Option<(u64, Option<u32>)>;
 
-/// Waits for the work of a stream before a transfer of the byte at an address, and returns what is left of
-/// the timeout.
-fn after(
-    stream: Stream,
-    address: Option<u64>,
-    timeout: Option<Duration>,
-    interrupt: Interrupt<'_>,
-) -> Result<Option<Duration>, Failure> {
-    match stream {
-        None => Ok(timeout),
-        // SAFETY: the caller passes a stream that exists, as docs/python.md requires.
-        Some((stream, device)) => unsafe {
-            wait_for_stream(stream, device, address, timeout, interrupt)
-        },
-    }
-}
-
 fn grant(py: Python<'_>, peers: &str, access: &str) -> PyResult<Grant> {
     let access = match access {
         "read" => Access::READ,
@@ -162,6 +145,26 @@ impl Pieces {
             [locals, remotes, lengths].map(|numbers| numbers.into_each(count));
         let request = |((local, remote), bytes)| Request { direction, local, remote, bytes };
         locals.into_iter().zip(remotes).zip(lengths).map(request).collect()
+    }
+}
+
+impl Core {
+    /// Waits for the work of a stream before a transfer of the byte at an address, and returns what is left
+    /// of the timeout.
+    fn after(
+        &self,
+        stream: Stream,
+        address: Option<u64>,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Option<Duration>, Failure> {
+        match stream {
+            None => Ok(timeout),
+            // SAFETY: the caller passes a stream that exists, as docs/python.md requires.
+            Some(stream) => unsafe {
+                self.engine.wait_for_stream(stream, address, timeout, interrupt)
+            },
+        }
     }
 }
 
@@ -339,7 +342,7 @@ impl Core {
         };
         let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
         blocking(py, |interrupt| {
-            let timeout = after(stream, Some(request.local), timeout, interrupt)?;
+            let timeout = self.after(stream, Some(request.local), timeout, interrupt)?;
             self.engine.transfer(peer, &[request], notification.as_ref(), timeout, interrupt)
         })
     }
@@ -364,7 +367,8 @@ impl Core {
         let (notification, timeout) = (notification.map(notify), timeout(timeout_s)?);
         blocking(py, |interrupt| {
             let requests = pieces.into_requests();
-            let timeout = after(stream, requests.first().map(|it| it.local), timeout, interrupt)?;
+            let timeout =
+                self.after(stream, requests.first().map(|it| it.local), timeout, interrupt)?;
             self.engine.transfer(peer, &requests, notification.as_ref(), timeout, interrupt)
         })
     }
@@ -386,7 +390,8 @@ impl Core {
         let timeout = timeout(timeout_s)?;
         blocking(py, |interrupt| {
             let requests = pieces.into_requests();
-            let timeout = after(stream, requests.first().map(|it| it.local), timeout, interrupt)?;
+            let timeout =
+                self.after(stream, requests.first().map(|it| it.local), timeout, interrupt)?;
             self.engine.submit(peer, &requests, timeout, interrupt)
         })
     }

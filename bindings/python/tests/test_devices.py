@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import subprocess
 import threading
 import time
 import types
@@ -14,7 +15,7 @@ import unittest
 import handfast
 import numpy
 from handfast import mooncake
-from helpers import Store, free_port
+from helpers import Store, free_port, python
 
 LIVE = (
     "streams",
@@ -31,6 +32,33 @@ LIVE = (
     "opened",
 )
 PATIENCE_S = 20
+#: Serves a tensor, and prints whether it has what the user wrote.
+TORCH_OWNER = """
+import sys, torch, handfast
+engine = handfast.Engine(transport="tcp")
+cache = torch.zeros(50 << 20, dtype=torch.uint8, device="cuda")
+torch.cuda.synchronize()
+served = engine.register(cache)
+print(engine.address, served.address, flush=True)
+sys.stdin.readline()
+print("equal" if bool((cache[3:] == 9).all()) else "different", flush=True)
+"""
+#: Writes to it, and prints whether it reads the same.
+TORCH_USER = """
+import sys, torch, handfast
+address, start = sys.stdin.readline().split()
+small = [torch.zeros(1000, device="cuda") for _ in range(8)]
+here = torch.full((50 << 20,), 9, dtype=torch.uint8, device="cuda")
+torch.cuda.synchronize()
+with handfast.Engine(transport="tcp") as engine:
+    engine.register(here)
+    peer = engine.peer(address)
+    peer.write_many([here.data_ptr()], [int(start) + 3], [here.numel() - 3])
+    here.zero_()
+    torch.cuda.synchronize()
+    peer.read_many([here.data_ptr()], [int(start) + 3], [here.numel() - 3])
+    print("equal" if bool((here[:-3] == 9).all()) and not here[-3:].any() else "different")
+"""
 CPU, CUDA, MANAGED, METAL = 1, 2, 13, 8
 
 
@@ -388,6 +416,51 @@ class Devices(unittest.TestCase):
         self.assertRegex(str(failure), "has not done its work")
         self.assertFalse(cache.any())
 
+    def test_wait_for_a_stream_ends_with_its_engine(self):
+        """And its close returns after the call has left the driver."""
+
+        def start(tensor, address, stream):
+            self.peer.write(tensor, address, stream=stream)
+
+        cache, _, thread, failures, _source = self.held_write(start)
+        self.assertTrue(thread.is_alive(), failures)
+        self.user.close()
+        thread.join(PATIENCE_S)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual([type(failure) for failure in failures], [handfast.Closed])
+        self.assertFalse(cache.any())
+
+    def test_child_of_a_fork_waits_for_no_stream(self):
+        tensor, stream = self.tensor(0, bytes(64)), self.cuda.stream(0)
+        self.user.register(tensor)
+        _source = self.cuda.copy_in(0, tensor.address, bytes(64), stream)
+        self.cuda.hold(True)
+        child = os.fork()
+        if child == 0:
+            try:
+                self.peer.write(tensor, 0, stream=stream, timeout=5)
+            except handfast.Forked:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+
+    def test_segments_that_grow_are_moved(self):
+        """As torch makes them: pieces that are mapped into reserved addresses."""
+        piece = 2 << 20
+        content = pattern(3 * piece - 100, 8)
+        address = self.cuda.run(b"map", 0, 3) + 100
+        here = Tensor(address, len(content), 0)
+        host = numpy.frombuffer(bytearray(content), dtype=numpy.uint8)
+        cache = numpy.zeros(len(content), dtype=numpy.uint8)
+        served, _ = self.owner.register(cache), self.user.register(host)
+        self.user.register(here)
+        self.peer.write(host, served.address)
+        self.peer.read(here, served.address)
+        cache[:] = 0
+        self.peer.write(here, served.address)
+        self.assertEqual(cache.tobytes(), content)
+
     def test_default_stream_is_that_of_the_device(self):
         tensor = self.tensor(1, pattern(64, 6))
         cache = numpy.zeros(64, dtype=numpy.uint8)
@@ -544,9 +617,17 @@ class Torch(unittest.TestCase):
         self.moved(Producer(here), Producer(there))
         self.assertTrue(self.torch.equal(here, there))
 
-    def test_tensors_of_a_device_are_moved(self):
+    def needs_device(self):
         if not self.torch.cuda.is_available():
             self.skipTest("torch has no CUDA device here")
+
+    def filled(self, nbytes, value):
+        tensor = self.torch.full((nbytes,), value, dtype=self.torch.uint8, device="cuda")
+        self.torch.cuda.synchronize()
+        return tensor
+
+    def test_tensors_of_a_device_are_moved(self):
+        self.needs_device()
         stream = self.torch.cuda.Stream()
         there = self.torch.zeros(1 << 22, dtype=self.torch.int32, device="cuda")
         self.torch.cuda.synchronize()
@@ -554,6 +635,116 @@ class Torch(unittest.TestCase):
             here = self.torch.arange(1 << 22, dtype=self.torch.int32, device="cuda")
         self.moved(here, there, stream)
         self.assertTrue(self.torch.equal(here.cpu(), there.cpu()))
+
+    def test_tensors_of_another_process_are_moved(self):
+        """With both kinds of the caching allocator's segments, across the pieces of one that grows."""
+        self.needs_device()
+        for segments in ("expandable_segments:False", "expandable_segments:True"):
+            with self.subTest(segments):
+                environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": segments}
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment}
+                owner, user = python(TORCH_OWNER, **pipes), python(TORCH_USER, **pipes)
+                address = owner.stdout.readline()
+                self.assertTrue(address, "the owner failed")
+                output, _ = user.communicate(address, timeout=120)
+                self.assertEqual(output, "equal\n")
+                output, _ = owner.communicate("end\n", timeout=120)
+                self.assertEqual(output, "equal\n")
+
+    def test_graph_is_captured_during_transfers(self):
+        """In the global mode, the default one, while a transfer copies and waits for a stream."""
+        self.needs_device()
+        here, there = self.filled(16 << 20, 1), self.filled(16 << 20, 0)
+        counter, stream = self.torch.zeros(1, device="cuda"), self.torch.cuda.Stream()
+        self.torch.cuda.synchronize()
+        with handfast.Engine(transport="tcp") as owner, handfast.Engine(transport="tcp") as user:
+            served, _ = owner.register(there), user.register(here)
+            peer, ends, failures, moved = user.peer(owner.address), threading.Event(), [], []
+
+            def move():
+                while not ends.is_set():
+                    try:
+                        peer.write(here, served.address, stream=stream)
+                        moved.append(1)
+                    except handfast.HandfastError as error:
+                        failures.append(str(error))
+
+            thread = threading.Thread(target=move)
+            graphs = []
+            try:
+                for _ in range(10):
+                    graphs.append(self.torch.cuda.CUDAGraph())
+                    before = len(moved)
+                    with self.torch.cuda.graph(graphs[-1]):
+                        if not thread.is_alive():
+                            thread.start()
+                        counter += 1
+                        limit = time.monotonic() + PATIENCE_S
+                        while len(moved) < before + 2 and not failures:
+                            self.assertLess(time.monotonic(), limit)
+                            time.sleep(0.001)
+            finally:
+                ends.set()
+                thread.join()
+            self.assertEqual(failures, [])
+        for graph in graphs:
+            graph.replay()
+        self.torch.cuda.synchronize()
+        self.assertEqual((counter.item(), bool((there == 1).all())), (10, True))
+
+    def test_freed_tensors_are_refused(self):
+        self.needs_device()
+        cache = numpy.zeros(32 << 20, dtype=numpy.uint8)
+        with handfast.Engine(transport="tcp") as owner, handfast.Engine(transport="tcp") as user:
+            served, peer = owner.register(cache), user.peer(owner.address)
+            tensor = self.filled(32 << 20, 3)
+            pieces = [tensor.data_ptr()], [served.address], [1 << 20]
+            user.register_address(tensor.data_ptr(), tensor.numel())
+            peer.write_many(*pieces)
+            self.assertEqual(cache[: 1 << 20].tobytes(), b"\3" * (1 << 20))
+            del tensor
+            gc.collect()
+            self.torch.cuda.empty_cache()
+            with self.assertRaises(handfast.HandfastError) as caught:
+                peer.write_many(*pieces)
+            self.assertEqual(caught.exception.id, "GPU-POINTER")
+
+    def test_pinned_tensors_are_host_memory(self):
+        self.needs_device()
+        here = self.filled(1 << 20, 7)
+        there = self.torch.zeros(1 << 20, dtype=self.torch.uint8, pin_memory=True)
+        self.moved(here, there)
+        self.assertTrue(bool((there == 7).all()))
+
+    def test_managed_memory_and_contexts_that_have_ended_are_refused(self):
+        self.needs_device()
+        self.torch.cuda.init()
+        driver = ctypes.CDLL("libcuda.so.1")
+        managed = ctypes.c_uint64()
+        nbytes = ctypes.c_size_t(1 << 16)
+        self.assertEqual(driver.cuMemAllocManaged(ctypes.byref(managed), nbytes, ctypes.c_uint(1)), 0)
+        cache = numpy.zeros(1 << 16, dtype=numpy.uint8)
+        with handfast.Engine(transport="tcp") as owner, handfast.Engine(transport="tcp") as user:
+            with self.assertRaisesRegex(handfast.HandfastError, "moves between host and device"):
+                user.register_address(managed.value, 1 << 16)
+            driver.cuMemFree_v2(managed)
+            served, peer = owner.register(cache), user.peer(owner.address)
+            context, address = ctypes.c_void_p(), ctypes.c_uint64()
+            create = driver.cuCtxCreate_v2
+            self.assertEqual(create(ctypes.byref(context), ctypes.c_uint(0), ctypes.c_int(0)), 0)
+            self.assertEqual(driver.cuMemAlloc_v2(ctypes.byref(address), nbytes), 0)
+            driver.cuMemsetD8_v2(address, ctypes.c_ubyte(5), nbytes)
+            driver.cuCtxSynchronize()
+            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+            local = user.register_address(address.value, 1 << 16)
+            pieces = [address.value], [served.address], [1 << 16]
+            peer.write_many(*pieces)
+            self.assertEqual(cache.tobytes(), b"\5" * (1 << 16))
+            self.assertEqual(driver.cuCtxDestroy_v2(context), 0)
+            with self.assertRaises(handfast.HandfastError) as caught:
+                peer.write_many(*pieces)
+            self.assertEqual(caught.exception.id, "GPU-POINTER")
+            local.close()
 
 
 if __name__ == "__main__":

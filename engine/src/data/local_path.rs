@@ -3,9 +3,10 @@
 use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
-    COPY_CALL, Completion, DataPath, Direction, Posting, RegionTable, Requester, Sent, SliceId,
-    Span,
+    COPY_CALL, Completion, DataPath, Direction, MemoryError, MemoryKind, Posting, RegionTable,
+    Requester, Sent, SliceId, Span, StagedCopy,
 };
+use handfast_transport_tcp::CopyWait;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,23 +30,45 @@ pub(crate) struct LocalPath {
 struct LocalQueue {
     waiting: Mutex<Waiting>,
     wake: Notify,
+    /// There is something for the task that copies memory of accelerators.
+    wake_staged: Notify,
     regions: Arc<RegionTable>,
+}
+
+/// A posting of an accelerator's memory, with the bytes at both ends.
+struct Staged {
+    slice: SliceId,
+    from: Span,
+    to: Span,
 }
 
 #[derive(Default)]
 struct Waiting {
     postings: VecDeque<Posting>,
+    /// At most the depth of the lane.
+    staged: VecDeque<Staged>,
+    /// The staged slice that is copied now, and whether it is withdrawn.
+    copied: Option<(SliceId, bool)>,
     withdrawn: Vec<SliceId>,
+    /// Slices that were withdrawn in the turn that copies them or leaves them to the other task.
+    early: Vec<SliceId>,
     stopped: bool,
 }
 
 impl LocalPath {
-    /// Starts the copying task, which ends with the path.
+    /// Starts the copying tasks, which end with the path: one for host memory, and one that waits for
+    /// accelerators.
     pub(crate) fn start(regions: Arc<RegionTable>, sink: LocalSink) -> Arc<Self> {
-        let queue =
-            Arc::new(LocalQueue { waiting: Mutex::default(), wake: Notify::new(), regions });
+        let queue = Arc::new(LocalQueue {
+            waiting: Mutex::default(),
+            wake: Notify::new(),
+            wake_staged: Notify::new(),
+            regions,
+        });
         let (running, copying) = watch::channel(());
         let path = Arc::new(Self { queue: queue.clone(), copying });
+        let sink = Arc::new(sink);
+        tokio::spawn(copy_staged(queue.clone(), sink.clone(), running.clone()));
         tokio::spawn(copy(queue, sink, running));
         path
     }
@@ -78,6 +101,19 @@ impl DataPath for LocalPath {
             waiting.withdrawn.push(slice);
             drop(waiting);
             self.queue.wake.notify_one();
+            return;
+        }
+        if let Some(place) = waiting.staged.iter().position(|staged| staged.slice == slice) {
+            waiting.staged.remove(place);
+            waiting.withdrawn.push(slice);
+            drop(waiting);
+            self.queue.wake.notify_one();
+        } else if let Some((of, is_withdrawn)) = &mut waiting.copied
+            && *of == slice
+        {
+            *is_withdrawn = true;
+        } else {
+            waiting.early.push(slice);
         }
     }
 }
@@ -93,13 +129,30 @@ impl LocalQueue {
         let mut waiting = self.waiting.lock();
         waiting.stopped = true;
         waiting.postings.clear();
+        waiting.staged.clear();
         drop(waiting);
         self.wake.notify_one();
+        self.wake_staged.notify_one();
+    }
+
+    /// Takes the next posting of an accelerator's memory; `None` inside if there is none, and outside at
+    /// the end.
+    fn next_staged(&self) -> Option<Option<Staged>> {
+        let mut waiting = self.waiting.lock();
+        let next = waiting.staged.pop_front();
+        waiting.copied = next.as_ref().map(|staged| (staged.slice, false));
+        (!waiting.stopped).then_some(next)
+    }
+
+    /// Whether nobody wants the staged copy any more.
+    fn is_given_up(&self) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.stopped || waiting.copied.is_some_and(|(_, is_withdrawn)| is_withdrawn)
     }
 }
 
 /// Copies until stopped. Dropping `_running` signals that copying has ended.
-async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<()>) {
+async fn copy(queue: Arc<LocalQueue>, sink: Arc<LocalSink>, _running: watch::Sender<()>) {
     let mut completions = Vec::new();
     let mut turn = Vec::with_capacity(COPIES_PER_TURN);
     loop {
@@ -108,6 +161,7 @@ async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<(
             if waiting.stopped {
                 return;
             }
+            waiting.early.clear();
             let count = waiting.postings.len().min(COPIES_PER_TURN);
             turn.extend(waiting.postings.drain(..count));
             let released = waiting.withdrawn.drain(..);
@@ -117,32 +171,98 @@ async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<(
             queue.wake.notified().await;
             continue;
         }
-        completions.extend(turn.drain(..).map(|posting| copy_one(&queue.regions, &posting)));
+        completions.extend(turn.drain(..).filter_map(|posting| copy_one(&queue, &posting)));
         sink(&mut completions);
         completions.clear();
         tokio::task::yield_now().await;
     }
 }
 
-fn copy_one(regions: &RegionTable, posting: &Posting) -> Completion {
+/// Copies, or leaves the posting to the task that waits for accelerators.
+fn copy_one(queue: &LocalQueue, posting: &Posting) -> Option<Completion> {
     let Posting { slice, direction, span, remote, .. } = posting;
-    let refused = |call: &'static str, detail: String| {
-        Completion::refused(*slice, TransportError::new(Side::Peer, call, detail))
-    };
     let at = (remote.address, span.len() as u64);
-    let there: Span = match regions.lookup(remote.key, at, *direction, Requester::Own) {
+    let there: Span = match queue.regions.lookup(remote.key, at, *direction, Requester::Own) {
         Ok(there) => there,
         Err(error) => {
             let call = if *direction == Direction::Read { "read" } else { "write" };
-            return refused(call, error.to_string());
+            return Some(refused(*slice, call, error.to_string()));
         }
     };
-    let copied = match direction {
-        Direction::Read => there.copy_to(span),
-        Direction::Write => span.copy_to(&there),
+    let (from, to) = match direction {
+        Direction::Read => (&there, span),
+        Direction::Write => (span, &there),
     };
+    if from.kind() != MemoryKind::Host || to.kind() != MemoryKind::Host {
+        let staged = Staged { slice: *slice, from: from.clone(), to: to.clone() };
+        let mut waiting = queue.waiting.lock();
+        if waiting.early.contains(slice) {
+            return Some(Completion::released(*slice, Sent::None));
+        }
+        if !waiting.stopped {
+            waiting.staged.push_back(staged);
+        }
+        drop(waiting);
+        queue.wake_staged.notify_one();
+        return None;
+    }
+    Some(ended(*slice, from.copy_to(to)))
+}
+
+fn refused(slice: SliceId, call: &'static str, detail: String) -> Completion {
+    Completion::refused(slice, TransportError::new(Side::Peer, call, detail))
+}
+
+fn ended(slice: SliceId, copied: Result<(), MemoryError>) -> Completion {
     match copied {
-        Ok(()) => Completion::done(*slice),
-        Err(error) => refused(COPY_CALL, error.to_string()),
+        Ok(()) => Completion::done(slice),
+        Err(error) => refused(slice, COPY_CALL, error.to_string()),
+    }
+}
+
+/// Copies memory of accelerators until stopped, without a wait that blocks the thread.
+async fn copy_staged(queue: Arc<LocalQueue>, sink: Arc<LocalSink>, _running: watch::Sender<()>) {
+    while let Some(next) = queue.next_staged() {
+        match next {
+            Some(staged) => sink(&mut vec![copy_in_steps(&queue, staged).await]),
+            None => queue.wake_staged.notified().await,
+        }
+    }
+}
+
+/// A copy that is given up ends at once, unless an accelerator writes the target: with that write.
+async fn copy_in_steps(queue: &LocalQueue, Staged { slice, from, to }: Staged) -> Completion {
+    let mut copy = match StagedCopy::new(&from, &to) {
+        Ok(Some(copy)) => copy,
+        Ok(None) => {
+            let copied = tokio::task::spawn_blocking(move || from.copy_to(&to)).await;
+            return match copied {
+                Ok(copied) => ended(slice, copied),
+                Err(error) => refused(slice, COPY_CALL, error.to_string()),
+            };
+        }
+        Err(error) => return ended(slice, Err(error)),
+    };
+    let mut wait = CopyWait::default();
+    loop {
+        let before = copy.passed();
+        if !queue.is_given_up() {
+            match copy.step() {
+                Ok(false) => {}
+                copied => return ended(slice, copied.map(drop)),
+            }
+        } else if !copy.is_writing() {
+            let sent = if before == 0 { Sent::None } else { Sent::Partly };
+            return Completion::released(slice, sent);
+        }
+        if copy.passed() > before {
+            wait = CopyWait::default();
+        }
+        if let Err(error) = wait.pause().await {
+            if !copy.is_writing() {
+                return Completion::refused(slice, error);
+            }
+            wait = CopyWait::default();
+        }
     }
 }

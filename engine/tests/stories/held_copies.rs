@@ -4,7 +4,7 @@
 use crate::device_memory::{Devices, all_buffers, owner};
 use crate::helpers::{PATIENCE, content, pattern, tcp_user, until};
 use handfast::accelerators::{PINNED_BUFFERS_MAX, STAGING_BYTES};
-use handfast::{Cause, Engine, EngineTiming, Memory, Remote, TransportChoice};
+use handfast::{Access, Cause, Engine, EngineTiming, Memory, Remote, TransportChoice};
 use std::future::IntoFuture;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -119,4 +119,42 @@ async fn ended_lane_waits_for_its_copy() {
     until("all buffers", || all_buffers(&here).len() == PINNED_BUFFERS_MAX).await;
     user.close().await;
     owner.close().await;
+}
+
+/// A transfer of a node to itself ends at its deadline while a copy from a device is held, and with the copy
+/// while one to a device is. Host memory is copied meanwhile, on the one thread of the node.
+#[tokio::test]
+async fn held_copy_of_an_own_device_delays_no_other() {
+    let devices = Devices::find().await;
+    let (there, here) = (devices.memory(0, BYTES), devices.memory(1, BYTES));
+    let (engine, _there, segment) = owner(&there).await;
+    let plain = Memory::zeroed(BYTES).unwrap();
+    let _plain = engine.register("plain").access(Access::READ_WRITE).serve(plain.whole()).unwrap();
+    let there_segment = engine.open(&segment).await.unwrap();
+    let plain_segment = engine.open(&format!("{}/plain", engine.address())).await.unwrap();
+    let host = pattern(BYTES, 3);
+    devices.control.hold(true);
+    let batch = plain_segment.batch().timeout(SHORT).write(&here.whole(), 0);
+    let transfer = batch.submit().await.unwrap();
+    devices.until_copying(1).await;
+    plain_segment.write(&host.span(0, 4_099).unwrap(), 0).await.unwrap();
+    let error = timeout(PATIENCE, transfer).await.unwrap().unwrap_err();
+    assert!(matches!(error.cause(), Cause::DeadlinePassed), "{error}");
+    assert_eq!(error.remote(), Some(Remote::Untouched), "{error}");
+    assert_eq!(content(&plain, 0, 4_099), content(&host, 0, 4_099));
+
+    let batch = there_segment.batch().timeout(SHORT).write(&host.whole(), 0);
+    let mut transfer = std::pin::pin!(batch.submit().await.unwrap().into_future());
+    let early = timeout(2 * SHORT, &mut transfer).await;
+    assert!(early.is_err(), "a copy writes the memory: {early:?}");
+    plain_segment.write(&host.span(0, 4_099).unwrap(), 0).await.unwrap();
+    devices.control.hold(false);
+    let error = timeout(PATIENCE, transfer).await.unwrap().unwrap_err();
+    assert!(matches!(error.cause(), Cause::DeadlinePassed), "{error}");
+    there_segment.write(&host.whole(), 0).await.unwrap();
+    assert_eq!(content(&there, 0, BYTES), content(&host, 0, BYTES));
+    for memory in [&there, &here] {
+        until("all buffers", || all_buffers(memory).len() == PINNED_BUFFERS_MAX).await;
+    }
+    engine.close().await;
 }

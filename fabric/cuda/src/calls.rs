@@ -1,19 +1,40 @@
 //! The driver's calls.
 
 use crate::state::{
-    Allocation, Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE,
-    Kind, NOT_INITIALIZED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, State,
-    wait_until_released, with,
+    Allocation, CAPTURE_UNSUPPORTED, Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE,
+    INVALID_HANDLE, INVALID_VALUE, Kind, NOT_INITIALIZED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
+    SUCCESS, State, wait_until_released, with,
 };
 use libc::{c_char, c_int, c_uint, c_void};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
+/// Calls that a capture of a graph forbids to all threads but those in the relaxed mode.
+const UNSAFE_IN_CAPTURES: [&str; 7] = [
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuEventQuery",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+];
+const POP_CALL: &str = "cuCtxPopCurrent";
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: c_int = 2;
+
 thread_local! {
+    /// The mode of captures of this thread, at first `CU_STREAM_CAPTURE_MODE_GLOBAL`.
+    static CAPTURE_MODE: Cell<c_int> = const { Cell::new(0) };
     /// The contexts of this thread, the current one last.
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A context that the program makes on a device, as a number that is no address.
+pub(crate) fn own_context_of(device: c_int) -> usize {
+    context_of(device) + (1 << 16)
 }
 
 /// The first context of a device, as a number that is no address.
@@ -30,7 +51,17 @@ fn answer(result: Result<(), c_int>) -> c_int {
 }
 
 pub(crate) fn call(name: &str, work: impl FnOnce(&mut State) -> Result<(), c_int>) -> c_int {
-    answer(with(|state| state.begin(name).and_then(|()| work(state))))
+    let is_relaxed = CAPTURE_MODE.get() == RELAXED;
+    answer(with(|state| {
+        if current().is_some_and(|context| state.ended.contains(&context)) && name != POP_CALL {
+            eprintln!("{name} in a context that has ended");
+            std::process::abort();
+        }
+        if UNSAFE_IN_CAPTURES.contains(&name) && !is_relaxed {
+            state.on_unsafe_call()?;
+        }
+        state.begin(name).and_then(|()| work(state))
+    }))
 }
 
 fn device_of(number: c_int) -> Result<usize, c_int> {
@@ -54,6 +85,7 @@ unsafe extern "C" fn cuGetErrorName(code: c_int, name: *mut *const c_char) -> c_
         INVALID_HANDLE => c"CUDA_ERROR_INVALID_HANDLE",
         700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
         NOT_SUPPORTED => c"CUDA_ERROR_NOT_SUPPORTED",
+        CAPTURE_UNSUPPORTED => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
         _ => return INVALID_VALUE,
     };
     // SAFETY: the caller passes a place for a pointer.
@@ -101,6 +133,20 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device:
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxGetState(
+    device: c_int,
+    flags: *mut c_uint,
+    is_active: *mut c_int,
+) -> c_int {
+    call("cuDevicePrimaryCtxGetState", |state| {
+        let holders = state.retained[device_of(device)?];
+        // SAFETY: the caller passes places for two numbers.
+        unsafe { (*flags, *is_active) = (0, c_int::from(holders > 0)) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int {
     call("cuDevicePrimaryCtxRelease", |state| {
         state.retained[device_of(device)?] -= 1;
@@ -108,10 +154,13 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int {
     })
 }
 
+/// A context that has ended is not refused, as by the real driver: the next call in it ends the process.
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxPushCurrent_v2(context: *mut c_void) -> c_int {
     call("cuCtxPushCurrent", |_| {
-        let known = (0..DEVICES).any(|device| context_of(device) == context.addr());
+        let known = (0..DEVICES)
+            .flat_map(|device| [context_of(device), own_context_of(device)])
+            .any(|known| known == context.addr());
         if !known {
             return Err(INVALID_CONTEXT);
         }
@@ -122,12 +171,20 @@ extern "C" fn cuCtxPushCurrent_v2(context: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut *mut c_void) -> c_int {
-    call("cuCtxPopCurrent", |_| {
+    call(POP_CALL, |_| {
         let popped = CONTEXTS.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
         // SAFETY: the caller passes a place for a pointer.
         unsafe { *context = ptr::without_provenance_mut(popped) };
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> c_int {
+    // SAFETY: the caller passes a place with a number.
+    let mode = unsafe { &mut *mode };
+    *mode = CAPTURE_MODE.replace(*mode);
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
@@ -281,8 +338,12 @@ extern "C" fn cuMemcpyDtoHAsync_v2(
 unsafe extern "C" fn cuMemAlloc_v2(place: *mut u64, bytes: usize) -> c_int {
     call("cuMemAlloc", |state| {
         let context = current().ok_or(INVALID_CONTEXT)?;
-        let device = (0..DEVICES).find(|device| context_of(*device) == context);
-        let address = state.allocate(Kind::Device, device.ok_or(INVALID_CONTEXT)?, bytes)?;
+        let is_own = |device: &c_int| own_context_of(*device) == context;
+        let mut devices = 0..DEVICES;
+        let device = devices.find(|device| context_of(*device) == context || is_own(device));
+        let device = device.ok_or(INVALID_CONTEXT)?;
+        let address = state.allocate(Kind::Device, device, bytes)?;
+        state.place(address, is_own(&device).then_some(context));
         // SAFETY: the caller passes a place for a number.
         unsafe { *place = address };
         Ok(())
@@ -301,8 +362,10 @@ unsafe extern "C" fn cuMemHostAlloc(
     _flags: c_uint,
 ) -> c_int {
     call("cuMemHostAlloc", |state| {
-        current().ok_or(INVALID_CONTEXT)?;
+        let context = current().ok_or(INVALID_CONTEXT)?;
         let address = state.allocate(Kind::Host, 0, bytes)?;
+        let is_own = (0..DEVICES).any(|device| own_context_of(device) == context);
+        state.place(address, is_own.then_some(context));
         // SAFETY: the caller passes a place for a pointer.
         unsafe { *place = ptr::with_exposed_provenance_mut(address as usize) };
         Ok(())
@@ -331,8 +394,11 @@ unsafe extern "C" fn cuPointerGetAttributes(
                 let place = *places.add(at);
                 match *attributes.add(at) {
                     1 => {
-                        let known = found.filter(|(_, it)| is_on_device(it));
-                        *place.cast::<usize>() = known.map_or(0, |(_, it)| context_of(it.device));
+                        let has_context =
+                            |it: &Allocation| is_on_device(it) && it.reserved.is_none();
+                        let known = found.filter(|(_, it)| has_context(it));
+                        *place.cast::<usize>() =
+                            known.map_or(0, |(_, it)| it.context.unwrap_or(context_of(it.device)));
                     }
                     2 => {
                         let kind = |it: &Allocation| if it.kind == Kind::Host { 1 } else { 2 };
@@ -344,8 +410,8 @@ unsafe extern "C" fn cuPointerGetAttributes(
                         *place.cast::<u8>() = u8::from(is_managed);
                     }
                     9 => *place.cast::<c_int>() = found.map_or(-2, |(_, it)| it.device),
-                    11 => *place.cast::<u64>() = found.map_or(0, |(start, _)| start),
-                    12 => *place.cast::<usize>() = found.map_or(0, |(_, it)| it.length),
+                    11 => *place.cast::<u64>() = found.map_or(0, |it| range_of(it).0),
+                    12 => *place.cast::<usize>() = found.map_or(0, |it| range_of(it).1),
                     15 => {
                         let is_capable = found.is_some_and(|(_, it)| it.kind == Kind::Device);
                         *place.cast::<u8>() = u8::from(is_capable);
@@ -356,6 +422,11 @@ unsafe extern "C" fn cuPointerGetAttributes(
         }
         Ok(())
     })
+}
+
+/// The range that the driver names: all reserved addresses of a mapping.
+fn range_of((start, allocation): (u64, &Allocation)) -> (u64, usize) {
+    allocation.reserved.unwrap_or((start, allocation.length))
 }
 
 fn is_on_device(allocation: &Allocation) -> bool {

@@ -1,5 +1,6 @@
 //! Commands to the library that a process has loaded.
 
+use crate::calls::own_context_of;
 use crate::state::{Kind, RELEASED, SUCCESS, with};
 use libc::{c_char, c_int};
 use libloading::os::unix::Library;
@@ -88,6 +89,22 @@ impl Control {
         self.command(c"allocate incapable", i64::from(device), bytes as i64) as u64
     }
 
+    /// Allocates memory in a context of the program's own, which lasts until [`Control::end_context`].
+    pub fn allocate_apart(&self, device: i32, bytes: usize) -> u64 {
+        self.command(c"allocate apart", i64::from(device), bytes as i64) as u64
+    }
+
+    /// Ends the program's own context of a device, with the memory and the streams in it.
+    pub fn end_context(&self, device: i32) {
+        self.command(c"end context", i64::from(device), 0);
+    }
+
+    /// Maps as many allocations of 2 MiB each, one behind the other, into addresses that are reserved for
+    /// 64, as torch does for segments that grow. Each is freed alone.
+    pub fn map(&self, device: i32, count: usize) -> u64 {
+        self.command(c"map", i64::from(device), count as i64) as u64
+    }
+
     /// Allocates memory of the host that the driver knows.
     pub fn allocate_host(&self, bytes: usize) -> u64 {
         self.command(c"allocate host", 0, bytes as i64) as u64
@@ -112,6 +129,11 @@ impl Control {
     /// Holds all copies, or lets them go.
     pub fn hold(&self, is_held: bool) {
         self.command(c"hold", i64::from(is_held), 0);
+    }
+
+    /// Begins or ends the capture of a graph by the program. Returns whether a call ended it before.
+    pub fn capture(&self, is_captured: bool) -> bool {
+        self.command(c"capture", i64::from(is_captured), 0) != 0
     }
 
     /// Objects of the library now.
@@ -174,6 +196,21 @@ unsafe extern "C" fn handfast_fabric_cuda_command(
             with(|state| state.answer(call, c_int::try_from(first).unwrap_or(c_int::MAX)));
             0
         }
+        Some(("allocate", "apart")) => {
+            let device = c_int::try_from(first).unwrap_or(0);
+            address(with(|state| {
+                let context = own_context_of(device);
+                state.ended.retain(|it| *it != context);
+                let address = state.allocate(Kind::Device, device, bytes)?;
+                state.place(address, Some(context));
+                Ok(address)
+            }))
+        }
+        Some(("end", "context")) => {
+            let device = c_int::try_from(first).unwrap_or(0);
+            with(|state| state.end_context(own_context_of(device)));
+            0
+        }
         Some(("allocate", kind)) => {
             let kind = match kind {
                 "managed" => Kind::Managed,
@@ -193,10 +230,18 @@ unsafe extern "C" fn handfast_fabric_cuda_command(
                 let device = c_int::try_from(first).unwrap_or(0);
                 address(with(|state| state.allocate(Kind::Device, device, bytes)))
             }
+            "map" => {
+                let device = c_int::try_from(first).unwrap_or(0);
+                address(with(|state| state.map(device, bytes)))
+            }
             "post" => {
                 with(|state| state.is_posted = first != 0);
                 0
             }
+            "capture" => with(|state| {
+                state.is_captured = first != 0;
+                i64::from(std::mem::take(&mut state.is_capture_lost))
+            }),
             "free" => code(with(|state| state.free(first as u64))),
             "hold" => {
                 with(|state| state.is_held = first != 0);

@@ -81,9 +81,18 @@ unsafe extern "C" fn cuIpcOpenMemHandle_v2(
             None => {
                 let opened = Buffer::of_process(process as u32, descriptor as i32);
                 let (buffer, _) = opened.map_err(|_| INVALID_VALUE)?;
-                let (kind, length) = (Kind::Opened, length as usize);
-                let opened = Allocation { id: 0, kind, device, length, buffer, openings: 1 };
-                let address = state.reserve(opened)?;
+                let (id, kind, length, openings) = (0, Kind::Opened, length as usize, 1);
+                let (reserved, context) = (None, None);
+                let address = state.add(Allocation {
+                    id,
+                    kind,
+                    device,
+                    length,
+                    buffer,
+                    openings,
+                    reserved,
+                    context,
+                })?;
                 state.opened.insert(handle.words(), address);
                 address
             }

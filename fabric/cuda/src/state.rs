@@ -10,6 +10,9 @@ use std::time::Duration;
 
 /// Number of devices.
 pub(crate) const DEVICES: c_int = 2;
+const DEFAULT_STREAM_MAX: u64 = 2;
+/// Bytes of a mapping into reserved addresses.
+const MAPPING_BYTES: usize = 2 << 20;
 /// Longest time that a held stream waits.
 pub(crate) const HOLD_MAX: Duration = Duration::from_secs(20);
 
@@ -27,6 +30,8 @@ pub(crate) const NOT_READY: c_int = 600;
 
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 pub(crate) const NOT_SUPPORTED: c_int = 801;
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
+pub(crate) const CAPTURE_UNSUPPORTED: c_int = 900;
 
 /// Kinds of allocations.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +55,11 @@ pub(crate) struct Allocation {
     pub(crate) buffer: Buffer,
     /// Times that it was opened, or 1.
     pub(crate) openings: u32,
+    /// The first and the number of the reserved addresses that it is mapped into, of memory without a
+    /// context.
+    pub(crate) reserved: Option<(u64, usize)>,
+    /// The context of the program that it is in, if not the device's first one.
+    pub(crate) context: Option<usize>,
 }
 
 /// A copy that waits for its stream.
@@ -66,6 +76,10 @@ pub(crate) struct Copy {
 pub(crate) struct State {
     pub(crate) is_started: bool,
     pub(crate) is_held: bool,
+    /// A stream of the program is captured into a graph, in the global mode.
+    pub(crate) is_captured: bool,
+    /// A call ended the capture.
+    pub(crate) is_capture_lost: bool,
     /// Writes of other devices to new allocations wait for a flush.
     pub(crate) is_posted: bool,
     /// Streams that are waited for while copies are held.
@@ -78,6 +92,8 @@ pub(crate) struct State {
     pub(crate) events: BTreeMap<usize, Option<usize>>,
     /// Queries of events that had not taken place.
     pub(crate) unready: u64,
+    /// Contexts of the program that it has ended.
+    pub(crate) ended: Vec<usize>,
     /// Holders of the first context of each device.
     pub(crate) retained: [i64; DEVICES as usize],
     pub(crate) copied: u64,
@@ -109,14 +125,21 @@ pub(crate) fn wait_until_released() {
 }
 
 impl State {
+    /// A new number, above those of default streams.
     pub(crate) fn next(&mut self) -> u64 {
         self.next += 1;
-        self.next
+        self.next + DEFAULT_STREAM_MAX
     }
 
     /// Sets the answer of a coming call.
     pub(crate) fn answer(&mut self, call: &str, code: c_int) {
         self.answers.entry(call.to_owned()).or_default().push_back(code);
+    }
+
+    /// A call that a capture forbids.
+    pub(crate) fn on_unsafe_call(&mut self) -> Result<(), c_int> {
+        self.is_capture_lost |= self.is_captured;
+        if self.is_captured { Err(CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
     /// The answer of this call, if one is set; else whether the driver was started.
@@ -139,36 +162,41 @@ impl State {
             return Err(INVALID_VALUE);
         }
         let buffer = Buffer::new(bytes, self.is_posted).map_err(|_| OUT_OF_MEMORY)?;
-        self.reserve(Allocation { id: 0, kind, device, length: bytes, buffer, openings: 1 })
+        let (reserved, context) = (None, None);
+        let (id, length, openings) = (0, bytes, 1);
+        self.add(Allocation { id, kind, device, length, buffer, openings, reserved, context })
     }
 
-    /// Reserves addresses of the bytes of an allocation. They begin at a block of a device.
-    pub(crate) fn reserve(&mut self, allocation: Allocation) -> Result<u64, c_int> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    /// Reserves addresses of the bytes of an allocation, which is numbered.
+    pub(crate) fn add(&mut self, allocation: Allocation) -> Result<u64, c_int> {
         let rights = match allocation.kind {
             Kind::Host => libc::PROT_READ | libc::PROT_WRITE,
             _ => libc::PROT_NONE,
         };
-        let bytes = allocation.buffer.bytes();
-        let reserved = bytes.checked_add(BLOCK_BYTES).ok_or(OUT_OF_MEMORY)?;
-        // SAFETY: a fresh range at an address that the kernel chooses, of which the part that begins at a
-        // block is kept: what is unmapped lies within it.
-        let start = unsafe {
-            let whole = libc::mmap(ptr::null_mut(), reserved, rights, flags, -1, 0);
-            if whole == libc::MAP_FAILED {
-                return Err(OUT_OF_MEMORY);
-            }
-            let before = whole.addr().next_multiple_of(BLOCK_BYTES) - whole.addr();
-            let start = whole.byte_add(before);
-            if before > 0 {
-                libc::munmap(whole, before);
-            }
-            libc::munmap(start.byte_add(bytes), BLOCK_BYTES - before);
-            start
-        };
-        let (address, id) = (start.expose_provenance() as u64, self.next());
+        let address = reserve(allocation.buffer.bytes(), rights)?;
+        let id = self.next();
         self.allocations.insert(address, Allocation { id, ..allocation });
         Ok(address)
+    }
+
+    /// Reserves addresses, and maps as many allocations into their front, one behind the other, as a
+    /// segment of torch that grows.
+    pub(crate) fn map(&mut self, device: c_int, count: usize) -> Result<u64, c_int> {
+        const RESERVED_BYTES: usize = 64 * MAPPING_BYTES;
+        let size = RESERVED_BYTES + MAPPING_BYTES;
+        let start = reserve(size, libc::PROT_NONE)?;
+        let start = start.next_multiple_of(MAPPING_BYTES as u64);
+        for number in 0..count as u64 {
+            let buffer = Buffer::new(MAPPING_BYTES, self.is_posted).map_err(|_| OUT_OF_MEMORY)?;
+            let (id, kind, length) = (self.next(), Kind::Device, MAPPING_BYTES);
+            let reserved = Some((start, RESERVED_BYTES));
+            let context = None;
+            let openings = 1;
+            let allocation =
+                Allocation { id, kind, device, length, buffer, openings, reserved, context };
+            self.allocations.insert(start + number * MAPPING_BYTES as u64, allocation);
+        }
+        Ok(start)
     }
 
     pub(crate) fn free(&mut self, address: u64) -> Result<(), c_int> {
@@ -179,17 +207,50 @@ impl State {
         Ok(())
     }
 
+    /// Places an allocation in a context of the program.
+    pub(crate) fn place(&mut self, address: u64, context: Option<usize>) {
+        if let Some(allocation) = self.allocations.get_mut(&address) {
+            allocation.context = context;
+        }
+    }
+
+    /// Ends a context of the program with all that is in it.
+    pub(crate) fn end_context(&mut self, context: usize) {
+        let of_context = |it: &&u64| self.allocations[it].context == Some(context);
+        let gone: Vec<u64> = self.allocations.keys().filter(of_context).copied().collect();
+        for address in gone {
+            let _ = self.free(address);
+        }
+        self.streams.retain(|_, (of, _)| *of != context);
+        self.ended.push(context);
+    }
+
     /// The allocation that has the byte, and its address.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, &Allocation)> {
         let (start, found) = self.allocations.range(..=address).next_back()?;
         (address - start < found.length as u64).then_some((*start, found))
     }
 
-    /// Returns whether all bytes are in one allocation.
+    /// Returns whether all bytes are in one allocation, or in mappings one behind the other.
     pub(crate) fn has(&self, address: u64, bytes: usize) -> bool {
-        let within =
-            |(start, found): (u64, &Allocation)| bytes <= found.length - (address - start) as usize;
-        self.find(address).is_some_and(within)
+        self.pieces(address, bytes).is_some()
+    }
+
+    /// The parts of these bytes in each allocation: its first byte, and the first and the number of those
+    /// in it.
+    fn pieces(&self, address: u64, bytes: usize) -> Option<Vec<(u64, usize, usize)>> {
+        let (mut pieces, mut at, mut left) = (Vec::new(), address, bytes);
+        while left > 0 {
+            let (start, found) = self.find(at)?;
+            let offset = (at - start) as usize;
+            let count = left.min(found.length - offset);
+            if count < left && found.reserved.is_none() {
+                return None;
+            }
+            pieces.push((start, offset, count));
+            (at, left) = (at + count as u64, left - count);
+        }
+        Some(pieces)
     }
 
     /// A new descriptor of whole pages within one allocation on a device.
@@ -208,40 +269,72 @@ impl State {
         }
     }
 
+    /// Copies bytes of an allocation into parts of others.
+    fn copy_across(&self, from: u64, pieces: &[(u64, usize, usize)]) -> Result<(), c_int> {
+        let (start, source) = self.find(from).ok_or(INVALID_VALUE)?;
+        let mut skip = (from - start) as usize;
+        for (start, offset, bytes) in pieces {
+            let mut copied = vec![0; *bytes];
+            source.buffer.read(skip, &mut copied);
+            let found = self.allocations.get(start).ok_or(INVALID_VALUE)?;
+            found.buffer.write(*offset, &copied);
+            skip += bytes;
+        }
+        Ok(())
+    }
+
     /// Performs the copies of a stream.
     pub(crate) fn perform(&mut self, stream: usize) -> Result<(), c_int> {
         let (_, copies) = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
         for copy in std::mem::take(copies) {
-            let start = *self.allocations.range(..=copy.device).next_back().ok_or(INVALID_VALUE)?.0;
-            let found = self.allocations.get(&start).ok_or(INVALID_VALUE)?;
-            let offset = (copy.device - start) as usize;
-            if offset.checked_add(copy.bytes).is_none_or(|end| end > found.length) {
-                return Err(INVALID_VALUE);
-            }
+            let pieces = self.pieces(copy.device, copy.bytes).ok_or(INVALID_VALUE)?;
             if let Some(from) = copy.from {
-                let (start, source) = self.find(from).ok_or(INVALID_VALUE)?;
-                let mut bytes = vec![0; copy.bytes];
-                source.buffer.read((from - start) as usize, &mut bytes);
-                found.buffer.write(offset, &bytes);
+                self.copy_across(from, &pieces)?;
                 self.copied += copy.bytes as u64;
                 continue;
             }
-            let host = ptr::with_exposed_provenance_mut::<u8>(copy.host);
-            // SAFETY: the caller of the copy keeps its host bytes valid until the stream was waited
-            // for; the bytes of an allocation are this library's own.
-            unsafe {
-                match copy.to_device {
-                    true => {
-                        found.buffer.write(offset, std::slice::from_raw_parts(host, copy.bytes));
+            let mut host = ptr::with_exposed_provenance_mut::<u8>(copy.host);
+            for (start, offset, bytes) in pieces {
+                let found = self.allocations.get(&start).ok_or(INVALID_VALUE)?;
+                // SAFETY: the caller of the copy keeps its host bytes valid until the stream was waited
+                // for; the bytes of an allocation are this library's own.
+                unsafe {
+                    match copy.to_device {
+                        true => {
+                            found.buffer.write(offset, std::slice::from_raw_parts(host, bytes));
+                        }
+                        false => {
+                            let host = std::slice::from_raw_parts_mut(host, bytes);
+                            found.buffer.read(offset, host);
+                        }
                     }
-                    false => {
-                        let host = std::slice::from_raw_parts_mut(host, copy.bytes);
-                        found.buffer.read(offset, host);
-                    }
+                    host = host.add(bytes);
                 }
             }
             self.copied += copy.bytes as u64;
         }
         Ok(())
     }
+}
+
+/// Reserves addresses that begin at a block of a device.
+fn reserve(bytes: usize, rights: c_int) -> Result<u64, c_int> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let reserved = bytes.checked_add(BLOCK_BYTES).ok_or(OUT_OF_MEMORY)?;
+    // SAFETY: a fresh range at an address that the kernel chooses, of which the part that begins at a
+    // block is kept: what is unmapped lies within it.
+    let start = unsafe {
+        let whole = libc::mmap(ptr::null_mut(), reserved, rights, flags, -1, 0);
+        if whole == libc::MAP_FAILED {
+            return Err(OUT_OF_MEMORY);
+        }
+        let before = whole.addr().next_multiple_of(BLOCK_BYTES) - whole.addr();
+        let start = whole.byte_add(before);
+        if before > 0 {
+            libc::munmap(whole, before);
+        }
+        libc::munmap(start.byte_add(bytes), BLOCK_BYTES - before);
+        start
+    };
+    Ok(start.expose_provenance() as u64)
 }
