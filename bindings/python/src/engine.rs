@@ -484,7 +484,7 @@ impl Core {
     }
 
     fn copy_in(&self, py: Python<'_>, address: u64, bytes: &[u8]) -> PyResult<()> {
-        self.engine.copy_in(address, bytes).map_err(|failure| exception(py, &failure))
+        blocking(py, |_| self.engine.copy_in(address, bytes))
     }
 
     fn copy_out<'py>(
@@ -493,12 +493,19 @@ impl Core {
         address: u64,
         bytes: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let copied = self.engine.copy_out(address, bytes);
-        copied.map(|copy| PyBytes::new(py, &copy)).map_err(|failure| exception(py, &failure))
+        let copied = blocking(py, |_| self.engine.copy_out(address, bytes))?;
+        Ok(PyBytes::new(py, &copied))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.engine.close()).map_err(|failure| exception(py, &failure))
+    }
+}
+
+impl Drop for Core {
+    /// Closes the engine without the interpreter's lock, which other threads need meanwhile.
+    fn drop(&mut self) {
+        Python::try_attach(|py| py.detach(|| self.engine.close().ok()));
     }
 }
 

@@ -9,7 +9,8 @@ mod strided;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+// Lists are read by borrowed elements, which needs the lock.
+#[pymodule(gil_used = true)]
 mod _handfast {
     #[pymodule_export]
     use super::engine::{Core, Signal, close_all, local_topology};

@@ -220,6 +220,27 @@ class Native(unittest.TestCase):
         self.peer.fence()
         self.assertFalse(self.cache[half:].any(), "these pieces were not begun")
 
+    def test_engine_in_use_keeps_its_buffers_at_its_end(self):
+        """An engine without users ends while a peer may write to its memory."""
+        block = numpy.zeros(4096, dtype=numpy.uint8)
+        alive = weakref.ref(block)
+        engine = handfast.Engine()
+        engine.register(block)
+        core = engine._core
+
+        class InUse:
+            def close(self):
+                raise handfast.InUse("in use", "local", "the end", None, "indeterminate", -4)
+
+        engine._core = InUse()
+        with self.assertLogs("handfast", "WARNING"):
+            del engine, block
+            gc.collect()
+        self.assertIsNotNone(alive())
+        handfast._in_use.clear()
+        core.close()
+        self.assertIsNone(alive())
+
     def test_failed_write_goes_on_with_what_did_not_land(self):
         """The peer is stopped before the write, so that sockets take only a part of it."""
         piece, count = 1 << 20, 48

@@ -18,7 +18,7 @@ impl TransferEngine {
     ///
     /// # Safety
     /// The bytes stay valid for reads and writes until [`TransferEngine::unregister`] has succeeded
-    /// for them or the engine is dropped, and no Rust reference to them exists meanwhile.
+    /// for them or [`TransferEngine::close`] has, and no Rust reference to them exists meanwhile.
     ///
     /// # Errors
     /// They are not writable memory of this process, overlap registered memory, or exceed a limit.
@@ -148,7 +148,7 @@ impl TransferEngine {
         self.inner.process.check()?;
         let mapped = Mapped::read()?;
         // SAFETY: the caller keeps the bytes valid while the blocks live: `unregister` drops the last
-        // handle of one, and so does the engine's drop.
+        // handle of one, and so does a close that has succeeded.
         let blocks =
             places.iter().map(|(address, bytes)| unsafe { block(&mapped, *address, *bytes) });
         let blocks: Vec<_> = blocks.collect::<Result<_, _>>()?;

@@ -106,6 +106,10 @@ class Segment:
     writable: bool
 
 
+#: Engines that were not closed and whose memory is in use, and their buffers.
+_in_use: list[tuple[_handfast.Core, object]] = []
+
+
 class Engine:
     """A node: it serves registered memory to peers, and reads and writes theirs.
 
@@ -246,6 +250,17 @@ class Engine:
         lasts; buffers are kept alive then, and the call may be repeated."""
         self._core.close()
         self._buffers.clear()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is None:
+            return  # It did not start.
+        try:
+            core.close()
+        except HandfastError as error:
+            # Before the buffers go: a peer or a device may still write to them.
+            _in_use.append((core, getattr(self, "_buffers", None)))
+            _log.warning("an engine ended without close(), and keeps its buffers: %s", error)
 
     def __enter__(self) -> Engine:
         return self
@@ -465,7 +480,10 @@ class Transfer:
             try:
                 self._core.wait(self._batch)
             except InvalidArgument:
-                pass  # Another thread has taken the end.
+                self._look()
+                if self._ended is None:
+                    raise
+                # Another thread has taken the end.
             self._look()
         return self._result()
 

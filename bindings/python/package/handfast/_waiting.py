@@ -42,7 +42,10 @@ class _Waiting:
         key = (id(core), batch, id(future))
         self._batches[key] = (core, future)
         try:
-            core.signal_at_end(batch, self._signal)
+            try:
+                core.signal_at_end(batch, self._signal)
+            except HandfastError:
+                return  # It has ended, and its number was given back.
             await future
         finally:
             self._batches.pop(key, None)
