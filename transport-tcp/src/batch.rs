@@ -262,10 +262,10 @@ impl Batch {
             self.fail(part, error);
         }
         self.advance(0, &mut Vec::new());
-        // A failed answer has no region any more.
+        // A failed answer has no region any more, and other bytes are sent next.
         self.spans.clear();
         self.look_up();
-        has_ended
+        self.stage()
     }
 
     /// Sends once, by `try_send`. The slots of completely sent writes are added to `written`. Returns
@@ -477,7 +477,7 @@ impl<'a> Rest<'a> {
         }
         match ready.find(index, base + skip) {
             Some(bytes) => Some((Piece::Bytes(bytes), bytes.len() == left)),
-            // Without a buffer it passes through that of the thread, alone.
+            // Without a buffer it passes through that of the thread, with its header alone.
             None if index == self.head && !ready.is_copying => {
                 Some((Piece::Memory { span, skip }, false))
             }
@@ -489,9 +489,13 @@ impl<'a> Rest<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::try_send;
     use crate::test_device::{Event, Shared, block};
     use handfast_transport::{Access, Posting, RegionTable, RemoteSpan, STAGING_BYTES, SliceId};
     use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
 
     fn content(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
@@ -678,6 +682,46 @@ mod tests {
         assert!(sent.is_empty(), "{} bytes", sent.len());
         assert_eq!(lost(&mut batch), [0, 1, 2].map(Lost::Write));
         assert_eq!(device.lock().buffers, 2);
+    }
+
+    /// Without a buffer the copy comes before the header: the peer's memory is not touched.
+    #[tokio::test]
+    async fn failed_copy_without_a_buffer_sends_nothing() {
+        let (mut batch, device) = batch_of(&[100], 0);
+        device.lock().is_broken = true;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("its address")).await;
+        let (stream, (mut peer, _)) =
+            (stream.expect("connected"), listener.accept().await.unwrap());
+        stream.writable().await.expect("connected");
+        let sent = batch.send(|pieces| try_send(&stream, pieces), &mut Vec::new());
+        batch.on_copy_failed(CopyFailed::of(&sent.expect_err("the device fails")).expect("a copy"));
+        assert_eq!(lost(&mut batch), [Lost::Write(0)]);
+        assert!(batch.is_empty());
+        drop(stream);
+        assert_eq!(peer.read_to_end(&mut Vec::new()).await.expect("closed"), 0);
+    }
+
+    /// A failed write gives way to one whose copy is held: no thread waits for it.
+    #[test]
+    fn held_copy_behind_a_failed_write_blocks_nothing() {
+        let (mut batch, device) = batch_of(&[3 * STAGING_BYTES, 60], 3);
+        let all = |pieces: &[Piece<'_>]| Ok(pieces.iter().map(Piece::len).sum());
+        assert!(batch.send(all, &mut Vec::new()).expect("the socket takes bytes"));
+        assert!(batch.have_copies_ended());
+        device.lock().freed = 3 * STAGING_BYTES;
+        device.lock().is_held = true;
+        let (done, sends) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let taken = |pieces: &[Piece<'_>]| Ok(pieces.iter().map(Piece::len).sum());
+                let sent = batch.send(taken, &mut Vec::new()).map_err(|error| error.kind());
+                done.send((sent, lost(&mut batch))).expect("the test waits");
+            });
+            let ended = sends.recv_timeout(Duration::from_secs(20));
+            device.lock().is_held = false;
+            assert_eq!(ended, Ok((Ok(true), vec![Lost::Rest(0)])), "the zeros of the first go");
+        });
     }
 
     /// The frame of a begun write stays whole, with zeros for the rest.

@@ -243,8 +243,7 @@ impl<W: StreamWriter> SealedWriter<W> {
         Ok(true)
     }
 
-    /// Copies bytes of the pieces, as many as fit into a record. A piece that cannot be copied ends
-    /// them, and is an error at their begin.
+    /// Copies bytes of the pieces, as many as fit into a record, or none of them.
     fn stage(&mut self, pieces: &[Piece<'_>]) -> io::Result<()> {
         self.plain.clear();
         for piece in pieces {
@@ -254,10 +253,8 @@ impl<W: StreamWriter> SealedWriter<W> {
                 Piece::Bytes(bytes) => self.plain.extend_from_slice(&bytes[..count]),
                 Piece::Memory { span, skip } => {
                     self.plain.resize(begin + count, 0);
-                    if let Err(error) = span.copy_out(*skip, &mut self.plain[begin..]) {
-                        self.plain.truncate(begin);
-                        return if begin == 0 { Err(memory_error(0, error)) } else { Ok(()) };
-                    }
+                    let copied = span.copy_out(*skip, &mut self.plain[begin..]);
+                    copied.map_err(|error| memory_error(0, error))?;
                 }
             }
         }

@@ -100,23 +100,34 @@ fn fill_staged(stream: &TcpStream, span: &Span) -> io::Result<usize> {
     })
 }
 
-/// Copies the first bytes of an accelerator's memory to the buffer of the thread and sends them. What
-/// the socket does not take is copied again by the next call.
+/// Copies the first bytes of an accelerator's memory to the buffer of the thread and sends them behind
+/// `before`. What the socket does not take is copied again by the next call.
+///
+/// # Errors
+/// The copy failed: nothing is sent.
 #[cold]
-fn send_staged(stream: &TcpStream, span: &Span, skip: usize) -> io::Result<usize> {
+fn send_staged(
+    stream: &TcpStream,
+    before: &[Piece<'_>],
+    span: &Span,
+    skip: usize,
+) -> io::Result<usize> {
     staged(|buffer| {
         let room = (span.len() - skip).min(buffer.len());
         let bytes = &mut buffer[..room];
         span.copy_out(skip, bytes).map_err(|error| CopyFailed::wrap(0, &error))?;
-        try_send(stream, &[Piece::Bytes(bytes)])
+        let mut pieces = [Piece::Bytes(&[]); PIECES_MAX];
+        pieces[..before.len()].copy_from_slice(before);
+        pieces[before.len()] = Piece::Bytes(bytes);
+        try_send(stream, &pieces[..=before.len()])
     })
 }
 
-/// One `sendmsg` of the first [`PIECES_MAX`] pieces, or of those before the first of an accelerator's memory.
+/// One `sendmsg` of the first [`PIECES_MAX`] pieces, or of those up to the first of an accelerator's memory.
 pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<usize> {
     let mut vectors = [NOTHING; PIECES_MAX];
     let (mut count, mut room) = (0, 0);
-    for piece in pieces.iter().take(PIECES_MAX) {
+    for (index, piece) in pieces.iter().take(PIECES_MAX).enumerate() {
         let (start, length) = match piece {
             Piece::Bytes(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
             Piece::Memory { span, skip } => {
@@ -125,8 +136,7 @@ pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<u
                     Some(start) => (start.wrapping_add(skip), span.len() - skip),
                     // Sent before.
                     None if skip == span.len() => continue,
-                    None if room == 0 => return send_staged(stream, span, skip),
-                    None => break,
+                    None => return send_staged(stream, &pieces[..index], span, skip),
                 }
             }
         };

@@ -31,6 +31,8 @@ pub(crate) struct Device {
     pub(crate) is_broken: bool,
     /// No copy ends.
     pub(crate) is_held: bool,
+    /// Bytes before this one were freed.
+    pub(crate) freed: usize,
     bytes: Vec<u8>,
 }
 
@@ -96,8 +98,8 @@ impl DeviceBytes for Bytes {
         Err(refused())
     }
 
-    fn check(&self, _address: u64) -> Result<(), AcceleratorError> {
-        Ok(())
+    fn check(&self, address: u64) -> Result<(), AcceleratorError> {
+        if at(address) < self.0.lock().freed { Err(refused()) } else { Ok(()) }
     }
 
     fn copy_in(&self, address: u64, bytes: &[u8]) -> Result<(), AcceleratorError> {
@@ -106,6 +108,9 @@ impl DeviceBytes for Bytes {
     }
 
     fn copy_out(&self, address: u64, bytes: &mut [u8]) -> Result<(), AcceleratorError> {
+        if self.0.lock().is_broken {
+            return Err(refused());
+        }
         bytes.copy_from_slice(&self.0.lock().bytes[at(address)..][..bytes.len()]);
         Ok(())
     }
