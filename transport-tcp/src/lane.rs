@@ -38,7 +38,7 @@ struct Connecting {
     /// The sender of an accepted hello that waits for the local Connect, and its task.
     early: Option<(Pair, AbortHandle)>,
     /// The lane's connection ended before the local Connect.
-    expired: bool,
+    expired: Option<Pair>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -235,7 +235,7 @@ impl Lane {
         if connecting.armed.is_some() {
             return Err(local_error("wire", "the lane is already connected"));
         }
-        if connecting.expired {
+        if connecting.expired == Some(remote) {
             return Err(local_error(
                 "hello",
                 "the peer's hello timed out before the local connect",
@@ -277,7 +277,7 @@ impl Lane {
             earlier.abort();
             connecting.tasks.retain(|task| !task.is_finished());
         }
-        connecting.expired = false;
+        connecting.expired = None;
         connecting.token_used = true;
         if self.spawn_connected(&mut connecting, task) {
             connecting.early = connecting.tasks.last().map(|task| (sender, task.clone()));
@@ -285,11 +285,19 @@ impl Lane {
         Ok(())
     }
 
-    /// Consumes the token: this side dials, so no hello is accepted.
-    pub(crate) fn claim_for_dialling(&self) -> Result<(), TransportError> {
+    /// Consumes the token: this side dials `remote`, so no hello is accepted. That of an earlier pair,
+    /// which waits for the local Connect, gives way.
+    pub(crate) fn claim_for_dialling(&self, remote: Pair) -> Result<(), TransportError> {
         let mut connecting = self.connecting.lock();
         if std::mem::replace(&mut connecting.token_used, true) {
-            return Err(peer_error("hello", 0, "the peer dialled although this side dials".into()));
+            let is_earlier = |(other, _): &mut (Pair, AbortHandle)| {
+                remote.takes_place_of(*other, Some(remote), true)
+            };
+            let Some((_, earlier)) = connecting.early.take_if(is_earlier) else {
+                let text = "the peer dialled although this side dials";
+                return Err(peer_error("hello", 0, text.into()));
+            };
+            earlier.abort();
         }
         Ok(())
     }
@@ -337,7 +345,9 @@ impl Lane {
         let is_early = connecting.early.as_ref().is_some_and(|(other, _)| *other == sender);
         let has_expired = connecting.armed.is_none();
         // One that was replaced meanwhile says nothing of the next.
-        connecting.expired |= has_expired && is_early;
+        if has_expired && is_early {
+            connecting.expired = Some(sender);
+        }
         has_expired
     }
 

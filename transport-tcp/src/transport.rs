@@ -251,7 +251,7 @@ impl<N: Net> TcpTransport<N> {
         if body.address.is_empty() || !lower {
             return Ok(());
         }
-        lane.claim_for_dialling()?;
+        lane.claim_for_dialling(remote)?;
         let (report, reported) = oneshot::channel();
         let dialler = self.clone();
         let dialled = Arc::clone(&lane);
