@@ -5,6 +5,7 @@ use crate::control::Calls;
 use crate::control::accept::Listening;
 use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::transport::Transport;
+use crate::node::announced::Announced;
 use crate::node::capacity::Creating;
 use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
@@ -88,7 +89,7 @@ pub(crate) struct Driver<N: Net> {
     /// Call addresses of opened peers.
     opened: BTreeMap<NicPath, String>,
     /// Call addresses that calling peers announced.
-    announced: BTreeMap<(NicPath, Incarnation), String>,
+    announced: Announced,
     qpn_reuse: QpnReuseDetector,
     /// Running Create and Connect steps, at most one per lifecycle.
     steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
@@ -120,7 +121,7 @@ impl<N: Net> Driver<N> {
             calls: BTreeMap::new(),
             next_call: 0,
             opened: BTreeMap::new(),
-            announced: BTreeMap::new(),
+            announced: Announced::new(parts.addresses_max),
             steps: BTreeMap::new(),
             calling: JoinSet::new(),
             openings: Openings::default(),
@@ -396,14 +397,9 @@ impl<N: Net> Driver<N> {
 
     fn call(&mut self, message: Message) {
         let lifecycle = message.sender.lifecycle;
-        let announced = match message.echo {
-            Some(echo) => self.announced.get(&(message.to.clone(), echo.incarnation)),
-            None => None,
-        };
-        let last = || {
-            let of_peer = |entry: &(&(NicPath, Incarnation), &String)| entry.0.0 == message.to;
-            self.announced.iter().rev().find(of_peer).map(|(_, address)| address)
-        };
+        let of_echo = |echo: Pair| self.announced.get(&message.to, echo.incarnation);
+        let announced = message.echo.and_then(of_echo);
+        let last = || self.announced.last(&message.to);
         let address = announced.or_else(|| self.opened.get(&message.to)).or_else(last);
         let Some(address) = address.cloned() else {
             // A peer that takes no calls will call us: its own ready or request answers this.
@@ -542,7 +538,7 @@ impl<N: Net> Driver<N> {
             other.on_peer_restarted();
         }
         let known = self.opened.get(peer);
-        let announced = self.announced.get(&(peer.clone(), remote.incarnation));
+        let announced = self.announced.get(peer, remote.incarnation);
         let address = known.or(announced).cloned().unwrap_or_default();
         let Some(target) = self.parts.registry.target(peer, remote.incarnation, &address) else {
             let error = TransportError::new(Side::Local, "publish", "the table of targets is full");
@@ -624,7 +620,7 @@ impl<N: Net> Driver<N> {
             }
             Event::PeerForgotten { peer } => {
                 self.opened.remove(peer);
-                self.announced.retain(|(path, _), _| path != peer);
+                self.announced.forget(peer);
             }
             Event::Undeclared { lifecycle, from, trigger } => {
                 error!(
@@ -758,11 +754,7 @@ impl<N: Net> Driver<N> {
         if address.is_empty() || !matches!(message.op, Op::Request | Op::Reply | Op::Ready) {
             return;
         }
-        let key = (message.from.clone(), message.sender.incarnation);
-        if self.announced.len() >= self.parts.addresses_max && !self.announced.contains_key(&key) {
-            self.announced.pop_first();
-        }
-        self.announced.insert(key, address.clone());
+        self.announced.note(&message.from, message.sender.incarnation, address);
     }
 }
 
