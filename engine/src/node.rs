@@ -3,6 +3,7 @@
 //! Only the driver's task touches the machine; every other task and thread sends it commands. The
 //! registry's tables are shared, each behind a lock that is held for one look-up.
 
+mod announced;
 pub(crate) mod capacity;
 pub(crate) mod driver;
 pub(crate) mod legacy;

@@ -71,8 +71,7 @@ impl Listening {
 
 /// Limits of a port's connections.
 pub(crate) struct Places {
-    /// Maximum concurrent connections. Past it a quiet one is closed: the oldest of the source
-    /// with the most.
+    /// Maximum concurrent connections. Past it a quiet one is closed ([`Places::shed`]).
     pub(crate) connections_max: usize,
     /// Pause after a failed accept, usually caused by a lack of file descriptors.
     pub(crate) accept_pause: Duration,
@@ -85,8 +84,32 @@ pub(crate) struct Places {
 
 struct Connection {
     task: AbortHandle,
-    quiet: Arc<AtomicBool>,
+    calls: Arc<CallState>,
     from: IpAddr,
+}
+
+/// The calls of a connection: it is quiet outside of them.
+#[derive(Default)]
+pub(crate) struct CallState {
+    is_under_way: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+impl CallState {
+    /// A whole call has come.
+    pub(crate) fn begin(&self) {
+        self.is_under_way.store(true, Ordering::Relaxed);
+    }
+
+    /// The call is answered.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+        self.is_under_way.store(false, Ordering::Relaxed);
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.is_under_way.load(Ordering::Relaxed)
+    }
 }
 
 /// Returns the network that a connection comes from: the address of IPv4, the first 64 bits of IPv6.
@@ -111,13 +134,13 @@ fn largest(connections: impl Iterator<Item = (u64, IpAddr)>) -> Option<(IpAddr, 
 }
 
 /// Accepts connections until stopped, and returns when all have ended. Dropping it ends each of
-/// them soon. A connection is quiet until `handle` reports otherwise.
+/// them soon. `handle` reports the calls of a connection.
 pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
     net: N,
     listener: N::Listener,
     places: Places,
     mut stop: Stop,
-    handle: impl Fn(N::Stream, SocketAddr, Arc<AtomicBool>) -> F,
+    handle: impl Fn(N::Stream, SocketAddr, Arc<CallState>) -> F,
 ) {
     let mut tasks = JoinSet::new();
     let mut open: BTreeMap<u64, Connection> = BTreeMap::new();
@@ -150,14 +173,14 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
             places.counts.update(places.refused);
             continue;
         }
-        let (id, quiet) = (next, Arc::new(AtomicBool::new(true)));
+        let (id, calls) = (next, Arc::<CallState>::default());
         next += 1;
-        let connection = handle(stream, from, quiet.clone());
+        let connection = handle(stream, from, calls.clone());
         let task = tasks.spawn(async move {
             connection.await;
             id
         });
-        open.insert(id, Connection { task, quiet, from: from.ip().to_canonical() });
+        open.insert(id, Connection { task, calls, from: from.ip().to_canonical() });
     }
     drop(listener);
     tasks.shutdown().await;
@@ -187,13 +210,16 @@ impl Places {
         }
     }
 
-    /// Closes a quiet connection, so that a crowd from one host displaces its own: of the network with the
-    /// most of them, the oldest of the address with the most.
+    /// Closes a quiet connection: of those without a call, if there are any, so that a crowd displaces no
+    /// peer that has called; of the network with the most of them the oldest of the address with the most,
+    /// so that it displaces its own.
     fn shed(&self, open: &mut BTreeMap<u64, Connection>) -> bool {
-        let quiet = |connection: &Connection| connection.quiet.load(Ordering::Relaxed);
+        let quiet = || open.iter().filter(|(_, connection)| connection.calls.is_quiet());
+        let has_called = |it: &Connection| it.calls.has_ended.load(Ordering::Relaxed);
+        let have_all = quiet().all(|(_, connection)| has_called(connection));
         let addresses = || {
-            let quiet = open.iter().filter(|(_, connection)| quiet(connection));
-            quiet.map(|(id, connection)| (*id, connection.from))
+            let chosen = quiet().filter(|(_, connection)| has_called(connection) == have_all);
+            chosen.map(|(id, connection)| (*id, connection.from))
         };
         let oldest = largest(addresses().map(|(id, from)| (id, network_of(from)))).and_then(
             |(network, _)| largest(addresses().filter(|(_, from)| network_of(*from) == network)),
@@ -264,7 +290,7 @@ mod tests {
             let mut tasks = JoinSet::new();
             let quiet = || Connection {
                 task: tasks.spawn(std::future::pending::<()>()),
-                quiet: Arc::new(AtomicBool::new(true)),
+                calls: Arc::default(),
                 from: IpAddr::V6(Ipv6Addr::LOCALHOST),
             };
             let mut open: BTreeMap<u64, Connection> =
@@ -279,30 +305,38 @@ mod tests {
     }
 
     /// A crowd loses its own connections, the oldest first, also where it spreads over the addresses of its
-    /// network or shares it with others; among equals the oldest goes.
+    /// network or shares it with others; among equals the oldest goes. Peers that have called go last, also
+    /// where they are most.
     #[tokio::test]
     async fn crowd_displaces_its_own_connections() {
         let mut tasks = JoinSet::new();
         let mut open = BTreeMap::new();
-        let sources = ["10.0.0.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::3"];
-        for (id, source) in sources.into_iter().enumerate() {
-            let connection = Connection {
-                task: tasks.spawn(std::future::pending::<()>()),
-                // The oldest of the network is at work.
-                quiet: Arc::new(AtomicBool::new(id != 1)),
-                from: source.parse().unwrap(),
-            };
-            open.insert(id as u64, connection);
+        let crowd = ["10.0.0.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::3"];
+        let fleet = ["2001:db8:1::1"; 6];
+        for (id, source) in crowd.into_iter().chain(fleet).enumerate() {
+            let task = tasks.spawn(std::future::pending::<()>());
+            let (calls, from) = (Arc::<CallState>::default(), source.parse().unwrap());
+            if id >= crowd.len() {
+                calls.begin();
+                calls.end();
+            }
+            open.insert(id as u64, Connection { task, calls, from });
         }
+        // The oldest of the network is at work.
+        open[&1].calls.begin();
         let places = places();
         let mut left = || {
             let is_shed = places.shed(&mut open);
-            (is_shed, open.keys().copied().collect::<Vec<_>>())
+            let crowd = open.keys().copied().filter(|id| *id < 5).collect::<Vec<_>>();
+            (is_shed, crowd, open.len())
         };
-        assert_eq!(left(), (true, vec![0, 1, 2, 4]), "of the address with the most");
-        assert_eq!(left(), (true, vec![0, 1, 4]), "of the network with the most");
-        assert_eq!(left(), (true, vec![1, 4]));
-        assert_eq!(left(), (true, vec![1]));
-        assert_eq!(left(), (false, vec![1]));
+        assert_eq!(left(), (true, vec![0, 1, 2, 4], 10), "of the address with the most");
+        assert_eq!(left(), (true, vec![0, 1, 4], 9), "of the network with the most");
+        assert_eq!(left(), (true, vec![1, 4], 8));
+        assert_eq!(left(), (true, vec![1], 7));
+        for peers in (0..6).rev() {
+            assert_eq!(left(), (true, vec![1], 1 + peers));
+        }
+        assert_eq!(left(), (false, vec![1], 1));
     }
 }

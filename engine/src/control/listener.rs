@@ -2,7 +2,7 @@
 
 use super::auth::{Accepted, Keys};
 use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
-use crate::control::accept::{Places, Stop, accept};
+use crate::control::accept::{CallState, Places, Stop, accept};
 use crate::observe::counters::{Counters, Counts};
 use crate::time::{Clock as _, TokioClock};
 use handfast_core::auth::{AUTH_MAGIC, Inbound};
@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
@@ -130,8 +129,8 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
     let limit = limits.call_timeout;
     let port = Arc::new(Port { transport, answerer, limit, looks: Looks::default() });
     let reports = Arc::new((TokioClock::new(), Mutex::new(AuditPace::default())));
-    accept(net, listener, places, stop, |stream, from, quiet| {
-        let connection = handle(stream, port.clone(), quiet);
+    accept(net, listener, places, stop, |stream, from, calls| {
+        let connection = handle(stream, port.clone(), calls);
         let (counts, reports) = (counts.clone(), reports.clone());
         async move {
             if let Err(ending) = connection.await {
@@ -230,7 +229,7 @@ impl End {
 async fn handle<N: Net, A: Answerer>(
     mut stream: N::Stream,
     port: Arc<Port<N, A>>,
-    quiet: Arc<AtomicBool>,
+    calls: Arc<CallState>,
 ) -> Result<(), ExitReason> {
     let begun = timeout(port.limit, begin(&mut stream, &port)).await;
     let Some((mut end, mut frame)) = begun.map_err(|_| ExitReason::Overdue)?? else {
@@ -241,7 +240,7 @@ async fn handle<N: Net, A: Answerer>(
     let (mut kept, mut expected) = (false, CallsExpected::default());
     loop {
         // A client with a complete frame is answered and never displaced.
-        quiet.store(false, Ordering::Relaxed);
+        calls.begin();
         let kind = frame.kind;
         expected.on_call(kind);
         let Some(answer) = port.answerer.answer(frame, end.inbound()).await else { return Ok(()) };
@@ -254,7 +253,7 @@ async fn handle<N: Net, A: Answerer>(
         if !kept {
             return Ok(());
         }
-        quiet.store(true, Ordering::Relaxed);
+        calls.end();
         let Looks { next, never, .. } = &port.looks;
         let look = if expected.is_next_soon() { next } else { never };
         let next = next_frame(&mut stream, &mut end, &port, look).await?;

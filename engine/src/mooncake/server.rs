@@ -2,7 +2,7 @@
 
 use super::options::MooncakeOptions;
 use super::pipe::{Sink, Source, Stopped, split};
-use crate::control::accept::{Places, Stop, accept};
+use crate::control::accept::{CallState, Places, Stop, accept};
 use crate::data::regions::{ReachError, Regions};
 use crate::observe::count;
 use crate::observe::counters::{Counters, Counts};
@@ -12,7 +12,6 @@ use handfast_transport::{Direction, Span};
 use handfast_transport_tcp::{Net, Stream};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 use tracing::debug;
@@ -67,12 +66,12 @@ pub(crate) async fn serve<N: Net>(
         shed: |it| it.data_port.shed += 1,
         refused: |it| it.data_port.crowded_out += 1,
     };
-    accept(net, listener, places, stop, |stream, from, quiet| {
+    accept(net, listener, places, stop, |stream, from, calls| {
         let server = server.clone();
         async move {
             let (source, sink) = split(stream, millis(server.options.progress_timeout));
             let mut session = Session { server: &server, source, sink };
-            if let Err(end) = session.run(&quiet).await {
+            if let Err(end) = session.run(&calls).await {
                 debug!(%from, %end, "closing a data connection");
                 server.counts.update(|Counters { data_port, .. }| match end {
                     End::Overdue(_) => data_port.overdue += 1,
@@ -92,14 +91,14 @@ struct Session<'a, S: Stream> {
 }
 
 impl<S: Stream> Session<'_, S> {
-    async fn run(&mut self, quiet: &AtomicBool) -> Result<(), End> {
+    async fn run(&mut self, calls: &CallState) -> Result<(), End> {
         loop {
             let mut header = [0; REQUEST_BYTES];
             // Between requests a peer may be silent as long as the connection limit is not reached.
             if !self.source.receive(&mut header[..1]).await? {
                 return Ok(());
             }
-            quiet.store(false, Ordering::Relaxed);
+            calls.begin();
             let limit_ms = millis(self.server.options.progress_timeout);
             let rest = self.source.receive(&mut header[1..]);
             if !timeout(ms(limit_ms), rest).await.map_err(|_| End::Overdue(limit_ms))?? {
@@ -110,7 +109,7 @@ impl<S: Stream> Session<'_, S> {
             let allowed_ms = self.server.options.moving_ms(request.bytes);
             let answered = timeout(ms(allowed_ms), self.answer(&request)).await;
             answered.map_err(|_| End::Overdue(allowed_ms))??;
-            quiet.store(true, Ordering::Relaxed);
+            calls.end();
         }
     }
 
