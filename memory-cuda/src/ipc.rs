@@ -4,7 +4,7 @@
 use crate::driver::{Calls, Driver, Stream};
 use crate::place::PlaceError;
 use handfast_transport::{
-    DEVICE_HANDLE_BYTES, DEVICE_UUID_BYTES, DeviceHandle, Memory, OpenDeviceError,
+    DEVICE_HANDLE_BYTES, DEVICE_UUID_BYTES, DeviceAllocation, DeviceHandle, Memory, OpenDeviceError,
 };
 use libc::{c_int, c_uint};
 use std::ptr;
@@ -92,5 +92,10 @@ pub fn open_handle(handle: &DeviceHandle, len: usize) -> Result<Memory, OpenDevi
     let opened = Arc::new(Opened { stream, address });
     // SAFETY: what is open is closed by `opened` alone, which the block holds.
     let memory = unsafe { driver.device_memory(address, len, opened) }.map_err(refused)?;
-    memory.ok_or_else(|| OpenDeviceError::Refused("it does not know what it has opened".to_owned()))
+    // Behind a shorter allocation may be memory of this process.
+    let whole = DeviceAllocation { start: address, bytes: len as u64 };
+    let is_whole = |memory: &Memory| memory.whole().device_allocation() == Some(whole);
+    memory.filter(is_whole).ok_or_else(|| {
+        OpenDeviceError::Refused(format!("what it has opened is no allocation of {len} bytes"))
+    })
 }

@@ -9,10 +9,13 @@ use handfast_memory_cuda::{
     Driver, DriverError, PINNED_BUFFERS_MAX, PlaceError, StreamError, open_handle,
 };
 use handfast_transport::{
-    Memory, MemoryError, MemoryKind, OpenDeviceError, STAGING_BYTES, Staging, pass_in, pass_out,
+    DeviceHandle, Memory, MemoryError, MemoryKind, OpenDeviceError, STAGING_BYTES, Staging,
+    pass_in, pass_out,
 };
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -253,6 +256,62 @@ fn handle_is_that_of_the_whole_allocation() {
     assert!(Memory::zeroed(8).unwrap().whole().device_handle().unwrap().is_none());
     assert!(stage.control.free(whole.address()));
     assert!(whole.whole().device_allocation().is_none(), "it was freed");
+}
+
+/// Set for the process that makes a handle.
+const OWNER: &str = "HANDFAST_TEST_HANDLE_OWNER";
+
+/// The other process: prints a handle of 8 KiB, and waits for the end of its input.
+#[test]
+fn owner_makes_a_handle() {
+    if std::env::var_os(OWNER).is_none() {
+        return;
+    }
+    let stage = stage();
+    let memory = stage.memory(1, 8 << 10);
+    memory.copy_in(0, &pattern(8 << 10)).unwrap();
+    let handle = memory.whole().device_handle().unwrap().unwrap();
+    let words = handle.bytes.map(|byte| byte.to_string()).join(" ");
+    println!("\nhandle {} {words}", handle.allocation);
+    std::io::stdin().lines().for_each(drop);
+}
+
+/// The allocation of another process is opened with its own length alone: behind it may be memory of this
+/// process. It is closed with its last block.
+#[test]
+fn opened_allocation_has_its_own_length() {
+    let stage = stage();
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "owner_makes_a_handle", "--nocapture"])
+        .env(OWNER, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(owner.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find_map(|line| line.strip_prefix("handle ").map(str::to_owned)).unwrap();
+    let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap());
+    let allocation = words.next().unwrap();
+    let bytes = std::array::from_fn(|_| words.next().unwrap() as u8);
+    let device = stage.memory(1, 64).whole().device_handle().unwrap().unwrap().device;
+    let handle = DeviceHandle { bytes, device, allocation };
+    for length in [4 << 10, (8 << 10) + 1, 4 << 20] {
+        assert!(open_handle(&handle, length).is_err(), "{length}");
+        assert_eq!(stage.control.live().opened, 0);
+    }
+    let opened = open_handle(&handle, 8 << 10).unwrap();
+    let again = open_handle(&handle, 8 << 10).unwrap();
+    assert_eq!(opened.address(), again.address(), "the driver counts");
+    let mut content = vec![0; 8 << 10];
+    opened.copy_out(0, &mut content).unwrap();
+    assert_eq!(content, pattern(8 << 10));
+    drop(opened);
+    again.copy_out(0, &mut content).unwrap();
+    drop(again);
+    assert_eq!(stage.control.live().opened, 0);
+    drop(owner.stdin.take());
+    assert!(owner.wait().unwrap().success());
+    assert!(open_handle(&handle, 8 << 10).is_err(), "its process has ended");
 }
 
 /// Bytes go from one device to another by one copy of the driver, or by staging from host memory.
