@@ -1,9 +1,10 @@
 #!/bin/sh
-# Runs the checks of device memory that lie beside this file, and prints their result. PYTHON is a Python
-# that has torch, else python3.
+# Runs the checks of device memory in this folder, and prints their result. PYTHON is a Python that has
+# torch, else python3.
 cd "$(dirname "$0")" || exit 1
 query=name,driver_version,pcie.link.gen.current,pcie.link.width.current
-devices=$(nvidia-smi --query-gpu=$query --format=csv,noheader 2>/dev/null | paste -sd ';' -)
+devices=$(nvidia-smi --query-gpu=$query --format=csv,noheader 2>/dev/null |
+    sed 's/^\(.*\), \(.*\), \(.*\), \(.*\)$/\1, driver \2, PCIe \3 x\4/' | paste -sd ';' -)
 processor=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 echo "machine: ${devices:-no device}; $processor, $(nproc) processors; Linux $(uname -r)"
 echo "run: scripted"
