@@ -201,7 +201,7 @@ impl AuthPolicy {
         }
     }
 
-    /// The policy with certificates beside keys, if there are any. The node dials by `first`.
+    /// The policy with certificates in addition to keys, if there are any. The node dials by `first`.
     pub fn with_certificates(self, first: AuthMethod) -> Self {
         Self { has_certificates: true, first, ..self }
     }

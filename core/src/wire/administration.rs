@@ -1,6 +1,6 @@
 //! Questions for the grants of a node's segments and changes of them, in metadata frames.
 
-use super::message::{DETAIL_BYTES_MAX, truncated};
+use super::message::{DETAIL_BYTES_MAX, from_object, truncated};
 use super::segment::REGION_NAME_BYTES_MAX;
 use crate::policy::{Access, GRANTS_MAX, Grant};
 use alloc::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum grants of one answer, over all segments.
 pub const GRANTS_LISTED_MAX: usize = 1_024;
 
-/// What an administrator asks of the node that serves segments.
+/// A question for the grants of segments, or a change of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrantsRequest {
     /// The grants of a segment, or of all.
@@ -123,7 +123,7 @@ impl GrantsRequest {
     /// [`GrantsMessageError`].
     pub fn decode(frame: &str) -> Option<Result<Self, GrantsMessageError>> {
         let Asked { handfast_grants: WireRequest { op, segment, grant: given } } =
-            serde_json::from_str(frame).ok()?;
+            from_object(frame).ok()?;
         let is_long = segment.as_ref().is_some_and(|name| name.len() > REGION_NAME_BYTES_MAX);
         if is_long {
             return Some(Err(GrantsMessageError));
@@ -165,7 +165,7 @@ impl GrantsAnswer {
     /// [`GrantsMessageError`].
     pub fn decode(frame: &str) -> Result<Self, GrantsMessageError> {
         let Answered { handfast_grants: WireAnswer { segments, refusal } } =
-            serde_json::from_str(frame).map_err(|_| GrantsMessageError)?;
+            from_object(frame).map_err(|_| GrantsMessageError)?;
         if let Some(refusal) = refusal {
             return Ok(Self(Err(truncated(refusal, DETAIL_BYTES_MAX))));
         }
@@ -215,7 +215,14 @@ mod tests {
     /// Frames with another content are none, and those past a bound are refused.
     #[test]
     fn other_frames_and_long_ones_are_refused() {
-        for other in ["", "null", "{}", r#"{"handfast": {}}"#, r#"{"handfast_grants": 7}"#] {
+        for other in [
+            "",
+            "null",
+            "{}",
+            r#"[{"op": "list"}]"#,
+            r#"{"handfast": {}}"#,
+            r#"{"handfast_grants": 7}"#,
+        ] {
             assert_eq!(GrantsRequest::decode(other), None, "{other}");
             assert_eq!(GrantsAnswer::decode(other), Err(GrantsMessageError), "{other}");
         }

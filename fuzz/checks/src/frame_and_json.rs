@@ -2,8 +2,8 @@
 
 use crate::check_error;
 use handfast_core::wire::{
-    Descriptor, FRAME_BYTES_DEFAULT_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, Message,
-    NodeDescriptor, decode_frame, encode_frame,
+    Descriptor, FRAME_BYTES_DEFAULT_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, GrantsAnswer,
+    GrantsRequest, Message, NodeDescriptor, decode_frame, encode_frame,
 };
 
 /// Panics unless what decodes encodes to the same again, and what does not fails in few words.
@@ -16,6 +16,25 @@ pub fn check(bytes: &[u8]) {
     if let Some(Ok(text)) = bytes.get(FRAME_HEADER_BYTES + 1..).map(str::from_utf8) {
         check_descriptor(text);
         check_segment(text);
+        check_grants(text);
+    }
+}
+
+fn check_grants(text: &str) {
+    match GrantsRequest::decode(text) {
+        Some(Ok(request)) => {
+            let again = GrantsRequest::decode(&request.encode());
+            assert_eq!(Some(Ok(request)), again, "the request for grants changed");
+        }
+        Some(Err(error)) => check_error(&error.to_string()),
+        None => {}
+    }
+    match GrantsAnswer::decode(text) {
+        Ok(answer) => {
+            let again = GrantsAnswer::decode(&answer.encode());
+            assert_eq!(Ok(answer), again, "the grants changed");
+        }
+        Err(error) => check_error(&error.to_string()),
     }
 }
 
@@ -34,7 +53,10 @@ fn check_frame(bytes: &[u8], frame: Frame<'_>) {
     assert_eq!(bytes.get(..encoded.len()), Some(&*encoded), "the frame changed");
     match frame.kind {
         FrameKind::Connection | FrameKind::Untyped => check_descriptor(frame.text),
-        FrameKind::Metadata => check_segment(frame.text),
+        FrameKind::Metadata => {
+            check_segment(frame.text);
+            check_grants(frame.text);
+        }
         FrameKind::Notify | FrameKind::Probe => {}
     }
 }

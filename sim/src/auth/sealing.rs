@@ -19,7 +19,7 @@ impl AuthWorld {
         }
     }
 
-    /// A side tells the other that one of them encrypts. An earlier version says that it cannot read the
+    /// A side reports to the other that one of them encrypts. An earlier version says that it cannot read the
     /// request, which its peer understands.
     pub(super) fn tell(&mut self, wire: usize, side: usize) {
         if !self.is(AuthBackend::DifferenceUntold) {

@@ -373,5 +373,5 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
     "AUTH-19" SealingFollowed: SealedAndEarlier with 0 breaks Downgrade,
         "a node that encrypts its lanes opens a plain one to an earlier version";
     "AUTH-20" DifferenceUntold: SealedAndEarlier with 0 breaks Liveness,
-        "a node is not told that one side encrypts and the other does not";
+        "a node gets no report that one side encrypts and the other does not";
 };

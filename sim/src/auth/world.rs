@@ -166,7 +166,7 @@ impl AuthWorld {
         }
     }
 
-    /// A node with a certificate beside its keys, if it has any.
+    /// A node with a certificate in addition to its keys, if it has any.
     pub(super) fn certified(
         &self,
         node: usize,
@@ -784,7 +784,7 @@ impl AuthWorld {
         let wanted = self.setup.dials.len() - untold - self.told.len();
         (is_undisturbed && (up < wanted || untold > 0)).then(|| AuthViolation {
             oracle: AuthOracle::Liveness,
-            detail: format!("{up} of {wanted} lanes are up, and {untold} nodes are not told why"),
+            detail: format!("{up} of {wanted} lanes are up, and {untold} nodes get no reason"),
         })
     }
 

@@ -171,7 +171,7 @@ async fn registrations_after_a_panic_are_tried_again() {
 /// A request for a lane of a node that encrypts its lanes or does not, as one of an earlier version, which
 /// cannot, is refused where the sides differ: with the reason, and without this node's own secret.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request_of_a_node_that_does_not_encrypt_is_refused_with_the_reason() {
+async fn difference_in_encryption_is_refused_with_the_reason() {
     let start = async |seals| {
         let builder = Engine::builder().listen("127.0.0.1:0").auth(options()).encrypt_lanes(seals);
         builder.start().await.unwrap()

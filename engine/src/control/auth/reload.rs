@@ -19,7 +19,7 @@ const RECHECK_INTERVAL: Duration = Duration(60_000_000_000);
 
 pub(crate) struct WatchParts {
     pub(crate) keys: Weak<Keys>,
-    /// What is in use, and its files.
+    /// The keys and certificates in use, and their files.
     pub(crate) parts: Vec<Part>,
     pub(crate) interval: Duration,
     pub(crate) clock: Arc<dyn Clock>,
