@@ -252,7 +252,6 @@ fn page(real: &Ran, scripted: &Ran, machine: &str, torch: &str) -> Result<String
     let differences = real.differences(scripted);
     let differences = if differences.is_empty() { "none".into() } else { differences.join("; ") };
     writeln!(page, "\nDifferences: {differences}.\n\nTensors of torch: {torch}.\n")?;
-    writeln!(page, "CUDA IPC between processes is not built.\n")?;
     writeln!(page, "| rate | GiB/s | of the slower part | target |\n| --- | --- | --- | --- |")?;
     for (name, rate, part) in &real.rates {
         let (part, target) = match part {
