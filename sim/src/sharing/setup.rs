@@ -35,6 +35,16 @@ pub struct RegionPlan {
     pub place: RegionPlace,
 }
 
+impl RegionPlan {
+    const FIRST: Self = Self {
+        owner: 0,
+        is_writable: true,
+        is_foreign: false,
+        may_drop: true,
+        place: RegionPlace::Host,
+    };
+}
+
 /// A copy that a process begins.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyPlan {
@@ -52,6 +62,18 @@ pub struct CopyPlan {
     pub is_beyond: bool,
     /// The submitting thread copies it at once where the region is mapped, and not as a slice.
     pub is_short: bool,
+}
+
+impl CopyPlan {
+    const WRITE: Self = Self {
+        by: 1,
+        lane: 0,
+        region: 0,
+        direction: Direction::Write,
+        may_cancel: false,
+        is_beyond: false,
+        is_short: false,
+    };
 }
 
 /// The caller of the machine.
@@ -141,22 +163,7 @@ impl SharingScenario {
 
     /// The world of a scenario.
     pub fn setup(self, machine: Sharing, faults_max: u32) -> SharingSetup {
-        let region = RegionPlan {
-            owner: 0,
-            is_writable: true,
-            is_foreign: false,
-            may_drop: true,
-            place: RegionPlace::Host,
-        };
-        let write = CopyPlan {
-            by: 1,
-            lane: 0,
-            region: 0,
-            direction: Direction::Write,
-            may_cancel: false,
-            is_beyond: false,
-            is_short: false,
-        };
+        let (region, write) = (RegionPlan::FIRST, CopyPlan::WRITE);
         let read = CopyPlan { direction: Direction::Read, ..write };
         let (regions, copies) = match self {
             Self::Dropped => (vec![region], vec![write, read]),
