@@ -112,6 +112,7 @@ pub(crate) struct Driver<N: Net> {
 impl<N: Net> Driver<N> {
     pub(crate) fn new(parts: DriverParts<N>, commands: Commands) -> Self {
         let (lanes, registry) = (parts.lanes.clone(), parts.registry.clone());
+        let announced = Announced::new(parts.addresses_max);
         let local = parts.local.target.clone();
         Self {
             leftovers: Leftovers { lanes, registry, local },
@@ -121,7 +122,7 @@ impl<N: Net> Driver<N> {
             calls: BTreeMap::new(),
             next_call: 0,
             opened: BTreeMap::new(),
-            announced: Announced::new(parts.addresses_max),
+            announced,
             steps: BTreeMap::new(),
             calling: JoinSet::new(),
             openings: Openings::default(),
