@@ -455,9 +455,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::PeerLost(error) if error.side == Side::Local && error.call == "close" => {
             "the engine was closed meanwhile; start another"
         }
-        Cause::PeerLost(error) if error.side == Side::Configuration => {
-            "give both nodes the options that the message names"
-        }
+        Cause::PeerLost(error) if error.side == Side::Configuration => "use equal options on both",
         Cause::PeerLost(_) => {
             "the next transfer opens a new lane; check whether the peer still runs"
         }

@@ -110,7 +110,7 @@ async fn start<N: Net>(
     let keys = Arc::new(Keys::of(builder.auth.as_ref(), &name, incarnation)?);
     let (commands, receiver) = Commands::channel();
     let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
-    let lanes = LaneTable::new(commands.clone());
+    let (lanes, fallbacks) = (LaneTable::new(commands.clone()), Fallbacks::new());
     let regions = Regions::new(builder.limits.regions_max, builder.auth.is_some());
     let config = tcp_config(&builder, &*entropy, address.clone(), incarnation);
     let tcp = TcpTransport::new(config, net.clone(), regions.table.clone(), lanes.clone());
@@ -122,16 +122,15 @@ async fn start<N: Net>(
         lane_depth: builder.limits.lane_depth,
         tcp: (builder.transport != TransportChoice::Rdma).then(|| tcp.clone()),
         lanes: lanes.clone(),
-        fallbacks: Fallbacks::new(),
+        fallbacks: fallbacks.clone(),
         clock: clock.clone(),
         entropy: entropy.clone(),
         changed: regions.changed.clone(),
     };
-    let (fallbacks, choice) = (rdma.fallbacks.clone(), builder.transport);
-    let transport = open((choice, builder.encrypt_lanes), &tcp, rdma).await?;
+    let transport = open((builder.transport, builder.encrypt_lanes), &tcp, rdma).await?;
     let sharing =
         same_host_parts(&builder, incarnation, &regions, lanes.clone(), fallbacks.clone());
-    let transport = shared(choice, net.is_of_host(), sharing, transport)?;
+    let transport = shared(builder.transport, net.is_of_host(), sharing, transport)?;
     let answers = Arc::new(Answers {
         name,
         incarnation,
