@@ -653,8 +653,8 @@ mod tests {
         let data = Answer::Data { tag: 1, key, address, length: length as u32 };
         batch.refill(&mut VecDeque::from([data]), &mut Slots::new(1));
         device.lock().is_held = true;
-        let mut full = |_: &[Piece<'_>]| Err(io::ErrorKind::WouldBlock.into());
-        let blocked = batch.send(&mut full, &mut Vec::new()).expect_err("the socket is full");
+        let full = |_: &[Piece<'_>]| Err(io::ErrorKind::WouldBlock.into());
+        let blocked = batch.send(full, &mut Vec::new()).expect_err("the socket is full");
         assert_eq!(blocked.kind(), io::ErrorKind::WouldBlock);
         assert!(!batch.have_copies_ended());
         assert_eq!(memory.holders(), idle + 2, "two copies run");
