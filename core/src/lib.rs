@@ -19,6 +19,7 @@ pub mod target;
 mod time;
 pub mod transfer;
 pub mod transport;
+pub mod visibility;
 pub mod wire;
 
 pub use identity::{Incarnation, Lifecycle, NicPath, NodeName, Pair};

@@ -202,7 +202,7 @@ impl Driver {
         }
     }
 
-    /// Lets the calls of this thread run beside a capture of a graph, until the result is dropped.
+    /// Lets the calls of this thread run during a capture of a graph, until the result is dropped.
     pub(crate) fn relaxed(&self) -> Relaxed<'_> {
         let mut mode = RELAXED;
         // SAFETY: a place for a number, which gets the mode before.
@@ -392,7 +392,7 @@ impl Context {
 /// A context that is current on this thread. Its end makes the one before it current.
 pub(crate) struct Entered<'a> {
     calls: &'a Calls,
-    /// Ends after the context, which is of no account.
+    /// Ends after the context.
     _relaxed: Relaxed<'a>,
 }
 

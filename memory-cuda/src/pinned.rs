@@ -1,5 +1,6 @@
 //! Pinned buffers of the host, which the devices reach by themselves.
 #![allow(unsafe_code)]
+#![allow(clippy::disallowed_types, reason = "a driver is asked again after a time")]
 
 use crate::driver::{Driver, RawStream, Stream};
 use handfast_transport::{AcceleratorError, STAGING_BYTES, StagingBuffer};

@@ -33,6 +33,7 @@ pub mod timeline;
 mod transcript;
 mod transfers;
 pub mod variants;
+pub mod visibility;
 
 pub use case::Case;
 pub use coverage::Coverage;

@@ -230,7 +230,7 @@ async fn copy_staged(queue: Arc<LocalQueue>, sink: Arc<LocalSink>, _running: wat
     }
 }
 
-/// A copy that is given up ends at once, unless an accelerator writes the target: with that write.
+/// A copy that fails or is given up ends at once, unless an accelerator writes the target: with that write.
 async fn copy_in_steps(queue: &LocalQueue, Staged { slice, from, to }: Staged) -> Completion {
     let mut copy = match StagedCopy::new(&from, &to) {
         Ok(Some(copy)) => copy,
@@ -243,17 +243,22 @@ async fn copy_in_steps(queue: &LocalQueue, Staged { slice, from, to }: Staged) -
         }
         Err(error) => return ended(slice, Err(error)),
     };
-    let mut wait = CopyWait::default();
+    let (mut wait, mut failed) = (CopyWait::default(), None);
     loop {
         let before = copy.passed();
-        if !queue.is_given_up() {
+        let is_given_up = queue.is_given_up();
+        if failed.is_none() && !is_given_up {
             match copy.step() {
+                Ok(true) => return Completion::done(slice),
                 Ok(false) => {}
-                copied => return ended(slice, copied.map(drop)),
+                Err(error) => failed = Some(error),
             }
-        } else if !copy.is_writing() {
+        }
+        let is_over = failed.is_some() || is_given_up;
+        if is_over && !copy.is_writing() {
             let sent = if before == 0 { Sent::None } else { Sent::Partly };
-            return Completion::released(slice, sent);
+            let released = || Completion::released(slice, sent);
+            return failed.map_or_else(released, |error| ended(slice, Err(error)));
         }
         if copy.passed() > before {
             wait = CopyWait::default();

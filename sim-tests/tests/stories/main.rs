@@ -22,6 +22,7 @@ mod transcripts;
 mod transfers;
 #[cfg(feature = "variants")]
 mod variants;
+mod visibility;
 
 /// Worlds are made and dropped a hundred thousand times a second; a fifth of the time is saved.
 #[global_allocator]

@@ -10,6 +10,7 @@ use crate::error::VerbsError;
 use crate::verbs::binding::ibv_sge;
 use crate::verbs::in_flight::InFlight;
 use handfast_core::transport::{Side, TransportError};
+use handfast_core::visibility::{self, ShowingRead};
 use handfast_transport::{
     BlockId, Completion, CompletionStatus, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, MemoryError,
     Posting,
@@ -19,8 +20,7 @@ use parking_lot::MutexGuard;
 /// Slices of one wake-up that wait for a flush.
 #[derive(Default)]
 pub(super) struct Unseen {
-    /// Writes, with their queue pairs.
-    writes: Vec<(usize, Posting)>,
+    writes: visibility::Unseen<Posting>,
     reads: Vec<Posting>,
 }
 
@@ -33,14 +33,15 @@ impl Unseen {
     pub(super) fn keep(&mut self, held: Held) {
         let Purpose::Slice(posting) = held.purpose else { return };
         match posting.direction {
-            Direction::Write => self.writes.push((held.pair, posting)),
+            Direction::Write => {
+                self.writes.on_written(held.pair, posting.remote.key, posting);
+            }
             Direction::Read => self.reads.push(posting),
         }
     }
 
-    /// Makes one read for the writes of each queue pair to one region, in the place of one of them. The
-    /// region's memory is on one device: a read says nothing of writes on their way to others. Writes
-    /// for which no read can be made end, and are added to `ended`: their bytes may not be seen.
+    /// Makes the reads that show the writes, in the place of one of them each. Writes for which no read can
+    /// be made end, and are added to `ended`: their bytes may not be seen.
     fn flushes(
         &mut self,
         in_flight: &mut InFlight<Held>,
@@ -48,13 +49,10 @@ impl Unseen {
         ended: &mut Vec<Completion>,
     ) -> Vec<Flush> {
         let mut flushes = Vec::new();
-        while let Some(&(pair, Posting { remote, .. })) = self.writes.last() {
-            let of_region = self
-                .writes
-                .extract_if(.., |(of, posting)| *of == pair && posting.remote.key == remote.key);
-            let postings = of_region.map(|(_, posting)| posting).collect();
-            let held = Held { purpose: Purpose::Flush(postings), pair };
-            let named = match remote_of(remote) {
+        while let Some(ShowingRead { pair, writes, .. }) = self.writes.poll_read() {
+            let remote = writes.last().map(|posting| posting.remote);
+            let held = Held { purpose: Purpose::Flush(writes), pair };
+            let named = match remote.and_then(remote_of) {
                 Some(remote) => in_flight.insert(held).map(|name| (name, remote)),
                 None => Err(held),
             };
