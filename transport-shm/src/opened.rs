@@ -48,7 +48,8 @@ impl Opened {
             Opening::Again => table.memories.get(&handle).filter(|it| it.len() == length).cloned(),
             Opening::First => match open(&found, length) {
                 Ok(memory) => {
-                    table.memories.entry(handle).insert_entry(memory).get().clone().into()
+                    table.memories.insert(handle, memory.clone());
+                    Some(memory)
                 }
                 Err(error) => {
                     table.openings.on_failed(handle);

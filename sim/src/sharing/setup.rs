@@ -35,6 +35,15 @@ pub struct RegionPlan {
     pub place: RegionPlace,
 }
 
+/// Memory of the host that process 0 owns, and may drop.
+const WRITABLE: RegionPlan = RegionPlan {
+    owner: 0,
+    is_writable: true,
+    is_foreign: false,
+    may_drop: true,
+    place: RegionPlace::Host,
+};
+
 /// A copy that a process begins.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyPlan {
@@ -141,13 +150,7 @@ impl SharingScenario {
 
     /// The world of a scenario.
     pub fn setup(self, machine: Sharing, faults_max: u32) -> SharingSetup {
-        let region = RegionPlan {
-            owner: 0,
-            is_writable: true,
-            is_foreign: false,
-            may_drop: true,
-            place: RegionPlace::Host,
-        };
+        let region = WRITABLE;
         let write = CopyPlan {
             by: 1,
             lane: 0,
