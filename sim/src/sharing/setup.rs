@@ -31,18 +31,9 @@ pub struct RegionPlan {
     pub is_foreign: bool,
     /// Its owner may drop it.
     pub may_drop: bool,
-    /// The place of its bytes.
+    /// Where it is.
     pub place: RegionPlace,
 }
-
-/// Memory of the host that process 0 owns, and may drop.
-const WRITABLE: RegionPlan = RegionPlan {
-    owner: 0,
-    is_writable: true,
-    is_foreign: false,
-    may_drop: true,
-    place: RegionPlace::Host,
-};
 
 /// A copy that a process begins.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +141,13 @@ impl SharingScenario {
 
     /// The world of a scenario.
     pub fn setup(self, machine: Sharing, faults_max: u32) -> SharingSetup {
-        let region = WRITABLE;
+        let region = RegionPlan {
+            owner: 0,
+            is_writable: true,
+            is_foreign: false,
+            may_drop: true,
+            place: RegionPlace::Host,
+        };
         let write = CopyPlan {
             by: 1,
             lane: 0,
