@@ -80,7 +80,7 @@ pub struct DeviceAllocation {
     pub bytes: u64,
 }
 
-/// What another process of this host needs to open an allocation on an accelerator.
+/// The key with which another process of this host opens an allocation on an accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceHandle {
     /// The driver's handle.

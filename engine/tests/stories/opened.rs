@@ -13,13 +13,13 @@ use tokio::time::{Instant, sleep};
 const OTHER: &str = "HANDFAST_TEST_OTHER_PROCESS";
 /// Two blocks of a device, so that a half has whole ones.
 const BYTES: usize = 4 << 20;
-/// What ends a copy with an error: `CUDA_ERROR_ILLEGAL_ADDRESS`, and `CUDA_ERROR_NOT_SUPPORTED`.
+/// Answers of a call that fails: `CUDA_ERROR_ILLEGAL_ADDRESS` and `CUDA_ERROR_NOT_SUPPORTED`.
 const ILLEGAL_ADDRESS: i32 = 700;
 const NOT_SUPPORTED: i32 = 801;
 
-/// The other process: serves memory of a device, or writes into that of the first, as it is told.
+/// The other process: serves memory of a device, or writes into that of the first, by command.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_process_does_as_it_is_told() {
+async fn other_process_obeys_commands() {
     if std::env::var_os(OTHER).is_none() {
         return;
     }
@@ -86,7 +86,7 @@ struct Other {
 impl Other {
     fn start() -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "opened::other_process_does_as_it_is_told", "--nocapture"])
+            .args(["--exact", "opened::other_process_obeys_commands", "--nocapture"])
             .env(OTHER, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -98,18 +98,18 @@ impl Other {
         Self { child, input, output: Box::new(output) }
     }
 
-    /// Tells it something, and returns its answer. It blocks the thread.
-    fn tell(&mut self, line: &str) -> String {
+    /// Sends it a command, and returns its answer. It blocks the thread.
+    fn command(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").unwrap();
         tokio::task::block_in_place(|| self.output.next()).expect("the other process answers")
     }
 
     fn sum(&mut self) -> u32 {
-        self.tell("sum").parse().unwrap()
+        self.command("sum").parse().unwrap()
     }
 
     async fn segment(&mut self, user: &Engine, name: &str) -> Segment {
-        let address = self.tell("address");
+        let address = self.command("address");
         user.open(&format!("{address}/{name}")).await.unwrap()
     }
 
@@ -161,14 +161,14 @@ async fn whole_allocation_is_opened_by_its_peer() {
     assert_eq!(shm.opened_bytes, (5 * BYTES - 18) as u64);
     assert_eq!(devices.control.live().opened, 1);
     assert!(user.fallbacks().is_empty(), "{:?}", user.fallbacks());
-    assert_eq!(other.tell("drop"), "free");
+    assert_eq!(other.command("drop"), "free");
     assert_eq!(devices.control.live().opened, 0, "it is closed before its owner has it back");
     segment.write(&host.whole(), 0).await.unwrap_err();
     user.close().await;
 }
 
 /// A half of an allocation, one to be read alone, and one that the driver does not open are staged over the
-/// lane below, and the reasons are told.
+/// lane below, and the reasons are reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_regions_are_staged_for_a_reason() {
     let devices = Devices::find().await;
@@ -189,10 +189,10 @@ async fn other_regions_are_staged_for_a_reason() {
     }
     let shm = user.counters().shm;
     assert!(shm.opened == 0 && shm.opened_bytes == 0, "{shm:?}");
-    let told: Vec<String> = user.fallbacks().iter().map(ToString::to_string).collect();
+    let reported: Vec<String> = user.fallbacks().iter().map(ToString::to_string).collect();
     let reasons = ["not one whole allocation", "not both read and write", "not open the handle"];
     for reason in reasons {
-        assert!(told.iter().any(|it| it.contains(reason)), "{reason}: {told:?}");
+        assert!(reported.iter().any(|it| it.contains(reason)), "{reason}: {reported:?}");
     }
     user.close().await;
 }
@@ -257,7 +257,7 @@ async fn stopped_peer_keeps_what_it_has_open() {
         let memory = devices.memory(0, BYTES);
         let register = owner.register("cache").access(Access::READ_WRITE);
         let served = register.serve(memory.whole()).unwrap();
-        let opened = other.tell(&format!("write {}/cache", owner.address()));
+        let opened = other.command(&format!("write {}/cache", owner.address()));
         assert_eq!(opened, "1");
         assert_eq!(content(&memory, 0, BYTES), content(&pattern(BYTES, 6), 0, BYTES));
         other.stop();
