@@ -5,11 +5,12 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::cmp::Ordering;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The name of a node. Free text without `@`; with peer-to-peer metadata it is `host:port`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
 
@@ -34,6 +35,19 @@ impl NodeName {
     /// The text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// By text. Clones of one name are not compared byte by byte, as in [`Arc`]'s equality.
+impl Ord for NodeName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
+
+impl PartialOrd for NodeName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -14,6 +14,7 @@ mod messages;
 mod peers;
 mod quiesce;
 mod saved;
+mod shared_map;
 mod transitions;
 
 pub use api::{

@@ -4,7 +4,7 @@
 //! alone, so the number of threads and their speed change no result.
 
 use crate::coverage::Mark;
-use crate::liveness::{Healer, Healing, wasteful};
+use crate::liveness::{Healer, Healing, copy, wasteful};
 use crate::path_tree::{Trail, Ways};
 use crate::seen::{Compact, Memo};
 use handfast_core::node::TimerKind;
@@ -36,6 +36,8 @@ pub(crate) struct Known<'a> {
 #[derive(Default)]
 pub(crate) struct Worker {
     trail: Trail,
+    /// A world whose memory the next one takes.
+    spare: Option<World>,
 }
 
 /// The events of consecutive worlds.
@@ -143,8 +145,11 @@ impl Worker {
             known.ways.list(world, &mut choices);
             let mut events = Vec::with_capacity(choices.len());
             for (place, choice) in (0..).zip(&choices) {
+                let after = copy(world, &mut self.spare);
                 let choice = (place, choice, keeps);
-                events.push(known.event(world, choice, &mut new, &mut healer));
+                let (tried, spare) = known.event(after, choice, &mut new, &mut healer);
+                self.spare = spare;
+                events.push(tried);
             }
             chunk.parents.push(events);
         }
@@ -154,37 +159,37 @@ impl Worker {
 }
 
 impl Known<'_> {
+    /// Tries an event in a copy of a world, and returns the world after it unless that is kept.
     fn event(
         &self,
-        world: &World,
+        mut after: World,
         (place, choice, keeps): (u16, &Choice, bool),
         new: &mut Memo<()>,
         healer: &mut Option<Healer>,
-    ) -> Tried {
+    ) -> (Tried, Option<World>) {
         let mut step = Step::default();
-        let mut after = world.clone();
         after.apply(choice, &mut step);
         let refusals = std::mem::take(&mut step.refusals);
         let (is_free, timer) = (choice.cost == 0, step.timer);
         let tried =
             |outcome, successors| Tried { place, is_free, refusals, timer, outcome, successors };
         if let Some(violation) = self.asked(&mut step.violations) {
-            return tried(Outcome::Violated(violation), None);
+            return (tried(Outcome::Violated(violation), None), Some(after));
         }
         let (fingerprint, free_fingerprint) = after.fingerprints();
         let is_sampled = fingerprint.is_multiple_of(SAMPLE);
         let successors = is_sampled.then(|| (fingerprint, successors(&after)));
         if let Some(reached) = self.seen.get(fingerprint) {
-            return tried(Outcome::Known(reached), successors);
+            return (tried(Outcome::Known(reached), successors), Some(after));
         }
         if new.insert(fingerprint, ()).is_some() {
-            return tried(Outcome::Again(fingerprint), successors);
+            return (tried(Outcome::Again(fingerprint), successors), Some(after));
         }
         let mark = Mark::of(&after);
         let healed = self.judge(&after, free_fingerprint, healer);
-        let world = keeps.then_some(after);
+        let (world, spare) = if keeps { (Some(after), None) } else { (None, Some(after)) };
         let found = Found { fingerprint, mark, world, healed };
-        tried(Outcome::New(Box::new(found)), successors)
+        (tried(Outcome::New(Box::new(found)), successors), spare)
     }
 
     /// Bytes that it holds, without the samples.

@@ -67,6 +67,8 @@ pub struct Healer {
     added: Option<Vec<(u128, Healing)>>,
     /// It heals one world and needs to know none again.
     once: bool,
+    /// A world whose memory the next one takes.
+    spare: Option<World>,
     oracles: Vec<Oracle>,
     /// The longest and the most wasteful healing seen.
     pub worst: Healing,
@@ -141,7 +143,7 @@ impl Healer {
         if let Some(known) = known(self, fingerprint) {
             return Ok(known);
         }
-        let mut world = start.clone();
+        let mut world = copy(start, &mut self.spare);
         let mut trail: Vec<(u128, u32)> = Vec::new();
         let events_max = events_max(start);
         let mut schedule = Vec::new();
@@ -183,6 +185,7 @@ impl Healer {
             self.add(fingerprint, rest);
         }
         self.worst = self.worst.worse(rest);
+        self.spare = Some(world);
         Ok(rest)
     }
 
@@ -190,6 +193,13 @@ impl Healer {
     pub fn healed(&self) -> usize {
         self.known.len()
     }
+}
+
+/// Copies a world into the memory of one that is no longer needed.
+pub(crate) fn copy(world: &World, spare: &mut Option<World>) -> World {
+    let Some(mut copy) = spare.take() else { return world.clone() };
+    copy.clone_from(world);
+    copy
 }
 
 /// The next event of a fair schedule without faults; none when nothing is left to happen.

@@ -92,16 +92,16 @@ pub fn play(
         run.places.push(place);
         run.fold(place as u128 | (choices.len() as u128) << 64);
         if run.events.is_multiple_of(WORLD_INTERVAL) {
-            run.fold(world.fingerprint());
+            run.fold(world.trace_fingerprint());
         }
         if rules.prefixes {
             let before = run.prefixes.last().copied().unwrap_or_default();
-            run.prefixes.push(before.rotate_left(1) ^ world.fingerprint());
+            run.prefixes.push(before.rotate_left(1) ^ world.trace_fingerprint());
         }
         run.violation = step.violations.into_iter().find(|found| rules.asks(found.oracle));
     }
     run.faults = world.faults_spent();
-    run.fold(world.fingerprint());
+    run.fold(world.trace_fingerprint());
     if run.violation.is_none() && rules.asks(Oracle::Liveness) {
         match liveness(&world, rules) {
             Ok(healing) => run.events += healing.events,

@@ -8,7 +8,8 @@ use crate::world::{Pending, Step, World};
 use handfast_core::node::{StateKind, TimerId, TimerKind};
 use handfast_core::target::TargetTimer;
 use handfast_core::transport::{Operation, OperationKind};
-use handfast_core::{Instant, Lifecycle};
+use handfast_core::wire::Message;
+use handfast_core::{Instant, Lifecycle, NicPath};
 use std::sync::Arc;
 
 /// A possible action. Indices refer to the world for which it was listed.
@@ -304,9 +305,38 @@ impl World {
         })
     }
 
+    /// Whether a call of this lifecycle, its answer, or the peer's pending answer is still in
+    /// flight.
+    pub(crate) fn awaits(&self, site: usize, lifecycle: Lifecycle) -> bool {
+        let caller = self.pair(site, lifecycle);
+        let ours = |path: &NicPath| self.host(self.site_at(caller.incarnation, path)) == site;
+        let under_way = |call: &Arc<Message>| call.sender == caller && ours(&call.from);
+        self.calls.iter().any(|call| under_way(call) && !self.is_kept_out(call))
+            || self.being_served().any(under_way)
+            || self.answers.iter().any(|(_, to)| to.echo == Some(caller) && ours(&to.to))
+            || self.held.iter().any(|held| held.sender == caller && held.from == site)
+    }
+
+    /// Whether the table is full, and an event that ends one of its lifecycles is pending.
+    pub(crate) fn makes_room(&self, path: &NicPath) -> bool {
+        let sites = (0..self.sites.len()).filter(|site| self.sites[*site].bears(path));
+        sites.map(|site| self.host(site)).any(|site| {
+            let node = &self.sites[site].node;
+            let under_way = |own: Lifecycle| {
+                let operated = |pending: &Arc<Pending>| {
+                    pending.site == site && pending.operation.id().lifecycle == own
+                };
+                self.awaits(site, own) || self.operations.iter().any(operated)
+            };
+            node.lifecycles().count() >= self.setup.limits.lifecycles_max
+                && node.lifecycles().any(|(own, state, ..)| state.is_ending() && under_way(own))
+        })
+    }
+
     /// Applies an action.
     pub fn apply(&mut self, choice: &Choice, step: &mut Step) {
         self.faults_spent += choice.cost;
+        self.touched = 0;
         let arrived = self.receiver(&choice.action);
         self.remember(&choice.action);
         match &choice.action {

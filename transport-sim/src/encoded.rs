@@ -1,6 +1,7 @@
 //! Encodings of unchanged sites, kept for the fingerprints of the worlds that share them.
 
 use crate::fingerprint::{Encoder, Key, Towards, key_of};
+use crate::spare::Spare;
 use crate::world::{Site, World};
 use handfast_core::Pair;
 use handfast_core::node::Ranks;
@@ -10,7 +11,7 @@ use std::sync::OnceLock;
 
 /// The encoding of a site; a clone has none, since it is made to be changed.
 #[derive(Default)]
-pub(crate) struct Encoded(OnceLock<Box<Template>>);
+pub(crate) struct Encoded(OnceLock<Template>);
 
 impl Clone for Encoded {
     fn clone(&self) -> Self {
@@ -22,7 +23,7 @@ impl Clone for Encoded {
 pub(crate) struct Template {
     /// The pairs that the node of the site knows, each once, in order.
     pub(crate) known: Vec<(Key, Towards)>,
-    bytes: Vec<u8>,
+    bytes: Box<[u8]>,
     /// Offset of each blank in `bytes`, and its pair.
     blanks: Vec<(u32, Pair)>,
 }
@@ -38,9 +39,13 @@ impl Template {
     }
 }
 
-/// Room for the pairs and for the encoding of most sites.
+/// Room for the pairs of most sites.
 const PAIRS: usize = 16;
-const BYTES: usize = 512;
+
+thread_local! {
+    static PAIR_LISTS: Spare<Pair> = const { Spare::new() };
+    static FOUND_LISTS: Spare<(u32, usize)> = const { Spare::new() };
+}
 
 /// The upper half of a number that stands for a rank while a template is made.
 const BLANK: u64 = 0x51ab_e0f7 << 32;
@@ -99,14 +104,14 @@ impl Hasher for Outline {
 impl World {
     /// Returns the encoding of a site.
     pub(crate) fn template(&self, at: usize) -> &Template {
-        self.sites[at].encoded.0.get_or_init(|| Box::new(self.encode_site(at)))
+        self.sites[at].encoded.0.get_or_init(|| self.encode_site(at))
     }
 
     fn encode_site(&self, at: usize) -> Template {
         let site: &Site = &self.sites[at];
-        let blanks = Blanks(RefCell::new(Vec::with_capacity(PAIRS)));
-        let found = Vec::with_capacity(PAIRS);
-        let mut outline = Outline { encoder: Encoder::with_capacity(BYTES), found };
+        let blanks = Blanks(RefCell::new(PAIR_LISTS.with(Spare::take)));
+        let found = FOUND_LISTS.with(Spare::take);
+        let mut outline = Outline { encoder: Encoder::default(), found };
         site.demands.iter().for_each(|demand| demand.hash(&mut outline));
         site.node.fingerprint(&blanks, &mut outline);
         if self.knows_by_number() {
@@ -118,13 +123,13 @@ impl World {
             (endpoint.peer.as_parts(), blanks.rank(own)).hash(&mut outline);
             (endpoint.number, endpoint.state, &endpoint.listed).hash(&mut outline);
         }
-        let pairs = blanks.0.into_inner();
-        let blank = |(offset, number): (u32, usize)| Some((offset, *pairs.get(number)?));
-        Template {
-            known: self.known_to(at),
-            bytes: outline.encoder.into_bytes(),
-            blanks: outline.found.into_iter().filter_map(blank).collect(),
-        }
+        let (pairs, found) = (blanks.0.into_inner(), outline.found);
+        let blank = |(offset, number): &(u32, usize)| Some((*offset, *pairs.get(*number)?));
+        let mut blanks = Vec::with_capacity(found.len());
+        blanks.extend(found.iter().filter_map(blank));
+        PAIR_LISTS.with(|spare| spare.keep(pairs));
+        FOUND_LISTS.with(|spare| spare.keep(found));
+        Template { known: self.known_to(at), bytes: outline.encoder.bytes().into(), blanks }
     }
 
     /// Returns the pairs that the node of a site knows, for the ranks of a world.

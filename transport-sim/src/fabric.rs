@@ -1,6 +1,7 @@
 //! The ground truth: the existing queue pairs and their connections.
 
 use crate::backend::Backend;
+use crate::copy::copied;
 use crate::setup::{Devices, Setup};
 use crate::verbs::{
     self, Access, Attributes, Gid, GidKind, QpState, Rebirth, VerbsError, WorkCompletion,
@@ -55,7 +56,7 @@ const SEND_DEPTH: u32 = 16;
 
 /// The queue pairs of all sites from their owners' view, and the devices that hold them. The
 /// devices decide the outcome; `sim-tests` shows that both agree.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Fabric {
     pub(crate) table: Vec<QueuePair>,
     /// One NIC per site, with the site's index.
@@ -66,6 +67,8 @@ pub(crate) struct Fabric {
     /// The site that holds the node of each site.
     hosts: Arc<[usize]>,
 }
+
+copied!(Fabric { shared: hosts; lists: ; rest: table, verbs, backend, spare });
 
 impl Fabric {
     pub(crate) fn new(setup: &Setup) -> Self {
@@ -213,13 +216,20 @@ impl Fabric {
 
     /// Returns the queue pair of a lifecycle of a site's node, on any NIC.
     pub(crate) fn of(&self, site: usize, lifecycle: Lifecycle) -> Option<&QueuePair> {
-        let host = self.host(site);
-        self.table.iter().find(|qp| qp.host == host && qp.lifecycle == lifecycle)
+        self.table.get(self.place_of(site, lifecycle)?)
     }
 
     pub(crate) fn of_mut(&mut self, site: usize, lifecycle: Lifecycle) -> Option<&mut QueuePair> {
+        let place = self.place_of(site, lifecycle)?;
+        self.table.get_mut(place)
+    }
+
+    /// The table is ordered by site, and a host is the first of its sites.
+    fn place_of(&self, site: usize, lifecycle: Lifecycle) -> Option<usize> {
         let host = self.host(site);
-        self.table.iter_mut().find(|qp| qp.host == host && qp.lifecycle == lifecycle)
+        let first = self.table.partition_point(|qp| qp.site < host);
+        let is = |qp: &QueuePair| qp.host == host && qp.lifecycle == lifecycle;
+        self.table[first..].iter().position(is).map(|place| first + place)
     }
 
     /// Removes everything that a device had for the dead process of a site.
@@ -230,7 +240,8 @@ impl Fabric {
     }
 
     pub(crate) fn at(&self, site: usize, number: u32) -> Option<&QueuePair> {
-        self.table.iter().find(|qp| (qp.site, qp.number) == (site, number))
+        let place = self.table.binary_search_by_key(&(site, number), |qp| (qp.site, qp.number));
+        place.ok().and_then(|place| self.table.get(place))
     }
 
     /// Whether bytes flow: both queue pairs are connected to each other and neither is in error.

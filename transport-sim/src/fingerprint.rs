@@ -1,6 +1,7 @@
 //! The canonical digest of a whole world: 128 bits, the same on every platform.
 
-use crate::data::Data;
+use crate::data::{Data, Target};
+use crate::spare::Spare;
 use crate::world::{NUMBERS_PER_NIC, World};
 use handfast_core::node::Ranks;
 use handfast_core::transport::{Operation, OperationKind};
@@ -12,9 +13,25 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// Encodes hashed values as little-endian bytes, so that the digest does not depend on the platform
 /// or on the width of lengths and numbers.
-#[derive(Default)]
 pub struct Encoder {
     bytes: Vec<u8>,
+}
+
+thread_local! {
+    static BYTES: Spare<u8> = const { Spare::new() };
+    static RANKS: Spare<(Key, u64)> = const { Spare::new() };
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self { bytes: BYTES.with(Spare::take) }
+    }
+}
+
+impl Drop for Encoder {
+    fn drop(&mut self) {
+        BYTES.with(|spare| spare.keep(std::mem::take(&mut self.bytes)));
+    }
 }
 
 impl Encoder {
@@ -23,16 +40,12 @@ impl Encoder {
         xxh3_128(&self.bytes)
     }
 
-    pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes) }
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Overwrites a number that was encoded at an offset.
@@ -104,16 +117,27 @@ fn packed(pair: Pair) -> Key {
 /// transfer machine prints numbers.
 struct WorldRanks(Vec<(Key, u64)>);
 
+impl Drop for WorldRanks {
+    fn drop(&mut self) {
+        RANKS.with(|spare| spare.keep(std::mem::take(&mut self.0)));
+    }
+}
+
+/// Bits of the rank of a lifecycle below its class.
+const RANK_BITS: u32 = 32;
+
 impl WorldRanks {
     fn new(world: &World) -> Self {
         if world.knows_by_number() {
             return Self(Vec::new());
         }
-        let mut known: Vec<(Key, Towards)> = Vec::with_capacity(48);
+        let mut known = RANKS.with(Spare::take);
         for at in 0..world.sites.len() {
-            known.extend_from_slice(&world.template(at).known);
+            world.template(at).known.iter().for_each(|entry| merge(&mut known, *entry));
         }
-        let mut visit = |pair: Pair, towards: Towards| known.extend(key_of(pair, towards));
+        let mut visit = |pair: Pair, towards: Towards| {
+            key_of(pair, towards).into_iter().for_each(|entry| merge(&mut known, entry));
+        };
         let unknown = world.towards_unknown();
         for message in world.calls.iter().chain(world.answers.iter().map(|(_, answer)| answer)) {
             visit(message.sender, world.towards(&message.to));
@@ -138,18 +162,28 @@ impl WorldRanks {
         Self::ranked(known)
     }
 
-    /// Merges the entries of several places for the same pair.
-    fn ranked(mut known: Vec<(Key, Towards)>) -> Self {
-        known.sort_unstable();
-        known.dedup_by_key(|(key, _)| *key);
+    /// Ranks entries that have no rank yet.
+    fn ranked(mut known: Vec<(Key, u64)>) -> Self {
         let run = |key: Key| key >> (NIC_BITS + NUMBER_BITS);
-        let ranks = known.iter().enumerate().map(|(at, (key, towards))| {
-            let before = known[..at].iter().rev();
-            let of_run = before.take_while(|(other, _)| run(*other) == run(*key));
-            let rank = of_run.filter(|(_, other)| other == towards).count() as u64 + 1;
-            (*key, u64::from(*towards) << 32 | rank)
-        });
-        Self(ranks.collect())
+        for at in 0..known.len() {
+            let (before, rest) = known.split_at_mut(at);
+            let Some((key, class)) = rest.first_mut() else { continue };
+            let of_run = before.iter().rev().take_while(|(other, _)| run(*other) == run(*key));
+            let alike = of_run.filter(|(_, other)| *other >> RANK_BITS == *class >> RANK_BITS);
+            *class |= alike.count() as u64 + 1;
+        }
+        Self(known)
+    }
+}
+
+/// Adds an entry to a list by pair. Of several places for the same pair, the lowest class counts.
+fn merge(known: &mut Vec<(Key, u64)>, (key, towards): (Key, Towards)) {
+    let class = u64::from(towards) << RANK_BITS;
+    // From the end: the lists of the nodes come by rising run.
+    let place = known.iter().rposition(|(other, _)| *other <= key).map_or(0, |at| at + 1);
+    match known[..place].last_mut().filter(|(other, _)| *other == key) {
+        Some((_, lowest)) => *lowest = class.min(*lowest),
+        None => known.insert(place, (key, class)),
     }
 }
 
@@ -196,27 +230,33 @@ impl World {
 
     /// Returns the digest of everything that can affect the future.
     pub fn fingerprint(&self) -> u128 {
-        self.encode(self.faults_spent).digest()
+        self.encode(self.faults_spent, hash_data).digest()
+    }
+
+    /// Returns a digest of what happens to the world, for the trace of a run: with transfers it costs
+    /// far less than the fingerprint, and leaves out their counters.
+    pub fn trace_fingerprint(&self) -> u128 {
+        self.encode(self.faults_spent, trace_data).digest()
     }
 
     /// Returns the fingerprint without the faults spent: equal for worlds with the same fault-free
     /// future.
     pub fn fingerprint_without_budget(&self) -> u128 {
-        self.encode(0).digest()
+        self.encode(0, hash_data).digest()
     }
 
     /// Returns both fingerprints, for little more than the cost of one.
     pub fn fingerprints(&self) -> (u128, u128) {
-        let mut encoder = self.encode(self.faults_spent);
+        let mut encoder = self.encode(self.faults_spent, hash_data);
         let whole = encoder.digest();
         encoder.bytes[..size_of::<u32>()].fill(0);
         (whole, encoder.digest())
     }
 
     /// Encodes everything that can affect the future, beginning with the faults spent.
-    fn encode(&self, faults: u32) -> Encoder {
+    fn encode(&self, faults: u32, transfers: fn(&Data, &mut Encoder)) -> Encoder {
         let ranks = WorldRanks::new(self);
-        let mut encoder = Encoder::with_capacity(1024);
+        let mut encoder = Encoder::default();
         faults.hash(&mut encoder);
         for at in 0..self.sites.len() {
             self.template(at).fill(&ranks, &mut encoder);
@@ -226,7 +266,7 @@ impl World {
             self.fabric.verbs.hash(&mut encoder);
         }
         if let Some(data) = &self.data {
-            hash_data(data, &mut encoder);
+            transfers(data, &mut encoder);
         }
         if self.is_shared() {
             self.channels.encode(&mut encoder);
@@ -257,7 +297,7 @@ impl World {
     /// added.
     fn hash_bags(&self, ranks: &WorldRanks) -> u128 {
         let mut sum = 0u128;
-        let mut encoder = Encoder::with_capacity(128);
+        let mut encoder = Encoder::default();
         let mut add = |fill: &dyn Fn(&mut Encoder)| {
             encoder.bytes.clear();
             fill(&mut encoder);
@@ -344,6 +384,21 @@ fn hash_operation(
 
 /// Hashes the debug form of each target, which contains every field, counters included.
 fn hash_data(data: &Data, encoder: &mut Encoder) {
+    hash_transfers(data, encoder, |target, encoder| {
+        // Writing to memory does not fail.
+        let _ = write!(encoder, "{target:?}");
+    });
+}
+
+/// Hashes the fingerprint of each target.
+fn trace_data(data: &Data, encoder: &mut Encoder) {
+    hash_transfers(data, encoder, |target, encoder| {
+        (target.peer, target.run.0).hash(encoder);
+        target.machine.fingerprint(encoder);
+    });
+}
+
+fn hash_transfers(data: &Data, encoder: &mut Encoder, hash: fn(&Target, &mut Encoder)) {
     data.progress.iter().for_each(|progress| progress.hash(encoder));
     if data.has_dropped {
         data.sites.iter().for_each(|site| site.state.hash(encoder));
@@ -352,8 +407,7 @@ fn hash_data(data: &Data, encoder: &mut Encoder) {
         site.probing.iter().for_each(|lane| (1u8, lane).hash(encoder));
         site.drained.iter().for_each(|lane| (2u8, lane).hash(encoder));
         for target in &site.targets {
-            // Writing to memory does not fail.
-            let _ = write!(encoder, "{target:?}");
+            hash(target, encoder);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The history is not a part of fingerprints. Of two ways to one world, the oracles judge the first.
 
 use crate::action::Action;
+use crate::copy::copied;
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind};
 use crate::shared::LaneId;
@@ -17,7 +18,7 @@ use handfast_core::{Lifecycle, NicPath};
 const PROMPT_FAULTS_MAX: u32 = 1;
 
 /// Events before a world that oracles need.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct History {
     /// A message was lost, will never be answered, or met nobody that it is for.
     pub(crate) lost: bool,
@@ -28,6 +29,8 @@ pub(crate) struct History {
     /// Lanes that existed when the application closed their path.
     closed: Vec<LaneId>,
 }
+
+copied!(History { shared: ; lists: ; rest: lost, deferred, failures, closed });
 
 impl History {
     fn failures(&self, site: usize, peer: &NicPath) -> u32 {

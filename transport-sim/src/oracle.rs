@@ -195,8 +195,13 @@ impl World {
 
     fn check_agreement(&self, violations: &mut Vec<Violation>) {
         let all = self.established();
+        let mut by_rail: Vec<usize> = (0..all.len()).collect();
+        let rail = |at: usize| (all[at].0, all[at].2);
+        by_rail.sort_by_key(|at| rail(*at));
         for &(site, own, peer, remote) in all.iter().filter(|(site, _, peer, _)| peer >= site) {
-            for &(_, theirs, _, back) in all.iter().filter(|at| (at.0, at.2) == (peer, site)) {
+            let first = by_rail.partition_point(|at| rail(*at) < (peer, site));
+            let back = by_rail[first..].iter().take_while(|at| rail(**at) == (peer, site));
+            for &(_, theirs, _, back) in back.map(|at| &all[*at]) {
                 let agreed = remote == self.pair(peer, theirs) && back == self.pair(site, own);
                 let connected = |owner: usize, of: Lifecycle, to: usize, number: Lifecycle| {
                     let target = self.fabric.of(owner, of).and_then(|qp| qp.target);

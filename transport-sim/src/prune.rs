@@ -15,11 +15,36 @@ impl World {
             return;
         }
         self.prune_answers();
-        if !self.calls.is_empty() && self.memories_last() {
-            let mut calls = std::mem::take(&mut self.calls);
-            calls.retain(|call| !self.is_spent(call));
-            self.calls = calls;
+        if !self.memories_last() {
+            self.is_pruned = false;
+            return;
         }
+        let mut calls = std::mem::take(&mut self.calls);
+        // The rest was looked at after an earlier action, when its caller and receiver were the same.
+        let looks = |call: &Message| !self.is_pruned || self.concerns_touched(call);
+        calls.retain(|call| {
+            debug_assert!(
+                looks(call) || !self.is_spent(call),
+                "{call:?} is spent and was not looked at"
+            );
+            !looks(call) || !self.is_spent(call)
+        });
+        self.calls = calls;
+        self.is_pruned = true;
+    }
+
+    /// Records that a site changes.
+    pub(crate) fn touch(&mut self, site: usize) {
+        self.touched |= bit(site);
+    }
+
+    /// Whether the action has changed the caller or a receiver of a call.
+    fn concerns_touched(&self, call: &Message) -> bool {
+        let concerned = |(at, site): (usize, &Arc<Site>)| {
+            let concerns = site.bears(&call.from) || site.bears(&call.to);
+            concerns && self.touched & bit(self.host(at)) != 0
+        };
+        self.sites.iter().enumerate().any(concerned)
     }
 
     /// Drops answers that their receiver can only ignore.
@@ -93,4 +118,8 @@ impl World {
         let mut count = 0;
         outputs.inspect(|_| count += 1).all(refused) && count == 1
     }
+}
+
+fn bit(site: usize) -> u64 {
+    1 << (site % 64)
 }

@@ -1,5 +1,6 @@
 //! A world: nodes, the messages in flight between them, and the fabric.
 
+use crate::copy::copied;
 use crate::data::Data;
 use crate::encoded::Encoded;
 use crate::fabric::{Fabric, QueuePair, Target};
@@ -94,8 +95,7 @@ impl Step {
     }
 }
 
-/// Nodes, the messages in flight between them, and the fabric.
-#[derive(Clone)]
+/// Nodes, the messages in flight between them, and the fabric. `clone_from` uses memory again.
 pub struct World {
     pub(crate) setup: Arc<Setup>,
     pub(crate) sites: Vec<Arc<Site>>,
@@ -114,7 +114,18 @@ pub struct World {
     pub(crate) history: History,
     pub(crate) faults_spent: u32,
     pub(crate) now: Instant,
+    /// Sites that the action changes, as bits; those from 64 on share bits.
+    pub(crate) touched: u64,
+    /// Every call in flight was looked at, to drop those without an effect.
+    pub(crate) is_pruned: bool,
 }
+
+copied!(World {
+    shared: setup;
+    lists: sites, calls, operations;
+    rest: answers, held, fabric, commands, stuck, mute, data, channels, history, faults_spent, now,
+        touched, is_pruned
+});
 
 impl World {
     /// Creates a world in its initial state.
@@ -136,6 +147,8 @@ impl World {
             history: History::default(),
             faults_spent: 0,
             now: Instant(0),
+            touched: 0,
+            is_pruned: false,
             setup,
         };
         world.begin_data();
@@ -500,6 +513,7 @@ impl World {
         self.remember_restart(site);
         let old = self.sites[site].clone();
         let run = old.incarnation.0 % RUNS_MAX + 1;
+        self.touch(site);
         self.sites[site] = Arc::new(fresh(&self.setup, site, run));
         self.operations.retain(|pending| pending.site != site);
         self.answers.retain(|(to, message)| *to != old.incarnation || !old.bears(&message.to));
@@ -524,6 +538,7 @@ impl World {
 
     /// Returns a site to change.
     pub(crate) fn site_mut(&mut self, site: usize) -> &mut Site {
+        self.touch(site);
         let site = Arc::make_mut(&mut self.sites[site]);
         site.encoded = Encoded::default();
         site
@@ -742,34 +757,6 @@ impl World {
         }
         self.data_event(site, &event, step);
         step.events.push((site, event));
-    }
-
-    /// Whether a call of this lifecycle, its answer, or the peer's pending answer is still in
-    /// flight.
-    pub(crate) fn awaits(&self, site: usize, lifecycle: Lifecycle) -> bool {
-        let caller = self.pair(site, lifecycle);
-        let ours = |path: &NicPath| self.host(self.site_at(caller.incarnation, path)) == site;
-        let under_way = |call: &Arc<Message>| call.sender == caller && ours(&call.from);
-        self.calls.iter().any(|call| under_way(call) && !self.is_kept_out(call))
-            || self.being_served().any(under_way)
-            || self.answers.iter().any(|(_, to)| to.echo == Some(caller) && ours(&to.to))
-            || self.held.iter().any(|held| held.sender == caller && held.from == site)
-    }
-
-    /// Whether the table is full, and an event that ends one of its lifecycles is pending.
-    pub(crate) fn makes_room(&self, path: &NicPath) -> bool {
-        let sites = (0..self.sites.len()).filter(|site| self.sites[*site].bears(path));
-        sites.map(|site| self.host(site)).any(|site| {
-            let node = &self.sites[site].node;
-            let under_way = |own: Lifecycle| {
-                let operated = |pending: &Arc<Pending>| {
-                    pending.site == site && pending.operation.id().lifecycle == own
-                };
-                self.awaits(site, own) || self.operations.iter().any(operated)
-            };
-            node.lifecycles().count() >= self.setup.limits.lifecycles_max
-                && node.lifecycles().any(|(own, state, ..)| state.is_ending() && under_way(own))
-        })
     }
 }
 

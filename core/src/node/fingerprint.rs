@@ -23,7 +23,7 @@ impl Node {
     /// Reports every pair the node's behaviour can depend on, for the caller to rank.
     pub fn visit_pairs(&self, visit: &mut dyn FnMut(Pair)) {
         self.peers.values().filter_map(|peer| peer.last).for_each(&mut *visit);
-        for (lifecycle, lane) in &self.lanes {
+        for (lifecycle, lane) in self.lanes.iter() {
             visit(self.pair(*lifecycle));
             lane.state.remote().into_iter().for_each(&mut *visit);
             for held in &lane.held {
@@ -42,24 +42,29 @@ impl Node {
     pub fn fingerprint(&self, ranks: &dyn Ranks, hasher: &mut dyn Hasher) {
         let mut hasher = hasher;
         self.config.incarnation.0.hash(&mut hasher);
-        for (path, peer) in &self.peers {
+        for (path, peer) in self.peers.iter() {
             path.as_parts().hash(&mut hasher);
             self.hash_peer(peer, ranks, &mut hasher);
         }
-        for (name, known) in &self.names {
+        for (name, known) in self.names.iter() {
             name.as_str().hash(&mut hasher);
             known.live.map(|live| live.incarnation.0).hash(&mut hasher);
             known.superseded.iter().for_each(|old| old.0.hash(&mut hasher));
             let since = known.live.map_or(Lifecycle(0), |live| live.since);
             known.lanes.iter().for_each(|own| (*own >= since).hash(&mut hasher));
         }
-        let mut lanes: Vec<_> = self.lanes.iter().collect();
-        lanes.sort_by_key(|(lifecycle, lane)| (&lane.peer.node, **lifecycle));
-        for (lifecycle, lane) in lanes {
+        let mut hash = |(lifecycle, lane): (&Lifecycle, &Lane)| {
             ranks.rank(self.pair(*lifecycle)).hash(&mut hasher);
             lane.peer.as_parts().hash(&mut hasher);
             hash_lane(lane, ranks, &mut hasher);
+        };
+        if self.names.len() <= 1 {
+            self.lanes.iter().for_each(hash);
+            return;
         }
+        let mut lanes: Vec<_> = self.lanes.iter().collect();
+        lanes.sort_by_key(|(lifecycle, lane)| (&lane.peer.node, **lifecycle));
+        lanes.into_iter().for_each(&mut hash);
     }
 
     fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {

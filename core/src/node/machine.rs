@@ -4,13 +4,14 @@ use super::api::*;
 use super::deadlines::Deadlines;
 use super::lane::{Announcement, Lane, State, StateKind};
 use super::peers::{Name, Peer};
+use super::shared_map::SharedMap;
 use super::transitions::{TRANSITIONS, Transition, Trigger};
 use crate::entropy::{Purpose, derive};
 use crate::identity::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use crate::time::{Duration, Instant};
 use crate::transport::{Operation, OperationId, OperationKind, Outcome, Side, TransportError};
 use crate::wire::{Body, Message, Op, Refusal, RefusalReason};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -51,12 +52,25 @@ use alloc::vec::Vec;
 pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) next_lifecycle: u64,
-    pub(super) peers: BTreeMap<NicPath, Peer>,
-    pub(super) names: BTreeMap<NodeName, Name>,
-    pub(super) lanes: BTreeMap<Lifecycle, Lane>,
+    pub(super) peers: SharedMap<NicPath, Peer>,
+    pub(super) names: SharedMap<NodeName, Name>,
+    pub(super) lanes: SharedMap<Lifecycle, Lane>,
     pub(super) deadlines: Deadlines,
-    pub(super) outputs: VecDeque<Output>,
+    pub(super) outputs: Outputs,
     pub(super) counters: Counters,
+}
+
+/// Outputs that wait to be polled. Most inputs cause one, for which a list of several is large.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outputs(VecDeque<Output>);
+
+impl Outputs {
+    pub(super) fn push_back(&mut self, output: Output) {
+        if self.0.capacity() == 0 {
+            self.0.reserve_exact(1);
+        }
+        self.0.push_back(output);
+    }
 }
 
 impl Node {
@@ -65,11 +79,11 @@ impl Node {
         Self {
             config,
             next_lifecycle: 1,
-            peers: BTreeMap::new(),
-            names: BTreeMap::new(),
-            lanes: BTreeMap::new(),
+            peers: SharedMap::new(),
+            names: SharedMap::new(),
+            lanes: SharedMap::new(),
             deadlines: Deadlines::default(),
-            outputs: VecDeque::new(),
+            outputs: Outputs::default(),
             counters: Counters::default(),
         }
     }
@@ -108,7 +122,7 @@ impl Node {
 
     /// Yields the next output, `None` when drained.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.outputs.0.pop_front()
     }
 
     /// The earliest armed timer.

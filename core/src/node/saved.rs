@@ -37,9 +37,9 @@ impl Serialize for Node {
         let saved = Saved {
             config: &self.config,
             next_lifecycle: self.next_lifecycle,
-            peers: Vec::from_iter(&self.peers),
-            names: Vec::from_iter(&self.names),
-            lanes: Vec::from_iter(&self.lanes),
+            peers: Vec::from_iter(self.peers.iter()),
+            names: Vec::from_iter(self.names.iter()),
+            lanes: Vec::from_iter(self.lanes.iter()),
             counters: self.counters,
         };
         saved.serialize(to)

@@ -10,6 +10,7 @@ use super::objects::{
 use super::profile::{Completions, LateReceive, Numbers, Profile};
 use super::rare::Rare;
 use super::states::QpState;
+use crate::copy::copied;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -156,7 +157,7 @@ impl Nic {
 }
 
 /// NICs, and the packets between them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fabric {
     nics: Vec<Arc<Nic>>,
     /// Packets in flight, in the order they were sent.
@@ -165,6 +166,8 @@ pub struct Fabric {
     cuts: Vec<(usize, usize)>,
     broken_laws: Vec<Law>,
 }
+
+copied!(Fabric { shared: ; lists: nics; rest: packets, cuts, broken_laws });
 
 impl Fabric {
     /// Adds a NIC; its index is also the host that its GIDs lead to.
