@@ -38,7 +38,7 @@ pub(crate) struct Smoke {
     peer: Option<Place>,
     /// RDMA device to use, by name; two for the two nodes of --loopback [default: usable ones of
     /// one kind]
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = device_name)]
     device: Vec<String>,
     /// Address of the device's port to use, its GID; two for two devices [default: the best one]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
@@ -59,6 +59,17 @@ pub(crate) async fn run(arguments: Smoke) -> Outcome {
         None => loopback::run(&arguments, &mut report).await?,
     }
     report.finish()
+}
+
+/// Accepts a device without a port: all steps are on its first.
+fn device_name(text: &str) -> Result<String, String> {
+    match text.split_once(':') {
+        None => Ok(text.to_owned()),
+        Some((device, _)) => Err(format!(
+            "smoke tests the first port of a device: give `{device}` without a port, and test another \
+             port with `serve`, `put` and `get`"
+        )),
+    }
 }
 
 /// Runs blocking system calls outside the runtime's threads.

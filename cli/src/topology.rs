@@ -41,7 +41,13 @@ struct Whole<'a> {
 }
 
 pub(crate) fn run(arguments: Topology) -> Outcome {
-    let machine = Machine::discover(&arguments.root)?;
+    let mut machine = Machine::discover(&arguments.root)?;
+    // A malformed environment is an error of the commands that move bytes.
+    let forced = Environment::read()
+        .is_ok_and(|environment| environment.rdma(RdmaOptions::default()).connection_manager);
+    if forced {
+        force(&mut machine);
+    }
     let matrix = machine.matrix();
     if arguments.dot {
         return output::say(format_args!("{}", graph(&machine, &matrix)));
@@ -52,10 +58,16 @@ pub(crate) fn run(arguments: Topology) -> Outcome {
     if arguments.json {
         return output::say_json(&Whole { machine: &machine, matrix: &matrix });
     }
-    // A malformed environment is an error of the commands that move bytes.
-    let forced = Environment::read()
-        .is_ok_and(|environment| environment.rdma(RdmaOptions::default()).connection_manager);
-    output::say(format_args!("{}", facts(&machine, &matrix, forced).text(columns())))
+    output::say(format_args!("{}", facts(&machine, &matrix).text(columns())))
+}
+
+/// Connects every queue pair through the connection manager, as the environment says.
+fn force(machine: &mut Machine) {
+    for nic in &mut machine.nics {
+        if nic.connecting == NicConnecting::OutOfBand {
+            nic.connecting = NicConnecting::ConnectionManager("HANDFAST_RDMA_CM is 1");
+        }
+    }
 }
 
 /// Returns a Graphviz graph: a cluster per NUMA node, and an edge from each accelerator to its
@@ -90,8 +102,7 @@ fn graph(machine: &Machine, matrix: &PriorityMatrix) -> String {
     text
 }
 
-/// `forced` if the environment says that every queue pair connects through the connection manager.
-fn facts(machine: &Machine, matrix: &PriorityMatrix, forced: bool) -> Facts {
+fn facts(machine: &Machine, matrix: &PriorityMatrix) -> Facts {
     let mut facts = Facts::default();
     for node in &machine.nodes {
         let others = machine.nodes.iter().zip(&node.distances);
@@ -108,7 +119,7 @@ fn facts(machine: &Machine, matrix: &PriorityMatrix, forced: bool) -> Facts {
         facts.add(format!("node {}", node.number), format!("processors {cpus}{far}"));
     }
     for nic in &machine.nics {
-        facts.add(format!("nic {}", nic.name), describe(nic, forced));
+        facts.add(format!("nic {}", nic.name), describe(nic));
     }
     for gpu in &machine.gpus {
         facts.add(format!("gpu {}", gpu.location), format!("{}, {}", place(gpu.numa), gpu.pci));
@@ -129,17 +140,16 @@ fn facts(machine: &Machine, matrix: &PriorityMatrix, forced: bool) -> Facts {
     facts
 }
 
-fn describe(nic: &Nic, forced: bool) -> String {
+fn describe(nic: &Nic) -> String {
     let active = if nic.active { "active" } else { "no active port, not used" };
     let pci = if nic.pci.is_empty() { "no PCI address" } else { &nic.pci };
-    let connecting = connecting(nic.connecting, forced);
+    let connecting = connecting(nic.connecting);
     format!("{}, {}, {pci}, {active}; {connecting}", nic.kind, place(nic.numa))
 }
 
-fn connecting(connecting: NicConnecting, forced: bool) -> String {
+fn connecting(connecting: NicConnecting) -> String {
     const MANAGER: &str = "queue pairs connect through the connection manager";
     match connecting {
-        NicConnecting::OutOfBand if forced => format!("{MANAGER}: HANDFAST_RDMA_CM is 1"),
         NicConnecting::OutOfBand => "queue pairs connect out of band".to_owned(),
         NicConnecting::ConnectionManager(why) => format!("{MANAGER}: {why}"),
         NicConnecting::Never(why) => format!("no lanes: {why}"),

@@ -33,7 +33,8 @@ const ONE_HOST: [&str; 6] =
     ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_rails::", "--skip", FLEET];
 /// Stories of the verbs transport that run in the guest at every change: they ask for the answers, the
 /// lists or the network of a kernel. All others run on scripted devices.
-const KERNEL_STORIES: [&str; 12] = [
+const KERNEL_STORIES: [&str; 13] = [
+    CONNECTIONS,
     "disturbances::link_down_fails_posts_until_it_returns",
     "disturbances::moved_address_breaks_lanes_and_is_refound",
     "ends::queue_pair_churn_leaks_nothing",
@@ -46,6 +47,17 @@ const KERNEL_STORIES: [&str; 12] = [
     "limits::a_machine_without_the_library_is_told_so",
     "limits::memlock_error_names_limit_and_cure",
     "limits::the_ipv4_address_is_chosen_and_explained",
+];
+/// Stories of connections through the kernel's connection manager, over both drivers.
+const CONNECTIONS: &str = "connections::";
+/// Stories of the verbs transport over soft-iWARP at every change: connections, and of those that run on
+/// soft-RoCE too some that need no queue pair connected out of band.
+const SIW_STORIES: [&str; 5] = [
+    CONNECTIONS,
+    "lanes::both_sides_write_at_once_over_one_lane",
+    "lanes::completions_come_however_they_are_waited_for",
+    "lanes::unequal_queue_pair_counts_use_the_fewer",
+    "lanes::what_is_written_is_there_and_what_is_read_comes_back",
 ];
 /// Stories of the program that run in the guest at every change.
 const PROGRAM_STORIES: [&str; 3] = [
@@ -103,7 +115,7 @@ pub(crate) struct Arguments {
     /// The kernel to boot
     #[arg(long, value_enum, default_value_t)]
     kernel: WhichKernel,
-    /// Driver of the guest's NICs. `siw` is built first, from the distribution's sources of its
+    /// Driver of the guest's NICs. `siw` is built first, once, from the distribution's sources of its
     /// kernel: that takes a minute, a compiler and make
     #[arg(long, value_enum, default_value_t)]
     nics: WhichNics,
@@ -173,13 +185,13 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         Step::new("soft-roce", move |deadline| {
             let words = if nightly { &EVERY_STORY[..] } else { &KERNEL_STORIES };
             let stories = Tests { words, ..Tests::of("transport-rdma/rdma") };
-            in_one_guest(project, &[stories, CONFORMANCE], deadline)
+            in_one_guest(project, ("rxe", &[stories, CONFORMANCE]), deadline)
         }),
         Step::new("program", move |deadline| {
             let words = if nightly { &ONE_HOST[..] } else { &PROGRAM_STORIES };
             Tests { words, nightly, ..PROGRAM }.run(project, deadline)
         }),
-        Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
+        Step::new("soft-iwarp", |deadline| soft_iwarp(project, deadline)),
     ];
     if nightly {
         steps.push(Step::new("two-hosts", |deadline| two_hosts(project, deadline)));
@@ -201,8 +213,13 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     steps
 }
 
-/// Runs tests of several binaries in sequence in one guest: a boot takes twelve seconds of a processor.
-fn in_one_guest(project: &Project, chosen: &[Tests<'_>], deadline: Instant) -> Outcome {
+/// Runs tests of several binaries in sequence in one guest with NICs of a driver: a boot takes twelve
+/// seconds of a processor.
+fn in_one_guest(
+    project: &Project,
+    (nics, chosen): (&str, &[Tests<'_>]),
+    deadline: Instant,
+) -> Outcome {
     check(project)?;
     let features = Features::with_verbs(project, deadline)?;
     let built = build(project, &features, "guest-build", deadline)?;
@@ -218,16 +235,10 @@ fn in_one_guest(project: &Project, chosen: &[Tests<'_>], deadline: Instant) -> O
     script += "exit $failed\n";
     let mut command = Command::new(std::env::current_exe()?);
     features.apply(&mut command);
-    command.current_dir(project.root()).args([
-        "guest",
-        "--limit",
-        ONE_HOST_SECONDS_MAX,
-        "--",
-        "sh",
-        "-c",
-        &script,
-    ]);
-    judged(&project.run(command, "guest", deadline)?)
+    command.current_dir(project.root());
+    command.args(["guest", "--nics", nics, "--limit", ONE_HOST_SECONDS_MAX]);
+    command.args(["--", "sh", "-c", &script]);
+    judged(&project.run(command, &format!("guest-{nics}"), deadline)?)
 }
 
 fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
@@ -239,20 +250,13 @@ fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
     Ok("two hosts".to_owned())
 }
 
-/// Tests on soft-iWARP, on which no queue pair can be connected: if the driver was built before, or
-/// nightly.
-fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
-    if nightly {
-        Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
-    } else if !Machine::has_siw(project) {
-        return Err(skipped(
-            "siw was not built for this kernel; `cargo xtask nightly` builds it, and so does \
-             `cargo xtask guest --nics siw -- true`",
-        ));
-    }
-    let (options, words): (&[_], &[_]) = (&["--nics", "siw"], &["siw::"]);
-    Tests { options, words, ..CONFORMANCE }.run(project, deadline)?;
-    Tests { options, words, ..PROGRAM }.run(project, deadline)
+/// Tests on soft-iWARP, whose queue pairs connect through the connection manager alone, in one guest. The
+/// driver is built first, once for each kernel.
+fn soft_iwarp(project: &Project, deadline: Instant) -> Outcome {
+    Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
+    let stories = Tests { words: &SIW_STORIES, ..Tests::of("transport-rdma/rdma") };
+    let siw = |tests: Tests<'static>| Tests { words: &["siw::"], ..tests };
+    in_one_guest(project, ("siw", &[stories, siw(CONFORMANCE), siw(PROGRAM)]), deadline)
 }
 
 /// Runs the tests with released Mooncake nodes as peers, in one guest with two NICs; those with a store
@@ -357,12 +361,15 @@ mod tests {
         let of = |folder: PathBuf, names: &[&'static str]| {
             names.iter().map(|name| (folder.clone(), *name)).collect::<Vec<_>>()
         };
-        let named = [of(program, &PROGRAM_STORIES), of(transport, &KERNEL_STORIES)].concat();
+        let kernel = [of(transport.clone(), &KERNEL_STORIES), of(transport, &SIW_STORIES)].concat();
+        let named = [of(program, &PROGRAM_STORIES), kernel].concat();
         for (stories, name) in named {
             let (module, name) = name.rsplit_once("::").unwrap();
             let file = stories.join(module.replace("::", "/")).with_extension("rs");
             let text = fs::read_to_string(file).unwrap();
-            assert!(text.contains(&format!("fn {name}()")), "no test is named {name}");
+            // A name that ends there is a whole module's.
+            let is_there = name.is_empty() || text.contains(&format!("fn {name}()"));
+            assert!(is_there, "no test is named {name}");
         }
     }
 }

@@ -23,3 +23,10 @@ fn a_smoke_test_needs_to_know_against_what() {
     assert_eq!(run(&["smoke"]).code, Some(2));
     assert_eq!(run(&["smoke", "--loopback", "--peer", "127.0.0.1:1"]).code, Some(2));
 }
+
+/// A port of a device is refused before anything runs, with the words to give.
+#[test]
+fn a_smoke_test_takes_a_device_without_its_port() {
+    let ended = run(&["smoke", "--loopback", "--device", "mlx5_0:2"]);
+    ended.failed(2, &["first port", "give `mlx5_0` without a port"]);
+}

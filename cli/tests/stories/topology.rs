@@ -5,6 +5,7 @@ use crate::output::on_terminal;
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn machine(folder: &Folder) -> PathBuf {
     let root = folder.join("root");
@@ -52,6 +53,12 @@ fn devices_say_how_their_queue_pairs_connect() {
         managed.contains("connect through the connection manager: the driver siw"),
         "{managed}"
     );
+    let mut forced = Command::new(crate::helpers::PROGRAM);
+    forced.args(["topology", "--root", place, "--json"]).env("HANDFAST_RDMA_CM", "1");
+    let forced: Value = serde_json::from_slice(&forced.output().unwrap().stdout).unwrap();
+    let way = &forced["nics"][0]["connecting"];
+    assert_eq!(way, &json!({ "way": "connection-manager", "why": "HANDFAST_RDMA_CM is 1" }));
+    assert_eq!(forced["nics"][2]["connecting"], *ways[2]);
     for columns in [40, 140] {
         let command =
             format!("HANDFAST_RDMA_CM=1 {} topology --root {place}", crate::helpers::PROGRAM);

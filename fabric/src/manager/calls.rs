@@ -13,6 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Status of a rejection by the peer's manager: nobody listens, `IB_CM_REJ_INVALID_SERVICE_ID`.
 const NOBODY_LISTENS: i32 = 8;
+/// The driver that opens its TCP connection within `rdma_connect`, which fails if nobody listens.
+const CONNECTS_AT_ONCE: &str = "siw";
 /// Status of a rejection by a full listener, `IB_CM_REJ_CONSUMER_DEFINED`.
 const FULL: i32 = 28;
 /// Version of an address without a GID.
@@ -370,6 +372,11 @@ fn request(
     };
     let found = state.manager.identifiers.iter().find(|(_, it)| listens(it));
     let Some((listener, found)) = found.map(|(listener, it)| (*listener, it.clone())) else {
+        let own = find(state, id)?.place.nic.unwrap_or_default();
+        if state.listed[own].profile.name == CONNECTS_AT_ONCE {
+            state.set_stage(id, Stage::Routed);
+            return Err(libc::ECONNREFUSED);
+        }
         state.over(id, "REJECTED", NOBODY_LISTENS);
         return Ok(());
     };

@@ -459,11 +459,15 @@ impl Manager {
         };
         if let Err((call, code)) = result {
             let mut table = self.table.lock();
+            let cause = answer_of(code);
             if let Some(entry) = table.entries.get_mut(&id) {
-                let error = self.context.failed(call, code);
-                entry.error.get_or_insert(error);
+                match cause {
+                    // The error of the cause says more.
+                    Some(_) => entry.status = code,
+                    None => _ = entry.error.get_or_insert_with(|| self.context.failed(call, code)),
+                }
             }
-            table.machine.handle_failed(id, Cause::Unreachable);
+            table.machine.handle_failed(id, cause.unwrap_or(Cause::Unreachable));
             self.perform(shared, table);
         }
     }
@@ -569,6 +573,21 @@ fn settable(
                           leave out traffic_class and timeout_exponent (MC_IB_TC, --ack-timeout)";
             Err(context.error(Side::Configuration, "rdma_set_option", code, detail.to_owned()))
         }
+    }
+}
+
+/// The cause in an error of a call, if it is of the peer. Soft-iWARP opens its TCP connection within
+/// `rdma_connect`, and the kernel finds no route within `rdma_resolve_addr`; other drivers tell both by
+/// events.
+fn answer_of(code: i32) -> Option<Cause> {
+    match code {
+        libc::ECONNREFUSED | libc::ECONNRESET => Some(Cause::Rejected),
+        libc::ENETUNREACH
+        | libc::EHOSTUNREACH
+        | libc::EHOSTDOWN
+        | libc::ENETDOWN
+        | libc::ETIMEDOUT => Some(Cause::Unreachable),
+        _ => None,
     }
 }
 

@@ -3,6 +3,8 @@
 //! With the feature `verbs` this needs the NICs rxe0 and rxe1 of `cargo xtask guest`; `cargo xtask
 //! test --stage guest` runs it there.
 
+#[cfg(feature = "verbs")]
+mod connections;
 mod discovery;
 #[cfg(feature = "verbs")]
 mod disturbances;

@@ -5,8 +5,9 @@ use handfast_fabric_control::{Process, passed};
 /// Devices of a process: the two that stories share, and two for each link of a story.
 const LINKS: u32 = 12;
 /// Stories of the kernel: they ask for its driver's own answers, its lists or its network.
-const KERNEL: [&str; 13] = [
+const KERNEL: [&str; 14] = [
     "native::",
+    "connections::",
     "scripted::",
     "discovery::",
     "program::",

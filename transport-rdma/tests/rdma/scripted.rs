@@ -2,7 +2,7 @@
 
 mod children;
 mod drivers;
-mod managed;
+pub(crate) mod managed;
 mod pool;
 
 use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};

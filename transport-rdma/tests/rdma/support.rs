@@ -1,6 +1,7 @@
 //! Two NICs of one machine, their reports, and memory with a pattern.
 
 use crate::links::Link;
+use crate::wires::driver;
 use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
 use handfast_fabric_control::is_scripted;
@@ -101,7 +102,16 @@ pub(crate) const LANE: Lifecycle = Lifecycle(7);
 /// once, however slow the processors are.
 pub(crate) fn config(device: &str) -> NicConfig {
     let manager_address = manager_address(device);
-    NicConfig { timeout_exponent: exponent(16, 14), manager_address, ..NicConfig::new(device) }
+    let device = device_of_guest(device);
+    NicConfig { timeout_exponent: exponent(16, 14), manager_address, ..NicConfig::new(&device) }
+}
+
+/// The guest's device of the number in `name`, of the guest's driver. Scripted devices keep their names.
+fn device_of_guest(name: &str) -> String {
+    match name.strip_prefix("rxe").filter(|_| !is_scripted()) {
+        Some(number) => format!("{}{number}", driver()),
+        None => name.to_owned(),
+    }
 }
 
 /// The address of a scripted device, which no interface of the machine has: that of its place in the
@@ -191,7 +201,9 @@ pub(crate) fn connect_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pair
     let one_body = one.nic.create(lane, &psns(queue_pairs)).unwrap();
     let other_body = other.nic.create(lane, &psns(queue_pairs)).unwrap();
     let shared = one_body.queue_pairs.iter().any(|n| other_body.queue_pairs.contains(n));
-    assert!(!shared, "equal numbers would hide a mix-up of mine and yours");
+    // The connection manager connects by identifiers, and each soft-iWARP gives the lowest free number.
+    let by_numbers = !one.nic.uses_connection_manager();
+    assert!(!(shared && by_numbers), "equal numbers would hide a mix-up of mine and yours");
     // Both sides know the other's announcement, as after a request and its reply.
     other.nic.note_request(None, &one_body);
     one.nic.note_request(None, &other_body);

@@ -1,11 +1,16 @@
 //! Wires of a test's own, with a NIC at each end, so that what is done to one disturbs no other
-//! test. Made as `cargo xtask guest` makes rxe0 and rxe1. The program's stories use them too.
+//! test. Made as `cargo xtask guest` makes its own. The program's stories use them too.
 
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// A wire: `rxe{2n}` at 10.n.0.1 and `rxe{2n+1}` at 10.n.0.2, on interfaces `veth…` of those numbers.
+/// Driver of the guest's NICs, and prefix of their names: `rxe` or `siw`.
+pub(crate) fn driver() -> String {
+    std::env::var("HANDFAST_NICS").unwrap_or_else(|_| "rxe".to_owned())
+}
+
+/// A wire: `rxe{2n}` at 10.n.0.1 and `rxe{2n+1}` at 10.n.0.2, or of the guest's other driver, on interfaces `veth…` of those numbers.
 pub(crate) struct Wire {
     number: u32,
 }
@@ -54,7 +59,7 @@ impl Wire {
         wire.up();
         for side in 0..2 {
             let (device, interface) = (wire.device(side), wire.interface(side));
-            run(&format!("rdma link add {device} type rxe netdev {interface}"));
+            run(&format!("rdma link add {device} type {} netdev {interface}", driver()));
         }
         wire
     }
@@ -68,7 +73,7 @@ impl Wire {
     }
 
     pub(crate) fn device(&self, side: u32) -> String {
-        format!("rxe{}", self.index(side))
+        format!("{}{}", driver(), self.index(side))
     }
 
     pub(crate) fn interface(&self, side: u32) -> String {
@@ -107,9 +112,17 @@ impl Wire {
 
     /// Restarts a device, as after a reboot: its numbers start again.
     pub(crate) fn restart_device(&self, side: u32) {
+        self.device_leaves(side);
+        self.device_returns(side);
+    }
+
+    pub(crate) fn device_leaves(&self, side: u32) {
+        run(&format!("rdma link delete {}", self.device(side)));
+    }
+
+    pub(crate) fn device_returns(&self, side: u32) {
         let (device, interface) = (self.device(side), self.interface(side));
-        run(&format!("rdma link delete {device}"));
-        run(&format!("rdma link add {device} type rxe netdev {interface}"));
+        run(&format!("rdma link add {device} type {} netdev {interface}", driver()));
     }
 
     /// Both ends up, with the routes that a link loses when it goes down.

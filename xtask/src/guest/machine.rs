@@ -103,12 +103,6 @@ impl Machine {
         Ok(Self { qemu, packages, drivers, kernel, folder })
     }
 
-    /// Whether a kernel's soft-iWARP was built before.
-    pub(crate) fn has_siw(project: &Project) -> bool {
-        let packages = MACHINE.folder(project);
-        Kernel::find(&packages).is_ok_and(|kernel| siw::kept(project, &kernel.release()).is_some())
-    }
-
     /// Builds a kernel's soft-iWARP unless it exists.
     pub(crate) fn ensure_siw(project: &Project, deadline: Instant) -> Result<()> {
         let kernel = Kernel::find(&MACHINE.ensure(project, deadline)?)?;

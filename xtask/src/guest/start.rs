@@ -17,7 +17,7 @@ pub(crate) enum WhichNics {
     /// Soft-RoCE: rxe0 and rxe1.
     #[default]
     Rxe,
-    /// Soft-iWARP: siw0 and siw1, on which no lane is possible.
+    /// Soft-iWARP: siw0 and siw1, which connect through the connection manager alone.
     Siw,
 }
 
@@ -75,6 +75,10 @@ pub(super) fn start_script(
     script.push_str(&format!("export HANDFAST_NICS={}\n", nics.driver()));
     script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOST={host}\n"));
     script.push_str(&format!("export HANDFAST_BOOT={boot}\n"));
+    if nics == WhichNics::Siw {
+        // The driver counts locked memory of root too.
+        script.push_str("ulimit -l unlimited\n");
+    }
     script.push_str(&format!("cd {} || exit 125\n: >/run/guest/ready\n", text(Some(folder))?));
     script.push_str("while [ ! -e /run/guest/go ]; do sleep 0.1; done\n");
     let words: Result<Vec<_>> = command.words.iter().map(|word| quoted(word)).collect();
@@ -120,7 +124,7 @@ mod tests {
             start_script(&command, (0, 2), None, Path::new("/a b"), environment.into_iter())
                 .unwrap();
         assert!(script.contains("export RUST_BACKTRACE='1'\n"));
-        assert!(script.contains("NICS=siw\n"));
+        assert!(script.contains("NICS=siw\n") && script.contains("ulimit -l unlimited\n"));
         assert!(!script.contains("SECRET") && !script.contains("A-B"));
         assert!(script.contains("export PATH='/c d':\"$PATH\"\n"));
         assert!(script.contains("cd '/a b' || exit 125\n"));

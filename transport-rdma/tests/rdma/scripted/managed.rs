@@ -21,11 +21,11 @@ const ENOSYS: i32 = 38;
 const BACKLOG: u64 = 128;
 
 /// A lane before its connection: the side that dials and its announcement, then the other.
-struct Meeting<'a> {
-    dials: &'a Site,
-    dials_body: Body,
-    waits: &'a Site,
-    waits_body: Body,
+pub(crate) struct Meeting<'a> {
+    pub(crate) dials: &'a Site,
+    pub(crate) dials_body: Body,
+    pub(crate) waits: &'a Site,
+    pub(crate) waits_body: Body,
 }
 
 /// Two sites with this limit of a dial.
@@ -39,7 +39,7 @@ fn announcement(body: &Body) -> Announcement {
     body.connection_manager.as_ref().expect("an announcement").parse().unwrap()
 }
 
-fn meeting<'a>(one: &'a Site, other: &'a Site, lane: Lifecycle) -> Meeting<'a> {
+pub(crate) fn meeting<'a>(one: &'a Site, other: &'a Site, lane: Lifecycle) -> Meeting<'a> {
     let bodies = [one.nic.create(lane, &[1]).unwrap(), other.nic.create(lane, &[2]).unwrap()];
     let [mine, theirs] = bodies;
     if announcement(&mine).pair < announcement(&theirs).pair {
@@ -51,19 +51,19 @@ fn meeting<'a>(one: &'a Site, other: &'a Site, lane: Lifecycle) -> Meeting<'a> {
 
 impl Meeting<'_> {
     /// The end of the dial, with the announcement of the other side.
-    fn dial(&self, lane: Lifecycle, told: &Body) -> Result<(), VerbsError> {
+    pub(crate) fn dial(&self, lane: Lifecycle, told: &Body) -> Result<(), VerbsError> {
         self.waits.nic.note_request(None, &self.dials_body);
         self.dials.nic.connect(lane, told)
     }
 
-    fn retire(&self, lane: Lifecycle) {
+    pub(crate) fn retire(&self, lane: Lifecycle) {
         self.dials.nic.retire(lane).unwrap();
         self.waits.nic.retire(lane).unwrap();
     }
 }
 
 /// A body whose announcement is another one.
-fn with(body: &Body, change: impl FnOnce(&mut Announcement)) -> Body {
+pub(crate) fn with(body: &Body, change: impl FnOnce(&mut Announcement)) -> Body {
     let mut changed = announcement(body);
     change(&mut changed);
     Body { connection_manager: Some(changed.to_string().into()), ..body.clone() }
@@ -78,7 +78,7 @@ fn nothing_is_left(fabric: &Fabric) {
 }
 
 /// Both sides connect and move bytes over a lane of this number.
-fn another_lane_works(one: &Site, other: &Site, lane: Lifecycle) {
+pub(crate) fn another_lane_works(one: &Site, other: &Site, lane: Lifecycle) {
     connect_lane(one, other, lane, 1);
     one.told.forget();
     one.nic.post(lane, &mut vec![one.posting(other, 0, Direction::Write, 0, 4096)]);
@@ -119,33 +119,39 @@ fn roce_connects_through_the_manager_when_forced() {
     });
 }
 
+/// Both sides connect as many lanes at the same instant, one after another, and write over each.
+pub(crate) fn connect_at_once(one: &Site, other: &Site, count: u64) {
+    let start = Barrier::new(2);
+    for lane in (0..count).map(Lifecycle) {
+        let mine = one.nic.create(lane, &[1]).unwrap();
+        let theirs = other.nic.create(lane, &[2]).unwrap();
+        let wire = |site: &Site, peer| {
+            start.wait();
+            site.nic.connect(lane, peer).unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| wire(one, &theirs));
+            scope.spawn(|| wire(other, &mine));
+        });
+        for (from, to) in [(one, other), (other, one)] {
+            from.nic.post(lane, &mut vec![from.posting(to, lane.0, Direction::Write, 0, 64)]);
+            from.told.ends(lane.0 as usize + 1);
+        }
+        one.nic.retire(lane).unwrap();
+        other.nic.retire(lane).unwrap();
+    }
+    for site in [one, other] {
+        let ends = site.told.ends(usize::try_from(count).unwrap());
+        assert!(ends.iter().all(|end| *end == CompletionStatus::Done));
+    }
+}
+
 /// Both sides connect at the same instant, two hundred times.
 #[test]
 fn both_sides_connect_at_the_same_instant() {
     on(&MANAGED, "managed::both_sides_connect_at_the_same_instant", |fabric| {
         let (one, other) = sites();
-        let start = Barrier::new(2);
-        for lane in (0..200).map(Lifecycle) {
-            let mine = one.nic.create(lane, &[1]).unwrap();
-            let theirs = other.nic.create(lane, &[2]).unwrap();
-            let wire = |site: &Site, peer| {
-                start.wait();
-                site.nic.connect(lane, peer).unwrap();
-            };
-            std::thread::scope(|scope| {
-                scope.spawn(|| wire(&one, &theirs));
-                scope.spawn(|| wire(&other, &mine));
-            });
-            for (from, to) in [(&one, &other), (&other, &one)] {
-                from.nic.post(lane, &mut vec![from.posting(to, lane.0, Direction::Write, 0, 64)]);
-                from.told.ends(lane.0 as usize + 1);
-            }
-            one.nic.retire(lane).unwrap();
-            other.nic.retire(lane).unwrap();
-        }
-        for site in [&one, &other] {
-            assert!(site.told.ends(200).iter().all(|end| *end == CompletionStatus::Done));
-        }
+        connect_at_once(&one, &other, 200);
         nothing_is_left(fabric);
     });
 }

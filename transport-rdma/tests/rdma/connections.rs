@@ -1,0 +1,120 @@
+//! Connections through the kernel's connection manager, over the guest's soft-iWARP or soft-RoCE. The
+//! stories of `scripted::managed` are the same on scripted devices.
+
+use crate::scripted::managed::{another_lane_works, connect_at_once, meeting, with};
+use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
+use handfast_core::Lifecycle;
+use handfast_core::transport::Side;
+use handfast_transport::{CompletionStatus, Direction, Sent};
+use handfast_transport_rdma::NicConfig;
+use std::time::{Duration, Instant};
+
+/// Simultaneous opens of the story.
+const AT_ONCE: u64 = 100;
+/// Port of the protocol `discard`, at which nobody listens.
+const NOBODY: u16 = 9;
+
+/// A device that connects through the connection manager, whichever driver it has.
+fn managed(device: &str) -> NicConfig {
+    NicConfig { connection_manager: true, ..config(device) }
+}
+
+fn sites() -> (Site, Site) {
+    (Site::new(managed("rxe0")), Site::new(managed("rxe1")))
+}
+
+/// Slices of both directions move both ways over a lane of two queue pairs.
+#[test]
+fn batches_move_both_ways_through_the_kernels_manager() {
+    let (one, other) = sites();
+    connect_lane(&one, &other, LANE, 2);
+    for (seed, [from, to]) in [[&one, &other], [&other, &one]].into_iter().enumerate() {
+        let seed = 2 * seed as u8;
+        from.told.forget();
+        from.memory.copy_in(0, &pattern(seed)).unwrap();
+        from.post_all(to, Direction::Write, 32);
+        assert!(from.told.ends(32).iter().all(|end| *end == CompletionStatus::Done));
+        assert!(to.bytes() == pattern(seed), "other bytes were written");
+        from.told.forget();
+        to.memory.copy_in(0, &pattern(seed + 1)).unwrap();
+        from.post_all(to, Direction::Read, 16);
+        assert!(from.told.ends(16).iter().all(|end| *end == CompletionStatus::Done));
+        assert!(from.bytes() == pattern(seed + 1), "other bytes were read");
+    }
+    one.nic.retire(LANE).unwrap();
+    other.nic.retire(LANE).unwrap();
+}
+
+/// Both sides open at the same instant, a hundred times.
+#[test]
+fn a_hundred_opens_at_the_same_instant() {
+    let (one, other) = sites();
+    connect_at_once(&one, &other, AT_ONCE);
+    one.wait_for_room();
+    other.wait_for_room();
+}
+
+/// A wrong token and an ended lifecycle are refused by the peer with the reason, and a port at which
+/// nobody listens by its kernel. The next lane works.
+#[test]
+fn refusals_come_with_their_reason() {
+    let (one, other) = sites();
+    let met = meeting(&one, &other, LANE);
+    let wrong = with(&met.waits_body, |it| it.token.0 ^= 1);
+    let error = met.dial(LANE, &wrong).unwrap_err();
+    assert_eq!((error.side, error.call), (Side::Peer, "rdma_connect"), "{error}");
+    assert!(error.detail.contains("the token is not that of the queue pair"), "{error}");
+    met.retire(LANE);
+    let met = meeting(&one, &other, Lifecycle(8));
+    met.waits.nic.retire(Lifecycle(8)).unwrap();
+    let error = met.dial(Lifecycle(8), &met.waits_body).unwrap_err();
+    assert!(error.detail.contains("the lifecycle has ended"), "{error}");
+    met.retire(Lifecycle(8));
+    let met = meeting(&one, &other, Lifecycle(9));
+    let nobody = with(&met.waits_body, |it| it.address.set_port(NOBODY));
+    let error = met.dial(Lifecycle(9), &nobody).unwrap_err();
+    assert!(error.detail.contains("nobody listens there"), "{error}");
+    met.retire(Lifecycle(9));
+    another_lane_works(&one, &other, Lifecycle(10));
+}
+
+/// An address without a neighbour's answer, and one without a route, are the peer's failure in
+/// bounded time. The next lane works.
+#[test]
+fn address_that_does_not_resolve_fails_in_time() {
+    let (one, other) = sites();
+    for (lane, nowhere) in [(7, [10, 0, 0, 77]), (8, [192, 0, 2, 1])] {
+        let lane = Lifecycle(lane);
+        let met = meeting(&one, &other, lane);
+        let told = with(&met.waits_body, |it| it.address.set_ip(nowhere.into()));
+        let begun = Instant::now();
+        let error = met.dial(lane, &told).unwrap_err();
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        assert_eq!(error.side, Side::Peer, "{error}");
+        assert!(error.detail.contains("cannot be reached"), "{error}");
+        met.retire(lane);
+    }
+    another_lane_works(&one, &other, Lifecycle(10));
+}
+
+/// A side whose peer never dials gives back its slices once it is retired, and a dial to a side that
+/// does not know the lane's peer ends in time.
+#[test]
+fn lanes_that_nobody_completes_end_in_time() {
+    let dial = Duration::from_secs(1);
+    let short = |device| Site::new(NicConfig { dial, ..managed(device) });
+    let (one, other) = (short("rxe0"), short("rxe1"));
+    let met = meeting(&one, &other, LANE);
+    let begun = Instant::now();
+    let error = met.dials.nic.connect(LANE, &met.waits_body).unwrap_err();
+    assert!(error.detail.contains("not established in time"), "{error}");
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    met.retire(LANE);
+    let met = meeting(&one, &other, Lifecycle(8));
+    met.waits.nic.connect(Lifecycle(8), &met.dials_body).unwrap();
+    let slice = met.waits.posting(met.dials, 1, Direction::Write, 0, 64);
+    met.waits.nic.post(Lifecycle(8), &mut vec![slice]);
+    met.retire(Lifecycle(8));
+    assert_eq!(met.waits.told.ends(1), [CompletionStatus::Released(Sent::None)]);
+    another_lane_works(&one, &other, Lifecycle(9));
+}
