@@ -3,7 +3,8 @@
 use crate::lane::Lane;
 use crate::reason::NoChannel;
 use handfast_core::sharing::Staged;
-use handfast_transport::{Completion, Posting, Span};
+use handfast_core::transport::TransportError;
+use handfast_transport::{Completion, CompletionStatus, Direction, Posting, Span};
 
 /// Effects of a change that happen without the lock.
 #[derive(Default)]
@@ -45,6 +46,18 @@ impl Lane {
         for reason in &after.staged {
             self.shared.counts.staged();
             self.shared.report(&self.peer, NoChannel::Staged(*reason));
+        }
+    }
+}
+
+/// The completion of a slice whose copy the driver failed. Of a write any byte may have landed, so that its
+/// lane fails as well.
+pub(crate) fn driver_failed(posting: &Posting, error: TransportError) -> Completion {
+    match posting.direction {
+        Direction::Read => Completion::refused(posting.slice, error),
+        Direction::Write => {
+            let status = CompletionStatus::Failed(error.into());
+            Completion { slice: posting.slice, status }
         }
     }
 }

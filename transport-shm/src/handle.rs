@@ -1,7 +1,6 @@
 //! A lane as posters use it.
 
-use crate::lane::{INLINE_BYTES_MAX, Lane, Link};
-use crate::reason::NoChannel;
+use crate::lane::{INLINE_BYTES_MAX, Lane};
 use handfast_transport::{AtOnce, Direction, LaneHandle, Posting, RemoteSpan, Span, TransportKind};
 use std::sync::Arc;
 
@@ -35,10 +34,7 @@ impl LaneHandle for Handle {
     }
 
     fn may_share_memory(&self) -> bool {
-        let state = self.lane.state.lock();
-        let is_apart =
-            matches!(state.link, Link::Apart(reason) if reason != NoChannel::NotConnected);
-        !state.retired && !is_apart
+        self.lane.may_share()
     }
 
     fn transport_kind(&self) -> Option<TransportKind> {

@@ -354,10 +354,9 @@ impl Accepting {
                 return Err("the file of the hello has another number");
             }
             let process = hello::process(&socket).map_err(|_| "its end cannot be watched")?;
-            hello::answer(&socket, &lane.announcement).map_err(|_| "the peer has gone")?;
             let channel =
                 Channel::new(socket, process, lane.peer.node.clone()).opening(shared.open_device);
-            lane.attach(channel, hello.sender).then_some(()).ok_or("the lane has a channel")
+            lane.attach(channel, hello.sender)
         });
         if let Err(reason) = result {
             tracing::debug!(reason, "a channel is refused");

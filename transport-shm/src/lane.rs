@@ -2,10 +2,11 @@
 //!
 //! One lock guards the state. No byte is copied and the sink is called under none.
 
-use crate::after::After;
+use crate::after::{After, driver_failed};
 use crate::announcement::Announcement;
 use crate::at_once::Copies;
 use crate::channel::Channel;
+use crate::hello;
 use crate::map::{CopyError, Map};
 use crate::reason::NoChannel;
 use crate::transport::Shared;
@@ -14,8 +15,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
-    Completion, CompletionStatus, Direction, MemoryKind, Posting, Sent, SliceId, Span,
-    TransportKind,
+    Completion, Direction, MemoryKind, Posting, Sent, SliceId, Span, TransportKind,
 };
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -24,6 +24,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 
 /// Maximum bytes of one copy, after which a revocation or the end of the lane is noticed.
@@ -51,8 +52,10 @@ pub(crate) enum Link {
 pub(crate) struct State {
     /// The pair of the local connect.
     pub(crate) armed: Option<Pair>,
+    /// The time of the local connect.
+    pub(crate) armed_at: Option<Instant>,
     /// The pair that the channel leads to.
-    claimed: Option<Pair>,
+    pub(crate) claimed: Option<Pair>,
     pub(crate) link: Link,
     queue: VecDeque<Begun>,
     /// Slices whose region the peer is asked for.
@@ -121,6 +124,7 @@ impl Lane {
     ) -> Self {
         let state = State {
             armed: None,
+            armed_at: None,
             claimed: None,
             link: Link::Apart(NoChannel::NotConnected),
             queue: VecDeque::new(),
@@ -216,7 +220,7 @@ impl Lane {
             let detail = "the lane is connected or retired";
             return Err(TransportError::new(Side::Local, "wire", detail));
         }
-        state.armed = Some(remote);
+        (state.armed, state.armed_at) = (Some(remote), Some(Instant::now()));
         if state.claimed.is_some_and(|claimed| claimed != remote) {
             self.shared.counts.refused();
             self.part(&mut state, NoChannel::OtherPair);
@@ -229,20 +233,27 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes a connection of `sender`, whose first packet proved it. Fails if there is one whose place it
-    /// does not take.
-    pub(crate) fn attach(self: &Arc<Self>, channel: Channel, sender: Pair) -> bool {
+    /// Takes a connection of `sender`, whose first packet proved it, and answers it: the peer uses the lane from
+    /// then on. Fails without an answer if there is one whose place it does not take.
+    pub(crate) fn attach(
+        self: &Arc<Self>,
+        channel: Channel,
+        sender: Pair,
+    ) -> Result<(), &'static str> {
         let mut state = self.state.lock();
-        let armed = state.armed;
-        let stays = |claimed| !sender.takes_place_of(claimed, armed, true);
-        let is_other = armed.is_some_and(|armed| armed != sender);
-        if state.retired || is_other || state.claimed.is_some_and(stays) {
-            return false;
+        let is_other = state.armed.is_some_and(|armed| armed != sender);
+        if state.retired || is_other || !self.displace(&mut state, sender) {
+            return Err("the lane has a channel");
         }
-        if state.claimed.replace(sender).is_some() {
-            self.part(&mut state, NoChannel::OtherPair);
+        self.connect_channel(&mut state, channel).map_err(|_| "its end cannot be watched")?;
+        if let Link::Up(channel) = &state.link
+            && hello::answer(&channel.socket, &self.announcement).is_err()
+        {
+            self.part(&mut state, NoChannel::NoHello);
+            state.claimed = None;
+            return Err("the peer has gone");
         }
-        self.connect_channel(&mut state, channel).is_ok()
+        Ok(())
     }
 
     /// Takes a proven channel, unless the end of its process cannot be watched.
@@ -273,13 +284,13 @@ impl Lane {
         peer: Pair,
     ) -> Option<oneshot::Receiver<Result<(), NoChannel>>> {
         let mut state = self.state.lock();
-        if state.retired || state.claimed.is_some() {
+        if state.retired || !self.displace(&mut state, peer) {
             return None;
         }
         let (report, reported) = oneshot::channel();
         self.shared.hub.add(self);
         self.shared.hub.watch_socket(self.token, &socket, false);
-        (state.claimed, state.link) = (Some(peer), Link::Dialled { socket, answer, report });
+        state.link = Link::Dialled { socket, answer, report };
         Some(reported)
     }
 
@@ -299,7 +310,7 @@ impl Lane {
     }
 
     /// Ends a connection that nothing was shared over.
-    fn part(&self, state: &mut State, reason: NoChannel) {
+    pub(crate) fn part(&self, state: &mut State, reason: NoChannel) {
         match &state.link {
             Link::Up(channel) => self.shared.hub.release(channel),
             Link::Dialled { socket, .. } => self.shared.hub.forget(socket),
@@ -354,7 +365,7 @@ impl Lane {
         else {
             return;
         };
-        match crate::hello::read_answer(&socket, answer) {
+        match hello::read_answer(&socket, answer) {
             Ok(process) => {
                 let channel = Channel::new(socket, process, self.peer.node.clone())
                     .opening(self.shared.open_device);
@@ -779,17 +790,5 @@ impl Begun {
     fn released(&self) -> Completion {
         let sent = if self.done == 0 { Sent::None } else { Sent::Partly };
         Completion::released(self.posting.slice, sent)
-    }
-}
-
-/// The completion of a slice whose copy the driver failed. Of a write any byte may have landed, so that its
-/// lane fails as well.
-fn driver_failed(posting: &Posting, error: TransportError) -> Completion {
-    match posting.direction {
-        Direction::Read => Completion::refused(posting.slice, error),
-        Direction::Write => {
-            let status = CompletionStatus::Failed(error.into());
-            Completion { slice: posting.slice, status }
-        }
     }
 }

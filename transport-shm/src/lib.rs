@@ -4,6 +4,7 @@ mod after;
 mod announcement;
 mod at_once;
 mod channel;
+mod claim;
 mod copiers;
 mod counters;
 mod handle;

@@ -482,6 +482,7 @@ impl Shared {
     /// Counts and reports a lane without a channel; an error if the channel is required.
     fn note_no_channel(&self, lane: &Lane, reason: NoChannel) -> Result<(), TransportError> {
         use NoChannel::{NotOffered, OtherHost, Retired};
+        lane.note_apart(reason);
         if self.is_required || !matches!(reason, NotOffered | OtherHost | Retired) {
             self.counts.dial_failed();
         }

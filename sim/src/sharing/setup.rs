@@ -31,7 +31,7 @@ pub struct RegionPlan {
     pub is_foreign: bool,
     /// Its owner may drop it.
     pub may_drop: bool,
-    /// Where it is.
+    /// The place of its bytes.
     pub place: RegionPlace,
 }
 

@@ -1,9 +1,12 @@
 //! The task of a hub, without its thread.
 
-use super::{Admission, Arc, Duration, Lane, Name, Shared, WAKE, attend, hello, listen, sys};
+use super::{
+    Admission, Arc, Duration, Instant, Lane, Name, Shared, WAKE, attend, hello, listen, sys,
+};
 use crate::announcement::{Announcement, Place};
 use crate::hello::Proof;
-use crate::transport::ShmConfig;
+use crate::reason::NoChannel;
+use crate::transport::{ANSWER_UNAWAITED_MAX, DIAL_AFTER, ShmConfig};
 use crate::wire::Hello;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
@@ -142,6 +145,60 @@ async fn later_pair_takes_the_place_of_an_earlier() {
     says(12);
     eventually(|| lane.is_up()).await;
     assert_eq!(up(), 3);
+}
+
+/// A hello that is refused has no answer, so that its sender takes no lane for connected; one that is answered
+/// has the lane by then.
+#[tokio::test]
+async fn refused_hello_has_no_answer() {
+    let (shared, lane, name, _task) = attended();
+    let later = |lifecycle| Pair { lifecycle: Lifecycle(lifecycle), ..pair(2) };
+    let says = |lifecycle| {
+        let socket = sys::connect(&Name::Abstract(&name)).unwrap();
+        let hello = Hello { sender: later(lifecycle), receiver: pair(1) };
+        hello::say(&socket, &hello, &Proof::new(KNOCK).unwrap()).unwrap();
+        socket
+    };
+    let first = says(11);
+    eventually(|| lane.is_up()).await;
+    hello::read_answer(&first, ANSWER).unwrap();
+    let earlier = says(10);
+    eventually(|| shared.counts.snapshot().refused == 1).await;
+    assert_eq!(hello::read_answer(&earlier, ANSWER).err(), Some(NoChannel::Refused));
+}
+
+/// A side that dials takes the place of an earlier run's connection, which waits for a connect that never
+/// comes, and of none that is its own.
+#[tokio::test]
+async fn side_that_dials_displaces_an_earlier_run() {
+    let (_shared, lane, name, _task) = attended();
+    let earlier = sys::connect(&Name::Abstract(&name)).unwrap();
+    let hello = Hello { sender: pair(2), receiver: pair(1) };
+    hello::say(&earlier, &hello, &Proof::new(KNOCK).unwrap()).unwrap();
+    eventually(|| lane.is_up()).await;
+    lane.arm(pair(3)).unwrap();
+    assert!(!lane.is_up());
+    let dials = || lane.await_answer(sys::pair().unwrap().0, ANSWER, pair(3));
+    let answered = dials();
+    assert!(answered.is_some(), "the pair of the connect takes the place");
+    assert!(dials().is_none(), "its own stays");
+}
+
+/// A lane that no channel comes to shares no memory: nobody waits for it.
+#[tokio::test]
+async fn lane_without_a_channel_is_not_waited_for() {
+    let (_shared, lane, _name, _task) = attended();
+    assert!(lane.may_share(), "the peer may dial");
+    lane.arm(pair(2)).unwrap();
+    assert!(lane.may_share());
+    let over = Instant::now().checked_sub(ANSWER_UNAWAITED_MAX + DIAL_AFTER).unwrap();
+    lane.state.lock().armed_at = Some(over);
+    assert!(!lane.may_share(), "the time for a hello is over");
+    lane.state.lock().armed_at = Some(Instant::now());
+    lane.note_apart(NoChannel::NoSocket);
+    assert!(!lane.may_share());
+    let error = lane.apart_error().to_string();
+    assert!(error.contains(&NoChannel::NoSocket.to_string()), "{error}");
 }
 
 /// The task refuses a hello with another number, and ends when its waker does.
