@@ -5,7 +5,7 @@ use super::config::{NicConfig, QUEUE_PAIRS_PER_LANE_MAX};
 use super::context::mtu_number;
 use super::lane::{Announced, Lane, LaneSetup};
 use super::lanes::Refused;
-use super::nic::Nic;
+use super::nic::{Nic, is_iwarp};
 use super::objects::{Numbers, Owner, Patience, QueuePair, Route};
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, gid_text, parse_gid, rank, table, usable_gids};
@@ -109,6 +109,7 @@ impl Nic {
             call_bytes_max: self.shared.profile.call_bytes_max,
             place: self.place,
             hidden_refusals: self.shared.profile.hidden_refusals,
+            completes_early: is_iwarp(self.shared.profile),
             probing: Arc::clone(&self.shared.probing),
             scratch: self.shared.scratch.clone(),
             manager: self.shared.manager.clone(),

@@ -186,6 +186,8 @@ pub(super) struct LaneSetup {
     pub(super) call_bytes_max: Option<u32>,
     pub(super) place: Place,
     pub(super) hidden_refusals: &'static [u32],
+    /// The device completes writes before they have arrived.
+    pub(super) completes_early: bool,
     pub(super) probing: Arc<Mutex<Probing>>,
     /// The sink of flushing reads.
     pub(super) scratch: Registration,
@@ -487,7 +489,7 @@ impl Lane {
             if matches!(ending, CompletionKind::Done)
                 && let Purpose::Slice(posting) = &held.purpose
             {
-                if is_unseen(posting) {
+                if is_unseen(posting, self.setup.completes_early) {
                     unseen.keep(held);
                 } else {
                     ended.push(Completion::done(posting.slice));

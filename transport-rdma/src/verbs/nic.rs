@@ -537,7 +537,7 @@ fn place_of(context: &Context, config: &NicConfig) -> Result<(Place, u16), Verbs
 }
 
 /// Whether only the kernel connects queue pairs of a device.
-fn is_iwarp(profile: &DeviceProfile) -> bool {
+pub(super) fn is_iwarp(profile: &DeviceProfile) -> bool {
     matches!(profile.connecting, Connecting::Manager(_))
 }
 

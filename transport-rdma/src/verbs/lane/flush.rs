@@ -1,6 +1,10 @@
-//! Slices that the device has completed and whose bytes an accelerator may not see yet.
+//! Slices that the device has completed and whose bytes may not have arrived, or that an accelerator may not
+//! see yet.
 //!
-//! A write is acknowledged by the NIC at the far side, which passes the bytes on over its bus. A read of
+//! On iWARP a write completes once TCP has its bytes, also one that the peer will refuse. The answer to a read
+//! of the byte that the peer announced comes behind the writes of its queue pair, and proves them.
+//!
+//! Elsewhere a write is acknowledged by the NIC at the far side, which passes the bytes on over its bus. A read of
 //! the same memory on the same queue pair is answered behind them, so its completion says that they
 //! are there. Bytes of a read on this side are behind the bus as well: the accelerator's driver is
 //! asked.
@@ -13,9 +17,12 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::visibility::{self, ShowingRead};
 use handfast_transport::{
     BlockId, Completion, CompletionStatus, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, MemoryError,
-    Posting,
+    Posting, RemoteSpan,
 };
 use parking_lot::MutexGuard;
+
+/// In place of the key of a region: that of the byte which the peer announced.
+const ANNOUNCED: u64 = u64::MAX;
 
 /// Slices of one wake-up that wait for a flush.
 #[derive(Default)]
@@ -34,7 +41,9 @@ impl Unseen {
         let Purpose::Slice(posting) = held.purpose else { return };
         match posting.direction {
             Direction::Write => {
-                self.writes.on_written(held.pair, posting.remote.key, posting);
+                let key = posting.remote.key;
+                let region = if key & KEY_NEEDS_FLUSH != 0 { key } else { ANNOUNCED };
+                self.writes.on_written(held.pair, region, posting);
             }
             Direction::Read => self.reads.push(posting),
         }
@@ -45,12 +54,15 @@ impl Unseen {
     fn flushes(
         &mut self,
         in_flight: &mut InFlight<Held>,
-        piece: ibv_sge,
+        (piece, announced): (ibv_sge, Option<RemoteSpan>),
         ended: &mut Vec<Completion>,
     ) -> Vec<Flush> {
         let mut flushes = Vec::new();
-        while let Some(ShowingRead { pair, writes, .. }) = self.writes.poll_read() {
-            let remote = writes.last().map(|posting| posting.remote);
+        while let Some(ShowingRead { pair, region, writes }) = self.writes.poll_read() {
+            let remote = match region {
+                ANNOUNCED => announced,
+                _ => writes.last().map(|posting| posting.remote),
+            };
             let held = Held { purpose: Purpose::Flush(writes), pair };
             let named = match remote.and_then(remote_of) {
                 Some(remote) => in_flight.insert(held).map(|name| (name, remote)),
@@ -68,10 +80,11 @@ impl Unseen {
     }
 }
 
-/// Whether the bytes of a slice may not be seen yet when it has completed.
-pub(super) fn is_unseen(posting: &Posting) -> bool {
+/// Whether the bytes of a slice may not have arrived, or not be seen yet, when it has completed.
+/// `completes_early`: the device completes writes before they have arrived.
+pub(super) fn is_unseen(posting: &Posting, completes_early: bool) -> bool {
     match posting.direction {
-        Direction::Write => posting.remote.key & KEY_NEEDS_FLUSH != 0,
+        Direction::Write => completes_early || posting.remote.key & KEY_NEEDS_FLUSH != 0,
         Direction::Read => posting.span.memory().needs_flush(),
     }
 }
@@ -107,7 +120,8 @@ impl Lane {
         let (addr, lkey) = (scratch.span().address(), scratch.key().local);
         let piece = ibv_sge { addr, length: 1, lkey };
         let before = ended.len();
-        let flushes = unseen.flushes(&mut state.in_flight, piece, ended);
+        let announced = state.peer.and_then(|peer| peer.byte);
+        let flushes = unseen.flushes(&mut state.in_flight, (piece, announced), ended);
         self.setup.counts.lock().slices_flushed += (ended.len() - before) as u64;
         flushes.iter().for_each(|flush| state.outstanding[flush.pair] += 1);
         flushes
@@ -206,19 +220,44 @@ mod tests {
         };
         let (mut unseen, mut ended) = (Unseen::default(), Vec::new());
         let mut in_flight = InFlight::new(1);
-        for (slice, key) in [(1, 7), (2, 1 << 40), (3, 7), (4, 1 << 40)] {
+        let (known, none) = (KEY_NEEDS_FLUSH | 7, KEY_NEEDS_FLUSH | 1 << 40);
+        for (slice, key) in [(1, known), (2, none), (3, known), (4, none)] {
             unseen.keep(write(slice, key, &memory));
         }
-        let flushes = unseen.flushes(&mut in_flight, no_piece, &mut ended);
+        let flushes = unseen.flushes(&mut in_flight, (no_piece, None), &mut ended);
         assert_eq!((flushes.len(), flushed(&ended)), (1, vec![2, 4]));
         let held = in_flight.remove(flushes[0].name).unwrap();
         assert_eq!(held.slices().len(), 2, "the read is for both");
         for slice in 0..SLOTS_MAX as u64 {
-            assert!(in_flight.insert(write(slice, 7, &memory)).is_ok());
+            assert!(in_flight.insert(write(slice, known, &memory)).is_ok());
         }
         ended.clear();
-        unseen.keep(write(5, 7, &memory));
-        assert!(unseen.flushes(&mut in_flight, no_piece, &mut ended).is_empty());
+        unseen.keep(write(5, known, &memory));
+        assert!(unseen.flushes(&mut in_flight, (no_piece, None), &mut ended).is_empty());
         assert_eq!((flushed(&ended), unseen.is_empty()), (vec![5], true));
+    }
+
+    /// Where writes complete early, one read of the announced byte proves all of a queue pair, whatever
+    /// their regions; without such a byte none of them is a success.
+    #[test]
+    fn early_writes_are_proven_by_the_announced_byte() {
+        let memory = Memory::zeroed(1).unwrap();
+        let piece = ibv_sge { addr: 0, length: 1, lkey: 0 };
+        let byte = RemoteSpan { key: 9, address: 77 };
+        let (mut unseen, mut ended) = (Unseen::default(), Vec::new());
+        let mut in_flight = InFlight::new(1);
+        for (slice, key) in [(1, 7), (2, 8), (3, 7)] {
+            let held = write(slice, key, &memory);
+            let Purpose::Slice(posting) = &held.purpose else { unreachable!() };
+            assert!(is_unseen(posting, true) && !is_unseen(posting, false));
+            unseen.keep(held);
+        }
+        let flushes = unseen.flushes(&mut in_flight, (piece, Some(byte)), &mut ended);
+        let [flush] = &flushes[..] else { panic!("{} reads", flushes.len()) };
+        assert_eq!(ended.len(), 0);
+        assert_eq!(in_flight.remove(flush.name).unwrap().slices().len(), 3);
+        unseen.keep(write(4, 7, &memory));
+        assert!(unseen.flushes(&mut in_flight, (piece, None), &mut ended).is_empty());
+        assert_eq!(ended.len(), 1);
     }
 }
