@@ -5,7 +5,7 @@ use crate::scripted::managed::{another_lane_works, connect_at_once, meeting, wit
 use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
-use handfast_transport::{CompletionStatus, Direction, Sent};
+use handfast_transport::{Access, CompletionStatus, Direction, Memory, Sent};
 use handfast_transport_rdma::NicConfig;
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,24 @@ fn batches_move_both_ways_through_the_kernels_manager() {
     }
     one.nic.retire(LANE).unwrap();
     other.nic.retire(LANE).unwrap();
+}
+
+/// A write that the peer refuses is no success, also where the device completes it before it has arrived.
+#[test]
+fn refused_write_is_no_success() {
+    let (one, other) = sites();
+    connect_lane(&one, &other, LANE, 1);
+    let guarded = Memory::zeroed(4096).unwrap();
+    let guarded_key = other.nic.register(guarded.whole(), Access::READ).unwrap();
+    one.memory.copy_in(0, &pattern(7)).unwrap();
+    let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
+    posting.remote = guarded_key.remote_span();
+    one.nic.post(LANE, &mut vec![posting]);
+    let ends = one.told.ends(1);
+    assert_ne!(ends[0], CompletionStatus::Done);
+    let mut bytes = [1; 4096];
+    guarded.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 4096]);
 }
 
 /// Both sides open at the same instant, a hundred times.
