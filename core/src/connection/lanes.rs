@@ -322,7 +322,7 @@ impl LaneConnections {
     /// Handles a preparation that failed: the lane fails.
     pub fn handle_unprepared(&mut self, lifecycle: Lifecycle) {
         for id in self.ids(lifecycle) {
-            self.connections.handle_failed(id, Cause::Unprepared);
+            self.connections.handle_failed(id, Cause::Local);
         }
         self.answer_early(lifecycle);
         self.collect();

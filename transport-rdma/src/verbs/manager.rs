@@ -459,11 +459,21 @@ impl Manager {
         };
         if let Err((call, code)) = result {
             let mut table = self.table.lock();
+            let cause = said_of_peer(call, code);
             if let Some(entry) = table.entries.get_mut(&id) {
-                let error = self.context.failed(call, code);
-                entry.error.get_or_insert(error);
+                match cause {
+                    // The error of the failure names the peer's address.
+                    Some(_) => entry.status = code,
+                    None => {
+                        let error = self.context.failed(call, code);
+                        entry.error.get_or_insert(error);
+                    }
+                }
             }
-            table.machine.handle_failed(id, Cause::Unreachable);
+            // The peer may find a way where this side has none.
+            let is_lost = ["rdma_resolve_addr", "rdma_resolve_route"].contains(&call);
+            let own = if is_lost { Cause::Unreachable } else { Cause::Local };
+            table.machine.handle_failed(id, cause.unwrap_or(own));
             self.perform(shared, table);
         }
     }
@@ -534,7 +544,7 @@ impl Manager {
             Cause::DeviceRemoved => {
                 (Side::Local, "connection", "the device has to be opened again")
             }
-            Cause::Unprepared => (Side::Local, "wire", "another lane follows on demand"),
+            Cause::Local => (Side::Local, "wire", "another lane follows on demand"),
         };
         let detail = format!("{target}: {cause}; {cure}");
         self.context.error(side, call, code, detail)
@@ -569,6 +579,19 @@ fn settable(
                           leave out traffic_class and timeout_exponent (MC_IB_TC, --ack-timeout)";
             Err(context.error(Side::Configuration, "rdma_set_option", code, detail.to_owned()))
         }
+    }
+}
+
+/// The cause of a dial that failed with this value of errno, if the peer or its network is to blame. Kernels that connect within the call, as siw does,
+/// return it in the place of an event.
+fn said_of_peer(call: &str, code: i32) -> Option<Cause> {
+    let dials = ["rdma_resolve_addr", "rdma_resolve_route", "rdma_connect"].contains(&call);
+    match code {
+        libc::ECONNREFUSED if dials => Some(Cause::Rejected),
+        libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ECONNRESET if dials => {
+            Some(Cause::Unreachable)
+        }
+        _ => None,
     }
 }
 
