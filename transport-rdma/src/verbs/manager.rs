@@ -78,7 +78,6 @@ pub(super) struct Manager {
     /// Options of each connection: those that can be set.
     pub(super) options: Options,
     table: Mutex<Table>,
-    changed: watch::Sender<u64>,
     stopped: AtomicBool,
     wake: File,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -148,7 +147,6 @@ impl Manager {
             reads,
             options,
             table: Mutex::new(Table::new(incarnation)),
-            changed: watch::Sender::new(0),
             stopped: AtomicBool::new(false),
             wake,
             thread: Mutex::default(),
@@ -172,6 +170,7 @@ impl Manager {
         for (place, _) in (0u16..).zip(numbers) {
             table.entries.insert(ConnectionId { lifecycle, place }, Entry::new(self.reads));
         }
+        table.changes.insert(lifecycle, watch::Sender::new(0));
         Ok(announcement)
     }
 
@@ -270,9 +269,9 @@ impl Manager {
         self.perform(shared, table);
     }
 
-    /// Changes with every event.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    /// Changes with every event of a lane; `None` without one.
+    pub(super) fn changes(&self, lifecycle: Lifecycle) -> Option<watch::Receiver<u64>> {
+        self.table.lock().changes.get(&lifecycle).map(watch::Sender::subscribe)
     }
 
     /// Disconnects a lane that is being retired.
@@ -330,9 +329,9 @@ impl Manager {
         let mut actions = Vec::new();
         while let Some(output) = table.machine.poll_output() {
             self.on_output(shared, &mut table, output, &mut actions);
+            table.wake(output.lifecycle());
         }
         drop(table);
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
         for action in actions {
             match shared {
                 Some(shared) => self.act(shared, action),
@@ -470,10 +469,7 @@ impl Manager {
                     }
                 }
             }
-            // The peer may find a way where this side has none.
-            let is_lost = ["rdma_resolve_addr", "rdma_resolve_route"].contains(&call);
-            let own = if is_lost { Cause::Unreachable } else { Cause::Local };
-            table.machine.handle_failed(id, cause.unwrap_or(own));
+            table.machine.handle_failed(id, cause.unwrap_or(Cause::Local));
             self.perform(shared, table);
         }
     }
@@ -561,7 +557,7 @@ impl Manager {
     }
 }
 
-/// The options that can be set, as a listening identifier tells. `are_chosen`: they differ from the
+/// The options that can be set, as a listening identifier shows. `are_chosen`: they differ from the
 /// defaults.
 ///
 /// # Errors
@@ -585,8 +581,11 @@ fn settable(
 /// The cause of a dial that failed with this value of errno, if the peer or its network is to blame. Kernels that connect within the call, as siw does,
 /// return it in the place of an event.
 fn said_of_peer(call: &str, code: i32) -> Option<Cause> {
-    let dials = ["rdma_resolve_addr", "rdma_resolve_route", "rdma_connect"].contains(&call);
+    let resolves = ["rdma_resolve_addr", "rdma_resolve_route"].contains(&call);
+    let dials = resolves || call == "rdma_connect";
     match code {
+        // The peer may find a way where this side has none.
+        libc::ENODEV | libc::EADDRNOTAVAIL if resolves => Some(Cause::Unreachable),
         libc::ECONNREFUSED if dials => Some(Cause::Rejected),
         libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ECONNRESET if dials => {
             Some(Cause::Unreachable)
