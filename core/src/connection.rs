@@ -94,9 +94,9 @@ pub enum Cause {
     /// The device was removed.
     #[error("the device was removed")]
     DeviceRemoved,
-    /// This side could not prepare the lane.
-    #[error("the lane could not be prepared")]
-    Unprepared,
+    /// A call of this side failed, and says nothing of the peer.
+    #[error("a call of this side failed")]
+    Local,
 }
 
 /// Errors of [`Connections::announce`].

@@ -103,6 +103,9 @@ pub struct DeviceProfile {
     pub grants_remote_write: bool,
     /// Statuses of completions that may mean a refused key, where the device has none for it alone.
     pub hidden_refusals: &'static [u32],
+    /// Whether a queue pair or a completion queue whose destruction failed must not be destroyed again: the
+    /// driver has given parts of it back by then.
+    pub destroys_once: bool,
     /// Errors of a call after which the device takes no command until the kernel probes it again,
     /// although it goes on to answer what the driver knows by heart.
     pub ends_commands: &'static [i32],
@@ -169,6 +172,8 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     read_sink_needs_remote_write: false,
     grants_remote_write: false,
     hidden_refusals: &[],
+    // rxe, mlx4, mlx5, bnxt_re, erdma of rdma-core: the command comes first, and a failed one returns.
+    destroys_once: false,
     ends_commands: &[],
 };
 
@@ -198,8 +203,13 @@ pub(crate) static RXE: DeviceProfile = DeviceProfile {
 /// NVIDIA. No known deviation from the specification.
 pub(crate) static MLX5: DeviceProfile = DeviceProfile { name: "mlx5", ..STRICT };
 
-/// Intel in RoCE mode. Its only deviation, RESET, is never used.
-pub(crate) static IRDMA: DeviceProfile = DeviceProfile { name: "irdma", ..STRICT };
+/// Intel in RoCE mode. Its only other deviation, RESET, is never used.
+pub(crate) static IRDMA: DeviceProfile = DeviceProfile {
+    name: "irdma",
+    // irdma of rdma-core, udestroy_cq: the lock is destroyed before the command.
+    destroys_once: true,
+    ..STRICT
+};
 
 /// eRDMA as an iWARP device.
 pub(crate) static ERDMA_STANDARD: DeviceProfile = DeviceProfile {
@@ -277,6 +287,8 @@ pub(crate) static IWARP: DeviceProfile = DeviceProfile {
     connecting: Connecting::Manager("an iWARP device connects queue pairs by the kernel alone"),
     // iWARP: the answer to a read is a write of the peer's to the sink.
     read_sink_needs_remote_write: true,
+    // siw of rdma-core, destroy_qp and destroy_cq: the queues are unmapped before the command.
+    destroys_once: true,
     ..STRICT
 };
 

@@ -379,7 +379,7 @@ impl Inner {
         body: Body,
     ) -> Result<(), TransportError> {
         let Endpoint { peer, nic, .. } = self.endpoint(lifecycle, "wire")?;
-        let Some(changes) = nic.connect_changes() else {
+        let Some(changes) = nic.connect_changes(lifecycle) else {
             let connect = move || nic.connect(lifecycle, &body).map(|()| nic.handle(lifecycle));
             let lane = self.steps.run(&peer, connect).await?;
             self.on_connected(lifecycle, lane);
@@ -402,7 +402,7 @@ impl Inner {
         let begin = move || connecting.begin_connect(lifecycle, &body, deadline.into_std());
         let mut progress = self.steps.run(&peer, begin).await?;
         while progress == LaneProgress::Pending {
-            // The sender lives as long as the NIC.
+            // The sender lives as long as the lane, whose end is an error of the next step.
             let is_overdue = tokio::time::timeout_at(deadline, changes.changed()).await.is_err();
             let connecting = nic.clone();
             let go_on = move || {

@@ -134,6 +134,12 @@ fn link_stories_pass_on_siw() {
     link_stories_pass("link_stories_pass_on_siw", "siw", &[FAMILIES]);
 }
 
+/// Other NICs of iWARP, through the connection manager.
+#[test]
+fn link_stories_pass_on_iwarp() {
+    link_stories_pass("link_stories_pass_on_iwarp", "iwarp", &[FAMILIES]);
+}
+
 /// Two nodes meet both ways at once, move bytes and restart through the connection manager.
 #[test]
 fn smoke_passes_through_the_connection_manager() {

@@ -1,7 +1,7 @@
 //! Lanes of queue pairs that connect through the connection manager: what peers have announced, which
 //! requests are accepted before the lane's own connect, and when a lane is connected or has failed.
 //!
-//! The peer that dials is ready only once it is connected, and this side is told to connect once the
+//! The peer that dials is ready only once it is connected, and this side's connect begins once the
 //! peer is ready. A request that comes earlier is accepted for the peer whose announcement is known
 //! and who has the token: it proves that the peer has this side's announcement.
 
@@ -120,6 +120,26 @@ pub enum LaneOutput {
         /// The queue pair.
         id: ConnectionId,
     },
+}
+
+impl LaneOutput {
+    /// The lane that it is about; `None` for the rejection of a request.
+    pub fn lifecycle(&self) -> Option<Lifecycle> {
+        match *self {
+            Self::Prepare { lifecycle } | Self::Open { lifecycle } => Some(lifecycle),
+            Self::LaneFailed { id } => Some(id.lifecycle),
+            Self::Connection(output) => match output {
+                ConnectionOutput::Reject { .. } => None,
+                ConnectionOutput::Dial { id, .. }
+                | ConnectionOutput::Accept { id, .. }
+                | ConnectionOutput::Established { id }
+                | ConnectionOutput::Failed { id, .. }
+                | ConnectionOutput::Disconnect { id }
+                | ConnectionOutput::Drain { id }
+                | ConnectionOutput::Destroy { id } => Some(id.lifecycle),
+            },
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -322,7 +342,7 @@ impl LaneConnections {
     /// Handles a preparation that failed: the lane fails.
     pub fn handle_unprepared(&mut self, lifecycle: Lifecycle) {
         for id in self.ids(lifecycle) {
-            self.connections.handle_failed(id, Cause::Unprepared);
+            self.connections.handle_failed(id, Cause::Local);
         }
         self.answer_early(lifecycle);
         self.collect();

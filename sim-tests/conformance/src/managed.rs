@@ -168,12 +168,12 @@ fn of_side<M: ManagerArm>(arm: &mut M, side: Side, words: &mut Words<'_>) -> Res
             let told = arm.event(side, name)?;
             return Ok(told.map_or("none".to_owned(), |told| written(told.kind, &told.data)));
         }
-        "accepts-in-vain" => {
+        "accepts-late" => {
             // The end of the request may be known before the call, or follow it.
             arm.accept(side, name, &data)?;
             let told = arm.event(side, name)?;
             let is_established = told.is_some_and(|told| told.kind == "ESTABLISHED");
-            return Ok(if is_established { "established" } else { "in vain" }.to_owned());
+            return Ok(if is_established { "established" } else { "refused" }.to_owned());
         }
         "state" => return Ok(format!("{:?}", arm.state(side, name)?).to_uppercase()),
         other => return Err(format!("no call is '{other}'")),

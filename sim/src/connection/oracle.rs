@@ -21,8 +21,8 @@ pub enum ConnectionOracle {
     GhostByte,
     /// Nobody without the token is connected.
     Stranger,
-    /// O5: at rest both sides are connected, or report why not, and nothing else is held. Nobody waits in
-    /// vain without a disturbance.
+    /// O5: at rest both sides are connected, or report why not, and nothing else is held. No wait ends
+    /// by its timer without a disturbance.
     Liveness,
 }
 
@@ -91,7 +91,7 @@ impl ConnectionWorld {
         }
     }
 
-    /// Whether a side may wait in vain.
+    /// Whether a wait of a side may end by its timer.
     pub(super) fn is_disturbed(&self) -> bool {
         self.faults_left < self.setup.faults_max
             || self.setup.is_blocked != [false; 2]

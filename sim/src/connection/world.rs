@@ -45,7 +45,7 @@ pub(super) struct Current {
     /// The peer's pair that an echo was sent to.
     pub(super) echoed: Option<Pair>,
     pub(super) bound: Option<Pair>,
-    /// The peer is to be told that this side has connected.
+    /// The peer waits for the message that this side has connected.
     owes: bool,
 }
 
@@ -196,7 +196,7 @@ impl ConnectionWorld {
         }
     }
 
-    /// Tells the peer that the node's connect has returned, once it has.
+    /// Sends the peer the message that the node's connect has returned, once it has.
     fn on_progress(&mut self, number: usize) {
         let Some(current) = &mut self.nodes[number].current else { return };
         let (own, lifecycle) = (current.own, current.own.pair.lifecycle);
@@ -378,7 +378,7 @@ impl ConnectionWorld {
         let Some(current) = self.nodes[number].current else { return };
         let lifecycle = current.own.pair.lifecycle;
         if !self.is_disturbed() {
-            let detail = format!("node {number} waits in vain, without a disturbance");
+            let detail = format!("node {number} waits until its timer, without a disturbance");
             self.violate(ConnectionOracle::Liveness, detail);
         }
         if self.nodes[number].machine.bound_to(lifecycle).is_none() {

@@ -4,6 +4,7 @@
 use super::binding::{
     Library, RawGidEntry, ibv_context, ibv_device_attr, ibv_port_attr, ibv_port_state, library,
 };
+use super::nic::recognised;
 use crate::error::{RdmaUnavailable, VerbsError, code_of, words_of};
 use crate::gid::{GidEntry, GidKind};
 use crate::settings::PartitionKey;
@@ -29,6 +30,8 @@ pub(super) struct Context {
     raw: *mut ibv_context,
     /// The device was removed, as its event said.
     lost: AtomicBool,
+    /// [`DeviceProfile::destroys_once`](crate::DeviceProfile::destroys_once).
+    destroys_once: bool,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation: any thread may use a context, also at the
@@ -157,8 +160,13 @@ impl Context {
         // SAFETY: the device is of the list, which is freed only after this.
         let raw = unsafe { (list.verbs.ibv_open_device)(*device) };
         let code = errno();
-        let lost = AtomicBool::new(false);
-        let context = Self { verbs: list.verbs, device: reported.to_owned(), raw, lost };
+        let context = Self {
+            verbs: list.verbs,
+            device: reported.to_owned(),
+            raw,
+            lost: AtomicBool::new(false),
+            destroys_once: recognised(name).profile.destroys_once,
+        };
         if raw.is_null() {
             return Err(context.failed("ibv_open_device", code));
         }
@@ -168,7 +176,8 @@ impl Context {
     /// A context of a library and a device of this process.
     #[cfg(test)]
     pub(super) fn scripted(verbs: &'static Library, raw: *mut ibv_context) -> Self {
-        Self { verbs, device: "scripted".to_owned(), raw, lost: AtomicBool::new(false) }
+        let (device, lost) = ("scripted".to_owned(), AtomicBool::new(false));
+        Self { verbs, device, raw, lost, destroys_once: false }
     }
 
     pub(super) fn raw(&self) -> *mut ibv_context {
@@ -219,13 +228,20 @@ impl Context {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Makes a call that destroys an object, and once more if it fails: one interrupted command would
-    /// otherwise keep the object, and what it was made from, until the device is closed.
+    /// Makes a call that destroys an object that a failed call leaves whole, and once more if it fails:
+    /// one interrupted command would otherwise keep the object, and what it was made from, until the
+    /// device is closed.
     pub(super) fn twice(destroy: impl Fn() -> i32) -> i32 {
         match destroy() {
             0 => 0,
             _ => destroy(),
         }
+    }
+
+    /// Whether a queue pair or a completion queue is gone in parts after a failed destruction, and must
+    /// not be destroyed again.
+    pub(super) fn destroys_once(&self) -> bool {
+        self.destroys_once
     }
 
     /// Checks the return value of a destruction, after which the object is gone. The kernel destroys

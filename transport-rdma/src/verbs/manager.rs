@@ -78,7 +78,6 @@ pub(super) struct Manager {
     /// Options of each connection: those that can be set.
     pub(super) options: Options,
     table: Mutex<Table>,
-    changed: watch::Sender<u64>,
     stopped: AtomicBool,
     wake: File,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -148,7 +147,6 @@ impl Manager {
             reads,
             options,
             table: Mutex::new(Table::new(incarnation)),
-            changed: watch::Sender::new(0),
             stopped: AtomicBool::new(false),
             wake,
             thread: Mutex::default(),
@@ -172,6 +170,7 @@ impl Manager {
         for (place, _) in (0u16..).zip(numbers) {
             table.entries.insert(ConnectionId { lifecycle, place }, Entry::new(self.reads));
         }
+        table.changes.insert(lifecycle, watch::Sender::new(0));
         Ok(announcement)
     }
 
@@ -270,9 +269,9 @@ impl Manager {
         self.perform(shared, table);
     }
 
-    /// Changes with every event.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    /// Changes with every event of a lane; `None` without one.
+    pub(super) fn changes(&self, lifecycle: Lifecycle) -> Option<watch::Receiver<u64>> {
+        self.table.lock().changes.get(&lifecycle).map(watch::Sender::subscribe)
     }
 
     /// Disconnects a lane that is being retired.
@@ -330,9 +329,9 @@ impl Manager {
         let mut actions = Vec::new();
         while let Some(output) = table.machine.poll_output() {
             self.on_output(shared, &mut table, output, &mut actions);
+            table.wake(output.lifecycle());
         }
         drop(table);
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
         for action in actions {
             match shared {
                 Some(shared) => self.act(shared, action),
@@ -459,15 +458,18 @@ impl Manager {
         };
         if let Err((call, code)) = result {
             let mut table = self.table.lock();
-            let cause = answer_of(code);
+            let cause = said_of_peer(call, code);
             if let Some(entry) = table.entries.get_mut(&id) {
                 match cause {
-                    // The error of the cause says more.
+                    // The error of the failure names the peer's address.
                     Some(_) => entry.status = code,
-                    None => _ = entry.error.get_or_insert_with(|| self.context.failed(call, code)),
+                    None => {
+                        let error = self.context.failed(call, code);
+                        entry.error.get_or_insert(error);
+                    }
                 }
             }
-            table.machine.handle_failed(id, cause.unwrap_or(Cause::Unreachable));
+            table.machine.handle_failed(id, cause.unwrap_or(Cause::Local));
             self.perform(shared, table);
         }
     }
@@ -538,7 +540,7 @@ impl Manager {
             Cause::DeviceRemoved => {
                 (Side::Local, "connection", "the device has to be opened again")
             }
-            Cause::Unprepared => (Side::Local, "wire", "another lane follows on demand"),
+            Cause::Local => (Side::Local, "wire", "another lane follows on demand"),
         };
         let detail = format!("{target}: {cause}; {cure}");
         self.context.error(side, call, code, detail)
@@ -555,7 +557,7 @@ impl Manager {
     }
 }
 
-/// The options that can be set, as a listening identifier tells. `are_chosen`: they differ from the
+/// The options that can be set, as a listening identifier shows. `are_chosen`: they differ from the
 /// defaults.
 ///
 /// # Errors
@@ -576,17 +578,25 @@ fn settable(
     }
 }
 
-/// The cause in an error of a call, if it is of the peer. Soft-iWARP opens its TCP connection within
-/// `rdma_connect`, and the kernel finds no route within `rdma_resolve_addr`; other drivers tell both by
-/// events.
-fn answer_of(code: i32) -> Option<Cause> {
+/// The cause of a dial that failed with this value of errno, if the peer or its network is to blame. Kernels
+/// that connect within the call, as siw does, return it in the place of an event.
+fn said_of_peer(call: &str, code: i32) -> Option<Cause> {
+    let resolves = ["rdma_resolve_addr", "rdma_resolve_route"].contains(&call);
+    let dials = resolves || call == "rdma_connect";
     match code {
-        libc::ECONNREFUSED | libc::ECONNRESET => Some(Cause::Rejected),
-        libc::ENETUNREACH
+        // The peer may find a way where this side has none.
+        libc::ENODEV | libc::EADDRNOTAVAIL if resolves => Some(Cause::Unreachable),
+        libc::ECONNREFUSED if dials => Some(Cause::Rejected),
+        libc::ETIMEDOUT
         | libc::EHOSTUNREACH
         | libc::EHOSTDOWN
+        | libc::ENETUNREACH
         | libc::ENETDOWN
-        | libc::ETIMEDOUT => Some(Cause::Unreachable),
+        | libc::ECONNRESET
+            if dials =>
+        {
+            Some(Cause::Unreachable)
+        }
         _ => None,
     }
 }

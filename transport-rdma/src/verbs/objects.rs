@@ -40,8 +40,12 @@ macro_rules! destroyed_by {
                 }
                 let context = &self.$($context).+;
                 // SAFETY: made by the matching call, destroyed here alone, and everything made from
-                // it held it and is gone. A call that failed has left it whole.
-                let returned = Context::twice(|| unsafe { (context.verbs.$call)(self.raw) });
+                // it held it and is gone. It is called again where a call that failed has left it
+                // whole: libibverbs and the drivers of rdma-core give an object back after the
+                // command, but for completion queues of the drivers that `destroys_once` names.
+                let destroy = || unsafe { (context.verbs.$call)(self.raw) };
+                let is_once = stringify!($call) == "ibv_destroy_cq" && context.destroys_once();
+                let returned = if is_once { destroy() } else { Context::twice(destroy) };
                 if returned != 0 {
                     let device = &context.device;
                     tracing::warn!(device, returned, concat!(stringify!($call), " failed"));
@@ -289,6 +293,8 @@ pub(super) struct QueuePair {
     domain: Arc<Domain>,
     completions: Arc<CompletionQueue>,
     raw: *mut ibv_qp,
+    /// The error of a destruction that must not be repeated.
+    broken: Option<VerbsError>,
 }
 
 /// Owner of a queue pair, which events of the queue pair name: its number may be another's by then.
@@ -418,7 +424,7 @@ impl QueuePair {
         if raw.is_null() {
             return Err(context.failed("ibv_create_qp", code));
         }
-        Ok(Self { domain, completions, raw })
+        Ok(Self { domain, completions, raw, broken: None })
     }
 
     /// Moves to INIT, which binds the port and the partition.
@@ -544,13 +550,20 @@ impl QueuePair {
         if self.raw.is_null() {
             return Ok(());
         }
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
         let context = &self.domain.context;
         let polled = self.completions.polled.lock();
         // SAFETY: it was made by us, and the pointer is taken out below once it is gone, so that
-        // it is destroyed once. No poll looks it up meanwhile: each holds the lock of the queue.
+        // it is destroyed once; a call that failed is not repeated where the driver has unmapped
+        // parts of it. No poll looks it up meanwhile: each holds the lock of the queue.
         let returned = unsafe { (context.verbs.ibv_destroy_qp)(self.raw) };
         drop(polled);
-        context.check_gone("ibv_destroy_qp", returned)?;
+        if let Err(error) = context.check_gone("ibv_destroy_qp", returned) {
+            self.broken = context.destroys_once().then(|| error.clone());
+            return Err(error);
+        }
         self.raw = ptr::null_mut();
         Ok(())
     }

@@ -71,7 +71,7 @@ impl Region {
         }
         let context = &self.domain.context;
         // SAFETY: made by the matching call, and with the pointer taken out this is the only end. A call
-        // that failed has left it whole.
+        // that failed has left it whole: each driver of rdma-core frees it after the command.
         let returned = Context::twice(|| unsafe { (context.verbs.ibv_dereg_mr)(raw) });
         let ended = context.check_gone("ibv_dereg_mr", returned);
         if let Err(error) = &ended {

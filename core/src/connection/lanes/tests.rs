@@ -99,7 +99,7 @@ fn unprepared_lane_fails_and_rejects_the_request() {
     let is_reject =
         |it: &LaneOutput| matches!(it, LaneOutput::Connection(ConnectionOutput::Reject { .. }));
     assert!(!accepts(&rest) && rest.iter().any(is_reject), "{rest:?}");
-    assert_eq!(node.progress(LANE), Err(Cause::Unprepared));
+    assert_eq!(node.progress(LANE), Err(Cause::Local));
 }
 
 /// Announcements of a peer take the place of its own oldest, and at the limit of peers that of one without a lane.

@@ -78,7 +78,7 @@ impl ManagedSimulated {
         identifier.into_iter().for_each(|it| it.told.push_back(Told { kind, data: data.clone() }));
     }
 
-    /// Moves an identifier on if it is at a stage, and tells of it.
+    /// Moves an identifier on if it is at a stage, with an event.
     fn step(&mut self, number: usize, (from, to): (Stage, Stage), kind: &'static str) -> i32 {
         if self.stage(number) != Some(from) {
             return EINVAL;

@@ -76,9 +76,10 @@ impl Nic {
         self.config.dial
     }
 
-    /// Changes with every event of the connection manager; `None` where connects are over at once.
-    pub(crate) fn connect_changes(&self) -> Option<watch::Receiver<u64>> {
-        self.shared.manager.as_ref().map(|manager| manager.changes())
+    /// Changes with every event of a lane's connections; `None` where connects are over at once, and
+    /// without such a lane.
+    pub(crate) fn connect_changes(&self, lane: Lifecycle) -> Option<watch::Receiver<u64>> {
+        self.shared.manager.as_ref()?.changes(lane)
     }
 
     /// Begins to connect a lane through the connection manager.

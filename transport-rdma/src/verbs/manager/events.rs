@@ -65,6 +65,7 @@ impl Manager {
                 (_, stage) => stage,
             };
         }
+        table.wake(Some(id.lifecycle));
         match kind {
             kinds::ADDRESS_ERROR
             | kinds::ROUTE_ERROR

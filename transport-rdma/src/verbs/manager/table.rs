@@ -8,6 +8,7 @@ use handfast_core::{Incarnation, Lifecycle};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// The part of a queue pair in its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub(super) struct Table {
     pub(super) entries: BTreeMap<ConnectionId, Entry>,
     /// Identifiers of connections, by their number.
     pub(super) numbers: BTreeMap<u64, ConnectionId>,
+    /// The lanes' counts of events: one wakes the step of its lane alone.
+    pub(super) changes: BTreeMap<Lifecycle, watch::Sender<u64>>,
     /// Requests without an answer.
     pub(super) requests: BTreeMap<RequestId, Arc<Identifier>>,
     next: u64,
@@ -68,6 +71,7 @@ impl Table {
             machine: LaneConnections::new(incarnation),
             entries: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            changes: BTreeMap::new(),
             requests: BTreeMap::new(),
             next: 0,
         }
@@ -96,9 +100,22 @@ impl Table {
         self.of_lane(lifecycle).filter_map(|(_, entry)| of(entry)).collect()
     }
 
+    /// Wakes who waits for an event of a lane.
+    pub(super) fn wake(&self, lifecycle: Option<Lifecycle>) {
+        let changes = lifecycle.and_then(|lifecycle| self.changes.get(&lifecycle));
+        if let Some(changes) = changes {
+            changes.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
     /// Removes a queue pair, and returns its identifier.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Arc<Identifier>> {
-        let (number, identifier) = self.entries.remove(&id)?.identifier?;
+        let entry = self.entries.remove(&id)?;
+        if self.of_lane(id.lifecycle).next().is_none() {
+            // A step that waits sees the end of its sender.
+            self.changes.remove(&id.lifecycle);
+        }
+        let (number, identifier) = entry.identifier?;
         self.numbers.remove(&number);
         Some(identifier)
     }
@@ -149,5 +166,35 @@ impl Table {
                 entry.error.get_or_insert_with(|| error.clone());
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_core::connection::Token;
+
+    /// An event wakes its own lane and no other, and the end of the last queue pair ends the wait.
+    #[test]
+    fn event_wakes_its_own_lane_alone() {
+        let mut table = Table::new(Incarnation(1));
+        let reads = Reads { accepted: 1, begun: 1, retries: 1 };
+        let own = ("10.0.0.1:7".parse().unwrap(), Token(1));
+        let mut waiting = [Lifecycle(1), Lifecycle(2)].map(|lifecycle| {
+            table.machine.announce(lifecycle, &[3], None, own).unwrap();
+            table.entries.insert(ConnectionId { lifecycle, place: 0 }, Entry::new(reads));
+            let changes = watch::Sender::new(0);
+            let waiting = changes.subscribe();
+            table.changes.insert(lifecycle, changes);
+            waiting
+        });
+        table.wake(Some(Lifecycle(2)));
+        table.wake(Some(Lifecycle(3)));
+        table.wake(None);
+        let changed = waiting.each_mut().map(|waiting| waiting.has_changed().unwrap());
+        assert_eq!(changed, [false, true]);
+        table.remove(ConnectionId { lifecycle: Lifecycle(1), place: 0 });
+        assert!(waiting[0].has_changed().is_err(), "nobody is left to wake it");
+        assert!(table.changes.len() == 1 && table.entries.len() == 1);
     }
 }

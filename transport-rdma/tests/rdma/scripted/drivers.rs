@@ -7,6 +7,9 @@ use handfast_transport::{Access, CompletionStatus, Direction, Memory};
 use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, RegisterOptions};
 use std::sync::Arc;
 
+/// `errno` of an object in use.
+const EBUSY: i32 = 16;
+
 /// A driver that refuses relaxed ordering registers without it, and is asked for it once. The memory is
 /// written like any other.
 #[test]
@@ -94,5 +97,32 @@ fn ports_of_a_device_are_apart() {
         assert_eq!(error.err().expect("a refusal").call, "ibv_query_port");
         second.nic.retire(LANE).unwrap();
         peer.nic.retire(LANE).unwrap();
+    });
+}
+
+/// A queue pair and a completion queue that the device did not destroy are tried again, but by drivers that have
+/// unmapped their queues by then: a second call would unmap what another has there.
+#[test]
+fn failed_destruction_is_repeated_where_it_changed_nothing() {
+    let name = "drivers::failed_destruction_is_repeated_where_it_changed_nothing";
+    on(&["mlx5", "erdma-standard", "siw", "irdma"], name, |fabric| {
+        let (one, other) = sites();
+        let is_once = one.nic.recognised().profile.destroys_once;
+        assert_eq!(is_once, ["siw", "irdma"].contains(&one.nic.recognised().profile.name));
+        let count = |call: &str| fabric.run(&format!("count rxe0 {call}")).parse::<u64>().unwrap();
+        connect_lane(&one, &other, LANE, 1);
+        fabric.run(&format!("fail call rxe0 ibv_destroy_qp {EBUSY} times 1"));
+        let before = count("ibv_destroy_qp");
+        one.nic.retire(LANE).unwrap_err();
+        assert_eq!(one.nic.retire(LANE).is_err(), is_once);
+        let again = u64::from(!is_once);
+        assert_eq!(count("ibv_destroy_qp") - before, 1 + again);
+        other.nic.retire(LANE).unwrap();
+        // A device with nothing left of a lane: the other one.
+        let queues: u64 = fabric.run("queues rxe1").parse().unwrap();
+        fabric.run(&format!("fail call rxe1 ibv_destroy_cq {EBUSY} times 1"));
+        drop(other);
+        let destroyed = fabric.run("count rxe1 ibv_destroy_cq");
+        assert_eq!(destroyed.parse::<u64>().unwrap(), queues + again);
     });
 }

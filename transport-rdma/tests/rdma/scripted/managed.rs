@@ -15,8 +15,11 @@ use std::time::{Duration, Instant};
 
 /// The profiles whose queue pairs only the kernel connects.
 const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
-/// `errno` of a kernel that lacks a call.
+/// `errno` of a kernel that lacks a call, or memory, and of dials that end within the call.
 const ENOSYS: i32 = 38;
+const ENOMEM: i32 = 12;
+const ECONNREFUSED: i32 = 111;
+const EHOSTUNREACH: i32 = 113;
 /// Connect requests that wait at the listening identifier of a NIC.
 const BACKLOG: u64 = 128;
 
@@ -607,5 +610,75 @@ fn silent_peer_is_tried_as_often_as_configured() {
             other.nic.retire(lane).unwrap();
         }
         fabric.run("timers on");
+    });
+}
+
+/// A dial that ends within its call blames the peer where the code does, and only then the next lane asks it to
+/// dial.
+#[test]
+fn dials_that_end_within_the_call_blame_whom_they_name() {
+    on(&MANAGED, "managed::dials_that_end_within_the_call_blame_whom_they_name", |fabric| {
+        let (one, other) = sites();
+        let peer = NicPath::parse("peer@nic").unwrap();
+        let cases = [
+            (ECONNREFUSED, Side::Peer, "rejected the connection", false),
+            (EHOSTUNREACH, Side::Peer, "cannot be reached", true),
+            (ENOMEM, Side::Local, "", false),
+        ];
+        for (lane, (code, side, words, asks)) in (10..).step_by(10).zip(cases) {
+            let bodies = |lane| {
+                let mine = one.nic.create_for(&peer, Lifecycle(lane), &[1]).unwrap();
+                let theirs = other.nic.create_for(&peer, Lifecycle(lane), &[2]).unwrap();
+                (mine, theirs)
+            };
+            let retire = |lane| {
+                [&one, &other].iter().for_each(|site| site.nic.retire(Lifecycle(lane)).unwrap());
+            };
+            let (mine, theirs) = bodies(lane);
+            let (dials, told) = match announcement(&mine).pair < announcement(&theirs).pair {
+                true => (&one, theirs),
+                false => (&other, mine),
+            };
+            let device = dials.nic.device();
+            fabric.run(&format!("fail call {device} rdma_connect {code} times 1"));
+            let error = dials.nic.connect(Lifecycle(lane), &told).unwrap_err();
+            assert_eq!(error.side, side, "{error}");
+            assert!(error.detail.contains(words), "{error}");
+            retire(lane);
+            let (mine, theirs) = bodies(lane + 1);
+            let next = if std::ptr::eq(dials, &one) { mine } else { theirs };
+            assert_eq!(announcement(&next).asks, asks, "{code}");
+            retire(lane + 1);
+        }
+        nothing_is_left(fabric);
+    });
+}
+
+/// A local failure of the accept is the waiting lane's own, and does not ask the peer to dial.
+#[test]
+fn failed_accept_is_this_sides_own() {
+    on(&MANAGED, "managed::failed_accept_is_this_sides_own", |fabric| {
+        let (one, other) = patient_sites(Duration::from_millis(200));
+        let peer = NicPath::parse("peer@nic").unwrap();
+        let mine = one.nic.create_for(&peer, LANE, &[1]).unwrap();
+        let theirs = other.nic.create_for(&peer, LANE, &[2]).unwrap();
+        let (dials, told, waits, dialled) =
+            match announcement(&mine).pair < announcement(&theirs).pair {
+                true => (&one, theirs, &other, mine),
+                false => (&other, mine, &one, theirs),
+            };
+        waits.nic.connect(LANE, &dialled).unwrap();
+        fabric.run(&format!("fail call {} rdma_accept {ENOMEM} times 1", waits.nic.device()));
+        dials.nic.connect(LANE, &told).unwrap_err();
+        waits.told.wait("the failure", |told| !told.failures.is_empty());
+        let (lane, error) = waits.told.failures().remove(0);
+        assert_eq!((lane, error.side, &*error.call), (LANE, Side::Local, "rdma_accept"), "{error}");
+        for site in [&one, &other] {
+            site.nic.retire(LANE).unwrap();
+        }
+        let next = waits.nic.create_for(&peer, Lifecycle(8), &[3]).unwrap();
+        assert!(!announcement(&next).asks);
+        waits.nic.retire(Lifecycle(8)).unwrap();
+        nothing_is_left(fabric);
     });
 }
