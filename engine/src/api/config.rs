@@ -227,7 +227,7 @@ impl Builder {
     }
 
     /// The peers that may list and change the grants of this node's segments
-    /// ([`Engine::administer`]), by their proven names. Needs [`Builder::auth`]. Default: none.
+    /// ([`Engine::administer`](crate::Engine::administer)), by their proven names. Needs [`Builder::auth`]. Default: none.
     pub fn administrators(mut self, administrators: Administrators) -> Self {
         self.administrators = administrators;
         self

@@ -237,7 +237,7 @@ mod tests {
         assert_eq!((flushed(&ended), unseen.is_empty()), (vec![5], true));
     }
 
-    /// Where writes complete early, one read of the announced byte proves all of a queue pair, whatever
+    /// A device completes writes early: one read of the announced byte proves all of a queue pair, whatever
     /// their regions; without such a byte none of them is a success.
     #[test]
     fn early_writes_are_proven_by_the_announced_byte() {
