@@ -289,6 +289,7 @@ async fn main() -> Result<()> {
     check("too many bytes are refused", too_many_bytes(&devices)).await;
     check("default streams can be marked", default_stream(&devices)).await;
     check("export for RDMA", export(&devices)).await;
-    check("ipc_between_processes", ipc::between_processes(&devices, &name)).await;
+    check("allocations between processes (CUDA IPC)", ipc::between_processes(&devices, &name))
+        .await;
     rates(&devices).await
 }

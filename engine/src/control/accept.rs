@@ -210,15 +210,16 @@ impl Places {
         }
     }
 
-    /// Closes a quiet connection: of those without a call, if there are any, so that a crowd displaces no
-    /// peer that has called; of the network with the most of them the oldest of the address with the most,
-    /// so that it displaces its own.
+    /// Closes a quiet connection: of the network with the most of them the oldest of the address with the
+    /// most, so that a crowd displaces its own. Those without a call go first, as long as the others fill
+    /// no more than half of the places.
     fn shed(&self, open: &mut BTreeMap<u64, Connection>) -> bool {
         let quiet = || open.iter().filter(|(_, connection)| connection.calls.is_quiet());
         let has_called = |it: &Connection| it.calls.has_ended.load(Ordering::Relaxed);
-        let have_all = quiet().all(|(_, connection)| has_called(connection));
+        let have_called = quiet().filter(|(_, connection)| has_called(connection)).count();
+        let are_spared = have_called <= self.connections_max / 2 && quiet().count() > have_called;
         let addresses = || {
-            let chosen = quiet().filter(|(_, connection)| has_called(connection) == have_all);
+            let chosen = quiet().filter(|(_, it)| !(are_spared && has_called(it)));
             chosen.map(|(id, connection)| (*id, connection.from))
         };
         let oldest = largest(addresses().map(|(id, from)| (id, network_of(from)))).and_then(
@@ -305,14 +306,14 @@ mod tests {
     }
 
     /// A crowd loses its own connections, the oldest first, also where it spreads over the addresses of its
-    /// network or shares it with others; among equals the oldest goes. Peers that have called go last, also
-    /// where they are most.
+    /// network or shares it with others; among equals the oldest goes. Peers that have called go last, up to
+    /// half of the places.
     #[tokio::test]
     async fn crowd_displaces_its_own_connections() {
         let mut tasks = JoinSet::new();
         let mut open = BTreeMap::new();
         let crowd = ["10.0.0.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::3"];
-        let fleet = ["2001:db8:1::1"; 6];
+        let fleet = ["2001:db8:1::1"; 4];
         for (id, source) in crowd.into_iter().chain(fleet).enumerate() {
             let task = tasks.spawn(std::future::pending::<()>());
             let (calls, from) = (Arc::<CallState>::default(), source.parse().unwrap());
@@ -330,13 +331,35 @@ mod tests {
             let crowd = open.keys().copied().filter(|id| *id < 5).collect::<Vec<_>>();
             (is_shed, crowd, open.len())
         };
-        assert_eq!(left(), (true, vec![0, 1, 2, 4], 10), "of the address with the most");
-        assert_eq!(left(), (true, vec![0, 1, 4], 9), "of the network with the most");
-        assert_eq!(left(), (true, vec![1, 4], 8));
-        assert_eq!(left(), (true, vec![1], 7));
-        for peers in (0..6).rev() {
+        assert_eq!(left(), (true, vec![0, 1, 2, 4], 8), "of the address with the most");
+        assert_eq!(left(), (true, vec![0, 1, 4], 7), "of the network with the most");
+        assert_eq!(left(), (true, vec![1, 4], 6));
+        assert_eq!(left(), (true, vec![1], 5));
+        for peers in (0..4).rev() {
             assert_eq!(left(), (true, vec![1], 1 + peers));
         }
         assert_eq!(left(), (false, vec![1], 1));
+    }
+
+    /// A crowd that has called, and whose connections are kept, does not keep a newcomer out.
+    #[tokio::test]
+    async fn crowd_that_has_called_makes_way() {
+        let mut tasks = JoinSet::new();
+        let mut open = BTreeMap::new();
+        let places = places();
+        let crowd = ["10.0.0.1"; 7];
+        for (id, source) in crowd.into_iter().chain(["10.0.0.2"]).enumerate() {
+            let task = tasks.spawn(std::future::pending::<()>());
+            let (calls, from) = (Arc::<CallState>::default(), source.parse().unwrap());
+            if id < crowd.len() {
+                calls.begin();
+                calls.end();
+            }
+            open.insert(id as u64, Connection { task, calls, from });
+        }
+        for left in [7, 6, 5] {
+            assert!(places.shed(&mut open));
+            assert_eq!((open.len(), open.contains_key(&7)), (left, true));
+        }
     }
 }

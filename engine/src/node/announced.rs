@@ -1,18 +1,20 @@
 //! Call addresses that peers announced.
 
-use handfast_core::{Incarnation, NicPath};
+use handfast_core::{Incarnation, NicPath, NodeName};
 use std::collections::BTreeMap;
 
-/// Incarnations of a NIC path whose addresses are kept.
-const INCARNATIONS_MAX: usize = 4;
+/// Addresses of one node that are kept: those of four runs of a node with 16 NICs.
+const ADDRESSES_OF_NODE_MAX: usize = 64;
 
-/// Call addresses by NIC path and incarnation. A sender chooses its incarnation: at a limit a path displaces
-/// its own oldest address first, and then the oldest of all.
+type Key = (NicPath, Incarnation);
+
+/// Call addresses by NIC path and incarnation. A sender chooses both, but not its node: at a limit a node
+/// displaces its own oldest address first, and then the oldest of all.
 pub(crate) struct Announced {
     max: usize,
     next: u64,
-    addresses: BTreeMap<(NicPath, Incarnation), (u64, String)>,
-    by_age: BTreeMap<u64, (NicPath, Incarnation)>,
+    addresses: BTreeMap<NodeName, BTreeMap<Key, (u64, String)>>,
+    by_age: BTreeMap<u64, Key>,
 }
 
 impl Announced {
@@ -23,23 +25,24 @@ impl Announced {
     pub(crate) fn note(&mut self, path: &NicPath, incarnation: Incarnation, address: &str) {
         let key = (path.clone(), incarnation);
         self.remove(&key);
-        if self.of(path).count() >= INCARNATIONS_MAX {
-            let oldest = self.of(path).min_by_key(|(_, (age, _))| *age);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.remove(&oldest);
-            }
-        } else if self.addresses.len() >= self.max
-            && let Some((_, oldest)) = self.by_age.pop_first()
-        {
-            self.addresses.remove(&oldest);
+        let of_node = self.addresses.get(&path.node);
+        let oldest = match of_node.filter(|of_node| of_node.len() >= ADDRESSES_OF_NODE_MAX) {
+            Some(of_node) => of_node.values().map(|(age, _)| age).min().copied(),
+            None if self.by_age.len() >= self.max => self.by_age.keys().next().copied(),
+            None => None,
+        };
+        if let Some(key) = oldest.and_then(|age| self.by_age.get(&age).cloned()) {
+            self.remove(&key);
         }
         self.by_age.insert(self.next, key.clone());
-        self.addresses.insert(key, (self.next, address.to_owned()));
+        let of_node = self.addresses.entry(path.node.clone()).or_default();
+        of_node.insert(key, (self.next, address.to_owned()));
         self.next += 1;
     }
 
     pub(crate) fn get(&self, path: &NicPath, incarnation: Incarnation) -> Option<&String> {
-        self.addresses.get(&(path.clone(), incarnation)).map(|(_, address)| address)
+        let (_, address) = self.addresses.get(&path.node)?.get(&(path.clone(), incarnation))?;
+        Some(address)
     }
 
     /// The address of the greatest incarnation.
@@ -52,17 +55,18 @@ impl Announced {
         keys.iter().for_each(|key| self.remove(key));
     }
 
-    fn of(
-        &self,
-        path: &NicPath,
-    ) -> impl DoubleEndedIterator<Item = (&(NicPath, Incarnation), &(u64, String))> {
-        let (first, last) = (Incarnation(u128::MIN), Incarnation(u128::MAX));
-        self.addresses.range((path.clone(), first)..=(path.clone(), last))
+    fn of(&self, path: &NicPath) -> impl DoubleEndedIterator<Item = (&Key, &(u64, String))> {
+        let all = (path.clone(), Incarnation(u128::MIN))..=(path.clone(), Incarnation(u128::MAX));
+        self.addresses.get(&path.node).into_iter().flat_map(move |it| it.range(all.clone()))
     }
 
-    fn remove(&mut self, key: &(NicPath, Incarnation)) {
-        if let Some((age, _)) = self.addresses.remove(key) {
+    fn remove(&mut self, key: &Key) {
+        let Some(of_node) = self.addresses.get_mut(&key.0.node) else { return };
+        if let Some((age, _)) = of_node.remove(key) {
             self.by_age.remove(&age);
+        }
+        if of_node.is_empty() {
+            self.addresses.remove(&key.0.node);
         }
     }
 }
@@ -72,29 +76,32 @@ mod tests {
     use super::*;
 
     fn path(name: &str) -> NicPath {
-        NicPath::parse(&format!("{name}@nic")).unwrap()
+        NicPath::parse(name).unwrap()
     }
 
-    /// A sender of many incarnations displaces none but its own; one of many names the oldest.
+    /// A sender of many incarnations or NICs displaces none but its own; one of many names the oldest.
     #[test]
     fn sender_displaces_its_own_addresses_first() {
-        let (mut table, honest, loud) = (Announced::new(8), path("a"), path("z"));
+        let max = ADDRESSES_OF_NODE_MAX + 4;
+        let (mut table, honest, loud) = (Announced::new(max), path("a@nic"), path("z@nic"));
         table.note(&honest, Incarnation(7), "a:1");
-        for incarnation in 0..100_u128 {
-            table.note(&loud, Incarnation(incarnation), &format!("z:{incarnation}"));
+        for number in 0..200_u128 {
+            table.note(&loud, Incarnation(number), &format!("z:{number}"));
+            table.note(&path(&format!("z@nic{number}")), Incarnation(1), "z:1");
         }
         assert_eq!(table.get(&honest, Incarnation(7)).unwrap(), "a:1");
-        assert_eq!(table.addresses.len(), 1 + INCARNATIONS_MAX);
-        assert_eq!(table.last(&loud).unwrap(), "z:99");
-        assert_eq!(table.get(&loud, Incarnation(95)), None);
+        assert_eq!(table.by_age.len(), 1 + ADDRESSES_OF_NODE_MAX);
+        assert_eq!(table.last(&loud).unwrap(), "z:199");
+        assert_eq!(table.get(&loud, Incarnation(150)), None);
         table.note(&honest, Incarnation(7), "a:2");
         for name in ["b", "c", "d", "e", "f", "g"] {
-            table.note(&path(name), Incarnation(1), "it:1");
+            table.note(&path(&format!("{name}@nic")), Incarnation(1), "it:1");
         }
-        assert_eq!(table.addresses.len(), 8);
-        assert_eq!(table.by_age.len(), 8);
+        assert_eq!(table.by_age.len(), max);
+        let kept: usize = table.addresses.values().map(BTreeMap::len).sum();
+        assert_eq!(kept, max);
         assert_eq!(table.get(&honest, Incarnation(7)).unwrap(), "a:2", "it was noted again");
         table.forget(&honest);
-        assert_eq!((table.last(&honest), table.by_age.len()), (None, 7));
+        assert_eq!((table.last(&honest), table.by_age.len()), (None, max - 1));
     }
 }

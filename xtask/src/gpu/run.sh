@@ -6,7 +6,7 @@ query=name,driver_version,pcie.link.gen.current,pcie.link.width.current
 devices=$(nvidia-smi --query-gpu=$query --format=csv,noheader 2>/dev/null |
     sed 's/^\(.*\), \(.*\), \(.*\), \(.*\)$/\1, driver \2, PCIe \3 x\4/' | paste -sd ';' -)
 processor=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
-echo "machine: ${devices:-no device}; $processor, $(nproc) processors; Linux $(uname -r)"
+echo "machine: ${devices:-no device}; $processor, $(nproc) processors; Linux $(uname -r | cut -d- -f1)"
 echo "run: scripted"
 ./gpu "$PWD/libhandfast_fabric_cuda.so"
 echo "run: real"
