@@ -121,11 +121,11 @@ impl State {
         self.in_flight.is_empty() && self.reporting == 0
     }
 
-    /// Whether these are the first slices that were carried out, or reads whose bytes are not visible
-    /// yet are the first.
-    fn is_first_answer(&mut self, ended: &[Completion], unseen: &Unseen) -> bool {
+    /// Whether these are the first slices that were carried out. `are_answered`: the peer has answered
+    /// those whose bytes are not visible yet.
+    fn is_first_answer(&mut self, ended: &[Completion], are_answered: bool) -> bool {
         let is_done = |completion: &Completion| completion.status == CompletionStatus::Done;
-        let is_first = !self.answered && (!unseen.is_empty() || ended.iter().any(is_done));
+        let is_first = !self.answered && (are_answered || ended.iter().any(is_done));
         self.answered |= is_first;
         is_first
     }
@@ -519,7 +519,9 @@ impl Lane {
             held.complete(self.status(ending, told, &held), ended);
             released.push(held);
         }
-        let is_first = state.is_first_answer(ended, unseen);
+        // What completes early may not have left this host.
+        let are_answered = !unseen.is_empty() && !self.setup.completes_early;
+        let is_first = state.is_first_answer(ended, are_answered);
         match unseen.is_empty() {
             true => drop(state),
             false => failure = failure.or(self.show(state, unseen, ended)),
@@ -543,12 +545,30 @@ impl Lane {
     ) -> CompletionStatus {
         match ending {
             CompletionKind::Done => CompletionStatus::Done,
+            CompletionKind::FirstFlush if self.is_proof(held) => self.unproven(told),
             CompletionKind::FirstError => self.first_error(told),
             CompletionKind::FirstFlush | CompletionKind::Consequence => {
                 self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
                 CompletionStatus::Flushed
             }
         }
+    }
+
+    /// Whether a request is the read that proves writes which have completed early.
+    fn is_proof(&self, held: &Held) -> bool {
+        self.setup.completes_early && matches!(held.purpose, Purpose::Flush(_))
+    }
+
+    /// The completion of writes whose proof has failed. They are charged, since the peer may have refused
+    /// one of them and would do so again.
+    fn unproven(&self, told: &WorkCompletion) -> CompletionStatus {
+        let error = TransportError::from(self.completion_error(told));
+        let detail = format!(
+            "{}; the peer did not answer the read behind these writes: it is gone, or has refused one \
+             of them, perhaps for its key",
+            error.detail
+        );
+        CompletionStatus::Failed(TransportError { side: Side::Peer, detail, ..error }.into())
     }
 
     /// The completion of the slice that broke its queue pair.
