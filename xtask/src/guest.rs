@@ -52,10 +52,9 @@ const KERNEL_STORIES: [&str; 13] = [
 const CONNECTIONS: &str = "connections::";
 /// Stories of the verbs transport over soft-iWARP at every change: connections, and of those that run on
 /// soft-RoCE too some that need no queue pair connected out of band.
-const SIW_STORIES: [&str; 5] = [
+const SIW_STORIES: [&str; 4] = [
     CONNECTIONS,
     "lanes::both_sides_write_at_once_over_one_lane",
-    "lanes::completions_come_however_they_are_waited_for",
     "lanes::unequal_queue_pair_counts_use_the_fewer",
     "lanes::what_is_written_is_there_and_what_is_read_comes_back",
 ];
