@@ -22,10 +22,18 @@ pub(crate) struct After {
     pub(crate) rerouted: Vec<Posting>,
     /// The lane fails: part of a slice is written, and nothing carries the rest.
     pub(crate) fails: bool,
+    /// The error of a lane that fails while its channel is up.
+    pub(crate) failure: Option<TransportError>,
     pub(crate) wakes: bool,
 }
 
 impl After {
+    /// The lane fails for an error of a copy, the first one if there are several.
+    pub(crate) fn fails_for(&mut self, error: TransportError) {
+        self.fails = true;
+        self.failure.get_or_insert(error);
+    }
+
     /// Whether something follows that cannot wait.
     pub(crate) fn has_effects(&self) -> bool {
         let Self { answered, released, has_ended, completions, rerouted, fails, .. } = self;

@@ -126,7 +126,7 @@ pub(crate) enum CopyError {
     Local(TransportError),
     /// The peer's, after so many bytes: another path may do it, or says more.
     Remote { error: io::Error, copied: usize },
-    /// The driver of a device failed, and any byte may have been copied.
+    /// The driver of a device failed after the copy had begun, and any byte may have been copied.
     Driver(TransportError),
 }
 
@@ -255,7 +255,10 @@ fn by_driver(
     local: &Span,
 ) -> Result<(), CopyError> {
     let there = opened.span(offset, local.len());
-    let there = there.map_err(|error| CopyError::untouched(io::Error::other(error)))?;
+    let untouched = |error: MemoryError| CopyError::untouched(io::Error::other(error));
+    let there = there.map_err(untouched)?;
+    local.check_there().map_err(local_failure)?;
+    there.check_there().map_err(untouched)?;
     let copied = match direction {
         Direction::Write => local.copy_across(&there),
         Direction::Read => there.copy_across(local),

@@ -549,6 +549,15 @@ impl Span {
         Ok(Some(device.handle(address)?))
     }
 
+    /// Checks that an accelerator's bytes were not freed. Host memory passes.
+    ///
+    /// # Errors
+    /// [`MemoryError::Accelerator`].
+    pub fn check_there(&self) -> Result<(), MemoryError> {
+        let Some((device, address)) = self.on_device(0) else { return Ok(()) };
+        Ok(device.check(address)?)
+    }
+
     /// As [`Span::copy_to`], by the driver alone where both are in memory of one runtime.
     ///
     /// # Errors
