@@ -66,19 +66,35 @@ impl Driver {
         };
         (code == 0).then_some(uuid)
     }
+
+    /// Whether this process uses the first context of a device. Starting it takes up to a second, and hundreds
+    /// of megabytes of the device.
+    fn has_first_context(&self, ordinal: u32) -> bool {
+        let (mut device, mut flags, mut is_active) = (0, 0, 0);
+        let Ok(ordinal) = c_int::try_from(ordinal) else { return false };
+        // SAFETY: places for three numbers.
+        unsafe {
+            (self.calls.device)(&raw mut device, ordinal) == 0
+                && (self.calls.primary_state)(device, &raw mut flags, &raw mut is_active) == 0
+                && is_active == 1
+        }
+    }
 }
 
 /// Opens the allocation of another process of this host, with `len` bytes. It is closed with the last block and
 /// span.
 ///
 /// # Errors
-/// [`OpenDeviceError`]: this process has not loaded the driver, does not see the device, or the driver refuses,
-/// as it does for an allocation of this process.
+/// [`OpenDeviceError`]: this process has not loaded the driver, does not see the device, does not use it, or the
+/// driver refuses, as it does for an allocation of this process.
 pub fn open_handle(handle: &DeviceHandle, len: usize) -> Result<Memory, OpenDeviceError> {
     let driver = Driver::loaded().ok().flatten().ok_or(OpenDeviceError::NoDriver)?;
     let mut ordinals = 0..u32::try_from(driver.pci_addresses().len()).unwrap_or(0);
     let ordinal = ordinals.find(|ordinal| driver.uuid(*ordinal) == Some(handle.device));
     let ordinal = ordinal.ok_or(OpenDeviceError::OtherDevice)?;
+    if !driver.has_first_context(ordinal) {
+        return Err(OpenDeviceError::NoContext);
+    }
     let open = driver.calls.ipc_open.filter(|_| driver.calls.ipc_close.is_some());
     let open = open.ok_or_else(|| OpenDeviceError::Refused(format!("it lacks {OPEN_CALL}")))?;
     let refused = |error: PlaceError| OpenDeviceError::Refused(error.to_string());

@@ -233,8 +233,8 @@ fn exported_bytes_are_those_of_the_block() {
     assert!(error.contains("CUDA_ERROR_NOT_SUPPORTED"), "{error}");
 }
 
-/// A handle is that of the whole allocation and names its device; the driver opens none of this process, and
-/// makes none of some memory.
+/// A handle is that of the whole allocation and names its device; it is opened on no device that the process
+/// does not use. The driver opens none of this process, and makes none of some memory.
 #[test]
 fn handle_is_that_of_the_whole_allocation() {
     let stage = stage();
@@ -243,6 +243,10 @@ fn handle_is_that_of_the_whole_allocation() {
     let allocation = part.whole().device_allocation().unwrap();
     assert_eq!((allocation.start, allocation.bytes), (whole.address(), 8 << 10));
     let handle = whole.whole().device_handle().unwrap().unwrap();
+    let contexts = stage.control.live().contexts;
+    assert_eq!(open_handle(&handle, 8 << 10).unwrap_err(), OpenDeviceError::NoContext);
+    assert_eq!(stage.control.live().contexts, contexts, "nothing is started");
+    let used = stage.driver.allocate(1, 64).unwrap();
     assert_eq!(part.whole().device_handle().unwrap(), Some(handle));
     let refused = open_handle(&handle, 8 << 10).unwrap_err();
     assert!(refused.to_string().contains("INVALID_CONTEXT"), "{refused}");
@@ -250,6 +254,7 @@ fn handle_is_that_of_the_whole_allocation() {
     other.device[0] ^= 1;
     assert_eq!(open_handle(&other, 8 << 10).unwrap_err(), OpenDeviceError::OtherDevice);
     assert_eq!(stage.control.live().opened, 0);
+    drop(used);
     let address = stage.control.allocate_incapable(0, 4096);
     let error = stage.find(address, 4096).unwrap().unwrap().whole().device_handle().unwrap_err();
     assert!(error.to_string().contains("cuIpcGetMemHandle failed for cuda:0"), "{error}");
@@ -293,7 +298,8 @@ fn opened_allocation_has_its_own_length() {
     let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap());
     let allocation = words.next().unwrap();
     let bytes = std::array::from_fn(|_| words.next().unwrap() as u8);
-    let device = stage.memory(1, 64).whole().device_handle().unwrap().unwrap().device;
+    let used = stage.driver.allocate(1, 64).unwrap();
+    let device = used.whole().device_handle().unwrap().unwrap().device;
     let handle = DeviceHandle { bytes, device, allocation };
     for length in [4 << 10, (8 << 10) + 1, 4 << 20] {
         assert!(open_handle(&handle, length).is_err(), "{length}");

@@ -57,6 +57,7 @@ impl Opened {
                     return Err(match error {
                         OpenDeviceError::NoDriver => Staged::NoDriver,
                         OpenDeviceError::OtherDevice => Staged::OtherDevice,
+                        OpenDeviceError::NoContext => Staged::NoContext,
                         OpenDeviceError::Refused(_) => Staged::NotOpened,
                     });
                 }
@@ -132,6 +133,7 @@ mod tests {
         match handle.bytes[0] {
             1 => Ok(Memory::zeroed(length).unwrap()),
             2 => Err(OpenDeviceError::OtherDevice),
+            4 => Err(OpenDeviceError::NoContext),
             _ => Err(OpenDeviceError::Refused("no".to_owned())),
         }
     }
@@ -159,7 +161,7 @@ mod tests {
         drop(second);
         assert!(TABLE.lock().memories.is_empty());
         assert!(open(&handle(1, 8), driver).is_ok());
-        for (number, reason) in [(2, Staged::OtherDevice), (3, Staged::NotOpened)] {
+        for (number, reason) in [(2, Staged::OtherDevice), (3, Staged::NotOpened), (4, Staged::NoContext)] {
             assert_eq!(open(&handle(number, 1), driver).err(), Some(reason));
         }
         assert_eq!(open(&handle(1, 7), None).err(), Some(Staged::NoDriver));

@@ -100,6 +100,9 @@ pub enum OpenDeviceError {
     /// The device is none of this process's.
     #[error("this process does not see the device")]
     OtherDevice,
+    /// This process does not use the device, and opening would start a context on it.
+    #[error("this process has no context on the device")]
+    NoContext,
     /// The driver refused.
     #[error("the driver does not open the handle: {0}")]
     Refused(String),
