@@ -245,7 +245,10 @@ impl Lane {
         if state.retired || is_other || !self.displace(&mut state, sender) {
             return Err("the lane has a channel");
         }
-        self.connect_channel(&mut state, channel).map_err(|_| "its end cannot be watched")?;
+        if self.connect_channel(&mut state, channel).is_err() {
+            state.claimed = None;
+            return Err("its end cannot be watched");
+        }
         if let Link::Up(channel) = &state.link
             && hello::answer(&channel.socket, &self.announcement).is_err()
         {
