@@ -150,7 +150,12 @@ impl Channel {
                 SharingOutput::Asked { key } => self.answer(key, regions),
                 SharingOutput::Map { grant, offered, .. } => self.map(grant, &offered, after),
                 SharingOutput::Answered { key } => after.answered.push(key),
-                SharingOutput::Unmap { grant } => drop(self.maps.remove(&grant)),
+                SharingOutput::Unmap { grant } => {
+                    if self.maps.remove(&grant).is_some_and(|map| !Map::end(map)) {
+                        tracing::warn!(grant = grant.0, "memory of the peer stays in reach");
+                        self.machine.on_kept(grant);
+                    }
+                }
                 // Dropped without a lock: it may end what lives with the block.
                 SharingOutput::Release { grant } => {
                     after.released.extend(self.granted.remove(&grant))

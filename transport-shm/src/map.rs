@@ -158,6 +158,16 @@ impl Map {
         matches!(self, Self::Mapped(_))
     }
 
+    /// Ends a map that no copy uses. Returns false if this process may touch the region still.
+    pub(crate) fn end(map: Arc<Self>) -> bool {
+        let is_opened = map.is_opened();
+        match Arc::into_inner(map) {
+            Some(Self::Opened(opened)) => opened.close(),
+            Some(_) => true,
+            None => !is_opened,
+        }
+    }
+
     /// Whether it is an allocation on a device.
     pub(crate) fn is_opened(&self) -> bool {
         matches!(self, Self::Opened(_))

@@ -5,8 +5,8 @@ use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
 use handfast_transport::{
     Access, Attempt, Completion, CompletionStatus, Created, DataPath, Direction, Endpoints,
-    LaneSink, Memory, OpenDevice, Posting, Region, RegionTable, RemoteSpan, Sent, SliceId, Span, Step,
-    TransportKind,
+    LaneSink, Memory, OpenDevice, Posting, Region, RegionTable, RemoteSpan, Sent, SliceId, Span,
+    Step, TransportKind,
 };
 use handfast_transport_shm::{ShmConfig, ShmTransport};
 use std::os::fd::{FromRawFd, OwnedFd};
