@@ -16,8 +16,8 @@ pub(crate) struct After {
     pub(crate) is_untraced: bool,
     /// Regions on devices of the peer that were opened.
     pub(crate) opened: u64,
-    /// Reasons why regions on devices of the peer are staged.
-    pub(crate) staged: Vec<Staged>,
+    /// Keys of regions on devices of the peer that are staged, and why.
+    pub(crate) staged: Vec<(u64, Staged)>,
     pub(crate) completions: Vec<Completion>,
     pub(crate) rerouted: Vec<Posting>,
     /// The lane fails: part of a slice is written, and nothing carries the rest.
@@ -51,8 +51,8 @@ impl Lane {
         if after.opened > 0 {
             self.shared.counts.opened(after.opened);
         }
-        for reason in &after.staged {
-            self.shared.counts.staged();
+        for (key, reason) in &after.staged {
+            self.shared.counts.staged(*key);
             self.shared.report(&self.peer, NoChannel::Staged(*reason));
         }
     }

@@ -28,6 +28,8 @@ pub(crate) struct Opened {
     handle: Handle,
     /// The owner's number of the allocation.
     allocation: u64,
+    /// No other lane had it open.
+    pub(crate) is_first: bool,
     /// Present until the end.
     memory: Option<Memory>,
     is_let_go: bool,
@@ -48,7 +50,8 @@ impl Opened {
         let length = usize::try_from(offered.bytes).map_err(|_| Staged::NotOpened)?;
         let handle = Handle(found.bytes);
         let mut table = TABLE.lock();
-        let memory = match table.openings.open(handle, found.allocation)? {
+        let opening = table.openings.open(handle, found.allocation)?;
+        let memory = match opening {
             Opening::Again => {
                 let known = table.memories.get(&handle).map(|it| &it.memory);
                 known.filter(|it| it.len() == length).cloned()
@@ -72,7 +75,9 @@ impl Opened {
             },
         };
         drop(table);
-        let opened = Self { handle, allocation: found.allocation, memory, is_let_go: false };
+        let is_first = opening == Opening::First;
+        let opened =
+            Self { handle, allocation: found.allocation, is_first, memory, is_let_go: false };
         match opened.memory.is_some() {
             true => Ok(opened),
             false => Err(Staged::NotOpened),

@@ -86,3 +86,19 @@ async fn allocation_that_stays_open_keeps_its_memory() {
         assert_eq!(theirs.holders(), holders);
     }
 }
+
+/// A region that is staged counts once, however often its map is tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn staged_region_counts_once() {
+    fn opens_nothing(_: &DeviceHandle, _: usize) -> Result<OpenedMemory, OpenDeviceError> {
+        Err(OpenDeviceError::OtherDevice)
+    }
+    let (first, _second, _control, _driver, region, _theirs) = served(opens_nothing).await;
+    let host = Memory::zeroed(64).unwrap();
+    // Each attempt that fails lets twice as many writes go below before the next.
+    for _ in 0..8 {
+        assert_ne!(first.write(host.whole(), &region), DONE);
+    }
+    let counters = first.transport.counters();
+    assert_eq!((counters.staged, counters.opened), (1, 0));
+}
