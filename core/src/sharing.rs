@@ -271,7 +271,7 @@ pub struct Sharing {
     /// It has no copy under way since, and the peer was informed.
     is_closed: bool,
     has_ended: bool,
-    /// The peer is never told that nothing touches its memory.
+    /// Something of this process may touch memory of the peer until the process ends.
     keeps: bool,
     next_grant: u64,
     /// Greatest grant of the peer.
@@ -504,7 +504,7 @@ impl Sharing {
     pub fn poll_output(&mut self) -> Option<SharingOutput> {
         let output = self.outputs.pop_front();
         if self.is_closed && self.outputs.is_empty() {
-            // What was unmapped has been acknowledged.
+            // Unmapped grants are acknowledged.
             self.maps.clear();
         }
         output
@@ -689,7 +689,7 @@ impl Sharing {
         }
     }
 
-    /// Tells the peer what nothing here touches any more.
+    /// Acknowledges the grants that nothing here touches any more.
     fn say_closed(&mut self) {
         if !self.keeps {
             return self.send(Frame::Closed);
