@@ -22,6 +22,7 @@ pub use device::{
 
 use crate::transfer::{Direction, Remote};
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 /// Maximum regions that an end has granted and not got back.
 pub const GRANTS_MAX: usize = 4_096;
@@ -270,6 +271,8 @@ pub struct Sharing {
     /// It has no copy under way since, and the peer was informed.
     is_closed: bool,
     has_ended: bool,
+    /// Something of this process may touch memory of the peer until the process ends.
+    keeps: bool,
     next_grant: u64,
     /// Greatest grant of the peer.
     newest: GrantId,
@@ -296,6 +299,7 @@ impl Sharing {
             is_closing: false,
             is_closed: false,
             has_ended: false,
+            keeps: false,
             next_grant: 1,
             newest: GrantId(0),
             grants: BTreeMap::new(),
@@ -392,6 +396,20 @@ impl Sharing {
         self.settle();
     }
 
+    /// Handles a grant of which [`SharingOutput::Unmap`] left something, before the next output: the process
+    /// may touch the region until it ends. The owner gets no word of it, and keeps its memory until then.
+    pub fn on_kept(&mut self, grant: GrantId) {
+        self.keeps = true;
+        self.maps.remove(&grant);
+        let closed = SharingOutput::Send(Frame::Closed);
+        let was_closed = self.outputs.contains(&closed);
+        let revoked = SharingOutput::Send(Frame::Revoked { grant });
+        self.outputs.retain(|output| *output != closed && *output != revoked);
+        if was_closed {
+            self.say_closed();
+        }
+    }
+
     /// Grants a region that the peer has asked for. The caller holds its memory until
     /// [`SharingOutput::Release`]; `None`, and a denial, at the limit or at the end of the channel.
     pub fn grant(&mut self, key: u64, offered: Offered) -> Option<GrantId> {
@@ -484,7 +502,12 @@ impl Sharing {
 
     /// Returns the next output.
     pub fn poll_output(&mut self) -> Option<SharingOutput> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if self.is_closed && self.outputs.is_empty() {
+            // Unmapped grants are acknowledged.
+            self.maps.clear();
+        }
+        output
     }
 
     /// Whether this end begins no copies any more.
@@ -652,17 +675,27 @@ impl Sharing {
         let is_busy = || self.copies > 0 || self.imports.values().any(is_mapping);
         // In this order: most copies end while the channel lives, perhaps with many maps.
         if self.is_closing && !self.is_closed && !is_busy() {
-            for grant in core::mem::take(&mut self.maps).into_keys() {
-                self.outputs.push_back(SharingOutput::Unmap { grant });
+            for grant in self.maps.keys() {
+                self.outputs.push_back(SharingOutput::Unmap { grant: *grant });
             }
             self.imports.clear();
-            self.send(Frame::Closed);
+            self.say_closed();
             self.is_closed = true;
         }
         // Without a grant the peer can touch nothing here, whatever it is doing.
         if self.is_closed && self.grants.is_empty() && !self.has_ended {
             self.has_ended = true;
             self.outputs.push_back(SharingOutput::Ended);
+        }
+    }
+
+    /// Acknowledges the grants that nothing here touches any more.
+    fn say_closed(&mut self) {
+        if !self.keeps {
+            return self.send(Frame::Closed);
+        }
+        for grant in self.maps.keys().copied().collect::<Vec<_>>() {
+            self.send(Frame::Revoked { grant });
         }
     }
 

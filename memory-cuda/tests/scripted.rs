@@ -9,13 +9,13 @@ use handfast_memory_cuda::{
     Driver, DriverError, PINNED_BUFFERS_MAX, PlaceError, StreamError, open_handle,
 };
 use handfast_transport::{
-    DeviceHandle, Memory, MemoryError, MemoryKind, OpenDeviceError, STAGING_BYTES, Staging,
-    pass_in, pass_out,
+    DeviceHandle, Memory, MemoryError, MemoryKind, OpenDeviceError, OpenedMemory, STAGING_BYTES,
+    Staging, pass_in, pass_out,
 };
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -233,8 +233,8 @@ fn exported_bytes_are_those_of_the_block() {
     assert!(error.contains("CUDA_ERROR_NOT_SUPPORTED"), "{error}");
 }
 
-/// A handle is that of the whole allocation and names its device; the driver opens none of this process, and
-/// makes none of some memory.
+/// A handle is that of the whole allocation and names its device; it is opened on no device that the process
+/// does not use. The driver opens none of this process, and makes none of some memory.
 #[test]
 fn handle_is_that_of_the_whole_allocation() {
     let stage = stage();
@@ -243,13 +243,18 @@ fn handle_is_that_of_the_whole_allocation() {
     let allocation = part.whole().device_allocation().unwrap();
     assert_eq!((allocation.start, allocation.bytes), (whole.address(), 8 << 10));
     let handle = whole.whole().device_handle().unwrap().unwrap();
+    let (contexts, before) = (stage.control.live().contexts, stage.control.live().opened);
+    assert_eq!(open_handle(&handle, 8 << 10).unwrap_err(), OpenDeviceError::NoContext);
+    assert_eq!(stage.control.live().contexts, contexts, "nothing is started");
+    let used = stage.driver.allocate(1, 64).unwrap();
     assert_eq!(part.whole().device_handle().unwrap(), Some(handle));
     let refused = open_handle(&handle, 8 << 10).unwrap_err();
     assert!(refused.to_string().contains("INVALID_CONTEXT"), "{refused}");
     let mut other = handle;
     other.device[0] ^= 1;
     assert_eq!(open_handle(&other, 8 << 10).unwrap_err(), OpenDeviceError::OtherDevice);
-    assert_eq!(stage.control.live().opened, 0);
+    assert_eq!(stage.control.live().opened, before);
+    drop(used);
     let address = stage.control.allocate_incapable(0, 4096);
     let error = stage.find(address, 4096).unwrap().unwrap().whole().device_handle().unwrap_err();
     assert!(error.to_string().contains("cuIpcGetMemHandle failed for cuda:0"), "{error}");
@@ -276,11 +281,8 @@ fn owner_makes_a_handle() {
     std::io::stdin().lines().for_each(drop);
 }
 
-/// The allocation of another process is opened with its own length alone: behind it may be memory of this
-/// process. It is closed with its last block.
-#[test]
-fn opened_allocation_has_its_own_length() {
-    let stage = stage();
+/// Starts the other process, and returns the handle of its allocation. `used` is on the device.
+fn owner(used: &Memory) -> (Child, DeviceHandle) {
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "owner_makes_a_handle", "--nocapture"])
         .env(OWNER, "1")
@@ -293,25 +295,67 @@ fn opened_allocation_has_its_own_length() {
     let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap());
     let allocation = words.next().unwrap();
     let bytes = std::array::from_fn(|_| words.next().unwrap() as u8);
-    let device = stage.memory(1, 64).whole().device_handle().unwrap().unwrap().device;
-    let handle = DeviceHandle { bytes, device, allocation };
+    let device = used.whole().device_handle().unwrap().unwrap().device;
+    (owner, DeviceHandle { bytes, device, allocation })
+}
+
+/// The allocation of another process is opened with its own length alone: behind it may be memory of this
+/// process. It is closed with its last block.
+#[test]
+fn opened_allocation_has_its_own_length() {
+    let stage = stage();
+    let before = stage.control.live().opened;
+    let used = stage.driver.allocate(1, 64).unwrap();
+    let (mut owner, handle) = owner(&used);
     for length in [4 << 10, (8 << 10) + 1, 4 << 20] {
         assert!(open_handle(&handle, length).is_err(), "{length}");
-        assert_eq!(stage.control.live().opened, 0);
+        assert_eq!(stage.control.live().opened, before);
     }
-    let opened = open_handle(&handle, 8 << 10).unwrap();
-    let again = open_handle(&handle, 8 << 10).unwrap();
+    let OpenedMemory { memory: opened, is_closed } = open_handle(&handle, 8 << 10).unwrap();
+    let again = open_handle(&handle, 8 << 10).unwrap().memory;
     assert_eq!(opened.address(), again.address(), "the driver counts");
     let mut content = vec![0; 8 << 10];
     opened.copy_out(0, &mut content).unwrap();
     assert_eq!(content, pattern(8 << 10));
+    assert!(!is_closed.load(Ordering::Relaxed));
     drop(opened);
+    assert!(is_closed.load(Ordering::Relaxed));
     again.copy_out(0, &mut content).unwrap();
     drop(again);
-    assert_eq!(stage.control.live().opened, 0);
-    drop(owner.stdin.take());
-    assert!(owner.wait().unwrap().success());
+    assert_eq!(stage.control.live().opened, before);
+    owner.kill().unwrap();
+    owner.wait().unwrap();
     assert!(open_handle(&handle, 8 << 10).is_err(), "its process has ended");
+}
+
+/// An allocation that the driver fails to close counts as open.
+#[test]
+fn failed_close_leaves_the_allocation_open() {
+    let stage = stage();
+    let used = stage.driver.allocate(1, 64).unwrap();
+    let (mut owner, handle) = owner(&used);
+    let OpenedMemory { memory, is_closed } = open_handle(&handle, 8 << 10).unwrap();
+    stage.control.answer("cuIpcCloseMemHandle", 999);
+    drop(memory);
+    assert!(!is_closed.load(Ordering::Relaxed));
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+}
+
+/// A copy between devices whose end the driver does not tell holds both blocks for ever; a copy that has
+/// ended holds none.
+#[test]
+fn lost_copy_between_devices_holds_both_blocks() {
+    let stage = stage();
+    let (from, to) = (stage.memory(0, 64), stage.memory(1, 64));
+    stage.control.answer("cuMemcpyDtoDAsync", 700);
+    assert!(from.whole().copy_across(&to.whole()).is_err());
+    assert_eq!((from.holders(), to.holders()), (1, 1), "a read behind it was answered");
+    for call in ["cuStreamSynchronize"; 2] {
+        stage.control.answer(call, 999);
+    }
+    assert!(from.whole().copy_across(&to.whole()).is_err());
+    assert_eq!((from.holders(), to.holders()), (2, 2));
 }
 
 /// Bytes go from one device to another by one copy of the driver, or by staging from host memory.

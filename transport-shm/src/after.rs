@@ -16,16 +16,24 @@ pub(crate) struct After {
     pub(crate) is_untraced: bool,
     /// Regions on devices of the peer that were opened.
     pub(crate) opened: u64,
-    /// Reasons why regions on devices of the peer are staged.
-    pub(crate) staged: Vec<Staged>,
+    /// Keys of regions on devices of the peer that are staged, and why.
+    pub(crate) staged: Vec<(u64, Staged)>,
     pub(crate) completions: Vec<Completion>,
     pub(crate) rerouted: Vec<Posting>,
     /// The lane fails: part of a slice is written, and nothing carries the rest.
     pub(crate) fails: bool,
+    /// The error of a lane that fails while its channel is up.
+    pub(crate) failure: Option<TransportError>,
     pub(crate) wakes: bool,
 }
 
 impl After {
+    /// The lane fails for an error of a copy, the first one if there are several.
+    pub(crate) fn fails_for(&mut self, error: TransportError) {
+        self.fails = true;
+        self.failure.get_or_insert(error);
+    }
+
     /// Whether something follows that cannot wait.
     pub(crate) fn has_effects(&self) -> bool {
         let Self { answered, released, has_ended, completions, rerouted, fails, .. } = self;
@@ -43,8 +51,8 @@ impl Lane {
         if after.opened > 0 {
             self.shared.counts.opened(after.opened);
         }
-        for reason in &after.staged {
-            self.shared.counts.staged();
+        for (key, reason) in &after.staged {
+            self.shared.counts.staged(*key);
             self.shared.report(&self.peer, NoChannel::Staged(*reason));
         }
     }

@@ -111,11 +111,16 @@ impl Channel {
             }
             match wire::decode(&bytes[..received.length]).filter(|_| !received.is_cut) {
                 Some((frame, way)) => {
-                    if let Frame::Deny { denial: Denial::Staged(reason), .. } = frame {
-                        after.staged.push(reason);
-                    }
                     self.arrived = Some((way, received.passed));
                     self.machine.handle_frame(frame);
+                    let answered = after.answered.len();
+                    self.drain(regions, after);
+                    // A denial that nobody has asked for is no answer.
+                    if let Frame::Deny { key, denial: Denial::Staged(reason) } = frame
+                        && after.answered[answered..].contains(&key)
+                    {
+                        after.staged.push((key, reason));
+                    }
                 }
                 None => self.machine.close(),
             }
@@ -148,9 +153,16 @@ impl Channel {
             match output {
                 SharingOutput::Send(frame) => self.send(&frame),
                 SharingOutput::Asked { key } => self.answer(key, regions),
-                SharingOutput::Map { grant, offered, .. } => self.map(grant, &offered, after),
+                SharingOutput::Map { key, grant, offered } => {
+                    self.map((key, grant), &offered, after);
+                }
                 SharingOutput::Answered { key } => after.answered.push(key),
-                SharingOutput::Unmap { grant } => drop(self.maps.remove(&grant)),
+                SharingOutput::Unmap { grant } => {
+                    if self.maps.remove(&grant).is_some_and(|map| !Map::end(map)) {
+                        tracing::warn!(grant = grant.0, "memory of the peer stays in reach");
+                        self.machine.on_kept(grant);
+                    }
+                }
                 // Dropped without a lock: it may end what lives with the block.
                 SharingOutput::Release { grant } => {
                     after.released.extend(self.granted.remove(&grant))
@@ -246,15 +258,15 @@ impl Channel {
         opened::passed(&handle).map_err(failed)?.ok_or(Staged::NoHandle)
     }
 
-    fn map(&mut self, grant: GrantId, offered: &Offered, after: &mut After) {
+    fn map(&mut self, (key, grant): (u64, GrantId), offered: &Offered, after: &mut After) {
         let map = match self.arrived.take() {
             Some((Way::Descriptor, Some(passed))) => {
                 Map::of_descriptor(passed, offered).map_err(|error| error.to_string())
             }
             Some((Way::Handle, Some(passed))) => {
                 let opened = Opened::open(passed, offered, self.open_device);
-                after.opened += u64::from(opened.is_ok());
-                after.staged.extend(opened.as_ref().err());
+                after.opened += u64::from(opened.as_ref().is_ok_and(|it| it.is_first));
+                after.staged.extend(opened.as_ref().err().map(|reason| (key, *reason)));
                 opened.map(Map::Opened).map_err(|reason| reason.to_string())
             }
             Some((Way::Calls, _)) => {
@@ -408,6 +420,25 @@ mod tests {
         let begun = channel.machine.begin(&wanted);
         assert_eq!(begun, handfast_core::sharing::Begun::Unshared(no));
         assert!(!channel.machine.is_closing());
+    }
+
+    /// A denial that nobody has asked for is neither counted nor reported.
+    #[test]
+    fn unasked_denial_is_not_reported() {
+        let (mut channel, theirs, regions, _memory) = granted();
+        let wanted = handfast_core::sharing::Wanted {
+            key: 9,
+            address: 0,
+            length: 1,
+            direction: handfast_transport::Direction::Read,
+        };
+        channel.machine.begin(&wanted);
+        let mut after = After::default();
+        for key in [8, 9, 9] {
+            say(&theirs, &Frame::Deny { key, denial: Denial::Staged(Staged::NotWhole) });
+        }
+        assert!(channel.receive(&regions, &mut after));
+        assert_eq!(after.staged, [(9, Staged::NotWhole)]);
     }
 
     /// A peer that asks and does not read keeps no more descriptors than the limit, and has them and

@@ -7,12 +7,14 @@ use handfast_core::Pair;
 use std::time::Instant;
 
 impl State {
-    /// Whether a channel may still come: no reason is known why not, and the time for the peer's hello is not
-    /// over.
+    /// Whether a channel may still come: no reason is known why not, or another pair had the lane, and the time
+    /// for the peer's hello is not over.
     fn awaits_channel(&self) -> bool {
         let is_in_time = |at: Instant| at.elapsed() < ANSWER_UNAWAITED_MAX + DIAL_AFTER;
         match self.link {
-            Link::Apart(NoChannel::NotConnected) => self.armed_at.is_none_or(is_in_time),
+            Link::Apart(NoChannel::NotConnected | NoChannel::OtherPair) => {
+                self.armed_at.is_none_or(is_in_time)
+            }
             Link::Apart(_) => false,
             Link::Dialled { .. } | Link::Up(_) => true,
         }

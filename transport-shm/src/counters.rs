@@ -1,6 +1,11 @@
 //! Counters of a transport.
 
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Maximum staged regions that are remembered: a region is counted again behind so many others.
+const STAGED_KEYS_MAX: usize = 1_024;
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,11 +24,11 @@ pub struct ShmCounters {
     pub rerouted: u64,
     /// Channels whose peer left without letting memory go.
     pub unproven: u64,
-    /// Regions on devices of peers that this process has opened by handle.
+    /// Regions on devices of peers that this process has opened by handle, once for all lanes.
     pub opened: u64,
     /// Of the bytes copied, those by the driver of a device, into opened regions or out of them.
     pub opened_bytes: u64,
-    /// Regions on devices of peers that are staged.
+    /// Regions on devices of peers that are staged, once for all lanes and attempts.
     pub staged: u64,
 }
 
@@ -39,6 +44,8 @@ pub(crate) struct Counts {
     opened: AtomicU64,
     opened_bytes: AtomicU64,
     staged: AtomicU64,
+    /// Keys of the latest staged regions, which are counted.
+    staged_keys: Mutex<VecDeque<u64>>,
 }
 
 impl Counts {
@@ -78,7 +85,16 @@ impl Counts {
         }
     }
 
-    pub(crate) fn staged(&self) {
+    /// Counts a staged region, unless it is among the latest [`STAGED_KEYS_MAX`] that were counted.
+    pub(crate) fn staged(&self, key: u64) {
+        let mut keys = self.staged_keys.lock();
+        if keys.contains(&key) {
+            return;
+        }
+        if keys.len() >= STAGED_KEYS_MAX {
+            keys.pop_front();
+        }
+        keys.push_back(key);
         self.staged.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -15,7 +15,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_transport::{
-    Completion, Direction, MemoryKind, Posting, Sent, SliceId, Span, TransportKind,
+    COPY_CALL, Completion, Direction, MemoryKind, Posting, Sent, SliceId, Span, TransportKind,
 };
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -245,7 +245,10 @@ impl Lane {
         if state.retired || is_other || !self.displace(&mut state, sender) {
             return Err("the lane has a channel");
         }
-        self.connect_channel(&mut state, channel).map_err(|_| "its end cannot be watched")?;
+        if self.connect_channel(&mut state, channel).is_err() {
+            state.claimed = None;
+            return Err("its end cannot be watched");
+        }
         if let Link::Up(channel) = &state.link
             && hello::answer(&channel.socket, &self.announcement).is_err()
         {
@@ -497,7 +500,8 @@ impl Lane {
             self.shared.inner.post(self.lifecycle, &mut after.rerouted);
         }
         if after.fails {
-            self.shared.sink.on_lane_failed(self.lifecycle, self.apart_error());
+            let error = after.failure.unwrap_or_else(|| self.apart_error());
+            self.shared.sink.on_lane_failed(self.lifecycle, error);
         }
         // Last: the lane may be retired from now on.
         if after.has_ended {
@@ -670,12 +674,14 @@ impl Lane {
                     after.completions.push(Completion::refused(posting.slice, error));
                 }
                 Err(CopyError::Driver(error)) => {
-                    after.fails |= posting.direction == Direction::Write;
+                    if posting.direction == Direction::Write {
+                        after.fails_for(error.clone());
+                    }
                     after.completions.push(driver_failed(&posting, error));
                 }
                 Err(CopyError::Remote { error, copied }) => {
                     tracing::debug!(%error, "a copy failed");
-                    failed.push(Begun { posting, done: done + copied.max(before) });
+                    failed.push((Begun { posting, done: done + copied.max(before) }, error));
                 }
             }
         }
@@ -691,26 +697,14 @@ impl Lane {
             }
             channel.drain(&self.shared.regions, &mut after);
         }
-        for slice in failed {
+        for (slice, error) in failed {
             match state.retired {
                 true => after.completions.push(slice.released()),
-                false => self.reroute_failed(slice, &mut after),
+                false => reroute_failed(slice, &error, &mut after),
             }
         }
         self.settle(state, after);
         more
-    }
-
-    /// Sends a slice whose copy failed over the other path, also where shared memory alone is wanted:
-    /// it knows what became of the peer. A written part fails the lane.
-    fn reroute_failed(&self, slice: Begun, after: &mut After) {
-        match slice.has_written() {
-            true => {
-                after.completions.push(slice.released());
-                after.fails = true;
-            }
-            false => after.rerouted.push(slice.posting),
-        }
     }
 
     /// Sends a slice over the other path, unless shared memory alone is wanted. That path would not
@@ -763,6 +757,17 @@ fn copy_together(copies: &[Copy]) -> usize {
     let direction = first.posting.direction;
     let is_alike = |it: &&Copy| it.grant == first.grant && it.posting.direction == direction;
     first.map.copy_together(direction, copies.iter().take_while(is_alike).map(Copy::piece))
+}
+
+/// Sends a slice whose copy failed over the other path, also where shared memory alone is wanted:
+/// it knows what became of the peer. A written part fails the lane.
+fn reroute_failed(slice: Begun, error: &std::io::Error, after: &mut After) {
+    if !slice.has_written() {
+        return after.rerouted.push(slice.posting);
+    }
+    after.completions.push(slice.released());
+    let detail = format!("a copy to the peer failed after a part of its bytes: {error}");
+    after.fails_for(TransportError::new(Side::Peer, COPY_CALL, detail));
 }
 
 impl Copy {

@@ -126,7 +126,7 @@ pub(crate) enum CopyError {
     Local(TransportError),
     /// The peer's, after so many bytes: another path may do it, or says more.
     Remote { error: io::Error, copied: usize },
-    /// The driver of a device failed, and any byte may have been copied.
+    /// The driver of a device failed after the copy had begun, and any byte may have been copied.
     Driver(TransportError),
 }
 
@@ -156,6 +156,16 @@ impl Map {
     /// Whether it has the bytes in this process's addresses.
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(self, Self::Mapped(_))
+    }
+
+    /// Ends a map that no copy uses. Returns false if this process may touch the region still.
+    pub(crate) fn end(map: Arc<Self>) -> bool {
+        let is_opened = map.is_opened();
+        match Arc::into_inner(map) {
+            Some(Self::Opened(opened)) => opened.close(),
+            Some(_) => true,
+            None => !is_opened,
+        }
     }
 
     /// Whether it is an allocation on a device.
@@ -255,7 +265,10 @@ fn by_driver(
     local: &Span,
 ) -> Result<(), CopyError> {
     let there = opened.span(offset, local.len());
-    let there = there.map_err(|error| CopyError::untouched(io::Error::other(error)))?;
+    let untouched = |error: MemoryError| CopyError::untouched(io::Error::other(error));
+    let there = there.map_err(untouched)?;
+    local.check_there().map_err(local_failure)?;
+    there.check_there().map_err(untouched)?;
     let copied = match direction {
         Direction::Write => local.copy_across(&there),
         Direction::Read => there.copy_across(local),

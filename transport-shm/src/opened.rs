@@ -4,11 +4,12 @@
 use handfast_core::sharing::{Handle, Offered, Opening, Openings, Staged};
 use handfast_transport::{
     DEVICE_HANDLE_BYTES, DEVICE_UUID_BYTES, DeviceHandle, Memory, MemoryError, OpenDevice,
-    OpenDeviceError, Span,
+    OpenDeviceError, OpenedMemory, Span,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 /// Bytes of a handle in the memory that comes with its grant.
 const PASSED_BYTES: usize = DEVICE_HANDLE_BYTES + DEVICE_UUID_BYTES + 8;
@@ -19,14 +20,19 @@ static TABLE: Mutex<Table> =
 
 struct Table {
     openings: Openings,
-    memories: BTreeMap<Handle, Memory>,
+    memories: BTreeMap<Handle, OpenedMemory>,
 }
 
 /// An allocation that a lane holds open.
 pub(crate) struct Opened {
     handle: Handle,
+    /// The owner's number of the allocation.
+    allocation: u64,
+    /// No other lane had it open.
+    pub(crate) is_first: bool,
     /// Present until the end.
     memory: Option<Memory>,
+    is_let_go: bool,
 }
 
 impl Opened {
@@ -44,11 +50,16 @@ impl Opened {
         let length = usize::try_from(offered.bytes).map_err(|_| Staged::NotOpened)?;
         let handle = Handle(found.bytes);
         let mut table = TABLE.lock();
-        let memory = match table.openings.open(handle, found.allocation)? {
-            Opening::Again => table.memories.get(&handle).filter(|it| it.len() == length).cloned(),
+        let opening = table.openings.open(handle, found.allocation)?;
+        let memory = match opening {
+            Opening::Again => {
+                let known = table.memories.get(&handle).map(|it| &it.memory);
+                known.filter(|it| it.len() == length).cloned()
+            }
             Opening::First => match open(&found, length) {
-                Ok(memory) => {
-                    table.memories.insert(handle, memory.clone());
+                Ok(opened) => {
+                    let memory = opened.memory.clone();
+                    table.memories.insert(handle, opened);
                     Some(memory)
                 }
                 Err(error) => {
@@ -57,13 +68,16 @@ impl Opened {
                     return Err(match error {
                         OpenDeviceError::NoDriver => Staged::NoDriver,
                         OpenDeviceError::OtherDevice => Staged::OtherDevice,
+                        OpenDeviceError::NoContext => Staged::NoContext,
                         OpenDeviceError::Refused(_) => Staged::NotOpened,
                     });
                 }
             },
         };
         drop(table);
-        let opened = Self { handle, memory };
+        let is_first = opening == Opening::First;
+        let opened =
+            Self { handle, allocation: found.allocation, is_first, memory, is_let_go: false };
         match opened.memory.is_some() {
             true => Ok(opened),
             false => Err(Staged::NotOpened),
@@ -77,14 +91,40 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
-    /// The last one closes the allocation, before the peer learns that the lane holds it no more.
-    fn drop(&mut self) {
+impl Opened {
+    /// Lets the allocation go. Returns false if this process has it open still, though no lane holds it.
+    pub(crate) fn close(mut self) -> bool {
+        self.let_go()
+    }
+
+    /// The last one closes the allocation. What cannot be closed keeps its handle: another allocation with it
+    /// is not opened.
+    fn let_go(&mut self) -> bool {
+        if self.is_let_go {
+            return true;
+        }
+        self.is_let_go = true;
         let mut table = TABLE.lock();
         self.memory = None;
-        if table.openings.close(self.handle) {
-            table.memories.remove(&self.handle);
+        if !table.openings.close(self.handle) {
+            return true;
         }
+        let Some(OpenedMemory { memory, is_closed }) = table.memories.remove(&self.handle) else {
+            return true;
+        };
+        drop(memory);
+        let is_closed = is_closed.load(Ordering::Acquire);
+        if !is_closed {
+            let kept = table.openings.open(self.handle, self.allocation);
+            debug_assert_eq!(kept, Ok(Opening::First));
+        }
+        is_closed
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 
@@ -110,10 +150,20 @@ fn read(passed: OwnedFd) -> Result<DeviceHandle, MemoryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     const BYTES: usize = 4_096;
     static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+    /// Closes an allocation with its block.
+    struct Closes(Arc<AtomicBool>);
+
+    impl Drop for Closes {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
 
     fn offered() -> Offered {
         Offered { address: 0, bytes: BYTES as u64, readable: true, writable: true }
@@ -127,11 +177,17 @@ mod tests {
         }
     }
 
-    fn opens(handle: &DeviceHandle, length: usize) -> Result<Memory, OpenDeviceError> {
+    fn opens(handle: &DeviceHandle, length: usize) -> Result<OpenedMemory, OpenDeviceError> {
         CALLS.fetch_add(1, Ordering::Relaxed);
         match handle.bytes[0] {
-            1 => Ok(Memory::zeroed(length).unwrap()),
+            1 | 5 => {
+                let memory = Memory::zeroed(length).unwrap();
+                let is_closed = Arc::new(AtomicBool::new(false));
+                memory.drop_with_block(Closes(Arc::clone(&is_closed)));
+                Ok(OpenedMemory { memory, is_closed })
+            }
             2 => Err(OpenDeviceError::OtherDevice),
+            4 => Err(OpenDeviceError::NoContext),
             _ => Err(OpenDeviceError::Refused("no".to_owned())),
         }
     }
@@ -156,13 +212,32 @@ mod tests {
         assert_eq!(open(&handle(1, 8), driver).err(), Some(Staged::Earlier));
         drop(first);
         assert!(open(&handle(1, 8), driver).is_err(), "the second lane holds it");
-        drop(second);
-        assert!(TABLE.lock().memories.is_empty());
+        assert!(second.close());
+        let is_known = |it: &DeviceHandle| TABLE.lock().memories.contains_key(&Handle(it.bytes));
+        assert!(!is_known(&handle(1, 7)));
         assert!(open(&handle(1, 8), driver).is_ok());
-        for (number, reason) in [(2, Staged::OtherDevice), (3, Staged::NotOpened)] {
+        for (number, reason) in
+            [(2, Staged::OtherDevice), (3, Staged::NotOpened), (4, Staged::NoContext)]
+        {
             assert_eq!(open(&handle(number, 1), driver).err(), Some(reason));
         }
         assert_eq!(open(&handle(1, 7), None).err(), Some(Staged::NoDriver));
-        assert!(TABLE.lock().openings.is_empty(), "failures leave nothing");
+        for number in 1..5 {
+            let known = TABLE.lock().openings.open(Handle(handle(number, 9).bytes), 9);
+            assert_eq!(known, Ok(Opening::First), "failures leave nothing");
+            TABLE.lock().openings.close(Handle(handle(number, 9).bytes));
+        }
+    }
+
+    /// A copy that may run for ever keeps its allocation open: its last holder says so, and another
+    /// allocation with the handle is not opened.
+    #[test]
+    fn lost_copy_keeps_its_allocation_open() {
+        let driver: Option<OpenDevice> = Some(opens);
+        let opened = open(&handle(5, 7), driver).unwrap();
+        let lost = opened.span(0, 1).unwrap();
+        assert!(!opened.close());
+        assert_eq!(open(&handle(5, 8), driver).err(), Some(Staged::Earlier));
+        assert!(lost.copy_in(0, &[1]).is_ok());
     }
 }

@@ -70,9 +70,11 @@ pub enum NoChannel {
 impl NoChannel {
     /// The side that an error of a lane names. A shortage passes, so that another lane may have a
     /// channel; nothing but a change of the configuration helps against the rest.
-    pub(crate) fn side(self) -> Side {
+    pub fn side(self) -> Side {
         match self {
-            Self::NoHello => Side::Local,
+            Self::NoHello | Self::Staged(Staged::Full | Staged::Earlier | Staged::NotOpened) => {
+                Side::Local
+            }
             Self::Refused | Self::Late | Self::NotThePeer | Self::OtherPair | Self::Ended => {
                 Side::Peer
             }

@@ -5,6 +5,8 @@ use crate::staging::StagingBuffer;
 use std::cell::RefCell;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Bytes of a staging buffer. Besides the pinned ones of a driver each thread has one that is not pinned.
 pub const STAGING_BYTES: usize = 256 << 10;
@@ -100,14 +102,25 @@ pub enum OpenDeviceError {
     /// The device is none of this process's.
     #[error("this process does not see the device")]
     OtherDevice,
+    /// This process does not use the device, and opening would start a context on it.
+    #[error("this process has no context on the device")]
+    NoContext,
     /// The driver refused.
     #[error("the driver does not open the handle: {0}")]
     Refused(String),
 }
 
-/// Opens an allocation of another process with its number of bytes. The last block and span of the result
-/// closes it.
-pub type OpenDevice = fn(&DeviceHandle, usize) -> Result<Memory, OpenDeviceError>;
+/// An allocation of another process that is open in this one.
+#[derive(Clone, Debug)]
+pub struct OpenedMemory {
+    /// The bytes. The last block and span closes the allocation.
+    pub memory: Memory,
+    /// Whether it is closed: never where the driver fails to, or while a copy that may run for ever has a span.
+    pub is_closed: Arc<AtomicBool>,
+}
+
+/// Opens an allocation of another process with its number of bytes.
+pub type OpenDevice = fn(&DeviceHandle, usize) -> Result<OpenedMemory, OpenDeviceError>;
 
 /// Copies between host memory and the memory of one accelerator, and its memory as other devices reach
 /// it. A copy returns once the bytes are there; it blocks its thread for that time, whose bound is the

@@ -32,8 +32,8 @@ pub use handfast_core::transfer::{
 pub use handfast_core::wire::Cut;
 pub use kind::{
     Accelerator, AcceleratorError, DEVICE_HANDLE_BYTES, DEVICE_UUID_BYTES, DeviceAllocation,
-    DeviceBytes, DeviceHandle, DmaBuf, MemoryKind, OpenDevice, OpenDeviceError, STAGING_BYTES,
-    staged,
+    DeviceBytes, DeviceHandle, DmaBuf, MemoryKind, OpenDevice, OpenDeviceError, OpenedMemory,
+    STAGING_BYTES, staged,
 };
 pub use limit::{LimitReached, NicLimit};
 pub use mapping::HiddenFromChildren;

@@ -65,11 +65,14 @@ pub enum Staged {
     /// The initiator's driver refused the handle.
     #[error("the driver of this process does not open the handle")]
     NotOpened,
+    /// The initiator's process does not use the device: opening would start a context there.
+    #[error("this process has no context on the peer's device")]
+    NoContext,
 }
 
 impl Staged {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NotWhole,
         Self::NotReadWrite,
         Self::SharedBlock,
@@ -79,6 +82,7 @@ impl Staged {
         Self::Full,
         Self::Earlier,
         Self::NotOpened,
+        Self::NoContext,
     ];
 }
 

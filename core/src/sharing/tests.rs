@@ -584,3 +584,58 @@ fn hostile_frames_do_not_panic() {
         assert!(end.has_ended() && end.is_over());
     }
 }
+
+/// Two mapped regions of an initiator, its outputs drained.
+fn initiator_of_two() -> Sharing {
+    let mut machine = Sharing::new();
+    for number in 1..=2 {
+        let wanted = Wanted { key: number, address: 1_000, length: 1, direction: Direction::Write };
+        assert_eq!(machine.begin(&wanted), Begun::Asked);
+        machine.handle_frame(Frame::Grant {
+            key: number,
+            grant: GrantId(number),
+            offered: OFFERED,
+        });
+        machine.on_mapped(GrantId(number), true);
+    }
+    while machine.poll_output().is_some() {}
+    machine
+}
+
+/// The frames that an initiator sends, of whose maps one leaves something.
+fn said(machine: &mut Sharing, kept: GrantId) -> Vec<Frame> {
+    let mut said = Vec::new();
+    while let Some(output) = machine.poll_output() {
+        match output {
+            SharingOutput::Unmap { grant } if grant == kept => machine.on_kept(grant),
+            SharingOutput::Send(frame) => said.push(frame),
+            _ => {}
+        }
+    }
+    said
+}
+
+/// A region of which something stays in reach is never acknowledged: not by its revocation, and not by the
+/// end of the channel, which acknowledges the others one by one.
+#[test]
+fn kept_region_is_never_acknowledged() {
+    let kept = GrantId(1);
+    let mut machine = initiator_of_two();
+    machine.handle_frame(Frame::Revoke { grant: kept });
+    assert_eq!(said(&mut machine, kept), []);
+    machine.close();
+    let rest = [Frame::Close, Frame::Revoked { grant: GrantId(2) }];
+    assert_eq!(said(&mut machine, kept), rest);
+    for kept in [GrantId(1), GrantId(2)] {
+        let mut machine = initiator_of_two();
+        machine.close();
+        let rest = [Frame::Close, Frame::Revoked { grant: GrantId(3 - kept.0) }];
+        assert_eq!(said(&mut machine, kept), rest);
+    }
+    let mut owner = Sharing::new();
+    owner.handle_frame(Frame::Ask { key: KEY });
+    let grant = owner.grant(KEY, OFFERED).unwrap();
+    owner.handle_frame(Frame::Close);
+    owner.on_hung_up();
+    assert!(owner.is_unproven() && owner.owned_state(grant) == Remote::Indeterminate);
+}

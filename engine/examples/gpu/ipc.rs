@@ -40,12 +40,13 @@ pub(crate) async fn between_processes(devices: &Devices, library: &str) -> Resul
     let mut said = || tokio::task::block_in_place(|| lines.next()).context("it has ended");
     let user = start().await?;
     let segment = user.open(&said()??).await?;
+    // An allocation is opened on devices alone that the process uses.
+    let back = devices.memory(0, BYTES_OPENED)?;
     let expected = pattern(BYTES_OPENED, 11);
     let here = filled(devices.memory(devices.last, BYTES_OPENED)?, &expected)?;
     segment.write(&here.whole(), 0).await?;
     writeln!(input, "sum")?;
     ensure!(said()?? == here.crc32c(0, BYTES_OPENED)?.to_string(), "the written bytes differ");
-    let back = devices.memory(0, BYTES_OPENED)?;
     segment.read(&back.span(3, BYTES_OPENED - 5)?, 5).await?;
     let is_equal = content(&back, 3, BYTES_OPENED - 5)? == expected[5..];
     ensure!(is_equal, "the read bytes differ");

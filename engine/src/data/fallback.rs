@@ -1,6 +1,7 @@
 //! Fallbacks from RDMA and from shared memory, with their reasons.
 
 use crate::error::{Cause, Error, Stage};
+use handfast_core::sharing::Staged;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::TransportKind;
 use handfast_transport_shm::NoChannel;
@@ -36,7 +37,11 @@ impl Fallback {
 
     /// A peer of this host with which no memory is shared.
     pub(crate) fn of_sharing(reason: NoChannel, peer: &str) -> Self {
-        let error = TransportError::new(Side::Configuration, SHARE, reason.to_string());
+        let side = match reason {
+            NoChannel::Staged(_) => reason.side(),
+            _ => Side::Configuration,
+        };
+        let error = TransportError::new(side, SHARE, reason.to_string());
         let error = Error::new(error.side, Stage::Handshake, Cause::Transport(error)).at(peer);
         Self::of_shared_memory(error, cure_of(reason))
     }
@@ -136,11 +141,23 @@ fn cure_of(reason: NoChannel) -> &'static str {
             "allocate the memory from its engine, or let one user's processes trace each other in \
              one namespace of processes"
         }
-        NoChannel::Staged(_) => {
-            "register whole allocations of cudaMalloc, in whole blocks of 2 MiB, for reads and writes"
-        }
+        NoChannel::Staged(reason) => cure_of_staged(reason),
         NoChannel::Unwatched => "use Linux 6.5, or one namespace of processes on Linux 5.3",
         _ => "the log of the peer has its reason; choose TCP if no memory is to be shared",
+    }
+}
+
+fn cure_of_staged(reason: Staged) -> &'static str {
+    match reason {
+        Staged::NotWhole | Staged::NotReadWrite | Staged::SharedBlock | Staged::NoHandle => {
+            "register whole allocations of cudaMalloc, in whole blocks of 2 MiB, for reads and writes"
+        }
+        Staged::NoDriver => "start CUDA in this process before the transfer",
+        Staged::OtherDevice => "let this process see the peer's device by CUDA_VISIBLE_DEVICES",
+        Staged::NoContext => "use the peer's device in this process, or leave the region staged",
+        Staged::Full => "register fewer and larger allocations at the peers",
+        Staged::Earlier => "wait: it is opened once the earlier allocation is closed",
+        Staged::NotOpened => "the log of this process has the driver's reason, at the level debug",
     }
 }
 
@@ -254,6 +271,24 @@ mod tests {
         fallbacks.tell_of_one(reason("10.0.0.7:7411"));
         let peers: Vec<_> = fallbacks.all().iter().map(|f| f.peer().map(str::to_owned)).collect();
         assert_eq!(peers, [Some("client-0".to_owned()), Some("10.0.0.7:7411".to_owned())]);
+    }
+
+    /// A staged region has the side and the cure of its reason.
+    #[test]
+    fn staged_regions_have_the_cure_of_their_reason() {
+        for (reason, side, cure) in [
+            (Staged::NotWhole, Side::Configuration, "whole allocations of cudaMalloc"),
+            (Staged::NoDriver, Side::Configuration, "start CUDA"),
+            (Staged::OtherDevice, Side::Configuration, "CUDA_VISIBLE_DEVICES"),
+            (Staged::NoContext, Side::Configuration, "use the peer's device"),
+            (Staged::Full, Side::Local, "fewer and larger"),
+            (Staged::Earlier, Side::Local, "once the earlier allocation is closed"),
+            (Staged::NotOpened, Side::Local, "the driver's reason"),
+        ] {
+            let fallback = Fallback::of_sharing(NoChannel::Staged(reason), "10.0.0.7:7411");
+            assert_eq!(fallback.side(), side, "{reason:?}");
+            assert!(fallback.cure().contains(cure), "{reason:?}: {}", fallback.cure());
+        }
     }
 
     #[test]

@@ -31,6 +31,11 @@ impl Devices {
         Self { control, driver, _alone: alone }
     }
 
+    /// Memory that holds the first context of a device: the process uses it.
+    pub(crate) fn use_device(&self, device: u32) -> Memory {
+        self.driver.allocate(device, 64).unwrap()
+    }
+
     pub(crate) fn memory(&self, device: i32, bytes: usize) -> Memory {
         let address = self.control.allocate(device, bytes);
         // SAFETY: a test that frees the bytes expects the driver to refuse copies to them.

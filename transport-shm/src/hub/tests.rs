@@ -4,17 +4,20 @@ use super::{
     Admission, Arc, Duration, Instant, Lane, Name, Shared, WAKE, attend, hello, listen, sys,
 };
 use crate::announcement::{Announcement, Place};
+use crate::channel::Channel;
 use crate::hello::Proof;
+use crate::map::Process;
 use crate::reason::NoChannel;
 use crate::transport::{ANSWER_UNAWAITED_MAX, DIAL_AFTER, ShmConfig};
 use crate::wire::Hello;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
-use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
     Attempt, Completion, Created, DataPath, Endpoints, LaneSink, Posting, RegionTable, SliceId,
     Step, TransportKind,
 };
+use std::os::fd::OwnedFd;
 use tokio::task::JoinHandle;
 
 const KNOCK: u64 = 5;
@@ -199,6 +202,45 @@ async fn lane_without_a_channel_is_not_waited_for() {
     assert!(!lane.may_share());
     let error = lane.apart_error().to_string();
     assert!(error.contains(&NoChannel::NoSocket.to_string()), "{error}");
+}
+
+/// A connect that parts the lane from an earlier pair waits for its own, whose hello may come.
+#[tokio::test]
+async fn displaced_pair_leaves_the_lane_to_its_own() {
+    let (_shared, lane, name, _task) = attended();
+    let earlier = sys::connect(&Name::Abstract(&name)).unwrap();
+    let hello = Hello { sender: pair(2), receiver: pair(1) };
+    hello::say(&earlier, &hello, &Proof::new(KNOCK).unwrap()).unwrap();
+    eventually(|| lane.is_up()).await;
+    lane.arm(pair(3)).unwrap();
+    assert!(!lane.is_up() && lane.may_share(), "its own may dial");
+    let over = Instant::now().checked_sub(ANSWER_UNAWAITED_MAX + DIAL_AFTER).unwrap();
+    lane.state.lock().armed_at = Some(over);
+    assert!(!lane.may_share(), "the time for a hello is over");
+}
+
+/// A connection whose process cannot be watched leaves no claim: the next one of its pair has the lane.
+#[tokio::test]
+async fn unwatched_connection_leaves_no_claim() {
+    let (shared, lane, _name, _task) = attended();
+    lane.arm(pair(2)).unwrap();
+    let attach = |descriptor: OwnedFd| {
+        let (ours, theirs) = sys::pair().unwrap();
+        let channel = Channel::new(ours, Process::new(1, Some(descriptor)), peer_name());
+        (lane.attach(channel, pair(2)), theirs)
+    };
+    // A poller takes no plain file.
+    let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    assert_eq!(attach(file).0, Err("its end cannot be watched"));
+    let own = sys::open_process(std::process::id() as libc::pid_t).unwrap();
+    let (attached, _theirs) = attach(own);
+    assert_eq!(attached, Ok(()));
+    assert!(lane.is_up());
+    drop(shared);
+}
+
+fn peer_name() -> NodeName {
+    NicPath::parse("peer@host").unwrap().node
 }
 
 /// The task refuses a hello with another number, and ends when its waker does.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "signals to child processes, and memory that is owned elsewhere")]
 
 mod at_once;
+mod devices;
 mod ends;
 mod processes;
 mod support;

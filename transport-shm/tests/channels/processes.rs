@@ -270,7 +270,7 @@ fn forked_child_ends_no_channel() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let directory = std::env::temp_dir().join(format!("handfast-fork-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let setup = Setup { directory: Some(directory.clone()), is_required: false };
+    let setup = Setup { directory: Some(directory.clone()), ..Setup::default() };
     let (first, second) = runtime.block_on(crate::support::nodes(&setup));
     let there = Memory::shared(4_096).unwrap();
     let region = second.serve(&there, Access::READ_WRITE, KEY);

@@ -5,8 +5,8 @@ use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
 use handfast_transport::{
     Access, Attempt, Completion, CompletionStatus, Created, DataPath, Direction, Endpoints,
-    LaneSink, Memory, Posting, Region, RegionTable, RemoteSpan, Sent, SliceId, Span, Step,
-    TransportKind,
+    LaneSink, Memory, OpenDevice, Posting, Region, RegionTable, RemoteSpan, Sent, SliceId, Span,
+    Step, TransportKind,
 };
 use handfast_transport_shm::{ShmConfig, ShmTransport};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -109,6 +109,7 @@ pub(crate) struct Node {
 pub(crate) struct Setup {
     pub(crate) directory: Option<PathBuf>,
     pub(crate) is_required: bool,
+    pub(crate) open_device: Option<OpenDevice>,
 }
 
 impl Node {
@@ -124,7 +125,7 @@ impl Node {
             incarnation: pair.incarnation,
             directory: setup.directory.clone(),
             is_required: setup.is_required,
-            open_device: None,
+            open_device: setup.open_device,
         };
         let transport =
             ShmTransport::start(config, regions.clone(), sink.clone(), below.clone()).unwrap();

@@ -1,0 +1,104 @@
+//! Regions on devices, which the initiator opens by a handle.
+
+use crate::DONE;
+use crate::support::{Node, Setup, nodes};
+use handfast_fabric_cuda::Control;
+use handfast_memory_cuda::Driver;
+use handfast_transport::{
+    Access, CompletionStatus, DeviceHandle, Direction, Memory, OpenDevice, OpenDeviceError,
+    OpenedMemory, Region,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes of a block that a driver maps for a peer.
+const BLOCK_BYTES: usize = 2 << 20;
+
+/// The driver opens no allocation of its own process: host memory takes its place.
+fn opens(_: &DeviceHandle, length: usize) -> Result<OpenedMemory, OpenDeviceError> {
+    let opened = opens_for_ever(length);
+    opened.memory.drop_with_block(Closes(Arc::clone(&opened.is_closed)));
+    Ok(opened)
+}
+
+/// An allocation that the driver does not close.
+fn opens_for_ever(length: usize) -> OpenedMemory {
+    let memory = Memory::zeroed(length).unwrap();
+    OpenedMemory { memory, is_closed: Arc::new(AtomicBool::new(false)) }
+}
+
+/// Closes an allocation with its block.
+struct Closes(Arc<AtomicBool>);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Two nodes, the driver, and a region of the second node on a device with its memory.
+async fn served(open_device: OpenDevice) -> (Node, Node, Control, Arc<Driver>, Region, Memory) {
+    let setup = Setup { open_device: Some(open_device), ..Setup::default() };
+    let (first, second) = nodes(&setup).await;
+    let control = Control::load().unwrap();
+    let driver = Driver::open(Some(control.path().as_os_str())).unwrap();
+    let theirs = driver.allocate(1, BLOCK_BYTES).unwrap();
+    let region = second.serve(&theirs, Access::READ_WRITE, 7);
+    (first, second, control, driver, region, theirs)
+}
+
+/// A local block that was freed refuses its slices: neither the lane nor the peer is at fault.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn freed_block_ends_no_lane_to_an_opened_region() {
+    let (first, _second, control, driver, region, _theirs) = served(opens).await;
+    let host = Memory::zeroed(4_096).unwrap();
+    assert_eq!(first.write(host.whole(), &region), DONE);
+    assert_eq!(first.transport.counters().opened, 1);
+    let local = driver.allocate(0, 4_096).unwrap();
+    assert_eq!(first.write(local.whole(), &region), DONE);
+    assert!(control.free(local.address()));
+    for direction in [Direction::Write, Direction::Read] {
+        let status = first.transfer(direction, local.whole(), region.key(), region.address());
+        assert!(matches!(status, CompletionStatus::Refused(_)), "{status:?}");
+    }
+    assert_eq!(first.sink.failures.load(Ordering::Relaxed), 0);
+    assert_eq!(first.write(host.whole(), &region), DONE);
+    assert_eq!(first.posted_below(), 0);
+}
+
+/// The owner of an allocation that the initiator fails to close keeps its memory, after the end of the
+/// registration; that of one which is closed has it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn allocation_that_stays_open_keeps_its_memory() {
+    let never: OpenDevice = |_, length| Ok(opens_for_ever(length));
+    for (open_device, holders) in [(opens as OpenDevice, 1), (never, 2)] {
+        let (first, second, _control, _driver, region, theirs) = served(open_device).await;
+        let host = Memory::zeroed(64).unwrap();
+        assert_eq!(first.write(host.whole(), &region), DONE);
+        let key = region.key();
+        drop(region);
+        second.regions.unregister(key);
+        // An answer to the revocation comes before the second question.
+        for key in [8, 9] {
+            let next = second.serve(&Memory::shared(64).unwrap(), Access::READ_WRITE, key);
+            assert_eq!(first.write(host.whole(), &next), DONE);
+        }
+        assert_eq!(theirs.holders(), holders);
+    }
+}
+
+/// A region that is staged counts once, however often its map is tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn staged_region_counts_once() {
+    fn opens_nothing(_: &DeviceHandle, _: usize) -> Result<OpenedMemory, OpenDeviceError> {
+        Err(OpenDeviceError::OtherDevice)
+    }
+    let (first, _second, _control, _driver, region, _theirs) = served(opens_nothing).await;
+    let host = Memory::zeroed(64).unwrap();
+    // Each attempt that fails lets twice as many writes go below before the next.
+    for _ in 0..8 {
+        assert_ne!(first.write(host.whole(), &region), DONE);
+    }
+    let counters = first.transport.counters();
+    assert_eq!((counters.staged, counters.opened), (1, 0));
+}
