@@ -133,7 +133,7 @@ impl Answers {
             warn!(peer = %message.from, %mismatch, "a lane is refused");
             self.counts.update(|it| it.messages_refused += 1);
             let mut refusal = self.refusal(message, mismatch.of_peer().to_string());
-            refusal.refusal.iter_mut().for_each(|it| it.reason = RefusalReason::Configuration);
+            refusal.refusal.iter_mut().for_each(|it| it.reason = RefusalReason::Encryption);
             return Some(refusal.encode());
         }
         let (reply, answer) = oneshot::channel();

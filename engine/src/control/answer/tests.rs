@@ -204,7 +204,7 @@ async fn difference_in_encryption_is_refused_with_the_reason() {
         let answer = channel.receive(&look, 1 << 20).await.unwrap();
         let answer = Message::decode(&answer.text).unwrap();
         match (refused, answer.refusal) {
-            (Some(words), Some(Refusal { reason: RefusalReason::Configuration, detail })) => {
+            (Some(words), Some(Refusal { reason: RefusalReason::Encryption, detail })) => {
                 assert!(detail.contains(words) && detail.contains("--encrypt-lanes"), "{detail}");
                 assert_eq!(answer.body.token, "", "an earlier version reads the answer");
             }
