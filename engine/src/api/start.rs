@@ -37,6 +37,7 @@ use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_trace::{Recorded, Recorder, Trace};
 use handfast_transport::{LaneSink, TransportKind};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport, TokioNet};
+use parking_lot::Mutex;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
@@ -149,6 +150,7 @@ async fn start<N: Net>(
         is_open: builder.mooncake.is_some() && builder.listen.is_some(),
         keys,
         administrators: builder.administrators.clone(),
+        reports: Mutex::default(),
         seals: builder.encrypt_lanes,
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
