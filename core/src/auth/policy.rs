@@ -166,6 +166,11 @@ impl KeyRule {
         &self.id
     }
 
+    /// Whether a holder may have any name.
+    pub fn covers_all(&self) -> bool {
+        self.names.is_empty() || self.names.iter().any(NamePattern::is_any)
+    }
+
     /// Whether a holder may have a name.
     pub fn covers(&self, name: &NodeName) -> bool {
         self.names.is_empty() || self.names.iter().any(|pattern| pattern.covers(name))

@@ -94,7 +94,11 @@ impl Builder {
         entropy: impl Entropy,
     ) -> Result<Engine, Error> {
         self.check()?;
-        start(self, net, Arc::new(clock), Arc::new(entropy)).await
+        let engine = start(self, net, Arc::new(clock), Arc::new(entropy)).await?;
+        if let Some(key) = engine.key_of_any_administrator() {
+            tracing::warn!(%key, "each holder of this key can call itself an administrator");
+        }
+        Ok(engine)
     }
 }
 
