@@ -250,13 +250,14 @@ async fn follow_grants(
     }
 }
 
-/// Sets the grants of each segment that has others; returns a line for each.
+/// Sets the grants of each segment that has others in `grants`; returns a line for each.
 fn apply(served: &[(Registration, Option<PathBuf>)], mut grants: BySegment) -> Vec<String> {
     let mut lines = Vec::new();
     for (registration, _) in served {
         let name = registration.name();
+        let Some(changed) = grants.remove(name) else { continue };
         let before = registration.grants();
-        let set = registration.set_grants(grants.remove(name).unwrap_or_default());
+        let set = registration.set_grants(changed);
         let after = registration.grants();
         match set {
             Err(error) => lines.push(format!("warning: the grants of {name} stay: {error}")),
