@@ -328,8 +328,8 @@ async fn store_that_lies_has_no_other_node_administered() {
     let grant = || Grant::read("decode-*").unwrap();
     let served = evil.register("cache").grant(grant()).serve(memory.whole()).unwrap();
     evil.publish().await.unwrap();
-    let lie = table.entries.lock().unwrap()["mooncake/rpc_meta/evil"].clone();
-    table.entries.lock().unwrap().insert("mooncake/rpc_meta/gpu-1".into(), lie);
+    let lie = table.entries.lock().unwrap()["mooncake/ram/evil"].clone();
+    table.entries.lock().unwrap().insert("mooncake/ram/gpu-1".into(), lie);
     let admin = stored("admin").start().await.unwrap();
     let revoke = || GrantsRequest::Revoke { segment: "cache".into(), grant: grant() };
     let error = admin.administer("gpu-1", revoke()).await.unwrap_err();
