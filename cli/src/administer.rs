@@ -12,9 +12,10 @@ use std::time::Duration;
 
 /// List and change the grants of the segments of a running node
 ///
-/// The node takes it from its administrators alone: peers whose names `serve --administrators` covers,
-/// and that prove their name. A change is in force when the command ends. It lasts as long as the node
-/// runs; a file of `serve --grants` replaces it when the file changes.
+/// The node accepts these commands from its administrators alone: peers whose names
+/// `serve --administrators` covers, and that prove their name. A change is in force when the command ends.
+/// It lasts as long as the node runs, or until the lines of the segment in a file of `serve --grants`
+/// change.
 #[derive(Args)]
 #[command(after_long_help = help::GRANTS)]
 pub(crate) struct Administer {
@@ -51,8 +52,8 @@ struct OfGrant {
 
 #[derive(Args)]
 struct Options {
-    /// Name of this command as a node, which its key or certificate allows and the administrators of the
-    /// node cover [default: of its certificate, or random]
+    /// Name of this command as a node, which its key or certificate allows and `--administrators` of the
+    /// node covers [default: of its certificate, or random]
     #[arg(long)]
     name: Option<String>,
     /// Time limit, such as 250ms or 10s

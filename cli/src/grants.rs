@@ -50,10 +50,14 @@ pub(crate) fn show(grants: &[Grant]) -> String {
     if text.is_empty() { ": nothing for anybody".into() } else { text }
 }
 
-/// A file of grants, and its text as it was read last.
+/// A file of grants.
 pub(crate) struct GrantsFile {
     path: PathBuf,
+    /// Its text, and the grants in it, when it was without a mistake last.
     text: String,
+    grants: BySegment,
+    /// The failure that was reported since.
+    reported: Option<String>,
 }
 
 impl GrantsFile {
@@ -62,22 +66,31 @@ impl GrantsFile {
         let failed = |error| in_file(path, &error);
         let text = read(path).map_err(failed)?;
         let grants = parse(&text, segments).map_err(failed)?;
-        Ok((Self { path: path.to_owned(), text }, grants))
+        let file = Self { path: path.to_owned(), text, grants: grants.clone(), reported: None };
+        Ok((file, grants))
     }
 
-    /// Reads the file again; `None` if its text is that of the last time.
+    /// Reads the file again. Returns the grants of the segments whose lines have changed since the file was
+    /// without a mistake last, or a failure once; else `None`.
     pub(crate) fn read_again(&mut self, segments: &[String]) -> Option<Result<BySegment, String>> {
-        // A failure to read it is reported once too.
-        let (text, failure) = match read(&self.path) {
-            Ok(text) => (text, None),
-            Err(error) => (format!("# {error}"), Some(error)),
-        };
-        if text == self.text {
+        let read = read(&self.path);
+        if read.as_ref() == Ok(&self.text) {
+            self.reported = None;
             return None;
         }
-        let grants = failure.map_or_else(|| parse(&text, segments), Err);
-        self.text = text;
-        Some(grants.map_err(|error| in_file(&self.path, &error)))
+        let parsed = read.and_then(|text| Ok((parse(&text, segments)?, text)));
+        let (grants, text) = match parsed {
+            Ok(parsed) => parsed,
+            Err(error) if self.reported.as_ref() == Some(&error) => return None,
+            Err(error) => {
+                self.reported = Some(error.clone());
+                return Some(Err(in_file(&self.path, &error)));
+            }
+        };
+        let mut changed = grants.clone();
+        changed.retain(|segment, grants| self.grants.get(segment) != Some(&*grants));
+        (self.text, self.grants, self.reported) = (text, grants, None);
+        (!changed.is_empty()).then_some(Ok(changed))
     }
 }
 
@@ -173,6 +186,38 @@ mod tests {
             let error = parse(text, &segments).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    /// A file that could not be read for a while, or had a mistake, changes nothing once it is as before;
+    /// nor does a change of other segments' lines, which would undo what an administrator changed.
+    #[test]
+    fn grants_change_with_their_own_lines_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("grants");
+        let segments = ["a".to_owned(), "b".to_owned()];
+        let write = |text: &str| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        };
+        write("a read x\nb read x\n");
+        let (mut file, _) = GrantsFile::open(&path, &segments).unwrap();
+        for _ in 0..2 {
+            fs::remove_file(&path).unwrap();
+            assert!(file.read_again(&segments).unwrap().is_err());
+            assert!(file.read_again(&segments).is_none(), "it is reported once");
+            write("a what");
+            assert!(file.read_again(&segments).unwrap().is_err());
+            write("a read x\nb read x\n");
+            assert!(file.read_again(&segments).is_none(), "it is as before");
+        }
+        write("# a comment\na read x\nb read x y\n");
+        let changed = file.read_again(&segments).unwrap().unwrap();
+        assert_eq!(changed.keys().collect::<Vec<_>>(), ["b"]);
+        write("a read x\nb read x y\n");
+        assert!(file.read_again(&segments).is_none(), "a comment is no line of a segment");
+        write("b read x y\n");
+        let changed = file.read_again(&segments).unwrap().unwrap();
+        assert_eq!(changed.into_iter().collect::<Vec<_>>(), [("a".to_owned(), Vec::new())]);
     }
 
     /// A changed file is read again once, and one that others may write is refused.

@@ -51,8 +51,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", conflicts_with = "read_only")]
     pub(crate) grants: Option<PathBuf>,
     /// Names of peers that may list and change the grants with `handfast grants`, with * for any
-    /// characters; needs --auth
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    /// characters; needs --auth, whose keys should be bound to names
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "read_only")]
     pub(crate) administrators: Vec<String>,
     #[command(flatten)]
     pub(crate) lanes: LaneOptions,
@@ -123,9 +123,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     lines += &line_of_devices(&engine, arguments.lanes.transport == TransportName::Tcp);
     engine.resume();
     engine.publish().await?;
-    if let Some(exposure) = engine.exposure() {
-        output::note(format_args!("warning: {exposure}"));
-    }
+    warn_of_exposure(&engine);
     output::say(format_args!("{lines}ready"))?;
     let warn = async {
         // The next event covers a missed one.
@@ -148,6 +146,18 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
         synced.map_err(|error| Failure::state(path, &format!("may be incomplete: {error}")))?;
     }
     Ok(())
+}
+
+fn warn_of_exposure(engine: &Engine) {
+    if let Some(exposure) = engine.exposure() {
+        output::note(format_args!("warning: {exposure}"));
+    }
+    if let Some(key) = engine.key_of_any_administrator() {
+        output::note(format_args!(
+            "warning: the key {key} has no names in its line: each of its holders can call itself an \
+             administrator; write the names of its holders after its secret"
+        ));
+    }
 }
 
 /// Reads the file of grants, if there is one.
@@ -240,13 +250,14 @@ async fn follow_grants(
     }
 }
 
-/// Sets the grants of each segment that has others; returns a line for each.
+/// Sets the grants of each segment that has others in `grants`; returns a line for each.
 fn apply(served: &[(Registration, Option<PathBuf>)], mut grants: BySegment) -> Vec<String> {
     let mut lines = Vec::new();
     for (registration, _) in served {
         let name = registration.name();
+        let Some(changed) = grants.remove(name) else { continue };
         let before = registration.grants();
-        let set = registration.set_grants(grants.remove(name).unwrap_or_default());
+        let set = registration.set_grants(changed);
         let after = registration.grants();
         match set {
             Err(error) => lines.push(format!("warning: the grants of {name} stay: {error}")),

@@ -113,7 +113,7 @@ const VARIABLES: [Variable; 36] = [
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
         what: "the advertised host without --advertise" },
     Variable { name: AUTH, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
-        what: "keys or certificates by which nodes authenticate each other, psk:FILE, tls:DIRECTORY, or both with a space between, without --auth" },
+        what: "keys or certificates by which nodes authenticate each other, psk:FILE, tls:DIRECTORY, tls:AUTHORITY,CERTIFICATE,KEY[,REVOCATIONS], or both with a space between, without --auth" },
     Variable { name: ENCRYPT_LANES, values: Values::Word(&["0", "1"]), default: "0",
         what: "1: the bytes of lanes over TCP are encrypted, without --encrypt-lanes" },
     Variable { name: ACCEPT_EXPOSED_MEMORY, values: Values::Word(&["0", "1"]), default: "0",

@@ -100,35 +100,66 @@ fn server_with_keys_and_certificates_serves_both() {
 }
 
 /// An administrator lists, adds and revokes grants of a running server, each in force at the end of the
-/// command; another holder of the key does not, and nobody does without a key.
+/// command. A holder of a key that is bound to other names cannot call itself one, and nobody is one
+/// without a key.
 #[test]
 fn administrator_changes_grants_of_a_running_server() {
     let folder = Folder::new();
-    let key = keys(&folder, "key", KEY);
-    let own = ["--memory", "m=1M,write=nobody", "--administrators", "admin-1", "--auth", &key];
+    let (key, ops) = (keys(&folder, "key", KEY), keys(&folder, "ops", OTHER));
+    let bound = format!("{} client-*\n{} admin-*\n", KEY.trim_end(), OTHER.trim_end());
+    let bound = keys(&folder, "bound", &bound);
+    let own = ["--memory", "m=1M,write=nobody", "--administrators", "admin-1", "--auth", &bound];
     let server = Server::start(&own);
     let (node, to) = (server.address.to_string(), format!("{}/m", server.address));
     let file = folder.name("bytes");
     fs::write(&file, vec![7; 1_000]).unwrap();
-    let grants = |words: &[&str], name: &str| {
-        let words = [&["grants"], words, &["--auth", &key, "--name", name]].concat();
+    let grants_by = |key: &str, words: &[&str], name: &str| {
+        let words = [&["grants"], words, &["--auth", key, "--name", name]].concat();
         run(&words)
     };
-    run(&["put", &file, &to, "--auth", &key]).failed(4, &["m"]);
+    let grants = |words: &[&str], name: &str| grants_by(&ops, words, name);
+    let refused = &["serves no segment 'm'"];
+    run(&["put", &file, &to, "--auth", &key]).failed(4, refused);
     let listed = grants(&["list", &node], "admin-1").done();
     contains(&listed.output, &["m: write for nobody"]);
-    grants(&["add", &to, "write", "client-*"], "admin-2")
-        .failed(4, &["'admin-2' is no administrator"]);
+    let add = ["add", &to, "write", "client-*"];
+    grants(&add, "admin-2").failed(4, &["'admin-2' is no administrator of", "--administrators"]);
+    grants_by(&key, &add, "client-1").failed(4, &["'client-1' is no administrator"]);
+    grants_by(&key, &add, "admin-1").failed(3, &["[AUTH-NAME]"]);
     let added = grants(&["add", &to, "read-write", "client-*"], "admin-1").done();
     contains(&added.output, &["m: read-write for client-*, write for nobody"]);
     run(&["put", &file, &to, "--auth", &key]).done();
     let json = grants(&["revoke", &to, "read-write", "client-*", "--json"], "admin-1").done();
     contains(&json.output, &[r#"{"m":[{"access":"write","peers":"nobody"}]}"#]);
-    run(&["put", &file, &to, "--auth", &key]).failed(4, &["m"]);
-    grants(&["list", &format!("{node}/none")], "admin-1").failed(4, &["no segment 'none'"]);
+    run(&["put", &file, &to, "--auth", &key]).failed(4, refused);
+    for words in
+        [&["list", &format!("{node}/none")][..], &["add", &format!("{node}/none"), "read", "x"]]
+    {
+        grants(words, "admin-1").failed(4, &["no segment 'none'"]);
+    }
     run(&["grants", "list", &node]).failed(3, &["[AUTH-REQUIRED]"]);
     let open = ["serve", "--memory", "m=1M", "--administrators", "admin-1"];
     run(&open).failed(2, &["administrators need keys"]);
+    run(&[&open[..], &["--read-only"]].concat()).failed(2, &["cannot be used with"]);
+}
+
+/// A server with administrators warns of a key whose holders may have any name, and of no other.
+#[test]
+fn server_warns_of_a_key_that_makes_administrators() {
+    let folder = Folder::new();
+    let bound = format!("{} client-*\n", KEY.trim_end());
+    for (text, administrators, is_warned) in
+        [(KEY, "admin-1", true), (&bound, "admin-1", false), (KEY, "", false)]
+    {
+        let key = keys(&folder, "key", text);
+        let mut words = vec!["serve", "--listen", "127.0.0.1:0", "--memory", "m=1M"];
+        words.extend(["--until-stdin-ends", "--auth", &key]);
+        if !administrators.is_empty() {
+            words.extend(["--administrators", administrators]);
+        }
+        let ended = run(&words).done();
+        assert_eq!(ended.errors.contains("the key fleet-1 has no names"), is_warned, "{ended:?}");
+    }
 }
 
 /// The variable has the effect of the option.

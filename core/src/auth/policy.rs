@@ -85,8 +85,8 @@ pub enum AuthMethod {
     Certificate,
 }
 
-/// The peers that a node accepts: with keys or certificates, only peers that prove themselves by one of them,
-/// and never a plain peer. With both it dials by one alone, and a refusal does not lead to the other.
+/// The peers that a node accepts: with keys or certificates, only peers that prove a key or a certificate
+/// that it accepts, and never a plain peer. With both it dials by one alone, and a refusal does not lead to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AuthPolicy {
     own: Identity,
@@ -164,6 +164,11 @@ impl KeyRule {
     /// The id, which peers see.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Whether a holder may have any name.
+    pub fn covers_all(&self) -> bool {
+        self.names.is_empty() || self.names.iter().any(NamePattern::is_any)
     }
 
     /// Whether a holder may have a name.

@@ -261,7 +261,7 @@ impl Failure {
             | Self::Closed
             | Self::Evicted
             | Self::Limit(_) => Side::Local,
-            Self::Refused(refusal) if refusal.reason == RefusalReason::Configuration => {
+            Self::Refused(refusal) if refusal.reason == RefusalReason::Encryption => {
                 Side::Configuration
             }
             _ => Side::Peer,

@@ -519,6 +519,7 @@ impl Node {
             Failure::Refused(refusal) => matches!(
                 refusal.reason,
                 RefusalReason::Configuration
+                    | RefusalReason::Encryption
                     | RefusalReason::Protection
                     | RefusalReason::NameConflict
             ),

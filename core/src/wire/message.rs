@@ -102,6 +102,9 @@ struct KeyPair {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KeyRefusal {
     detail: String,
+    /// Whether the sides differ in encryption alone; earlier versions know the reason without it.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    encryption: bool,
     reason: RefusalReason,
 }
 
@@ -139,6 +142,8 @@ pub enum RefusalReason {
     Starting,
     /// The configurations of the two nodes are incompatible.
     Configuration,
+    /// One node encrypts its lanes, and the other does not. On the wire it is `configuration` with a mark.
+    Encryption,
     /// The peer lacks the permission.
     Protection,
     /// Two live processes share a name.
@@ -254,11 +259,14 @@ pub enum MessageError {
 }
 
 impl Message {
-    /// The refusal that an earlier version means with a descriptor without the handfast key. It cannot read
-    /// that this node encrypts its lanes, and says so in its own words.
+    /// The refusal that an earlier version means with a descriptor without the handfast key: it cannot read
+    /// the token of a node that encrypts its lanes, and says so. Another answer is none.
     pub fn unread(&self, answer: &str) -> Option<Self> {
-        let said = Descriptor::decode(answer).ok()?.reply_msg;
-        if !self.body.is_sealed() || said.is_empty() {
+        let Descriptor { handfast: None, reply_msg: said, .. } = Descriptor::decode(answer).ok()?
+        else {
+            return None;
+        };
+        if !self.body.is_sealed() || said != MessageError::Field("token").to_string() {
             return None;
         }
         let detail = format!(
@@ -272,7 +280,7 @@ impl Message {
             echo: Some(self.sender),
             body: Body::default(),
             refusal: Some(Refusal {
-                reason: RefusalReason::Configuration,
+                reason: RefusalReason::Encryption,
                 detail: truncated(detail, DETAIL_BYTES_MAX),
             }),
         })
@@ -312,7 +320,10 @@ impl Message {
             return Err(MessageError::Field(name));
         }
         let refusal = key.refusal.map(|refusal| Refusal {
-            reason: refusal.reason,
+            reason: match (refusal.reason, refusal.encryption) {
+                (RefusalReason::Configuration, true) => RefusalReason::Encryption,
+                (reason, _) => reason,
+            },
             detail: truncated(refusal.detail, DETAIL_BYTES_MAX),
         });
         if refusal.is_some() != (key.op == Op::Refuse) {
@@ -368,7 +379,11 @@ impl Message {
                 rd_atomic: self.body.rd_atomic,
                 refusal: self.refusal.as_ref().map(|refusal| KeyRefusal {
                     detail: refusal.detail.clone(),
-                    reason: refusal.reason,
+                    encryption: refusal.reason == RefusalReason::Encryption,
+                    reason: match refusal.reason {
+                        RefusalReason::Encryption => RefusalReason::Configuration,
+                        reason => reason,
+                    },
                 }),
                 required: 0,
                 shared_memory: self.body.shared_memory.clone(),
@@ -442,7 +457,8 @@ mod tests {
     use super::*;
 
     /// The answer of an earlier version to a message that says that the sender encrypts its lanes is a
-    /// refusal for its reason. An answer without a reason, or to another message, is none.
+    /// refusal for its reason. An answer without a reason or for another one, with a handfast key, or to
+    /// another message is none.
     #[test]
     fn earlier_version_refuses_encryption_with_its_reason() {
         let path = |text: &str| NicPath::parse(text).expect("it is a path");
@@ -466,13 +482,43 @@ mod tests {
             (Op::Refuse, Some(sender), &path("b@tcp"))
         );
         let refusal = refused.refusal.expect("it is one");
-        assert_eq!(refusal.reason, RefusalReason::Configuration);
+        assert_eq!(refusal.reason, RefusalReason::Encryption);
         assert!(refusal.detail.contains("earlier version") && refusal.detail.ends_with(&words));
-        let long =
-            asked("00+sealed").unread(&said(&"x".repeat(DETAIL_BYTES_MAX))).expect("it says");
-        assert_eq!(long.refusal.map(|it| it.detail.len()), Some(DETAIL_BYTES_MAX));
+        for other in [
+            MessageError::Field("connection_manager").to_string(),
+            "this node speaks only the handfast handshake".into(),
+        ] {
+            assert_eq!(asked("00+sealed").unread(&said(&other)), None, "{other}");
+        }
+        let newer = Descriptor::decode(&asked("00").encode()).expect("it is one");
+        let newer = Descriptor { reply_msg: words.clone(), ..newer }.encode();
+        assert_eq!(asked("00+sealed").unread(&newer), None, "it has a handfast key");
         assert_eq!(asked("00+sealed").unread(&said("")), None);
         assert_eq!(asked("00").unread(&said(&words)), None);
         assert_eq!(asked("00+sealed").unread("null"), None);
+    }
+
+    /// A refusal for encryption is one for the configuration to earlier versions, and keeps its reason
+    /// among present ones.
+    #[test]
+    fn refusal_for_encryption_is_read_by_earlier_versions() {
+        for (reason, is_marked) in
+            [(RefusalReason::Encryption, true), (RefusalReason::Configuration, false)]
+        {
+            let path = |text: &str| NicPath::parse(text).expect("it is a path");
+            let message = Message {
+                op: Op::Refuse,
+                from: path("a@tcp"),
+                to: path("b@tcp"),
+                sender: Pair { incarnation: Incarnation(7), lifecycle: Lifecycle(3) },
+                echo: None,
+                body: Body::default(),
+                refusal: Some(Refusal { reason, detail: "why".into() }),
+            };
+            let text = message.encode();
+            assert!(text.contains(r#""reason":"configuration""#), "{text}");
+            assert_eq!(text.contains(r#""encryption":true"#), is_marked, "{text}");
+            assert_eq!(Message::decode(&text), Ok(message));
+        }
     }
 }

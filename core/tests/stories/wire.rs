@@ -115,6 +115,7 @@ fn refusal_reasons_survive_the_wire() {
         RefusalReason::Busy,
         RefusalReason::Starting,
         RefusalReason::Configuration,
+        RefusalReason::Encryption,
         RefusalReason::Protection,
         RefusalReason::NameConflict,
         RefusalReason::Unproven,

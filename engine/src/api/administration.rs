@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, unlocked};
 use crate::error::{Cause, Error, Stage};
+use handfast_core::NodeName;
 use handfast_core::transport::Side;
 use handfast_core::wire::{
     DescriptorError, FrameKind, GrantsAnswer, GrantsRequest, NodeDescriptor, SegmentGrants,
@@ -18,16 +19,26 @@ impl Engine {
     /// revoking a grant twice does no harm.
     ///
     /// # Errors
-    /// The node cannot be reached; [`Side::Protection`]: this node is no administrator, or the node
+    /// The node cannot be reached, or another one is at the address that the store has for its name
+    /// ([`AuthRefusal::Addressed`](crate::auth::AuthRefusal)); [`Side::Protection`]: this node is no administrator, or the node
     /// refuses the change.
     pub async fn administer(
         &self,
         node: &str,
         request: GrantsRequest,
     ) -> Result<SegmentGrants, Error> {
+        self.check_open()?;
         let address = self.call_address(node).await?;
-        let shared = self.shared();
-        let asked = shared.caller.ask(&address, FrameKind::Metadata, request.encode()).await;
+        let (shared, text) = (self.shared(), request.encode());
+        let asked = match &shared.directory {
+            // The store is not authenticated, and an address may have passed to another node.
+            Some(_) => {
+                let name = NodeName::new(node)
+                    .map_err(|error| Error::local(Stage::Metadata, error).at(node))?;
+                shared.caller.ask_node(&address, name, FrameKind::Metadata, text).await
+            }
+            None => shared.caller.ask(&address, FrameKind::Metadata, text).await,
+        };
         let answered = asked.map_err(|error| error.into_error(Stage::Metadata).at(node))?;
         let refused = |text: String| {
             Error::new(Side::Protection, Stage::Metadata, Cause::Invalid(text)).at(node)

@@ -1,12 +1,12 @@
 //! Keys and certificates by which nodes authenticate each other.
 
-use crate::control::auth::certificates::{Certificates, Texts};
+use crate::control::auth::certificates::{Certificates, Lists, Texts};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::auth::{AuthMethod, KEYS_MAX, KeyRule, NamePattern};
 use handfast_core::excerpt::excerpt;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,9 +28,9 @@ const TLS: &str = "tls:";
 #[derive(Clone)]
 pub(crate) struct Secret(pub(crate) [u8; SECRET_BYTES]);
 
-/// Keys or certificates by which nodes authenticate each other. A node with either calls and accepts
-/// only peers that prove one of the same kind, over every control connection and every lane over TCP;
-/// it refuses Mooncake's wire and nodes without them. A node may have [both](Self::and).
+/// Keys or certificates by which nodes authenticate each other. A node calls and accepts only peers that
+/// prove what it accepts: keys, certificates or, with [both](Self::and), either; over every control
+/// connection and every lane over TCP. It refuses Mooncake's wire and nodes without them.
 /// [`Builder::encrypt_lanes`](crate::Builder::encrypt_lanes) encrypts the bytes of lanes over TCP.
 ///
 /// Those that come from files are read again when a file changes, within
@@ -82,12 +82,38 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// These authorities and revocation lists with another content's certificate and key, if they differ.
-    pub(crate) fn authorities_alone(&self, other: &Self) -> Option<Self> {
-        let (Self::Tls(own), Self::Tls(other)) = (self, other) else { return None };
-        let (authority, revocations) = (own.authority.clone(), own.revocations.clone());
-        let has_changed = authority != other.authority || revocations != other.revocations;
-        has_changed.then(|| Self::Tls(Texts { authority, revocations, ..other.clone() }))
+    /// These authorities and revocation lists with another content's certificate and key.
+    pub(crate) fn with_own_of(self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Tls(own), Self::Tls(other)) => {
+                let Texts { authority, revocations, .. } = own;
+                Self::Tls(Texts { authority, revocations, ..other.clone() })
+            }
+            _ => other.clone(),
+        }
+    }
+
+    /// This content with another one's revocation lists.
+    pub(crate) fn with_lists_of(self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Tls(own), Self::Tls(other)) => {
+                Self::Tls(Texts { revocations: other.revocations.clone(), ..own })
+            }
+            _ => other.clone(),
+        }
+    }
+}
+
+/// The fault of content.
+pub(crate) struct Unusable {
+    /// Whether the revocation lists alone are at fault.
+    pub(crate) is_of_lists: bool,
+    pub(crate) error: Error,
+}
+
+impl From<Error> for Unusable {
+    fn from(error: Error) -> Self {
+        Self { is_of_lists: false, error }
     }
 }
 
@@ -102,6 +128,8 @@ pub struct CertificateFiles {
     pub key: PathBuf,
     /// Revocation lists of the authorities; none if the file is empty.
     pub revocations: Option<PathBuf>,
+    /// Whether the file of revocation lists may be absent, which is as an empty one until it is there.
+    pub revocations_optional: bool,
 }
 
 /// One of the files of [`CertificateFiles`].
@@ -127,15 +155,27 @@ impl CertificateFiles {
         }
     }
 
+    /// Whether revocation lists are to be read. Those that were there cannot become absent, and a link
+    /// that leads nowhere is there.
+    fn has_lists(&self, had_lists: bool) -> bool {
+        let is_absent = |path: &PathBuf| {
+            let found = fs::symlink_metadata(path);
+            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let may_lack = self.revocations_optional && !had_lists;
+        self.revocations.as_ref().is_some_and(|path| !(may_lack && is_absent(path)))
+    }
+
     /// `ca.crt`, `tls.crt` and `tls.key` in a directory, as secrets of Kubernetes have them, and
-    /// `ca.crl` if it is there.
+    /// `ca.crl` once it is there.
     pub fn in_directory(directory: impl AsRef<Path>) -> Self {
         let file = |name| directory.as_ref().join(name);
         Self {
             authority: file("ca.crt"),
             certificate: file("tls.crt"),
             key: file("tls.key"),
-            revocations: Some(file("ca.crl")).filter(|file| file.exists()),
+            revocations: Some(file("ca.crl")),
+            revocations_optional: true,
         }
     }
 }
@@ -155,44 +195,54 @@ impl fmt::Debug for AuthOptions {
 }
 
 impl Source {
-    /// Reads the files.
-    pub(crate) fn read(&self) -> Result<Content, Error> {
-        Ok(match self {
-            Self::Psk(path) => Content::Psk(read_text(path)?),
-            Self::Tls(files) => {
-                let read = |file| read(files.of(file), file == CertificateFile::Key);
-                Content::Tls(Texts {
-                    authority: read(CertificateFile::Authority)?,
-                    certificate: read(CertificateFile::Certificate)?,
-                    key: read(CertificateFile::Key)?,
-                    revocations: match files.revocations {
-                        Some(_) => read(CertificateFile::Revocations)?,
-                        None => Vec::new(),
-                    },
-                })
-            }
-        })
+    /// Reads the files. One that cannot be read keeps its content of `before`, if there is one, and the
+    /// error comes with it.
+    pub(crate) fn read(&self, before: Option<&Content>) -> Result<(Content, Option<Error>), Error> {
+        let files = match self {
+            Self::Psk(path) => return Ok((Content::Psk(read_text(path)?), None)),
+            Self::Tls(files) => files,
+        };
+        let before = before.and_then(|content| match content {
+            Content::Tls(texts) => Some(texts),
+            Content::Psk(_) => None,
+        });
+        let mut failed = None;
+        let of = |file| read(files.of(file), file == CertificateFile::Key);
+        let authority = of(CertificateFile::Authority);
+        let authority = kept(authority, before.map(|it| it.authority.clone()), &mut failed)?;
+        let own = of(CertificateFile::Certificate)
+            .and_then(|certificate| Ok((certificate, of(CertificateFile::Key)?)));
+        let own_before = before.map(|it| (it.certificate.clone(), it.key.clone()));
+        let (certificate, key) = kept(own, own_before, &mut failed)?;
+        let had_lists = before.is_some_and(|it| !it.revocations.is_empty());
+        let revocations = match files.has_lists(had_lists) {
+            true => of(CertificateFile::Revocations),
+            false => Ok(Vec::new()),
+        };
+        let revocations = kept(revocations, before.map(|it| it.revocations.clone()), &mut failed)?;
+        Ok((Content::Tls(Texts { authority, certificate, key, revocations }), failed))
     }
 
     /// Parses what was read.
-    pub(crate) fn load(&self, content: &Content) -> Result<Loaded, Error> {
+    pub(crate) fn load(&self, content: &Content, lists: Lists) -> Result<Loaded, Unusable> {
         match (self, content) {
             (Self::Psk(path), Content::Psk(text)) => keys(text)
                 .map(Loaded::Keys)
-                .map_err(|error| unusable(("the keys", path), error.cause())),
+                .map_err(|error| unusable(("the keys", path), error.cause()).into()),
             (Self::Tls(files), Content::Tls(texts)) => {
-                let certificates = Certificates::new(texts).map(Arc::new);
-                certificates
-                    .map(Loaded::Certificates)
-                    .map_err(|(file, text)| unusable(files.of(file), &text))
+                let certificates = Certificates::new(texts, lists).map(Arc::new);
+                certificates.map(Loaded::Certificates).map_err(|(file, text)| Unusable {
+                    is_of_lists: file == CertificateFile::Revocations,
+                    error: unusable(files.of(file), &text),
+                })
             }
-            _ => Err(invalid("another kind of file was read".into())),
+            _ => Err(invalid("another kind of file was read".into()).into()),
         }
     }
 
     fn options(self) -> Result<AuthOptions, Error> {
-        let content = self.read()?;
-        let loaded = self.load(&content)?;
+        let (content, _) = self.read(None)?;
+        let loaded = self.load(&content, Lists::Checked).map_err(|fault| fault.error)?;
         Ok(AuthOptions { parts: vec![Part { loaded, source: Some((self, content)) }] })
     }
 }
@@ -246,6 +296,7 @@ impl AuthOptions {
                     certificate: certificate.into(),
                     key: key.into(),
                     revocations: rest.first().map(Into::into),
+                    revocations_optional: false,
                 })
             }
             _ => Err(invalid(format!(
@@ -337,6 +388,21 @@ fn keys(text: &str) -> Result<Vec<(KeyRule, Secret)>, Error> {
     }
 }
 
+/// The content that was read, or the one of before if reading failed; the first failure goes to `failed`.
+fn kept<T>(
+    read: Result<T, Error>,
+    before: Option<T>,
+    failed: &mut Option<Error>,
+) -> Result<T, Error> {
+    match (read, before) {
+        (Err(error), Some(before)) => {
+            failed.get_or_insert(error);
+            Ok(before)
+        }
+        (read, _) => read,
+    }
+}
+
 /// Reads a file; one that is private must not be readable by others.
 fn read((what, path): (&str, &Path), is_private: bool) -> Result<Vec<u8>, Error> {
     let failed = |text: &dyn fmt::Display| unusable((what, path), text);
@@ -386,7 +452,7 @@ fn secret(text: &str) -> Option<Secret> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{self, Permissions};
+    use std::fs::Permissions;
 
     const A: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     const B: &str = "f00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1F";

@@ -32,7 +32,7 @@ use handfast_core::transport::Side;
 use handfast_core::wire::{
     Checksum, DescriptorError, FrameKind, NodeDescriptor, REQUIRED_AUTH, Transports,
 };
-use handfast_core::{Duration, Incarnation, Instant, NicPath};
+use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_trace::{RecorderStatus, Trace};
 use handfast_transport::{Memory, Span, TransportKind};
 use handfast_transport_tcp::Net;
@@ -103,6 +103,15 @@ pub(crate) trait Caller: Send + Sync {
         text: String,
     ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>>;
 
+    /// Sends a request to no other node than `node`, if nodes prove their names.
+    fn ask_node<'a>(
+        &'a self,
+        address: &'a str,
+        node: NodeName,
+        kind: FrameKind,
+        text: String,
+    ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>>;
+
     /// Whether the connection of a request may be kept.
     fn may_keep(&self) -> bool;
 }
@@ -114,7 +123,17 @@ impl<N: Net> Caller for Calls<N> {
         kind: FrameKind,
         text: String,
     ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>> {
-        Box::pin(async move { Calls::ask(self, address, kind, &text).await })
+        Box::pin(async move { Calls::ask(self, address, None, kind, &text).await })
+    }
+
+    fn ask_node<'a>(
+        &'a self,
+        address: &'a str,
+        node: NodeName,
+        kind: FrameKind,
+        text: String,
+    ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>> {
+        Box::pin(async move { Calls::ask(self, address, Some(node), kind, &text).await })
     }
 
     fn may_keep(&self) -> bool {
@@ -358,6 +377,17 @@ impl Engine {
     /// ([`Register::mooncake`]): over a data port, RDMA, or both.
     pub fn serves_mooncake(&self) -> bool {
         self.shared.answers.is_open
+    }
+
+    /// Returns the id of a key whose holders may have any name, and so that of an administrator
+    /// ([`Builder::administrators`](crate::Builder::administrators)); `None` without such a key or
+    /// without administrators.
+    pub fn key_of_any_administrator(&self) -> Option<String> {
+        let answers = &self.shared.answers;
+        let keys = answers.keys.current();
+        let mut unbound = keys.policy.keys().iter().filter(|key| key.covers_all());
+        let key = unbound.next().filter(|_| !answers.administrators.is_empty());
+        key.map(|key| key.id().to_owned())
     }
 
     /// Returns the exposure of local memory to other machines without a key, if any.

@@ -37,6 +37,7 @@ use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_trace::{Recorded, Recorder, Trace};
 use handfast_transport::{LaneSink, TransportKind};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport, TokioNet};
+use parking_lot::Mutex;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
@@ -93,7 +94,11 @@ impl Builder {
         entropy: impl Entropy,
     ) -> Result<Engine, Error> {
         self.check()?;
-        start(self, net, Arc::new(clock), Arc::new(entropy)).await
+        let engine = start(self, net, Arc::new(clock), Arc::new(entropy)).await?;
+        if let Some(key) = engine.key_of_any_administrator() {
+            tracing::warn!(%key, "each holder of this key can call itself an administrator");
+        }
+        Ok(engine)
     }
 }
 
@@ -149,6 +154,7 @@ async fn start<N: Net>(
         is_open: builder.mooncake.is_some() && builder.listen.is_some(),
         keys,
         administrators: builder.administrators.clone(),
+        reports: Mutex::default(),
         seals: builder.encrypt_lanes,
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });

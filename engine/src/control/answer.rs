@@ -15,7 +15,7 @@ use crate::path::nic_path;
 use crate::time::Clock;
 use handfast_core::auth::{AuthRefusal, Inbound, check_sealing};
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
-use handfast_core::policy::{Administrators, Grant, Requester};
+use handfast_core::policy::{Administrators, AuditPace, Grant, Requester};
 use handfast_core::wire::{
     Body, Checksum, DataPort, Descriptor, FrameKind, GRANTS_LISTED_MAX, GrantsAnswer,
     GrantsRequest, Message, MessageError, NodeDescriptor, Op, PlainMessage, Refusal, RefusalReason,
@@ -23,6 +23,7 @@ use handfast_core::wire::{
 };
 use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport::Direction;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 use tracing::{info, warn};
@@ -57,6 +58,8 @@ pub(crate) struct Answers {
     pub(crate) keys: Arc<Keys>,
     /// The peers that may change grants.
     pub(crate) administrators: Administrators,
+    /// Reports of refused messages.
+    pub(crate) reports: Mutex<AuditPace>,
     /// Whether lanes over TCP are encrypted.
     pub(crate) seals: bool,
     /// Notifications of Mooncake nodes; absent without compatibility.
@@ -117,28 +120,39 @@ impl Answers {
                 return descriptor_text("this node speaks only the handfast handshake".into());
             }
             Err(error) => {
-                warn!(%error, "handshake message refused");
-                self.counts.update(|it| it.messages_refused += 1);
+                if let Some(unreported) = self.refused() {
+                    warn!(%error, unreported, "handshake message refused");
+                }
                 return descriptor_text(error.to_string());
             }
         };
         if !from.admits(&message.from.node, message.sender.incarnation) {
-            warn!(peer = ?from.peer(), named = %message.from, "a message in another's name refused");
-            self.counts.update(|it| it.messages_refused += 1);
+            if let Some(unreported) = self.refused() {
+                let (peer, named) = (from.peer(), &message.from);
+                warn!(?peer, %named, unreported, "a message in another's name refused");
+            }
             let detail = "the message names another node than the one that proved its key";
             return Some(self.refusal(message, detail.to_owned()).encode());
         }
         let sealing = check_sealing(self.seals, message.body.is_sealed());
         if let (Op::Request, Err(mismatch)) = (message.op, sealing) {
-            warn!(peer = %message.from, %mismatch, "a lane is refused");
-            self.counts.update(|it| it.messages_refused += 1);
+            if let Some(unreported) = self.refused() {
+                warn!(peer = %message.from, %mismatch, unreported, "a lane is refused");
+            }
             let mut refusal = self.refusal(message, mismatch.of_peer().to_string());
-            refusal.refusal.iter_mut().for_each(|it| it.reason = RefusalReason::Configuration);
+            refusal.refusal.iter_mut().for_each(|it| it.reason = RefusalReason::Encryption);
             return Some(refusal.encode());
         }
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::CallReceived { message, reply });
         Some(answer.await.ok()?.encode())
+    }
+
+    /// Counts a refused message. Returns the number of those without a report since the last one, if
+    /// this one is to be reported.
+    fn refused(&self) -> Option<u64> {
+        self.counts.update(|it| it.messages_refused += 1);
+        self.reports.lock().handle_refusal(self.clock.now())
     }
 
     /// The refusal of a message whose sender lacks the permission.
@@ -220,12 +234,16 @@ impl Answers {
     /// Lists or changes the grants of segments for an administrator.
     async fn administer(&self, request: GrantsRequest, from: &Inbound) -> GrantsAnswer {
         if !self.administrators.admits(from.requester()) {
-            warn!(target: "handfast::audit", peer = ?from.peer(), ?request, "no administrator");
-            self.counts.update(|it| it.messages_refused += 1);
+            if let Some(unreported) = self.refused() {
+                let peer = from.peer();
+                warn!(target: "handfast::audit", ?peer, ?request, unreported, "no administrator");
+            }
             let name = from.peer().map(|peer| format!("'{}'", peer.name));
             return GrantsAnswer(Err(format!(
-                "{} is no administrator of this node",
-                name.unwrap_or_else(|| "a peer without a proven name".into())
+                "{} is no administrator of '{}': call as a name of its `serve --administrators` \
+                 (--name)",
+                name.unwrap_or_else(|| "a peer without a proven name".into()),
+                self.name
             )));
         }
         let (regions, asked) = (self.regions.clone(), request.clone());
@@ -310,13 +328,17 @@ fn administered(regions: &Regions, request: GrantsRequest) -> Result<SegmentGran
         Ok(grants) => Ok(SegmentGrants::from([(segment, grants)])),
         Err(error) => Err(format!("the grants of '{segment}' are not changed: {error}")),
     };
+    let no_segment = |name: &str| format!("the node serves no segment '{name}'");
     match request {
+        GrantsRequest::Add { segment, .. } | GrantsRequest::Revoke { segment, .. }
+            if regions.grants_of(Some(&segment)).is_empty() =>
+        {
+            Err(no_segment(&segment))
+        }
         GrantsRequest::List { segment } => {
             let all = regions.grants_of(segment.as_deref());
             match (segment, all.values().map(Vec::len).sum::<usize>()) {
-                (Some(segment), _) if all.is_empty() => {
-                    Err(format!("the node serves no segment '{segment}'"))
-                }
+                (Some(segment), _) if all.is_empty() => Err(no_segment(&segment)),
                 (_, ..=GRANTS_LISTED_MAX) => Ok(all),
                 (_, many) => Err(format!(
                     "there are {many} grants, and an answer has at most {GRANTS_LISTED_MAX}: name \

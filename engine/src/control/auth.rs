@@ -24,6 +24,8 @@ mod noise;
 mod proven;
 pub(crate) mod reload;
 #[cfg(feature = "tls")]
+mod revocations;
+#[cfg(feature = "tls")]
 mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "auth/tls_absent.rs"]

@@ -129,14 +129,16 @@ impl<N: Net> Calls<N> {
         Handle::try_current().is_ok_and(|current| current.id() == self.runtime.id())
     }
 
-    /// Sends a request over a dedicated connection. Cancel-safe: the connection is closed.
+    /// Sends a request over a dedicated connection, to no other node than `node`, if nodes prove their
+    /// names. Cancel-safe: the connection is closed.
     pub(crate) async fn ask(
         &self,
         address: &str,
+        node: Option<NodeName>,
         kind: FrameKind,
         text: &str,
     ) -> Result<Answered, CallError> {
-        let (frame, channel) = self.bounded(self.call_afresh(address, None, kind, text)).await?;
+        let (frame, channel) = self.bounded(self.call_afresh(address, node, kind, text)).await?;
         let (kept, address) = (self.kept.clone(), address.to_owned());
         let peer = channel.peer().cloned();
         let keep = Box::new(move || kept.put(&address, channel));

@@ -167,7 +167,7 @@ fn of_failure(failure: &Failure) -> Id {
             RefusalReason::NameConflict => ids::HOSTNAME_DUP,
             RefusalReason::Protection => ids::SEG_PERMISSION,
             RefusalReason::Superseded => ids::PEER_RESTARTED,
-            RefusalReason::Configuration => {
+            RefusalReason::Configuration | RefusalReason::Encryption => {
                 of_call("handshake", 0, &refusal.detail).unwrap_or(ids::HS_FAILED)
             }
             RefusalReason::Gone
@@ -302,6 +302,7 @@ mod tests {
             refused(RefusalReason::Busy),
             refused(RefusalReason::Starting),
             refused(RefusalReason::Configuration),
+            refused(RefusalReason::Encryption),
             refused(RefusalReason::Protection),
             refused(RefusalReason::NameConflict),
             refused(RefusalReason::Unproven),

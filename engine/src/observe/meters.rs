@@ -258,6 +258,7 @@ mod tests {
             (RefusalReason::Busy, "busy"),
             (RefusalReason::Starting, "starting"),
             (RefusalReason::Configuration, "configuration"),
+            (RefusalReason::Encryption, "encryption"),
             (RefusalReason::Protection, "protection"),
             (RefusalReason::NameConflict, "name_conflict"),
             (RefusalReason::Unproven, "unproven"),

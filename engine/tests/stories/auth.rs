@@ -1,11 +1,15 @@
 //! Nodes with keys: among themselves, and against everybody else.
 
+use crate::directory::Table;
 use crate::helpers::{
     Owner, PATIENCE, Relay, counted, failed_open, free_port, port_that, user, write_and_check,
 };
-use handfast::auth::{AuthFailure, AuthRefusal};
+use handfast::auth::{Administrators, AuthFailure, AuthRefusal, GrantsRequest};
+use handfast::metadata::MetadataOptions;
 use handfast::metrics::HelloRefusal;
-use handfast::{AuthOptions, Builder, Cause, Engine, EngineLimits, EngineTiming, Error, Side};
+use handfast::{
+    AuthOptions, Builder, Cause, Engine, EngineLimits, EngineTiming, Error, Grant, Memory, Side,
+};
 use handfast_core::auth::AUTH_MAGIC;
 use handfast_core::mooncake::{Notification, PROBE_QUESTION};
 use handfast_core::wire::{
@@ -14,6 +18,7 @@ use handfast_core::wire::{
 };
 use handfast_diagnosis::ids;
 use handfast_transport_tcp::{ACK_BYTES, LANE_MAGIC};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -306,4 +311,34 @@ async fn half_open_crowd_keeps_no_peer_out() {
     counted(&owner.engine, "the rest time out", |it| it.connections_overdue > 0).await;
     drop(crowd);
     user.close().await;
+}
+
+/// A store that leads to another node's address gets it no change of grants, and none of its answers counts.
+#[tokio::test]
+async fn store_that_lies_has_no_other_node_administered() {
+    let table = Arc::<Table>::default();
+    let stored = |name: &str| {
+        let builder = Engine::builder().name(name).metadata(MetadataOptions::new(table.clone()));
+        keyed(builder, &[OLD])
+    };
+    let administrators = Administrators::new(["admin"]).unwrap();
+    let builder = stored("evil").listen("127.0.0.1:0").administrators(administrators);
+    let evil = builder.start().await.unwrap();
+    let memory = Memory::zeroed(BYTES).unwrap();
+    let grant = || Grant::read("decode-*").unwrap();
+    let served = evil.register("cache").grant(grant()).serve(memory.whole()).unwrap();
+    evil.publish().await.unwrap();
+    let lie = table.entries.lock().unwrap()["mooncake/ram/evil"].clone();
+    table.entries.lock().unwrap().insert("mooncake/ram/gpu-1".into(), lie);
+    let admin = stored("admin").start().await.unwrap();
+    let revoke = || GrantsRequest::Revoke { segment: "cache".into(), grant: grant() };
+    let error = admin.administer("gpu-1", revoke()).await.unwrap_err();
+    assert_eq!(failure(&error), AuthFailure::Refused(AuthRefusal::Addressed));
+    assert_eq!(served.grants(), [grant()], "nothing changed");
+    admin.administer("evil", revoke()).await.unwrap();
+    assert_eq!(served.grants(), []);
+    admin.close().await;
+    let closed = admin.administer("evil", revoke()).await.unwrap_err();
+    assert_eq!(closed.cause(), &Cause::Closed);
+    evil.close().await;
 }

@@ -283,10 +283,11 @@ mod tests {
         let write = |bytes: usize| {
             let mut command = on_full_disk(folder.path(), Path::new("sh"));
             let script = format!("head -c {bytes} /dev/zero > \"$0\"");
-            command.args(["-c", &script]).arg(folder.path().join("file"));
+            command.args(["-c", &script]).arg(folder.path().join("file")).env("LC_ALL", "C");
             ended(command, Harm::FullDisk)
         };
         assert!(matches!(write(4_096), End::Done));
-        assert!(matches!(write(4_097), End::Full { is_done: false }));
+        // More than the largest page of a kernel.
+        assert!(matches!(write((64 << 10) + 1), End::Full { is_done: false }));
     }
 }

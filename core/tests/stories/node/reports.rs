@@ -2,6 +2,7 @@
 
 use super::solo::{Solo, far, message, nic, request};
 use handfast_core::node::{Failure, Limits, StateKind};
+use handfast_core::policy::FailureClass;
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{Body, Message, Op, PlainMessage, Refusal, RefusalReason};
 use handfast_core::{Event, Input};
@@ -22,12 +23,15 @@ fn a_protection_or_configuration_error_never_reconnects() {
     }
 }
 
-/// A refusal by configuration, protection or name conflict is final.
+/// A refusal by configuration, encryption, protection or name conflict is final.
 #[test]
 fn permanent_refusals_are_final() {
-    for reason in
-        [RefusalReason::Configuration, RefusalReason::Protection, RefusalReason::NameConflict]
-    {
+    for reason in [
+        RefusalReason::Configuration,
+        RefusalReason::Encryption,
+        RefusalReason::Protection,
+        RefusalReason::NameConflict,
+    ] {
         let mut solo = Solo::new(Limits::default());
         solo.tell(Input::Open(far(1)));
         solo.operate_all();
@@ -38,6 +42,25 @@ fn permanent_refusals_are_final() {
         solo.operate_all();
         assert!(matches!(solo.events.last(), Some(Event::OpenFailed { .. })), "{reason:?}");
         assert_eq!(solo.node.poll_timeout(), None);
+    }
+}
+
+/// Of the refusals, one for encryption alone puts a rail out of use: the configuration stays. Another node
+/// at the address, or one that is not ready, may be gone at the next call.
+#[test]
+fn refusal_for_encryption_alone_ends_a_rail() {
+    for reason in [
+        RefusalReason::Gone,
+        RefusalReason::Superseded,
+        RefusalReason::Configuration,
+        RefusalReason::Encryption,
+        RefusalReason::Protection,
+    ] {
+        let refused = Failure::Refused(Refusal { reason, detail: "no".into() });
+        let class = FailureClass::of(&refused.to_transport_error());
+        let is_final = reason == RefusalReason::Encryption;
+        assert_eq!(class.is_final(), is_final, "{reason:?}");
+        assert_eq!(class == FailureClass::PeerProcess, !is_final, "{reason:?}");
     }
 }
 

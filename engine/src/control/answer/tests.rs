@@ -5,7 +5,9 @@ use crate::control::auth::Channel;
 use crate::data::regions::{DeviceKeys, ServedRegion};
 use crate::time::{OsEntropy, TokioClock};
 use crate::{AuthOptions, Engine, Memory, Registration};
-use handfast_core::policy::{Access, GRANTS_MAX, Grants, KEY_RETRY_INTERVAL};
+use handfast_core::policy::{
+    AUDIT_REPORTS_PER_SECOND, Access, GRANTS_MAX, Grants, KEY_RETRY_INTERVAL,
+};
 use handfast_transport::RegionCache;
 use handfast_transport_tcp::Look;
 use std::future::Future;
@@ -204,7 +206,7 @@ async fn difference_in_encryption_is_refused_with_the_reason() {
         let answer = channel.receive(&look, 1 << 20).await.unwrap();
         let answer = Message::decode(&answer.text).unwrap();
         match (refused, answer.refusal) {
-            (Some(words), Some(Refusal { reason: RefusalReason::Configuration, detail })) => {
+            (Some(words), Some(Refusal { reason: RefusalReason::Encryption, detail })) => {
                 assert!(detail.contains(words) && detail.contains("--encrypt-lanes"), "{detail}");
                 assert_eq!(answer.body.token, "", "an earlier version reads the answer");
             }
@@ -235,7 +237,8 @@ async fn grants_are_changed_by_administrators_alone() {
     for request in [GrantsRequest::List { segment: None }, add()] {
         let error = other.administer(&node, request).await.unwrap_err();
         assert_eq!(error.side(), handfast_core::transport::Side::Protection);
-        assert!(error.to_string().contains("'other' is no administrator"), "{error}");
+        assert!(error.to_string().contains("'other' is no administrator of"), "{error}");
+        assert!(error.to_string().contains("--administrators"), "{error}");
     }
     assert_eq!(served.grants().len(), 1, "nothing changed");
     let listed = admin.administer(&node, GrantsRequest::List { segment: None }).await.unwrap();
@@ -262,8 +265,46 @@ async fn grants_are_changed_by_administrators_alone() {
     assert!(none.contains("no segment 'none'"), "{none}");
     drop(served);
     let gone = admin.administer(&node, add()).await.unwrap_err().to_string();
-    assert!(gone.contains("'cache' are not changed"), "{gone}");
+    assert!(gone.contains("no segment 'cache'"), "{gone}");
     for node in [engine, admin, other] {
         node.close().await;
     }
+}
+
+/// A clock that stands still.
+#[derive(Clone)]
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> handfast_core::Instant {
+        handfast_core::Instant(0)
+    }
+
+    fn sleep_until(
+        &self,
+        _at: handfast_core::Instant,
+    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Every refused administration counts, and as many as the pace allows are reported in a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_administrations_are_reported_at_a_pace() {
+    let builder = Engine::builder().listen("127.0.0.1:0").auth(options());
+    let net = handfast_transport_tcp::TokioNet;
+    let engine = builder.start_on(net, Still, OsEntropy).await.unwrap();
+    let answers = &engine.shared().answers;
+    let own = Inbound::default();
+    let max = u64::from(AUDIT_REPORTS_PER_SECOND);
+    for count in 1..max {
+        let refused = answers.administer(GrantsRequest::List { segment: None }, &own).await;
+        assert!(refused.0.is_err());
+        assert_eq!(engine.counters().messages_refused, count);
+    }
+    assert_eq!(answers.refused(), Some(0), "the last one of this second");
+    let refused = answers.administer(GrantsRequest::List { segment: None }, &own).await;
+    assert!(refused.0.is_err());
+    assert_eq!(answers.refused(), None, "past the limit");
+    assert_eq!(engine.counters().messages_refused, max + 2);
 }

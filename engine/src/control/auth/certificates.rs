@@ -1,5 +1,6 @@
 //! The certificate of a node, and the authorities that it trusts.
 
+use super::revocations::{Revocations, Signers};
 use crate::api::auth::CertificateFile;
 use handfast_core::NodeName;
 use handfast_core::auth::{AuthFailure, CertificateFault, Proof, certified_part, spiffe_domain};
@@ -14,15 +15,10 @@ use rustls::{
     ServerConfig, SignatureScheme,
 };
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{
-    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime,
-};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
 use std::fmt;
 use std::sync::Arc;
-use webpki::{
-    CertRevocationList, EndEntityCert, KeyUsage, OwnedCertRevocationList, RevocationOptionsBuilder,
-    UnknownStatusPolicy,
-};
+use webpki::{EndEntityCert, KeyUsage, RevocationOptionsBuilder, UnknownStatusPolicy};
 
 /// Protocol that both sides name in the handshake, so that no other use of the certificates fits.
 const PROTOCOL: &[u8] = b"handfast";
@@ -30,8 +26,6 @@ const PROTOCOL: &[u8] = b"handfast";
 const CHAIN_MAX: usize = 8;
 /// Maximum bytes of a chain. It is remembered as long as its peer.
 const CHAIN_BYTES_MAX: usize = 16 << 10;
-/// Maximum revocation lists of a node.
-const LISTS_MAX: usize = 256;
 /// Maximum authorities of a node.
 const AUTHORITIES_MAX: usize = 256;
 
@@ -43,6 +37,15 @@ pub(crate) struct Texts {
     pub(crate) key: Vec<u8>,
     /// Empty without revocation lists.
     pub(crate) revocations: Vec<u8>,
+}
+
+/// The check of revocation lists when they are parsed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lists {
+    /// Each has the signature of its authority, if that is known.
+    Checked,
+    /// They were checked with other authorities. Those of authorities that are gone revoke nothing.
+    Earlier,
 }
 
 /// A node's certificate and private key, and the authorities that it trusts.
@@ -67,7 +70,7 @@ impl Certificates {
     ///
     /// # Errors
     /// The file and the reason.
-    pub(crate) fn new(texts: &Texts) -> Result<Self, (CertificateFile, String)> {
+    pub(crate) fn new(texts: &Texts, lists: Lists) -> Result<Self, (CertificateFile, String)> {
         let roots = certificates(CertificateFile::Authority, &texts.authority)?;
         if roots.len() > AUTHORITIES_MAX {
             let text = format!("it has more than {AUTHORITIES_MAX} authorities");
@@ -77,13 +80,23 @@ impl Certificates {
             let anchor = webpki::anchor_from_trusted_cert(root).map(|anchor| anchor.to_owned());
             anchor.map_err(|error| (CertificateFile::Authority, error.to_string()))
         };
-        let roots = roots.iter().map(anchor).collect::<Result<_, _>>()?;
+        let roots = roots.iter().map(anchor).collect::<Result<Vec<_>, _>>()?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let algorithms = provider.signature_verification_algorithms;
-        let lists = revocation_lists(&texts.revocations)
-            .map_err(|error| (CertificateFile::Revocations, error))?;
-        let authorities = Arc::new(Authorities { roots, lists, algorithms });
         let own = certificates(CertificateFile::Certificate, &texts.certificate)?;
+        let between = own[1..].iter().filter_map(|it| webpki::anchor_from_trusted_cert(it).ok());
+        let mut known: Vec<TrustAnchor<'_>> = roots.clone();
+        known.extend(between);
+        let signers = Signers { authorities: &known, algorithms: algorithms.all };
+        let signers = Some(&signers).filter(|_| lists == Lists::Checked);
+        let revocations = Revocations::new(&texts.revocations, signers)
+            .map_err(|error| (CertificateFile::Revocations, error))?;
+        let authorities = Arc::new(Authorities { roots, revocations, algorithms });
+        if lists == Lists::Checked && authorities.may_not_sign(&own) {
+            let text = "an authority of this node's certificate signs lists without the right to \
+                        (key usage cRLSign)";
+            return Err((CertificateFile::Revocations, text.into()));
+        }
         let key = PrivateKeyDer::from_pem_slice(&texts.key);
         let key = key.map_err(|error| (CertificateFile::Key, error.to_string()))?;
         let (client, server) = configs(&provider, &authorities, &own, &key).map_err(|error| {
@@ -176,23 +189,6 @@ fn certificates(
     }
 }
 
-fn revocation_lists(text: &[u8]) -> Result<Vec<CertRevocationList<'static>>, String> {
-    let mut lists: Vec<CertRevocationList<'static>> = Vec::new();
-    for list in CertificateRevocationListDer::pem_slice_iter(text) {
-        if lists.len() == LISTS_MAX {
-            return Err(format!("it has more than {LISTS_MAX} revocation lists"));
-        }
-        let list = list.map_err(|error| error.to_string())?;
-        let list = OwnedCertRevocationList::from_der(&list).map_err(|error| error.to_string())?;
-        lists.push(list.into());
-    }
-    // A list in another form would revoke nothing.
-    if lists.is_empty() && !text.trim_ascii().is_empty() {
-        return Err("it has no revocation list in PEM".into());
-    }
-    Ok(lists)
-}
-
 /// TLS 1.3 alone, with a certificate at both ends, and without resumption, which would outlast
 /// a certificate.
 fn configs(
@@ -223,7 +219,7 @@ fn configs(
 #[derive(Debug)]
 struct Authorities {
     roots: Vec<TrustAnchor<'static>>,
-    lists: Vec<CertRevocationList<'static>>,
+    revocations: Revocations,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -234,20 +230,11 @@ impl Authorities {
         now: UnixTime,
         usage: KeyUsage,
     ) -> Result<(), CertificateFault> {
-        let (end, intermediates) = chain.split_first().ok_or(CertificateFault::Unusable)?;
         let bytes: usize = chain.iter().map(|one| one.len()).sum();
         if chain.len() > CHAIN_MAX || bytes > CHAIN_BYTES_MAX {
             return Err(CertificateFault::Unusable);
         }
-        let end = EndEntityCert::try_from(end).map_err(|_| CertificateFault::Unusable)?;
-        let (algorithms, roots) = (self.algorithms.all, &self.roots);
-        // An authority without a list revokes nothing, and a list counts past its next update.
-        let lists: Vec<_> = self.lists.iter().collect();
-        let revoked = RevocationOptionsBuilder::new(&lists).ok();
-        let revoked = revoked.map(|it| it.with_status_policy(UnknownStatusPolicy::Allow).build());
-        let verified =
-            end.verify_for_usage(algorithms, roots, intermediates, now, usage, revoked, None);
-        verified.map(|_| ()).map_err(|error| match error {
+        self.verified(chain, now, usage).map_err(|error| match error {
             webpki::Error::CertExpired { .. } => CertificateFault::Expired,
             webpki::Error::CertNotValidYet { .. } => CertificateFault::NotYetValid,
             webpki::Error::CertRevoked => CertificateFault::Revoked,
@@ -255,6 +242,31 @@ impl Authorities {
                 CertificateFault::UnknownAuthority
             }
             _ => CertificateFault::Unusable,
+        })
+    }
+
+    /// Whether a list of an authority of a chain counts for nothing, since that may not sign lists.
+    fn may_not_sign(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let verified = self.verified(chain, UnixTime::now(), KeyUsage::client_auth());
+        matches!(verified, Err(webpki::Error::IssuerNotCrlSigner))
+    }
+
+    fn verified(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<(), webpki::Error> {
+        let (end, intermediates) = chain.split_first().ok_or(webpki::Error::UnknownIssuer)?;
+        let end = EndEntityCert::try_from(end)?;
+        let (algorithms, roots) = (self.algorithms.all, &self.roots);
+        self.revocations.verify(|lists| {
+            // An authority without a list revokes nothing, and a list counts past its next update.
+            let revoked = RevocationOptionsBuilder::new(lists).ok();
+            let revoked =
+                revoked.map(|it| it.with_status_policy(UnknownStatusPolicy::Allow).build());
+            end.verify_for_usage(algorithms, roots, intermediates, now, usage, revoked, None)
+                .map(drop)
         })
     }
 

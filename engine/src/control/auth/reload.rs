@@ -1,7 +1,8 @@
 //! Keys and certificates whose files change while the node runs.
 
 use super::Keys;
-use crate::api::auth::{Content, Loaded, Part, Source};
+use super::certificates::Lists;
+use crate::api::auth::{Content, Loaded, Part, Source, Unusable};
 use crate::command::{Command, Commands};
 use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::Counts;
@@ -27,11 +28,12 @@ pub(crate) struct WatchParts {
     pub(crate) counts: Arc<Counts>,
 }
 
-/// Looks at the files until the node is gone. An unusable file is reported once. It changes nothing, and
-/// the authorities change even if the certificate of this node cannot be used.
+/// Looks at the files until the node is gone. A fault is reported once. The keys, the certificate of this
+/// node or the revocation lists stay as they were if they are at fault; the other files change.
 pub(crate) async fn watch(mut parts: WatchParts) {
     let interval = Duration(parts.interval.0.max(INTERVAL_MIN.0));
-    let (mut reported, mut checked_at) = (None, parts.clock.now());
+    let mut reported: Vec<Option<String>> = vec![None; parts.parts.len()];
+    let mut checked_at = parts.clock.now();
     // A call that was accepted before a change may open a lane after it: there is a second look.
     let mut ends_again = false;
     loop {
@@ -39,34 +41,17 @@ pub(crate) async fn watch(mut parts: WatchParts) {
         parts.clock.sleep_until(Instant(until)).await;
         let sources: Vec<_> = parts.parts.iter().map(|part| part.source.clone()).collect();
         let read = move || {
-            let all = sources.into_iter().map(|source| Some(source?.0.read()));
-            all.collect::<Vec<_>>()
+            let of = |(source, before): (Source, Content)| source.read(Some(&before));
+            sources.into_iter().map(|source| source.map(of)).collect::<Vec<_>>()
         };
         // A network file system may take its time.
         let Ok(read) = tokio::task::spawn_blocking(read).await else { return };
         let Some(keys) = parts.keys.upgrade() else { return };
         let epoch = keys.current().policy.epoch();
-        let changed = take(&keys, &mut parts.parts, read);
+        let outcomes = take(&keys, &mut parts.parts, read);
         let has_changed = keys.current().policy.epoch() != epoch;
-        match changed {
-            Ok(true) => {
-                info!("the keys or certificates of this node have changed");
-                reported = None;
-            }
-            Ok(false) => {}
-            Err(error) => {
-                let text = error.to_string();
-                if reported.as_ref() != Some(&text) {
-                    parts.counts.update(|it| it.auth_changes_unusable += 1);
-                    // The authorities may have changed alone.
-                    if has_changed {
-                        warn!(%error, "this node's changed certificate cannot be used; the changed authorities are");
-                    } else {
-                        warn!(%error, "changed keys or certificates cannot be used; the earlier ones stay");
-                    }
-                    reported = Some(text);
-                }
-            }
+        for ((outcome, part), reported) in outcomes.iter().zip(&parts.parts).zip(&mut reported) {
+            report(outcome, &part.loaded, reported, &parts.counts);
         }
         let now = parts.clock.now();
         let is_due = now.0.saturating_sub(checked_at.0) >= RECHECK_INTERVAL.0;
@@ -100,35 +85,86 @@ async fn end_withdrawn(keys: Arc<Keys>, ends_unknown: bool, commands: &Commands)
     commands.send(Command::EndLanes { of });
 }
 
-/// Uses changed content; returns whether it has changed. Keys and certificates change each on their
+/// The outcome of a look at the files of a part.
+#[derive(Debug)]
+enum Outcome {
+    Same,
+    Used,
+    /// The files at fault stay as they were, and the others are in use.
+    UsedInPart(Error),
+    Unused(Error),
+}
+
+impl Outcome {
+    fn of(changed: &Result<Option<Changed>, Error>) -> Self {
+        match changed {
+            Ok(None) => Self::Same,
+            Ok(Some(Changed { error: None, .. })) => Self::Used,
+            Ok(Some(Changed { error: Some(error), .. })) => Self::UsedInPart(error.clone()),
+            Err(error) => Self::Unused(error.clone()),
+        }
+    }
+}
+
+/// Logs the outcome of a part; a fault once.
+fn report(outcome: &Outcome, loaded: &Loaded, reported: &mut Option<String>, counts: &Counts) {
+    let files = match loaded {
+        Loaded::Keys(_) => "the keys of this node",
+        Loaded::Certificates(_) => "the certificates of this node",
+    };
+    let (error, rest) = match outcome {
+        Outcome::Same => {
+            *reported = None;
+            return;
+        }
+        Outcome::Used => {
+            *reported = None;
+            info!("{files} have changed");
+            return;
+        }
+        Outcome::UsedInPart(error) => (error, "the other changed files are in use"),
+        Outcome::Unused(error) => (error, "the earlier ones stay"),
+    };
+    let text = error.to_string();
+    if reported.as_ref() != Some(&text) {
+        counts.update(|it| it.auth_changes_unusable += 1);
+        warn!(%error, "{files} have changed and cannot be used as they are; {rest}");
+        *reported = Some(text);
+    }
+}
+
+/// Uses changed content; returns the outcome of each part. Keys and certificates change each on their
 /// own, whether the others can be used or not.
 fn take(
     keys: &Keys,
     parts: &mut Vec<Part>,
-    read: Vec<Option<Result<Content, Error>>>,
-) -> Result<bool, Error> {
-    let (mut next, mut has_changed, mut failed) = (parts.clone(), false, None);
+    read: Vec<Option<Result<(Content, Option<Error>), Error>>>,
+) -> Vec<Outcome> {
+    let mut next = parts.clone();
+    let mut outcomes = Vec::new();
     for (part, content) in next.iter_mut().zip(read) {
-        let Some((content, (source, before))) = content.zip(part.source.clone()) else { continue };
-        match content.and_then(|content| changed(keys, (&source, &before), content)) {
-            Ok(None) => {}
-            Ok(Some(Changed { loaded, content, error })) => {
-                *part = Part { loaded, source: Some((source, content)) };
-                has_changed = true;
-                failed = failed.or(error);
-            }
-            Err(error) => failed = failed.or(Some(error)),
+        let (Some(content), Some((source, before))) = (content, part.source.clone()) else {
+            outcomes.push(Outcome::Same);
+            continue;
+        };
+        let changed = content.and_then(|content| changed(keys, (&source, &before), content));
+        outcomes.push(Outcome::of(&changed));
+        if let Ok(Some(Changed { loaded, content, .. })) = changed {
+            *part = Part { loaded, source: Some((source, content)) };
         }
     }
-    if has_changed {
-        let replaced = keys.replace(next.iter().map(|part| part.loaded.clone()).collect());
-        let invalid = |error: handfast_core::auth::KeyRuleError| {
-            Error::local(Stage::Configuration, Cause::Invalid(error.to_string()))
-        };
-        replaced.map_err(invalid)?;
-        *parts = next;
+    let is_used = |it: &Outcome| matches!(it, Outcome::Used | Outcome::UsedInPart(_));
+    if outcomes.iter().any(is_used) {
+        match keys.replace(next.iter().map(|part| part.loaded.clone()).collect()) {
+            Ok(()) => *parts = next,
+            Err(error) => {
+                let error = Error::local(Stage::Configuration, Cause::Invalid(error.to_string()));
+                let used = outcomes.iter_mut().filter(|it| is_used(it));
+                used.for_each(|it| *it = Outcome::Unused(error.clone()));
+            }
+        }
     }
-    failed.map_or(Ok(has_changed), Err)
+    outcomes
 }
 
 /// Content to use, and the fault of what is not used.
@@ -138,31 +174,41 @@ struct Changed {
     error: Option<Error>,
 }
 
-/// The part of changed content that can be used. If this node's own certificate cannot, that is the
-/// changed authorities and revocation lists with the earlier one, so that a removed authority is trusted
-/// no longer.
+/// The part of changed content that can be used. Revocation lists at fault are the earlier ones with the
+/// other files. A certificate of this node at fault is the earlier one with the changed authorities and
+/// revocation lists, so that a removed authority is trusted no longer.
 fn changed(
     keys: &Keys,
     (source, before): (&Source, &Content),
-    content: Content,
+    (mut content, mut failed): (Content, Option<Error>),
 ) -> Result<Option<Changed>, Error> {
-    if content == *before {
-        return Ok(None);
-    }
-    let error = match load(keys, source, &content) {
-        Ok(loaded) => return Ok(Some(Changed { loaded, content, error: None })),
-        Err(error) => error,
-    };
-    let part = content.authorities_alone(before);
-    match part.and_then(|content| Some((source.load(&content).ok()?, content))) {
-        Some((loaded, content)) => Ok(Some(Changed { loaded, content, error: Some(error) })),
-        None => Err(error),
+    let (mut lists, mut is_own_changed) = (Lists::Checked, true);
+    loop {
+        if content == *before {
+            return failed.map_or(Ok(None), Err);
+        }
+        let loaded = match is_own_changed {
+            true => load(keys, source, &content, lists),
+            false => source.load(&content, lists),
+        };
+        let fault = match loaded {
+            Ok(loaded) => return Ok(Some(Changed { loaded, content, error: failed })),
+            Err(fault) => fault,
+        };
+        if fault.is_of_lists && lists == Lists::Checked {
+            (content, lists) = (content.with_lists_of(before), Lists::Earlier);
+        } else if is_own_changed {
+            (content, is_own_changed) = (content.with_own_of(before), false);
+        } else {
+            return Err(failed.unwrap_or(fault.error));
+        }
+        failed.get_or_insert(fault.error);
     }
 }
 
 /// The keys or certificates of some content, if this node can use them.
-fn load(keys: &Keys, source: &Source, content: &Content) -> Result<Loaded, Error> {
-    let loaded = source.load(content)?;
+fn load(keys: &Keys, source: &Source, content: &Content, lists: Lists) -> Result<Loaded, Unusable> {
+    let loaded = source.load(content, lists)?;
     if let Loaded::Certificates(own) = &loaded {
         let checked = own.check(&keys.current().policy.own().name);
         let invalid =

@@ -18,13 +18,24 @@ pub(crate) mod certificates {
         pub(crate) authority: Vec<u8>,
         pub(crate) certificate: Vec<u8>,
         pub(crate) key: Vec<u8>,
+        pub(crate) revocations: Vec<u8>,
+    }
+
+    /// The check of revocation lists.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Lists {
+        Checked,
+        Earlier,
     }
 
     #[derive(Debug)]
     pub(crate) enum Certificates {}
 
     impl Certificates {
-        pub(crate) fn new(_texts: &Texts) -> Result<Self, (CertificateFile, String)> {
+        pub(crate) fn new(
+            _texts: &Texts,
+            _lists: Lists,
+        ) -> Result<Self, (CertificateFile, String)> {
             Err((CertificateFile::Certificate, "this build has no TLS (feature `tls`)".into()))
         }
 

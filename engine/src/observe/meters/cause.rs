@@ -34,6 +34,7 @@ pub(crate) fn reason(reason: RefusalReason) -> &'static str {
         RefusalReason::Busy => "busy",
         RefusalReason::Starting => "starting",
         RefusalReason::Configuration => "configuration",
+        RefusalReason::Encryption => "encryption",
         RefusalReason::Protection => "protection",
         RefusalReason::NameConflict => "name_conflict",
         RefusalReason::Unproven => "unproven",

@@ -159,3 +159,116 @@ async fn removed_key_goes_beside_an_unusable_certificate() {
     let told_once = counts.snapshot(0, Default::default(), Default::default());
     assert_eq!(told_once.auth_changes_unusable, 1);
 }
+
+/// The outcomes of one look at the files of parts.
+fn looked(keys: &Keys, parts: &mut Vec<Part>) -> Vec<Outcome> {
+    let read = parts.iter().map(|part| {
+        let (source, before) = part.source.as_ref()?;
+        Some(source.read(Some(before)))
+    });
+    let read = read.collect();
+    take(keys, parts, read)
+}
+
+fn certified(directory: &Path) -> (Keys, Vec<Part>) {
+    let options = AuthOptions::tls(CertificateFiles::in_directory(directory)).unwrap();
+    (Keys::of(Some(&options), &name("own"), Incarnation(1)).unwrap(), options.parts)
+}
+
+fn is_valid(keys: &Keys, issued: &Issued) -> bool {
+    let chain = rustls_pki_types::pem::PemObject::from_pem_slice(issued.certificate.as_bytes());
+    keys.current().certificates.as_ref().unwrap().is_valid(&[chain.unwrap()])
+}
+
+/// Revocation lists that cannot be used leave the earlier ones in force, whatever is wrong with them: an
+/// authority that is removed with them is trusted no longer, and a renewed certificate is used.
+#[test]
+fn unusable_lists_hold_up_no_other_change() {
+    let (fleet, removed) = (Authority::new("fleet"), Authority::new("removed"));
+    let (revoked, own) = (fleet.issue(&["a"]), fleet.issue(&["own"]));
+    let strange = Authority::new("fleet").revoke(&[&own]);
+    type Fault<'a> = (&'a str, &'a dyn Fn(&Path));
+    let faults: [Fault<'_>; 5] = [
+        ("absent", &|file| fs::remove_file(file).unwrap()),
+        ("a link to nothing", &|file| {
+            fs::remove_file(file).unwrap();
+            std::os::unix::fs::symlink("nothing", file).unwrap();
+        }),
+        ("too long", &|file| put(file, &"#".repeat((1 << 20) + 1))),
+        ("malformed", &|file| {
+            put(file, "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n")
+        }),
+        ("not signed", &|file| put(file, &strange)),
+    ];
+    for (fault, cause) in faults {
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("ca.crl");
+        put_certificate(directory.path(), &[&fleet, &removed], &own);
+        put(&list, &fleet.revoke(&[&revoked]));
+        let (keys, mut parts) = certified(directory.path());
+        cause(&list);
+        let outcomes = looked(&keys, &mut parts);
+        assert!(matches!(&*outcomes, [Outcome::Unused(_)]), "{fault}: {outcomes:?}");
+        put_certificate(directory.path(), &[&fleet], &fleet.issue(&["own"]));
+        let outcomes = looked(&keys, &mut parts);
+        let [Outcome::UsedInPart(error)] = &*outcomes else { panic!("{fault}: {outcomes:?}") };
+        assert!(error.to_string().contains("ca.crl"), "{error}");
+        assert!(!is_valid(&keys, &removed.issue(&["b"])), "{fault}: its authority is gone");
+        assert!(!is_valid(&keys, &revoked), "{fault}: the earlier list is in force");
+        assert!(is_valid(&keys, &own), "{fault}");
+        let outcomes = looked(&keys, &mut parts);
+        assert!(matches!(&*outcomes, [Outcome::Unused(_)]), "{fault}: {outcomes:?}");
+        put_certificate(directory.path(), &[&fleet], &fleet.expired(&["own"]));
+        let outcomes = looked(&keys, &mut parts);
+        assert!(matches!(&*outcomes, [Outcome::Unused(_)]), "{fault}: {outcomes:?}");
+        let current = keys.current();
+        assert_eq!(current.certificates.as_ref().unwrap().fault_now(), None, "{fault}");
+    }
+}
+
+/// A directory without revocation lists uses those that are put there later. A link that leads nowhere
+/// is a fault at the start.
+#[test]
+fn lists_of_a_directory_may_come_later() {
+    let fleet = Authority::new("fleet");
+    let (revoked, own) = (fleet.issue(&["a"]), fleet.issue(&["own"]));
+    let directory = tempfile::tempdir().unwrap();
+    let list = directory.path().join("ca.crl");
+    put_certificate(directory.path(), &[&fleet], &own);
+    let (keys, mut parts) = certified(directory.path());
+    assert!(matches!(&*looked(&keys, &mut parts), [Outcome::Same]));
+    assert!(is_valid(&keys, &revoked));
+    put(&list, &fleet.revoke(&[&revoked]));
+    assert!(matches!(&*looked(&keys, &mut parts), [Outcome::Used]));
+    assert!(!is_valid(&keys, &revoked));
+    put(&list, "");
+    assert!(matches!(&*looked(&keys, &mut parts), [Outcome::Used]), "an empty file has none");
+    assert!(is_valid(&keys, &revoked));
+    fs::remove_file(&list).unwrap();
+    std::os::unix::fs::symlink("nothing", &list).unwrap();
+    let error = AuthOptions::tls(CertificateFiles::in_directory(directory.path())).unwrap_err();
+    assert!(error.to_string().contains("ca.crl"), "{error}");
+}
+
+/// Keys and certificates have outcomes of their own.
+#[test]
+fn keys_and_certificates_have_outcomes_of_their_own() {
+    let fleet = Authority::new("fleet");
+    let directory = tempfile::tempdir().unwrap();
+    let (file, own) = (directory.path().join("keys"), fleet.issue(&["own"]));
+    put(&file, OLD);
+    put_certificate(directory.path(), &[&fleet], &own);
+    let certificate = AuthOptions::tls(CertificateFiles::in_directory(directory.path())).unwrap();
+    let options = certificate.and(AuthOptions::psk_file(&file).unwrap()).unwrap();
+    let keys = Keys::of(Some(&options), &name("own"), Incarnation(1)).unwrap();
+    let mut parts = options.parts;
+    put(&file, "a typo");
+    put_certificate(directory.path(), &[&fleet], &fleet.issue(&["own"]));
+    let outcomes = looked(&keys, &mut parts);
+    assert!(matches!(&*outcomes, [Outcome::Used, Outcome::Unused(_)]), "{outcomes:?}");
+    put(&file, NEW);
+    put_certificate(directory.path(), &[&fleet], &fleet.expired(&["own"]));
+    let outcomes = looked(&keys, &mut parts);
+    assert!(matches!(&*outcomes, [Outcome::Unused(_), Outcome::Used]), "{outcomes:?}");
+    assert!(matches!(&*looked(&keys, &mut parts), [Outcome::Unused(_), Outcome::Same]));
+}

@@ -1,6 +1,6 @@
 //! Sessions through TLS: each fault of a certificate, its names, and changed bytes.
 
-use super::super::certificates::{Certificates, Texts};
+use super::super::certificates::{Certificates, Lists, Texts};
 use super::*;
 use crate::api::auth::{CertificateFile, Part};
 use handfast_core::auth::{AuthMethod, CertificateFault};
@@ -12,13 +12,13 @@ pub(in crate::control::auth) mod issuing;
 use issuing::{Authority, Issued};
 
 fn material(trusted: &[&Authority], own: &Issued) -> Arc<Certificates> {
-    Arc::new(Certificates::new(&texts(trusted, own)).unwrap())
+    Arc::new(Certificates::new(&texts(trusted, own), Lists::Checked).unwrap())
 }
 
 /// The same with a revocation list.
 fn material_with(trusted: &[&Authority], own: &Issued, list: String) -> Arc<Certificates> {
     let texts = Texts { revocations: list.into_bytes(), ..texts(trusted, own) };
-    Arc::new(Certificates::new(&texts).unwrap())
+    Arc::new(Certificates::new(&texts, Lists::Checked).unwrap())
 }
 
 fn texts(trusted: &[&Authority], own: &Issued) -> Texts {
@@ -125,8 +125,7 @@ async fn faulty_certificates_are_refused_with_the_fault() {
 }
 
 /// A revoked certificate is refused with the reason on both sides, whichever side has the list; those
-/// of an authority without a list stay. A list of another authority, or without its signature, revokes
-/// nothing.
+/// of an authority without a list stay. A list of another authority revokes nothing.
 #[tokio::test]
 async fn revoked_certificate_is_refused_with_the_fault() {
     let (fleet, other) = (Authority::new("fleet"), Authority::new("other"));
@@ -144,22 +143,61 @@ async fn revoked_certificate_is_refused_with_the_fault() {
     assert_eq!(dialled.err(), Some(AuthFailure::Certificate(CertificateFault::Revoked)));
     let unlisted = certified("c", 3, material(&[&fleet, &other], &c));
     assert!(meet(unlisted, certified("b", 2, knowing(&b)), None).await.0.is_ok());
-    let strange = Authority::new("fleet").revoke(&[&b]);
-    let (near, far) = (material(&[&fleet], &b), material_with(&[&fleet], &b, strange));
-    let (dialled, _, _) = meet(certified("b", 1, near), certified("b", 2, far), None).await;
-    assert_ne!(dialled.err(), Some(AuthFailure::Refused(AuthRefusal::Revoked)), "no signature");
     let many = |count: usize| Texts {
         revocations: list().repeat(count).into_bytes(),
         ..texts(&[&fleet], &b)
     };
-    assert!(Certificates::new(&many(256)).is_ok(), "at the limit");
+    let parse = |texts: &Texts| Certificates::new(texts, Lists::Checked);
+    assert!(parse(&many(256)).is_ok(), "at the limit");
     for (unusable, words) in [
         (many(257), "more than 256"),
         (Texts { revocations: fleet.pem.clone().into_bytes(), ..many(0) }, "no revocation list"),
     ] {
-        let (file, text) = Certificates::new(&unusable).err().unwrap();
+        let (file, text) = parse(&unusable).err().unwrap();
         assert!(file == CertificateFile::Revocations && text.contains(words), "{text}");
     }
+}
+
+/// A serial number on any list of its authority is revoked, whichever list is first.
+#[test]
+fn each_list_of_an_authority_revokes() {
+    let fleet = Authority::new("fleet");
+    let (a, b) = (fleet.issue(&["a"]), fleet.issue(&["b"]));
+    let (older, newer) = (fleet.revoke(&[]), fleet.revoke(&[&a]));
+    for lists in [[&*older, &*newer], [&*newer, &*older]] {
+        let check = |own: &Issued, name: &str| {
+            material_with(&[&fleet], own, lists.concat()).check(&NodeName::new(name).unwrap())
+        };
+        assert_eq!(check(&a, "a"), Err(AuthFailure::Own(CertificateFault::Revoked)));
+        assert_eq!(check(&b, "b"), Ok(()));
+    }
+}
+
+/// Of two trusted authorities of one name, the list of each revokes its own certificates alone. A list
+/// that none of them has signed is refused, with its file.
+#[tokio::test]
+async fn list_is_for_the_key_that_signed_it() {
+    let (old, new) = (Authority::new("fleet"), Authority::new("fleet"));
+    let both = [&old, &new];
+    let (a, b) = (old.issue(&["a"]), new.issue(&["b"]));
+    for lists in
+        [new.revoke(&[&a]), old.revoke(&[&b]), [new.revoke(&[&a]), old.revoke(&[&b])].concat()]
+    {
+        let near = certified("a", 1, material_with(&both, &a, lists.clone()));
+        let far = certified("b", 2, material_with(&both, &b, lists));
+        let (dialled, accepted, _) = meet(near, far, None).await;
+        assert!(dialled.is_ok() && accepted.is_ok(), "{:?}", dialled.err());
+    }
+    let lists = [new.revoke(&[&b]), old.revoke(&[&a])].concat();
+    for (own, name) in [(&a, "a"), (&b, "b")] {
+        let checked = material_with(&both, own, lists.clone()).check(&NodeName::new(name).unwrap());
+        assert_eq!(checked, Err(AuthFailure::Own(CertificateFault::Revoked)), "{name}");
+    }
+    let strange = Texts { revocations: new.revoke(&[&a]).into_bytes(), ..texts(&[&old], &a) };
+    let (file, text) = Certificates::new(&strange, Lists::Checked).err().unwrap();
+    assert!(file == CertificateFile::Revocations && text.contains("has not signed it"), "{text}");
+    let earlier = Certificates::new(&strange, Lists::Earlier).unwrap();
+    assert_eq!(earlier.check(&NodeName::new("a").unwrap()), Ok(()), "it revokes nothing");
 }
 
 /// A certificate stands for the names in it: hosts with any port, and addresses.
