@@ -256,9 +256,14 @@ impl LaneConnections {
         self.lanes.insert(own.pair.lifecycle, lane);
     }
 
-    /// Notes what a peer announced in a request: its connect request may come before
-    /// [`LaneConnections::connect`].
+    /// Notes what a peer announced in a request that was accepted: its connect request may come before
+    /// [`LaneConnections::connect`]. Ignored for a pair that a lane is connected to, or is to be.
     pub fn handle_announcement(&mut self, peer: Option<&str>, lane: AnnouncedLane) {
+        let pair = lane.announcement.pair;
+        let mut bound = self.lanes.values().filter_map(|lane| lane.remote.as_ref());
+        if bound.any(|remote| remote.announcement.pair == pair) {
+            return;
+        }
         let of_peer = self.noted.iter_mut().find(|(name, _)| name.as_deref() == peer);
         if let Some((_, lanes)) = of_peer {
             lanes.retain(|known| known.announcement.pair != lane.announcement.pair);

@@ -356,8 +356,8 @@ pub(crate) trait Transport: Endpoints {
     /// Records a peer's announced GID, with the request that carried it, if any.
     fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
 
-    /// Records the announcement of a peer's request, whose connection may come before the lane is to
-    /// connect.
+    /// Records the announcement of a peer's request that is accepted: its connection may come before the
+    /// lane is to connect.
     fn note_request(&self, _peer: &NicPath, _body: &Body) {}
 
     /// Slices that a lane takes at once, where `configured` is the depth of a queue.

@@ -1,5 +1,6 @@
-//! Call addresses that peers announced.
+//! What peers announced: call addresses, and queue pairs for the connection manager.
 
+use handfast_core::wire::{Body, Message, Op};
 use handfast_core::{Incarnation, NicPath, NodeName};
 use std::collections::BTreeMap;
 
@@ -71,9 +72,54 @@ impl Announced {
     }
 }
 
+/// The queue pairs that a request announced for the connection manager, until it is answered.
+pub(crate) struct Requested(Option<Box<Body>>);
+
+impl Requested {
+    /// What a call announces; nothing unless it is a request.
+    pub(crate) fn by(call: &Message) -> Self {
+        let announces = call.op == Op::Request && call.body.connection_manager.is_some();
+        Self(announces.then(|| Box::new(call.body.clone())))
+    }
+
+    /// The announcement if the answer permits the peer to connect: one that was refused may be a stranger's,
+    /// in the name of a peer whose own it would displace.
+    pub(crate) fn accepted_by(self, answer: &Message) -> Option<Box<Body>> {
+        self.0.filter(|_| answer.op == Op::Reply)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handfast_core::{Lifecycle, Pair};
+
+    /// A message with or without an announcement for the connection manager.
+    fn message(op: Op, announcement: Option<&str>) -> Message {
+        let connection_manager = announcement.map(Into::into);
+        Message {
+            op,
+            from: path("a@nic"),
+            to: path("b@nic"),
+            sender: Pair { incarnation: Incarnation(1), lifecycle: Lifecycle(1) },
+            echo: None,
+            body: Body { connection_manager, ..Body::default() },
+            refusal: None,
+        }
+    }
+
+    /// A request that is refused announces nothing; one that has a reply announces its queue pairs.
+    #[test]
+    fn refused_request_announces_nothing() {
+        let request = message(Op::Request, Some("announced"));
+        let accepted = |call: &Message, answer| {
+            Requested::by(call).accepted_by(&message(answer, Some("own"))).map(|body| *body)
+        };
+        assert_eq!(accepted(&request, Op::Refuse), None);
+        assert_eq!(accepted(&request, Op::Reply), Some(request.body.clone()));
+        assert_eq!(accepted(&message(Op::Request, None), Op::Reply), None);
+        assert_eq!(accepted(&message(Op::Ready, Some("announced")), Op::Reply), None);
+    }
 
     fn path(name: &str) -> NicPath {
         NicPath::parse(name).unwrap()

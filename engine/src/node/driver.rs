@@ -5,7 +5,7 @@ use crate::control::Calls;
 use crate::control::accept::Listening;
 use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::transport::Transport;
-use crate::node::announced::Announced;
+use crate::node::announced::{Announced, Requested};
 use crate::node::capacity::Creating;
 use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
@@ -68,14 +68,14 @@ pub(crate) struct LocalEnd {
 
 /// Waiters for an answer.
 enum Caller {
-    Ours(oneshot::Sender<Message>),
+    Ours(oneshot::Sender<Message>, Requested),
     LegacyPeers(oneshot::Sender<PlainMessage>),
 }
 
 impl Caller {
     fn has_hung_up(&self) -> bool {
         match self {
-            Self::Ours(reply) => reply.is_closed(),
+            Self::Ours(reply, _) => reply.is_closed(),
             Self::LegacyPeers(reply) => reply.is_closed(),
         }
     }
@@ -214,7 +214,8 @@ impl<N: Net> Driver<N> {
                     return;
                 }
                 self.note_call(&message);
-                Input::CallReceived { token: self.expect(Caller::Ours(reply)), message }
+                let caller = Caller::Ours(reply, Requested::by(&message));
+                Input::CallReceived { token: self.expect(caller), message }
             }
             Command::PlainCallReceived { .. } if self.shutdown.is_some() => return,
             Command::PlainCallReceived { message, reply } => {
@@ -338,10 +339,6 @@ impl<N: Net> Driver<N> {
             let (peer, gid) = (&message.from, &message.body.gid);
             self.parts.transport.note_address(peer, gid, Some(message.sender));
         }
-        // Before the reply, after which the peer may connect.
-        if message.op == Op::Request && message.body.connection_manager.is_some() {
-            self.parts.transport.note_request(&message.from, &message.body);
-        }
     }
 
     /// Registers a caller that waits for an answer, and returns its token.
@@ -369,7 +366,11 @@ impl<N: Net> Driver<N> {
                 Output::Call(message) => self.call(message),
                 Output::Answer { token, message } => {
                     self.parts.counts.meters.on_answer_sent(&message);
-                    if let Some(Caller::Ours(reply)) = self.calls.remove(&token) {
+                    if let Some(Caller::Ours(reply, requested)) = self.calls.remove(&token) {
+                        // Before the reply, after which the peer may connect.
+                        if let Some(body) = requested.accepted_by(&message) {
+                            self.parts.transport.note_request(&message.to, &body);
+                        }
                         // The caller may have hung up.
                         let _ = reply.send(message);
                     }

@@ -19,6 +19,8 @@ pub use simulated::ManagedSimulated;
 const LISTENER: &str = "listener";
 /// Requests that wait at a listening identifier, unless a scenario says otherwise.
 const BACKLOG: i32 = 16;
+/// `errno` of a dial that ends within the call.
+const ECONNREFUSED: i32 = 111;
 
 /// An event of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,6 +176,14 @@ fn of_side<M: ManagerArm>(arm: &mut M, side: Side, words: &mut Words<'_>) -> Res
             let told = arm.event(side, name)?;
             let is_established = told.is_some_and(|told| told.kind == "ESTABLISHED");
             return Ok(if is_established { "established" } else { "refused" }.to_owned());
+        }
+        "dials-nobody" => {
+            // Soft-iWARP connects TCP within the call; elsewhere an event follows it.
+            let is_refused = match arm.connect(side, name, &data)? {
+                0 => arm.event(side, name)?.is_some_and(|told| told.kind == "REJECTED"),
+                code => code == ECONNREFUSED,
+            };
+            return Ok(if is_refused { "refused" } else { "not refused" }.to_owned());
         }
         "state" => return Ok(format!("{:?}", arm.state(side, name)?).to_uppercase()),
         other => return Err(format!("no call is '{other}'")),

@@ -158,10 +158,6 @@ impl ConnectionWorld {
             // The peer has given the bound lifecycle up.
             self.retire(to);
         }
-        if tell.kind == Kind::Request {
-            let machine = &mut self.nodes[to].machine;
-            machine.handle_announcement(Some(NAMES[1 - to]), announced(tell.announced));
-        }
         let current = match (self.nodes[to].current, tell.kind) {
             (None, Kind::Request) => self.announce(to),
             (current, _) => current,
@@ -179,6 +175,8 @@ impl ConnectionWorld {
         let Some(known) = self.nodes[to].current.as_mut() else { return };
         known.echoed = Some(from);
         if tell.kind == Kind::Request {
+            let machine = &mut self.nodes[to].machine;
+            machine.handle_announcement(Some(NAMES[1 - to]), announced(tell.announced));
             let (kind, echo) = (Kind::Reply, Some(from));
             return self.tell(Tell { to: 1 - to, kind, announced: current.own, echo });
         }

@@ -67,9 +67,9 @@ impl Nic {
         }
     }
 
-    /// Records what a peer announced in a request, so that its connection is accepted before this
-    /// side connects. `from` is the peer of [`Nic::create_for`], and none for a lane of [`Nic::create`].
-    /// An announcement that cannot be read is reported by the connect.
+    /// Records what a peer announced in a request that is accepted, so that its connection is accepted
+    /// before this side connects. `from` is the peer of [`Nic::create_for`], and none for a lane of
+    /// [`Nic::create`]. An announcement that cannot be read is reported by the connect.
     pub fn note_request(&self, from: Option<&NicPath>, peer: &Body) {
         if let (Some(manager), Some(Ok(peer))) = (&self.shared.manager, AnnouncedLane::of(peer)) {
             manager.note(from.map(NicPath::to_string).as_deref(), peer);

@@ -11,7 +11,7 @@ pub struct NicLoad {
     pub lanes: usize,
     /// `NicConfig::lanes_max`.
     pub lanes_max: usize,
-    /// Queue pairs of all lanes.
+    /// Queue pairs of all lanes, and those of ended lanes that the kernel keeps.
     pub queue_pairs: u64,
     /// `NicConfig::queue_pairs_max`, or the device's maximum if that is less. Other processes may
     /// use some of them.

@@ -114,6 +114,8 @@ struct State {
     active: bool,
     /// Completions so far.
     completions: u64,
+    /// Queue pairs that the kernel has although the lane has ended.
+    kept: u64,
 }
 
 impl State {
@@ -238,6 +240,7 @@ impl Lane {
             probe_failed: None,
             active: true,
             completions: 0,
+            kept: 0,
         };
         Self {
             lifecycle,
@@ -621,9 +624,9 @@ impl Lane {
     }
 
     /// Ends the lane: revoke, ERR, drain, destroy. Afterwards every slice has ended and the queue
-    /// pairs are gone. `Ok(false)`: they are still in use, such as by a connect blocked in the
-    /// kernel; call again. So after an error: the lane has what the device did not destroy, and the
-    /// slices that are not reported.
+    /// pairs are gone, or idle in ERR where they must not be destroyed again. `Ok(false)`: they are
+    /// still in use, such as by a connect blocked in the kernel; call again. So after an error: the
+    /// lane has what the device did not destroy, and the slices that are not reported.
     pub(super) fn retire(&self, deadline: Instant) -> Result<bool, VerbsError> {
         let _one_at_a_time = self.retiring.lock();
         self.revoke();
@@ -635,7 +638,8 @@ impl Lane {
         if let Some(manager) = manager {
             manager.retire(None, self.lifecycle);
         }
-        if let Err(error) = self.fail_queue_pairs() {
+        let cut = self.fail_queue_pairs();
+        if let Err(error) = &cut {
             // A queue pair that is destroyed accepts nothing either.
             tracing::warn!(lane = self.lifecycle.0, %error, "a lane ends without ERR");
         }
@@ -644,7 +648,7 @@ impl Lane {
         if manager.is_some_and(|manager| !manager.end(self.lifecycle, deadline)) {
             return Ok(false);
         }
-        self.destroy(deadline)
+        self.destroy(deadline, cut.is_ok())
     }
 
     /// Stops posting and moves the queue pairs to ERR: no request of the peer
@@ -671,8 +675,9 @@ impl Lane {
     }
 
     /// Destroys the queue pairs once nobody else uses them, and then ends what was not drained. Those
-    /// that the device keeps stay, and with them all slices and the reserved completions.
-    fn destroy(&self, deadline: Instant) -> Result<bool, VerbsError> {
+    /// that the device keeps stay, and with them all slices and the reserved completions, unless nothing
+    /// is left but to forget them. `is_cut`: all are in ERR.
+    fn destroy(&self, deadline: Instant, is_cut: bool) -> Result<bool, VerbsError> {
         let mut place = loop {
             if let Some(place) = self.objects.try_write() {
                 break place;
@@ -684,7 +689,7 @@ impl Lane {
         };
         let Some(Objects { queue_pairs, reservation }) = place.take() else { return Ok(true) };
         let (queue_pairs, failed) = destroy_all(queue_pairs);
-        if let Some(error) = failed {
+        if let Some(error) = failed.filter(|_| !(is_cut && self.may_forget(&queue_pairs))) {
             let (kept, all) = (queue_pairs.len(), self.numbers.len());
             *place = Some(Objects { queue_pairs, reservation });
             let detail = format!(
@@ -695,9 +700,26 @@ impl Lane {
             return Err(VerbsError { detail, ..error });
         }
         drop(place);
+        self.state.lock().kept = queue_pairs.len() as u64;
+        drop(queue_pairs);
         drop(reservation);
         self.abandon();
         Ok(true)
+    }
+
+    /// Whether queue pairs in ERR that the device has kept may be left to the kernel: none can be destroyed
+    /// again, and all their work has completed, so that they touch no memory.
+    fn may_forget(&self, kept: &[QueuePair]) -> bool {
+        let is_kept = |held: &Held| {
+            let number = self.numbers.get(held.pair);
+            kept.iter().any(|pair| Some(&pair.number()) == number)
+        };
+        kept.iter().all(QueuePair::is_broken) && !self.state.lock().in_flight.any(is_kept)
+    }
+
+    /// Queue pairs that the kernel has although the lane has ended.
+    pub(super) fn kept_pairs(&self) -> u64 {
+        self.state.lock().kept
     }
 
     /// Ends the slices whose completions will not come, since no queue pair is left.

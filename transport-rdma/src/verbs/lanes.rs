@@ -181,13 +181,13 @@ impl Lanes {
         self.by_lifecycle.insert(lane.lifecycle.0, lane);
     }
 
-    /// Removes a lane. Returns false if it was already removed.
-    pub(super) fn remove(&mut self, lane: &Lane) -> bool {
+    /// Removes a lane, of whose queue pairs the kernel keeps `kept`. Returns false if it was already removed.
+    pub(super) fn remove(&mut self, lane: &Lane, kept: u64) -> bool {
         if self.by_serial.remove(&lane.setup.serial).is_none() {
             return false;
         }
         self.by_lifecycle.remove(&lane.lifecycle.0);
-        self.queue_pairs -= lane.numbers.len() as u64;
+        self.queue_pairs -= lane.numbers.len() as u64 - kept;
         true
     }
 

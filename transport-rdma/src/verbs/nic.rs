@@ -426,7 +426,10 @@ impl Nic {
     /// Ends the lane: no further posts, ERR, work in flight is flushed and reported, the queue
     /// pairs are destroyed. Blocks for at most [`NicConfig::drain`], and a second more during a
     /// connect of the same lane. After `Ok` every slice has ended and nothing of the lane touches
-    /// memory. Idempotent. Not to be called from a [`NicSink`].
+    /// memory. A queue pair in ERR whose work has completed, and whose driver must not destroy it again
+    /// after a failure ([`DeviceProfile::destroys_once`](crate::DeviceProfile::destroys_once)), is left to
+    /// the kernel until the device is closed, and counts in the limits. Idempotent. Not to be called from
+    /// a [`NicSink`].
     ///
     /// # Errors
     /// The lane is in use, or the device did not destroy a queue pair of it. The lane is still known,
@@ -440,8 +443,9 @@ impl Nic {
             let detail = "the lane is in use; retire it again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
         }
+        let kept = lane.kept_pairs();
         let mut lanes = self.shared.lanes.lock();
-        if lanes.remove(&lane) {
+        if lanes.remove(&lane, kept) {
             self.shared.counts.lock().lanes_retired += 1;
         }
         self.shared.has_lanes.store(lanes.len() > 0, Ordering::Relaxed);

@@ -321,7 +321,8 @@ impl Owner {
     }
 }
 
-/// A queue pair that the device did not destroy: it may still touch memory.
+/// A queue pair that the device did not destroy: it may touch memory, unless it is in ERR and its work has
+/// completed.
 pub(super) struct Undestroyed {
     pub(super) pair: QueuePair,
     pub(super) error: VerbsError,
@@ -545,15 +546,21 @@ impl QueuePair {
         self.end().map_err(|error| Box::new(Undestroyed { pair: self, error }))
     }
 
+    /// Whether its destruction has failed and must not be repeated: a drop leaves it to the kernel, which
+    /// destroys it when the device is closed.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     /// Destroys it unless it is gone. Nothing but a drop may follow a success.
     fn end(&mut self) -> Result<(), VerbsError> {
         if self.raw.is_null() {
             return Ok(());
         }
-        if let Some(error) = &self.broken {
-            return Err(error.clone());
-        }
         let context = &self.domain.context;
+        if let Some(error) = &self.broken {
+            return context.check_gone(error.call, error.code).map_err(|_| error.clone());
+        }
         let polled = self.completions.polled.lock();
         // SAFETY: it was made by us, and the pointer is taken out below once it is gone, so that
         // it is destroyed once; a call that failed is not repeated where the driver has unmapped

@@ -114,6 +114,37 @@ fn undestroyed_queue_pair_keeps_lane_and_slices() {
     });
 }
 
+/// A queue pair that the device did not destroy, and that must not be destroyed again, keeps its lane and its
+/// slices until its work has completed. It touches no memory then: the next retire leaves it to the kernel,
+/// and it counts in the limit. The other queue pairs of the lane, and other lanes, end as ever.
+#[test]
+fn half_destroyed_queue_pair_goes_once_its_work_ends() {
+    on(&["siw", "irdma"], "half_destroyed_queue_pair_goes_once_its_work_ends", |fabric| {
+        let drain = Duration::from_millis(100);
+        let site = |device| NicConfig { drain, timeout_exponent: 20, ..config(device) };
+        let (one, other) = (Site::new(site("rxe0")), Site::new(site("rxe1")));
+        let calls = || fabric.run("count rxe0 ibv_destroy_qp").parse::<u64>().unwrap();
+        let pairs = one.nic.load().queue_pairs;
+        connect_lane(&one, &other, LANE, 2);
+        fabric.run("hold completions rxe0");
+        one.post_all(&other, Direction::Write, 4);
+        let before = calls();
+        fabric.run(&format!("fail call rxe0 ibv_destroy_qp {EIO} times 1"));
+        for _ in 0..2 {
+            let error = one.nic.retire(LANE).unwrap_err();
+            assert!(error.detail.contains("1 of 2 queue pairs are left"), "{error}");
+            assert_eq!((one.nic.lanes(), one.told.ends(0).len()), (1, 0));
+        }
+        fabric.run("release completions rxe0");
+        one.nic.retire(LANE).unwrap();
+        assert_eq!((one.nic.lanes(), one.told.ends(4).len()), (0, 4));
+        assert_eq!(one.nic.load().queue_pairs, pairs + 1, "the kernel has it");
+        assert_eq!(calls() - before, 2, "each once");
+        other.nic.retire(LANE).unwrap();
+        managed::another_lane_works(&one, &other, Lifecycle(8));
+    });
+}
+
 /// No completion queue is polled while a queue pair on it is destroyed: a provider frees there what the
 /// poll reads. The library reports a poll and a destroy at the same time as a broken law.
 #[test]

@@ -60,6 +60,8 @@ fn noted_peer_is_accepted_before_the_connect() {
     assert!(accepts(&outputs(&mut node)));
     assert_eq!(node.connect(LANE, &peer), Ok(()));
     assert_eq!(outputs(&mut node), []);
+    node.handle_announcement(Some("peer"), peer.clone());
+    assert!(node.noted.is_empty(), "a repeated request of the bound pair displaces nothing");
     assert_eq!(node.connect(LANE, &lane_of(10, 2)), Err(LaneConnectError::Bound));
     assert_eq!(node.progress(LANE), Ok(LaneProgress::Awaiting));
 }
