@@ -113,7 +113,7 @@ async fn start<N: Net>(
     let (trace, incarnation) = (trace(&builder)?, draw_incarnation(&*entropy));
     let name = node_name(&builder, &address, incarnation)?;
     let keys = Arc::new(Keys::of(builder.auth.as_ref(), &name, incarnation)?);
-    let (commands, receiver) = Commands::channel();
+    let ((commands, receiver), events) = (Commands::channel(), broadcast::Sender::new(EVENTS_KEPT));
     let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
     let (lanes, fallbacks) = (LaneTable::new(commands.clone()), Fallbacks::new());
     let regions = Regions::new(builder.limits.regions_max, builder.auth.is_some());
@@ -158,7 +158,6 @@ async fn start<N: Net>(
         seals: builder.encrypt_lanes,
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
-    let events = broadcast::Sender::new(EVENTS_KEPT);
     Audit::start(&answers.regions, answers.counts.clone(), clock.clone(), events.clone());
     let parts = Parts {
         registry: registry(&builder, &transport, &clock, &answers, &trace).into(),

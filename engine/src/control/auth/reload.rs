@@ -133,13 +133,12 @@ fn report(outcome: &Outcome, loaded: &Loaded, reported: &mut Option<String>, cou
     }
 }
 
+/// Changed content, and the fault of what is left out of it.
+type ReadAgain = Result<(Content, Option<Error>), Error>;
+
 /// Uses changed content; returns the outcome of each part. Keys and certificates change each on their
 /// own, whether the others can be used or not.
-fn take(
-    keys: &Keys,
-    parts: &mut Vec<Part>,
-    read: Vec<Option<Result<(Content, Option<Error>), Error>>>,
-) -> Vec<Outcome> {
+fn take(keys: &Keys, parts: &mut Vec<Part>, read: Vec<Option<ReadAgain>>) -> Vec<Outcome> {
     let mut next = parts.clone();
     let mut outcomes = Vec::new();
     for (part, content) in next.iter_mut().zip(read) {
