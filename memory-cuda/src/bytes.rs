@@ -13,7 +13,6 @@ use libc::c_int;
 use std::any::Any;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
@@ -65,9 +64,7 @@ impl CudaBytes {
 
 impl Drop for CudaBytes {
     fn drop(&mut self) {
-        if self.stream.context.may_end() {
-            self.stream.is_doubtful.store(!self.is_there(), Ordering::Relaxed);
-        }
+        self.stream.on_block_end(|| self.is_there());
     }
 }
 
@@ -181,6 +178,9 @@ impl DeviceBytes for CudaBytes {
     }
 
     fn flush(&self) -> Result<(), AcceleratorError> {
+        if self.stream.context.may_end() {
+            self.check(self.start)?;
+        }
         let flush = self.stream.driver.calls.flush.ok_or_else(|| self.lacking(FLUSH_CALL))?;
         self.stream.call(FLUSH_CALL, || {
             // SAFETY: takes two numbers, and waits for the device.

@@ -9,7 +9,7 @@ use libloading::os::unix::Library;
 use parking_lot::Mutex;
 use std::ffi::{CStr, OsStr};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Name of the driver's library.
@@ -28,6 +28,8 @@ const WRITES_ORDERING: c_int = 118;
 const ORDERED_FOR_OWNER: c_int = 100;
 /// Bytes of the text of a PCI address, its end included.
 const PCI_ADDRESS_BYTES: usize = 32;
+/// Maximum streams without a block that are kept, as their contexts may have ended.
+const PARKED_MAX: usize = 64;
 /// Maximum devices of a machine.
 const DEVICES_MAX: u32 = 64;
 pub(crate) const PUSH_CALL: &str = "cuCtxPushCurrent";
@@ -118,6 +120,8 @@ calls! {
     attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
     pin = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
     unpin = "cuMemFreeHost" (*mut c_void);
+    register_host = "cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
+    unregister_host = "cuMemHostUnregister" (*mut c_void);
     allocate = "cuMemAlloc_v2" (*mut u64, usize);
     free = "cuMemFree_v2" (u64);
     current_context = "cuCtxGetCurrent" (*mut RawContext);
@@ -133,16 +137,34 @@ calls! {
     ipc_get = "cuIpcGetMemHandle" (*mut IpcHandle, u64);
     ipc_open = "cuIpcOpenMemHandle_v2" (*mut u64, IpcHandle, c_uint);
     ipc_close = "cuIpcCloseMemHandle" (u64);
+    context_id = "cuCtxGetId" (RawContext, *mut u64);
     exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_int);
 }
 
 /// The driver of CUDA devices.
 pub struct Driver {
     pub(crate) calls: Calls,
-    /// The streams in use.
-    streams: Mutex<Vec<Weak<Stream>>>,
+    streams: Mutex<Streams>,
     /// Dropped last: the calls are in it.
     _library: Library,
+}
+
+/// The streams of a driver.
+#[derive(Default)]
+struct Streams {
+    known: Vec<Weak<Stream>>,
+    /// Those whose last block was freed first, of contexts that may have ended. Later memory of the same
+    /// context proves that it has not.
+    parked: Vec<Arc<Stream>>,
+}
+
+/// A context that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    ordinal: u32,
+    address: usize,
+    /// The driver's number of the context, which is given to no other; `None` before CUDA 12.
+    id: Option<u64>,
 }
 
 impl Driver {
@@ -271,21 +293,39 @@ impl Driver {
         Ok(raw)
     }
 
-    /// Returns the stream of a context, or that of the device's first context without one.
+    /// Returns the stream of a context, or that of the device's first context without one. The caller knows
+    /// that the context is there. In a context of the program, the result counts as a block until
+    /// [`Stream::on_block_end`].
     pub(crate) fn stream(
         self: &Arc<Self>,
         ordinal: u32,
         context: RawContext,
     ) -> Result<Arc<Stream>, AcceleratorError> {
-        let key = (ordinal, context.addr());
+        let key = Key { ordinal, address: context.addr(), id: self.context_id(context) };
+        // Another context may have the address of one that has ended.
+        let is_same =
+            |it: &Arc<Stream>| it.key == key && (key.id.is_some() || !it.context.may_end());
         let mut streams = self.streams.lock();
-        streams.retain(|stream| stream.strong_count() > 0);
-        if let Some(known) = streams.iter().filter_map(Weak::upgrade).find(|it| it.key == key) {
-            return Ok(known);
-        }
-        let stream = Arc::new(Stream::new(self, key, context)?);
-        streams.push(Arc::downgrade(&stream));
+        streams.known.retain(|stream| stream.strong_count() > 0);
+        let known = streams.known.iter().filter_map(Weak::upgrade).find(is_same);
+        let stream = match known {
+            Some(known) => known,
+            None => {
+                let created = Arc::new(Stream::new(self, key, context)?);
+                streams.known.push(Arc::downgrade(&created));
+                created
+            }
+        };
+        streams.parked.retain(|it| !Arc::ptr_eq(it, &stream));
+        stream.blocks.fetch_add(1, Ordering::Relaxed);
         Ok(stream)
+    }
+
+    fn context_id(&self, context: RawContext) -> Option<u64> {
+        let get = self.calls.context_id.filter(|_| !context.is_null())?;
+        let mut id = 0;
+        // SAFETY: a place for a number, and a context that the caller has found alive.
+        (unsafe { get(context, &raw mut id) } == 0).then_some(id)
     }
 }
 
@@ -295,12 +335,11 @@ pub(crate) struct Stream {
     pub(crate) device: Accelerator,
     /// The device shows writes of other devices in its own order.
     pub(crate) orders_writes: bool,
-    /// The device, and the context that was asked for.
-    pub(crate) key: (u32, usize),
+    key: Key,
     /// Pinned buffers with streams of their own.
     pub(crate) pool: Pool,
-    /// The last block that ended was freed before: its context may have ended too.
-    pub(crate) is_doubtful: AtomicBool,
+    /// Blocks in a context of the program.
+    blocks: AtomicUsize,
     pub(crate) context: Context,
     raw: RawStream,
 }
@@ -430,20 +469,41 @@ impl Drop for Context {
 }
 
 impl Stream {
-    fn new(
-        driver: &Arc<Driver>,
-        key: (u32, usize),
-        context: RawContext,
-    ) -> Result<Self, AcceleratorError> {
-        let device = Accelerator { runtime: RUNTIME, ordinal: key.0 };
+    fn new(driver: &Arc<Driver>, key: Key, context: RawContext) -> Result<Self, AcceleratorError> {
+        let device = Accelerator { runtime: RUNTIME, ordinal: key.ordinal };
         let context = Context::new(driver, device, context)?;
         let raw = context.within(device, || driver.create_stream(device))?;
         // A driver that does not know the attribute promises nothing.
-        let order = driver.attribute(key.0, WRITES_ORDERING).unwrap_or(0);
+        let order = driver.attribute(key.ordinal, WRITES_ORDERING).unwrap_or(0);
         let orders_writes = order >= ORDERED_FOR_OWNER;
-        let (driver, pool, is_doubtful) =
-            (Arc::clone(driver), Pool::default(), AtomicBool::new(false));
-        Ok(Self { driver, device, orders_writes, key, pool, is_doubtful, context, raw })
+        let (driver, pool, blocks) = (Arc::clone(driver), Pool::default(), AtomicUsize::new(0));
+        Ok(Self { driver, device, orders_writes, key, pool, blocks, context, raw })
+    }
+
+    /// The end of a block. The last one in a context of the program ends all that the driver has of the stream:
+    /// the program may end the context afterwards, also while buffers of ended copies are in use. `is_there`
+    /// says whether the block proves that the context has not ended before.
+    pub(crate) fn on_block_end(self: &Arc<Self>, is_there: impl FnOnce() -> bool) {
+        let mut streams = self.driver.streams.lock();
+        if self.blocks.fetch_sub(1, Ordering::Relaxed) > 1 || !self.context.may_end() {
+            return;
+        }
+        if is_there() {
+            streams.known.retain(|it| !ptr::eq(it.as_ptr(), Arc::as_ptr(self)));
+            let _ = self.end();
+        } else if self.key.id.is_some() && streams.parked.len() < PARKED_MAX {
+            streams.parked.push(Arc::clone(self));
+        }
+    }
+
+    /// Ends the stream and those of the buffers, in a context that is there.
+    fn end(&self) -> Result<(), AcceleratorError> {
+        self.within(|| {
+            self.pool.end(&self.driver);
+            // SAFETY: destroyed once, and every use has waited for its end.
+            unsafe { (self.driver.calls.destroy_stream)(self.raw) };
+            Ok(())
+        })
     }
 
     /// Runs `work` in the context.
@@ -482,15 +542,10 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.is_doubtful.load(Ordering::Relaxed) && self.context.may_end() {
-            // The stream and the buffers end with the context.
-            return;
+        // A context of the program may have ended: its last block has ended the stream, or it ends with the
+        // context.
+        if !self.context.may_end() {
+            let _ = self.end();
         }
-        let _ = self.context.within(self.device, || {
-            self.pool.end(&self.driver);
-            // SAFETY: destroyed once, and every use has waited for its end.
-            unsafe { (self.driver.calls.destroy_stream)(self.raw) };
-            Ok(())
-        });
     }
 }

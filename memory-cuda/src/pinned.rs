@@ -6,6 +6,7 @@ use crate::driver::{Driver, RawStream, Stream};
 use handfast_transport::{AcceleratorError, STAGING_BYTES, StagingBuffer};
 use libc::{c_int, c_uint};
 use parking_lot::Mutex;
+use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,8 +23,11 @@ pub const PINNED_BUFFERS_MAX: usize = 32;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: c_int = 600;
-/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all contexts.
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`: pinned for all contexts.
 const PORTABLE: c_uint = 1;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: c_int = 2;
+const REGISTER_CALL: &str = "cuMemHostRegister";
 const TO_DEVICE_CALL: &str = "cuMemcpyHtoDAsync";
 const TO_HOST_CALL: &str = "cuMemcpyDtoHAsync";
 
@@ -32,48 +36,113 @@ const TO_HOST_CALL: &str = "cuMemcpyDtoHAsync";
 struct Raw {
     start: NonNull<u8>,
     stream: RawStream,
+    /// Memory of this process that the driver has registered, which outlives its context; else the driver's.
+    is_own: bool,
 }
 
 // SAFETY: the memory is the buffer's own, and the driver takes streams from any thread.
 unsafe impl Send for Raw {}
 
 impl Raw {
-    /// Creates one in the current context.
+    /// Creates one in the current context. What the driver allocates ends with its context, so a context of the
+    /// program gets memory of this process.
     fn new(owner: &Stream) -> Result<Self, AcceleratorError> {
-        let driver = &owner.driver;
-        let mut start = ptr::null_mut();
-        // SAFETY: a place for the address.
-        let code = unsafe { (driver.calls.pin)(&raw mut start, STAGING_BYTES, PORTABLE) };
-        driver.check(owner.device, "cuMemHostAlloc", code)?;
-        let lacking = || AcceleratorError {
-            device: owner.device,
-            call: "cuMemHostAlloc",
-            code,
-            cause: "no address".to_owned(),
-        };
-        let start = NonNull::new(start.cast::<u8>()).ok_or_else(lacking)?;
-        // SAFETY: the driver has just allocated this many bytes. They are initialised for the references
-        // that are made of them.
-        unsafe { start.write_bytes(0, STAGING_BYTES) };
-        match driver.create_stream(owner.device) {
-            Ok(stream) => Ok(Self { start, stream }),
+        let is_own = owner.context.may_end();
+        let start = if is_own { registered(owner)? } else { allocated(owner)? };
+        let unused = Self { start, stream: ptr::null_mut(), is_own };
+        match owner.driver.create_stream(owner.device) {
+            Ok(stream) => Ok(Self { stream, ..unused }),
             Err(error) => {
-                // SAFETY: allocated above, and used by nothing.
-                unsafe { (driver.calls.unpin)(start.as_ptr().cast()) };
+                if unused.unpin(&owner.driver) {
+                    unused.free();
+                }
                 Err(error)
             }
         }
     }
 
-    /// Ends it, in the current context.
-    fn end(self, driver: &Driver) {
-        // SAFETY: each is ended once. The driver waits for work that uses the memory.
-        unsafe {
-            (driver.calls.destroy_stream)(self.stream);
-            (driver.calls.unpin)(self.start.as_ptr().cast());
+    /// Ends what the driver has of it, in the current context, and returns whether the driver has let go of
+    /// the memory. Memory of this process stays.
+    fn end(&self, driver: &Driver) -> bool {
+        // SAFETY: ended once. The driver waits for work that uses the memory.
+        unsafe { (driver.calls.destroy_stream)(self.stream) };
+        self.unpin(driver)
+    }
+
+    fn unpin(&self, driver: &Driver) -> bool {
+        let start = self.start.as_ptr().cast();
+        // SAFETY: pinned once, by the call that belongs to this one, and used by no copy.
+        let code = unsafe {
+            match self.is_own {
+                true => (driver.calls.unregister_host)(start),
+                false => (driver.calls.unpin)(start),
+            }
+        };
+        code == 0
+    }
+
+    /// Frees memory of this process, which the driver has not registered any more.
+    fn free(self) {
+        if self.is_own {
+            // SAFETY: allocated with this layout, and used by nothing.
+            unsafe { std::alloc::dealloc(self.start.as_ptr(), LAYOUT) };
         }
     }
 }
+
+/// Memory that is pinned and freed by the driver.
+fn allocated(owner: &Stream) -> Result<NonNull<u8>, AcceleratorError> {
+    let driver = &owner.driver;
+    let mut start = ptr::null_mut();
+    // SAFETY: a place for the address.
+    let code = unsafe { (driver.calls.pin)(&raw mut start, STAGING_BYTES, PORTABLE) };
+    driver.check(owner.device, "cuMemHostAlloc", code)?;
+    let start = NonNull::new(start.cast::<u8>());
+    let start = start.ok_or_else(|| lacking(owner, "cuMemHostAlloc"))?;
+    // SAFETY: the driver has just allocated this many bytes. They are initialised for the references
+    // that are made of them.
+    unsafe { start.write_bytes(0, STAGING_BYTES) };
+    Ok(start)
+}
+
+/// Memory of this process that the driver pins.
+fn registered(owner: &Stream) -> Result<NonNull<u8>, AcceleratorError> {
+    let driver = &owner.driver;
+    // SAFETY: the layout has bytes.
+    let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(LAYOUT) });
+    let start = start.ok_or_else(|| lacking(owner, REGISTER_CALL))?;
+    let register = driver.calls.register_host;
+    // SAFETY: the bytes were allocated above, and are freed after the driver has let go of them.
+    let code = unsafe { register(start.as_ptr().cast(), STAGING_BYTES, PORTABLE) };
+    let is_pinned = driver.check(owner.device, REGISTER_CALL, code);
+    if is_pinned.is_err() {
+        // SAFETY: allocated above, and the driver has refused it.
+        unsafe { std::alloc::dealloc(start.as_ptr(), LAYOUT) };
+    }
+    is_pinned.map(|()| start)
+}
+
+fn lacking(owner: &Stream, call: &'static str) -> AcceleratorError {
+    let cause = "no address".to_owned();
+    AcceleratorError { device: owner.device, call, code: OUT_OF_MEMORY, cause }
+}
+
+/// Ends buffers that nothing uses, in the current context.
+fn end_all(driver: &Driver, unused: impl Iterator<Item = Raw>) {
+    for raw in unused {
+        if raw.end(driver) {
+            raw.free();
+        }
+    }
+}
+
+/// Memory of this process for a buffer, of whole pages.
+#[repr(align(65536))]
+struct Pages {
+    _bytes: [u8; STAGING_BYTES],
+}
+
+const LAYOUT: Layout = Layout::new::<Pages>();
 
 /// The buffers of a context.
 #[derive(Default)]
@@ -83,6 +152,13 @@ pub(crate) struct Pool(Mutex<Buffers>);
 struct Buffers {
     idle: Vec<Raw>,
     in_use: usize,
+    /// Buffers in use in a context of the program; after its end those that the driver has not let go of.
+    taken: Vec<Raw>,
+    /// Buffers in a context of the program whose copies have failed, until another one is taken: at most those
+    /// in use before.
+    failed: Vec<Raw>,
+    /// The driver has nothing of the buffers any more.
+    has_ended: bool,
     /// The driver refused another one then.
     refused: Option<Instant>,
 }
@@ -118,9 +194,41 @@ impl Pool {
         }
     }
 
-    /// Ends the idle buffers, in the current context. None is in use.
+    /// Ends what the driver has of the buffers, in the current context. No copy runs; buffers in use keep
+    /// their memory.
     pub(crate) fn end(&self, driver: &Driver) {
-        self.0.lock().idle.drain(..).for_each(|raw| raw.end(driver));
+        let buffers = &mut *self.0.lock();
+        buffers.has_ended = true;
+        buffers.taken.retain(|raw| !raw.end(driver));
+        end_all(driver, buffers.idle.drain(..).chain(buffers.failed.drain(..)));
+    }
+
+    /// Ends the buffers whose copies have failed, in a context that is there.
+    fn end_failed(&self, owner: &Stream) {
+        let failed = std::mem::take(&mut self.0.lock().failed);
+        if !failed.is_empty() {
+            let _ = owner.within(|| {
+                end_all(&owner.driver, failed.into_iter());
+                Ok(())
+            });
+        }
+    }
+
+    /// Takes a buffer of a context of the program back, without a call of the driver: the context may have
+    /// ended. One that a copy or the driver may use is given to no other, and never freed.
+    fn give_back(&self, raw: Raw, is_busy: bool, has_failed: bool) {
+        let buffers = &mut *self.0.lock();
+        let known = buffers.taken.len();
+        buffers.taken.retain(|it| it.start != raw.start);
+        let is_kept = buffers.taken.len() < known;
+        buffers.in_use -= 1;
+        match buffers.has_ended {
+            _ if is_busy => {}
+            true if is_kept => {}
+            true => raw.free(),
+            false if has_failed => buffers.failed.push(raw),
+            false => buffers.idle.push(raw),
+        }
     }
 }
 
@@ -139,6 +247,7 @@ pub(crate) struct Pinned {
 impl Pinned {
     /// Takes a buffer; `None` at [`PINNED_BUFFERS_MAX`], or if the driver refuses another.
     pub(crate) fn take(owner: &Arc<Stream>) -> Option<Self> {
+        owner.pool.end_failed(owner);
         let idle = owner.pool.reserve()?;
         // The lock is not held while memory is pinned.
         let raw = match idle.map_or_else(|| owner.within(|| Raw::new(owner)), Ok) {
@@ -149,6 +258,9 @@ impl Pinned {
             }
         };
         let owner = Arc::clone(owner);
+        if raw.is_own {
+            owner.pool.0.lock().taken.push(raw);
+        }
         Some(Self { owner, raw, used: 0, is_busy: false, is_lost: false, failed: None })
     }
 
@@ -167,7 +279,7 @@ impl Pinned {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
-        let Raw { start, stream } = self.raw;
+        let Raw { start, stream, .. } = self.raw;
         if len > STAGING_BYTES - self.used {
             let cause = format!("{len} bytes are more than the buffer has left");
             return Err(AcceleratorError { device: self.owner.device, call, code: 1, cause });
@@ -270,6 +382,9 @@ impl Drop for Pinned {
     /// not freed either where the driver could not be asked.
     fn drop(&mut self) {
         let (ended, raw) = (self.wait(), self.raw);
+        if raw.is_own {
+            return self.owner.pool.give_back(raw, self.is_busy, ended.is_err());
+        }
         let mut buffers = self.owner.pool.0.lock();
         buffers.in_use -= 1;
         match ended {
@@ -277,7 +392,6 @@ impl Drop for Pinned {
             Err(_) if self.is_busy => {}
             Err(_) => {
                 drop(buffers);
-                // Its context may have ended, and the buffer with it.
                 let _ = self.owner.within(|| {
                     raw.end(&self.owner.driver);
                     Ok(())

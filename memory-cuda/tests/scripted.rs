@@ -412,6 +412,7 @@ fn refused_pinned_memory_is_done_without() {
     let device = stage.memory(0, 3 * STAGING_BYTES);
     device.copy_in(0, &pattern(device.len())).unwrap();
     let sum = device.crc32c(0, device.len()).unwrap();
+    let _first_context = stage.driver.allocate(1, 1).unwrap();
     let other = stage.memory(1, 3 * STAGING_BYTES);
     let pinned = Staging::take(&other.whole()).unwrap();
     stage.control.answer("cuMemHostAlloc", 2);
@@ -454,6 +455,7 @@ fn pieces_are_copied_while_others_are_used() {
 #[test]
 fn failed_copy_gives_its_place_back() {
     let stage = stage();
+    let _first_context = stage.driver.allocate(0, 1).unwrap();
     let device = stage.memory(0, 100);
     let span = device.whole();
     let mut staging = Staging::take(&span).unwrap();
@@ -629,4 +631,79 @@ fn ended_context_is_left_alone() {
     device.copy_in(0, &[2; 64]).unwrap();
     drop(device);
     assert_eq!(stage.control.live().streams, before.streams, "a context that lasts keeps nothing");
+}
+
+/// The program ends a registration, frees the memory and ends its context, while a buffer of an ended copy is
+/// in use, as by a peer that takes no bytes. Its bytes stay, and its end calls nothing of the context: a call
+/// would end this test.
+#[test]
+fn buffer_in_use_outlives_its_context() {
+    let stage = stage();
+    let before = stage.control.live();
+    let address = stage.control.allocate_apart(0, 4096);
+    let device = stage.find(address, 4096).unwrap().unwrap();
+    device.copy_in(0, &pattern(4096)).unwrap();
+    let span = device.whole();
+    let [mut used, mut failed, mut late] = [(); 3].map(|()| Staging::take(&span).unwrap());
+    for staging in [&mut used, &mut failed, &mut late] {
+        staging.start_out(&span, 0, 4096).unwrap();
+    }
+    used.wait().unwrap();
+    for staging in [&mut failed, &mut late] {
+        stage.control.answer("cuStreamSynchronize", 700);
+        staging.wait().unwrap_err();
+    }
+    drop(failed);
+    drop((span, device));
+    let after = stage.control.live();
+    assert_eq!((after.streams, after.pinned), (before.streams, before.pinned));
+    assert!(stage.control.free(address), "the block has no copy");
+    stage.control.end_context(0);
+    assert_eq!(used.bytes()[..4096], pattern(4096));
+    drop((used, late));
+}
+
+/// A context of the program that has the address of one that has ended shares nothing with it, while a block
+/// of the ended one is registered still.
+#[test]
+fn context_at_the_address_of_another_is_new() {
+    let stage = stage();
+    let before = stage.control.live();
+    let ended = stage.find(stage.control.allocate_apart(0, 64), 64).unwrap().unwrap();
+    ended.copy_in(0, &[1; 64]).unwrap();
+    drop(Staging::take(&ended.whole()).unwrap());
+    stage.control.end_context(0);
+    let device = stage.find(stage.control.allocate_apart(0, 64), 64).unwrap().unwrap();
+    device.copy_in(0, &[2; 64]).unwrap();
+    let mut staging = Staging::take(&device.whole()).unwrap();
+    staging.start_out(&device.whole(), 0, 64).unwrap();
+    staging.wait().unwrap();
+    assert_eq!(staging.bytes()[..64], [2; 64]);
+    drop((ended, staging));
+    device.copy_in(0, &[3; 64]).unwrap();
+    drop(device);
+    let after = stage.control.live();
+    assert_eq!((after.streams, after.pinned), (before.streams, before.pinned));
+}
+
+/// Memory that is freed before its registration ends does not prove its context. What the driver has of it is
+/// kept for later memory of the context, and ends with that.
+#[test]
+fn memory_freed_first_leaves_one_stream() {
+    let stage = stage();
+    let before = stage.control.live();
+    let mut after_first = None;
+    for _ in 0..3 {
+        let address = stage.control.allocate_apart(1, 64);
+        let device = stage.find(address, 64).unwrap().unwrap();
+        drop(Staging::take(&device.whole()).unwrap());
+        assert!(stage.control.free(address));
+        drop(device);
+        let live = stage.control.live();
+        let known = *after_first.get_or_insert((live.streams, live.pinned));
+        assert_eq!((live.streams, live.pinned), known);
+    }
+    drop(stage.find(stage.control.allocate_apart(1, 64), 64).unwrap().unwrap());
+    let after = stage.control.live();
+    assert_eq!((after.streams, after.pinned), (before.streams, before.pinned));
 }

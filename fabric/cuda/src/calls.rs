@@ -2,8 +2,8 @@
 
 use crate::state::{
     Allocation, CAPTURE_UNSUPPORTED, Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE,
-    INVALID_HANDLE, INVALID_VALUE, Kind, NOT_INITIALIZED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
-    SUCCESS, State, wait_until_released, with,
+    INVALID_HANDLE, INVALID_VALUE, Kind, NOT_INITIALIZED, NOT_READY, NOT_REGISTERED, NOT_SUPPORTED,
+    OUT_OF_MEMORY, SUCCESS, State, wait_until_released, with,
 };
 use libc::{c_char, c_int, c_uint, c_void};
 use std::cell::{Cell, RefCell};
@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 /// Calls that a capture of a graph forbids to all threads but those in the relaxed mode.
-const UNSAFE_IN_CAPTURES: [&str; 7] = [
+const UNSAFE_IN_CAPTURES: [&str; 9] = [
     "cuStreamQuery",
     "cuStreamSynchronize",
     "cuEventQuery",
@@ -20,6 +20,8 @@ const UNSAFE_IN_CAPTURES: [&str; 7] = [
     "cuMemFree",
     "cuMemHostAlloc",
     "cuMemFreeHost",
+    "cuMemHostRegister",
+    "cuMemHostUnregister",
 ];
 const POP_CALL: &str = "cuCtxPopCurrent";
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
@@ -375,6 +377,38 @@ unsafe extern "C" fn cuMemHostAlloc(
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(start: *mut c_void) -> c_int {
     call("cuMemFreeHost", |state| state.free(start.addr() as u64))
+}
+
+/// The memory is the program's: its context ends without it.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostRegister_v2(start: *mut c_void, _bytes: usize, _flags: c_uint) -> c_int {
+    call("cuMemHostRegister", |state| {
+        let context = current().ok_or(INVALID_CONTEXT)?;
+        state.registered.insert(start.addr(), context).map_or(Ok(()), |_| Err(INVALID_VALUE))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostUnregister(start: *mut c_void) -> c_int {
+    call("cuMemHostUnregister", |state| {
+        state.registered.remove(&start.addr()).map(drop).ok_or(NOT_REGISTERED)
+    })
+}
+
+/// A context that the program makes anew has the address of the one before, and another number.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetId(context: *mut c_void, id: *mut u64) -> c_int {
+    call("cuCtxGetId", |state| {
+        let context = context.addr();
+        if state.ended.contains(&context) {
+            eprintln!("cuCtxGetId of a context that has ended");
+            std::process::abort();
+        }
+        let ends = state.ends.get(&context).copied().unwrap_or(0);
+        // SAFETY: the caller passes a place for a number.
+        unsafe { *id = (ends << 32) | context as u64 };
+        Ok(())
+    })
 }
 
 /// Attributes of a pointer that the driver does not know are zero, and its device is -2.

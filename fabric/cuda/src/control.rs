@@ -21,7 +21,7 @@ pub struct Live {
     pub contexts: i64,
     /// Allocations.
     pub allocations: u64,
-    /// Of these, memory of the host.
+    /// Of these, memory of the host, and memory of the program that is pinned.
     pub pinned: u64,
     /// Streams with copies that have not taken place.
     pub copying: u64,
@@ -166,7 +166,8 @@ unsafe extern "C" fn handfast_fabric_cuda_live(live: *mut Live) {
         streams: state.streams.len() as u64,
         contexts: state.retained.iter().sum(),
         allocations: state.allocations.len() as u64,
-        pinned: state.allocations.values().filter(|it| it.kind == Kind::Host).count() as u64,
+        pinned: state.allocations.values().filter(|it| it.kind == Kind::Host).count() as u64
+            + state.registered.len() as u64,
         copying: state.streams.values().filter(|(_, copies)| !copies.is_empty()).count() as u64,
         waiting: state.waiting as u64,
         events: state.events.len() as u64,

@@ -27,6 +27,8 @@ pub(crate) const INVALID_DEVICE: c_int = 101;
 pub(crate) const INVALID_CONTEXT: c_int = 201;
 pub(crate) const INVALID_HANDLE: c_int = 400;
 pub(crate) const NOT_READY: c_int = 600;
+/// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`.
+pub(crate) const NOT_REGISTERED: c_int = 713;
 
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 pub(crate) const NOT_SUPPORTED: c_int = 801;
@@ -92,8 +94,12 @@ pub(crate) struct State {
     pub(crate) events: BTreeMap<usize, Option<usize>>,
     /// Queries of events that had not taken place.
     pub(crate) unready: u64,
+    /// Memory of the host that the program has allocated and the driver has pinned, and its contexts.
+    pub(crate) registered: BTreeMap<usize, usize>,
     /// Contexts of the program that it has ended.
     pub(crate) ended: Vec<usize>,
+    /// Times that a context with this number has ended.
+    pub(crate) ends: BTreeMap<usize, u64>,
     /// Holders of the first context of each device.
     pub(crate) retained: [i64; DEVICES as usize],
     pub(crate) copied: u64,
@@ -222,6 +228,8 @@ impl State {
             let _ = self.free(address);
         }
         self.streams.retain(|_, (of, _)| *of != context);
+        self.registered.retain(|_, of| *of != context);
+        *self.ends.entry(context).or_default() += 1;
         self.ended.push(context);
     }
 
