@@ -2,10 +2,12 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import itertools
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -429,6 +431,34 @@ class Devices(unittest.TestCase):
         self.assertFalse(thread.is_alive())
         self.assertEqual([type(failure) for failure in failures], [handfast.Closed])
         self.assertFalse(cache.any())
+
+    def test_handler_of_a_signal_closes_a_waiting_engine(self):
+        """It runs inside of a call that waits for a stream."""
+        tensor, stream = self.tensor(0, bytes(64)), self.cuda.stream(0)
+        self.user.register(tensor)
+        _source = self.cuda.copy_in(0, tensor.address, bytes(64), stream)
+        self.cuda.hold(True)
+        before, closed = self.cuda.live().unready, []
+
+        def close(*_):
+            self.user.close()
+            closed.append(self.cuda.live().events)
+
+        def interrupt():
+            self.until(lambda: self.cuda.live().unready > before)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        earlier = signal.signal(signal.SIGUSR1, close)
+        # A handler that never returns cannot be interrupted.
+        faulthandler.dump_traceback_later(2 * PATIENCE_S, exit=True)
+        try:
+            threading.Thread(target=interrupt).start()
+            with self.assertRaises(handfast.Closed):
+                self.peer.write(tensor, 0, stream=stream)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            signal.signal(signal.SIGUSR1, earlier)
+        self.assertEqual(closed, [0], "the call has left the driver")
 
     def test_child_of_a_fork_waits_for_no_stream(self):
         tensor, stream = self.tensor(0, bytes(64)), self.cuda.stream(0)
