@@ -127,6 +127,15 @@ fn lacking(owner: &Stream, call: &'static str) -> AcceleratorError {
     AcceleratorError { device: owner.device, call, code: OUT_OF_MEMORY, cause }
 }
 
+/// Ends buffers that nothing uses, in the current context.
+fn end_all(driver: &Driver, unused: impl Iterator<Item = Raw>) {
+    for raw in unused {
+        if raw.end(driver) {
+            raw.free();
+        }
+    }
+}
+
 /// Memory of this process for a buffer, of whole pages.
 #[repr(align(65536))]
 struct Pages {
@@ -145,7 +154,8 @@ struct Buffers {
     in_use: usize,
     /// Buffers in use in a context of the program; after its end those that the driver has not let go of.
     taken: Vec<Raw>,
-    /// Buffers in a context of the program whose copies have failed.
+    /// Buffers in a context of the program whose copies have failed, until another one is taken: at most those
+    /// in use before.
     failed: Vec<Raw>,
     /// The driver has nothing of the buffers any more.
     has_ended: bool,
@@ -190,10 +200,17 @@ impl Pool {
         let buffers = &mut *self.0.lock();
         buffers.has_ended = true;
         buffers.taken.retain(|raw| !raw.end(driver));
-        for raw in buffers.idle.drain(..).chain(buffers.failed.drain(..)) {
-            if raw.end(driver) {
-                raw.free();
-            }
+        end_all(driver, buffers.idle.drain(..).chain(buffers.failed.drain(..)));
+    }
+
+    /// Ends the buffers whose copies have failed, in a context that is there.
+    fn end_failed(&self, owner: &Stream) {
+        let failed = std::mem::take(&mut self.0.lock().failed);
+        if !failed.is_empty() {
+            let _ = owner.within(|| {
+                end_all(&owner.driver, failed.into_iter());
+                Ok(())
+            });
         }
     }
 
@@ -204,16 +221,12 @@ impl Pool {
         let known = buffers.taken.len();
         buffers.taken.retain(|it| it.start != raw.start);
         let is_kept = buffers.taken.len() < known;
-        if has_failed && !is_busy && !buffers.has_ended {
-            // It keeps its place until the last block of the context ends it.
-            buffers.failed.push(raw);
-            return;
-        }
         buffers.in_use -= 1;
         match buffers.has_ended {
             _ if is_busy => {}
             true if is_kept => {}
             true => raw.free(),
+            false if has_failed => buffers.failed.push(raw),
             false => buffers.idle.push(raw),
         }
     }
@@ -234,6 +247,7 @@ pub(crate) struct Pinned {
 impl Pinned {
     /// Takes a buffer; `None` at [`PINNED_BUFFERS_MAX`], or if the driver refuses another.
     pub(crate) fn take(owner: &Arc<Stream>) -> Option<Self> {
+        owner.pool.end_failed(owner);
         let idle = owner.pool.reserve()?;
         // The lock is not held while memory is pinned.
         let raw = match idle.map_or_else(|| owner.within(|| Raw::new(owner)), Ok) {

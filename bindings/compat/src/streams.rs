@@ -4,8 +4,8 @@
 use crate::engine::{Interrupt, TransferEngine};
 use crate::failure::{Cause, Failure};
 use handfast::accelerators::{Driver, StreamError, StreamPoint};
-use parking_lot::RwLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest wait for a stream without a timeout.
@@ -17,18 +17,63 @@ const QUERY_INTERVAL: Duration = Duration::from_micros(200);
 /// Queries between two questions for an interruption, 100 ms.
 const QUERIES_PER_QUESTION: u32 = 500;
 
-/// The waits of an engine's calls.
+/// The point of a wait, until the engine ends.
+type Point = Arc<Mutex<Option<StreamPoint>>>;
+
+/// The waits of an engine's calls. No lock is held while a call asks for an interruption: a handler of a signal
+/// may close the engine inside of the call.
 #[derive(Default)]
 pub(crate) struct Waits {
-    is_closing: AtomicBool,
-    running: RwLock<()>,
+    /// Whether the engine ends. Held for reading while a stream is marked.
+    is_closing: RwLock<bool>,
+    points: Mutex<Vec<Point>>,
+}
+
+/// A wait for a stream.
+struct Wait<'a> {
+    waits: &'a Waits,
+    point: Point,
+    stream: u64,
 }
 
 impl Waits {
-    /// Ends all waits, within the interval of the questions.
+    /// Ends all waits. None of them calls the driver afterwards.
     pub(crate) fn end(&self) {
-        self.is_closing.store(true, Ordering::Relaxed);
-        drop(self.running.write());
+        *self.is_closing.write() = true;
+        let points = std::mem::take(&mut *self.points.lock());
+        points.iter().for_each(|point| *point.lock() = None);
+    }
+
+    /// Begins a wait for a stream that `mark` marks.
+    fn begin(
+        &self,
+        stream: u64,
+        mark: impl FnOnce() -> Result<StreamPoint, Failure>,
+    ) -> Result<Wait<'_>, Failure> {
+        let is_closing = self.is_closing.read();
+        if *is_closing {
+            return Err(Cause::StreamAbandoned(stream).into());
+        }
+        let point = Arc::new(Mutex::new(Some(mark()?)));
+        self.points.lock().push(Arc::clone(&point));
+        Ok(Wait { waits: self, point, stream })
+    }
+}
+
+impl Wait<'_> {
+    fn is_done(&self) -> Result<bool, Failure> {
+        match &*self.point.lock() {
+            Some(point) => point.is_done().map_err(failed),
+            None => Err(Cause::StreamAbandoned(self.stream).into()),
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        // Before the end of the waits loses sight of it.
+        *self.point.lock() = None;
+        self.waits.points.lock().retain(|it| !Arc::ptr_eq(it, &self.point));
     }
 }
 
@@ -55,17 +100,13 @@ impl TransferEngine {
     ) -> Result<Option<Duration>, Failure> {
         // The driver is the parent's: a child cannot ask it.
         self.inner.process.check()?;
-        let waits = &self.inner.stream_waits;
-        let _running = waits.running.read();
         let started = Instant::now();
         // SAFETY: as of this function.
-        let point = unsafe { mark(stream, device, address) }?;
-        let limit = timeout.unwrap_or(STREAM_WAIT_MAX);
-        wait(&point, stream, limit, &mut || {
-            if waits.is_closing.load(Ordering::Relaxed) {
-                return Err(Cause::StreamAbandoned(stream).into());
-            }
-            if interrupt() { Err(Cause::Interrupted.into()) } else { Ok(()) }
+        let mark = || unsafe { mark(stream, device, address) };
+        let begun = self.inner.stream_waits.begin(stream, mark)?;
+        wait(&begun, timeout.unwrap_or(STREAM_WAIT_MAX), &mut || match interrupt() {
+            true => Err(Cause::Interrupted.into()),
+            false => Ok(()),
         })?;
         Ok(timeout.map(|timeout| timeout.saturating_sub(started.elapsed())))
     }
@@ -89,14 +130,13 @@ unsafe fn mark(
 
 /// Waits for the work of a stream, while `goes_on` says that somebody does.
 fn wait(
-    point: &StreamPoint,
-    stream: u64,
+    begun: &Wait<'_>,
     limit: Duration,
     goes_on: &mut dyn FnMut() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let started = Instant::now();
     let mut queries = 0_u32;
-    while !point.is_done().map_err(failed)? {
+    while !begun.is_done()? {
         queries = queries.wrapping_add(1);
         if queries <= QUERIES_AT_ONCE {
             std::hint::spin_loop();
@@ -104,7 +144,7 @@ fn wait(
         }
         let waited = started.elapsed();
         if waited >= limit {
-            return Err(Cause::StreamBusy { stream, waited }.into());
+            return Err(Cause::StreamBusy { stream: begun.stream, waited }.into());
         }
         if queries.is_multiple_of(QUERIES_PER_QUESTION) {
             goes_on()?;

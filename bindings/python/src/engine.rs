@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ static ENGINES: Mutex<Vec<Weak<TransferEngine>>> = Mutex::new(Vec::new());
 /// An engine with raw addresses.
 #[pyclass(frozen, weakref)]
 pub(crate) struct Core {
-    engine: Arc<TransferEngine>,
+    engine: ManuallyDrop<Arc<TransferEngine>>,
 }
 
 /// Runs a blocking call without the interpreter's lock. On the main thread signals are handled
@@ -210,7 +211,7 @@ impl Core {
         let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|known| known.strong_count() > 0);
         engines.push(Arc::downgrade(&engine));
-        Ok(Self { engine })
+        Ok(Self { engine: ManuallyDrop::new(engine) })
     }
 
     #[getter]
@@ -505,7 +506,9 @@ impl Core {
 impl Drop for Core {
     /// Closes the engine without the interpreter's lock, which other threads need meanwhile.
     fn drop(&mut self) {
-        Python::try_attach(|py| py.detach(|| self.engine.close().ok()));
+        // SAFETY: `engine` is not used any more.
+        let mut engine = Some(unsafe { ManuallyDrop::take(&mut self.engine) });
+        Python::try_attach(|py| py.detach(|| drop(engine.take())));
     }
 }
 

@@ -2,15 +2,18 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import itertools
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
 import types
 import unittest
+import weakref
 
 import handfast
 import numpy
@@ -32,6 +35,8 @@ LIVE = (
     "opened",
 )
 PATIENCE_S = 20
+#: Less than the close of an engine waits for its memory.
+IN_USE_S = 8
 #: Serves a tensor, and prints whether it has what the user wrote.
 TORCH_OWNER = """
 import sys, torch, handfast
@@ -429,6 +434,71 @@ class Devices(unittest.TestCase):
         self.assertFalse(thread.is_alive())
         self.assertEqual([type(failure) for failure in failures], [handfast.Closed])
         self.assertFalse(cache.any())
+
+    def test_handler_of_a_signal_closes_a_waiting_engine(self):
+        """It runs inside of a call that waits for a stream."""
+        tensor, stream = self.tensor(0, bytes(64)), self.cuda.stream(0)
+        self.user.register(tensor)
+        _source = self.cuda.copy_in(0, tensor.address, bytes(64), stream)
+        self.cuda.hold(True)
+        before, closed = self.cuda.live().unready, []
+
+        def close(*_):
+            self.user.close()
+            closed.append(self.cuda.live().events)
+
+        def interrupt():
+            self.until(lambda: self.cuda.live().unready > before)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        earlier = signal.signal(signal.SIGUSR1, close)
+        # A handler that never returns cannot be interrupted.
+        faulthandler.dump_traceback_later(2 * PATIENCE_S, exit=True)
+        try:
+            threading.Thread(target=interrupt).start()
+            with self.assertRaises(handfast.Closed):
+                self.peer.write(tensor, 0, stream=stream)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            signal.signal(signal.SIGUSR1, earlier)
+        self.assertEqual(closed, [0], "the call has left the driver")
+
+    def test_end_of_a_core_in_use_stops_no_thread(self):
+        """Its memory is in use for longer than its close waits, as a copy of the device is held."""
+        tensor, cache = self.tensor(0, bytes(4096)), numpy.zeros(4096, dtype=numpy.uint8)
+        served = self.owner.register(cache)
+        user = handfast.Engine(transport="tcp")
+        user.register(tensor)
+        copying = self.cuda.live().copying
+        self.cuda.hold(True)
+        pieces = [tensor.address], [served.address], [tensor.nbytes]
+        transfer = user.peer(self.owner.address).start_write(*pieces)
+        self.until(lambda: self.cuda.live().copying > copying)
+        # The engine itself ends without it.
+        core, user._core = user._core, types.SimpleNamespace(close=lambda: None)
+        transfer.cancel()
+        del transfer, user
+        gc.collect()
+        gaps, is_over = [], threading.Event()
+
+        def tick():
+            last = time.monotonic()
+            while not is_over.wait(0.001):
+                now = time.monotonic()
+                gaps.append(now - last)
+                last = now
+
+        ticking = threading.Thread(target=tick)
+        ticking.start()
+        ending = weakref.ref(core)
+        started = time.monotonic()
+        del core
+        took = time.monotonic() - started
+        is_over.set()
+        ticking.join()
+        self.assertIsNone(ending())
+        self.assertGreater(took, IN_USE_S, "it could not be closed")
+        self.assertLess(max(gaps), IN_USE_S / 2)
 
     def test_child_of_a_fork_waits_for_no_stream(self):
         tensor, stream = self.tensor(0, bytes(64)), self.cuda.stream(0)

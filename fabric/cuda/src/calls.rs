@@ -395,7 +395,7 @@ extern "C" fn cuMemHostUnregister(start: *mut c_void) -> c_int {
     })
 }
 
-/// A context that the program makes anew has the address of the one before, and another number.
+/// A later context of the program has the address of the one before, and another number.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxGetId(context: *mut c_void, id: *mut u64) -> c_int {
     call("cuCtxGetId", |state| {
