@@ -1,4 +1,4 @@
-//! What peers announced: call addresses, and queue pairs for the connection manager.
+//! Announcements of peers: call addresses, and queue pairs for the connection manager.
 
 use handfast_core::wire::{Body, Message, Op};
 use handfast_core::{Incarnation, NicPath, NodeName};
@@ -76,7 +76,7 @@ impl Announced {
 pub(crate) struct Requested(Option<Box<Body>>);
 
 impl Requested {
-    /// What a call announces; nothing unless it is a request.
+    /// The announcement of a call; none unless it is a request.
     pub(crate) fn by(call: &Message) -> Self {
         let announces = call.op == Op::Request && call.body.connection_manager.is_some();
         Self(announces.then(|| Box::new(call.body.clone())))

@@ -522,7 +522,7 @@ impl Lane {
             held.complete(self.status(ending, told, &held), ended);
             released.push(held);
         }
-        // What completes early may not have left this host.
+        // Writes that complete early may not have left this host.
         let are_answered = !unseen.is_empty() && !self.setup.completes_early;
         let is_first = state.is_first_answer(ended, are_answered);
         match unseen.is_empty() {
