@@ -464,8 +464,9 @@ class Devices(unittest.TestCase):
         self.assertEqual(closed, [0], "the call has left the driver")
 
     def test_end_of_a_core_in_use_stops_no_thread(self):
-        """Its memory is in use for longer than its close waits, as a copy of the device is held."""
-        tensor, cache = self.tensor(0, bytes(4096)), numpy.zeros(4096, dtype=numpy.uint8)
+        """Its memory is in use for longer than its close waits, as a copy of the device is held. The engine
+        is kept, with its stream of a device that counts no streams elsewhere."""
+        tensor, cache = self.tensor(1, bytes(4096)), numpy.zeros(4096, dtype=numpy.uint8)
         served = self.owner.register(cache)
         user = handfast.Engine(transport="tcp")
         user.register(tensor)
