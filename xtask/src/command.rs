@@ -57,6 +57,19 @@ fn run_logged(
     wait(command.spawn()?, deadline)
 }
 
+/// Returns the compiler's own platform.
+pub(crate) fn compiler_host() -> Result<String> {
+    let text = compiler_says(&["-vV"]).unwrap_or_default();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("rustc does not say what it compiles for")
+}
+
+/// Returns what the compiler prints, if it succeeds.
+pub(crate) fn compiler_says(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("rustc").args(arguments).output().ok()?;
+    String::from_utf8(output.stdout).ok().filter(|_| output.status.success())
+}
+
 /// Returns the processor time of the programs that this thread has run since the last call,
 /// including awaited children.
 pub(crate) fn take_processor_time() -> Duration {

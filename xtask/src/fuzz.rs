@@ -1,25 +1,35 @@
 //! The fuzz targets: by hand, and as a stage.
 
+use crate::command;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::setup;
 use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Time limit of one input, a thousand times its usual duration.
-const INPUT_SECONDS_MAX: &str = "-timeout=5";
+/// Time limit of one input: thousands of times its usual duration, on a machine that has other work.
+const INPUT_SECONDS_MAX: &str = "-timeout=30";
+/// Memory limit of a target.
+const MEMORY_MIB_MAX: &str = "-rss_limit_mb=2048";
 /// Time for a fuzzer to write its findings after its end.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(60);
+/// What libFuzzer needs of the compiler: counters of edges and comparisons.
+const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Ccodegen-units=1";
 
 /// Fuzz one target, or all of them in sequence, until one fails or the time is up.
 ///
-/// Works on stable Rust: cargo-fuzz runs without a sanitizer, and failures are panics and failed
-/// assertions. New inputs of interest go to cargo's target folder; the checked-in corpus in
-/// fuzz/corpus is only read. A failing input is kept in fuzz/artifacts: fix the cause, then move
-/// the input to fuzz/corpus/TARGET under a descriptive name.
+/// Works on stable Rust, without a sanitizer: failures are panics and failed assertions. New inputs of
+/// interest go to cargo's target folder; the checked-in corpus in fuzz/corpus is only read. A
+/// failing input is kept in fuzz/artifacts: fix the cause, then move the input to fuzz/corpus/TARGET
+/// under a descriptive name.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The target, a file name in fuzz/fuzz_targets without its extension; all if none is named
@@ -31,7 +41,6 @@ pub(crate) struct Arguments {
 
 /// `cargo xtask fuzz`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
-    setup::FUZZ.check()?;
     setup::CPP.check()?;
     let known = targets(project.root())?;
     let chosen = match &arguments.target {
@@ -45,8 +54,12 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         }
         None => known,
     };
+    let host = command::compiler_host()?;
+    if !build(&project, &host)?.status()?.success() {
+        return Ok(false);
+    }
     for target in chosen {
-        let status = fuzzing(&project, &target, arguments.seconds)?.status()?;
+        let status = fuzzing(&project, &host, &target, arguments.seconds)?.status()?;
         if !status.success() {
             return Ok(false);
         }
@@ -54,37 +67,55 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the step that fuzzes every target for a share of `seconds`.
+/// Returns the step that fuzzes every target for so many seconds.
 pub(crate) fn step(project: &Project, seconds: u64) -> Step<'_> {
     Step::new("fuzzing", move |deadline| fuzz_all(project, seconds, deadline))
 }
 
 fn fuzz_all(project: &Project, seconds: u64, deadline: Instant) -> Outcome {
-    setup::FUZZ.check()?;
     setup::CPP.check()?;
-    let build = project.cargo(&["fuzz", "build", "--sanitizer", "none"]);
-    project.run(build, "fuzz-build", deadline)?;
+    let host = command::compiler_host()?;
+    project.run(command::modest(build(project, &host)?), "fuzz-build", deadline)?;
     let targets = targets(project.root())?;
-    let share = (seconds / targets.len() as u64).max(1);
     let mut runs = 0;
     for target in &targets {
-        let deadline = deadline.min(Instant::now() + Duration::from_secs(share) + GRACE);
-        let fuzzing = fuzzing(project, target, share)?;
-        let output = project.run(fuzzing, &format!("fuzz-{target}"), deadline)?;
+        let deadline = deadline.min(Instant::now() + Duration::from_secs(seconds) + GRACE);
+        let fuzzing = fuzzing(project, &host, target, seconds)?;
+        let output = project.run(command::modest(fuzzing), &format!("fuzz-{target}"), deadline)?;
         runs += runs_done(&output).with_context(|| format!("{target} did not count"))?;
     }
-    Ok(format!("{runs} inputs to {} targets", targets.len()))
+    Ok(format!("{runs} inputs to {} targets, {seconds} s each", targets.len()))
 }
 
-fn fuzzing(project: &Project, target: &str, seconds: u64) -> Result<Command> {
-    let found = project.scratch().join("corpus").join(target);
+/// Builds all targets, with the versions of the workspace's lock file. The platform is named so that
+/// build scripts go without the counters.
+fn build(project: &Project, host: &str) -> Result<Command> {
+    let folder = project.root().join("fuzz");
+    fs::copy(project.root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    let mut command = project.cargo(&["build", "--release", "--target", host]);
+    command.arg("--manifest-path").arg(folder.join("Cargo.toml"));
+    command.arg("--target-dir").arg(build_folder(project)).env("RUSTFLAGS", COVERAGE);
+    Ok(command)
+}
+
+fn build_folder(project: &Project) -> PathBuf {
+    project.scratch().join("fuzz")
+}
+
+fn fuzzing(project: &Project, host: &str, target: &str, seconds: u64) -> Result<Command> {
+    let (found, root) = (project.scratch().join("corpus").join(target), project.root());
+    let failed = root.join("fuzz/artifacts").join(target);
     fs::create_dir_all(&found)?;
-    let mut command = project.cargo(&["fuzz", "run", "--sanitizer", "none", target]);
-    // cargo-fuzz's own backtrace would hide the target's output.
-    command.env("RUST_LIB_BACKTRACE", "0");
+    fs::create_dir_all(&failed)?;
+    let mut command = Command::new(build_folder(project).join(host).join("release").join(target));
+    // A backtrace would hide the target's output.
+    command.env("RUST_BACKTRACE", "0").current_dir(root);
     // libFuzzer writes to the first folder and only reads the others.
-    command.arg(found).arg(project.root().join("fuzz/corpus").join(target));
-    command.args(["--", INPUT_SECONDS_MAX, &format!("-max_total_time={seconds}")]);
+    command.arg(found).arg(root.join("fuzz/corpus").join(target));
+    command.args([INPUT_SECONDS_MAX, MEMORY_MIB_MAX, &format!("-max_total_time={seconds}")]);
+    command.arg(format!("-artifact_prefix={}/", failed.display()));
+    let words = root.join("fuzz/dictionaries").join(format!("{target}.dict"));
+    command.args(words.exists().then(|| format!("-dict={}", words.display())));
     Ok(command)
 }
 

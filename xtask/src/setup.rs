@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// cargo-deny takes two minutes to build on two cores, cargo-fuzz half a minute.
+/// cargo-deny takes two minutes to build on two cores.
 const BUDGET: Duration = Duration::from_secs(900);
 /// Time limit of the setup for a change, which installs none of those and downloads the rest.
 const BUDGET_OF_A_CHANGE: Duration = Duration::from_secs(40);
@@ -62,8 +62,6 @@ pub(crate) const CLIPPY: Tool =
 const DENY_INSTALL: &str = "cargo install --locked cargo-deny@0.20.2";
 pub(crate) const DENY: Tool =
     tool("cargo-deny", "cargo deny --version", &[DENY_INSTALL], "release");
-const FUZZ_INSTALL: &str = "cargo install --locked cargo-fuzz@0.13.2";
-pub(crate) const FUZZ: Tool = tool("cargo-fuzz", "cargo fuzz --version", &[FUZZ_INSTALL], "fuzz");
 const MUTANTS_INSTALL: &str = "cargo install --locked cargo-mutants@27.1.0";
 pub(crate) const MUTANTS: Tool =
     tool("cargo-mutants", "cargo mutants --version", &[MUTANTS_INSTALL], "mutation");
@@ -73,7 +71,7 @@ pub(crate) const CARGO_C: Tool =
 const CPP_INSTALL: [&str; 2] =
     ["apt-get update --quiet", "apt-get install --yes --no-install-recommends g++"];
 pub(crate) const CPP: Tool = tool("c++", "c++ --version", &CPP_INSTALL, "fuzz");
-const TOOLS: [&Tool; 7] = [&RUSTFMT, &CLIPPY, &DENY, &CARGO_C, &CPP, &FUZZ, &MUTANTS];
+const TOOLS: [&Tool; 6] = [&RUSTFMT, &CLIPPY, &DENY, &CARGO_C, &CPP, &MUTANTS];
 
 /// `cargo xtask setup`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {

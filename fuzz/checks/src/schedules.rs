@@ -45,7 +45,7 @@ fn case(head: &[u8; CASE_BYTES]) -> Option<Case> {
     let mut case = Case::shipping(scenario, u32::from(faults_max % (FAULTS_MAX + 1)));
     let known = faults_of(u32::from_le_bytes([low, middle, high, 0]));
     case.faults = known.unwrap_or(case.faults);
-    case.devices = Ground { profile, traffic, ..Ground::BARE };
+    case.devices = Ground::on(profile, traffic);
     case.operations = if grain & 1 == 0 { Operations::AtOnce } else { Operations::Stepwise };
     Some(case)
 }

@@ -1,11 +1,11 @@
 //! Memory errors and leaks, found by AddressSanitizer.
 
 use super::judged;
+use crate::command;
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Step, skipped};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// The packages with unsafe code that needs no device, and the engine, which must not leak.
 const PACKAGES: [&str; 4] =
@@ -50,22 +50,14 @@ pub(super) fn verbs_step(project: &Project) -> Step<'_> {
 
 /// Returns the compiler's own platform, if it has the sanitizer's runtime library.
 fn host_with_runtime() -> Result<String, String> {
-    let host = said(&["-vV"])
-        .and_then(|text| {
-            text.lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
-        })
-        .ok_or("rustc does not say what it compiles for")?;
-    let root = said(&["--print", "sysroot"]).ok_or("rustc does not say where it lies")?;
+    let host = command::compiler_host().map_err(|error| error.to_string())?;
+    let root = command::compiler_says(&["--print", "sysroot"]);
+    let root = root.ok_or("rustc does not say where it lies")?;
     let folder = Path::new(root.trim()).join("lib/rustlib").join(&host).join("lib");
     match runtime(&folder) {
         Some(_) => Ok(host),
         None => Err(format!("{} has no runtime of AddressSanitizer", folder.display())),
     }
-}
-
-fn said(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("rustc").args(arguments).output().ok()?;
-    String::from_utf8(output.stdout).ok().filter(|_| output.status.success())
 }
 
 /// Finds a library named `librustc-stable_rt.asan.a`, or after another channel.
