@@ -13,6 +13,7 @@ mod reconnect;
 mod recorded;
 mod refinement;
 mod replay;
+mod rules;
 mod same_host;
 mod sharing;
 mod shipping;
