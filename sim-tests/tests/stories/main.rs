@@ -5,6 +5,7 @@ mod auth;
 mod batches;
 mod connection;
 mod exploration;
+mod explored;
 mod fleet;
 mod mixed;
 mod policies;
