@@ -9,7 +9,7 @@
 //! pair. Its end is disconnect, drain, destroy; a disconnect alone proves nothing about outstanding
 //! work.
 //!
-//! [`LaneConnections`] connects the queue pairs of lanes so. The machines perform no I/O. The caller
+//! [`LaneConnections`] applies this to the queue pairs of lanes. The machines perform no I/O. The caller
 //! performs each [`ConnectionOutput`] on the identifier of the queue pair and hands the events of the
 //! connection manager in. A timer of the caller bounds each wait: [`LaneConnections::handle_timeout`].
 
