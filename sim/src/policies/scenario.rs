@@ -25,7 +25,7 @@ pub enum PolicyScenario {
     QpnReuse,
     /// Two peers that read, write and ask for keys while grants change.
     Grants,
-    /// Three nodes whose grants are listed and changed by their administrators, and by others in vain.
+    /// Three nodes whose grants administrators list and change; all others are refused.
     Administration,
 }
 
