@@ -9,7 +9,8 @@ mod plain;
 mod segment;
 
 pub use administration::{
-    GRANTS_LISTED_MAX, GrantsAnswer, GrantsMessageError, GrantsRequest, SegmentGrants,
+    GRANTS_LISTED_MAX, GrantsAnswer, GrantsMessageError, GrantsRefusal, GrantsRefusalReason,
+    GrantsRequest, SegmentGrants,
 };
 pub use cut::{Cut, PIECES_MAX};
 pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};

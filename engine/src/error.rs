@@ -14,7 +14,7 @@ use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::policy::GrantError;
 use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::transport::Side;
-use handfast_core::wire::FrameError;
+use handfast_core::wire::{FrameError, GrantsRefusal};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory_cuda::PlaceError;
 #[cfg(feature = "metadata")]
@@ -117,6 +117,9 @@ pub enum Cause {
     /// A grant of memory is invalid.
     #[error(transparent)]
     Grant(#[from] GrantError),
+    /// The node refuses to list or change grants.
+    #[error(transparent)]
+    GrantsRefused(#[from] GrantsRefusal),
     /// RDMA is unavailable in this process.
     #[error("{0}")]
     RdmaUnavailable(RdmaUnavailable),

@@ -95,7 +95,9 @@ pub mod auth {
     pub use handfast_core::policy::{
         AUDIT_REPORTS_PER_SECOND, Administrators, GRANTS_MAX, KEY_GROUPS_MAX,
     };
-    pub use handfast_core::wire::{GRANTS_LISTED_MAX, GrantsRequest, SegmentGrants};
+    pub use handfast_core::wire::{
+        GRANTS_LISTED_MAX, GrantsRefusal, GrantsRefusalReason, GrantsRequest, SegmentGrants,
+    };
     pub use handfast_transport::RegionError;
 }
 

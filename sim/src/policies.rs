@@ -1,7 +1,8 @@
 //! Exploration of the shipping policies of `handfast_core::policy`: eviction, quota, fallback from RDMA,
-//! the detection of reused queue-pair numbers and grants. Each has a world of its own, which drives the machine
+//! the detection of reused queue-pair numbers, grants and their administrators. Each has a world of its own, which drives the machine
 //! as the engine does and holds it against properties that it states itself.
 
+mod administration;
 mod eviction;
 mod fallback;
 mod grants;

@@ -145,6 +145,40 @@ impl NamePattern {
     }
 }
 
+impl NamePattern {
+    /// Whether the pattern covers every name that another one covers. It does not find all such pairs.
+    pub(crate) fn contains(&self, other: &Self) -> bool {
+        NodeName::new(&other.0).is_ok_and(|text| self.covers(&text))
+    }
+
+    /// Whether a name can match both patterns, where a `*` covers colons as well.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        let (own, other) = (self.0.as_bytes(), other.0.as_bytes());
+        // Whether the rests of both patterns meet, by their places; the row of the place behind.
+        let mut behind = alloc::vec![false; other.len() + 1];
+        for at in (0..=own.len()).rev() {
+            let mut row = alloc::vec![false; other.len() + 1];
+            for place in (0..=other.len()).rev() {
+                let after = row.get(place + 1).copied().unwrap_or_default();
+                row[place] = match (own.get(at), other.get(place)) {
+                    (None, None) => true,
+                    (Some(b'*'), _) => behind[place] || after,
+                    (byte, Some(b'*')) => after || (byte.is_some() && behind[place]),
+                    (Some(one), Some(two)) => one == two && behind[place + 1],
+                    (None, Some(_)) | (Some(_), None) => false,
+                };
+            }
+            behind = row;
+        }
+        behind[0]
+    }
+
+    /// Whether it covers more than one name.
+    fn is_wide(&self) -> bool {
+        self.0.contains('*')
+    }
+}
+
 impl KeyRule {
     /// Checks and wraps an id and the names of its holders; without names they may have any.
     ///
@@ -169,6 +203,17 @@ impl KeyRule {
     /// Whether a holder may have any name.
     pub fn covers_all(&self) -> bool {
         self.names.is_empty() || self.names.iter().any(NamePattern::is_any)
+    }
+
+    /// Whether a holder can choose to have a name that one of the patterns covers: any name is allowed, or
+    /// a pattern allows such names and others.
+    pub(crate) fn can_choose(&self, patterns: &[NamePattern]) -> bool {
+        let is_chosen = |own: &NamePattern| {
+            own.is_wide()
+                && patterns.iter().any(|it| it.meets(own))
+                && !patterns.iter().any(|it| it.contains(own))
+        };
+        !patterns.is_empty() && (self.covers_all() || self.names.iter().any(is_chosen))
     }
 
     /// Whether a holder may have a name.

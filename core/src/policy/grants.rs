@@ -4,7 +4,7 @@
 //! while nothing changes. A device checks keys, not names: [`KeyGroups`] gives the peers that have the
 //! same grants one registration, which ends when one of these grants is revoked.
 
-use crate::auth::NamePattern;
+use crate::auth::{KeyRule, NamePattern};
 use crate::excerpt::excerpt;
 use crate::identity::NodeName;
 use crate::time::{Duration, Instant};
@@ -184,7 +184,9 @@ pub enum Requester<'a> {
 /// The peers that may ask for the grants of a node and change them, by their names. Without any, the node
 /// alone does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Administrators(Vec<NamePattern>);
+pub struct Administrators {
+    patterns: Vec<NamePattern>,
+}
 
 impl Administrators {
     /// The peers of these patterns.
@@ -195,19 +197,25 @@ impl Administrators {
         let of = |text: &str| {
             NamePattern::new(text).map_err(|_| GrantError::Pattern { pattern: excerpt(text) })
         };
-        patterns.into_iter().map(of).collect::<Result<_, _>>().map(Self)
+        let patterns = patterns.into_iter().map(of).collect::<Result<_, _>>()?;
+        Ok(Self { patterns })
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.patterns.is_empty()
+    }
+
+    /// Whether holders of a key can choose to be administrators: it allows names of them and others.
+    pub fn can_be_chosen_with(&self, key: &KeyRule) -> bool {
+        key.can_choose(&self.patterns)
     }
 
     /// Whether a requester is one. A peer without a proven name is none, whatever the patterns.
     pub fn admits(&self, requester: Requester<'_>) -> bool {
         match requester {
             Requester::Own => true,
-            Requester::Peer(name) => self.0.iter().any(|pattern| pattern.covers(name)),
+            Requester::Peer(name) => self.patterns.iter().any(|it| it.covers(name)),
             Requester::Anybody => false,
         }
     }
@@ -537,6 +545,38 @@ mod tests {
         assert_eq!(left, ["read for *"]);
         grants.revoke(&Grant::read("*").unwrap());
         assert!(grants.access_of(Requester::Anybody).is_none());
+    }
+
+    /// A key whose patterns allow administrators and others leaves the choice to its holders; one for
+    /// administrators alone, for single names, or for none of them does not.
+    #[test]
+    fn keys_that_leave_the_choice_are_found() {
+        let admins = Administrators::new(["admin-1", "ops-*"]).unwrap();
+        let key = |names: &[&str]| {
+            let names = names.iter().map(|it| NamePattern::new(it).unwrap()).collect();
+            KeyRule::new("fleet", names).unwrap()
+        };
+        for names in [
+            &[][..],
+            &["*"],
+            &["**"],
+            &["*-1"],
+            &["a*"],
+            &["a*1"],
+            &["admin-*"],
+            &["admin-1*"],
+            &["o*"],
+            &["decode-*", "*s-7"],
+            &["*min*"],
+        ] {
+            assert!(admins.can_be_chosen_with(&key(names)), "{names:?}");
+        }
+        for names in
+            [&["admin-1"][..], &["ops-*"], &["ops-a*"], &["decode-*"], &["x", "admin-1"], &["a*2"]]
+        {
+            assert!(!admins.can_be_chosen_with(&key(names)), "{names:?}");
+        }
+        assert!(!Administrators::default().can_be_chosen_with(&key(&[])), "nobody is one");
     }
 
     /// Every mistake has its error, and the limit holds at its value.

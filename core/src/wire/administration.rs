@@ -38,9 +38,40 @@ pub enum GrantsRequest {
 /// The grants of segments, by name.
 pub type SegmentGrants = BTreeMap<String, Vec<Grant>>;
 
+/// Reasons of refused questions and changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantsRefusalReason {
+    /// The sender is no administrator.
+    NoAdministrator,
+    /// The node serves no segment of that name.
+    NoSegment,
+    /// A limit is reached.
+    Limit,
+    /// Anything else, and the reasons of other versions.
+    Other,
+}
+
+impl GrantsRefusalReason {
+    const NAMED: [(Self, &str); 3] = [
+        (Self::NoAdministrator, "no_administrator"),
+        (Self::NoSegment, "no_segment"),
+        (Self::Limit, "limit"),
+    ];
+}
+
+/// A refused question or change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct GrantsRefusal {
+    /// The reason.
+    pub reason: GrantsRefusalReason,
+    /// The text for people.
+    pub detail: String,
+}
+
 /// The answer: the grants of the segments that were asked for, after the change, or the refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrantsAnswer(pub Result<SegmentGrants, String>);
+pub struct GrantsAnswer(pub Result<SegmentGrants, GrantsRefusal>);
 
 /// The frame is malformed or exceeds a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +113,8 @@ struct WireAnswer {
     segments: BTreeMap<String, Vec<WireGrant>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -149,11 +182,19 @@ impl GrantsAnswer {
                 let of = |(name, grants): (&String, &Vec<Grant>)| {
                     (name.clone(), grants.iter().map(wire).collect())
                 };
-                WireAnswer { segments: segments.iter().map(of).collect(), refusal: None }
+                WireAnswer {
+                    segments: segments.iter().map(of).collect(),
+                    refusal: None,
+                    reason: None,
+                }
             }
             Err(refusal) => {
-                let refusal = truncated(refusal.clone(), DETAIL_BYTES_MAX);
-                WireAnswer { segments: BTreeMap::new(), refusal: Some(refusal) }
+                let mut named = GrantsRefusalReason::NAMED.into_iter();
+                WireAnswer {
+                    segments: BTreeMap::new(),
+                    refusal: Some(truncated(refusal.detail.clone(), DETAIL_BYTES_MAX)),
+                    reason: named.find(|it| it.0 == refusal.reason).map(|it| it.1.to_string()),
+                }
             }
         };
         text(&Answered { handfast_grants: answer })
@@ -164,10 +205,15 @@ impl GrantsAnswer {
     /// # Errors
     /// [`GrantsMessageError`].
     pub fn decode(frame: &str) -> Result<Self, GrantsMessageError> {
-        let Answered { handfast_grants: WireAnswer { segments, refusal } } =
+        let Answered { handfast_grants: WireAnswer { segments, refusal, reason } } =
             from_object(frame).map_err(|_| GrantsMessageError)?;
         if let Some(refusal) = refusal {
-            return Ok(Self(Err(truncated(refusal, DETAIL_BYTES_MAX))));
+            let mut named = GrantsRefusalReason::NAMED.into_iter();
+            let known = named.find(|it| reason.as_deref() == Some(it.1));
+            return Ok(Self(Err(GrantsRefusal {
+                reason: known.map_or(GrantsRefusalReason::Other, |it| it.0),
+                detail: truncated(refusal, DETAIL_BYTES_MAX),
+            })));
         }
         let listed: usize = segments.values().map(Vec::len).sum();
         let is_long = |name: &String| name.len() > REGION_NAME_BYTES_MAX;
@@ -207,9 +253,17 @@ mod tests {
             assert_eq!(GrantsRequest::decode(&request.encode()), Some(Ok(request)));
         }
         let listed = SegmentGrants::from([(segment(), vec![given()]), ("w".into(), Vec::new())]);
-        for answer in [GrantsAnswer(Ok(listed)), GrantsAnswer(Err("no".into()))] {
+        let reasons = GrantsRefusalReason::NAMED.map(|it| it.0);
+        let refused = reasons
+            .into_iter()
+            .chain([GrantsRefusalReason::Other])
+            .map(|reason| GrantsAnswer(Err(GrantsRefusal { reason, detail: "no".into() })));
+        for answer in refused.chain([GrantsAnswer(Ok(listed))]) {
             assert_eq!(GrantsAnswer::decode(&answer.encode()), Ok(answer));
         }
+        let later = r#"{"handfast_grants": {"refusal": "no", "reason": "later"}}"#;
+        let other = GrantsRefusal { reason: GrantsRefusalReason::Other, detail: "no".into() };
+        assert_eq!(GrantsAnswer::decode(later), Ok(GrantsAnswer(Err(other))));
     }
 
     /// Frames with another content are none, and those past a bound are refused.

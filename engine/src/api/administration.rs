@@ -5,7 +5,8 @@ use crate::error::{Cause, Error, Stage};
 use handfast_core::NodeName;
 use handfast_core::transport::Side;
 use handfast_core::wire::{
-    DescriptorError, FrameKind, GrantsAnswer, GrantsRequest, NodeDescriptor, SegmentGrants,
+    DescriptorError, FrameKind, GrantsAnswer, GrantsRefusal, GrantsRefusalReason, GrantsRequest,
+    NodeDescriptor, SegmentGrants,
 };
 
 impl Engine {
@@ -20,8 +21,8 @@ impl Engine {
     ///
     /// # Errors
     /// The node cannot be reached, or another one is at the address that the store has for its name
-    /// ([`AuthRefusal::Addressed`](crate::auth::AuthRefusal)); [`Side::Protection`]: this node is no administrator, or the node
-    /// refuses the change.
+    /// ([`AuthRefusal::Addressed`](crate::auth::AuthRefusal)); [`Cause::GrantsRefused`], with [`Side::Protection`] if this node is
+    /// no administrator, else with [`Side::Peer`].
     pub async fn administer(
         &self,
         node: &str,
@@ -40,8 +41,12 @@ impl Engine {
             None => shared.caller.ask(&address, FrameKind::Metadata, text).await,
         };
         let answered = asked.map_err(|error| error.into_error(Stage::Metadata).at(node))?;
-        let refused = |text: String| {
-            Error::new(Side::Protection, Stage::Metadata, Cause::Invalid(text)).at(node)
+        let refused = |refusal: GrantsRefusal| {
+            let side = match refusal.reason {
+                GrantsRefusalReason::NoAdministrator => Side::Protection,
+                _ => Side::Peer,
+            };
+            Error::new(side, Stage::Metadata, Cause::GrantsRefused(refusal)).at(node)
         };
         match GrantsAnswer::decode(&answered.text) {
             Ok(GrantsAnswer(answer)) => answer.map_err(refused),

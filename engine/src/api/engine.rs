@@ -379,15 +379,12 @@ impl Engine {
         self.shared.answers.is_open
     }
 
-    /// Returns the id of a key whose holders may have any name, and so that of an administrator
-    /// ([`Builder::administrators`](crate::Builder::administrators)); `None` without such a key or
-    /// without administrators.
+    /// Returns the id of a key whose holders can choose the name of an administrator
+    /// ([`Builder::administrators`](crate::Builder::administrators)): it allows any name, or a pattern of
+    /// it allows names of administrators and others. `None` without such a key or without administrators.
     pub fn key_of_any_administrator(&self) -> Option<String> {
         let answers = &self.shared.answers;
-        let keys = answers.keys.current();
-        let mut unbound = keys.policy.keys().iter().filter(|key| key.covers_all());
-        let key = unbound.next().filter(|_| !answers.administrators.is_empty());
-        key.map(|key| key.id().to_owned())
+        answers.keys.key_of_any(&answers.administrators)
     }
 
     /// Returns the exposure of local memory to other machines without a key, if any.

@@ -95,9 +95,8 @@ impl Builder {
     ) -> Result<Engine, Error> {
         self.check()?;
         let engine = start(self, net, Arc::new(clock), Arc::new(entropy)).await?;
-        if let Some(key) = engine.key_of_any_administrator() {
-            tracing::warn!(%key, "each holder of this key can call itself an administrator");
-        }
+        let answers = &engine.shared().answers;
+        answers.keys.warn_of_open_key(&answers.administrators);
         Ok(engine)
     }
 }
@@ -347,6 +346,7 @@ impl<N: Net> Parts<N> {
             clock: self.clock.clone(),
             commands: self.commands.clone(),
             counts: self.answers.counts.clone(),
+            administrators: self.builder.administrators.clone(),
         });
         Some(tokio::spawn(watch).abort_handle())
     }

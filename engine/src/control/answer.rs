@@ -9,17 +9,17 @@ use crate::command::{Command, Commands};
 use crate::data::local::LocalRegion;
 use crate::data::regions::{MissingKey, Reach, Regions};
 use crate::data::transport::{Offer, Transport};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
 use crate::time::Clock;
 use handfast_core::auth::{AuthRefusal, Inbound, check_sealing};
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
-use handfast_core::policy::{Administrators, AuditPace, Grant, Requester};
+use handfast_core::policy::{Administrators, AuditPace, Grant, GrantError, Requester};
 use handfast_core::wire::{
     Body, Checksum, DataPort, Descriptor, FrameKind, GRANTS_LISTED_MAX, GrantsAnswer,
-    GrantsRequest, Message, MessageError, NodeDescriptor, Op, PlainMessage, Refusal, RefusalReason,
-    RegionDescriptor, SegmentGrants,
+    GrantsRefusal, GrantsRefusalReason, GrantsRequest, Message, MessageError, NodeDescriptor, Op,
+    PlainMessage, Refusal, RefusalReason, RegionDescriptor, SegmentGrants,
 };
 use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport::Direction;
@@ -239,17 +239,19 @@ impl Answers {
                 warn!(target: "handfast::audit", ?peer, ?request, unreported, "no administrator");
             }
             let name = from.peer().map(|peer| format!("'{}'", peer.name));
-            return GrantsAnswer(Err(format!(
+            let detail = format!(
                 "{} is no administrator of '{}': call as a name of its `serve --administrators` \
                  (--name)",
                 name.unwrap_or_else(|| "a peer without a proven name".into()),
                 self.name
-            )));
+            );
+            return GrantsAnswer(Err(refusal(GrantsRefusalReason::NoAdministrator, detail)));
         }
         let (regions, asked) = (self.regions.clone(), request.clone());
         // A device may take its time to end a registration.
         let done = tokio::task::spawn_blocking(move || administered(&regions, asked)).await;
-        let done = done.unwrap_or_else(|error| Err(error.to_string()));
+        let done = done
+            .unwrap_or_else(|error| Err(refusal(GrantsRefusalReason::Other, error.to_string())));
         info!(target: "handfast::audit", peer = ?from.peer(), ?request, ?done, "administered");
         GrantsAnswer(done)
     }
@@ -258,7 +260,9 @@ impl Answers {
         if let Some(request) = GrantsRequest::decode(text) {
             let answer = match request {
                 Ok(request) => self.administer(request, from).await,
-                Err(error) => GrantsAnswer(Err(error.to_string())),
+                Err(error) => {
+                    GrantsAnswer(Err(refusal(GrantsRefusalReason::Other, error.to_string())))
+                }
             };
             return Answer { text: answer.encode(), keep: false };
         }
@@ -322,13 +326,27 @@ impl Answers {
     }
 }
 
+fn refusal(reason: GrantsRefusalReason, detail: String) -> GrantsRefusal {
+    GrantsRefusal { reason, detail }
+}
+
 /// Lists or changes the grants of segments; the answer has those that are in force then.
-fn administered(regions: &Regions, request: GrantsRequest) -> Result<SegmentGrants, String> {
+fn administered(regions: &Regions, request: GrantsRequest) -> Result<SegmentGrants, GrantsRefusal> {
     let changed = |segment: String, grants: Result<Vec<Grant>, Error>| match grants {
         Ok(grants) => Ok(SegmentGrants::from([(segment, grants)])),
-        Err(error) => Err(format!("the grants of '{segment}' are not changed: {error}")),
+        Err(error) => {
+            let reason = match error.cause() {
+                Cause::Grant(GrantError::Full) => GrantsRefusalReason::Limit,
+                _ => GrantsRefusalReason::Other,
+            };
+            let detail = format!("the grants of '{segment}' are not changed: {error}");
+            Err(refusal(reason, detail))
+        }
     };
-    let no_segment = |name: &str| format!("the node serves no segment '{name}'");
+    let no_segment = |name: &str| {
+        let detail = format!("the node serves no segment '{name}'");
+        refusal(GrantsRefusalReason::NoSegment, detail)
+    };
     match request {
         GrantsRequest::Add { segment, .. } | GrantsRequest::Revoke { segment, .. }
             if regions.grants_of(Some(&segment)).is_empty() =>
@@ -340,10 +358,13 @@ fn administered(regions: &Regions, request: GrantsRequest) -> Result<SegmentGran
             match (segment, all.values().map(Vec::len).sum::<usize>()) {
                 (Some(segment), _) if all.is_empty() => Err(no_segment(&segment)),
                 (_, ..=GRANTS_LISTED_MAX) => Ok(all),
-                (_, many) => Err(format!(
-                    "there are {many} grants, and an answer has at most {GRANTS_LISTED_MAX}: name \
-                     a segment"
-                )),
+                (_, many) => {
+                    let detail = format!(
+                        "there are {many} grants, and an answer has at most {GRANTS_LISTED_MAX}: \
+                         name a segment"
+                    );
+                    Err(refusal(GrantsRefusalReason::Limit, detail))
+                }
             }
         }
         GrantsRequest::Add { segment, grant } => {

@@ -8,6 +8,7 @@ use handfast_core::auth::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AuthFailure, AuthPolicy, AuthRefusal, Identity,
     Inbound, Outbound,
 };
+use handfast_core::policy::Administrators;
 use handfast_core::transport::Side;
 use handfast_core::wire::{FrameKind, encode_frame};
 use handfast_core::{Incarnation, NodeName};
@@ -125,6 +126,21 @@ impl Keys {
     /// The keys or the certificate now.
     pub(crate) fn current(&self) -> Arc<Material> {
         self.current.read().clone()
+    }
+
+    /// The id of a key whose holders can choose the name of an administrator.
+    pub(crate) fn key_of_any(&self, administrators: &Administrators) -> Option<String> {
+        let material = self.current();
+        let mut keys = material.policy.keys().iter();
+        let found = keys.find(|key| administrators.can_be_chosen_with(key));
+        found.map(|key| key.id().to_owned())
+    }
+
+    /// Logs that a key lets each holder be an administrator.
+    pub(crate) fn warn_of_open_key(&self, administrators: &Administrators) {
+        if let Some(key) = self.key_of_any(administrators) {
+            tracing::warn!(%key, "each holder of this key can call itself an administrator");
+        }
     }
 
     /// Peers that have proven what is not accepted any more, as [`Proven::take_withdrawn`].

@@ -3,6 +3,7 @@
 use super::{Cause, Error};
 use handfast_core::policy::FailureClass;
 use handfast_core::transport::Side;
+use handfast_core::wire::GrantsRefusalReason;
 
 impl Error {
     /// The class of the failure, which determines the use of a retry; `None` for a cancel, an
@@ -47,6 +48,12 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
         | Cause::Registration(_)
         | Cause::Recording(_)
         | Cause::Limit { .. } => FailureClass::LocalPort,
+        Cause::GrantsRefused(refusal) => match refusal.reason {
+            GrantsRefusalReason::NoAdministrator | GrantsRefusalReason::NoSegment => {
+                FailureClass::Protection
+            }
+            GrantsRefusalReason::Limit | GrantsRefusalReason::Other => FailureClass::Configuration,
+        },
         Cause::Permission(_)
         | Cause::ReadOnly
         | Cause::OutOfRange { .. }

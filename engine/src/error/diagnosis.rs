@@ -5,7 +5,7 @@ use handfast_core::auth::{AuthFailure, AuthRefusal, CertificateFault};
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::{CallFailure, Failure};
 use handfast_core::transport::{Side, TransportError};
-use handfast_core::wire::{DescriptorError, RefusalReason};
+use handfast_core::wire::{DescriptorError, GrantsRefusalReason, RefusalReason};
 use handfast_diagnosis::{Id, ids, of_call};
 #[cfg(feature = "metadata")]
 use handfast_metadata::{RedisRefusal, StoreCause, StoreError};
@@ -24,6 +24,12 @@ impl Error {
 fn of_cause(stage: Stage, cause: &Cause) -> Id {
     match cause {
         Cause::Invalid(_) | Cause::Grant(_) | Cause::NotAdvertised => ids::CONFIG_INVALID,
+        Cause::GrantsRefused(refusal) => match refusal.reason {
+            GrantsRefusalReason::NoAdministrator => ids::SEG_PERMISSION,
+            GrantsRefusalReason::NoSegment => ids::SEG_NAME,
+            GrantsRefusalReason::Limit => ids::ENGINE_LIMIT,
+            GrantsRefusalReason::Other => ids::CONFIG_INVALID,
+        },
         Cause::Name(_) => ids::NAME_INVALID,
         Cause::UnknownHost(_) => ids::NET_UNRESOLVED,
         Cause::Refused => ids::NET_REFUSED,
@@ -205,7 +211,7 @@ mod tests {
     use super::*;
     use handfast_core::Incarnation;
     use handfast_core::identity::NameError;
-    use handfast_core::wire::{FrameError, Refusal};
+    use handfast_core::wire::{FrameError, GrantsRefusal, Refusal};
     use handfast_diagnosis::problem;
     use handfast_metadata::{StoreOperation, TlsFailure};
     use handfast_transport::{Direction, RegistrationError};
@@ -285,6 +291,16 @@ mod tests {
             Cause::Store(StoreError { store, operation, cause })
         }));
         causes.extend(unavailable.map(Cause::RdmaUnavailable));
+        let reasons = [
+            GrantsRefusalReason::NoAdministrator,
+            GrantsRefusalReason::NoSegment,
+            GrantsRefusalReason::Limit,
+            GrantsRefusalReason::Other,
+        ];
+        causes.extend(
+            reasons
+                .map(|reason| Cause::GrantsRefused(GrantsRefusal { reason, detail: "x".into() })),
+        );
         causes.extend(failures().into_iter().map(Cause::Handshake));
         causes
     }

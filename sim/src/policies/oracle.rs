@@ -42,6 +42,10 @@ pub enum PolicyOracle {
     KeyOutlives,
     /// Grants: a registration that failed is not tried again before its pause is over.
     Unpaused,
+    /// Administration: a peer that is no administrator neither sees nor changes grants.
+    Outsider,
+    /// Administration: an administrator is not refused.
+    Administrator,
     /// Every schedule ends, and at its end no lane is half open.
     Liveness,
 }

@@ -1,5 +1,6 @@
 //! The worlds of policies by name, and the machines that they begin with.
 
+use super::administration::{self, AdministrationWorld};
 use super::eviction::EvictionWorld;
 use super::fallback::FallbackWorld;
 use super::grants::GrantsWorld;
@@ -24,6 +25,8 @@ pub enum PolicyScenario {
     QpnReuse,
     /// Two peers that read, write and ask for keys while grants change.
     Grants,
+    /// Three nodes whose grants administrators list and change; all others are refused.
+    Administration,
 }
 
 /// The machines in their first state.
@@ -34,6 +37,7 @@ pub struct PolicyMachines {
     pub(super) fallback: RdmaFallback,
     pub(super) qpn_reuse: QpnReuseDetector,
     pub(super) grants: (Grants, AccessMemo, KeyGroups),
+    pub(super) administrators: administration::Administered,
 }
 
 impl PolicyMachines {
@@ -45,14 +49,21 @@ impl PolicyMachines {
             fallback: RdmaFallback::default(),
             qpn_reuse: QpnReuseDetector::new(qpn_reuse::PEERS),
             grants: Default::default(),
+            administrators: administration::administrators(),
         }
     }
 }
 
 impl PolicyScenario {
     /// Every scenario.
-    pub const ALL: [Self; 5] =
-        [Self::Eviction, Self::Quota, Self::Fallback, Self::QpnReuse, Self::Grants];
+    pub const ALL: [Self; 6] = [
+        Self::Eviction,
+        Self::Quota,
+        Self::Fallback,
+        Self::QpnReuse,
+        Self::Grants,
+        Self::Administration,
+    ];
 
     /// Tries every event in every world, until no new world appears, an oracle breaks, or there are
     /// `states_max` worlds.
@@ -75,6 +86,9 @@ impl PolicyScenario {
                 explore(&QpnReuseWorld::new(machines.qpn_reuse, faults_max), states_max)
             }
             Self::Grants => explore(&GrantsWorld::new(machines.grants, faults_max), states_max),
+            Self::Administration => {
+                explore(&AdministrationWorld::new(machines.administrators), states_max)
+            }
         }
     }
 
@@ -92,6 +106,7 @@ impl PolicyScenario {
             Self::Fallback => play(&FallbackWorld::new(machines.fallback, faults_max), seed),
             Self::QpnReuse => play(&QpnReuseWorld::new(machines.qpn_reuse, faults_max), seed),
             Self::Grants => play(&GrantsWorld::new(machines.grants, faults_max), seed),
+            Self::Administration => play(&AdministrationWorld::new(machines.administrators), seed),
         }
     }
 }

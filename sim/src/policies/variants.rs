@@ -25,7 +25,7 @@ pub struct PolicyEntry {
 impl PolicyEntry {
     /// Machines that follow it.
     pub fn machines(&self) -> PolicyMachines {
-        let PolicyMachines { eviction, quota, fallback, qpn_reuse, grants } =
+        let PolicyMachines { eviction, quota, fallback, qpn_reuse, grants, administrators } =
             PolicyMachines::shipping();
         let (grants, memo, groups) = grants;
         PolicyMachines {
@@ -38,6 +38,7 @@ impl PolicyEntry {
                 memo.following(self.variant),
                 groups.following(self.variant),
             ),
+            administrators,
         }
     }
 }

@@ -8,6 +8,8 @@ use crate::{AuthOptions, Engine, Memory, Registration};
 use handfast_core::policy::{
     AUDIT_REPORTS_PER_SECOND, Access, GRANTS_MAX, Grants, KEY_RETRY_INTERVAL,
 };
+use handfast_core::transport::Side;
+use handfast_core::wire::GrantsRefusalReason as Reason;
 use handfast_transport::RegionCache;
 use handfast_transport_tcp::Look;
 use std::future::Future;
@@ -236,7 +238,7 @@ async fn grants_are_changed_by_administrators_alone() {
     let add = || GrantsRequest::Add { segment: cache(), grant: grant() };
     for request in [GrantsRequest::List { segment: None }, add()] {
         let error = other.administer(&node, request).await.unwrap_err();
-        assert_eq!(error.side(), handfast_core::transport::Side::Protection);
+        assert_eq!(refused(&error), (Side::Protection, Reason::NoAdministrator, "SEG-PERMISSION"));
         assert!(error.to_string().contains("'other' is no administrator of"), "{error}");
         assert!(error.to_string().contains("--administrators"), "{error}");
     }
@@ -258,17 +260,25 @@ async fn grants_are_changed_by_administrators_alone() {
         let add = GrantsRequest::Add { segment: cache(), grant };
         admin.administer(&node, add).await.unwrap();
     }
-    let full = admin.administer(&node, add()).await.unwrap_err().to_string();
-    assert!(full.contains("at most 64 patterns"), "{full}");
+    let full = admin.administer(&node, add()).await.unwrap_err();
+    assert!(full.to_string().contains("at most 64 patterns"), "{full}");
+    assert_eq!(refused(&full), (Side::Peer, Reason::Limit, "ENGINE-LIMIT"));
     let none = GrantsRequest::List { segment: Some("none".into()) };
-    let none = admin.administer(&node, none).await.unwrap_err().to_string();
-    assert!(none.contains("no segment 'none'"), "{none}");
+    let none = admin.administer(&node, none).await.unwrap_err();
+    assert!(none.to_string().contains("no segment 'none'"), "{none}");
+    assert_eq!(refused(&none), (Side::Peer, Reason::NoSegment, "SEG-NAME"));
     drop(served);
     let gone = admin.administer(&node, add()).await.unwrap_err().to_string();
     assert!(gone.contains("no segment 'cache'"), "{gone}");
     for node in [engine, admin, other] {
         node.close().await;
     }
+}
+
+/// Side, reason and id of a refusal.
+fn refused(error: &Error) -> (Side, Reason, &'static str) {
+    let Cause::GrantsRefused(refusal) = error.cause() else { panic!("{error}") };
+    (error.side(), refusal.reason, error.diagnosis_id().as_str())
 }
 
 /// A clock that stands still.

@@ -7,6 +7,7 @@ use crate::command::{Command, Commands};
 use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::Counts;
 use crate::time::Clock;
+use handfast_core::policy::Administrators;
 use handfast_core::transport::Side;
 use handfast_core::{Duration, Instant, NodeName};
 use std::collections::BTreeSet;
@@ -26,6 +27,7 @@ pub(crate) struct WatchParts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) administrators: Administrators,
 }
 
 /// Looks at the files until the node is gone. A fault is reported once. The keys, the certificate of this
@@ -52,6 +54,9 @@ pub(crate) async fn watch(mut parts: WatchParts) {
         let has_changed = keys.current().policy.epoch() != epoch;
         for ((outcome, part), reported) in outcomes.iter().zip(&parts.parts).zip(&mut reported) {
             report(outcome, &part.loaded, reported, &parts.counts);
+        }
+        if has_changed {
+            keys.warn_of_open_key(&parts.administrators);
         }
         let now = parts.clock.now();
         let is_due = now.0.saturating_sub(checked_at.0) >= RECHECK_INTERVAL.0;

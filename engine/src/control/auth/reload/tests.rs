@@ -42,6 +42,7 @@ fn watched(
         clock: Arc::new(TokioClock::new()),
         commands,
         counts: counts.clone(),
+        administrators: Administrators::default(),
     }));
     (keys, told, counts)
 }
