@@ -76,15 +76,13 @@ fn entry(text: &str) -> Result<Listed, String> {
 }
 
 /// A device of iWARP: the steps and the only address of eRDMA in standard mode, and whatever else as
-/// specified. Soft-iWARP's writes complete once they are sent (measured on 6.1).
+/// specified.
 fn iwarp(wanted: &str) -> Option<Profile> {
     let name = IWARP.into_iter().find(|name| *name == wanted)?;
     let of = |name| PROFILES.into_iter().find(|profile| profile.name == name);
     let (erdma, strict) = (of("erdma-standard")?, of("strict")?);
     let Profile { transitions, gids, gid_table_length, gid_index, resolves, .. } = *erdma;
-    let completes_early = name == "siw";
-    let of_erdma = Profile { transitions, gids, gid_table_length, gid_index, resolves, ..*strict };
-    Some(Profile { name, completes_early, ..of_erdma })
+    Some(Profile { name, transitions, gids, gid_table_length, gid_index, resolves, ..*strict })
 }
 
 fn new_entry(text: &str) -> Result<Listed, String> {
@@ -117,6 +115,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
             "retry_ms" => {
                 profile.retry.interval_floor_ns = u64::from(number()?) * NANOSECONDS_PER_MS;
             }
+            "completes_early" => profile.completes_early = true,
             "ipv6" => has_ipv6 = true,
             "grh" => requires_gids = true,
             "ports" => {
