@@ -24,5 +24,6 @@ pub use machine::Transfers;
 pub use types::{
     BatchId, BatchOutcome, BatchReport, Cause, Completion, CompletionStatus, Direction, InputError,
     LocalSpan, Moved, Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError,
-    TransferCounters, TransferInput, TransferLimits, TransferLoad, TransferOutput, Work,
+    TransferCounters, TransferInput, TransferLimits, TransferLoad, TransferOutput, UNCHARGED_MAX,
+    Work,
 };

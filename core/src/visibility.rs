@@ -3,6 +3,9 @@
 //! A NIC acknowledges a write before the accelerator behind its bus has the bytes. A read of the same
 //! memory on the same queue pair is answered behind them, so its completion says that they are there. The
 //! caller posts each read of [`Unseen::poll_read`], and ends its writes when it has completed.
+//!
+//! On iWARP a write completes at its sender before the peer has accepted it. The same read proves it, and
+//! [`Refusals`] says who is charged for a refusal that no completion reports.
 
 use alloc::vec::Vec;
 
@@ -53,5 +56,40 @@ impl<W> Unseen<W> {
         let is_of_read = |it: &mut Write<W>| (it.pair, it.region) == (pair, region);
         let writes = self.0.extract_if(.., is_of_read).map(|it| it.write).collect();
         Some(ShowingRead { pair, region, writes })
+    }
+}
+
+/// Answered writes after which queue pairs of new lanes take several slices at a time again.
+const APART_WRITES: u32 = 256;
+
+/// Who is charged for a refusal that no completion reports, on a device that completes writes before they
+/// have arrived.
+///
+/// The peer answers nothing behind the request that it refuses. A read behind several writes does not say
+/// which of them that was: the lane charges nobody, and queue pairs of the next lanes take one slice at a
+/// time. The first that they lose is the refused one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Refusals {
+    /// Writes to be answered one at a time.
+    apart: u32,
+}
+
+impl Refusals {
+    /// Whether queue pairs of a new lane take one slice at a time.
+    pub const fn are_apart(&self) -> bool {
+        self.apart > 0
+    }
+
+    /// A queue pair has lost its first request without a cause. Returns whether the slices of that request
+    /// are charged. `is_apart`: its queue pairs take one slice at a time. `is_ended_here`: this node has
+    /// ended the lane.
+    pub const fn on_first_lost(&mut self, is_apart: bool, is_ended_here: bool) -> bool {
+        self.apart = APART_WRITES;
+        is_apart && !is_ended_here
+    }
+
+    /// The peer has answered the read behind a write that was alone.
+    pub const fn on_answered(&mut self) {
+        self.apart = self.apart.saturating_sub(1);
     }
 }

@@ -115,6 +115,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
             "retry_ms" => {
                 profile.retry.interval_floor_ns = u64::from(number()?) * NANOSECONDS_PER_MS;
             }
+            "completes_early" => profile.completes_early = true,
             "ipv6" => has_ipv6 = true,
             "grh" => requires_gids = true,
             "ports" => {

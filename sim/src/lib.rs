@@ -8,6 +8,7 @@ pub mod connection;
 mod coverage;
 mod cycles;
 pub mod devices;
+pub mod early;
 mod expectation;
 mod explorer;
 pub mod fleet;

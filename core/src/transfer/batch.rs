@@ -252,6 +252,8 @@ pub(super) struct Slice {
     pub(super) piece: SliceRange,
     pub(super) place: Place,
     pub(super) retries: u32,
+    /// Times that it was tried again without a charge.
+    pub(super) uncharged: u16,
     pub(super) first_failure: Option<Arc<TransportError>>,
     links: [Link; 2],
 }
@@ -259,7 +261,8 @@ pub(super) struct Slice {
 impl Slice {
     pub(super) fn new(batch: u32, piece: SliceRange) -> Self {
         let links = [Link::LOOSE; 2];
-        Self { batch, piece, place: Place::Waiting, retries: 0, first_failure: None, links }
+        let (retries, uncharged) = (0, 0);
+        Self { batch, piece, place: Place::Waiting, retries, uncharged, first_failure: None, links }
     }
 }
 

@@ -254,11 +254,26 @@ impl Transfers {
             }
             slice.retries += 1;
             self.counters.retries += 1;
+        } else if slice.uncharged >= UNCHARGED_MAX {
+            let cause = slice.first_failure.clone().unwrap_or_else(|| Arc::new(never_charged()));
+            self.batches[index].note(&cause);
+            self.remove_slice(slot);
+            self.end(now, index, BatchOutcome::Failed(Cause::Exhausted(cause)));
+            return;
         } else {
+            slice.uncharged += 1;
             self.counters.flushes += 1;
         }
         slice.place = Place::Waiting;
         let queue = self.queue_of(slot);
         self.queues.get(queue).waiting.push_back(&mut self.slices, slot);
     }
+}
+
+/// The cause of a slice that was never charged.
+fn never_charged() -> TransportError {
+    let detail = alloc::format!(
+        "each of {UNCHARGED_MAX} lanes has ended under it, and none reported a failure of it"
+    );
+    TransportError::new(crate::transport::Side::Peer, "transfer", detail)
 }

@@ -4,7 +4,7 @@ use super::batch::{Batch, Debt, OF_BATCH, OF_PLACE, Place, Progress, Slice};
 use super::lanes::Lane;
 use super::machine::Transfers;
 use super::slab::hash_list;
-use super::types::SliceId;
+use super::types::{SliceId, UNCHARGED_MAX};
 use crate::identity::Lifecycle;
 use core::hash::{Hash, Hasher};
 
@@ -78,5 +78,7 @@ fn hash_slice(slice: &Slice, mut hasher: &mut dyn Hasher) {
         Place::Posted(lane) => (1, lane),
         Place::Lost(lane) => (2, lane),
     };
-    (place, slice.retries, slice.first_failure.is_some()).hash(&mut hasher);
+    // A counter, and left out until it decides.
+    let is_last = slice.uncharged >= UNCHARGED_MAX;
+    (place, slice.retries, is_last, slice.first_failure.is_some()).hash(&mut hasher);
 }

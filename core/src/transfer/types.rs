@@ -20,7 +20,7 @@ pub struct TransferLimits {
     /// Most requests in one batch.
     pub requests_per_batch_max: u32,
     /// Retries of a slice for failures charged to it, before its batch fails. A flushed slice, or
-    /// one provably not sent, is not charged.
+    /// one provably not sent, is not charged, [`UNCHARGED_MAX`] times.
     pub retries_max: u32,
     /// Most lanes that are up, or down with a batch waiting for their fence.
     pub lanes_max: u32,
@@ -38,6 +38,10 @@ impl Default for TransferLimits {
         }
     }
 }
+
+/// Times that a slice is tried again without a charge, before its batch fails: it was flushed, or provably
+/// not sent. A request that ends each of its lanes, and that no device reports, would be tried without end.
+pub const UNCHARGED_MAX: u16 = 100;
 
 /// Names a batch. Never matches another batch of the same machine while anyone can remember it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

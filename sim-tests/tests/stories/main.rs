@@ -4,6 +4,7 @@ mod application;
 mod auth;
 mod batches;
 mod connection;
+mod early;
 mod exploration;
 mod explored;
 mod fleet;

@@ -1,5 +1,6 @@
 //! One lane: its queue pairs, their work in flight, and its retirement.
 
+mod endings;
 mod flush;
 mod managed;
 mod probe;
@@ -20,11 +21,12 @@ use super::sink::NicSink;
 use super::work::{WorkRequest, calls};
 use crate::error::VerbsError;
 use crate::gid::GidEntry;
-use crate::status::{CompletionError, CompletionKind, FLUSHED};
+use crate::status::CompletionKind;
 use flush::{Unseen, is_unseen};
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
 use handfast_core::transport::{Side, TransportError};
+use handfast_core::visibility::Refusals;
 use handfast_transport::{
     Completion, CompletionStatus, Direction, KEY_NEEDS_FLUSH, Posting, RemoteSpan, Sent, SliceId,
 };
@@ -97,6 +99,8 @@ struct State {
     answered: bool,
     /// The lane's failure was reported, or the lane is being retired and reports none.
     over: bool,
+    /// This node has ended the lane, which had not failed.
+    is_ended_here: bool,
     in_flight: InFlight<Held>,
     /// Outstanding requests of each queue pair.
     outstanding: Vec<u32>,
@@ -190,6 +194,9 @@ pub(super) struct LaneSetup {
     pub(super) hidden_refusals: &'static [u32],
     /// The device completes writes before they have arrived.
     pub(super) completes_early: bool,
+    /// Each queue pair takes one slice at a time, so that a refusal is that slice's.
+    pub(super) is_apart: bool,
+    pub(super) refusals: Arc<Mutex<Refusals>>,
     pub(super) probing: Arc<Mutex<Probing>>,
     /// The sink of flushing reads.
     pub(super) scratch: Registration,
@@ -231,6 +238,7 @@ impl Lane {
             waiting: None,
             answered: false,
             over: false,
+            is_ended_here: false,
             in_flight: InFlight::new(setup.serial),
             outstanding: vec![0; psns.len()],
             broken: vec![false; psns.len()],
@@ -388,7 +396,8 @@ impl Lane {
                     continue;
                 }
             };
-            let has_room = |pair: &usize| state.outstanding[*pair] < self.setup.depth;
+            let most = if self.setup.is_apart { 1 } else { self.setup.depth };
+            let has_room = |pair: &usize| state.outstanding[*pair] < most;
             let pairs = 0..state.outstanding.len();
             let least = || pairs.min_by_key(|pair| state.outstanding[*pair]);
             let Some(pair) = run.filter(has_room).or_else(least).filter(has_room) else {
@@ -519,7 +528,8 @@ impl Lane {
                 }
                 continue;
             }
-            held.complete(self.status(ending, told, &held), ended);
+            let status = self.status(ending, (told, &held), state.is_ended_here);
+            held.complete(status, ended);
             released.push(held);
         }
         // Writes that complete early may not have left this host.
@@ -537,62 +547,6 @@ impl Lane {
         }
         self.report(ended);
         failure
-    }
-
-    /// The status of a request's slices.
-    fn status(
-        &self,
-        ending: CompletionKind,
-        told: &WorkCompletion,
-        held: &Held,
-    ) -> CompletionStatus {
-        match ending {
-            CompletionKind::Done => CompletionStatus::Done,
-            CompletionKind::FirstFlush if self.is_proof(held) => self.unproven(told),
-            CompletionKind::FirstError => self.first_error(told),
-            CompletionKind::FirstFlush | CompletionKind::Consequence => {
-                self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
-                CompletionStatus::Flushed
-            }
-        }
-    }
-
-    /// Whether a request is the read that proves writes which have completed early.
-    fn is_proof(&self, held: &Held) -> bool {
-        self.setup.completes_early && matches!(held.purpose, Purpose::Flush(_))
-    }
-
-    /// The completion of writes whose proof has failed. They are charged, since the peer may have refused
-    /// one of them and would do so again.
-    fn unproven(&self, told: &WorkCompletion) -> CompletionStatus {
-        let error = TransportError::from(self.completion_error(told));
-        let detail = format!(
-            "{}; the peer did not answer the read behind these writes: it is gone, or has refused one \
-             of them, perhaps for its key",
-            error.detail
-        );
-        CompletionStatus::Failed(TransportError { side: Side::Peer, detail, ..error }.into())
-    }
-
-    /// The completion of the slice that broke its queue pair.
-    fn first_error(&self, told: &WorkCompletion) -> CompletionStatus {
-        let error = TransportError::from(self.completion_error(told));
-        ending(error, self.setup.hidden_refusals.contains(&told.status))
-    }
-
-    fn completion_error(&self, told: &WorkCompletion) -> VerbsError {
-        let error = CompletionError { status: told.status, vendor: told.vendor };
-        let code = i32::try_from(told.status).unwrap_or(i32::MAX);
-        let mut detail = format!(
-            "{} (vendor error {:#x}, queue pair {})",
-            error.words(),
-            told.vendor,
-            told.number
-        );
-        if told.status == FLUSHED {
-            detail.push_str("; the first error was not reported");
-        }
-        self.context().error(error.side(), "completion", code, detail)
     }
 
     /// Marks the lane as failed: stops posting and reports the first failure.
@@ -618,7 +572,10 @@ impl Lane {
     /// Stops posting.
     pub(super) fn revoke(&self) {
         // First, so that a concurrent Connect does not open the gate again.
-        self.state.lock().over = true;
+        let mut state = self.state.lock();
+        state.is_ended_here |= !state.over;
+        state.over = true;
+        drop(state);
         self.gate.revoke();
         self.release_waiting();
     }
@@ -726,15 +683,15 @@ impl Lane {
     fn abandon(&self) {
         let mut state = self.state.lock();
         state.probes = 0;
-        let abandoned = state.in_flight.drain();
+        let (abandoned, is_ended_here) = (state.in_flight.drain(), state.is_ended_here);
         // Threads that wait for a probe, or for the drain, have nothing to wait for any more.
         self.idle.notify_all();
         drop(state);
-        let abandon = |posting: &Posting| {
-            self.setup.counts.lock().slices_abandoned += 1;
-            Completion { slice: posting.slice, status: CompletionStatus::Flushed }
-        };
-        let mut ended = abandoned.iter().flat_map(Held::slices).map(abandon).collect();
+        let mut ended = Vec::new();
+        for held in &abandoned {
+            self.setup.counts.lock().slices_abandoned += held.slices().len() as u64;
+            self.lose(held, is_ended_here, &mut ended);
+        }
         drop(abandoned);
         self.report(&mut ended);
     }

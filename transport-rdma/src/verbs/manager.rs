@@ -440,12 +440,14 @@ impl Manager {
             Action::Accept { id, identifier, data } => {
                 // The dialling side's traffic class is that of the connection.
                 let options = Options { traffic_class: None, ..self.options };
-                let accepted = identifier.set_options(options).and_then(|()| {
-                    self.on_queue_pair(shared, id, |pair, reads| {
+                let set = identifier.set_options(options);
+                let accepted = set.map_err(|code| ("rdma_set_option", code)).and_then(|()| {
+                    let accepted = self.on_queue_pair(shared, id, |pair, reads| {
                         identifier.accept(pair, &data, reads)
-                    })
+                    });
+                    accepted.map_err(|code| ("rdma_accept", code))
                 });
-                (id, accepted.map_err(|code| ("rdma_accept", code)))
+                (id, accepted)
             }
             Action::Open { lifecycle } => {
                 return shared.lane(lifecycle).into_iter().for_each(|lane| lane.open_connection());

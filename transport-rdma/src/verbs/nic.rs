@@ -27,6 +27,7 @@ use crate::transport::CALLER_SPIN_MAX;
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
+use handfast_core::visibility::Refusals;
 use handfast_transport::{
     Access, Completion, DataPath, DeviceId, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
 };
@@ -67,6 +68,8 @@ pub(super) struct Shared {
     /// The failure after which the NIC takes no lanes.
     pub(super) lost: OnceLock<VerbsError>,
     pub(super) probing: Arc<Mutex<Probing>>,
+    /// Refusals of its peers that no completion reports.
+    pub(super) refusals: Arc<Mutex<Refusals>>,
     /// The connection manager, where queue pairs connect through it.
     pub(super) manager: Option<Arc<Manager>>,
 }
@@ -213,6 +216,7 @@ impl Nic {
             lost_since: OnceLock::new(),
             lost: OnceLock::new(),
             probing: Arc::new(Mutex::new(Probing::new(!is_iwarp(profile)))),
+            refusals: Arc::default(),
             manager,
             context,
         });
@@ -465,8 +469,9 @@ impl Nic {
     /// Slices that a connected lane takes at once: the depth of a queue pair, or that of all on a
     /// device that is not slower for it.
     pub fn lane_depth(&self, lifecycle: Lifecycle) -> Option<u32> {
-        let pairs = self.shared.lane(lifecycle)?.connected_pairs();
-        Some(self.config.lane_depth(self.shared.profile, pairs))
+        let lane = self.shared.lane(lifecycle)?;
+        let depth = self.config.lane_depth(self.shared.profile, lane.connected_pairs());
+        Some(if lane.setup.is_apart { depth / self.config.depth.max(1) } else { depth })
     }
 
     /// Returns the number of lanes.

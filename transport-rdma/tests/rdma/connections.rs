@@ -1,11 +1,13 @@
 //! Connections through the kernel's connection manager, over the guest's soft-iWARP or soft-RoCE. The
 //! stories of `scripted::managed` are the same on scripted devices.
 
-use crate::scripted::managed::{another_lane_works, connect_at_once, meeting, with};
+use crate::scripted::managed::{
+    another_lane_works, charge_refused, connect_at_once, meeting, with,
+};
 use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, CompletionStatus, Direction, Memory, Sent};
+use handfast_transport::{CompletionStatus, Direction, Sent};
 use handfast_transport_rdma::NicConfig;
 use std::time::{Duration, Instant};
 
@@ -45,22 +47,15 @@ fn batches_move_both_ways_through_the_kernels_manager() {
     other.nic.retire(LANE).unwrap();
 }
 
-/// A write that the peer refuses is no success, also where the device completes it before it has arrived.
+/// A write that the peer refuses is charged, and none of those before and behind it, also where the device completes
+/// it before it has arrived. Nothing is written by it.
 #[test]
-fn refused_write_is_no_success() {
+fn refused_write_alone_is_charged_by_the_kernel() {
     let (one, other) = sites();
-    connect_lane(&one, &other, LANE, 1);
-    let guarded = Memory::zeroed(4096).unwrap();
-    let guarded_key = other.nic.register(guarded.whole(), Access::READ).unwrap();
-    one.memory.copy_in(0, &pattern(7)).unwrap();
-    let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
-    posting.remote = guarded_key.remote_span();
-    one.nic.post(LANE, &mut vec![posting]);
-    let ends = one.told.ends(1);
-    assert_ne!(ends[0], CompletionStatus::Done);
-    let mut bytes = [1; 4096];
-    guarded.copy_out(0, &mut bytes).unwrap();
-    assert_eq!(bytes, [0; 4096]);
+    for (lane, refused) in [(20, 0), (30, 2), (40, 7)] {
+        charge_refused(&one, &other, (lane, 8, refused));
+    }
+    another_lane_works(&one, &other, Lifecycle(10));
 }
 
 /// Both sides open at the same instant, a hundred times.

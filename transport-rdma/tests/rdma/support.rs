@@ -1,7 +1,7 @@
 //! Two NICs of one machine, their reports, and memory with a pattern.
 
 use crate::links::Link;
-use crate::wires::driver;
+use crate::wires::{driver, is_managed};
 use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
 use handfast_fabric_control::is_scripted;
@@ -103,7 +103,10 @@ pub(crate) const LANE: Lifecycle = Lifecycle(7);
 pub(crate) fn config(device: &str) -> NicConfig {
     let manager_address = manager_address(device);
     let device = device_of_guest(device);
-    NicConfig { timeout_exponent: exponent(16, 14), manager_address, ..NicConfig::new(&device) }
+    let timeout_exponent = exponent(16, 14);
+    let connection_manager = is_managed();
+    let config = NicConfig::new(&device);
+    NicConfig { timeout_exponent, manager_address, connection_manager, ..config }
 }
 
 /// The guest's device of the number in `name`, of the guest's driver. Scripted devices keep their names.

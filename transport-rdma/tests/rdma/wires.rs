@@ -10,6 +10,11 @@ pub(crate) fn driver() -> String {
     std::env::var("HANDFAST_NICS").unwrap_or_else(|_| "rxe".to_owned())
 }
 
+/// Whether soft-RoCE connects through the connection manager too: the option of the program, by its variable.
+pub(crate) fn is_managed() -> bool {
+    std::env::var("HANDFAST_RDMA_CM").is_ok_and(|word| word == "1")
+}
+
 /// A wire: `rxe{2n}` at 10.n.0.1 and `rxe{2n+1}` at 10.n.0.2, or of the guest's other driver, on interfaces `veth…` of those numbers.
 pub(crate) struct Wire {
     number: u32,

@@ -239,7 +239,8 @@ impl Fabric {
             first.map(|(wr_id, queue, status)| WorkCompletion { number, wr_id, queue, status });
         let flushed =
             |wr_id, queue| WorkCompletion { number, wr_id, queue, status: Status::Flushed };
-        let sends = qp.sent.drain(..).map(|sent| sent.request.wr_id);
+        let sent = qp.sent.drain(..).filter(|sent| !sent.is_completed);
+        let sends = sent.map(|sent| sent.request.wr_id);
         let sends = sends.chain(qp.held.drain(..).map(|request| request.wr_id));
         let sends: Vec<u64> = sends.chain(qp.early.drain(..).map(|early| early.wr_id)).collect();
         let receives: Vec<u64> = qp.receives.drain(..).map(|receive| receive.wr_id).collect();

@@ -270,6 +270,8 @@ pub(super) struct Sent {
     pub(super) request: WorkRequest,
     pub(super) first_psn: u32,
     pub(super) last_psn: u32,
+    /// It has completed, and its packets may be sent again.
+    pub(super) is_completed: bool,
 }
 
 /// Destination of a queue pair.
@@ -340,12 +342,12 @@ impl QueuePair {
 
     /// Returns the number of sent work requests that have not completed.
     pub fn outstanding(&self) -> usize {
-        self.sent.len()
+        self.sent.iter().filter(|sent| !sent.is_completed).count()
     }
 
     /// Returns the requests that the device has not executed to their end: sends, and receives.
     pub fn queued(&self) -> [usize; 2] {
-        [self.sent.len() + self.held.len() + self.early.len(), self.receives.len()]
+        [self.outstanding() + self.held.len() + self.early.len(), self.receives.len()]
     }
 
     /// Returns the number of accepted work requests whose completion is not polled yet.

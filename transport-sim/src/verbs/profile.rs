@@ -263,6 +263,9 @@ pub struct Profile {
     pub retry: Retry,
     /// Statuses at the requester.
     pub statuses: Statuses,
+    /// Whether a write completes once it is sent, as on iWARP. One that the peer refuses ends its queue
+    /// pair, and no completion tells why.
+    pub completes_early: bool,
     /// Whether an error of a queue pair also raises an event.
     pub error_event: bool,
     /// Reports `PORT_ACTIVE` twice.

@@ -75,6 +75,7 @@ pub static STRICT: Profile = Profile {
         waits_for_receiver: true,
     },
     statuses: SPECIFIED,
+    completes_early: false,
     error_event: false,
     port_active_twice: false,
 };

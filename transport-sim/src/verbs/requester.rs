@@ -41,7 +41,7 @@ impl Fabric {
             self.note(Law::PostedOutsideRts { nic, number, state });
             return Err(refused(errno));
         }
-        let queued = qp.sent.len() + qp.held.len() + qp.early.len();
+        let queued = qp.outstanding() + qp.held.len() + qp.early.len();
         if queued as u32 >= qp.send_depth {
             return Err(refused(Errno::Enomem));
         }
@@ -115,9 +115,26 @@ impl Fabric {
         let first_psn = qp.next_psn;
         let last_psn = (first_psn + packets - 1) & PSN_MASK;
         qp.next_psn = (last_psn + 1) & PSN_MASK;
-        let sent = Sent { request, first_psn, last_psn };
+        let sent = Sent { request, first_psn, last_psn, is_completed: false };
         qp.sent.push_back(sent);
         self.transmit(nic, number, &sent);
+        self.complete_early(nic, number);
+    }
+
+    /// Completes sent writes without an answer, in order, on a device that does so.
+    fn complete_early(&mut self, nic: usize, number: u32) {
+        let owner = self.nic_mut(nic);
+        if !owner.profile.completes_early {
+            return;
+        }
+        let Some(qp) = owner.queue_pairs.get_mut(&number) else { return };
+        let is_write = |sent: &&mut Sent| matches!(sent.request.kind, SendKind::Write { .. });
+        let mut told = Vec::new();
+        for sent in qp.sent.iter_mut().take_while(is_write).filter(|sent| !sent.is_completed) {
+            sent.is_completed = true;
+            told.push(sent.request);
+        }
+        told.iter().for_each(|request| self.report_success(nic, number, request));
     }
 
     /// Returns the local bytes of a request: no region, out of bounds, or these bytes.
@@ -225,7 +242,7 @@ impl Fabric {
         }
         let Some(oldest) = qp.sent.pop_front() else { return };
         let first = (oldest.request.wr_id, Queue::Send, profile.statuses.retry_exceeded);
-        self.fail_queue_pair(nic, number, Some(first));
+        self.fail_queue_pair(nic, number, Some(first).filter(|_| !oldest.is_completed));
     }
 
     /// Handles an answer.
@@ -263,6 +280,7 @@ impl Fabric {
             PacketBody::ReceiverNotReady => self.on_receiver_not_ready(nic, number),
             _ => {}
         }
+        self.complete_early(nic, number);
     }
 
     /// An acknowledgement of an unsent number ends all work before it, up to a read.
@@ -278,12 +296,19 @@ impl Fabric {
 
     /// Completes the oldest request with a success.
     fn succeed(&mut self, nic: usize, number: u32) {
-        let owner = self.nic_mut(nic);
-        let Some(qp) = owner.queue_pairs.get_mut(&number) else { return };
+        let Some(qp) = self.queue_pair_mut(nic, number) else { return };
         let Some(done) = qp.sent.pop_front() else { return };
         (qp.tries, qp.rnr_tries, qp.rnr_waits) = (0, 0, false);
-        let wr_id = done.request.wr_id;
-        if done.request.signalled {
+        if !done.is_completed {
+            self.report_success(nic, number, &done.request);
+        }
+    }
+
+    fn report_success(&mut self, nic: usize, number: u32, request: &WorkRequest) {
+        let owner = self.nic_mut(nic);
+        let Some(qp) = owner.queue_pairs.get_mut(&number) else { return };
+        let wr_id = request.wr_id;
+        if request.signalled {
             owner.complete(WorkCompletion {
                 number,
                 wr_id,
@@ -300,7 +325,7 @@ impl Fabric {
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
         let Some(failed) = qp.sent.pop_front() else { return };
         let first = (failed.request.wr_id, Queue::Send, status);
-        self.fail_queue_pair(nic, number, Some(first));
+        self.fail_queue_pair(nic, number, Some(first).filter(|_| !failed.is_completed));
     }
 
     fn on_read(&mut self, nic: usize, number: u32, answered: &Sent, bytes: &[u8]) {

@@ -1,7 +1,7 @@
 //! One thing happens to a batch, and this is how it ends.
 
 use super::*;
-use handfast_core::transfer::{BatchOutcome, Cause, Remote, RequestStatus};
+use handfast_core::transfer::{BatchOutcome, Cause, Remote, RequestStatus, UNCHARGED_MAX};
 use std::sync::Arc;
 
 const SMALL: TransferLimits = TransferLimits {
@@ -264,6 +264,26 @@ fn slices_lost_with_their_lanes_are_never_charged() {
     bench.complete(post.slice, CompletionStatus::Done);
     assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
     assert_eq!(bench.transfers.counters().flushes, 20);
+}
+
+/// A slice that ends with each of its lanes, and is charged by none, fails its batch past the limit.
+#[test]
+fn slice_that_is_never_charged_fails_past_the_limit() {
+    let mut bench = Bench::new(SMALL);
+    let batch = bench.submit(&[read(5)]);
+    for lane in 0..=u64::from(UNCHARGED_MAX) {
+        assert!(!bench.has_ended(batch), "{lane} lanes have ended");
+        bench.lane_up(lane, 1).expect("the lane before is gone");
+        let post = bench.take_post();
+        bench.complete(post.slice, CompletionStatus::Flushed);
+        bench.lane_down(lane, 1);
+    }
+    let BatchOutcome::Failed(Cause::Exhausted(cause)) = &bench.report(batch).outcome else {
+        panic!("{:?}", bench.report(batch))
+    };
+    assert!(cause.detail.contains("each of 100 lanes has ended under it"), "{cause}");
+    assert_eq!(bench.transfers.counters().flushes, u64::from(UNCHARGED_MAX));
+    assert_eq!(bench.transfers.load().slices, 0);
 }
 
 /// A refused slice ends its batch once the other slices are released.

@@ -16,8 +16,7 @@ use crate::verbs::in_flight::InFlight;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::visibility::{self, ShowingRead};
 use handfast_transport::{
-    BlockId, Completion, CompletionStatus, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, MemoryError,
-    Posting, RemoteSpan,
+    BlockId, Completion, Direction, FLUSH_CALL, KEY_NEEDS_FLUSH, MemoryError, Posting, RemoteSpan,
 };
 use parking_lot::MutexGuard;
 
@@ -49,13 +48,13 @@ impl Unseen {
         }
     }
 
-    /// Makes the reads that show the writes, in the place of one of them each. Writes for which no read can
-    /// be made end, and are added to `ended`: their bytes may not be seen.
+    /// Makes the reads that show the writes, in the place of one of them each. Those that cannot be made are
+    /// added to `lost`: the bytes of their writes may not be seen.
     fn flushes(
         &mut self,
         in_flight: &mut InFlight<Held>,
         (piece, announced): (ibv_sge, Option<RemoteSpan>),
-        ended: &mut Vec<Completion>,
+        lost: &mut Vec<Held>,
     ) -> Vec<Flush> {
         let mut flushes = Vec::new();
         while let Some(ShowingRead { pair, region, writes }) = self.writes.poll_read() {
@@ -73,7 +72,7 @@ impl Unseen {
                     let request = WorkRequest::new(Direction::Read, piece, remote, name);
                     flushes.push(Flush { name, pair, request });
                 }
-                Err(held) => held.complete(CompletionStatus::Flushed, ended),
+                Err(held) => lost.push(held),
             }
         }
         flushes
@@ -119,10 +118,13 @@ impl Lane {
         let scratch = &self.setup.scratch;
         let (addr, lkey) = (scratch.span().address(), scratch.key().local);
         let piece = ibv_sge { addr, length: 1, lkey };
-        let before = ended.len();
         let announced = state.peer.and_then(|peer| peer.byte);
-        let flushes = unseen.flushes(&mut state.in_flight, (piece, announced), ended);
-        self.setup.counts.lock().slices_flushed += (ended.len() - before) as u64;
+        let mut lost = Vec::new();
+        let flushes = unseen.flushes(&mut state.in_flight, (piece, announced), &mut lost);
+        for held in &lost {
+            self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
+            self.lose(held, state.is_ended_here, ended);
+        }
         flushes.iter().for_each(|flush| state.outstanding[flush.pair] += 1);
         flushes
     }
@@ -143,9 +145,13 @@ impl Lane {
             for mut flush in flushes {
                 let pairs = objects.as_ref().and_then(|(objects, _)| objects.as_ref());
                 match pairs.and_then(|objects| objects.queue_pairs.get(flush.pair)) {
-                    // Counts as posted even if refused: the driver may hold it.
+                    // Counts as posted even if refused: the driver may hold it. A driver that completes
+                    // writes early may never complete it, and it names no memory of theirs.
                     Some(pair) => {
                         let posted = pair.post(std::slice::from_mut(&mut flush.request));
+                        if posted.is_err() && self.setup.completes_early {
+                            self.give_up(&flush, ended);
+                        }
                         failure = failure.or(posted.err());
                     }
                     None => self.give_up(&flush, ended),
@@ -161,9 +167,10 @@ impl Lane {
         let mut state = self.state.lock();
         let Some(held) = state.in_flight.remove(flush.name) else { return };
         state.outstanding[flush.pair] -= 1;
+        let is_ended_here = state.is_ended_here;
         drop(state);
         self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
-        held.complete(CompletionStatus::Flushed, ended);
+        self.lose(&held, is_ended_here, ended);
     }
 
     /// Ends reads into memory of this side, once for each block.
@@ -205,36 +212,35 @@ mod tests {
         Held { purpose: Purpose::Slice(posting), pair: 0 }
     }
 
-    /// Writes for which no read can be made end as flushed, each once: with a key that no device has,
-    /// and while every place is taken. None is lost.
+    /// Writes for which no read can be made are lost, each once: with a key that no device has, and while every
+    /// place is taken.
     #[test]
-    fn writes_without_a_flush_end() {
+    fn writes_without_a_flush_are_lost() {
         let memory = Memory::zeroed(1).unwrap();
         let no_piece = ibv_sge { addr: 0, length: 1, lkey: 0 };
-        let flushed = |slices: &[Completion]| {
-            let is_flushed = |ended: &Completion| ended.status == CompletionStatus::Flushed;
-            assert!(slices.iter().all(is_flushed), "{slices:?}");
-            let mut slices: Vec<_> = slices.iter().map(|ended| ended.slice.to_bits()).collect();
+        let slices = |lost: &[Held]| {
+            let slices = lost.iter().flat_map(Held::slices);
+            let mut slices: Vec<_> = slices.map(|posting| posting.slice.to_bits()).collect();
             slices.sort_unstable();
             slices
         };
-        let (mut unseen, mut ended) = (Unseen::default(), Vec::new());
+        let (mut unseen, mut lost) = (Unseen::default(), Vec::new());
         let mut in_flight = InFlight::new(1);
         let (known, none) = (KEY_NEEDS_FLUSH | 7, KEY_NEEDS_FLUSH | 1 << 40);
         for (slice, key) in [(1, known), (2, none), (3, known), (4, none)] {
             unseen.keep(write(slice, key, &memory));
         }
-        let flushes = unseen.flushes(&mut in_flight, (no_piece, None), &mut ended);
-        assert_eq!((flushes.len(), flushed(&ended)), (1, vec![2, 4]));
+        let flushes = unseen.flushes(&mut in_flight, (no_piece, None), &mut lost);
+        assert_eq!((flushes.len(), slices(&lost)), (1, vec![2, 4]));
         let held = in_flight.remove(flushes[0].name).unwrap();
         assert_eq!(held.slices().len(), 2, "the read is for both");
         for slice in 0..SLOTS_MAX as u64 {
             assert!(in_flight.insert(write(slice, known, &memory)).is_ok());
         }
-        ended.clear();
+        lost.clear();
         unseen.keep(write(5, known, &memory));
-        assert!(unseen.flushes(&mut in_flight, (no_piece, None), &mut ended).is_empty());
-        assert_eq!((flushed(&ended), unseen.is_empty()), (vec![5], true));
+        assert!(unseen.flushes(&mut in_flight, (no_piece, None), &mut lost).is_empty());
+        assert_eq!((slices(&lost), unseen.is_empty()), (vec![5], true));
     }
 
     /// A device completes writes early: one read of the announced byte proves all of a queue pair, whatever
@@ -244,7 +250,7 @@ mod tests {
         let memory = Memory::zeroed(1).unwrap();
         let piece = ibv_sge { addr: 0, length: 1, lkey: 0 };
         let byte = RemoteSpan { key: 9, address: 77 };
-        let (mut unseen, mut ended) = (Unseen::default(), Vec::new());
+        let (mut unseen, mut lost) = (Unseen::default(), Vec::new());
         let mut in_flight = InFlight::new(1);
         for (slice, key) in [(1, 7), (2, 8), (3, 7)] {
             let held = write(slice, key, &memory);
@@ -252,12 +258,12 @@ mod tests {
             assert!(is_unseen(posting, true) && !is_unseen(posting, false));
             unseen.keep(held);
         }
-        let flushes = unseen.flushes(&mut in_flight, (piece, Some(byte)), &mut ended);
+        let flushes = unseen.flushes(&mut in_flight, (piece, Some(byte)), &mut lost);
         let [flush] = &flushes[..] else { panic!("{} reads", flushes.len()) };
-        assert_eq!(ended.len(), 0);
+        assert_eq!(lost.len(), 0);
         assert_eq!(in_flight.remove(flush.name).unwrap().slices().len(), 3);
         unseen.keep(write(4, 7, &memory));
-        assert!(unseen.flushes(&mut in_flight, (piece, None), &mut ended).is_empty());
-        assert_eq!(ended.len(), 1);
+        assert!(unseen.flushes(&mut in_flight, (piece, None), &mut lost).is_empty());
+        assert_eq!(lost.len(), 1);
     }
 }

@@ -1,20 +1,22 @@
 //! Stories of connections through the connection manager.
 
 use super::{on, sites, until};
-use crate::support::{BYTES, LANE, PATIENCE, Recorder, Site, config, connect_lane, pattern};
+use crate::support::{BYTES, LANE, PATIENCE, Recorder, Site, Told, config, connect_lane, pattern};
 use crate::transport::Node;
 use handfast_core::connection::Announcement;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
 use handfast_fabric_control::Fabric;
-use handfast_transport::{CompletionStatus, Direction, Endpoints, Sent};
+use handfast_transport::{Access, CompletionStatus, Direction, Endpoints, Memory, Sent};
 use handfast_transport_rdma::{Nic, NicConfig, PartitionKey, VerbsError};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// The profiles whose queue pairs only the kernel connects.
 const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
+/// The same, and one whose writes complete once they are sent, as the kernel's soft-iWARP.
+const EARLY: [&str; 4] = ["erdma-standard", "siw", "iwarp", "siw:completes_early"];
 /// `errno` of a kernel that lacks a call, or memory, and of dials that end within the call.
 const ENOSYS: i32 = 38;
 const ENOMEM: i32 = 12;
@@ -108,6 +110,81 @@ fn bytes_move_through_the_connection_manager() {
         one.nic.retire(LANE).unwrap();
         other.nic.retire(LANE).unwrap();
         nothing_is_left(fabric);
+    });
+}
+
+/// A write that the peer refuses is charged, and none of those before and behind it: also where the device has
+/// completed it before it arrived and no completion reports the cause. Nothing is written by it.
+#[test]
+fn refused_write_alone_is_charged() {
+    on(&EARLY, "managed::refused_write_alone_is_charged", |_| {
+        let (one, other) = sites();
+        for (lane, refused) in [(10, 0), (20, 2), (30, 3)] {
+            charge_refused(&one, &other, (lane, 4, refused));
+        }
+        another_lane_works(&one, &other, LANE);
+    });
+}
+
+/// Posts writes at once over lanes from this number on, of which the peer refuses one, until that one is charged.
+pub(crate) fn charge_refused(one: &Site, other: &Site, (first, count, refused): (u64, u64, usize)) {
+    let guarded = Memory::zeroed(4096).unwrap();
+    let guarded_key = other.nic.register(guarded.whole(), Access::READ).unwrap();
+    one.memory.copy_in(0, &pattern(7)).unwrap();
+    let is_charged = |end: &CompletionStatus| {
+        matches!(end, CompletionStatus::Failed(_) | CompletionStatus::Refused(_))
+    };
+    // The first lane may not tell which write it was.
+    let charged = (first..first + 2).any(|lane| {
+        let lane = Lifecycle(lane);
+        connect_lane(one, other, lane, 1);
+        one.told.forget();
+        let slice = |number| {
+            let mut posting = one.posting(other, number, Direction::Write, 0, 4096);
+            if number == refused as u64 {
+                posting.remote = guarded_key.remote_span();
+            }
+            posting
+        };
+        // As many at a time as the lane takes.
+        let depth = usize::try_from(one.nic.lane_depth(lane).unwrap()).unwrap();
+        for slices in (0..count).collect::<Vec<_>>().chunks(depth) {
+            one.nic.post(lane, &mut slices.iter().map(|number| slice(*number)).collect());
+            let ended = slices[0] as usize + slices.len();
+            let is_over = |told: &Told| told.ends.len() >= ended || !told.failures.is_empty();
+            one.told.wait("the end of slices", is_over);
+        }
+        // A driver may not complete what was posted after the failure.
+        one.told.wait("the failure", |told| !told.failures.is_empty());
+        one.nic.retire(lane).unwrap();
+        other.nic.retire(lane).unwrap();
+        let ends = one.told.ends(count as usize);
+        assert_ne!(ends[refused], CompletionStatus::Done);
+        let charged: Vec<_> = (0..ends.len()).filter(|it| is_charged(&ends[*it])).collect();
+        assert!(charged.iter().all(|it| *it == refused), "{ends:?}");
+        !charged.is_empty()
+    });
+    assert!(charged, "nobody is charged for write {refused}");
+    let mut bytes = [1; 4096];
+    guarded.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 4096]);
+}
+
+/// A lane that this node ends charges none of its writes.
+#[test]
+fn own_end_charges_no_write() {
+    on(&EARLY, "managed::own_end_charges_no_write", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        fabric.run("hold packets rxe1 rxe0");
+        let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
+        one.nic.post(LANE, &mut (0..4).map(slice).collect());
+        one.nic.retire(LANE).unwrap();
+        let ends = one.told.ends(4);
+        assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
+        fabric.run("release packets rxe1 rxe0");
+        other.nic.retire(LANE).unwrap();
+        another_lane_works(&one, &other, Lifecycle(8));
     });
 }
 

@@ -1,0 +1,82 @@
+//! The ends of slices whose requests the device has completed or lost.
+
+use super::{Held, Lane, LaneSetup, Purpose, WorkCompletion, ending};
+use crate::error::VerbsError;
+use crate::status::{CompletionError, CompletionKind, FLUSHED};
+use handfast_core::transport::{Side, TransportError};
+use handfast_transport::{Completion, CompletionStatus};
+
+impl Lane {
+    /// The status of a request's slices. `is_ended_here`: this node has ended the lane.
+    pub(super) fn status(
+        &self,
+        ending: CompletionKind,
+        (told, held): (&WorkCompletion, &Held),
+        is_ended_here: bool,
+    ) -> CompletionStatus {
+        match ending {
+            CompletionKind::Done => {
+                if self.setup.is_apart && matches!(held.purpose, Purpose::Flush(_)) {
+                    self.setup.refusals.lock().on_answered();
+                }
+                return CompletionStatus::Done;
+            }
+            CompletionKind::FirstError => return self.first_error(told),
+            CompletionKind::FirstFlush if self.is_charged(is_ended_here) => {
+                // The peer would refuse it again.
+                return CompletionStatus::Failed(
+                    TransportError::from(self.completion_error(told)).into(),
+                );
+            }
+            CompletionKind::FirstFlush | CompletionKind::Consequence => {}
+        }
+        self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
+        CompletionStatus::Flushed
+    }
+
+    /// Whether the first request that a queue pair has lost is charged without a cause.
+    fn is_charged(&self, is_ended_here: bool) -> bool {
+        let LaneSetup { completes_early, is_apart, refusals, .. } = &self.setup;
+        *completes_early && refusals.lock().on_first_lost(*is_apart, is_ended_here)
+    }
+
+    /// Ends the slices of a request that was not posted, or whose completion does not come.
+    /// `is_ended_here`: this node has ended the lane.
+    pub(super) fn lose(&self, held: &Held, is_ended_here: bool, ended: &mut Vec<Completion>) {
+        // A write that was not sent is no cause; one whose read was not may be.
+        let is_read = matches!(held.purpose, Purpose::Flush(_));
+        if !(is_read && self.is_charged(is_ended_here)) {
+            return held.complete(CompletionStatus::Flushed, ended);
+        }
+        let words = "the lane has ended: the peer is gone, or has refused a request";
+        let error = self.context().error(Side::Peer, "completion", 0, words);
+        held.complete(CompletionStatus::Failed(TransportError::from(error).into()), ended);
+    }
+
+    /// The completion of the slice that broke its queue pair.
+    fn first_error(&self, told: &WorkCompletion) -> CompletionStatus {
+        let error = TransportError::from(self.completion_error(told));
+        ending(error, self.setup.hidden_refusals.contains(&told.status))
+    }
+
+    pub(super) fn completion_error(&self, told: &WorkCompletion) -> VerbsError {
+        let error = CompletionError { status: told.status, vendor: told.vendor };
+        let code = i32::try_from(told.status).unwrap_or(i32::MAX);
+        let mut detail = format!(
+            "{} (vendor error {:#x}, queue pair {})",
+            error.words(),
+            told.vendor,
+            told.number
+        );
+        let mut side = error.side();
+        if told.status == FLUSHED {
+            detail.push_str("; the first error was not reported");
+            if self.setup.completes_early {
+                side = Side::Peer;
+                detail
+                    .push_str(": the peer is gone, or has refused a request, perhaps for its key");
+            }
+        }
+        self.context().error(side, "completion", code, detail)
+    }
+}
