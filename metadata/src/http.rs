@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{Connect, HttpConnector};
+use hyper_util::client::legacy::{Client, ResponseFuture};
 use hyper_util::rt::TokioExecutor;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::time::Duration;
@@ -23,14 +23,18 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 /// A store at `http://HOST:PORT/PATH`, or with the feature `tls` at `https://HOST:PORT/PATH`.
 pub struct HttpStore {
     base: String,
-    client: Connections,
+    client: Box<dyn Requests>,
 }
 
-/// The client and its connections.
-enum Connections {
-    Plain(Client<HttpConnector, Full<Bytes>>),
-    #[cfg(feature = "tls")]
-    Encrypted(Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>),
+/// A client and its connections, of any connector.
+trait Requests: Send + Sync {
+    fn send(&self, request: Request<Full<Bytes>>) -> ResponseFuture;
+}
+
+impl<C: Connect + Clone + Send + Sync + 'static> Requests for Client<C, Full<Bytes>> {
+    fn send(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
+        self.request(request)
+    }
 }
 
 impl HttpStore {
@@ -49,9 +53,20 @@ impl HttpStore {
                 Err(cause) => Err(unusable(base, cause)),
             };
         }
+        Self::with_connector(base, connector())
+    }
+
+    /// A store at an `http` URL whose connections `connector` opens, such as those of a simulated
+    /// network.
+    ///
+    /// # Errors
+    /// [`StoreCause::Unreachable`] for a malformed URL.
+    pub fn with_connector<C>(base: &str, connector: C) -> Result<Self, StoreError>
+    where
+        C: Connect + Clone + Send + Sync + 'static,
+    {
         check_url(base, "http")?;
-        let client = Client::builder(TokioExecutor::new()).build(connector());
-        Ok(Self::over(base, Connections::Plain(client)))
+        Ok(Self::over(base, connector))
     }
 
     /// A store at an `https` URL that connects at its first operation.
@@ -63,12 +78,13 @@ impl HttpStore {
         check_url(base, "https")?;
         let mut tcp = connector();
         tcp.enforce_http(false);
-        let client = Client::builder(TokioExecutor::new()).build((tcp, tls.config.clone()).into());
-        Ok(Self::over(base, Connections::Encrypted(client)))
+        let connector: hyper_rustls::HttpsConnector<_> = (tcp, tls.config.clone()).into();
+        Ok(Self::over(base, connector))
     }
 
-    fn over(base: &str, client: Connections) -> Self {
-        Self { base: base.trim_end_matches('/').to_owned(), client }
+    fn over<C: Connect + Clone + Send + Sync + 'static>(base: &str, connector: C) -> Self {
+        let client = Client::builder(TokioExecutor::new()).build(connector);
+        Self { base: base.trim_end_matches('/').to_owned(), client: Box::new(client) }
     }
 
     async fn send(
@@ -103,12 +119,7 @@ impl HttpStore {
         }
         let request = request.body(Full::new(body.unwrap_or_default()));
         let request = request.map_err(|error| broken(&error))?;
-        let answer = match &self.client {
-            Connections::Plain(client) => client.request(request),
-            #[cfg(feature = "tls")]
-            Connections::Encrypted(client) => client.request(request),
-        };
-        let answer = answer.await.map_err(|error| broken(&error))?;
+        let answer = self.client.send(request).await.map_err(|error| broken(&error))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, VALUE_BYTES_MAX).collect().await;
         let body = body.map_err(|error| broken(&*error))?;

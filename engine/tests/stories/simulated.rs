@@ -1,57 +1,20 @@
 //! The whole engine in a simulated network: crashes, partitions, and the same story twice.
 
+#[path = "../sweeps/net.rs"]
+mod net;
+
 use crate::helpers::{content, pattern};
-use handfast::runtime::{Entropy, Net, TokioClock};
+use handfast::runtime::TokioClock;
 use handfast::{Access, Cause, Engine, EngineTiming, Memory, Remote, Segment};
-use handfast_transport_tcp::Bounced;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
-use std::io;
-use std::net::SocketAddr;
+use net::{Seeded, SimNet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
-use turmoil::net::{TcpListener, TcpStream};
 use turmoil::{Builder, Sim};
 
 const PORT: u16 = 7411;
 const KIB: usize = 1 << 10;
-
-/// The simulated network.
-#[derive(Clone)]
-struct SimNet;
-
-impl Net for SimNet {
-    type Stream = Bounced<TcpStream>;
-    type Listener = TcpListener;
-
-    async fn bind(&self, address: &str) -> io::Result<TcpListener> {
-        TcpListener::bind(address).await
-    }
-
-    async fn accept(&self, listener: &TcpListener) -> io::Result<(Self::Stream, SocketAddr)> {
-        let (stream, from) = listener.accept().await?;
-        Ok((Bounced(stream), from))
-    }
-
-    async fn connect(&self, address: &str) -> io::Result<Self::Stream> {
-        TcpStream::connect(address).await.map(Bounced)
-    }
-
-    fn local_address(&self, listener: &TcpListener) -> io::Result<SocketAddr> {
-        listener.local_addr()
-    }
-}
-
-/// Randomness that a seed repeats.
-struct Seeded(Mutex<ChaCha8Rng>);
-
-impl Entropy for Seeded {
-    fn next_u64(&self) -> u64 {
-        self.0.lock().unwrap().next_u64()
-    }
-}
 
 /// Shared state of one simulation's hosts: its seed, the number of nodes started, and its progress.
 #[derive(Clone)]
@@ -83,7 +46,7 @@ impl Story {
     /// A node that listens at its host's name.
     async fn node(&self, host: &str) -> Engine {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        let random = ChaCha8Rng::seed_from_u64(self.seed << 8 | number);
+        let random = Seeded::new(self.seed << 8 | number);
         let timing = EngineTiming::default().with(|it| {
             it.call_timeout = Duration::from_millis(300);
             it.lane_timeout = Duration::from_millis(1_000);
@@ -92,7 +55,7 @@ impl Story {
             .listen(&format!("0.0.0.0:{PORT}"))
             .advertise(host)
             .timing(timing)
-            .start_on(SimNet, TokioClock::new(), Seeded(Mutex::new(random)))
+            .start_on(SimNet, TokioClock::new(), random)
             .await
             .unwrap()
     }

@@ -1,0 +1,308 @@
+//! A run: hosts with engines, faults, and the end, at which nothing may be left.
+
+use crate::clock::Skewed;
+use crate::ledger::{Phase, Story, segment_bytes};
+use crate::net::{Seeded, SimNet};
+use crate::plan::{Disturbance, Draw, Fault, Plan, Skew};
+use crate::store::{self, Connector, STORE, STORE_PORT};
+use crate::worker::Worker;
+use handfast::metadata::{HttpStore, MetadataOptions};
+use handfast::runtime::TokioClock;
+use handfast::{Access, Engine, EngineTiming, Memory, TransportChoice};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use turmoil::{Builder, Sim};
+
+const PORT: u16 = 7411;
+/// Time for every pair to transfer after the last fault: the longest pauses of a handshake and of a
+/// publication.
+const SETTLING_MS: u64 = 12_000;
+/// Time for transfers to end that began before.
+const ENDING_MS: u64 = 8_000;
+/// Idle time before the end; no connection is kept so long.
+const IDLE_MS: u64 = 1_500;
+/// Time for a node to close, twice `close_timeout`.
+const CLOSING_MS: u64 = 4_000;
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a run has shown.
+pub(crate) struct Outcome {
+    pub(crate) trace: Vec<String>,
+    pub(crate) violations: Vec<String>,
+}
+
+type Ended = Result<(), Box<dyn std::error::Error>>;
+
+pub(crate) fn play(plan: Plan) -> Outcome {
+    let story = Arc::new(Story::new(plan));
+    let mut world = World { sim: sim(&story.plan), story: story.clone() };
+    world.populate();
+    world.load();
+    world.settle();
+    world.end();
+    Outcome { trace: story.trace(), violations: story.violations() }
+}
+
+fn sim(plan: &Plan) -> Sim<'static> {
+    Builder::new()
+        .rng_seed(plan.seed)
+        .tick_duration(Duration::from_millis(1))
+        .simulation_duration(Duration::from_secs(600))
+        .min_message_latency(Duration::from_millis(1))
+        .max_message_latency(Duration::from_millis(plan.latency_max_ms))
+        .repair_rate(0.5)
+        .tcp_capacity(4_096)
+        .build()
+}
+
+fn name(node: usize) -> String {
+    format!("n{node}")
+}
+
+struct World {
+    sim: Sim<'static>,
+    story: Arc<Story>,
+}
+
+impl World {
+    fn populate(&mut self) {
+        if self.story.plan.has_store {
+            self.sim.host(STORE, store::serve);
+        }
+        for node in 0..self.story.plan.nodes {
+            let story = self.story.clone();
+            self.sim.host(name(node), move || live(story.clone(), node));
+        }
+    }
+
+    /// Steps a millisecond, and changes what is due.
+    fn step(&mut self) {
+        let now = self.story.now_ms.fetch_add(1, Ordering::Relaxed) + 1;
+        let disturbances = self.story.plan.disturbances.clone();
+        for Disturbance { fault, begins, ends } in disturbances {
+            if begins == now {
+                self.story.note(&format!("{fault:?} begins"));
+                self.begin(fault);
+            }
+            if ends == now {
+                self.story.note(&format!("{fault:?} ends"));
+                self.end_fault(fault);
+            }
+        }
+        if let Err(error) = self.sim.step() {
+            self.story.violate("O3", &format!("a process ends: {error}"));
+        }
+    }
+
+    fn begin(&mut self, fault: Fault) {
+        let sim = &mut self.sim;
+        match fault {
+            Fault::Crash(node) => sim.crash(name(node)),
+            Fault::Restart(node) => {
+                self.story.processes[node].is_closing.store(true, Ordering::Relaxed);
+            }
+            Fault::Partition(one, other) => sim.partition(name(one), name(other)),
+            Fault::Mute(from, to) => sim.partition_oneway(name(from), name(to)),
+            Fault::Hold(one, other) => sim.hold(name(one), name(other)),
+            Fault::Slow(one, other, latency_ms) => {
+                let latency = Duration::from_millis(latency_ms);
+                sim.set_link_max_message_latency(name(one), name(other), latency);
+            }
+            Fault::Lossy(one, other) => sim.set_link_fail_rate(name(one), name(other), 0.04),
+            Fault::StoreLost => sim.crash(STORE),
+        }
+    }
+
+    fn end_fault(&mut self, fault: Fault) {
+        let latency = Duration::from_millis(self.story.plan.latency_max_ms);
+        let sim = &mut self.sim;
+        match fault {
+            Fault::Crash(node) | Fault::Restart(node) => sim.bounce(name(node)),
+            Fault::Partition(one, other) | Fault::Mute(one, other) => {
+                sim.repair(name(one), name(other));
+            }
+            Fault::Hold(one, other) => sim.release(name(one), name(other)),
+            Fault::Slow(one, other, _) => {
+                sim.set_link_max_message_latency(name(one), name(other), latency);
+            }
+            Fault::Lossy(one, other) => {
+                sim.set_link_fail_rate(name(one), name(other), 0.0);
+                sim.repair(name(one), name(other));
+            }
+            Fault::StoreLost => sim.bounce(STORE),
+        }
+    }
+
+    /// Steps until `is_done`, for `limit_ms` at most; returns whether it is.
+    fn step_until(&mut self, limit_ms: u64, is_done: impl Fn(&Story) -> bool) -> bool {
+        for _ in 0..limit_ms {
+            if is_done(&self.story) {
+                return true;
+            }
+            self.step();
+        }
+        is_done(&self.story)
+    }
+
+    fn load(&mut self) {
+        let load_ms = self.story.plan.load_ms;
+        self.step_until(load_ms, |_| false);
+    }
+
+    fn settle(&mut self) {
+        self.story.enter(Phase::Settling);
+        if !self.step_until(SETTLING_MS, |story| story.unsettled().is_empty()) {
+            let pairs = self.story.unsettled();
+            self.story.violate("O5", &format!("no transfer of {pairs:?} since the faults stopped"));
+        }
+    }
+
+    /// Closes one node after the other.
+    fn end(&mut self) {
+        self.story.enter(Phase::Quiet);
+        let working = |story: &Story| {
+            story.processes.iter().map(|it| it.working.load(Ordering::Relaxed)).sum::<usize>()
+        };
+        if !self.step_until(ENDING_MS, |story| working(story) == 0) {
+            self.story.violate("O3", "transfers go on");
+        }
+        self.step_until(IDLE_MS, |_| false);
+        for node in 0..self.story.plan.nodes {
+            self.story.processes[node].is_closing.store(true, Ordering::Relaxed);
+            let is_closed = |story: &Story| story.processes[node].is_closed.load(Ordering::Relaxed);
+            if !self.step_until(CLOSING_MS + 1_000, is_closed) {
+                self.story.violate("O5", &format!("{node} does not close"));
+            }
+            self.step_until(300, |_| false);
+        }
+    }
+}
+
+/// A process: serves a segment and transfers until it is to close.
+async fn live(story: Arc<Story>, me: usize) -> Ended {
+    let process = &story.processes[me];
+    let run = process.run.fetch_add(1, Ordering::Relaxed) + 1;
+    *process.memory.lock().unwrap() = None;
+    process.is_closing.store(false, Ordering::Relaxed);
+    process.is_closed.store(false, Ordering::Relaxed);
+    story.note(&format!("{me} starts"));
+    let engine = start(&story, me, run).await;
+    let memory = Memory::zeroed(segment_bytes(story.plan.nodes))?;
+    let served = engine.register("cache").access(Access::READ_WRITE).serve(memory.whole())?;
+    *process.memory.lock().unwrap() = Some(memory);
+    engine.resume();
+    let peers = story.plan.peers[me].clone();
+    process.working.store(peers.len(), Ordering::Relaxed);
+    let mut workers = JoinSet::new();
+    for peer in peers {
+        let worker = worker(&story, (me, peer), run, &engine);
+        let story = story.clone();
+        workers.spawn(async move {
+            worker.run().await;
+            story.processes[me].working.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    while !story.is_closing(me) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    if story.phase() == Phase::Quiet {
+        check_idle(&story, me, &engine).await;
+    }
+    close(&story, me, engine, workers).await;
+    drop(served);
+    // The end of connections wakes their tasks.
+    sleep(Duration::from_millis(20)).await;
+    let tasks = Handle::current().metrics().num_alive_tasks();
+    if tasks > 0 {
+        story.violate("leak", &format!("{me} has closed, and {tasks} tasks are left"));
+    }
+    process.is_closed.store(true, Ordering::Relaxed);
+    std::future::pending().await
+}
+
+async fn start(story: &Story, me: usize, run: u64) -> Engine {
+    let plan = &story.plan;
+    let timing = EngineTiming::default().with(|it| {
+        it.call_timeout = Duration::from_millis(300);
+        it.lane_timeout = Duration::from_millis(1_000);
+        it.close_timeout = CLOSE_TIMEOUT;
+    });
+    let mut builder = Engine::builder()
+        .listen(&format!("0.0.0.0:{PORT}"))
+        .advertise(&name(me))
+        // A device is opened by a thread of its own, whose time the simulation does not know.
+        .transport(TransportChoice::Tcp)
+        .timing(timing)
+        .paused();
+    if plan.has_store {
+        let at = format!("http://{STORE}:{STORE_PORT}/metadata");
+        let store = HttpStore::with_connector(&at, Connector).unwrap();
+        let options = MetadataOptions::new(Arc::new(store))
+            .with(|it| it.publish_interval = Duration::from_secs(1));
+        builder = builder.name(&name(me)).metadata(options);
+    }
+    let Skew { offset_seconds, rate_percent } = plan.skews[me];
+    let clock = Skewed { true_clock: TokioClock::new(), offset_seconds, rate_percent };
+    let random = Seeded::new(plan.seed << 16 | (me as u64) << 8 | run);
+    builder.start_on(SimNet, clock, random).await.unwrap()
+}
+
+fn worker(story: &Arc<Story>, (me, peer): (usize, usize), run: u64, engine: &Engine) -> Worker {
+    let port = if story.plan.has_store { String::new() } else { format!(":{PORT}") };
+    let numbers = [story.plan.seed, me as u64, peer as u64, run];
+    let seed = numbers.iter().fold(0, |all: u64, it| all.wrapping_mul(1_009).wrapping_add(*it));
+    Worker {
+        story: story.clone(),
+        me,
+        peer,
+        run,
+        address: format!("{}{port}/cache", name(peer)),
+        engine: engine.clone(),
+        draw: Mutex::new(Draw::new(seed)),
+    }
+}
+
+/// An idle node has one established lane to each peer that has not closed, and nothing else.
+async fn check_idle(story: &Story, me: usize, engine: &Engine) {
+    let others = || (0..story.plan.nodes).filter(|node| *node != me);
+    let is_closed = |node: &usize| story.processes[*node].is_closed.load(Ordering::Relaxed);
+    let open = others().filter(|node| !is_closed(node)).count();
+    let lanes = engine.counters().lanes;
+    if lanes > open {
+        story.violate("leak", &format!("{me} has {lanes} lanes to {open} peers"));
+    }
+    let Some(lifecycles) = engine.state().await.lifecycles else {
+        return story.violate("O5", &format!("{me} does not tell its state"));
+    };
+    let established = lifecycles.by_state.get("established").copied().unwrap_or(0);
+    let all: u64 = lifecycles.by_state.values().sum();
+    if all != established || all > open as u64 {
+        story.violate("leak", &format!("{me}, idle, has {:?}", lifecycles.by_state));
+    }
+    story.note(&format!("{me} is idle with {lanes} lanes: {:?}", engine.counters().life_cycle));
+}
+
+/// Closes the engine; every transfer ends.
+async fn close(story: &Story, me: usize, engine: Engine, mut workers: JoinSet<()>) {
+    let began = Instant::now();
+    engine.close().await;
+    let took = began.elapsed();
+    story.note(&format!("{me} closes in {} ms", took.as_millis()));
+    if took > Duration::from_millis(CLOSING_MS) {
+        story.violate("O5", &format!("{me} closes in {took:?}"));
+    }
+    let ending = async {
+        while let Some(worker) = workers.join_next().await {
+            if worker.is_err() {
+                story.violate("O3", &format!("a worker of {me} panics"));
+            }
+        }
+    };
+    if timeout(Duration::from_millis(ENDING_MS), ending).await.is_err() {
+        story.violate("O3", &format!("transfers of {me} outlive its close"));
+    }
+}
