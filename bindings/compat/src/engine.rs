@@ -1,5 +1,6 @@
 //! The engine of the bindings.
 
+mod administration;
 mod registration;
 
 use crate::batches::{BATCHES_MAX, BatchId, BatchState, Batches, Share};
@@ -692,6 +693,7 @@ async fn start_at(
         builder = builder.auth(AuthOptions::from_source(source)?);
     }
     builder = builder.encrypt_lanes(options.encrypt_lanes);
+    builder = builder.administrators(options.administrators()?);
     if let Some(name) = &options.name {
         builder = builder.name(name);
     }

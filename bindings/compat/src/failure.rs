@@ -2,6 +2,7 @@
 
 use crate::cures;
 use handfast::Remote;
+use handfast::auth::GrantsRefusalReason;
 use std::fmt;
 use std::time::Duration;
 
@@ -227,6 +228,11 @@ impl Failure {
                 handfast::Cause::NoSuchAddress { .. } | handfast::Cause::Permission(_) => {
                     "not-served"
                 }
+                handfast::Cause::GrantsRefused(refusal) => match refusal.reason {
+                    GrantsRefusalReason::NoSegment => "not-served",
+                    GrantsRefusalReason::Limit => "limit",
+                    GrantsRefusalReason::NoAdministrator | GrantsRefusalReason::Other => "engine",
+                },
                 handfast::Cause::Closed => "closed",
                 handfast::Cause::Limit { .. }
                 | handfast::Cause::Grant(handfast::GrantError::Full) => "limit",

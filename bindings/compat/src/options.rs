@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::regions::LOCAL_REGIONS_MAX;
 use handfast::TransportChoice;
+use handfast::auth::Administrators;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, PriorityMatrix};
 use handfast_core::address::host_and_port;
@@ -55,6 +56,9 @@ pub struct Options {
     /// `tls:DIRECTORY`, or both with a space between. Default: that of the variable `HANDFAST_AUTH`;
     /// without either, every host that reaches the engine is a peer.
     pub auth: Option<String>,
+    /// Patterns of the names of peers that may list and change the grants of this engine's memory. They
+    /// need `auth`. Default: none.
+    pub administrators: Vec<String>,
     /// Serves read-only memory, and keeps memory registered, also over devices whose driver lets every
     /// peer write to all of it: eRDMA in compat mode. Default: false.
     /// `HANDFAST_ACCEPT_EXPOSED_MEMORY=1` accepts it too.
@@ -138,6 +142,7 @@ impl Options {
             timeout: environment.transfer_timeout().unwrap_or(TIMEOUT_DEFAULT),
             regions_max: regions_max()?,
             auth: environment.auth_source().map(str::to_owned),
+            administrators: Vec::new(),
             accept_exposed_memory: false,
             accept_forked_memory: false,
             encrypt_lanes: environment.encrypts_lanes(),
@@ -171,6 +176,20 @@ impl Options {
                 self.advertise
             )
         })
+    }
+
+    /// The peers that may change grants.
+    ///
+    /// # Errors
+    /// A pattern is invalid, or names of peers are not proven.
+    pub(crate) fn administrators(&self) -> Result<Administrators, Failure> {
+        if !self.administrators.is_empty() && self.auth.is_none() {
+            let text = "administrators need keys or certificates of peers, without which names are \
+                        not proven: `auth`, or HANDFAST_AUTH, is psk:FILE or tls:DIRECTORY";
+            return Err(Failure::argument(text));
+        }
+        Administrators::new(self.administrators.iter().map(|pattern| &**pattern))
+            .map_err(|error| Failure::argument(format!("administrators: {error}")))
     }
 
     /// Options of RDMA devices.

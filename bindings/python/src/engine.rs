@@ -93,6 +93,11 @@ fn grant(py: Python<'_>, peers: &str, access: &str) -> PyResult<Grant> {
     Grant::new(access, peers).map_err(failed)
 }
 
+/// A grant as a pattern of names and a word.
+fn pair(grant: &Grant) -> (String, String) {
+    (grant.peers().to_owned(), grant.access().to_string())
+}
+
 fn direction(is_write: bool) -> Direction {
     if is_write { Direction::Write } else { Direction::Read }
 }
@@ -175,7 +180,7 @@ impl Core {
     #[pyo3(signature = (
         local_name, metadata, protocol, devices, is_exact, metrics=None, regions_max=None,
         auth=None, accept_exposed_memory=false, accept_forked_memory=false, encrypt_lanes=None,
-        rdma_cm=false
+        rdma_cm=false, administrators=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn new(
@@ -192,6 +197,7 @@ impl Core {
         accept_forked_memory: bool,
         encrypt_lanes: Option<bool>,
         rdma_cm: bool,
+        administrators: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let start = || {
             let mut options = match is_exact {
@@ -204,6 +210,7 @@ impl Core {
             options.accept_exposed_memory |= accept_exposed_memory;
             options.accept_forked_memory |= accept_forked_memory;
             options.rdma_cm |= rdma_cm;
+            options.administrators = administrators.unwrap_or_default();
             options.encrypt_lanes = encrypt_lanes.unwrap_or(options.encrypt_lanes);
             TransferEngine::start(&options).map(Arc::new)
         };
@@ -257,7 +264,7 @@ impl Core {
     /// The grants of memory, as patterns of names and words.
     fn grants(&self, py: Python<'_>, address: u64) -> PyResult<Vec<(String, String)>> {
         let grants = blocking(py, |_| self.engine.grants(address))?;
-        Ok(grants.iter().map(|it| (it.peers().to_owned(), it.access().to_string())).collect())
+        Ok(grants.iter().map(pair).collect())
     }
 
     fn grant(&self, py: Python<'_>, address: u64, peers: &str, access: &str) -> PyResult<()> {
@@ -464,6 +471,43 @@ impl Core {
         let segments = blocking(py, |interrupt| self.engine.segments(peer, interrupt))?;
         let segment = |it: ServedSegment| (it.name, it.address, it.bytes, it.readable, it.writable);
         Ok(segments.into_iter().map(segment).collect())
+    }
+
+    /// The grants of a peer's segments, as patterns of names and words.
+    #[pyo3(signature = (peer, segment))]
+    fn peer_grants(
+        &self,
+        py: Python<'_>,
+        peer: &str,
+        segment: Option<&str>,
+    ) -> PyResult<Vec<(String, Vec<(String, String)>)>> {
+        let grants = blocking(py, |interrupt| self.engine.peer_grants(peer, segment, interrupt))?;
+        let words = |all: Vec<Grant>| all.iter().map(pair).collect();
+        Ok(grants.into_iter().map(|(segment, all)| (segment, words(all))).collect())
+    }
+
+    fn peer_grant(
+        &self,
+        py: Python<'_>,
+        peer: &str,
+        segment: &str,
+        peers: &str,
+        access: &str,
+    ) -> PyResult<()> {
+        let grant = grant(py, peers, access)?;
+        blocking(py, |interrupt| self.engine.peer_grant(peer, segment, grant, interrupt))
+    }
+
+    fn peer_revoke(
+        &self,
+        py: Python<'_>,
+        peer: &str,
+        segment: &str,
+        peers: &str,
+        access: &str,
+    ) -> PyResult<()> {
+        let grant = grant(py, peers, access)?;
+        blocking(py, |interrupt| self.engine.peer_revoke(peer, segment, grant, interrupt))
     }
 
     fn notify(&self, py: Python<'_>, peer: &str, name: String, message: String) -> PyResult<()> {

@@ -56,6 +56,7 @@ class Granted(unittest.TestCase):
         self.addCleanup(keys.close)
         keys.write(f"fleet {bytes(range(32)).hex()}\n".encode())
         keys.flush()
+        self.keys = keys
         engines = [handfast.Engine(transport="tcp", auth=f"psk:{keys.name}") for _ in range(3)]
         for engine in engines:
             self.addCleanup(engine.close)
@@ -94,6 +95,35 @@ class Granted(unittest.TestCase):
         served.close()
         with self.assertRaises(handfast.NotRegistered):
             served.grant("*", "read")
+
+    def test_administrators_change_the_grants_of_a_running_engine(self):
+        admin, other = self.reader, self.other
+        keys = f"psk:{self.keys.name}"
+        owner = handfast.Engine(transport="tcp", auth=keys, administrators=[admin.address])
+        self.addCleanup(owner.close)
+        self.owner = owner
+        served = owner.register(self.cache, grants={other.address: "read"})
+        peer = admin.peer(owner.address)
+        name = next(iter(peer.grants()))
+        self.assertEqual(peer.grants(), {name: {other.address: "read"}})
+        self.check(other, "read", served, True)
+        peer.revoke(name, other.address)
+        self.check(other, "read", served, False)
+        peer.grant(name, other.address, "write")
+        self.assertEqual(served.grants(), {other.address: "write"})
+        self.assertEqual(peer.grants(name), {name: {other.address: "write"}})
+        self.check(other, "write", served, True)
+        with self.assertRaisesRegex(handfast.NotServed, "no segment 'none'"):
+            peer.grants("none")
+        with self.assertRaisesRegex(handfast.InvalidArgument, "'read', 'write' or 'read-write'"):
+            peer.grant(name, "*", "own")
+        stranger = other.peer(owner.address)
+        for call in (stranger.grants, lambda: stranger.grant(name, "*", "read-write")):
+            with self.assertRaisesRegex(handfast.HandfastError, "is no administrator of"):
+                call()
+        self.assertEqual(served.grants(), {other.address: "write"})
+        with self.assertRaisesRegex(handfast.InvalidArgument, "auth"):
+            handfast.Engine(transport="tcp", administrators="ops-*, admin")
 
     def test_grant_for_everybody_needs_no_keys(self):
         owner, user = pair()

@@ -140,6 +140,9 @@ class Engine:
     ``rdma_cm``, or HANDFAST_RDMA_CM=1, connects RDMA queue pairs through the connection manager (librdmacm)
     also on RoCE and InfiniBand, at both ends; iWARP devices connect so in any case.
 
+    ``administrators``, patterns of names in a list or in text with commas, are the peers that may list and change the grants of registered memory
+    (``Peer.grants``, ``grant`` and ``revoke``). They need ``auth``.
+
     Calls may come from any number of threads. A process that was forked makes engines of its own.
     """
 
@@ -157,7 +160,9 @@ class Engine:
         accept_forked_memory: bool = False,
         encrypt_lanes: bool | None = None,
         rdma_cm: bool = False,
+        administrators: _Sequence[str] | str = (),
     ) -> None:
+        patterns = administrators.split(",") if isinstance(administrators, str) else administrators
         names = devices if isinstance(devices, str) else ",".join(devices)
         self._core = _handfast.Core(
             host,
@@ -172,6 +177,7 @@ class Engine:
             accept_forked_memory,
             encrypt_lanes,
             rdma_cm,
+            [pattern.strip() for pattern in patterns if pattern.strip()],
         )
         # The buffers of open registrations, by number: a registration refers to its engine, and the
         # engine not to it, so that an engine without users ends at once.
@@ -335,6 +341,22 @@ class Peer:
     def segments(self) -> list[Segment]:
         """Ask the peer for the memory that it serves, in the order of registration."""
         return [Segment(*segment) for segment in self._core.segments(self.address)]
+
+    def grants(self, segment: str | None = None) -> dict[str, dict[str, str]]:
+        """Ask the peer, as one of its ``administrators``, for the grants of a segment, or of all: by the
+        segment's name and the pattern of names, ``read``, ``write`` or ``read-write``."""
+        listed = self._core.peer_grants(self.address, segment)
+        return {name: dict(grants) for name, grants in listed}
+
+    def grant(self, segment: str, peers: str, access: str) -> None:
+        """Let the peers whose names a pattern covers ``read``, ``write`` or ``read-write`` a segment of
+        this peer, as one of its ``administrators``. In force on return; after an interruption it may be."""
+        self._core.peer_grant(self.address, segment, peers, access)
+
+    def revoke(self, segment: str, peers: str, access: str = "read-write") -> None:
+        """Take a permission from a pattern of names in a segment of this peer, as one of its
+        ``administrators``. In force on return, also for transfers under way."""
+        self._core.peer_revoke(self.address, segment, peers, access)
 
     def write(
         self,
