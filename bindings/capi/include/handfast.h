@@ -171,6 +171,9 @@ typedef struct handfast_options {
     // InfiniBand, as iWARP devices do in any case; needs a peer that does the same. 0: as
     // HANDFAST_RDMA_CM says.
     uint32_t rdma_cm;
+    // Patterns of the names of peers that may list and change the grants of this engine's memory, with *
+    // for any characters, separated by commas; they need `auth`. Default: none.
+    const char *administrators;
 } handfast_options;
 
 // An engine.
@@ -361,6 +364,43 @@ int32_t handfast_peer_probe(handfast_engine engine, handfast_peer peer);
 // Waits until no earlier failed write to the peer can land in its memory any more. Fails if the
 // peer cannot be reached.
 int32_t handfast_peer_fence(handfast_engine engine, handfast_peer peer);
+
+// Writes the grants of the memory that a peer serves under a name, as handfast_memory_grants does. The
+// engine is an administrator of the peer: the peer's handfast_options.administrators, or its option
+// --administrators, names it.
+//
+// # Safety
+// `segment` is NULL, or ends with a null byte; `text` is NULL and `size` 0, or `size` bytes can be
+// written; `needed` is NULL or can be written.
+int32_t handfast_peer_grants(handfast_engine engine,
+                             handfast_peer peer,
+                             const char *segment,
+                             char *text,
+                             size_t size,
+                             size_t *needed);
+
+// Adds a grant to the memory that a peer serves under a name, as an administrator of the peer. In force
+// on return.
+//
+// # Safety
+// `segment` and `peers` are NULL, or end with a null byte.
+int32_t handfast_peer_grant(handfast_engine engine,
+                            handfast_peer peer,
+                            const char *segment,
+                            const char *peers,
+                            uint32_t access);
+
+// Takes what a grant allows from a pattern of names in the memory that a peer serves under a name, as
+// an administrator of the peer; another pattern that covers a peer keeps its own. In force on return,
+// also for batches under way.
+//
+// # Safety
+// As of handfast_peer_grant.
+int32_t handfast_peer_revoke(handfast_engine engine,
+                             handfast_peer peer,
+                             const char *segment,
+                             const char *peers,
+                             uint32_t access);
 
 // Starts requests to a peer as a batch and writes its handle. timeout_ms is the time limit of the
 // batch, 0 for the engine's. Waits for the peer's answer if it has restarted. After a failure

@@ -114,6 +114,9 @@ pub struct Options {
     /// InfiniBand, as iWARP devices do in any case; needs a peer that does the same. 0: as
     /// HANDFAST_RDMA_CM says.
     pub rdma_cm: u32,
+    /// Patterns of the names of peers that may list and change the grants of this engine's memory, with *
+    /// for any characters, separated by commas; they need `auth`. Default: none.
+    pub administrators: *const c_char,
 }
 
 /// Bytes to move.

@@ -113,6 +113,9 @@ unsafe fn given(options: &Options) -> Result<handfast_compat::Options, Failure> 
     given.accept_forked_memory |=
         switch(options.accept_forked_memory, "options->accept_forked_memory")?;
     given.encrypt_lanes |= switch(options.encrypt_lanes, "options->encrypt_lanes")?;
+    let administrators = or(options.administrators, "options->administrators", "")?;
+    let patterns = administrators.split(',').map(str::trim).filter(|it| !it.is_empty());
+    given.administrators = patterns.map(str::to_owned).collect();
     given.rdma_cm |= switch(options.rdma_cm, "options->rdma_cm")?;
     Ok(given)
 }

@@ -131,22 +131,38 @@ pub unsafe extern "C" fn handfast_memory_grants(
     done(|| {
         let needed = place(needed, "needed")?;
         let grants = find(engine)?.engine.grants(address(start))?;
-        let line = |it: &handfast_compat::Grant| format!("{} {}\n", it.access(), it.peers());
-        let lines: String = grants.iter().map(line).collect();
         // SAFETY: both places are writable, as the caller promises.
-        unsafe {
-            needed.write(lines.len() + 1);
-            match size {
-                0 => Ok(()),
-                _ => put_text(text, size, &lines),
-            }
-        }
+        unsafe { put_grants(&grants, (text, size), needed) }
     })
+}
+
+/// Writes a line for each grant, and the length of all with the null byte.
+///
+/// # Safety
+/// The text is NULL and its size 0, or so many bytes can be written; `needed` can be written.
+pub(crate) unsafe fn put_grants(
+    grants: &[handfast_compat::Grant],
+    (text, size): (*mut c_char, usize),
+    needed: *mut usize,
+) -> Result<(), Failure> {
+    let line = |it: &handfast_compat::Grant| format!("{} {}\n", it.access(), it.peers());
+    let lines: String = grants.iter().map(line).collect();
+    // SAFETY: both places are writable, as the caller promises.
+    unsafe {
+        needed.write(lines.len() + 1);
+        match size {
+            0 => Ok(()),
+            _ => put_text(text, size, &lines),
+        }
+    }
 }
 
 /// # Safety
 /// `peers` is NULL, or ends with a null byte.
-unsafe fn granted(peers: *const c_char, access: u32) -> Result<handfast_compat::Grant, Failure> {
+pub(crate) unsafe fn granted(
+    peers: *const c_char,
+    access: u32,
+) -> Result<handfast_compat::Grant, Failure> {
     let access = match access {
         HANDFAST_ACCESS_READ => Access::READ,
         HANDFAST_ACCESS_WRITE => Access::WRITE,

@@ -3,6 +3,7 @@
 use crate::abi::{Engine, Peer, Segment};
 use crate::engines::{Node, find};
 use crate::errors::done;
+use crate::memory::{granted, put_grants};
 use handfast_compat::c::{place, text};
 use handfast_compat::{Cause, Failure};
 use std::ffi::c_char;
@@ -96,5 +97,76 @@ pub extern "C" fn handfast_peer_fence(engine: Engine, peer: Peer) -> i32 {
     done(|| {
         let node = find(engine)?;
         node.engine.fence(&node.peer(peer)?, &mut || false)
+    })
+}
+
+/// Writes the grants of the memory that a peer serves under a name, as handfast_memory_grants does. The
+/// engine is an administrator of the peer: the peer's handfast_options.administrators, or its option
+/// --administrators, names it.
+///
+/// # Safety
+/// `segment` is NULL, or ends with a null byte; `text` is NULL and `size` 0, or `size` bytes can be
+/// written; `needed` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handfast_peer_grants(
+    engine: Engine,
+    peer: Peer,
+    segment: *const c_char,
+    text: *mut c_char,
+    size: usize,
+    needed: *mut usize,
+) -> i32 {
+    done(|| {
+        let (node, needed) = (find(engine)?, place(needed, "needed")?);
+        // SAFETY: the caller's promise is passed on.
+        let segment = unsafe { handfast_compat::c::text(segment, "segment")? };
+        let peer = node.peer(peer)?;
+        let listed = node.engine.peer_grants(&peer, Some(segment), &mut || false)?;
+        let grants: Vec<_> = listed.into_values().flatten().collect();
+        // SAFETY: both places are writable, as the caller promises.
+        unsafe { put_grants(&grants, (text, size), needed) }
+    })
+}
+
+/// Adds a grant to the memory that a peer serves under a name, as an administrator of the peer. In force
+/// on return.
+///
+/// # Safety
+/// `segment` and `peers` are NULL, or end with a null byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handfast_peer_grant(
+    engine: Engine,
+    peer: Peer,
+    segment: *const c_char,
+    peers: *const c_char,
+    access: u32,
+) -> i32 {
+    done(|| {
+        let node = find(engine)?;
+        // SAFETY: the caller's promise is passed on.
+        let (segment, grant) = unsafe { (text(segment, "segment")?, granted(peers, access)?) };
+        node.engine.peer_grant(&node.peer(peer)?, segment, grant, &mut || false)
+    })
+}
+
+/// Takes what a grant allows from a pattern of names in the memory that a peer serves under a name, as
+/// an administrator of the peer; another pattern that covers a peer keeps its own. In force on return,
+/// also for batches under way.
+///
+/// # Safety
+/// As of handfast_peer_grant.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handfast_peer_revoke(
+    engine: Engine,
+    peer: Peer,
+    segment: *const c_char,
+    peers: *const c_char,
+    access: u32,
+) -> i32 {
+    done(|| {
+        let node = find(engine)?;
+        // SAFETY: the caller's promise is passed on.
+        let (segment, grant) = unsafe { (text(segment, "segment")?, granted(peers, access)?) };
+        node.engine.peer_revoke(&node.peer(peer)?, segment, grant, &mut || false)
     })
 }

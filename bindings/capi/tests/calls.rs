@@ -20,6 +20,7 @@ fn options() -> Options {
         accept_forked_memory: 0,
         encrypt_lanes: 0,
         rdma_cm: 0,
+        administrators: null(),
     }
 }
 
@@ -164,6 +165,57 @@ fn batch_writes_and_reads_a_named_segment() {
     assert_eq!(handfast_memory_unregister(user.0, start), HANDFAST_NOT_REGISTERED);
 }
 
+/// An administrator of an engine lists and changes its grants, and no other peer.
+#[test]
+fn administrators_change_the_grants_of_a_peer() {
+    let mut memory = vec![1_u8; 64];
+    let mut keys = tempfile::NamedTempFile::new().unwrap();
+    writeln!(keys, "fleet {}", "01ab".repeat(16)).unwrap();
+    let auth = CString::new(format!("psk:{}", keys.path().display())).unwrap();
+    let options = Options { auth: auth.as_ptr(), ..options() };
+    let (admin, other) = (Node(start(&options).unwrap()), Node(start(&options).unwrap()));
+    let name = admin.address();
+    let of_owner = Options { administrators: name.as_ptr(), ..options };
+    let owner = Node(start(&of_owner).unwrap());
+    let block = memory.as_mut_ptr().cast();
+    // SAFETY: the test keeps the memory longer than the engine; the texts are terminated, and the
+    // buffer has so many bytes.
+    unsafe {
+        let (cache, decode) = (c"cache".as_ptr(), c"decode-*".as_ptr());
+        let served = handfast_memory_serve_granted(owner.0, cache, block, 64, null(), null(), 0);
+        assert_eq!(served, HANDFAST_OK);
+        let listed = |node: &Node, peer, segment| {
+            let (mut text, mut needed) = ([0x7f; 64], 0);
+            let (start, size) = (text.as_mut_ptr(), text.len());
+            match handfast_peer_grants(node.0, peer, segment, start, size, &mut needed) {
+                HANDFAST_OK => Ok(CStr::from_ptr(text.as_ptr()).to_str().unwrap().to_owned()),
+                code => Err(code),
+            }
+        };
+        let peer = admin.open(&owner.address()).unwrap();
+        assert_eq!(listed(&admin, peer, cache), Ok(String::new()));
+        assert_eq!(handfast_peer_grant(admin.0, peer, cache, decode, 3), HANDFAST_OK);
+        assert_eq!(listed(&admin, peer, cache), Ok("read-write decode-*\n".into()));
+        let revoked = handfast_peer_revoke(admin.0, peer, cache, decode, HANDFAST_ACCESS_WRITE);
+        assert_eq!(revoked, HANDFAST_OK);
+        let (mut text, mut needed) = ([0x7f; 32], 0);
+        let own = handfast_memory_grants(owner.0, block, text.as_mut_ptr(), 32, &mut needed);
+        assert_eq!((own, CStr::from_ptr(text.as_ptr())), (HANDFAST_OK, c"read decode-*\n"));
+        assert_eq!(listed(&admin, peer, c"none".as_ptr()), Err(HANDFAST_NOT_SERVED));
+        assert!(last_error().1[2].contains("no segment 'none'"), "{}", last_error().1[2]);
+        for (segment, access) in [(null(), 1), (cache, 0), (cache, 4)] {
+            let changed = handfast_peer_grant(admin.0, peer, segment, decode, access);
+            assert_eq!(changed, HANDFAST_ARGUMENT);
+        }
+        let stranger = other.open(&owner.address()).unwrap();
+        assert_eq!(listed(&other, stranger, cache), Err(HANDFAST_FAILED));
+        let refused = handfast_peer_revoke(other.0, stranger, cache, decode, 3);
+        assert_eq!(refused, HANDFAST_FAILED);
+        assert!(last_error().1[2].contains("is no administrator of"), "{}", last_error().1[2]);
+        assert_eq!(listed(&admin, peer, cache), Ok("read decode-*\n".into()));
+    }
+}
+
 /// Memory that no peer reaches, then one may read it, then write it, until that is revoked.
 #[test]
 fn peers_have_what_they_are_granted() {
@@ -269,6 +321,9 @@ fn handles_that_are_gone_fail() {
             );
             assert_eq!(handfast_peer_open(engine, text, place), unknown);
             assert_eq!(handfast_peer_segment(engine, 1, text, place.cast()), unknown);
+            assert_eq!(handfast_peer_grants(engine, 1, text, null_mut(), 0, place.cast()), unknown);
+            assert_eq!(handfast_peer_grant(engine, 1, text, text, 1), unknown);
+            assert_eq!(handfast_peer_revoke(engine, 1, text, text, 1), unknown);
             for peer in [handfast_peer_close, handfast_peer_probe, handfast_peer_fence] {
                 assert_eq!(peer(engine, 1), unknown);
             }
@@ -411,6 +466,7 @@ fn options_of_another_size_are_checked() {
         Options { encrypt_lanes: 1, ..options() },
         Options { encrypt_lanes: 2, ..options() },
         Options { rdma_cm: 2, ..options() },
+        Options { administrators: c"ops-*".as_ptr(), ..options() },
     ] {
         assert_eq!(start(&wrong), Err(HANDFAST_ARGUMENT));
     }

@@ -73,7 +73,8 @@ fn header_has_the_layouts_of_the_library() {
         accept_exposed_memory,
         accept_forked_memory,
         encrypt_lanes,
-        rdma_cm
+        rdma_cm,
+        administrators
     );
     layout!(text, Request, "handfast_request", direction, reserved, local, remote, bytes);
     layout!(text, Segment, "handfast_segment", address, bytes, readable, writable);
@@ -95,7 +96,7 @@ fn header_has_the_layouts_of_the_library() {
 #[test]
 fn library_exports_the_functions_of_the_header_alone() {
     let declared = functions(HEADER);
-    assert_eq!(declared.len(), 25, "{declared:?}");
+    assert_eq!(declared.len(), 28, "{declared:?}");
     assert!(declared.iter().all(|name| name.starts_with("handfast_")), "{declared:?}");
     check_exports(LIBRARY, SONAME, &declared);
 }

@@ -59,6 +59,7 @@ fn engine() -> u64 {
         accept_forked_memory: 0,
         encrypt_lanes: 0,
         rdma_cm: 0,
+        administrators: null(),
     };
     let mut handle = 0;
     // SAFETY: the texts are terminated, and the place is writable.

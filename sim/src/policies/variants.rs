@@ -38,7 +38,7 @@ impl PolicyEntry {
                 memo.following(self.variant),
                 groups.following(self.variant),
             ),
-            administrators,
+            administrators: administrators.map(|all| all.following(self.variant)),
         }
     }
 }
@@ -117,4 +117,10 @@ pub const POLICY_VARIANTS: &[PolicyEntry] = table! {
         "peers with equal permissions share a key, whichever grants they have them by";
     "GRANT-8" FailureForgotten: Grants with 1 breaks Unpaused,
         "a registration that failed is tried again at each request";
+    "GRANT-9" MembersAdminister: Administration with 0 breaks Outsider,
+        "each member administers a node that has administrators";
+    "GRANT-10" NamelessAdministers: Administration with 0 breaks Outsider,
+        "a peer without a proven name is an administrator by the pattern *";
+    "GRANT-11" FirstAdministratorAlone: Administration with 0 breaks Administrator,
+        "the first pattern of administrators counts alone";
 };

@@ -324,6 +324,20 @@ impl Registration {
 mod tests {
     use super::*;
 
+    /// No registration pages on demand, which would open memory that it does not name.
+    #[test]
+    fn no_registration_pages_on_demand() {
+        for bits in 0..8 {
+            let [remote_read, remote_write, is_writable] = [1, 2, 4].map(|bit| bits & bit != 0);
+            let flags = access_flags(is_writable, Access { remote_read, remote_write });
+            let others = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+                | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+                | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+            assert_eq!((flags | RELAXED_ORDERING) & !(others.0 | RELAXED_ORDERING), 0);
+            assert_eq!(flags & ibv_access_flags::IBV_ACCESS_ON_DEMAND.0, 0);
+        }
+    }
+
     /// The library's answer counts; one that cannot answer leaves its variables and the kernel.
     #[test]
     fn fork_leaves_pages_by_library_or_kernel() {

@@ -306,6 +306,53 @@ fn guessed_key_reaches_memory_while_it_is_registered() {
     });
 }
 
+/// A peer whose own key lets it read writes with the key of another group, which it has learned: the lanes
+/// of a device are in one protection domain. It moves no byte past the end of that registration, and its
+/// own key does not end with it.
+#[test]
+fn key_of_another_group_works_until_it_ends() {
+    on(&["mlx5", "strict"], "key_of_another_group_works_until_it_ends", |_| {
+        let (one, other) = sites();
+        let shared = Memory::zeroed(4_096).unwrap();
+        let may = |remote_read, remote_write| Access { remote_read, remote_write };
+        let of_own = other.nic.register(shared.whole(), may(true, false)).unwrap();
+        let of_others = other.nic.register(shared.whole(), may(true, true)).unwrap();
+        let (own, stolen) = (of_own.remote_span(), of_others.remote_span());
+        assert_ne!(own.key, stolen.key);
+        one.memory.copy_in(0, &pattern(1)).unwrap();
+        let mut lanes = 30..;
+        let mut ended = |direction, remote| {
+            let number = lanes.next().unwrap();
+            let lane = Lifecycle(number);
+            connect_lane(&one, &other, lane, 1);
+            let mut posting = one.posting(&other, number, direction, 0, 4_096);
+            posting.remote = remote;
+            one.nic.post(lane, &mut vec![posting]);
+            let ended = one.told.ends(1).remove(0);
+            one.told.forget();
+            ended
+        };
+        let bytes = || {
+            let mut bytes = vec![0; 4_096];
+            shared.copy_out(0, &mut bytes).unwrap();
+            bytes
+        };
+        let refused = ended(Direction::Write, own);
+        assert!(matches!(refused, CompletionStatus::Refused(_)), "{refused:?}");
+        assert_eq!(bytes(), [0; 4_096], "its own key does not write");
+        assert_eq!(ended(Direction::Write, stolen), CompletionStatus::Done);
+        assert_eq!(bytes(), pattern(1)[..4_096], "the stolen one does");
+        assert!(of_others.end());
+        shared.copy_in(0, &[7; 4_096]).unwrap();
+        for direction in [Direction::Write, Direction::Read] {
+            let late = ended(direction, stolen);
+            assert!(matches!(late, CompletionStatus::Refused(_)), "{direction:?}: {late:?}");
+        }
+        assert_eq!(bytes(), [7; 4_096], "nothing was written");
+        assert_eq!(ended(Direction::Read, own), CompletionStatus::Done);
+    });
+}
+
 /// Interval of idle checks in the story below.
 const IDLE_PROBE: Duration = Duration::from_millis(20);
 
