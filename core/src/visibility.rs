@@ -81,11 +81,11 @@ impl Refusals {
     }
 
     /// A queue pair has lost its first request without a cause. Returns whether the slices of that request
-    /// are charged. `is_apart`: its queue pairs take one slice at a time. `is_ended_here`: this node has
-    /// ended the lane.
-    pub const fn on_first_lost(&mut self, is_apart: bool, is_ended_here: bool) -> bool {
+    /// are charged. `is_apart`: its queue pairs take one slice at a time. `has_other_cause`: this node has
+    /// ended the lane, or another queue pair of it has lost a request before.
+    pub const fn on_first_lost(&mut self, is_apart: bool, has_other_cause: bool) -> bool {
         self.apart = APART_WRITES;
-        is_apart && !is_ended_here
+        is_apart && !has_other_cause
     }
 
     /// The peer has answered the read behind a write that was alone.

@@ -11,6 +11,7 @@ pub mod cost;
 mod sysfs;
 
 pub use handfast_fabric::command;
+pub use handfast_fabric::manager::protocol::EVENTS as MANAGER_EVENTS;
 
 use libloading::{Library, Symbol};
 use std::ffi::{CString, c_char, c_int};

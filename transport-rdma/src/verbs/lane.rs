@@ -99,8 +99,8 @@ struct State {
     answered: bool,
     /// The lane's failure was reported, or the lane is being retired and reports none.
     over: bool,
-    /// This node has ended the lane, which had not failed.
-    is_ended_here: bool,
+    /// This node has ended the lane, or a request was lost before: another queue pair's losses follow from it.
+    charges_none: bool,
     in_flight: InFlight<Held>,
     /// Outstanding requests of each queue pair.
     outstanding: Vec<u32>,
@@ -238,7 +238,7 @@ impl Lane {
             waiting: None,
             answered: false,
             over: false,
-            is_ended_here: false,
+            charges_none: false,
             in_flight: InFlight::new(setup.serial),
             outstanding: vec![0; psns.len()],
             broken: vec![false; psns.len()],
@@ -528,7 +528,9 @@ impl Lane {
                 }
                 continue;
             }
-            let status = self.status(ending, (told, &held), state.is_ended_here);
+            let status = self.status(ending, (told, &held), state.charges_none);
+            state.charges_none |=
+                matches!(ending, CompletionKind::FirstError | CompletionKind::FirstFlush);
             held.complete(status, ended);
             released.push(held);
         }
@@ -573,7 +575,7 @@ impl Lane {
     pub(super) fn revoke(&self) {
         // First, so that a concurrent Connect does not open the gate again.
         let mut state = self.state.lock();
-        state.is_ended_here |= !state.over;
+        state.charges_none |= !state.over;
         state.over = true;
         drop(state);
         self.gate.revoke();
@@ -683,14 +685,14 @@ impl Lane {
     fn abandon(&self) {
         let mut state = self.state.lock();
         state.probes = 0;
-        let (abandoned, is_ended_here) = (state.in_flight.drain(), state.is_ended_here);
+        let (abandoned, mut charges_none) = (state.in_flight.drain(), state.charges_none);
         // Threads that wait for a probe, or for the drain, have nothing to wait for any more.
         self.idle.notify_all();
         drop(state);
         let mut ended = Vec::new();
         for held in &abandoned {
             self.setup.counts.lock().slices_abandoned += held.slices().len() as u64;
-            self.lose(held, is_ended_here, &mut ended);
+            self.lose(held, &mut charges_none, &mut ended);
         }
         drop(abandoned);
         self.report(&mut ended);

@@ -2,7 +2,7 @@
 
 use super::{ManagerArm, Told, trimmed};
 use crate::arm::{ArmError, Outcome, Side};
-use handfast_fabric_control::Fabric;
+use handfast_fabric_control::{Fabric, MANAGER_EVENTS};
 use handfast_transport_rdma::{
     BareAttributes, BareIdentifier, BareManager, BareNic, BareQueuePair, BareRights,
 };
@@ -24,22 +24,6 @@ const RESOLVE_MS: i32 = 2_000;
 /// Depth of a queue pair.
 const DEPTH: u32 = 15;
 const RIGHTS: BareRights = BareRights { local_write: true, remote_read: true, remote_write: true };
-
-/// The kinds of events, as `enum rdma_cm_event_type` counts them.
-const KINDS: [&str; 12] = [
-    "ADDR_RESOLVED",
-    "ADDR_ERROR",
-    "ROUTE_RESOLVED",
-    "ROUTE_ERROR",
-    "CONNECT_REQUEST",
-    "CONNECT_RESPONSE",
-    "CONNECT_ERROR",
-    "UNREACHABLE",
-    "REJECTED",
-    "ESTABLISHED",
-    "DISCONNECTED",
-    "DEVICE_REMOVAL",
-];
 
 /// One side. Identifiers end before their channel and the device.
 struct End {
@@ -103,10 +87,11 @@ impl End {
             match event.request {
                 Some(request) => self.requests.push_back((request, data)),
                 None => {
-                    let kind = KINDS.get(event.kind as usize).copied().unwrap_or("OTHER");
+                    let kind = MANAGER_EVENTS.get(event.kind as usize).copied();
+                    let kind = kind.unwrap_or("OTHER");
                     let told = self.told.entry(event.number).or_default();
                     // Of a queue pair in timewait nothing else follows.
-                    if kind != "OTHER" {
+                    if kind != "TIMEWAIT_EXIT" {
                         told.push_back(Told { kind, data });
                     }
                 }

@@ -7,12 +7,12 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{Completion, CompletionStatus};
 
 impl Lane {
-    /// The status of a request's slices. `is_ended_here`: this node has ended the lane.
+    /// The status of a request's slices. `charges_none`: the lane has another cause than this request.
     pub(super) fn status(
         &self,
         ending: CompletionKind,
         (told, held): (&WorkCompletion, &Held),
-        is_ended_here: bool,
+        charges_none: bool,
     ) -> CompletionStatus {
         match ending {
             CompletionKind::Done => {
@@ -22,7 +22,7 @@ impl Lane {
                 return CompletionStatus::Done;
             }
             CompletionKind::FirstError => return self.first_error(told),
-            CompletionKind::FirstFlush if self.is_charged(is_ended_here) => {
+            CompletionKind::FirstFlush if self.is_charged(charges_none) => {
                 // The peer would refuse it again.
                 return CompletionStatus::Failed(
                     TransportError::from(self.completion_error(told)).into(),
@@ -35,17 +35,16 @@ impl Lane {
     }
 
     /// Whether the first request that a queue pair has lost is charged without a cause.
-    fn is_charged(&self, is_ended_here: bool) -> bool {
+    fn is_charged(&self, charges_none: bool) -> bool {
         let LaneSetup { completes_early, is_apart, refusals, .. } = &self.setup;
-        *completes_early && refusals.lock().on_first_lost(*is_apart, is_ended_here)
+        *completes_early && refusals.lock().on_first_lost(*is_apart, charges_none)
     }
 
     /// Ends the slices of a request that was not posted, or whose completion does not come.
-    /// `is_ended_here`: this node has ended the lane.
-    pub(super) fn lose(&self, held: &Held, is_ended_here: bool, ended: &mut Vec<Completion>) {
+    pub(super) fn lose(&self, held: &Held, charges_none: &mut bool, ended: &mut Vec<Completion>) {
         // A write that was not sent is no cause; one whose read was not may be.
         let is_read = matches!(held.purpose, Purpose::Flush(_));
-        if !(is_read && self.is_charged(is_ended_here)) {
+        if !(is_read && self.is_charged(std::mem::replace(charges_none, true))) {
             return held.complete(CompletionStatus::Flushed, ended);
         }
         let words = "the lane has ended: the peer is gone, or has refused a request";

@@ -123,7 +123,7 @@ impl Lane {
         let flushes = unseen.flushes(&mut state.in_flight, (piece, announced), &mut lost);
         for held in &lost {
             self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
-            self.lose(held, state.is_ended_here, ended);
+            self.lose(held, &mut state.charges_none, ended);
         }
         flushes.iter().for_each(|flush| state.outstanding[flush.pair] += 1);
         flushes
@@ -167,10 +167,8 @@ impl Lane {
         let mut state = self.state.lock();
         let Some(held) = state.in_flight.remove(flush.name) else { return };
         state.outstanding[flush.pair] -= 1;
-        let is_ended_here = state.is_ended_here;
-        drop(state);
         self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
-        self.lose(&held, is_ended_here, ended);
+        self.lose(&held, &mut state.charges_none, ended);
     }
 
     /// Ends reads into memory of this side, once for each block.

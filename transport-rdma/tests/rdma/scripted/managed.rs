@@ -137,7 +137,7 @@ pub(crate) fn charge_refused(one: &Site, other: &Site, (first, count, refused): 
     // The first lane may not tell which write it was.
     let charged = (first..first + 2).any(|lane| {
         let lane = Lifecycle(lane);
-        connect_lane(one, other, lane, 1);
+        connect_lane(one, other, lane, 2);
         one.told.forget();
         let slice = |number| {
             let mut posting = one.posting(other, number, Direction::Write, 0, 4096);
