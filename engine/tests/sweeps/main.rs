@@ -73,7 +73,7 @@ fn play(seed: u64) -> Result<String, String> {
     if output.status.success() { Ok(text) } else { Err(text) }
 }
 
-/// Plays seeds that a plan suits; returns their number.
+/// Plays seeds, each of which must pass; returns their number.
 fn play_all(seeds: impl Iterator<Item = u64>) -> usize {
     let played: Vec<_> = seeds.map(|seed| (seed, play(seed))).collect();
     let failed: Vec<_> = played.iter().filter(|(_, result)| result.is_err()).collect();
