@@ -115,7 +115,7 @@ fn seed_gives_the_same_trace_twice() {
         let trace = |_| {
             let output = play(seed).unwrap_or_else(|output| panic!("{output}"));
             let line = output.lines().find(|line| line.contains("events, trace"));
-            line.expect("the trace is told").to_owned()
+            line.expect("the run prints its trace").to_owned()
         };
         let [one, other] = [0, 1].map(trace);
         assert_eq!(one, other, "seed {seed}");
