@@ -1,4 +1,4 @@
-//! What every page of every node has to contain, and what a run has shown so far.
+//! The content that every page of every node must have, and the findings of a run.
 
 use crate::plan::Plan;
 use handfast::{Memory, MemoryError};
@@ -86,7 +86,7 @@ pub(crate) struct Process {
     pub(crate) working: AtomicUsize,
 }
 
-/// What workers do.
+/// The work of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Load,

@@ -73,7 +73,7 @@ fn play(seed: u64) -> Result<String, String> {
     if output.status.success() { Ok(text) } else { Err(text) }
 }
 
-/// Plays seeds that a plan suits; returns their number.
+/// Plays seeds, each of which must pass; returns their number.
 fn play_all(seeds: impl Iterator<Item = u64>) -> usize {
     let played: Vec<_> = seeds.map(|seed| (seed, play(seed))).collect();
     let failed: Vec<_> = played.iter().filter(|(_, result)| result.is_err()).collect();
@@ -115,7 +115,7 @@ fn seed_gives_the_same_trace_twice() {
         let trace = |_| {
             let output = play(seed).unwrap_or_else(|output| panic!("{output}"));
             let line = output.lines().find(|line| line.contains("events, trace"));
-            line.expect("the trace is told").to_owned()
+            line.expect("the run prints its trace").to_owned()
         };
         let [one, other] = [0, 1].map(trace);
         assert_eq!(one, other, "seed {seed}");

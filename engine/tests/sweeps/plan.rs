@@ -1,4 +1,4 @@
-//! What a seed chooses: nodes, load, clocks, and when which fault happens.
+//! The choices of a seed: nodes, load, clocks, and when which fault happens.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

@@ -29,7 +29,7 @@ const IDLE_MS: u64 = 1_500;
 const CLOSING_MS: u64 = 4_000;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a run has shown.
+/// The findings of a run.
 pub(crate) struct Outcome {
     pub(crate) trace: Vec<String>,
     pub(crate) violations: Vec<String>,
