@@ -168,7 +168,7 @@ impl Assumption {
             Self::Psn | Self::StaleRead => Some("the connection manager chooses packet numbers"),
             Self::LinkLocal | Self::Ipv6 => Some("the connection manager chooses the addresses"),
             Self::SilentPeer | Self::SevenRetries => {
-                Some("the connection manager tells the end of a queue pair to its peer")
+                Some("the connection manager reports the end of a queue pair to its peer")
             }
             Self::LargerMtu => Some("the connection manager chooses the path MTU"),
             _ => None,
