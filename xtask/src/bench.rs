@@ -6,6 +6,7 @@
 mod engines;
 mod figures;
 mod guest;
+mod managed;
 mod page;
 mod targets;
 
@@ -47,8 +48,10 @@ pub(crate) struct Arguments {
     /// Fail if a target is missed
     #[arg(long)]
     check: bool,
-    /// Only a single write of 4 KiB on soft-RoCE in a guest, sleeping for its completion, against
-    /// perftest's `ib_write_lat` in turns; writes `guest.json`
+    /// Only transfers in a guest, in turns with perftest's: a single write of 4 KiB on soft-RoCE, sleeping
+    /// for its completion, with `ib_write_lat`; and through the connection manager, on soft-iWARP and on
+    /// soft-RoCE, with `ib_write_bw -R` and `ib_read_bw -R`. Writes `guest.json` and `guest.md`. Takes six
+    /// minutes after the build
     #[arg(long, conflicts_with = "quick")]
     guest: bool,
     /// Only the Python package and those of Mooncake and NIXL in turns with handfast, each in processes
@@ -57,6 +60,9 @@ pub(crate) struct Arguments {
     /// or started is left out with the reason. Takes three minutes after the build
     #[arg(long, conflicts_with = "guest")]
     peers: bool,
+    /// The optimised program with RDMA to measure in the guest, in place of one that is built first
+    #[arg(long, value_name = "FILE", requires = "guest")]
+    program: Option<PathBuf>,
     /// Output folder [default: docs/bench, with --quick target/xtask/bench]
     #[arg(long)]
     folder: Option<PathBuf>,
@@ -111,7 +117,7 @@ const PARTS: [Part; 3] = [
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     if arguments.guest {
         let folder = arguments.folder.clone().unwrap_or_else(|| project.root().join("docs/bench"));
-        return Ok(guest::run(&project, &folder)? || !arguments.check);
+        return Ok(guest::run(&project, arguments.program.as_deref(), &folder)? || !arguments.check);
     }
     let program = project.target().join("release/handfast");
     let folder = match (&arguments.folder, arguments.quick) {

@@ -102,13 +102,16 @@ fn every_assumption_has_a_lie() {
     assert_eq!(assumed, lies);
 }
 
-/// A device that the kernel alone connects is as its profile says, and is not measured further.
+/// A device that the connection manager alone connects needs an IP address of the machine: without one
+/// nothing else is measured, with the reason. Soft-iWARP of a kernel has one (`siw.rs`).
 #[test]
-fn device_of_kernel_connections_is_no_difference() {
+fn device_of_the_manager_needs_an_address() {
     let (report, code) = report("nic0=erdma-standard", &[]);
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(of(&report, "agrees"), ["connects"]);
     assert_eq!(measured(&report, "connects")["observed"], "by the kernel alone");
+    let why_not = &measured(&report, "byte_read")["why_not"];
+    assert!(why_not.as_str().unwrap().contains("no IP address of this machine"), "{why_not}");
 }
 
 /// A port without IPv6 addresses is no difference: what needs one is not measured, with the reason.

@@ -4,7 +4,10 @@
 //!
 //! An identifier ends before the queue pair that it connects is destroyed.
 
-#[cfg(feature = "bare")]
+#[cfg_attr(
+    not(feature = "bare"),
+    allow(unreachable_pub, dead_code, reason = "public with `bare` alone")
+)]
 mod bare;
 mod connecting;
 mod events;
@@ -17,7 +20,9 @@ use super::nic::Shared;
 use super::poller::waker;
 use crate::error::{ManagerUnavailable, VerbsError};
 #[cfg(feature = "bare")]
-pub use bare::{BareIdentifier, BareManager, BareManagerEvent};
+pub use bare::BareManagerEvent;
+#[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
+pub use bare::{BareIdentifier, BareManager};
 use handfast_core::connection::{
     AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput, LaneConnectError,
     LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, RequestId, Token,
@@ -36,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use table::{Entry, Stage, Table};
+use table::{DialStep, DialTimes, Entry, Stage, Table};
 use tokio::sync::watch;
 
 /// Longest time of a step that dials, from the look for the address to the answer of the first read: less
@@ -258,6 +263,7 @@ impl Manager {
     pub(super) fn on_wired(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         let mut table = self.table.lock();
         self.progress(&table, lifecycle)?;
+        table.log_dial(lifecycle);
         table.machine.handle_wired(lifecycle);
         Ok(())
     }
@@ -379,6 +385,7 @@ impl Manager {
             ConnectionOutput::Dial { id, data } => {
                 if let Some(entry) = table.entries.get_mut(&id) {
                     entry.stage = Stage::Resolving;
+                    entry.times = Some(DialTimes::new(Instant::now()));
                     entry.data = Some(data);
                     if let Some(target) = entry.target {
                         actions.push(Action::Resolve { id, target });
@@ -435,6 +442,7 @@ impl Manager {
                 let connected = self.on_queue_pair(shared, id, |pair, reads| {
                     identifier.connect(pair, &data, reads)
                 });
+                self.table.lock().on_dial_step(id, DialStep::Connect);
                 (id, connected.map_err(|code| ("rdma_connect", code)))
             }
             Action::Accept { id, identifier, data } => {

@@ -17,7 +17,7 @@ pub use outcome::{Behaviour, Expected, Measured, Observed, Proof, ProvenDevice, 
 
 use super::nic::recognised;
 use crate::error::VerbsError;
-use crate::profile::DeviceProfile;
+use crate::profile::{Connecting, DeviceProfile};
 use bench::Bench;
 use expected::expected;
 use handfast_core::transport::Side;
@@ -45,23 +45,37 @@ pub fn prove(first: &str, second: &str) -> Result<Proof, VerbsError> {
     }
     let mut bench = Bench::open([first, second])?;
     let connects = measure(&mut bench, profiles[0], Assumption::Connects)?;
-    let does_connect = connects.outcome == Ok(Observed::Behaviour(Behaviour::OutOfBand));
+    let unconnected = unconnected(&mut bench, profiles[0], &connects);
     let mut measured = vec![connects];
     for assumption in Assumption::ALL.into_iter().filter(|it| *it != Assumption::Connects) {
-        if does_connect {
-            measured.push(measure(&mut bench, profiles[0], assumption)?);
-        } else {
-            measured.push(Measured {
+        let of_manager = assumption.set_by_manager().filter(|_| bench.is_dialling());
+        let why_not = unconnected.clone().or(of_manager.map(str::to_owned));
+        measured.push(match why_not {
+            None => measure(&mut bench, profiles[0], assumption)?,
+            Some(why_not) => Measured {
                 assumption,
                 expected: expected(profiles[0], assumption),
-                outcome: Err("its queue pairs do not connect out of band".to_owned()),
+                outcome: Err(why_not),
                 detail: String::new(),
                 took: std::time::Duration::ZERO,
-            });
-        }
+            },
+        });
     }
     let devices = bench.devices()?;
     Ok(Proof { devices, measured, took: began.elapsed() })
+}
+
+/// Connects queue pairs as the device needs it from now on. Returns why nothing else can be measured, if
+/// nothing can.
+fn unconnected(bench: &mut Bench, profile: &DeviceProfile, connects: &Measured) -> Option<String> {
+    match connects.outcome {
+        Ok(Observed::Behaviour(Behaviour::OutOfBand)) => None,
+        Ok(_) if matches!(profile.connecting, Connecting::Manager(_)) => {
+            bench.begin(Assumption::Connects.limit());
+            steps::dials(bench).err()
+        }
+        _ => Some("its queue pairs do not connect out of band".to_owned()),
+    }
 }
 
 /// # Errors

@@ -6,7 +6,7 @@ use crate::verbs::VerbsBuild;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -48,8 +48,39 @@ done
 kill $server
 "#;
 
-/// Measures, writes `guest.json`, and returns whether the target is met.
-pub(super) fn run(project: &Project, folder: &Path) -> Result<bool> {
+/// Measures, writes `guest.json` and `guest.md`, and returns whether the target is met.
+pub(super) fn run(project: &Project, program: Option<&Path>, folder: &Path) -> Result<bool> {
+    let program = match program {
+        Some(program) => program.canonicalize().context("the program")?,
+        None => build(project)?,
+    };
+    println!("measuring single writes in the guest");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.current_dir(project.root());
+    command.args(["guest", "--limit", GUEST_SECONDS_MAX, "--", "sh", "-c", SCRIPT, "sh"]);
+    command.arg(&program).arg(PAIRS.to_string());
+    let output = project.run(command, "bench-guest", Instant::now() + LIMIT)?;
+    let pairs = pairs(&output)?;
+    ensure!(pairs.len() == PAIRS, "{} of {PAIRS} pairs were measured", pairs.len());
+    let target = lone_write(&pairs);
+    let measured: Vec<Value> =
+        pairs.iter().map(|(perftest, own)| json!({ "perftest_us": perftest, "us": own })).collect();
+    let (managed, page, targets) = super::managed::measure(project, &program)?;
+    let figures = json!({
+        "commit": super::commit(project), "bytes": 4_096, "pairs": measured,
+        "target": target.to_json(), "managed": managed,
+        "managed_targets": targets.iter().map(super::targets::Target::to_json).collect::<Vec<_>>(),
+    });
+    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    fs::write(folder.join("guest.json"), serde_json::to_string_pretty(&figures)? + "\n")?;
+    fs::write(folder.join("guest.md"), page)?;
+    let all: Vec<_> = std::iter::once(target).chain(targets).collect();
+    print!("\n{}", super::page::terminal(&all));
+    Ok(all.iter().all(super::targets::Target::is_met))
+}
+
+/// Builds the program with RDMA.
+fn build(project: &Project) -> Result<PathBuf> {
     println!("building handfast with RDMA");
     let mut build = project.cargo(&["build", "--quiet", "--release", "-p", "handfast-cli"]);
     build.args(["--features", "verbs"]);
@@ -57,25 +88,7 @@ pub(super) fn run(project: &Project, folder: &Path) -> Result<bool> {
     // A build here has no limit.
     let built = build.status().context("cargo build")?;
     ensure!(built.success(), "handfast does not build: {built}");
-    println!("measuring single writes in the guest");
-    let mut command = Command::new(std::env::current_exe()?);
-    command.current_dir(project.root());
-    command.args(["guest", "--limit", GUEST_SECONDS_MAX, "--", "sh", "-c", SCRIPT, "sh"]);
-    command.arg(project.target().join("release/handfast")).arg(PAIRS.to_string());
-    let output = project.run(command, "bench-guest", Instant::now() + LIMIT)?;
-    let pairs = pairs(&output)?;
-    ensure!(pairs.len() == PAIRS, "{} of {PAIRS} pairs were measured", pairs.len());
-    let target = lone_write(&pairs);
-    let measured: Vec<Value> =
-        pairs.iter().map(|(perftest, own)| json!({ "perftest_us": perftest, "us": own })).collect();
-    let figures = json!({
-        "commit": super::commit(project), "bytes": 4_096, "pairs": measured,
-        "target": target.to_json(),
-    });
-    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    fs::write(folder.join("guest.json"), serde_json::to_string_pretty(&figures)? + "\n")?;
-    print!("\n{}", super::page::terminal(std::slice::from_ref(&target)));
-    Ok(target.is_met())
+    Ok(project.target().join("release/handfast"))
 }
 
 /// Returns the microseconds of perftest and of the program, for each pair.

@@ -30,11 +30,16 @@ impl Target {
         Self { what: what.into(), bound, value, unit: "", note: None }
     }
 
+    /// A figure of which this much is wanted.
+    pub(super) fn at_least(what: String, bound: f64, value: f64) -> Self {
+        Self::new(what, Bound::AtLeast(bound), Some(value))
+    }
+
     fn unit(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }
 
-    fn note(self, note: Option<String>) -> Self {
+    pub(super) fn note(self, note: Option<String>) -> Self {
         Self { note, ..self }
     }
 

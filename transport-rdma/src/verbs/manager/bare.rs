@@ -1,15 +1,23 @@
 //! Identifiers on which every call of librdmacm can be tried, to learn a kernel's behaviour.
 
-use super::channel;
-use super::identifier::{Event, EventChannel, Identifier, Reads};
-use crate::error::ManagerUnavailable;
-use crate::verbs::objects::bare::BareQueuePair;
+use super::identifier::{Event, EventChannel, Identifier, Reads, interface_addresses, kinds};
+use super::{ADDRESSES_MAX, channel, listen};
+use crate::error::{ManagerUnavailable, VerbsError};
+use crate::gid::GidKind;
+use crate::verbs::objects::bare::{BareNic, BareQueuePair, PORT};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Outstanding reads and retries of a connection.
 const READS: Reads = Reads { accepted: 1, begun: 1, retries: 6 };
+
+/// Longest look for the address, and for the route.
+const RESOLVE_MS: i32 = 1_500;
+/// Between two looks at events.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// An event channel of librdmacm.
 pub struct BareManager {
@@ -75,6 +83,91 @@ impl BareManager {
             BareIdentifier { identifier, number, pair: None }
         });
         Ok(Some(BareManagerEvent { kind, status, number, data, request }))
+    }
+}
+
+impl BareManager {
+    /// Listens at the first of the machine's addresses that is the device's; `None` without one.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub(in crate::verbs) fn listen_on(
+        &self,
+        nic: &BareNic,
+        name: &str,
+    ) -> Result<Option<(BareIdentifier, SocketAddr)>, VerbsError> {
+        let gids = nic.gids()?.into_iter().filter(|entry| entry.kind == GidKind::RoceV2);
+        let known = gids.map(|entry| entry.address.to_canonical());
+        for ip in known.chain(interface_addresses(ADDRESSES_MAX)) {
+            let found = listen(nic.context(), &self.channel, (name, PORT), ip)?;
+            if let Some((identifier, address)) = found {
+                return Ok(Some((BareIdentifier { identifier, number: 0, pair: None }, address)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Connects two queue pairs in INIT, from an address to a listening one. Their identifiers end before
+    /// them.
+    ///
+    /// # Errors
+    /// The call or event that failed, and its code.
+    pub(in crate::verbs) fn connect(
+        &self,
+        (own, target): (IpAddr, SocketAddr),
+        (dialling, accepting): (&Arc<BareQueuePair>, &Arc<BareQueuePair>),
+        deadline: Instant,
+    ) -> Result<[BareIdentifier; 2], (&'static str, i32)> {
+        let mut dial = self.identifier().map_err(|code| ("rdma_create_id", code))?;
+        // Requests of earlier attempts may still come.
+        let data = dial.number.to_ne_bytes();
+        dial.resolve(own, target, RESOLVE_MS).map_err(|code| ("rdma_resolve_addr", code))?;
+        let mut answer: Option<BareIdentifier> = None;
+        let mut established = [false; 2];
+        while established != [true; 2] {
+            if Instant::now() >= deadline {
+                return Err(("rdma_connect", libc::ETIMEDOUT));
+            }
+            let event = self.event().map_err(|code| ("rdma_get_cm_event", code))?;
+            let Some(BareManagerEvent { kind, status, number, data: came, request }) = event else {
+                thread::sleep(LOOK_AGAIN);
+                continue;
+            };
+            if let Some(mut request) = request {
+                if answer.is_none() && came.starts_with(&data) {
+                    let accepted = request.accept(Arc::clone(accepting), &[]);
+                    accepted.map_err(|code| ("rdma_accept", code))?;
+                    answer = Some(request);
+                }
+                continue;
+            }
+            let is_dial = number == dial.number;
+            if !is_dial && answer.as_ref().is_none_or(|answer| answer.number != number) {
+                continue;
+            }
+            match kind {
+                kinds::ADDRESS_RESOLVED => {
+                    dial.resolve_route(RESOLVE_MS).map_err(|code| ("rdma_resolve_route", code))?
+                }
+                kinds::ROUTE_RESOLVED => dial
+                    .connect(Arc::clone(dialling), &data)
+                    .map_err(|code| ("rdma_connect", code))?,
+                kinds::ESTABLISHED => established[usize::from(!is_dial)] = true,
+                kinds::ADDRESS_ERROR | kinds::ROUTE_ERROR => {
+                    return Err(("rdma_resolve_addr", status.saturating_abs()));
+                }
+                kinds::CONNECT_ERROR
+                | kinds::UNREACHABLE
+                | kinds::REJECTED
+                | kinds::DISCONNECTED
+                | kinds::DEVICE_REMOVAL => {
+                    return Err(("rdma_connect", status.saturating_abs()));
+                }
+                _ => {}
+            }
+        }
+        let answer = answer.ok_or(("rdma_accept", libc::ENOTCONN))?;
+        Ok([dial, answer])
     }
 }
 

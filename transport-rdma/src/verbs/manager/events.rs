@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::identifier::{Event, kinds};
-use super::table::Stage;
+use super::table::{DialStep, Stage};
 use super::{Manager, Shared};
 use crate::verbs::context::errno;
 use handfast_core::connection::Cause;
@@ -64,6 +64,12 @@ impl Manager {
                 (kinds::ROUTE_RESOLVED, Stage::Routing) => Stage::Routed,
                 (_, stage) => stage,
             };
+        }
+        match kind {
+            kinds::ADDRESS_RESOLVED => table.on_dial_step(id, DialStep::Address),
+            kinds::ROUTE_RESOLVED => table.on_dial_step(id, DialStep::Route),
+            kinds::ESTABLISHED => table.on_dial_step(id, DialStep::Established),
+            _ => {}
         }
         table.wake(Some(id.lifecycle));
         match kind {

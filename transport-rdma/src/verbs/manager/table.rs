@@ -8,6 +8,7 @@ use handfast_core::{Incarnation, Lifecycle};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::watch;
 
 /// The part of a queue pair in its connection.
@@ -25,6 +26,46 @@ pub(super) enum Stage {
     Over,
 }
 
+/// Steps of a dial: the address of the peer, the route to it, the call that connects, the event of the
+/// established connection.
+#[derive(Clone, Copy)]
+pub(super) enum DialStep {
+    Address,
+    Route,
+    Connect,
+    Established,
+}
+
+/// The ends of a dial's steps.
+#[derive(Clone, Copy)]
+pub(super) struct DialTimes {
+    began: Instant,
+    ends: [Option<Instant>; 4],
+}
+
+impl DialTimes {
+    pub(super) fn new(began: Instant) -> Self {
+        Self { began, ends: [None; 4] }
+    }
+
+    pub(super) fn on_end(&mut self, step: DialStep, now: Instant) {
+        self.ends[step as usize].get_or_insert(now);
+    }
+
+    /// Returns the microseconds of each step, and of the rest until `ready`. A step that ended before an
+    /// earlier one took none.
+    pub(super) fn microseconds(&self, ready: Instant) -> [u128; 5] {
+        let [address, route, connect, established] = self.ends;
+        let mut previous = self.began;
+        [address, route, connect, established, Some(ready)].map(|end| {
+            let end = end.unwrap_or(previous).max(previous);
+            let took = end.duration_since(previous);
+            previous = end;
+            took.as_micros()
+        })
+    }
+}
+
 /// A queue pair that is announced, connected or ending.
 pub(super) struct Entry {
     pub(super) target: Option<SocketAddr>,
@@ -34,6 +75,8 @@ pub(super) struct Entry {
     pub(super) data: Option<PrivateData>,
     pub(super) reads: Reads,
     pub(super) stage: Stage,
+    /// Set where this side dials.
+    pub(super) times: Option<DialTimes>,
     /// The status of the event that ended it.
     pub(super) status: i32,
     pub(super) error: Option<VerbsError>,
@@ -47,6 +90,7 @@ impl Entry {
             data: None,
             reads,
             stage: Stage::Idle,
+            times: None,
             status: 0,
             error: None,
         }
@@ -159,6 +203,22 @@ impl Table {
         self.of_lane(lifecycle).find_map(|(_, entry)| entry.error.clone())
     }
 
+    /// Notes that a step of a dial has ended.
+    pub(super) fn on_dial_step(&mut self, id: ConnectionId, step: DialStep) {
+        if let Some(times) = self.entries.get_mut(&id).and_then(|entry| entry.times.as_mut()) {
+            times.on_end(step, Instant::now());
+        }
+    }
+
+    /// Logs the steps of the dial of a lane's first queue pair.
+    pub(super) fn log_dial(&self, lifecycle: Lifecycle) {
+        let entry = self.entries.get(&ConnectionId { lifecycle, place: 0 });
+        let Some(times) = entry.and_then(|entry| entry.times) else { return };
+        let [address_us, route_us, connect_us, established_us, ready_us] =
+            times.microseconds(Instant::now());
+        tracing::debug!(address_us, route_us, connect_us, established_us, ready_us, "dialled");
+    }
+
     /// Records the failure of a lane before its first call.
     pub(super) fn fail(&mut self, lifecycle: Lifecycle, error: &VerbsError) {
         for id in self.ids(lifecycle) {
@@ -173,6 +233,22 @@ impl Table {
 mod tests {
     use super::*;
     use handfast_core::connection::Token;
+
+    /// Steps add up to the whole, and one that ended early took no time.
+    #[test]
+    fn steps_of_a_dial_add_up() {
+        let began = Instant::now();
+        let at = |us| began + std::time::Duration::from_micros(us);
+        let mut times = DialTimes::new(began);
+        times.on_end(DialStep::Address, at(10));
+        times.on_end(DialStep::Route, at(15));
+        times.on_end(DialStep::Established, at(40));
+        times.on_end(DialStep::Connect, at(45));
+        // The first end counts.
+        times.on_end(DialStep::Address, at(100));
+        assert_eq!(times.microseconds(at(50)), [10, 5, 30, 0, 5]);
+        assert_eq!(DialTimes::new(began).microseconds(at(7)), [0, 0, 0, 0, 7]);
+    }
 
     /// An event wakes its own lane and no other, and the end of the last queue pair ends the wait.
     #[test]

@@ -20,7 +20,7 @@ use crate::gid::GidEntry;
 use handfast_transport::{Direction, Span};
 
 /// The port of a device that is used.
-const PORT: u8 = 1;
+pub(in crate::verbs) const PORT: u8 = 1;
 
 /// A device with one protection domain and one completion queue.
 pub struct BareNic {
@@ -205,6 +205,11 @@ impl BareNic {
     /// A failed call.
     pub fn gids(&self) -> Result<Vec<GidEntry>, VerbsError> {
         self.domain.context.gids(PORT)
+    }
+
+    /// The open device.
+    pub(in crate::verbs) fn context(&self) -> &Arc<Context> {
+        &self.domain.context
     }
 
     /// The device's firmware, in its own words.

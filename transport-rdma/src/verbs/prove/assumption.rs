@@ -106,8 +106,8 @@ impl Assumption {
     pub fn method(self) -> &'static str {
         match self {
             Self::Connects => {
-                "INIT, RTR and RTS on two queue pairs with each other's numbers, then a write that \
-                 is compared at the other side"
+                "INIT, RTR and RTS on two queue pairs with each other's numbers, or if that is refused \
+                 by the connection manager, then a write that is compared at the other side"
             }
             Self::Reset => {
                 "RESET of a connected queue pair, a query of its state, and after RESET or INIT \
@@ -150,13 +150,28 @@ impl Assumption {
             Self::LargerMtu => "RTR with twice the path MTU of the port",
             Self::ErrorEvent => {
                 "events of queue pairs within 200 ms of the failed completion of a write with an \
-                 ended key, on both sides"
+                 ended key (of a read through the connection manager), on both sides"
             }
             Self::Numbers => "eight queue pairs, each destroyed before the next is created",
             Self::ActiveMtu => "a query of both ports, the smaller one",
             Self::SmallWrites => "writes of 64 bytes, 16 at a time, for 300 ms",
             Self::LargeWrite => "writes of 1 MiB, 2 at a time, for 300 ms",
             Self::LargeRead => "reads of 1 MiB, 2 at a time, for 300 ms",
+        }
+    }
+
+    /// The reason why it cannot be measured between queue pairs that the connection manager connects;
+    /// `None` if it can.
+    pub(super) fn set_by_manager(self) -> Option<&'static str> {
+        match self {
+            Self::Reset => Some("a queue pair of the connection manager is connected once"),
+            Self::Psn | Self::StaleRead => Some("the connection manager chooses packet numbers"),
+            Self::LinkLocal | Self::Ipv6 => Some("the connection manager chooses the addresses"),
+            Self::SilentPeer | Self::SevenRetries => {
+                Some("the connection manager reports the end of a queue pair to its peer")
+            }
+            Self::LargerMtu => Some("the connection manager chooses the path MTU"),
+            _ => None,
         }
     }
 

@@ -6,6 +6,7 @@ use crate::error::VerbsError;
 use crate::gid::{GidEntry, GidWanted, choose_gid};
 use crate::profile::recognise;
 use crate::verbs::context::PortFacts;
+use crate::verbs::manager::{BareIdentifier, BareManager};
 use crate::verbs::objects::bare::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareRegion,
     BareRequest, BareRights,
@@ -13,6 +14,8 @@ use crate::verbs::objects::bare::{
 use handfast_core::transport::Side;
 use handfast_transport::Memory;
 use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,8 +60,18 @@ pub(super) struct Site {
 
 /// Two queue pairs that are connected with each other.
 pub(super) struct Pair {
-    pub(super) requester: BareQueuePair,
-    pub(super) responder: BareQueuePair,
+    /// Of the connection manager. They end before the queue pairs.
+    _identifiers: Option<[BareIdentifier; 2]>,
+    pub(super) requester: Arc<BareQueuePair>,
+    pub(super) responder: Arc<BareQueuePair>,
+}
+
+/// The connection manager, with a listener at the responder's address.
+struct Dialling {
+    _listener: BareIdentifier,
+    manager: BareManager,
+    own: IpAddr,
+    target: SocketAddr,
 }
 
 /// Attributes of a connection of two queue pairs.
@@ -117,6 +130,8 @@ pub(super) enum End {
 
 /// Both sites, and the measurement under way.
 pub(super) struct Bench {
+    /// Queue pairs connect through it; otherwise out of band.
+    dialling: Option<Dialling>,
     pub(super) sites: [Site; 2],
     names: Cell<u64>,
     deadline: Cell<Instant>,
@@ -167,12 +182,36 @@ impl Site {
 impl Bench {
     pub(super) fn open([first, second]: [&str; 2]) -> Result<Self, VerbsError> {
         Ok(Self {
+            dialling: None,
             sites: [Site::open(first)?, Site::open(second)?],
             names: Cell::new(0),
             deadline: Cell::new(Instant::now()),
             detail: RefCell::default(),
             silence: Cell::new(None),
         })
+    }
+
+    /// Connects queue pairs through the connection manager from now on.
+    ///
+    /// # Errors
+    /// The reason why it cannot, in words.
+    pub(super) fn dial(&mut self) -> Result<(), String> {
+        let manager = BareManager::open().map_err(|error| error.to_string())?;
+        let listening = |site: &Site| {
+            let found = manager.listen_on(&site.nic, &site.name);
+            let found = found.map_err(|error| error.to_string())?;
+            found.ok_or_else(|| format!("no IP address of this machine is one of {}", site.name))
+        };
+        let [first, second] = &self.sites;
+        let own = listening(first)?.1.ip();
+        let (listener, target) = listening(second)?;
+        self.dialling = Some(Dialling { _listener: listener, manager, own, target });
+        Ok(())
+    }
+
+    /// Whether queue pairs connect through the connection manager.
+    pub(super) fn is_dialling(&self) -> bool {
+        self.dialling.is_some()
     }
 
     pub(super) fn devices(&self) -> Result<[ProvenDevice; 2], VerbsError> {
@@ -233,7 +272,16 @@ impl Bench {
 
     /// Creates two queue pairs and connects them.
     pub(super) fn pair(&self, wiring: &Wiring) -> Result<Pair, Refused> {
-        let pair = Pair { requester: self.queue_pair(0)?, responder: self.queue_pair(1)? };
+        let [requester, responder] = [self.queue_pair(0)?, self.queue_pair(1)?].map(Arc::new);
+        if let Some(Dialling { manager, own, target, .. }) = &self.dialling {
+            initialise(&requester)?;
+            initialise(&responder)?;
+            let both = (&requester, &responder);
+            let connected = manager.connect((*own, *target), both, self.deadline.get());
+            let identifiers = connected.map_err(|(step, code)| Refused { step, code })?;
+            return Ok(Pair { _identifiers: Some(identifiers), requester, responder });
+        }
+        let pair = Pair { _identifiers: None, requester, responder };
         self.connect(1, &pair.responder, pair.requester.number(), wiring)?;
         self.connect(0, &pair.requester, pair.responder.number(), wiring)?;
         Ok(pair)
@@ -247,20 +295,9 @@ impl Bench {
         peer_number: u32,
         wiring: &Wiring,
     ) -> Result<(), Refused> {
-        let done = |step, returned: i32| match returned {
-            0 => Ok(()),
-            code => Err(Refused { step, code: code.saturating_abs() }),
-        };
         let gids = wiring.gids.unwrap_or([self.sites[0].gid, self.sites[1].gid]);
         let (own, peer) = (gids[site], gids[1 - site]);
-        let init = BareAttributes {
-            state: state::INIT,
-            pkey_index: Some(0),
-            port: Some(1),
-            rights: Some(ALL),
-            ..BareAttributes::default()
-        };
-        done("ibv_modify_qp(INIT)", queue_pair.modify(&init))?;
+        initialise(queue_pair)?;
         // Only the requester's direction has numbers of its own choice.
         let (receive_psn, send_psn) =
             if site == 0 { (PSN, wiring.sent_psn) } else { (wiring.expected_psn, PSN) };
@@ -349,7 +386,11 @@ impl Bench {
         let failed = |error: handfast_transport::MemoryError| error.to_string();
         self.sites[1].memory.copy_in(target, &seen).map_err(failed)?;
         self.sites[0].memory.copy_in(0, &sent).map_err(failed)?;
-        let end = self.end_of(queue_pair, &request, wait)?;
+        let mut end = self.end_of(queue_pair, &request, wait)?;
+        if self.is_dialling() && matches!(end, End::Completed(write) if write.status == 0) {
+            // iWARP: a write has arrived once a read behind it is answered.
+            end = self.end_of(queue_pair, &self.request(BareKind::Read, 1), wait)?;
+        }
         self.sites[1].memory.copy_out(target, &mut seen).map_err(failed)?;
         Ok((seen == sent, end))
     }
@@ -374,7 +415,7 @@ impl Bench {
     }
 
     /// Ends a queue pair with work in flight as lanes do: ERR, drain, destroy.
-    pub(super) fn end(&self, queue_pair: BareQueuePair) {
+    pub(super) fn end(&self, queue_pair: Arc<BareQueuePair>) {
         let failed = BareAttributes { state: state::ERR, ..BareAttributes::default() };
         if queue_pair.modify(&failed) == 0 {
             let until = Instant::now() + DRAIN_MAX;
@@ -384,4 +425,23 @@ impl Bench {
         }
         drop(queue_pair);
     }
+}
+
+fn done(step: &'static str, returned: i32) -> Result<(), Refused> {
+    match returned {
+        0 => Ok(()),
+        code => Err(Refused { step, code: code.saturating_abs() }),
+    }
+}
+
+/// Moves a fresh queue pair to INIT.
+fn initialise(queue_pair: &BareQueuePair) -> Result<(), Refused> {
+    let init = BareAttributes {
+        state: state::INIT,
+        pkey_index: Some(0),
+        port: Some(1),
+        rights: Some(ALL),
+        ..BareAttributes::default()
+    };
+    done("ibv_modify_qp(INIT)", queue_pair.modify(&init))
 }

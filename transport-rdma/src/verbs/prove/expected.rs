@@ -14,7 +14,7 @@ const SLACK_MS: u64 = 250;
 struct Beliefs {
     reset: Behaviour,
     late_post: Behaviour,
-    wrong_key: u32,
+    wrong_key: Option<u32>,
     local_key: u32,
     larger_mtu: Behaviour,
     error_event: Option<Behaviour>,
@@ -25,7 +25,7 @@ struct Beliefs {
 const STRICT: Beliefs = Beliefs {
     reset: Behaviour::ResetClears,
     late_post: Behaviour::Flushed,
-    wrong_key: 10,
+    wrong_key: Some(10),
     local_key: 4,
     larger_mtu: Behaviour::Refused,
     error_event: None,
@@ -52,7 +52,7 @@ const IRDMA: Beliefs = Beliefs {
 const ERDMA_COMPAT: Beliefs = Beliefs {
     reset: Behaviour::ResetIgnored,
     late_post: Behaviour::Lost,
-    wrong_key: 21,
+    wrong_key: Some(21),
     local_key: 8,
     larger_mtu: Behaviour::Taken,
     error_event: Some(Behaviour::Raised),
@@ -61,11 +61,23 @@ const ERDMA_COMPAT: Beliefs = Beliefs {
 
 const ERDMA_ROCEV2: Beliefs = Beliefs { reset: Behaviour::ResetMutes, ..ERDMA_COMPAT };
 
+/// The driver is that of compat mode.
+const ERDMA_STANDARD: Beliefs = ERDMA_COMPAT;
+
+/// Any iWARP device. Whether a write completes before the peer has refused it differs.
+const IWARP: Beliefs = Beliefs { wrong_key: None, ..STRICT };
+
+/// Measured on 6.1.
+const SIW: Beliefs = Beliefs { wrong_key: Some(0), ..IWARP };
+
 fn beliefs(profile: &DeviceProfile) -> &'static Beliefs {
     match profile.name {
         "rxe" => &RXE,
         "mlx5" => &MLX5,
         "irdma" => &IRDMA,
+        "siw" => &SIW,
+        "iwarp" => &IWARP,
+        "erdma-standard" => &ERDMA_STANDARD,
         "erdma-compat" => &ERDMA_COMPAT,
         "erdma-rocev2" => &ERDMA_ROCEV2,
         _ => &STRICT,
@@ -80,18 +92,23 @@ pub(super) fn expected(profile: &DeviceProfile, assumption: Assumption) -> Optio
         let behaviour = either(connects, Behaviour::OutOfBand, Behaviour::ByKernelAlone);
         return behaviour.map(Expected::Behaviour);
     }
-    if !connects {
+    let dials = matches!(profile.connecting, Connecting::Manager(_));
+    if !connects && !(dials && assumption.set_by_manager().is_none()) {
         return None;
     }
     let beliefs = beliefs(profile);
     let behaviour = match assumption {
-        Assumption::WrongKey => return Some(Expected::Status(beliefs.wrong_key)),
+        Assumption::WrongKey => return beliefs.wrong_key.map(Expected::Status),
         Assumption::LocalKey => return Some(Expected::Status(beliefs.local_key)),
         Assumption::SilentPeer => return Some(patience(profile)),
         Assumption::Connects => None,
         Assumption::Reset => Some(beliefs.reset),
         // Lanes register the memory of their own reads so.
-        Assumption::ReadSink => Some(Behaviour::LocalWrite),
+        Assumption::ReadSink => {
+            // Out of band none is known to.
+            let needs = dials && profile.read_sink_needs_remote_write;
+            either(needs, Behaviour::RemoteWrite, Behaviour::LocalWrite)
+        }
         // Lanes probe with either.
         Assumption::EmptyRead | Assumption::ByteRead => Some(Behaviour::Answered),
         Assumption::LatePost => Some(beliefs.late_post),
@@ -157,6 +174,9 @@ mod tests {
         assert_eq!(of("erdma-compat", Assumption::Psn), is(Behaviour::Ignored));
         assert_eq!(of("erdma-compat", Assumption::Ipv6), is(Behaviour::Refused));
         assert_eq!(of("siw", Assumption::Connects), is(Behaviour::ByKernelAlone));
+        assert_eq!(of("siw", Assumption::ReadSink), is(Behaviour::RemoteWrite));
+        assert_eq!(of("erdma-compat", Assumption::ReadSink), is(Behaviour::LocalWrite));
+        assert_eq!(of("siw", Assumption::WrongKey), Some(Expected::Status(0)));
     }
 
     /// A profile without a belief assumes nothing, and no profile assumes a rate.
@@ -165,6 +185,8 @@ mod tests {
         assert_eq!(of("strict", Assumption::ErrorEvent), None);
         assert_eq!(of("mlx5", Assumption::Numbers), None);
         assert_eq!(of("siw", Assumption::Reset), None);
+        assert_eq!(of("efa", Assumption::EmptyRead), None);
+        assert_eq!(of("iwarp", Assumption::WrongKey), None);
         for profile in DEVICE_PROFILES {
             assert_eq!(expected(profile, Assumption::SmallWrites), None);
         }

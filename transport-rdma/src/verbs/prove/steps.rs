@@ -6,9 +6,10 @@ use crate::error::VerbsError;
 use crate::gid::{GidEntry, GidKind};
 use crate::status::{CompletionError, FLUSHED};
 use crate::verbs::objects::bare::{
-    BareAttributes, BareCompletion, BareKind, BareRequest, BareRights,
+    BareAttributes, BareCompletion, BareKind, BareQueuePair, BareRequest, BareRights,
 };
 use handfast_transport::Memory;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Exponent of the ACK timeout where an answer comes: 268 ms.
@@ -79,6 +80,19 @@ pub(super) fn connects(bench: &Bench) -> Result<Outcome, VerbsError> {
         Ok((false, _)) => Err("connected, and a write did not end".to_owned()),
         Err(why) => Err(why),
     })
+}
+
+/// Connects through the connection manager from now on, and moves bytes.
+pub(super) fn dials(bench: &mut Bench) -> Result<(), String> {
+    bench.dial()?;
+    let pair = working(bench)?;
+    match bench.moves(&pair.requester, bench.left())? {
+        (true, _) => Ok(()),
+        (false, End::Completed(completion)) => {
+            Err(format!("through the connection manager a write ended with {}", words(&completion)))
+        }
+        (false, _) => Err("through the connection manager a write did not arrive".to_owned()),
+    }
 }
 
 fn is_other_method(refused: &Refused) -> bool {
@@ -183,8 +197,17 @@ fn answer(bench: &Bench, end: End) -> Outcome {
 /// `IBV_WC_RETRY_EXC_ERR`.
 const UNANSWERED: u32 = 12;
 
-/// A write to memory that the peer has deregistered, and its end.
-fn refused_write(bench: &Bench, pair: &Pair) -> Result<BareCompletion, String> {
+/// Breaks a connection by a request that the peer refuses. A write of iWARP may be a success all the same.
+fn broken(bench: &Bench, pair: &Pair) -> Result<(), String> {
+    let kind = if bench.is_dialling() { BareKind::Read } else { BareKind::Write };
+    match refused(bench, pair, kind)?.status {
+        0 => Err("a request with an ended key succeeded".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// A request for memory that the peer has deregistered, and its end.
+fn refused(bench: &Bench, pair: &Pair, kind: BareKind) -> Result<BareCompletion, String> {
     let memory = Memory::zeroed(PAGE_BYTES).map_err(|error| error.to_string())?;
     let region = bench.sites[1].nic.register(memory.whole(), ALL);
     let region = region.map_err(|error| error.to_string())?;
@@ -194,8 +217,7 @@ fn refused_write(bench: &Bench, pair: &Pair) -> Result<BareCompletion, String> {
         return Err(format!("ibv_dereg_mr returned {returned}"));
     }
     let remote_address = memory.address();
-    let request =
-        BareRequest { remote_address, remote_key, ..bench.request(BareKind::Write, BYTES) };
+    let request = BareRequest { remote_address, remote_key, ..bench.request(kind, BYTES) };
     completed(bench.end_of(&pair.requester, &request, bench.left())?)
 }
 
@@ -203,7 +225,7 @@ fn completed(end: End) -> Result<BareCompletion, String> {
     match end {
         End::Completed(completion) => Ok(completion),
         End::Refused(code) => Err(format!("ibv_post_send returned {code}")),
-        End::Silent => Err("a write did not end".to_owned()),
+        End::Silent => Err("a request did not end".to_owned()),
     }
 }
 
@@ -215,7 +237,7 @@ fn status(bench: &Bench, completion: &BareCompletion) -> Outcome {
 
 pub(super) fn wrong_key(bench: &Bench) -> Outcome {
     let pair = working(bench)?;
-    status(bench, &refused_write(bench, &pair)?)
+    status(bench, &refused(bench, &pair, BareKind::Write)?)
 }
 
 pub(super) fn local_key(bench: &Bench) -> Outcome {
@@ -235,10 +257,7 @@ pub(super) fn local_key(bench: &Bench) -> Outcome {
 
 pub(super) fn late_post(bench: &Bench) -> Outcome {
     let pair = working(bench)?;
-    let first = refused_write(bench, &pair)?;
-    if first.status == 0 {
-        return Err("a write with an ended key succeeded".to_owned());
-    }
+    broken(bench, &pair)?;
     let began = Instant::now();
     let late = bench.request(BareKind::Write, BYTES);
     behaviour(match bench.end_of(&pair.requester, &late, SILENCE)? {
@@ -317,7 +336,8 @@ fn is_of(entry: &GidEntry, is_link_local: bool) -> bool {
 fn silence(bench: &Bench, retries: u8, wait: Duration) -> Result<Option<Duration>, String> {
     let wiring = Wiring { timeout: TIMEOUT_SHORT, retries, ..Wiring::default() };
     let pair = bench.pair(&wiring).map_err(|refused| refused.words())?;
-    let returned = pair.responder.destroy();
+    let responder = Arc::into_inner(pair.responder);
+    let returned = responder.map_or(libc::EBUSY, BareQueuePair::destroy);
     if returned != 0 {
         return Err(format!("ibv_destroy_qp returned {returned}"));
     }
@@ -387,10 +407,7 @@ pub(super) fn larger_mtu(bench: &Bench) -> Outcome {
 
 pub(super) fn error_event(bench: &Bench) -> Outcome {
     let pair = working(bench)?;
-    let first = refused_write(bench, &pair)?;
-    if first.status == 0 {
-        return Err("a write with an ended key succeeded".to_owned());
-    }
+    broken(bench, &pair)?;
     behaviour(match bench.error_event(EVENT_MAX)? {
         Some(kind) => {
             bench.tell(&format!("event {kind}"));
