@@ -19,7 +19,7 @@ const KEY: &str = "k 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1
 /// First transfers of each kind.
 const FIRSTS: usize = 300;
 /// Rounds of slices of each kind, and writes in a round.
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 200;
 const WRITES: u32 = 50;
 const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// Steps of a first transfer: the look-up of the peer, the lane, its parts, and the write.
@@ -151,13 +151,14 @@ async fn main() {
     let mut firsts = Kind::ALL.map(|_| Vec::new());
     let mut steps = Kind::ALL.map(|_| STEPS.map(|_| Vec::new()));
     for number in 0..FIRSTS {
-        for at in (0..pairs.len()).map(|at| (at + number) % pairs.len()) {
+        for at in in_turn(number) {
             let (took, of_steps) = pairs[at].first(&files).await;
             firsts[at].push(took);
             steps[at].iter_mut().zip(of_steps).for_each(|(all, one)| all.push(one));
         }
     }
     let mut slices: [Vec<f64>; 4] = Kind::ALL.map(|_| Vec::new());
+    let mut to_plain: [Vec<f64>; 4] = Kind::ALL.map(|_| Vec::new());
     for bytes in SIZES {
         let block = Memory::zeroed(bytes).expect("there is memory");
         let mut open = Vec::new();
@@ -167,10 +168,13 @@ async fn main() {
         }
         let mut rounds = Kind::ALL.map(|_| Vec::new());
         for number in 0..ROUNDS {
-            // None follows the same one each time.
-            for at in (0..open.len()).map(|at| (at + number) % open.len()) {
+            for at in in_turn(number) {
                 rounds[at].push(round(&open[at].1, &block).await);
             }
+        }
+        for (all, one) in to_plain.iter_mut().zip(&rounds) {
+            let ratios = one.iter().zip(&rounds[0]).map(|(one, plain)| one / plain);
+            all.push(median(ratios.collect()));
         }
         slices.iter_mut().zip(rounds).for_each(|(all, one)| all.push(median(one)));
     }
@@ -181,9 +185,20 @@ async fn main() {
         for (step, all) in STEPS.into_iter().zip(std::mem::take(&mut steps[at])) {
             let _ = write!(line, ", \"{step}_us\": {:.1}", median(all));
         }
-        let _ = write!(line, ", \"slices_us\": {:?}}}", slices[at]);
+        let _ = write!(line, ", \"slices_us\": {:?}", slices[at]);
+        let _ = write!(line, ", \"slices_to_plain\": {:?}}}", to_plain[at]);
     }
     println!("{line}}}}}");
+}
+
+/// The order of a round: each kind is as often in each place, and as often before another one as after it.
+fn in_turn(round: usize) -> [usize; Kind::ALL.len()] {
+    let mut order = [0, 1, 2, 3];
+    order.rotate_left(round / 2 % Kind::ALL.len());
+    if !round.is_multiple_of(2) {
+        order.reverse();
+    }
+    order
 }
 
 fn separator(at: usize) -> &'static str {

@@ -21,7 +21,7 @@ const BLOCK: usize = 32 << 20;
 const LOADS: [(usize, usize); 6] =
     [(4 << 10, 1), (4 << 10, 32), (64 << 10, 1), (64 << 10, 32), (1 << 20, 1), (1 << 20, 32)];
 /// Measurements of a load, and the time of each.
-const ROUNDS: usize = 21;
+const ROUNDS: usize = 32;
 const TIME: Duration = Duration::from_millis(8);
 /// Rounds of single writes, and the writes of each.
 const ALONE_ROUNDS: usize = 21;
@@ -219,14 +219,17 @@ impl Ends<'_> {
     fn row(&self, load: &Load, way: Direction) -> Value {
         let submit =
             |segment, at| self.runtime.handle().block_on(self.submit(segment, load, way, at));
+        let measure = |what: usize| match what {
+            0 => rate(load, &|at| submit(&self.shared, at)),
+            1 => rate(load, &|at| self.copy(load, way, at)),
+            2 => rate(load, &|at| submit(&self.private, at)),
+            _ => rate(load, &|at| self.call(load, way, at)),
+        };
         let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
-            rounds.push([
-                rate(load, &|at| submit(&self.shared, at)),
-                rate(load, &|at| self.copy(load, way, at)),
-                rate(load, &|at| submit(&self.private, at)),
-                rate(load, &|at| self.call(load, way, at)),
-            ]);
+        for round in 0..ROUNDS {
+            let mut found = [0.0; 4];
+            in_turn(round).into_iter().for_each(|what| found[what] = measure(what));
+            rounds.push(found);
         }
         let rates = |place: usize| rounds.iter().map(|round| round[place]).collect();
         let ratio = |one: usize, other: usize| {
@@ -289,6 +292,17 @@ impl Ends<'_> {
             assert_eq!(copied, load.bytes as isize);
         }
     }
+}
+
+/// The order of a round. Over eight rounds each measurement is as often in each place, and as often before
+/// another one as after it.
+fn in_turn(round: usize) -> [usize; 4] {
+    let mut order = [0, 1, 2, 3];
+    order.rotate_left(round / 2 % 4);
+    if !round.is_multiple_of(2) {
+        order.reverse();
+    }
+    order
 }
 
 fn place(load: &Load, number: usize) -> usize {

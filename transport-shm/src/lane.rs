@@ -32,7 +32,7 @@ pub const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Maximum slices copied between two looks at the state.
 pub(crate) const SLICES_AT_ONCE_MAX: usize = 32;
 /// Maximum bytes that a thread copies for its own call; threads of the transport copy the rest.
-pub const INLINE_BYTES_MAX: usize = 1 << 20;
+pub const INLINE_BYTES_MAX: usize = 2 << 20;
 /// Maximum slices that wait on a lane.
 pub const SLICES_MAX: usize = 8_192;
 

@@ -3,8 +3,8 @@
 use super::{GrantId, Import, Sharing, Wanted};
 use alloc::vec::Vec;
 
-/// Maximum bytes of such a batch, about 30 microseconds, for which a revocation waits.
-pub const AT_ONCE_BYTES_MAX: u64 = 256 << 10;
+/// Maximum bytes of such a batch, about 250 microseconds, for which a revocation waits.
+pub const AT_ONCE_BYTES_MAX: u64 = 2 << 20;
 /// Maximum requests of such a batch.
 pub const AT_ONCE_REQUESTS_MAX: usize = 64;
 

@@ -63,9 +63,10 @@ async fn shm_shares_memory_on_one_host() {
 /// region is refused whole, and a longer one is awaited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_batch_ends_within_its_submission() {
+    const LONG: usize = 3 << 20;
     let choice = TransportChoice::Shm;
     let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
-    let memory = owner.allocate(1 << 20).unwrap();
+    let memory = owner.allocate(LONG).unwrap();
     let served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
     let segment = opened(&user, &owner).await;
     segment.write(&pattern(1, 1).whole(), 0).await.unwrap();
@@ -77,10 +78,10 @@ async fn short_batch_ends_within_its_submission() {
     assert_eq!(bytes(&back), bytes(&block));
     drop(transfer);
     let before = bytes(&memory);
-    let beyond = segment.batch().write(&back.whole(), 0).write(&back.whole(), (1 << 20) - 1);
+    let beyond = segment.batch().write(&back.whole(), 0).write(&back.whole(), LONG as u64 - 1);
     assert!(beyond.submit().await.is_err());
     assert_eq!(bytes(&memory), before);
-    let long = pattern(1 << 20, 3);
+    let long = pattern(LONG, 3);
     let report = segment.write(&long.whole(), 0).await.unwrap();
     assert_eq!(report.requests.len(), 1);
     assert_eq!(bytes(&memory), bytes(&long));
@@ -90,24 +91,27 @@ async fn short_batch_ends_within_its_submission() {
     owner.close().await;
 }
 
-/// A task that submits short batches and awaits none lets other tasks of its thread run.
+/// A task that submits short batches and awaits none lets other tasks of its thread run, the sooner the
+/// more they copy.
 #[tokio::test]
 async fn submissions_that_end_at_once_yield() {
-    const BATCHES_MAX: usize = 100_000;
+    const LONGEST: usize = 2 << 20;
     let choice = TransportChoice::Shm;
     let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
-    let memory = owner.allocate(4_096).unwrap();
+    let memory = owner.allocate(LONGEST).unwrap();
     let _served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
     let segment = opened(&user, &owner).await;
-    let block = pattern(64, 1);
+    let block = pattern(LONGEST, 1);
     segment.write(&block.whole(), 0).await.unwrap();
-    let other = tokio::spawn(async {});
-    let mut batches = 0;
-    while !other.is_finished() && batches < BATCHES_MAX {
-        drop(segment.write(&block.whole(), 0).submit().await.unwrap());
-        batches += 1;
+    for (length, batches_max) in [(64, 100_000), (LONGEST, 20)] {
+        let (other, span) = (tokio::spawn(async {}), block.span(0, length).unwrap());
+        let mut batches = 0;
+        while !other.is_finished() && batches < batches_max {
+            drop(segment.write(&span, 0).submit().await.unwrap());
+            batches += 1;
+        }
+        assert!(other.is_finished(), "{batches} batches of {length} bytes, and no other task ran");
     }
-    assert!(other.is_finished(), "{batches} batches, and no other task ran");
 }
 
 /// A segment of `owner` as `user` opens it.

@@ -272,10 +272,13 @@ pub(super) mod tests {
                 "least_more_us": 1.9,
             })
         });
+        let plain = [20.0, 50.0, 400.0];
         let of_kind = |first: f64, slices: [f64; 3]| {
+            let to_plain = [0, 1, 2].map(|size| slices[size] / plain[size]);
             json!({
                 "first_us": first, "look_up_us": 200.0, "create_us": 10.0, "connect_us": 90.0,
                 "exchange_us": 100.0, "write_us": 100.0, "slices_us": slices,
+                "slices_to_plain": to_plain,
             })
         };
         let taken = ["numpy", "strided"].map(|form| {
@@ -302,7 +305,7 @@ pub(super) mod tests {
                 ],
             },
             "auth": {
-                "plain": of_kind(500.0, [20.0, 50.0, 400.0]),
+                "plain": of_kind(500.0, plain),
                 "psk": of_kind(790.0, [20.1, 50.4, 401.0]),
                 "tls": of_kind(1900.0, [20.1, 50.4, 401.0]),
                 "encrypted": of_kind(1000.0, [60.0, 200.0, 2000.0]),
