@@ -67,7 +67,7 @@ shift 6
 "$program" serve --open --listen 10.0.0.2:7411 --transport rdma --device ${nics}1 $option \
     --memory m=16M >/dev/null 2>&1 & server=$!
 "$program" -vv serve --open --listen 10.0.0.2:7412 --transport rdma --device ${nics}1 $option \
-    --memory m=1M >/tmp/dials 2>&1 & other_server=$!
+    --memory m=1M >>/tmp/dials 2>&1 & other_server=$!
 ours="--transport rdma --device ${nics}0 $option --json --rounds 1"
 play() {
     words="-R -F -s $3 -t $4 -D $seconds -f $margin -p 18601"
