@@ -167,7 +167,7 @@ impl<R: EarlyRule> EarlyWorld<R> {
 
     fn next(&self) -> Option<usize> {
         let is_busy = self.writes.iter().any(|write| write.stage == Stage::Posted);
-        let is_open = !self.pair.has_failed && !(self.pair.is_apart && is_busy);
+        let is_open = !(self.pair.has_failed || self.pair.is_apart && is_busy);
         let waits = |write: &Write| write.stage == Stage::Waiting && !write.is_charged;
         self.writes.iter().position(waits).filter(|_| is_open)
     }

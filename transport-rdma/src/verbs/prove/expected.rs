@@ -93,7 +93,7 @@ pub(super) fn expected(profile: &DeviceProfile, assumption: Assumption) -> Optio
         return behaviour.map(Expected::Behaviour);
     }
     let dials = matches!(profile.connecting, Connecting::Manager(_));
-    if !connects && !(dials && assumption.set_by_manager().is_none()) {
+    if !(connects || dials && assumption.set_by_manager().is_none()) {
         return None;
     }
     let beliefs = beliefs(profile);
