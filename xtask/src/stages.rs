@@ -180,10 +180,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             "seeds",
             "the same seeds give the same worlds in every build",
             100,
-            [vec![rust_tests::seeds(project)], determinism::steps(project)]
-                .into_iter()
-                .flatten()
-                .collect(),
+            [rust_tests::seeds(project)].into_iter().chain(determinism::steps(project)).collect(),
         ),
         stage(
             "fuzz",

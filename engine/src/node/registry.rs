@@ -198,8 +198,19 @@ pub(crate) struct RegistryParts {
 /// a restart.
 pub(crate) struct Registry {
     parts: RegistryParts,
-    targets: Mutex<BTreeMap<NodeName, Vec<Arc<Target>>>>,
+    targets: Mutex<Targets>,
 }
+
+/// Idle targets make room whenever there are twice as many nodes as the last time left: callers that come
+/// once cost no memory for ever, and no look at all targets each.
+#[derive(Default)]
+struct Targets {
+    nodes: BTreeMap<NodeName, Vec<Arc<Target>>>,
+    left: usize,
+}
+
+/// Nodes below which idle targets stay.
+const IDLE_KEPT_MAX: usize = 64;
 
 impl Registry {
     pub(crate) fn new(parts: RegistryParts) -> Self {
@@ -219,13 +230,10 @@ impl Registry {
         address: &str,
     ) -> Option<Arc<Target>> {
         let mut targets = self.targets.lock();
-        if !targets.contains_key(&path.node) && targets.len() >= self.parts.targets_max {
-            prune(&mut targets);
-            if targets.len() >= self.parts.targets_max {
-                return None;
-            }
+        if !targets.nodes.contains_key(&path.node) && !targets.make_room(self.parts.targets_max) {
+            return None;
         }
-        let known = targets.entry(path.node.clone()).or_default();
+        let known = targets.nodes.entry(path.node.clone()).or_default();
         // Devices of a Mooncake node have their own keys, and no incarnation separates its
         // restarts.
         let leads_there = |target: &&Arc<Target>| {
@@ -259,7 +267,7 @@ impl Registry {
 
     /// Returns every known incarnation of a peer.
     pub(crate) fn runs(&self, path: &NicPath) -> Vec<Arc<Target>> {
-        self.targets.lock().get(&path.node).cloned().unwrap_or_default()
+        self.targets.lock().nodes.get(&path.node).cloned().unwrap_or_default()
     }
 
     /// Returns the incarnations behind a path; each path to a Mooncake node has its own.
@@ -272,22 +280,29 @@ impl Registry {
     /// Removes every incarnation of a peer but `live` from the table.
     pub(crate) fn take_others(&self, path: &NicPath, live: Incarnation) -> Vec<Arc<Target>> {
         let mut targets = self.targets.lock();
-        let Some(known) = targets.get_mut(&path.node) else { return Vec::new() };
+        let Some(known) = targets.nodes.get_mut(&path.node) else { return Vec::new() };
         known.extract_if(.., |target| target.incarnation() != live).collect()
     }
 
     /// Returns every target.
     pub(crate) fn all(&self) -> Vec<Arc<Target>> {
-        self.targets.lock().values().flatten().cloned().collect()
+        self.targets.lock().nodes.values().flatten().cloned().collect()
     }
 }
 
-/// Forgets idle targets without references.
-fn prune(targets: &mut BTreeMap<NodeName, Vec<Arc<Target>>>) {
-    targets.retain(|_, known| {
-        known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
-        !known.is_empty()
-    });
+impl Targets {
+    /// Returns whether there is room for another node, after idle targets without references made some.
+    fn make_room(&mut self, max: usize) -> bool {
+        if self.nodes.len() < (2 * self.left).max(IDLE_KEPT_MAX).min(max) {
+            return true;
+        }
+        self.nodes.retain(|_, known| {
+            known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
+            !known.is_empty()
+        });
+        self.left = self.nodes.len();
+        self.left < max
+    }
 }
 
 #[cfg(test)]
@@ -307,14 +322,14 @@ mod tests {
         fn withdraw(&self, _: Lifecycle, _: SliceId, _: Duration) {}
     }
 
-    fn registry() -> Registry {
+    fn registry(targets_max: usize) -> Registry {
         Registry::new(RegistryParts {
             data_path: Arc::new(Nowhere),
             clock: Arc::new(TokioClock::default()),
             commands: Commands::channel().0,
             limits: TransferLimits::default(),
             lane_mute: Duration::from_millis(1_000),
-            targets_max: 4,
+            targets_max,
             runtime: Handle::current(),
             trace: None,
             counts: None,
@@ -324,7 +339,7 @@ mod tests {
     /// The table holds every path between two nodes with eight devices each, and no more.
     #[tokio::test]
     async fn paths_to_a_mooncake_node_are_bounded() {
-        let registry = registry();
+        let registry = registry(4);
         let target = |nic: &str| {
             let path = NicPath::parse(&format!("h:1@{nic}")).unwrap();
             registry.target(&path, Incarnation::UNKNOWN, "h:1")
@@ -336,5 +351,19 @@ mod tests {
         assert!(target("rxe0").is_some(), "it is known");
         drop(held);
         assert!(target("another").is_some(), "those that nobody holds make room");
+    }
+
+    /// Callers that come once leave a target each. Those of the last few stay, and one that is held.
+    #[tokio::test]
+    async fn targets_of_past_callers_make_room() {
+        let registry = registry(10_000);
+        let target = |number: u32| {
+            let path = NicPath::parse(&format!("h{number}:1@nic")).unwrap();
+            registry.target(&path, Incarnation(1), "h:1").unwrap()
+        };
+        let held = target(0);
+        (1..1_000).for_each(|number| drop(target(number)));
+        assert!(registry.all().len() <= IDLE_KEPT_MAX, "{}", registry.all().len());
+        assert!(Arc::ptr_eq(&held, &target(0)));
     }
 }

@@ -206,12 +206,7 @@ impl Nic {
             sink,
             counts,
             profile,
-            patience: match &manager {
-                Some(manager) if manager.options.timeout_exponent.is_none() => {
-                    config.patience_of_manager(profile)
-                }
-                _ => config.patience(profile),
-            },
+            patience: patience(manager.as_deref(), &config, profile),
             scratch: scratch(&domain, profile)?,
             lost_since: OnceLock::new(),
             lost: OnceLock::new(),
@@ -548,6 +543,16 @@ fn place_of(context: &Context, config: &NicConfig) -> Result<(Place, u16), Verbs
 /// Whether only the kernel connects queue pairs of a device.
 pub(super) fn is_iwarp(profile: &DeviceProfile) -> bool {
     matches!(profile.connecting, Connecting::Manager(_))
+}
+
+/// Time in which a slice of a silent peer must end.
+fn patience(manager: Option<&Manager>, config: &NicConfig, profile: &DeviceProfile) -> Duration {
+    match manager {
+        Some(manager) if manager.options.timeout_exponent.is_none() => {
+            config.patience_of_manager(profile)
+        }
+        _ => config.patience(profile),
+    }
 }
 
 /// The connection manager of a NIC whose queue pairs connect through it.
