@@ -331,6 +331,7 @@ fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         steps.push(Step::new("variants-lints", |deadline| variants::lints(project, deadline)));
         steps.push(Step::new("variants-program", |deadline| variants::program(project, deadline)));
         steps.push(Step::new("planted", |deadline| variants::planted(project, deadline)));
+        steps.push(Step::new("engine-variants", |deadline| variants::engine(project, deadline)));
     }
     steps
 }

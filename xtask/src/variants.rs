@@ -1,10 +1,12 @@
 //! The broken variants of the rules: patches in `sim-tests/variants`, applied to a copy of the core
 //! in a separate workspace below `target`. `docs/adr/0006-variants-are-patches.md` gives the
-//! reasons.
+//! reasons. Those of the engine's input and output are in `sim-tests/engine-variants`.
 
+mod engine;
 mod history;
 mod planted;
 
+pub(crate) use engine::step as engine;
 pub(crate) use planted::step as planted;
 
 use crate::command::cargo;
@@ -19,9 +21,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Folder of the patches.
+/// Patches, and what they change.
+struct Patched {
+    /// Folder of the patches.
+    patches: &'static str,
+    /// The folders of the crates that they change.
+    crates: &'static [&'static str],
+    /// Folder of the workspace, below `target`.
+    folder: &'static str,
+}
+
+const VARIANTS: Patched = Patched { patches: PATCHES, crates: &[CORE], folder: "variants" };
 const PATCHES: &str = "sim-tests/variants";
-/// The crate that they change.
 const CORE: &str = "core";
 /// Lines of context before and after a change that must match; text further away may change.
 const CONTEXT: &str = "-C1";
@@ -48,6 +59,9 @@ pub(crate) struct Arguments {
     /// Check that every patch applies, without building
     #[arg(long, conflicts_with_all = ["ids", "json", "edit", "save", "program"])]
     check: bool,
+    /// Play the seeds that find the variants of the engine, in `sim-tests/engine-variants`
+    #[arg(long, conflicts_with_all = ["json", "edit", "save", "check", "program"])]
+    engine: bool,
     /// Create a git repository in `target/variants-edit` with a commit for each patch
     #[arg(long, conflicts_with_all = ["ids", "json", "save", "program"])]
     edit: bool,
@@ -67,7 +81,11 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
         return history::save(project);
     }
     if arguments.check {
-        anstream::println!("{} patches apply", apply(project)?);
+        anstream::println!("{}", check(project)?);
+        return Ok(true);
+    }
+    if arguments.engine {
+        anstream::println!("{}", engine::find(project, &arguments.ids, None)?);
         return Ok(true);
     }
     let mut program = cargo_run(project)?;
@@ -83,7 +101,7 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
 /// Returns the command that builds the program with the variants and runs it, without its
 /// arguments.
 fn cargo_run(project: &Project) -> Result<Command> {
-    let workspace = workspace(project)?;
+    let workspace = workspace(project, &VARIANTS)?;
     let words = ["run", "--quiet", "--package", "handfast-cli", "--bin", "handfast"];
     let mut program = cargo(&workspace, words);
     // Its name is that of the shipping program, which it must not replace.
@@ -111,29 +129,36 @@ pub(crate) fn lints(project: &Project, deadline: Instant) -> Outcome {
 
 /// Checks that every patch applies.
 pub(crate) fn check(project: &Project) -> Outcome {
-    Ok(format!("{} patches of variants apply", apply(project)?))
+    engine::table(project)?;
+    let (core, engine) = (apply(project, &VARIANTS)?, apply(project, &engine::VARIANTS)?);
+    Ok(format!("{core} patches of variants and {engine} of the engine's apply"))
 }
 
 /// Runs cargo on the core with the variants, with the target folder of the original workspace, so
 /// that other dependencies are not built twice.
 pub(crate) fn cargo_with_variants(project: &Project, words: &[&str]) -> Result<Command> {
-    let mut command = cargo(&workspace(project)?, words.iter().copied());
+    cargo_with(project, &VARIANTS, words)
+}
+
+fn cargo_with(project: &Project, patched: &Patched, words: &[&str]) -> Result<Command> {
+    let mut command = cargo(&workspace(project, patched)?, words.iter().copied());
     command.env("CARGO_TARGET_DIR", project.target()).env("CARGO_INCREMENTAL", "0");
     Ok(command)
 }
 
-/// Updates the workspace with the variants: links to everything but the core, and a copy of the
-/// core with every patch applied. Unchanged files keep their times.
-fn workspace(project: &Project) -> Result<PathBuf> {
-    apply(project)?;
-    let (root, folder) = (project.root(), folder(project));
+/// Updates the workspace with the variants: links to everything but the changed crates, and a copy
+/// of these with every patch applied. Unchanged files keep their times.
+fn workspace(project: &Project, patched: &Patched) -> Result<PathBuf> {
+    apply(project, patched)?;
+    let (root, folder) = (project.root(), folder(project, patched));
     for file in OWN_FILES {
         copy_if_changed(&root.join(file), &folder.join(file))?;
     }
     for entry in fs::read_dir(root)? {
         let name = entry?.file_name();
         let text = name.to_string_lossy();
-        let own = OWN_FILES.contains(&&*text) || text == CORE || text == "target";
+        let is_changed = patched.crates.contains(&&*text);
+        let own = OWN_FILES.contains(&&*text) || is_changed || text == "target";
         if own || text.starts_with('.') {
             continue;
         }
@@ -144,14 +169,16 @@ fn workspace(project: &Project) -> Result<PathBuf> {
             _ => {}
         }
     }
-    let applied = folder.join("applied").join(CORE);
-    set_version(&applied.join("Cargo.toml"))?;
-    sync(&applied, &folder.join(CORE))?;
+    for name in patched.crates {
+        let applied = folder.join("applied").join(name);
+        set_version(&applied.join("Cargo.toml"))?;
+        sync(&applied, &folder.join(name))?;
+    }
     Ok(folder)
 }
 
-/// Gives the copy another version. Otherwise cargo names the files of both cores alike, and a test
-/// of the shipping core could link the copy.
+/// Gives a copy another version. Otherwise cargo names the files of both crates alike, and a test of
+/// the shipping one could link the copy.
 fn set_version(manifest: &Path) -> Result<()> {
     let text = fs::read_to_string(manifest).with_context(|| manifest.display().to_string())?;
     let inherited = "version.workspace = true";
@@ -161,22 +188,25 @@ fn set_version(manifest: &Path) -> Result<()> {
     Ok(())
 }
 
-fn folder(project: &Project) -> PathBuf {
-    project.target().join("variants")
+fn folder(project: &Project, patched: &Patched) -> PathBuf {
+    project.target().join(patched.folder)
 }
 
-/// Applies every patch to a fresh copy of the core, and returns their number.
-fn apply(project: &Project) -> Result<usize> {
-    let fresh = folder(project).join("applied");
+/// Applies every patch to a fresh copy of the crates that they change, and returns their number.
+fn apply(project: &Project, patched: &Patched) -> Result<usize> {
+    let fresh = folder(project, patched).join("applied");
     remove(&fresh)?;
-    sync(&project.root().join(CORE), &fresh.join(CORE))?;
-    let patches = patches(project.root())?;
+    for name in patched.crates {
+        sync(&project.root().join(name), &fresh.join(name))?;
+    }
+    let patches = patches(&project.root().join(patched.patches))?;
     for patch in &patches {
         let applied = git_apply(&fresh, patch, &[])?;
         if let Err(why) = applied {
             bail!(
-                "{PATCHES}/{}: {why}\n`cargo xtask variants --edit` shows where, and `--save` writes \
-                 the patch that you made of it",
+                "{}/{}: {why}\n`cargo xtask variants --edit` shows where, and `--save` writes \
+                 the patch that you made of it, for those of the core",
+                patched.patches,
                 file_name(patch)
             );
         }
@@ -184,10 +214,9 @@ fn apply(project: &Project) -> Result<usize> {
     Ok(patches.len())
 }
 
-/// Returns the patches in the order of application, which is that of their names.
-fn patches(root: &Path) -> Result<Vec<PathBuf>> {
-    let folder = root.join(PATCHES);
-    let entries = fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+/// Returns the patches of a folder in the order of application, which is that of their names.
+fn patches(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut patches = Vec::new();
     for entry in entries {
         let path = entry?.path();

@@ -47,8 +47,11 @@ const PROGRAM: &str = "cli/program";
 const OF_PROGRAM_NIGHTLY: &str = "every_profile::";
 /// The stories in which each call of the system fails.
 const EVERY_FAILURE: &str = "engine/every_failure";
-const LONG: [&str; 6] = [
+/// Whole engines in a simulated network.
+const SWEEPS: &str = "engine/sweeps";
+const LONG: [&str; 7] = [
     EVERY_FAILURE,
+    SWEEPS,
     PROGRAM,
     "metadata/stores",
     "sim-tests/lane-gate/lane_gate",
@@ -82,6 +85,7 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
     ];
     if property_cases.is_some() {
         steps.push(every_failure(project));
+        steps.push(sweeps(project));
     }
     steps
 }
@@ -96,6 +100,20 @@ fn every_failure(project: &Project) -> Step<'_> {
         let output = project.run(command, "every-failure", deadline)?;
         let counts: Vec<_> = output.lines().filter(|line| line.starts_with("failed ")).collect();
         ensure!(!counts.is_empty(), "it counts its failures");
+        Ok(counts.join("; "))
+    })
+}
+
+/// Every seed of simulated engines, of which `tests` has a few.
+fn sweeps(project: &Project) -> Step<'_> {
+    Step::new("sweeps", |deadline| {
+        let features = Features::available(project, deadline);
+        let binary = binary(project, &features, (SWEEPS, "sweeps"), deadline)?;
+        let mut command = binary.command(&binary.program, &features);
+        command.env(NIGHTLY, "1").args(["--nocapture"]);
+        let output = project.run(command, "sweeps", deadline)?;
+        let counts: Vec<_> = output.lines().filter(|line| line.ends_with(" seeds")).collect();
+        ensure!(!counts.is_empty(), "it counts its seeds");
         Ok(counts.join("; "))
     })
 }

@@ -43,7 +43,7 @@ fn make(root: &Path, folder: &Path) -> Result<Vec<String>> {
     git(folder, &["init", "--quiet"])?;
     commit(folder, SHIPPING)?;
     let mut rejected = Vec::new();
-    for patch in patches(root)? {
+    for patch in patches(&root.join(PATCHES))? {
         let name = file_name(&patch).trim_end_matches(".patch").to_owned();
         let text = fs::read_to_string(&patch).with_context(|| name.clone())?;
         let about = text.split(FILE).next().unwrap_or_default();
@@ -60,7 +60,7 @@ pub(super) fn save(project: &Project) -> Result<bool> {
     let folder = folder(project);
     ensure!(folder.exists(), "{} does not exist: make it with --edit", folder.display());
     let saved = texts(&folder)?;
-    for patch in patches(project.root())? {
+    for patch in patches(&project.root().join(PATCHES))? {
         fs::remove_file(&patch)?;
     }
     for (name, text) in &saved {
@@ -126,7 +126,7 @@ mod tests {
         let tree = folder.path().join("edit");
         assert_eq!(make(project.root(), &tree).unwrap(), [""; 0]);
         let saved = texts(&tree).unwrap();
-        for patch in patches(project.root()).unwrap() {
+        for patch in patches(&project.root().join(PATCHES)).unwrap() {
             let name = file_name(&patch).trim_end_matches(".patch").to_owned();
             assert_eq!(saved[&name], fs::read_to_string(&patch).unwrap(), "{name}");
         }
