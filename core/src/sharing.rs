@@ -12,6 +12,7 @@
 
 mod at_once;
 mod device;
+mod kept;
 #[cfg(test)]
 mod tests;
 
@@ -19,10 +20,10 @@ pub use at_once::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
 pub use device::{
     Allocation, DEVICE_BLOCK_BYTES, HANDLE_BYTES, Handle, OPENINGS_MAX, Opening, Openings, Staged,
 };
+pub use kept::{KEPT_MAX, KeptMemory};
 
 use crate::transfer::{Direction, Remote};
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::vec::Vec;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum regions that an end has granted and not got back.
 pub const GRANTS_MAX: usize = 4_096;
@@ -119,9 +120,14 @@ pub enum Frame {
         /// The grant.
         grant: GrantId,
     },
+    /// The sender has the region of a grant in reach until its process ends, and begins no copy.
+    Kept {
+        /// The grant.
+        grant: GrantId,
+    },
     /// The sender ends the channel: the receiver is to begin no copy.
     Close,
-    /// No copy of the sender touches any memory of the receiver, nor will.
+    /// No copy of the sender touches memory of the receiver, nor will, but for grants that are [`Frame::Kept`].
     Closed,
 }
 
@@ -211,7 +217,13 @@ pub enum SharingOutput {
         /// The grant.
         grant: GrantId,
     },
-    /// Nothing of the channel touches memory of either side.
+    /// The peer has the region in reach until its process ends. Move the memory to [`KeptMemory`], then
+    /// [`Sharing::on_moved`]; without room there the channel holds it, and does not end before that process.
+    Keep {
+        /// The grant.
+        grant: GrantId,
+    },
+    /// Nothing of the channel touches memory of either side, but for what is in [`KeptMemory`].
     Ended,
 }
 
@@ -221,6 +233,8 @@ struct Grant {
     key: u64,
     writable: bool,
     is_revoked: bool,
+    /// The peer has it in reach until its process ends.
+    is_kept: bool,
 }
 
 /// A region of the peer.
@@ -271,12 +285,12 @@ pub struct Sharing {
     /// It has no copy under way since, and the peer was informed.
     is_closed: bool,
     has_ended: bool,
-    /// Something of this process may touch memory of the peer until the process ends.
-    keeps: bool,
     next_grant: u64,
     /// Greatest grant of the peer.
     newest: GrantId,
     grants: BTreeMap<GrantId, Grant>,
+    /// Grants whose memory is held apart from the channel, at most [`KEPT_MAX`].
+    moved: BTreeSet<GrantId>,
     imports: BTreeMap<u64, Import>,
     maps: BTreeMap<GrantId, Copies>,
     copies: u32,
@@ -299,10 +313,10 @@ impl Sharing {
             is_closing: false,
             is_closed: false,
             has_ended: false,
-            keeps: false,
             next_grant: 1,
             newest: GrantId(0),
             grants: BTreeMap::new(),
+            moved: BTreeSet::new(),
             imports: BTreeMap::new(),
             maps: BTreeMap::new(),
             copies: 0,
@@ -396,18 +410,24 @@ impl Sharing {
         self.settle();
     }
 
-    /// Handles a grant of which [`SharingOutput::Unmap`] left something, before the next output: the process
-    /// may touch the region until it ends. The owner gets no word of it, and keeps its memory until then.
+    /// Handles a grant whose region this process has in reach until it ends, before the next output: behind
+    /// [`SharingOutput::Unmap`], or behind a map that failed. The owner learns that in the place of its
+    /// acknowledgement.
     pub fn on_kept(&mut self, grant: GrantId) {
-        self.keeps = true;
-        self.maps.remove(&grant);
-        let closed = SharingOutput::Send(Frame::Closed);
-        let was_closed = self.outputs.contains(&closed);
         let revoked = SharingOutput::Send(Frame::Revoked { grant });
-        self.outputs.retain(|output| *output != closed && *output != revoked);
-        if was_closed {
-            self.say_closed();
+        self.outputs.retain(|output| *output != revoked);
+        if matches!(self.peer, Peer::Connected | Peer::Closed) {
+            // Before `Closed`, which acknowledges every other grant.
+            self.outputs.push_front(SharingOutput::Send(Frame::Kept { grant }));
         }
+    }
+
+    /// Handles a grant whose memory is in [`KeptMemory`]: the channel may end without it.
+    pub fn on_moved(&mut self, grant: GrantId) {
+        if self.grants.remove(&grant).is_some() {
+            self.moved.insert(grant);
+        }
+        self.settle();
     }
 
     /// Grants a region that the peer has asked for. The caller holds its memory until
@@ -423,7 +443,7 @@ impl Sharing {
         let grant = GrantId(self.next_grant);
         self.next_grant += 1;
         let Offered { writable, .. } = offered;
-        self.grants.insert(grant, Grant { key, writable, is_revoked: false });
+        self.grants.insert(grant, Grant { key, writable, is_revoked: false, is_kept: false });
         self.send(Frame::Grant { key, grant, offered });
         Some(grant)
     }
@@ -469,6 +489,7 @@ impl Sharing {
                 self.stop();
                 self.release_all();
             }
+            Frame::Kept { grant } => self.on_peer_keeps(grant),
         }
         self.settle();
     }
@@ -502,12 +523,7 @@ impl Sharing {
 
     /// Returns the next output.
     pub fn poll_output(&mut self) -> Option<SharingOutput> {
-        let output = self.outputs.pop_front();
-        if self.is_closed && self.outputs.is_empty() {
-            // Unmapped grants are acknowledged.
-            self.maps.clear();
-        }
-        output
+        self.outputs.pop_front()
     }
 
     /// Whether this end begins no copies any more.
@@ -551,6 +567,8 @@ impl Sharing {
         match self.grants.get(&grant) {
             Some(Grant { writable: true, .. }) => Remote::Indeterminate,
             Some(_) => Remote::Untouched,
+            // A handle of a device permits writes.
+            None if self.moved.contains(&grant) => Remote::Indeterminate,
             None => Remote::Fenced,
         }
     }
@@ -601,7 +619,8 @@ impl Sharing {
     }
 
     fn is_granted(&self, key: u64) -> bool {
-        self.grants.values().any(|grant| grant.key == key && !grant.is_revoked)
+        let is_it = |it: &Grant| it.key == key && !it.is_revoked && !it.is_kept;
+        self.grants.values().any(is_it)
     }
 
     fn on_deny(&mut self, key: u64, denial: Denial) {
@@ -675,11 +694,11 @@ impl Sharing {
         let is_busy = || self.copies > 0 || self.imports.values().any(is_mapping);
         // In this order: most copies end while the channel lives, perhaps with many maps.
         if self.is_closing && !self.is_closed && !is_busy() {
-            for grant in self.maps.keys() {
-                self.outputs.push_back(SharingOutput::Unmap { grant: *grant });
+            for grant in core::mem::take(&mut self.maps).into_keys() {
+                self.outputs.push_back(SharingOutput::Unmap { grant });
             }
             self.imports.clear();
-            self.say_closed();
+            self.send(Frame::Closed);
             self.is_closed = true;
         }
         // Without a grant the peer can touch nothing here, whatever it is doing.
@@ -689,20 +708,23 @@ impl Sharing {
         }
     }
 
-    /// Acknowledges the grants that nothing here touches any more.
-    fn say_closed(&mut self) {
-        if !self.keeps {
-            return self.send(Frame::Closed);
-        }
-        for grant in self.maps.keys().copied().collect::<Vec<_>>() {
-            self.send(Frame::Revoked { grant });
+    fn on_peer_keeps(&mut self, grant: GrantId) {
+        if let Some(kept) = self.grants.get_mut(&grant).filter(|it| !it.is_kept) {
+            kept.is_kept = true;
+            self.outputs.push_back(SharingOutput::Keep { grant });
         }
     }
 
+    /// Gives the memory of grants back, without those that the peer keeps while it lives.
     fn release_all(&mut self) {
-        for grant in core::mem::take(&mut self.grants).into_keys() {
-            self.outputs.push_back(SharingOutput::Release { grant });
-        }
+        let Self { peer, grants, outputs, .. } = self;
+        grants.retain(|grant, it| {
+            let is_kept = it.is_kept && *peer != Peer::Dead;
+            if !is_kept {
+                outputs.push_back(SharingOutput::Release { grant: *grant });
+            }
+            is_kept
+        });
     }
 }
 

@@ -119,12 +119,18 @@ pub fn open_handle(handle: &DeviceHandle, len: usize) -> Result<OpenedMemory, Op
     let is_closed = Arc::new(AtomicBool::new(false));
     let opened = Arc::new(Opened { stream, address, is_closed: Arc::clone(&is_closed) });
     // SAFETY: what is open is closed by `opened` alone, which the block holds.
-    let memory = unsafe { driver.device_memory(address, len, opened) }.map_err(refused)?;
+    let memory = unsafe { driver.device_memory(address, len, opened) };
+    // What failed has let it go, and the driver has closed it, or has not.
+    let failed = |cause: String| match is_closed.load(Ordering::Acquire) {
+        true => OpenDeviceError::Refused(cause),
+        false => OpenDeviceError::Kept(cause),
+    };
+    let memory = memory.map_err(|error| failed(error.to_string()))?;
     // Behind a shorter allocation may be memory of this process.
     let whole = DeviceAllocation { start: address, bytes: len as u64 };
     let is_whole = |memory: &Memory| memory.whole().device_allocation() == Some(whole);
-    let memory = memory.filter(is_whole).ok_or_else(|| {
-        OpenDeviceError::Refused(format!("what it has opened is no allocation of {len} bytes"))
-    })?;
+    let memory = memory
+        .filter(is_whole)
+        .ok_or_else(|| failed(format!("what it has opened is no allocation of {len} bytes")))?;
     Ok(OpenedMemory { memory, is_closed })
 }

@@ -194,6 +194,11 @@ impl Pool {
         }
     }
 
+    /// The driver pins again: the next refusal is another shortage.
+    fn note_pinned(&self) {
+        self.0.lock().refused = None;
+    }
+
     /// Ends what the driver has of the buffers, in the current context. No copy runs; buffers in use keep
     /// their memory.
     pub(crate) fn end(&self, driver: &Driver) {
@@ -250,7 +255,8 @@ impl Pinned {
         owner.pool.end_failed(owner);
         let idle = owner.pool.reserve()?;
         // The lock is not held while memory is pinned.
-        let raw = match idle.map_or_else(|| owner.within(|| Raw::new(owner)), Ok) {
+        let pin = || owner.within(|| Raw::new(owner)).inspect(|_| owner.pool.note_pinned());
+        let raw = match idle.map_or_else(pin, Ok) {
             Ok(raw) => raw,
             Err(error) => {
                 owner.pool.refuse(&error);

@@ -18,6 +18,10 @@ pub(crate) struct After {
     pub(crate) opened: u64,
     /// Keys of regions on devices of the peer that are staged, and why.
     pub(crate) staged: Vec<(u64, Staged)>,
+    /// Regions of the peer that this process has in reach until it ends.
+    pub(crate) kept: u64,
+    /// Regions of this process that are held until the peer's process ends.
+    pub(crate) held: u64,
     pub(crate) completions: Vec<Completion>,
     pub(crate) rerouted: Vec<Posting>,
     /// The lane fails: part of a slice is written, and nothing carries the rest.
@@ -50,6 +54,9 @@ impl Lane {
         }
         if after.opened > 0 {
             self.shared.counts.opened(after.opened);
+        }
+        if after.kept > 0 || after.held > 0 {
+            self.shared.counts.kept(after.kept, after.held);
         }
         for (key, reason) in &after.staged {
             self.shared.counts.staged(*key);

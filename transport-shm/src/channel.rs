@@ -1,13 +1,14 @@
 //! The connection of a lane to its peer, and the memory that crosses it.
 
 use crate::after::After;
+use crate::hub::Kept;
 use crate::map::{Map, Process};
 use crate::opened::{self, Opened};
 use crate::sys;
 use crate::wire::{self, PACKET_BYTES_MAX, Way};
 use handfast_core::NodeName;
 use handfast_core::sharing::{
-    Allocation, Denial, Frame, GrantId, Offered, Sharing, SharingOutput, Staged,
+    Allocation, Denial, Frame, GrantId, KEPT_MAX, Offered, Sharing, SharingOutput, Staged,
 };
 use handfast_transport::{
     Access, DeviceAllocation, MemoryError, MemoryKind, OpenDevice, Region, RegionTable, Requester,
@@ -37,6 +38,8 @@ pub(crate) struct Channel {
     peer: NodeName,
     /// Opens memory of devices that is the peer's, where there is a driver.
     open_device: Option<OpenDevice>,
+    /// Holds memory that the peer cannot close, under the lane's token.
+    pub(crate) kept: Option<(u64, Kept)>,
     pub(crate) maps: BTreeMap<GrantId, Arc<Map>>,
     /// Memory that the peer may access, held until it has let it go.
     granted: BTreeMap<GrantId, Span>,
@@ -60,6 +63,7 @@ impl Channel {
             process: Arc::new(process),
             peer,
             open_device: None,
+            kept: None,
             maps: BTreeMap::new(),
             granted: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -74,6 +78,12 @@ impl Channel {
     /// The same channel, with a driver that opens memory of the peer's devices.
     pub(crate) fn opening(mut self, open_device: Option<OpenDevice>) -> Self {
         self.open_device = open_device;
+        self
+    }
+
+    /// The same channel, for a lane whose memory `kept` holds where the peer cannot close it.
+    pub(crate) fn holding(mut self, token: u64, kept: &Kept) -> Self {
+        self.kept = Some((token, Arc::clone(kept)));
         self
     }
 
@@ -159,15 +169,47 @@ impl Channel {
                 SharingOutput::Answered { key } => after.answered.push(key),
                 SharingOutput::Unmap { grant } => {
                     if self.maps.remove(&grant).is_some_and(|map| !Map::end(map)) {
-                        tracing::warn!(grant = grant.0, "memory of the peer stays in reach");
-                        self.machine.on_kept(grant);
+                        self.note_kept(grant, after);
                     }
                 }
+                SharingOutput::Keep { grant } => self.hold(grant, after),
                 // Dropped without a lock: it may end what lives with the block.
                 SharingOutput::Release { grant } => {
                     after.released.extend(self.granted.remove(&grant))
                 }
                 SharingOutput::Ended => after.has_ended = true,
+            }
+        }
+    }
+
+    fn note_kept(&mut self, grant: GrantId, after: &mut After) {
+        tracing::warn!(
+            grant = grant.0,
+            peer = %self.peer,
+            "memory of the peer stays open in this process until it ends: the driver does not close it"
+        );
+        after.kept += 1;
+        self.machine.on_kept(grant);
+    }
+
+    /// Holds memory that the peer cannot close until its process ends. Without room the channel holds it.
+    fn hold(&mut self, grant: GrantId, after: &mut After) {
+        let Some((token, kept)) = &self.kept else { return };
+        let Some(span) = self.granted.remove(&grant) else { return };
+        let held = kept.lock().hold(*token, (span, Arc::clone(&self.process)));
+        match held {
+            Ok(()) => {
+                tracing::warn!(
+                    grant = grant.0,
+                    peer = %self.peer,
+                    "the peer cannot close memory of this process, which is kept until the peer's process ends"
+                );
+                after.held += 1;
+                self.machine.on_moved(grant);
+            }
+            Err((span, _)) => {
+                tracing::warn!(peer = %self.peer, max = KEPT_MAX, "peers keep memory: this lane waits for its peer's end");
+                self.granted.insert(grant, span);
             }
         }
     }
@@ -187,7 +229,8 @@ impl Channel {
                 Err(_) => return,
             }
         }
-        let is_last = matches!(frame, Frame::Close | Frame::Closed);
+        // At most one for each map: `Closed` would acknowledge a region that is not named before.
+        let is_last = matches!(frame, Frame::Close | Frame::Closed | Frame::Kept { .. });
         if self.unsent.len() >= PACKETS_UNSENT_MAX && !is_last {
             if !self.machine.is_closing() {
                 tracing::warn!(max = PACKETS_UNSENT_MAX, "the peer of a channel does not read");
@@ -259,6 +302,7 @@ impl Channel {
     }
 
     fn map(&mut self, (key, grant): (u64, GrantId), offered: &Offered, after: &mut After) {
+        let mut is_kept = false;
         let map = match self.arrived.take() {
             Some((Way::Descriptor, Some(passed))) => {
                 Map::of_descriptor(passed, offered).map_err(|error| error.to_string())
@@ -266,8 +310,14 @@ impl Channel {
             Some((Way::Handle, Some(passed))) => {
                 let opened = Opened::open(passed, offered, self.open_device);
                 after.opened += u64::from(opened.as_ref().is_ok_and(|it| it.is_first));
-                after.staged.extend(opened.as_ref().err().map(|reason| (key, *reason)));
-                opened.map(Map::Opened).map_err(|reason| reason.to_string())
+                is_kept = opened.as_ref().is_err_and(|it| it.is_kept);
+                after.staged.extend(opened.as_ref().err().map(|it| (key, it.reason)));
+                opened.map(Map::Opened).map_err(|it| it.reason.to_string())
+            }
+            Some((Way::EarlierHandle, _)) => {
+                after.staged.push((key, Staged::NotOpened));
+                Err("the owner does not know the answer for memory that cannot be closed"
+                    .to_owned())
             }
             Some((Way::Calls, _)) => {
                 let map = Map::by_calls(&self.process, offered);
@@ -288,6 +338,9 @@ impl Channel {
             }
         };
         self.machine.on_mapped(grant, mapped);
+        if is_kept {
+            self.note_kept(grant, after);
+        }
     }
 }
 

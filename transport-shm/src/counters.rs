@@ -30,6 +30,11 @@ pub struct ShmCounters {
     pub opened_bytes: u64,
     /// Regions on devices of peers that are staged, once for all lanes and attempts.
     pub staged: u64,
+    /// Regions of peers that this process has in reach until it ends: a device's driver did not close them, or
+    /// cannot say that a copy has ended.
+    pub kept: u64,
+    /// Regions of this process that are held until a peer's process ends, which could not close them.
+    pub held: u64,
 }
 
 #[derive(Default)]
@@ -44,6 +49,8 @@ pub(crate) struct Counts {
     opened: AtomicU64,
     opened_bytes: AtomicU64,
     staged: AtomicU64,
+    kept: AtomicU64,
+    held: AtomicU64,
     /// Keys of the latest staged regions, which are counted.
     staged_keys: Mutex<VecDeque<u64>>,
 }
@@ -76,6 +83,11 @@ impl Counts {
 
     pub(crate) fn opened(&self, count: u64) {
         self.opened.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn kept(&self, kept: u64, held: u64) {
+        self.kept.fetch_add(kept, Ordering::Relaxed);
+        self.held.fetch_add(held, Ordering::Relaxed);
     }
 
     /// Counts bytes of opened regions, if there are any: most copies have none.
@@ -111,6 +123,8 @@ impl Counts {
             opened: read(&self.opened),
             opened_bytes: read(&self.opened_bytes),
             staged: read(&self.staged),
+            kept: read(&self.kept),
+            held: read(&self.held),
         }
     }
 }

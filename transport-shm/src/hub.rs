@@ -10,10 +10,13 @@ mod tests;
 use crate::channel::Channel;
 use crate::hello::{self, Admission};
 use crate::lane::Lane;
+use crate::map::Process;
 use crate::place;
 use crate::reason::NoChannel;
 use crate::sys::{self, Name, Poller, Ready, Waker};
 use crate::transport::Shared;
+use handfast_core::sharing::KeptMemory;
+use handfast_transport::Span;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -57,6 +60,9 @@ pub(crate) fn is_on_thread() -> bool {
     IS_HUB.get()
 }
 
+/// Memory that peers cannot close, under the tokens of the lanes over which it was granted, and their processes.
+pub(crate) type Kept = Arc<Mutex<KeptMemory<(Span, Arc<Process>)>>>;
+
 /// The state of accepting, which the thread and the task share.
 type Handler = Arc<Mutex<Accepting>>;
 
@@ -65,6 +71,8 @@ pub(crate) struct Hub {
     waker: Waker,
     /// Lanes with a connection, by their token. They stay until the peer has let them go.
     lanes: Mutex<BTreeMap<u64, Arc<Lane>>>,
+    /// It stays until the peers' processes have ended.
+    pub(crate) kept: Kept,
     next: AtomicU64,
     /// Packets of a lane wait for a later attempt.
     retries: AtomicBool,
@@ -81,6 +89,7 @@ impl Hub {
             poller,
             waker,
             lanes: Mutex::default(),
+            kept: Kept::default(),
             next: AtomicU64::new(FIRST_LANE),
             retries: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
@@ -112,7 +121,12 @@ impl Hub {
         Ok(thread)
     }
 
-    /// Ends the task, and the thread once all lanes are let go.
+    /// Whether a lane is not let go, or memory is kept.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.lanes.lock().is_empty() || !self.kept.lock().is_empty()
+    }
+
+    /// Ends the task, and the thread once all lanes are let go and no memory is kept.
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
         if let Some(task) = self.task.get() {
@@ -167,8 +181,21 @@ impl Hub {
     /// Ends the watch of a channel before it is dropped: a forked child may keep its descriptors.
     pub(crate) fn release(&self, channel: &Channel) {
         self.forget(&channel.socket);
-        if let Some(process) = &channel.process.descriptor {
+        let is_held =
+            channel.kept.as_ref().is_some_and(|(token, kept)| kept.lock().is_held(*token));
+        if let Some(process) = channel.process.descriptor.as_ref().filter(|_| !is_held) {
             self.forget(process);
+        }
+    }
+
+    /// Gives memory back that the process of a lane's peer has kept until its end.
+    fn give_kept_back(&self, token: u64) {
+        let kept = self.kept.lock().on_peer_dead(token);
+        if let Some(process) = kept.first().and_then(|(_, process)| process.descriptor.as_ref()) {
+            self.forget(process);
+        }
+        if !kept.is_empty() && self.has_ended.load(Ordering::Acquire) {
+            self.waker.wake();
         }
     }
 
@@ -191,6 +218,15 @@ impl Hub {
     }
 }
 
+impl Lane {
+    /// A channel of the lane over a proven connection.
+    pub(crate) fn channel(&self, socket: OwnedFd, process: Process) -> Channel {
+        Channel::new(socket, process, self.peer.node.clone())
+            .opening(self.shared.open_device)
+            .holding(self.token, &self.shared.hub.kept)
+    }
+}
+
 /// Listens at `name`, for a thread and a task that handle events.
 fn listen(shared: &Shared, name: &Name<'_>, admission: Admission) -> io::Result<Handler> {
     let listener = place::listen(name)?;
@@ -203,7 +239,7 @@ fn run(shared: &Arc<Shared>, handler: &Handler) {
     let hub = &shared.hub;
     let mut ready = Vec::new();
     let mut retry = None;
-    while !hub.has_ended.load(Ordering::Acquire) || !hub.lanes.lock().is_empty() {
+    while !hub.has_ended.load(Ordering::Acquire) || hub.has_work() {
         if retry.is_none() && hub.retries.load(Ordering::Acquire) {
             retry = Some(Instant::now() + RETRY_PAUSE);
         }
@@ -293,6 +329,7 @@ impl Accepting {
                     if let Some(lane) = hub.lane(token - 1) {
                         lane.on_peer_dead();
                     }
+                    hub.give_kept_back(token - 1);
                 }
             }
         }
@@ -354,9 +391,7 @@ impl Accepting {
                 return Err("the file of the hello has another number");
             }
             let process = hello::process(&socket).map_err(|_| "its end cannot be watched")?;
-            let channel =
-                Channel::new(socket, process, lane.peer.node.clone()).opening(shared.open_device);
-            lane.attach(channel, hello.sender)
+            lane.attach(lane.channel(socket, process), hello.sender)
         });
         if let Err(reason) = result {
             tracing::debug!(reason, "a channel is refused");

@@ -370,8 +370,7 @@ impl Lane {
         };
         match hello::read_answer(&socket, answer) {
             Ok(process) => {
-                let channel = Channel::new(socket, process, self.peer.node.clone())
-                    .opening(self.shared.open_device);
+                let channel = self.channel(socket, process);
                 let connected = self.connect_channel(state, channel);
                 let _ = report.send(connected);
             }

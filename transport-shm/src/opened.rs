@@ -23,6 +23,20 @@ struct Table {
     memories: BTreeMap<Handle, OpenedMemory>,
 }
 
+/// An allocation that no lane holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotOpened {
+    pub(crate) reason: Staged,
+    /// This process has it open until it ends.
+    pub(crate) is_kept: bool,
+}
+
+impl From<Staged> for NotOpened {
+    fn from(reason: Staged) -> Self {
+        Self { reason, is_kept: false }
+    }
+}
+
 /// An allocation that a lane holds open.
 pub(crate) struct Opened {
     handle: Handle,
@@ -41,7 +55,7 @@ impl Opened {
         passed: OwnedFd,
         offered: &Offered,
         open: Option<OpenDevice>,
-    ) -> Result<Self, Staged> {
+    ) -> Result<Self, NotOpened> {
         let open = open.ok_or(Staged::NoDriver)?;
         let found = read(passed).map_err(|error| {
             tracing::debug!(%error, "the handle of an allocation cannot be read");
@@ -63,14 +77,18 @@ impl Opened {
                     Some(memory)
                 }
                 Err(error) => {
-                    table.openings.on_failed(handle);
                     tracing::debug!(%error, "an allocation of the peer is not opened");
-                    return Err(match error {
+                    let is_kept = matches!(error, OpenDeviceError::Kept(_));
+                    if !is_kept {
+                        table.openings.on_failed(handle);
+                    }
+                    let reason = match error {
                         OpenDeviceError::NoDriver => Staged::NoDriver,
                         OpenDeviceError::OtherDevice => Staged::OtherDevice,
                         OpenDeviceError::NoContext => Staged::NoContext,
-                        OpenDeviceError::Refused(_) => Staged::NotOpened,
-                    });
+                        OpenDeviceError::Refused(_) | OpenDeviceError::Kept(_) => Staged::NotOpened,
+                    };
+                    return Err(NotOpened { reason, is_kept });
                 }
             },
         };
@@ -80,7 +98,7 @@ impl Opened {
             Self { handle, allocation: found.allocation, is_first, memory, is_let_go: false };
         match opened.memory.is_some() {
             true => Ok(opened),
-            false => Err(Staged::NotOpened),
+            false => Err(Staged::NotOpened.into()),
         }
     }
 
@@ -193,7 +211,8 @@ mod tests {
     }
 
     fn open(it: &DeviceHandle, driver: Option<OpenDevice>) -> Result<Opened, Staged> {
-        Opened::open(passed(it).unwrap().unwrap(), &offered(), driver)
+        let opened = Opened::open(passed(it).unwrap().unwrap(), &offered(), driver);
+        opened.map_err(|it| it.reason)
     }
 
     /// Lanes share one opening, which ends with the last of them; another allocation with the same handle
@@ -227,6 +246,18 @@ mod tests {
             assert_eq!(known, Ok(Opening::First), "failures leave nothing");
             TABLE.lock().openings.close(Handle(handle(number, 9).bytes));
         }
+    }
+
+    /// An allocation that can be neither used nor closed stays open: it is not asked for again, and another one
+    /// with the handle is not opened.
+    #[test]
+    fn allocation_that_cannot_be_closed_keeps_its_handle() {
+        let passed = passed(&handle(6, 7)).unwrap().unwrap();
+        let keeps: OpenDevice = |_, _| Err(OpenDeviceError::Kept("no".to_owned()));
+        let refused = Opened::open(passed, &offered(), Some(keeps)).err();
+        assert_eq!(refused, Some(NotOpened { reason: Staged::NotOpened, is_kept: true }));
+        assert_eq!(open(&handle(6, 7), Some(keeps)).err(), Some(Staged::NotOpened));
+        assert_eq!(open(&handle(6, 8), Some(keeps)).err(), Some(Staged::Earlier));
     }
 
     /// A copy that may run for ever keeps its allocation open: its last holder says so, and another

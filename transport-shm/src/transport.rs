@@ -111,7 +111,7 @@ impl Drop for Outer {
         self.shared.hub.end();
         self.shared.copiers.end();
         // Without a channel to close the thread ends at once, and holds the lanes below no longer.
-        if self.shared.hub.all().is_empty()
+        if !self.shared.hub.has_work()
             && let Some(hub) = self.hub.take()
             && !hub::is_on_thread()
         {
@@ -427,7 +427,8 @@ impl ShmTransport {
         below?;
         if !has_let_go {
             let detail = "the peer's process lives and has not let this node's memory go: it is \
-                          stopped, or does not answer; memory stays with it until then";
+                          stopped, does not answer, or keeps more than this node holds apart \
+                          (shm_held); memory stays with it until then";
             return Err(TransportError::new(Side::Peer, "retire", detail));
         }
         shared.lanes.write().remove(&lifecycle);

@@ -68,12 +68,16 @@ pub(crate) enum Way {
     Calls,
     /// By a handle of a device's driver, in memory that comes with the grant.
     Handle,
+    /// The same of an owner that does not know [`Frame::Kept`].
+    EarlierHandle,
 }
 
 const READABLE: u8 = 1;
 const WRITABLE: u8 = 2;
 const BY_CALLS: u8 = 4;
 const BY_HANDLE: u8 = 8;
+/// With a handle: the owner knows [`Frame::Kept`], without which nothing that may stay open is opened.
+const KNOWS_KEPT: u8 = 16;
 /// Denial of a region that is staged: with its reason in the next byte, which earlier versions ignore.
 const NOT_SHARABLE: u8 = 2;
 
@@ -86,7 +90,8 @@ pub(crate) fn encode(frame: &Frame, way: Way) -> [u8; FRAME_BYTES] {
             let mut rights = match way {
                 Way::Descriptor => 0,
                 Way::Calls => BY_CALLS,
-                Way::Handle => BY_HANDLE,
+                Way::Handle => BY_HANDLE | KNOWS_KEPT,
+                Way::EarlierHandle => BY_HANDLE,
             };
             rights |= if offered.readable { READABLE } else { 0 };
             rights |= if offered.writable { WRITABLE } else { 0 };
@@ -97,6 +102,7 @@ pub(crate) fn encode(frame: &Frame, way: Way) -> [u8; FRAME_BYTES] {
         Frame::Revoked { grant } => (5, 0, [0, grant.0, 0, 0]),
         Frame::Close => (6, 0, [0; 4]),
         Frame::Closed => (7, 0, [0; 4]),
+        Frame::Kept { grant } => (8, 0, [0, grant.0, 0, 0]),
     };
     (bytes[0], bytes[1]) = (kind, detail);
     if let Frame::Deny { denial: Denial::Staged(reason), .. } = frame {
@@ -118,6 +124,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Frame, Way)> {
     let (key, grant, detail) = (at(0), GrantId(at(1)), bytes[1]);
     let way = match bytes[0] {
         2 if detail & BY_CALLS != 0 => Way::Calls,
+        2 if detail & BY_HANDLE != 0 && detail & KNOWS_KEPT == 0 => Way::EarlierHandle,
         2 if detail & BY_HANDLE != 0 => Way::Handle,
         _ => Way::Descriptor,
     };
@@ -137,6 +144,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Frame, Way)> {
         5 => Frame::Revoked { grant },
         6 => Frame::Close,
         7 => Frame::Closed,
+        8 => Frame::Kept { grant },
         _ => return None,
     };
     Some((frame, way))
@@ -180,6 +188,7 @@ mod tests {
             Frame::Revoked { grant },
             Frame::Close,
             Frame::Closed,
+            Frame::Kept { grant },
         ];
         for frame in frames {
             let packet = encode(&frame, Way::Descriptor);
@@ -188,8 +197,9 @@ mod tests {
         }
         let by_calls = encode(&frames[1], Way::Calls);
         assert_eq!(decode(&by_calls), Some((frames[1], Way::Calls)));
-        let by_handle = encode(&frames[1], Way::Handle);
-        assert_eq!(decode(&by_handle), Some((frames[1], Way::Handle)));
+        for way in [Way::Handle, Way::EarlierHandle] {
+            assert_eq!(decode(&encode(&frames[1], way)), Some((frames[1], way)));
+        }
         for reason in Staged::ALL {
             let frame = Frame::Deny { key: 7, denial: Denial::Staged(reason) };
             let mut packet = encode(&frame, Way::Descriptor);

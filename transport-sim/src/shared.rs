@@ -228,7 +228,8 @@ impl World {
                 SharingOutput::Answered { key } => answered.push(key),
                 SharingOutput::Unmap { grant } => self.unmap(lane, grant, step),
                 SharingOutput::Release { grant } => self.release(lane, grant),
-                SharingOutput::Ended => {}
+                // No process of the model opens memory of a device.
+                SharingOutput::Keep { .. } | SharingOutput::Ended => {}
             }
         }
         if let Some(end) = self.end_mut(lane) {

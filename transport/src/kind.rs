@@ -108,6 +108,10 @@ pub enum OpenDeviceError {
     /// The driver refused.
     #[error("the driver does not open the handle: {0}")]
     Refused(String),
+    /// The driver has opened it, a check behind that failed, and the driver does not close it: it is open until this
+    /// process ends.
+    #[error("the allocation is open and cannot be used or closed: {0}")]
+    Kept(String),
 }
 
 /// An allocation of another process that is open in this one.

@@ -134,6 +134,12 @@ impl Counters {
                 shm.opened_bytes,
             ),
             ("shm_staged", "Regions on devices of peers that are staged", shm.staged),
+            ("shm_kept", "Regions of peers that this process has open until it ends", shm.kept),
+            (
+                "shm_held",
+                "Regions held until the process of a peer ends that cannot close them",
+                shm.held,
+            ),
         ]
     }
 

@@ -3,7 +3,9 @@
 use crate::nightly;
 use handfast_core::sharing::Sharing;
 use handfast_sim::machine_world::{explore, play};
-use handfast_sim::sharing::{SharingScenario, SharingWorld};
+use handfast_sim::sharing::{
+    SharingBackend, SharingOracle, SharingScenario, SharingSetup, SharingWorld,
+};
 use sim_tests::assert_snapshot;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 400 } else { 4_000 };
@@ -12,7 +14,8 @@ const STATES_MAX: usize = 3_000_000;
 
 /// Faults of a scenario on every change. At night there is one more.
 fn faults_max(scenario: SharingScenario) -> u32 {
-    if matches!(scenario, SharingScenario::Shared | SharingScenario::Opened) { 1 } else { 2 }
+    use SharingScenario::{Kept, Opened, Shared};
+    if matches!(scenario, Shared | Opened | Kept) { 1 } else { 2 }
 }
 
 /// The others have too many worlds: random schedules play them.
@@ -44,6 +47,21 @@ fn memory_is_given_back_when_no_process_reaches_it() {
         }
     }
     assert_snapshot("sharing", &kept);
+}
+
+/// An owner that lets memory that a peer cannot close hold its channel, and a peer that takes an allocation that it
+/// can neither use nor close for one that is not open, are found by the oracles; the shipping callers pass.
+#[test]
+fn wrong_callers_of_kept_memory_are_found() {
+    for (backend, oracle) in [
+        (SharingBackend::KeptHoldsChannel, SharingOracle::Liveness),
+        (SharingBackend::KeptTakenForRefused, SharingOracle::GhostByte),
+    ] {
+        let setup = SharingScenario::Kept.setup(Sharing::new(), 1);
+        let searched = explore(&SharingWorld::new(SharingSetup { backend, ..setup }), STATES_MAX);
+        let found = searched.finding.expect("the variant breaks an oracle");
+        assert_eq!(found.violation.oracle, oracle, "{backend:?}: {}", found.transcript);
+    }
 }
 
 #[test]

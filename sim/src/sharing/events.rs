@@ -5,6 +5,7 @@ use super::process::{End, Process, Stage, Task};
 use super::setup::{self, SharingBackend};
 use super::world::SharingWorld;
 use crate::machine_world::MachineWorld;
+use handfast_core::sharing::KeptMemory;
 use handfast_core::transfer::Direction;
 
 /// Something that may happen. Indices point into the world it was listed for.
@@ -24,6 +25,10 @@ pub enum SharingEvent {
     Perform(usize, usize),
     /// The system maps nothing.
     MapFails(usize, usize),
+    /// The driver opens an allocation, a check behind it fails, and so does its close.
+    OpensForEver(usize, usize),
+    /// The driver fails in a process, and answers every later call with an error.
+    DriverFails(usize),
     /// The application unregisters a region.
     Drop(usize),
     /// The application closes a channel at one side.
@@ -89,6 +94,8 @@ impl MachineWorld for SharingWorld {
             }
             SharingEvent::Perform(channel, side) => self.perform(channel, side, true),
             SharingEvent::MapFails(channel, side) => self.perform(channel, side, false),
+            SharingEvent::OpensForEver(channel, side) => self.open_stuck(channel, side),
+            SharingEvent::DriverFails(process) => self.driver_failed[process] = true,
             SharingEvent::Drop(region) => self.drop_region(region),
             SharingEvent::Close(channel, side) => {
                 self.end(channel, side).is_closed = true;
@@ -100,6 +107,9 @@ impl MachineWorld for SharingWorld {
                 self.end(channel, side).has_seen_death = true;
                 self.end(channel, side).machine.on_peer_dead();
                 self.drain(channel, side);
+                let owner = self.end(channel, side).process;
+                let held = self.kept[owner].on_peer_dead(channel as u64);
+                held.into_iter().for_each(|region| self.give_back(region));
             }
             SharingEvent::Stop(process) => self.processes[process] = Process::Stopped,
             SharingEvent::Continue(process) => self.processes[process] = Process::Running,
@@ -166,6 +176,13 @@ impl MachineWorld for SharingWorld {
             SharingEvent::MapFails(channel, side) => {
                 format!("{} cannot map a region", process(channel, side))
             }
+            SharingEvent::OpensForEver(channel, side) => {
+                format!(
+                    "{} opens a region, and can neither use nor close it",
+                    process(channel, side)
+                )
+            }
+            SharingEvent::DriverFails(process) => format!("the driver of process {process} fails"),
             SharingEvent::Drop(region) => format!("region {region} is unregistered"),
             SharingEvent::Close(channel, side) => {
                 format!("{} closes the channel", process(channel, side))
@@ -240,13 +257,21 @@ impl SharingWorld {
             if is_at_end && !end.has_seen_end && !end.has_ended {
                 events.push((SharingEvent::SeeEnd(channel, side), 0));
             }
-            if is_dead && !end.has_seen_death && !end.has_ended {
+            let awaits_death = !end.has_ended || self.kept[process].is_held(channel as u64);
+            if is_dead && !end.has_seen_death && awaits_death {
                 events.push((SharingEvent::SeeDeath(channel, side), 0));
             }
             if let Some(task) = end.tasks.front() {
                 events.push((SharingEvent::Perform(channel, side), 0));
-                if matches!(task, Task::Map(..)) {
+                if let Task::Map(_, offered) = task {
                     events.push((SharingEvent::MapFails(channel, side), 1));
+                    let region = setup::region_at(offered.address);
+                    let is_opened = self.setup.allocation(region).is_some()
+                        && !self.driver_failed[process]
+                        && !self.opened.contains(&(process, region));
+                    if is_opened {
+                        events.push((SharingEvent::OpensForEver(channel, side), 1));
+                    }
                 }
             }
             if self.is_hostile(process) && end.is_open && peer.is_open && !is_dead {
@@ -261,6 +286,10 @@ impl SharingWorld {
     }
 
     fn push_fates(&self, process: usize, events: &mut Vec<(SharingEvent, u32)>) {
+        let has_opened = self.opened.iter().any(|(by, _)| *by == process);
+        if has_opened && !self.driver_failed[process] {
+            events.push((SharingEvent::DriverFails(process), 1));
+        }
         match self.processes[process] {
             Process::Running => events.push((SharingEvent::Stop(process), 1)),
             Process::Stopped => events.push((SharingEvent::Continue(process), 0)),
@@ -291,6 +320,9 @@ impl SharingWorld {
         self.processes[process] = Process::Dead;
         self.openings[process] = self.setup.openings.clone();
         self.opened.retain(|(by, _)| *by != process);
+        self.stuck.retain(|(by, _)| *by != process);
+        self.driver_failed[process] = false;
+        self.kept[process] = KeptMemory::new();
         let machine = self.setup.machine.clone();
         for (channel, side) in self.ends_of(process) {
             let end = self.end(channel, side);

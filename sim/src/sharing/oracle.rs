@@ -1,6 +1,6 @@
 //! Oracles of same-host channels.
 
-use super::process::{Process, Report, Stage};
+use super::process::{End, Process, Report, Stage};
 use super::world::SharingWorld;
 use crate::machine_world::Violation;
 use handfast_core::sharing::{Begun, Denial, GrantId, Unshared};
@@ -232,6 +232,18 @@ impl SharingWorld {
             if region.is_registered || region.is_given_back || !self.runs(owner) {
                 continue;
             }
+            let is_stuck = |channel: &u64| {
+                let ends = &self.channels[*channel as usize].ends;
+                let keeps = |end: &End| {
+                    let is_hostile = self.is_hostile(end.process);
+                    let lives = self.processes[end.process] != Process::Dead;
+                    self.stuck.contains(&(end.process, number)) || is_hostile && lives
+                };
+                ends.iter().any(keeps)
+            };
+            if self.holders(number).any(|channel| is_stuck(&channel)) {
+                continue;
+            }
             if self.keepers(number).is_empty() {
                 return Some(format!("region {number} is granted to nobody, and not given back"));
             }
@@ -258,6 +270,12 @@ impl SharingWorld {
             }
         }
         keepers
+    }
+
+    /// Channels over which a region was granted to processes that have it in reach until they end.
+    pub(super) fn holders(&self, region: usize) -> impl Iterator<Item = u64> {
+        let held = self.kept[self.setup.regions[region].owner].iter();
+        held.filter(move |(_, of)| **of == region).map(|(channel, _)| channel)
     }
 
     fn unended(&self) -> Option<String> {

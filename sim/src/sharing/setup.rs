@@ -89,6 +89,10 @@ pub enum SharingBackend {
     LookUpApart,
     /// It takes a call at once that failed in the middle for one that has not begun.
     FailedCallIsNothing,
+    /// It holds memory that a peer cannot close in the channel, until the death of the peer.
+    KeptHoldsChannel,
+    /// It takes an allocation that it has opened, and can neither use nor close, for one that is not open.
+    KeptTakenForRefused,
 }
 
 /// A world before its first event.
@@ -142,11 +146,13 @@ pub enum SharingScenario {
     Opened,
     /// An allocation on a device for reads only, and a half of one.
     Staged,
+    /// A whole allocation on a device, and memory of the host over another channel, whose owner closes both.
+    Kept,
 }
 
 impl SharingScenario {
     /// Every scenario.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Dropped,
         Self::Closed,
         Self::Shared,
@@ -159,6 +165,7 @@ impl SharingScenario {
         Self::Hostile,
         Self::Opened,
         Self::Staged,
+        Self::Kept,
     ];
 
     /// The world of a scenario.
@@ -201,10 +208,16 @@ impl SharingScenario {
                 let half = RegionPlan { place: RegionPlace::HalfAllocation, ..region };
                 (vec![whole, half], vec![read, CopyPlan { region: 1, ..write }])
             }
+            Self::Kept => {
+                let opened = RegionPlan { place: RegionPlace::Allocation, ..region };
+                let other = CopyPlan { region: 1, lane: 1, ..write };
+                (vec![opened, RegionPlan { may_drop: false, ..region }], vec![write, other])
+            }
         };
         let processes = if matches!(self, Self::Shared | Self::Hostile) { 3 } else { 2 };
         let closers = match self {
             Self::Closed => vec![0, 1],
+            Self::Kept => vec![0],
             Self::Reopened | Self::AtOnce | Self::ForeignAtOnce => vec![1],
             _ => Vec::new(),
         };
@@ -265,7 +278,7 @@ impl SharingSetup {
 
 /// Messages that a hostile process sends whenever it likes: about grants that exist or not, answers to
 /// nothing, and a region larger than its memory.
-pub(super) fn forged() -> [Frame; 9] {
+pub(super) fn forged() -> [Frame; 10] {
     let offered =
         Offered { address: address(1), bytes: 2 * REGION_BYTES, readable: true, writable: true };
     [
@@ -276,6 +289,7 @@ pub(super) fn forged() -> [Frame; 9] {
         Frame::Revoke { grant: GrantId(1) },
         Frame::Revoked { grant: GrantId(1) },
         Frame::Revoked { grant: GrantId(2) },
+        Frame::Kept { grant: GrantId(1) },
         Frame::Close,
         Frame::Closed,
     ]
@@ -284,6 +298,11 @@ pub(super) fn forged() -> [Frame; 9] {
 /// The first byte of a region in the addresses of its owner.
 pub(super) fn address(region: usize) -> u64 {
     2 * DEVICE_BLOCK_BYTES * (region as u64 + 1)
+}
+
+/// The region with an address, as [`address`] has it.
+pub(super) fn region_at(address: u64) -> usize {
+    (address / (2 * DEVICE_BLOCK_BYTES)) as usize - 1
 }
 
 /// The driver's handle of the allocation that has a region.

@@ -5,7 +5,7 @@ use super::process::{Channel, End, Process, Progress, Region, Report, Stage, Tas
 use super::setup::{self, CopyPlan, REGION_BYTES, SharingBackend, SharingSetup};
 use crate::machine_world::Violation;
 use handfast_core::sharing::{
-    Begun, Denial, Frame, GrantId, Opening, Openings, SharingOutput, Wanted, left_by,
+    Begun, Denial, Frame, GrantId, KeptMemory, Opening, Openings, SharingOutput, Wanted, left_by,
 };
 use handfast_core::transfer::Remote;
 use handfast_transport_sim::Encoder;
@@ -24,6 +24,12 @@ pub struct SharingWorld {
     pub(super) openings: Vec<Openings>,
     /// Those that are: a process, and a region of another one.
     pub(super) opened: BTreeSet<(usize, usize)>,
+    /// Those of them that cannot be closed before the process ends.
+    pub(super) stuck: BTreeSet<(usize, usize)>,
+    /// Every call of the driver fails in the process.
+    pub(super) driver_failed: Vec<bool>,
+    /// Regions of each process that others have in reach until they end, by channel.
+    pub(super) kept: Vec<KeptMemory<usize>>,
     pub(super) copies: Vec<Progress>,
     pub(super) faults_left: u32,
     pub(super) violation: Option<SharingViolation>,
@@ -48,6 +54,9 @@ impl SharingWorld {
             channels: pairs.into_iter().map(channel).collect(),
             openings: vec![setup.openings.clone(); setup.processes],
             opened: BTreeSet::new(),
+            stuck: BTreeSet::new(),
+            driver_failed: vec![false; setup.processes],
+            kept: vec![KeptMemory::new(); setup.processes],
             copies: vec![copy; setup.copies.len()],
             faults_left: setup.faults_max,
             violation: None,
@@ -61,6 +70,7 @@ impl SharingWorld {
         let hasher = &mut encoder;
         (&self.processes, &self.regions, &self.channels, &self.copies).hash(hasher);
         (&self.openings, &self.opened, self.faults_left).hash(hasher);
+        (&self.stuck, &self.driver_failed, &self.kept).hash(hasher);
         encoder.digest()
     }
 
@@ -235,6 +245,7 @@ impl SharingWorld {
             return is_possible;
         }
         let process = self.end(channel, side).process;
+        let is_possible = is_possible && !self.driver_failed[process];
         let openings = &mut self.openings[process];
         match openings.open(setup::handle(region), region as u64) {
             Ok(Opening::First) if is_possible => {
@@ -248,21 +259,52 @@ impl SharingWorld {
                 openings.on_failed(setup::handle(region));
                 false
             }
+            Ok(Opening::Again) if self.stuck.contains(&(process, region)) => {
+                // Nothing copies over what could not be closed.
+                openings.close(setup::handle(region));
+                false
+            }
             Ok(Opening::Again) => true,
             Err(_) => false,
         }
     }
 
-    /// Closes the allocation of a region on a device, if no other channel of the process has it.
-    fn close_opened(&mut self, process: usize, region: usize) {
+    /// Opens the allocation of a grant that waits for its map; a check of it and its close fail.
+    pub(super) fn open_stuck(&mut self, channel: usize, side: usize) {
+        let Some(Task::Map(grant, offered)) = self.end(channel, side).tasks.pop_front() else {
+            return;
+        };
+        let region = setup::region_at(offered.address);
+        let process = self.end(channel, side).process;
+        self.open(channel, side, region, true);
+        self.stuck.insert((process, region));
+        let is_refused = self.setup.backend == SharingBackend::KeptTakenForRefused;
+        let end = self.end(channel, side);
+        end.unmapped.push(region);
+        end.machine.on_mapped(grant, false);
+        if !is_refused {
+            end.machine.on_kept(grant);
+        }
+        self.drain(channel, side);
+    }
+
+    /// Closes the allocation of a region on a device, if no other channel of the process has it. Returns
+    /// false if it stays open although no channel has it.
+    fn close_opened(&mut self, process: usize, region: usize) -> bool {
         let is_on_device = self.setup.allocation(region).is_some();
-        if is_on_device
-            && self.openings[process].close(setup::handle(region))
-            && !self.opened.remove(&(process, region))
-        {
+        if !is_on_device || !self.openings[process].close(setup::handle(region)) {
+            return true;
+        }
+        if self.driver_failed[process] {
+            self.stuck.insert((process, region));
+            let opening = self.openings[process].open(setup::handle(region), region as u64);
+            return opening != Ok(Opening::First);
+        }
+        if !self.opened.remove(&(process, region)) {
             let detail = format!("process {process} closes region {region}, which is not open");
             self.violate(SharingOracle::EndsOnce, detail);
         }
+        true
     }
 
     /// The owner of a region drops it.
@@ -289,8 +331,9 @@ impl SharingWorld {
     }
 
     /// The owner uses the memory of a region for something else, if nobody holds it.
-    fn give_back(&mut self, region: usize) {
-        if !self.regions[region].is_registered && self.keepers(region).is_empty() {
+    pub(super) fn give_back(&mut self, region: usize) {
+        let is_held = !self.keepers(region).is_empty() || self.holders(region).next().is_some();
+        if !self.regions[region].is_registered && !is_held {
             self.regions[region].is_given_back = true;
             self.check_closed(region);
         }
@@ -318,12 +361,26 @@ impl SharingWorld {
                         }
                     }
                 }
+                SharingOutput::Keep { grant } => self.hold(channel, side, grant),
                 SharingOutput::Ended => {
                     self.check_ended(channel, side);
                     let end = self.end(channel, side);
                     (end.has_ended, end.is_open) = (true, false);
                 }
             }
+        }
+    }
+
+    /// Holds the memory of a grant until the peer's process ends.
+    fn hold(&mut self, channel: usize, side: usize, grant: GrantId) {
+        let end = &mut self.channels[channel].ends[side];
+        let Some(region) = end.granted.get(&grant).copied() else { return };
+        if self.setup.backend == SharingBackend::KeptHoldsChannel {
+            return;
+        }
+        if self.kept[end.process].hold(channel as u64, region).is_ok() {
+            end.granted.remove(&grant);
+            end.machine.on_moved(grant);
         }
     }
 
@@ -348,7 +405,10 @@ impl SharingWorld {
     fn unmap(&mut self, channel: usize, side: usize, grant: GrantId) {
         let process = self.end(channel, side).process;
         match self.end(channel, side).maps.remove(&grant) {
-            Some(region) => self.close_opened(process, region),
+            Some(region) if !self.close_opened(process, region) => {
+                self.end(channel, side).machine.on_kept(grant);
+            }
+            Some(_) => {}
             None => {
                 let detail = format!("{grant:?} is unmapped, and was not mapped");
                 self.violate(SharingOracle::EndsOnce, detail);

@@ -5,8 +5,8 @@ use crate::support::{Node, Setup, nodes};
 use handfast_fabric_cuda::Control;
 use handfast_memory_cuda::Driver;
 use handfast_transport::{
-    Access, CompletionStatus, DeviceHandle, Direction, Memory, OpenDevice, OpenDeviceError,
-    OpenedMemory, Region,
+    Access, CompletionStatus, DeviceHandle, Direction, Endpoints, Memory, OpenDevice,
+    OpenDeviceError, OpenedMemory, Region,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,6 +85,45 @@ async fn allocation_that_stays_open_keeps_its_memory() {
         }
         assert_eq!(theirs.holders(), holders);
     }
+}
+
+/// A lane ends although its peer never closes an allocation, whose memory is held apart from the lane.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn lane_ends_while_its_peer_keeps_memory() {
+    let never: OpenDevice = |_, length| Ok(opens_for_ever(length));
+    for is_owner_first in [true, false] {
+        let (first, second, _control, _driver, region, theirs) = served(never).await;
+        let host = Memory::zeroed(64).unwrap();
+        assert_eq!(first.write(host.whole(), &region), DONE);
+        let mut lanes = [&second, &first];
+        if !is_owner_first {
+            lanes.reverse();
+        }
+        for node in lanes {
+            node.transport.retire(node.pair.lifecycle).await.unwrap();
+        }
+        let (kept, held) = (first.transport.counters().kept, second.transport.counters().held);
+        assert_eq!((kept, held), (1, 1));
+        let key = region.key();
+        drop(region);
+        second.regions.unregister(key);
+        assert_eq!(theirs.holders(), 2, "its peer's process lives");
+    }
+}
+
+/// An allocation that is opened, and can be neither used nor closed, stays with its peer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn allocation_that_opens_for_ever_is_not_given_back() {
+    let kept: OpenDevice = |_, _| Err(OpenDeviceError::Kept("a check failed".to_owned()));
+    let (first, second, _control, _driver, region, theirs) = served(kept).await;
+    let host = Memory::zeroed(64).unwrap();
+    assert_ne!(first.write(host.whole(), &region), DONE);
+    let (kept, key) = (first.transport.counters().kept, region.key());
+    drop(region);
+    second.regions.unregister(key);
+    second.transport.retire(second.pair.lifecycle).await.unwrap();
+    assert_eq!((kept, second.transport.counters().held), (1, 1));
+    assert_eq!(theirs.holders(), 2);
 }
 
 /// A region that is staged counts once, however often its map is tried again.
