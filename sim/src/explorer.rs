@@ -11,6 +11,7 @@ use crate::seen::{Compact, Memo};
 use crate::transcript::transcript;
 use handfast_transport_sim::{Choice, Oracle, Violation, World};
 use std::ops::Range;
+use std::vec;
 
 /// The shortest way to a violation.
 #[derive(Clone, Debug)]
@@ -119,7 +120,7 @@ impl Default for Explorer {
 /// A layer: consecutive numbers, and the first of its worlds whole.
 struct Layer {
     numbers: Range<u32>,
-    whole: Vec<World>,
+    whole: vec::IntoIter<World>,
 }
 
 struct Search<'a> {
@@ -150,18 +151,19 @@ impl Explorer {
         };
         search.known.seen.add(start.fingerprint(), 0);
         search.coverage.world(start);
-        let mut layer = Layer { numbers: 0..1, whole: vec![start.clone()] };
+        let mut layer = Layer { numbers: 0..1, whole: vec![start.clone()].into_iter() };
         let mut depth = 0;
         let mut ending = loop {
             let mut whole = Vec::new();
             let end = layer.numbers.end;
-            if let Some(ending) = search.expand(&layer, &mut whole, self) {
+            if let Some(ending) = search.expand(&mut layer, &mut whole, self) {
                 break ending;
             }
             if search.known.ways.steps.len() == end {
                 break Ending::Fixpoint;
             }
-            layer = Layer { numbers: end..search.known.ways.steps.len(), whole };
+            let numbers = end..search.known.ways.steps.len();
+            layer = Layer { numbers, whole: whole.into_iter() };
             depth += 1;
         };
         let graph = search.graph.as_ref().map_or(0, FreeGraph::bytes);
@@ -191,16 +193,14 @@ impl Explorer {
 impl Search<'_> {
     fn expand(
         &mut self,
-        layer: &Layer,
+        layer: &mut Layer,
         whole: &mut Vec<World>,
         bounds: &Explorer,
     ) -> Option<Ending> {
         let mut from = layer.numbers.start;
         while from < layer.numbers.end {
-            let skipped = (from - layer.numbers.start) as usize;
-            let worlds = layer.whole.get(skipped..).unwrap_or_default();
             let numbers = from..layer.numbers.end;
-            let worlds = (worlds, whole.len() < bounds.whole_max);
+            let worlds = (&mut layer.whole, whole.len() < bounds.whole_max);
             let chunks = expand(&self.known, &mut self.workers, numbers, worlds);
             for chunk in chunks {
                 from += u32::try_from(chunk.parents.len()).unwrap_or(u32::MAX);

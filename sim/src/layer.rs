@@ -12,7 +12,8 @@ use handfast_core::wire::RefusalReason;
 use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::{panic, thread};
+use std::sync::{Mutex, PoisonError};
+use std::{panic, thread, vec};
 
 /// Worlds of a chunk.
 const CHUNK: u32 = 16;
@@ -20,6 +21,8 @@ const CHUNK: u32 = 16;
 const BLOCK: u32 = 16;
 /// Successors of one world in this many are compared with those of the same fingerprint.
 const SAMPLE: u128 = 256;
+/// Worlds that a thread keeps for their memory.
+const SPARES_MAX: usize = 64;
 
 /// The findings of earlier layers and blocks.
 pub(crate) struct Known<'a> {
@@ -36,8 +39,8 @@ pub(crate) struct Known<'a> {
 #[derive(Default)]
 pub(crate) struct Worker {
     trail: Trail,
-    /// A world whose memory the next one takes.
-    spare: Option<World>,
+    /// Worlds whose memory the next ones take.
+    spares: Vec<World>,
 }
 
 /// The events of consecutive worlds.
@@ -85,26 +88,27 @@ pub(crate) struct Found {
 }
 
 /// Tries the events of the first block of these worlds. Those that are not whole are made again, and new
-/// ones are kept whole if `keeps`.
+/// ones are kept whole if `keeps`. The whole ones are used up.
 pub(crate) fn expand(
     known: &Known<'_>,
     workers: &mut [Worker],
     numbers: Range<u32>,
-    (whole, keeps): (&[World], bool),
+    (whole, keeps): (&mut vec::IntoIter<World>, bool),
 ) -> Vec<Chunk> {
     let numbers = numbers.start..numbers.end.min(numbers.start.saturating_add(BLOCK * CHUNK));
     let chunks = numbers.len().div_ceil(CHUNK as usize);
+    let mut share = || Mutex::new(whole.by_ref().take(CHUNK as usize).collect::<Vec<World>>());
+    let shares: Vec<_> = (0..chunks).map(|_| share()).collect();
     let next = AtomicU32::new(0);
     let work = |worker: &mut Worker| {
         let mut done = Vec::new();
         loop {
             // Chunks are independent of each other, so any thread may take any.
-            let first = numbers.start + next.fetch_add(CHUNK, Ordering::Relaxed);
-            if first >= numbers.end {
-                return done;
-            }
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(share) = shares.get(at as usize) else { return done };
+            let worlds = std::mem::take(&mut *share.lock().unwrap_or_else(PoisonError::into_inner));
+            let first = numbers.start + at * CHUNK;
             let of = first..numbers.end.min(first + CHUNK);
-            let worlds = whole.get((first - numbers.start) as usize..).unwrap_or_default();
             done.push(worker.chunk(known, of, (worlds, keeps)));
         }
     };
@@ -127,31 +131,29 @@ impl Worker {
         &mut self,
         known: &Known<'_>,
         numbers: Range<u32>,
-        (whole, keeps): (&[World], bool),
+        (whole, keeps): (Vec<World>, bool),
     ) -> Chunk {
         let mut healer = known.healer.as_ref().map(|_| Healer::continuing(known.oracles));
         let mut new: Memo<()> = Memo::default();
         let mut choices = Vec::new();
         let mut chunk = Chunk { first: numbers.start, parents: Vec::new(), healed: Vec::new() };
-        for (at, number) in numbers.enumerate() {
-            let made;
-            let world = match whole.get(at) {
-                Some(world) => world,
-                None => {
-                    made = known.ways.world(number, &mut self.trail);
-                    &made
-                }
-            };
-            known.ways.list(world, &mut choices);
+        let mut whole = whole.into_iter();
+        for number in numbers {
+            let again = || known.ways.world(number, &mut self.trail);
+            let world = whole.next().unwrap_or_else(again);
+            known.ways.list(&world, &mut choices);
             let mut events = Vec::with_capacity(choices.len());
             for (place, choice) in (0..).zip(&choices) {
-                let after = copy(world, &mut self.spare);
+                let after = copy(&world, &mut self.spares.pop());
                 let choice = (place, choice, keeps);
                 let (tried, spare) = known.event(after, choice, &mut new, &mut healer);
-                self.spare = spare;
+                self.spares.extend(spare);
                 events.push(tried);
             }
             chunk.parents.push(events);
+            if self.spares.len() < SPARES_MAX {
+                self.spares.push(world);
+            }
         }
         chunk.healed = healer.map(Healer::into_added).unwrap_or_default();
         chunk

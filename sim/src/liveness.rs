@@ -13,6 +13,8 @@ pub const HEAL_EVENTS_MAX: u32 = 400;
 /// Sites for which that is enough, and events that each transfer that has not ended comes with.
 const HEAL_SITES: usize = 4;
 const HEAL_EVENTS_PER_TRANSFER: usize = 20;
+/// Room for the events that are possible in most worlds.
+const CHOICES: usize = 32;
 
 /// Most events that this world may need.
 fn events_max(world: &World) -> usize {
@@ -204,7 +206,7 @@ pub(crate) fn copy(world: &World, spare: &mut Option<World>) -> World {
 
 /// The next event of a fair schedule without faults; none when nothing is left to happen.
 pub fn next(world: &World) -> Option<Choice> {
-    let mut choices = Vec::new();
+    let mut choices = Vec::with_capacity(CHOICES);
     world.free_actions(&mut choices);
     let quiet = world.quiet();
     let rank = |choice: &Choice| match &choice.action {

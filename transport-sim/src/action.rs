@@ -115,7 +115,9 @@ impl World {
         let faults = self.setup.faults;
         let mut free = |action: Action| choices.push(Choice { action, cost: 0 });
         (0..self.commands.len())
-            .filter(|at| !self.commands[..*at].contains(&self.commands[*at]))
+            .filter(|at| {
+                !self.repeats_commands || !self.commands[..*at].contains(&self.commands[*at])
+            })
             .filter(|at| self.is_given(&self.commands[*at]))
             .for_each(|at| free(Action::Command(at)));
         for (at, to) in self.distinct_calls() {

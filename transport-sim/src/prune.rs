@@ -4,7 +4,7 @@ use crate::setup::CommandKind;
 use crate::world::{Site, World};
 use handfast_core::node::{CallToken, StateKind};
 use handfast_core::wire::{Message, Op, RefusalReason};
-use handfast_core::{Input, Output};
+use handfast_core::{Input, Node, Output, Pair};
 use std::sync::Arc;
 
 impl World {
@@ -102,12 +102,26 @@ impl World {
         // A message about a live lifecycle may be accepted later, once its owner has learned more.
         let about = call.echo.filter(|echo| echo.incarnation == receiver.incarnation);
         let about = about.and_then(|echo| receiver.node.state_of(echo.lifecycle));
+        // A lifecycle is refused for good once a later one of its process is known, or its subject gone.
+        let is_answerable = match call.echo {
+            Some(_) => about.is_some_and(|state| state != StateKind::Retiring),
+            None => call.op == Op::Request && !knows_later(&receiver.node, call.sender),
+        };
+        debug_assert!(
+            !is_answerable || !self.is_refused_for_good(&receiver.node, call, about),
+            "{call:?} is refused for good"
+        );
+        !is_answerable && self.is_refused_for_good(&receiver.node, call, about)
+    }
+
+    /// Whether a node refuses a call about a lifecycle in a state, and will not accept it later.
+    fn is_refused_for_good(&self, node: &Node, call: &Message, about: Option<StateKind>) -> bool {
         let lasts = |reason: RefusalReason| match reason {
             RefusalReason::Gone => matches!(about, None | Some(StateKind::Retiring)),
             RefusalReason::Superseded => call.op == Op::Request && call.echo.is_none(),
             _ => false,
         };
-        let mut node = receiver.node.clone();
+        let mut node = node.clone();
         let token = CallToken(call.sender.incarnation.0 as u64);
         node.handle_input(self.now, Input::CallReceived { token, message: call.clone() });
         let refused = |output: Output| match output {
@@ -118,6 +132,15 @@ impl World {
         let mut count = 0;
         outputs.inspect(|_| count += 1).all(refused) && count == 1
     }
+}
+
+/// Whether a node knows a pair, or a later one of its process.
+fn knows_later(node: &Node, pair: Pair) -> bool {
+    let mut knows = false;
+    node.visit_pairs(&mut |known| {
+        knows |= known.incarnation == pair.incarnation && known.lifecycle >= pair.lifecycle;
+    });
+    knows
 }
 
 fn bit(site: usize) -> u64 {

@@ -233,6 +233,12 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// Whether a command is listed twice.
+    pub(crate) fn repeats_commands(&self) -> bool {
+        let known = |at: usize| self.commands[..at].contains(&self.commands[at]);
+        (0..self.commands.len()).any(known)
+    }
+
     /// Whether the devices hold more state than the table of queue pairs shows.
     pub(crate) fn devices_differ(&self) -> bool {
         let faults = self.faults;

@@ -105,6 +105,8 @@ pub struct World {
     pub(crate) held: Vec<HeldCall>,
     pub(crate) fabric: Fabric,
     pub(crate) commands: Vec<Command>,
+    /// A command may be in the list twice.
+    pub(crate) repeats_commands: bool,
     /// Lifecycles whose retire never ends: they exist until their node restarts.
     pub(crate) stuck: Vec<(usize, Lifecycle)>,
     /// Sites whose process is stopped.
@@ -123,8 +125,8 @@ pub struct World {
 copied!(World {
     shared: setup;
     lists: sites, calls, operations;
-    rest: answers, held, fabric, commands, stuck, mute, data, channels, history, faults_spent, now,
-        touched, is_pruned
+    rest: answers, held, fabric, commands, repeats_commands, stuck, mute, data, channels, history,
+        faults_spent, now, touched, is_pruned
 });
 
 impl World {
@@ -140,6 +142,7 @@ impl World {
             held: Vec::new(),
             fabric: Fabric::new(&setup),
             commands: setup.commands.clone(),
+            repeats_commands: setup.repeats_commands(),
             stuck: Vec::new(),
             mute: Vec::new(),
             data: None,
