@@ -480,7 +480,7 @@ impl Core {
         py: Python<'_>,
         peer: &str,
         segment: Option<&str>,
-    ) -> PyResult<Vec<(String, Vec<(String, String)>)>> {
+    ) -> PyResult<Vec<Granted>> {
         let grants = blocking(py, |interrupt| self.engine.peer_grants(peer, segment, interrupt))?;
         let words = |all: Vec<Grant>| all.iter().map(pair).collect();
         Ok(grants.into_iter().map(|(segment, all)| (segment, words(all))).collect())
@@ -580,6 +580,8 @@ impl Signal {
 
 /// Name, address, length, whether readable, whether writable.
 type Served = (String, u64, u64, bool, bool);
+/// A segment, and its grants as patterns of names and words.
+type Granted = (String, Vec<(String, String)>);
 
 fn notify((name, message): (String, String)) -> Notification {
     Notification { name, message }

@@ -274,6 +274,25 @@ mod tests {
             Cause::ChecksumRefused("x".into()),
             Cause::Closed,
         ];
+        causes.extend(stores());
+        causes.extend(unavailable.map(Cause::RdmaUnavailable));
+        causes.extend(grants_refusals());
+        causes.extend(failures().into_iter().map(Cause::Handshake));
+        causes
+    }
+
+    fn grants_refusals() -> impl Iterator<Item = Cause> {
+        let reasons = [
+            GrantsRefusalReason::NoAdministrator,
+            GrantsRefusalReason::NoSegment,
+            GrantsRefusalReason::Limit,
+            GrantsRefusalReason::Other,
+        ];
+        let refusal = |reason| GrantsRefusal { reason, detail: "x".into() };
+        reasons.into_iter().map(move |reason| Cause::GrantsRefused(refusal(reason)))
+    }
+
+    fn stores() -> impl Iterator<Item = Cause> {
         let stores = [
             StoreCause::Unreachable("x".into()),
             StoreCause::Silent { timeout: std::time::Duration::ZERO },
@@ -286,23 +305,10 @@ mod tests {
             StoreCause::Tls { failure: TlsFailure::WrongName, detail: "x".into() },
             StoreCause::NotText,
         ];
-        causes.extend(stores.map(|cause| {
+        stores.into_iter().map(|cause| {
             let (store, operation) = ("http://x".into(), StoreOperation::Get);
             Cause::Store(StoreError { store, operation, cause })
-        }));
-        causes.extend(unavailable.map(Cause::RdmaUnavailable));
-        let reasons = [
-            GrantsRefusalReason::NoAdministrator,
-            GrantsRefusalReason::NoSegment,
-            GrantsRefusalReason::Limit,
-            GrantsRefusalReason::Other,
-        ];
-        causes.extend(
-            reasons
-                .map(|reason| Cause::GrantsRefused(GrantsRefusal { reason, detail: "x".into() })),
-        );
-        causes.extend(failures().into_iter().map(Cause::Handshake));
-        causes
+        })
     }
 
     fn failures() -> Vec<Failure> {

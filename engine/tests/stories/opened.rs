@@ -51,6 +51,17 @@ async fn other_process_obeys_commands() {
                 opened.push(segment);
                 devices.control.live().opened.to_string()
             }
+            ("fail", _) => {
+                for call in ["cuIpcCloseMemHandle", "cuMemcpyDtoDAsync"] {
+                    devices.control.answer_always(call, ILLEGAL_ADDRESS);
+                }
+                "failed".to_owned()
+            }
+            ("try", name) => {
+                let segment = engine.open(name).await.unwrap();
+                let failed = segment.write(&filled(&devices, 1, 7).whole(), 0).await.is_err();
+                format!("{failed} {}", engine.counters().shm.kept)
+            }
             (unknown, _) => panic!("{unknown}"),
         };
         writeln!(std::io::stdout(), "\nsaid {answer}").unwrap();
@@ -270,4 +281,35 @@ async fn stopped_peer_keeps_what_it_has_open() {
         until(|| memory.holders() == 1).await;
         owner.close().await;
     }
+}
+
+/// A peer whose driver fails for ever closes nothing. The owner keeps that memory until the peer's process ends, and
+/// nothing else: its lane to the peer ends, and later ones carry its writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peer_that_cannot_close_keeps_the_memory_alone() {
+    let devices = Devices::find().await;
+    let _used = devices.use_device(0);
+    let mut other = Other::start();
+    let owner = shared().start().await.unwrap();
+    let memory = devices.memory(0, BYTES);
+    let served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
+    assert_eq!(other.command(&format!("write {}/cache", owner.address())), "1");
+    assert_eq!(other.command("fail"), "failed");
+    // The write ends its lane, whose end closes the allocation.
+    let tried = other.command(&format!("try {}/cache", owner.address()));
+    assert!(tried.starts_with("true"), "{tried}");
+    drop(served);
+    until(|| owner.counters().shm.held == 1).await;
+    let segment = other.segment(&owner, "cache").await;
+    let local = filled(&devices, 1, 3);
+    let started = Instant::now();
+    while let Err(failed) = segment.write(&local.whole(), 0).await {
+        assert!(started.elapsed() < PATIENCE, "{failed}");
+    }
+    assert_eq!(other.sum(), local.crc32c(0, BYTES).unwrap());
+    assert!(memory.holders() > 1, "the peer has it open");
+    other.signal(libc::SIGKILL);
+    other.child.wait().unwrap();
+    until(|| memory.holders() == 1).await;
+    owner.close().await;
 }

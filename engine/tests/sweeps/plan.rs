@@ -94,10 +94,6 @@ impl Draw {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    pub(crate) fn number(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-
     /// A number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.next_u64() % end

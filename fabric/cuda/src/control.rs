@@ -126,6 +126,13 @@ impl Control {
         self.command(&line, i64::from(code), 0);
     }
 
+    /// Every call of this name answers `code` from now on, as after an error that a context does not survive; 0 ends
+    /// that.
+    pub fn answer_always(&self, call: &str, code: i32) {
+        let line = CString::new(format!("always {call}")).unwrap_or_default();
+        self.command(&line, i64::from(code), 0);
+    }
+
     /// Holds all copies, or lets them go.
     pub fn hold(&self, is_held: bool) {
         self.command(c"hold", i64::from(is_held), 0);
@@ -195,6 +202,10 @@ unsafe extern "C" fn handfast_fabric_cuda_command(
     match line.split_once(' ') {
         Some(("answer", call)) => {
             with(|state| state.answer(call, c_int::try_from(first).unwrap_or(c_int::MAX)));
+            0
+        }
+        Some(("always", call)) => {
+            with(|state| state.answer_always(call, c_int::try_from(first).unwrap_or(c_int::MAX)));
             0
         }
         Some(("allocate", "apart")) => {

@@ -106,6 +106,8 @@ pub(crate) struct State {
     /// Flushes of writes of other devices.
     pub(crate) flushes: u64,
     answers: BTreeMap<String, VecDeque<c_int>>,
+    /// Answers of every call of a name.
+    always: BTreeMap<String, c_int>,
     next: u64,
 }
 
@@ -142,6 +144,11 @@ impl State {
         self.answers.entry(call.to_owned()).or_default().push_back(code);
     }
 
+    /// Sets the answer of all coming calls.
+    pub(crate) fn answer_always(&mut self, call: &str, code: c_int) {
+        self.always.insert(call.to_owned(), code);
+    }
+
     /// A call that a capture forbids.
     pub(crate) fn on_unsafe_call(&mut self) -> Result<(), c_int> {
         self.is_capture_lost |= self.is_captured;
@@ -150,7 +157,8 @@ impl State {
 
     /// The answer of this call, if one is set; else whether the driver was started.
     pub(crate) fn begin(&mut self, call: &str) -> Result<(), c_int> {
-        match self.answers.get_mut(call).and_then(VecDeque::pop_front) {
+        let next = self.answers.get_mut(call).and_then(VecDeque::pop_front);
+        match next.or_else(|| self.always.get(call).copied()) {
             Some(SUCCESS) | None if self.is_started => Ok(()),
             Some(SUCCESS) | None => Err(NOT_INITIALIZED),
             Some(code) => Err(code),
