@@ -62,7 +62,7 @@ impl<W> Unseen<W> {
 /// Answered writes after which queue pairs of new lanes take several slices at a time again.
 const APART_WRITES: u32 = 256;
 
-/// Who is charged for a refusal that no completion reports, on a device that completes writes before they
+/// The slice that is charged for a refusal that no completion reports, on a device that completes writes before they
 /// have arrived.
 ///
 /// The peer answers nothing behind the request that it refuses. A read behind several writes does not say

@@ -120,7 +120,7 @@ pub fn open_handle(handle: &DeviceHandle, len: usize) -> Result<OpenedMemory, Op
     let opened = Arc::new(Opened { stream, address, is_closed: Arc::clone(&is_closed) });
     // SAFETY: what is open is closed by `opened` alone, which the block holds.
     let memory = unsafe { driver.device_memory(address, len, opened) };
-    // What failed has let it go, and the driver has closed it, or has not.
+    // The failed call has dropped it, and the driver has closed it, or has not.
     let failed = |cause: String| match is_closed.load(Ordering::Acquire) {
         true => OpenDeviceError::Refused(cause),
         false => OpenDeviceError::Kept(cause),

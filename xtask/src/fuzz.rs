@@ -16,7 +16,7 @@ const INPUT_SECONDS_MAX: &str = "-timeout=30";
 const MEMORY_MIB_MAX: &str = "-rss_limit_mb=2048";
 /// Time for a fuzzer to write its findings after its end.
 const GRACE: Duration = Duration::from_secs(60);
-/// What libFuzzer needs of the compiler: counters of edges and comparisons.
+/// Flags of the compiler for libFuzzer: counters of edges and comparisons.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

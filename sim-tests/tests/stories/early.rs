@@ -10,7 +10,7 @@ const WRITES: [bool; 3] = [true, false, true];
 /// Failures of the link, and lanes that the node ends itself.
 const DISTURBANCES: (u8, u8) = (1, 1);
 
-/// What a rule does otherwise than the shipping one.
+/// Difference of a rule from the shipping one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Mistake {
     None,

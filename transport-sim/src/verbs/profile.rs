@@ -264,7 +264,7 @@ pub struct Profile {
     /// Statuses at the requester.
     pub statuses: Statuses,
     /// Whether a write completes once it is sent, as on iWARP. One that the peer refuses ends its queue
-    /// pair, and no completion tells why.
+    /// pair, and no completion has the cause.
     pub completes_early: bool,
     /// Whether an error of a queue pair also raises an event.
     pub error_event: bool,

@@ -146,7 +146,7 @@ impl Lane {
                 let pairs = objects.as_ref().and_then(|(objects, _)| objects.as_ref());
                 match pairs.and_then(|objects| objects.queue_pairs.get(flush.pair)) {
                     // Counts as posted even if refused: the driver may hold it. A driver that completes
-                    // writes early may never complete it, and it names no memory of theirs.
+                    // writes early may never complete it, and it names none of their memory.
                     Some(pair) => {
                         let posted = pair.post(std::slice::from_mut(&mut flush.request));
                         if posted.is_err() && self.setup.completes_early {
