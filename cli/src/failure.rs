@@ -222,7 +222,7 @@ fn engine_code(error: &Error) -> u8 {
         (Stage::Recording, _) => 5,
         (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
         (_, Cause::NoSuchSegment { .. } | Cause::NotNamed { .. } | Cause::OutOfRange { .. }) => 4,
-        (_, Cause::Permission(_) | Cause::NoSuchAddress { .. })
+        (_, Cause::Permission(_) | Cause::GrantsRefused(_) | Cause::NoSuchAddress { .. })
         | (Stage::Metadata, Cause::Invalid(_)) => 4,
         (_, Cause::NoCapacity(_)) => 1,
         (_, Cause::PeerLost(_) | Cause::PeerRestarted) => 9,
