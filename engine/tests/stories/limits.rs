@@ -265,11 +265,15 @@ async fn owner_evicts_the_lane_of_an_idle_peer() {
     write_and_check(&at_work, &owner.memory, 64, 1).await;
     write_and_check(&at_rest, &owner.memory, 64, 2).await;
     let block = pattern(64, 3);
+    let (at_work_now, mut seen) = tokio::sync::watch::channel(0u32);
     let work = tokio::spawn(async move {
         loop {
             at_work.write(&block.whole(), 0).await.unwrap();
+            at_work_now.send_modify(|writes| *writes += 1);
         }
     });
+    // The other peer's lane is the one without recent work only after that.
+    seen.wait_for(|writes| *writes > 10).await.unwrap();
     let segment = new.open(&owner.segment()).await.unwrap();
     timeout(PATIENCE, segment.write(&pattern(64, 4).whole(), 0).into_future())
         .await

@@ -86,7 +86,7 @@ pub const SHARING_VARIANTS: &[SharingEntry] = table! {
         "the death of a peer gives nothing back";
     "SHM-7" machine EarlyRevocationForgotten: Dropped with 0 breaks Liveness,
         "a revocation that comes while its region is being mapped is forgotten";
-    "SHM-8" machine UnmappableKept: Dropped with 1 breaks Liveness,
+    "SHM-8" machine UnmappableKept: Dropped with 1 breaks Cause,
         "a region that could not be mapped is not given back";
     "SHM-9" machine GrantUnchecked: ReadOnly with 0 breaks Rights,
         "a copy begins whatever the grant allows";
