@@ -240,13 +240,14 @@ async fn peer_without_sharing_is_refused() {
     assert!(refused.to_string().contains("the peer offers none"), "{refused}");
 }
 
-/// Both sides request at the same time, from several tasks, over one pair of nodes.
+/// Both sides request at the same time, from several tasks, over one pair of nodes: each
+/// request is longer than what a submission copies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn both_sides_copy_at_once() {
     let (one, other) = (owner(TransportChoice::Shm).await, owner(TransportChoice::Shm).await);
     let mut served = Vec::new();
     for node in [&one, &other] {
-        let memory = node.allocate(4 << 20).unwrap();
+        let memory = node.allocate(16 << 20).unwrap();
         let register = node.register("cache").access(Access::READ_WRITE);
         served.push((register.serve(memory.whole()).unwrap(), memory));
     }
@@ -255,9 +256,9 @@ async fn both_sides_copy_at_once() {
         for task in 0..4_u64 {
             let segment = node.open(&format!("{}/cache", peer.address())).await.unwrap();
             tasks.push(tokio::spawn(async move {
-                let block = pattern(1 << 20, task as u8);
+                let block = pattern(4 << 20, task as u8);
                 for _ in 0..20 {
-                    segment.write(&block.whole(), task << 20).await.unwrap();
+                    segment.write(&block.whole(), task << 22).await.unwrap();
                 }
             }));
         }
@@ -267,8 +268,8 @@ async fn both_sides_copy_at_once() {
     }
     for (_, memory) in &served {
         for task in 0..4 {
-            let expected = bytes(&pattern(1 << 20, task as u8));
-            assert_eq!(bytes(memory)[task << 20..][..1 << 20], expected);
+            let expected = bytes(&pattern(4 << 20, task as u8));
+            assert_eq!(bytes(memory)[task << 22..][..4 << 20], expected);
         }
     }
 }
