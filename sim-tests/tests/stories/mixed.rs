@@ -3,8 +3,9 @@
 
 use crate::shipping::{at_once, holds, holds_at_night, pruned};
 use crate::sweep::seeds_hold;
-use handfast_sim::sweep::Swarm;
-use handfast_sim::{Ending, Explorer, Scenario};
+use handfast_sim::sweep::{Random, Swarm};
+use handfast_sim::{Case, Coverage, Ending, Explorer, Line, Scenario};
+use handfast_transport_sim::{Action, Choice, Faults, Operations};
 use sim_tests::assert_snapshot;
 use std::fmt::Write as _;
 
@@ -67,4 +68,27 @@ fn what_old_nodes_cost_without_a_fault_is_written_down() {
 fn seeds_of_mixed_fleets_break_no_oracle() {
     let (events, faults) = seeds_hold("mixed fleets", &Swarm::mixed(), SEEDS);
     assert!(events > 10 * SEEDS && faults > SEEDS, "{events} {faults}");
+}
+
+/// A refused access at a legacy node ends its lane. That node keeps no rule of ours.
+#[test]
+fn refused_access_at_an_old_node_breaks_no_oracle() {
+    let faults = Faults { protection: true, ..Faults::NONE };
+    let mut refused = 0;
+    for scenario in Scenario::OF_MIXED {
+        let operations = Operations::AtOnce;
+        let case = Case { faults, operations, ..Case::shipping(scenario, 2) };
+        let start = case.start();
+        let at_old = |choice: &&Choice| match choice.action {
+            Action::ProtectionError(site, _) => start.is_old(site),
+            _ => false,
+        };
+        for seed in 0..100 {
+            let random = Random::uniform(seed, 60);
+            let run = random.run(&case, &mut Coverage::default());
+            assert_eq!(run.violation, None, "{}", Line::of_random(case, random, &run));
+            refused += run.schedule.iter().filter(at_old).count();
+        }
+    }
+    assert!(refused > 100, "{refused}");
 }
