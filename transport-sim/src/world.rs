@@ -330,6 +330,11 @@ impl World {
             self.calls.remove(index);
         }
         if self.mute.contains(&site) {
+            // The socket of a legacy Mooncake node has a time limit; a handfast node has a timer.
+            if let Some(caller) = self.old_site(&message.from).filter(|_| !keep) {
+                let what = (message.sender, message.op == Op::Request);
+                self.call_failed(caller, what, CallFailure::Broken, step);
+            }
             return;
         }
         if self.is_old(site) {

@@ -175,10 +175,7 @@ fn forged_key_is_reported_and_not_retried() {
 #[test]
 fn batch_beside_a_refused_access_gets_another_lane() {
     let faults = Faults { protection: true, ..Faults::NONE };
-    let case = Case {
-        scenario: Scenario::LowerOpens,
-        ..case(Traffic::Write, &STRICT, faults, 1)
-    };
+    let case = Case { scenario: Scenario::LowerOpens, ..case(Traffic::Write, &STRICT, faults, 1) };
     let mut world = case.start();
     let mut choices = Vec::new();
     let mut lanes = 0;
