@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Tells a node that a refused access has ended its lane, and checks what it does (rule H9): a demand
+    /// Reports to a node that a refused access has ended its lane, and checks what it does (rule H9): a demand
     /// is reported as failed, and only for a batch without such an access a lane is asked for again.
     pub(crate) fn tell_refused(
         &mut self,

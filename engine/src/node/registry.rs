@@ -323,7 +323,7 @@ impl Targets {
         nodes.retain(|name, known| {
             let before = idle.len();
             idle.extend(known.extract_if(.., is_unused));
-            // Restarts of a Mooncake node are not told apart.
+            // A Mooncake node has no incarnation.
             let newest = idle[before..].last().filter(|target| !is_legacy(target.path()));
             past.extend(newest.map(|target| (name.clone(), Run::of(target))));
             !known.is_empty()

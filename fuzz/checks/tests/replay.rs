@@ -125,7 +125,7 @@ fn number_of(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Most memory that this process has had, where the system tells.
+/// The peak memory of this process, where the system reports it.
 fn memory_kib_peak() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -70,8 +70,8 @@ fn seeds_of_mixed_fleets_break_no_oracle() {
     assert!(events > 10 * SEEDS && faults > SEEDS, "{events} {faults}");
 }
 
-/// A refused access at a legacy node ends its lane: that node keeps no rule of ours. A call of it to a process that
-/// is stopped ends by the time limit of its socket, so that the process is answered when it goes on.
+/// A refused access at a legacy node ends its lane, without a rule about retries. Its call to a stopped process
+/// ends by the time limit of its socket, so that the process is answered when it continues.
 #[test]
 fn stop_or_refused_access_at_an_old_node_breaks_no_oracle() {
     let faults = Faults { protection: true, mute: true, ..Faults::NONE };

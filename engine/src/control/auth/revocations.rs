@@ -85,7 +85,7 @@ impl Revocations {
         chain: &[CertificateDer<'_>],
         verify: impl Fn(&[&CertRevocationList<'_>]) -> Result<(), webpki::Error>,
     ) -> Result<(), webpki::Error> {
-        // What cannot be read is left to the verification.
+        // A malformed certificate is left to the verification.
         let read = |one| EndEntityCert::try_from(one).ok();
         let chain: Vec<EndEntityCert<'_>> = chain.iter().filter_map(read).collect();
         let has_one = |list: &CertRevocationList<'_>| {
