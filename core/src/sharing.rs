@@ -23,7 +23,7 @@ pub use device::{
 pub use kept::{KEPT_MAX, KeptMemory};
 
 use crate::transfer::{Direction, Remote};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 
 /// Maximum regions that an end has granted and not got back.
 pub const GRANTS_MAX: usize = 4_096;
@@ -78,8 +78,8 @@ pub enum Denial {
     /// The region is on a device, and staged.
     #[error(transparent)]
     Staged(Staged),
-    /// [`GRANTS_MAX`] regions are granted.
-    #[error("{GRANTS_MAX} regions are granted already")]
+    /// [`GRANTS_MAX`] regions are granted, or the peer keeps this one until it ends.
+    #[error("{GRANTS_MAX} regions are granted already, or this one stays open in the peer")]
     Full,
     /// The owner's system refused.
     #[error("the owner's system refused to share the region")]
@@ -289,8 +289,8 @@ pub struct Sharing {
     /// Greatest grant of the peer.
     newest: GrantId,
     grants: BTreeMap<GrantId, Grant>,
-    /// Grants whose memory is held apart from the channel, at most [`KEPT_MAX`].
-    moved: BTreeSet<GrantId>,
+    /// Grants whose memory is held apart from the channel, and the keys of their regions.
+    moved: BTreeMap<GrantId, u64>,
     imports: BTreeMap<u64, Import>,
     maps: BTreeMap<GrantId, Copies>,
     copies: u32,
@@ -316,7 +316,7 @@ impl Sharing {
             next_grant: 1,
             newest: GrantId(0),
             grants: BTreeMap::new(),
-            moved: BTreeSet::new(),
+            moved: BTreeMap::new(),
             imports: BTreeMap::new(),
             maps: BTreeMap::new(),
             copies: 0,
@@ -424,8 +424,8 @@ impl Sharing {
 
     /// Handles a grant whose memory is in [`KeptMemory`]: the channel may end without it.
     pub fn on_moved(&mut self, grant: GrantId) {
-        if self.grants.remove(&grant).is_some() {
-            self.moved.insert(grant);
+        if let Some(Grant { key, .. }) = self.grants.remove(&grant) {
+            self.moved.insert(grant, key);
         }
         self.settle();
     }
@@ -436,7 +436,7 @@ impl Sharing {
         if self.is_closing || self.peer != Peer::Connected {
             return None;
         }
-        if self.grants.len() >= GRANTS_MAX {
+        if self.grants.len() + self.moved.len() >= GRANTS_MAX {
             self.deny(key, Denial::Full);
             return None;
         }
@@ -474,6 +474,10 @@ impl Sharing {
         }
         match frame {
             Frame::Ask { key } if self.is_granted(key) => return self.close(),
+            // Each grant could be kept, and fill the table of all peers.
+            Frame::Ask { key } if self.moved.values().any(|moved| *moved == key) => {
+                self.deny(key, Denial::Full);
+            }
             Frame::Ask { key } => self.outputs.push_back(SharingOutput::Asked { key }),
             Frame::Grant { key, grant, offered } => self.on_grant(key, grant, offered),
             Frame::Deny { key, denial } => self.on_deny(key, denial),
@@ -568,7 +572,7 @@ impl Sharing {
             Some(Grant { writable: true, .. }) => Remote::Indeterminate,
             Some(_) => Remote::Untouched,
             // A handle of a device permits writes.
-            None if self.moved.contains(&grant) => Remote::Indeterminate,
+            None if self.moved.contains_key(&grant) => Remote::Indeterminate,
             None => Remote::Fenced,
         }
     }

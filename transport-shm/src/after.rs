@@ -58,6 +58,9 @@ impl Lane {
         if after.kept > 0 || after.held > 0 {
             self.shared.counts.kept(after.kept, after.held);
         }
+        if after.kept > 0 {
+            self.shared.report(&self.peer, NoChannel::Kept);
+        }
         for (key, reason) in &after.staged {
             self.shared.counts.staged(*key);
             self.shared.report(&self.peer, NoChannel::Staged(*reason));

@@ -192,9 +192,13 @@ impl Channel {
         self.machine.on_kept(grant);
     }
 
-    /// Holds memory that the peer cannot close until its process ends. Without room the channel holds it.
+    /// Holds memory that the peer cannot close until its process ends. Without room the channel holds it,
+    /// and memory of the host, which every process can unmap.
     fn hold(&mut self, grant: GrantId, after: &mut After) {
         let Some((token, kept)) = &self.kept else { return };
+        if self.granted.get(&grant).is_none_or(|span| span.kind() == MemoryKind::Host) {
+            return;
+        }
         let Some(span) = self.granted.remove(&grant) else { return };
         let held = kept.lock().hold(*token, (span, Arc::clone(&self.process)));
         match held {
@@ -315,9 +319,8 @@ impl Channel {
                 opened.map(Map::Opened).map_err(|it| it.reason.to_string())
             }
             Some((Way::EarlierHandle, _)) => {
-                after.staged.push((key, Staged::NotOpened));
-                Err("the owner does not know the answer for memory that cannot be closed"
-                    .to_owned())
+                after.staged.push((key, Staged::EarlierOwner));
+                Err(Staged::EarlierOwner.to_string())
             }
             Some((Way::Calls, _)) => {
                 let map = Map::by_calls(&self.process, offered);

@@ -33,7 +33,8 @@ pub struct ShmCounters {
     /// Regions of peers that this process has in reach until it ends: a device's driver did not close them, or
     /// cannot say that a copy has ended.
     pub kept: u64,
-    /// Regions of this process that are held until a peer's process ends, which could not close them.
+    /// Regions of this process that were held until the end of a peer's process, which could not close them.
+    /// Those of ended processes count as well.
     pub held: u64,
 }
 

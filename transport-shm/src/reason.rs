@@ -56,6 +56,9 @@ pub enum NoChannel {
     /// There is a channel, and a region on a device of the peer is staged.
     #[error("memory of a device of the peer is staged through the host: {0}")]
     Staged(Staged),
+    /// There is a channel, and a region of the peer stays open in this process until it ends.
+    #[error("a device's driver does not close memory of the peer: it stays open in this process")]
+    Kept,
     /// The lane is for another pair.
     #[error("another pair has connected")]
     OtherPair,
@@ -72,9 +75,9 @@ impl NoChannel {
     /// channel; nothing but a change of the configuration helps against the rest.
     pub fn side(self) -> Side {
         match self {
-            Self::NoHello | Self::Staged(Staged::Full | Staged::Earlier | Staged::NotOpened) => {
-                Side::Local
-            }
+            Self::NoHello
+            | Self::Kept
+            | Self::Staged(Staged::Full | Staged::Earlier | Staged::NotOpened) => Side::Local,
             Self::Refused | Self::Late | Self::NotThePeer | Self::OtherPair | Self::Ended => {
                 Side::Peer
             }
@@ -97,6 +100,7 @@ impl NoChannel {
                 | Self::Unwatched
                 | Self::Untraced
                 | Self::Staged(_)
+                | Self::Kept
         )
     }
 }

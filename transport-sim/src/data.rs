@@ -775,11 +775,10 @@ impl World {
         }
         let side = self.side_of(site, status);
         self.check_blame(site, side, step);
-        let ends = self.ends_of_lane(site, lifecycle);
-        let error = error(side, "simulated lane");
-        self.tell(self.host(site), Input::LaneFailed { lifecycle, error }, step);
-        if status.is_refused_access() {
-            self.check_reconnected(ends, step);
+        let (host, error) = (self.host(site), error(side, "simulated lane"));
+        match status.is_refused_access() {
+            true => self.tell_refused(host, lifecycle, error, step),
+            false => self.tell(host, Input::LaneFailed { lifecycle, error }, step),
         }
     }
 }

@@ -307,6 +307,17 @@ impl World {
         }
     }
 
+    /// Whether an application waits for a transfer to a peer whose access is allowed.
+    pub(crate) fn has_allowed_batch(&self, host: usize, peer: usize) -> bool {
+        let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else {
+            return false;
+        };
+        setup.transfers.iter().zip(&data.progress).any(|(transfer, progress)| {
+            let waits = matches!(progress, Progress::Submitted { .. });
+            (transfer.site, transfer.peer) == (host, peer) && !transfer.forbidden && waits
+        })
+    }
+
     /// Whether the application may give the command: while it waits for a transfer it neither
     /// closes nor releases its lanes.
     pub(crate) fn is_given(&self, command: &Command) -> bool {

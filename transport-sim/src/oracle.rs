@@ -1,11 +1,10 @@
 //! Oracles: the invariants of every world.
 
 use crate::fabric::QueuePair;
-use crate::rails::Rail;
 use crate::world::{Demand, Step, World};
 use handfast_core::node::{Failure, StateKind};
-use handfast_core::transport::Side;
-use handfast_core::{Lifecycle, Pair};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::{Event, Input, Lifecycle, Pair};
 
 /// The oracles, numbered as in `docs/testing.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +39,7 @@ pub enum Oracle {
     Unanswered,
     /// H9: a local failure ends no lifecycle of a peer.
     PeerBlamed,
-    /// H9: a protection error is reported, and nothing is retried.
+    /// H9: a protection error is reported, and only a batch with other accesses asks again.
     Reconnected,
     /// H10: a permanent refusal ends the lifecycle that it concerns.
     RefusalSwallowed,
@@ -100,10 +99,29 @@ impl World {
         }
     }
 
-    /// Checks that a refused access is reported, and that nothing reconnects (rule H9).
-    pub(crate) fn check_reconnected(&self, ends: Option<Rail>, step: &mut Step) {
-        let wanted = |(site, peer): &Rail| self.demand(*site, *peer) == Demand::Wanted;
-        if let Some((site, _)) = ends.filter(wanted) {
+    /// Reports to a node that a refused access has ended its lane, and checks what it does (rule H9): a demand
+    /// is reported as failed, and only for a batch without such an access a lane is asked for again.
+    pub(crate) fn tell_refused(
+        &mut self,
+        host: usize,
+        lifecycle: Lifecycle,
+        error: TransportError,
+        step: &mut Step,
+    ) {
+        let ends = self.ends_of_lane(host, lifecycle);
+        let is_wanted = |world: &Self, (site, peer)| world.demand(site, peer) == Demand::Wanted;
+        let was_wanted = ends.is_some_and(|ends| is_wanted(self, ends));
+        let events = step.events.len();
+        self.tell(host, Input::LaneFailed { lifecycle, error }, step);
+        let Some((site, peer)) = ends.filter(|ends| is_wanted(self, *ends)) else { return };
+        let is_report = |(at, event): &(usize, Event)| match event {
+            Event::OpenFailed { peer: path, .. } => {
+                *at == host && self.rail_by(host, path) == Some((site, peer))
+            }
+            _ => false,
+        };
+        let is_reported = !was_wanted || step.events[events..].iter().any(is_report);
+        if !is_reported || !self.has_allowed_batch(host, self.host(peer)) {
             let detail = format!("site {site} goes on after an access that is not allowed");
             step.violations.push(Violation::new(Oracle::Reconnected, detail));
         }

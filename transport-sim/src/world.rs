@@ -330,6 +330,11 @@ impl World {
             self.calls.remove(index);
         }
         if self.mute.contains(&site) {
+            // The socket of a legacy Mooncake node has a time limit; a handfast node has a timer.
+            if let Some(caller) = self.old_site(&message.from).filter(|_| !keep) {
+                let what = (message.sender, message.op == Op::Request);
+                self.call_failed(caller, what, CallFailure::Broken, step);
+            }
             return;
         }
         if self.is_old(site) {
@@ -494,13 +499,14 @@ impl World {
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
     }
 
-    /// Ends a lane by a refused access: the demand must be reported as failed (rule H9).
+    /// Ends a lane by a refused access: the demand must be reported as failed (rule H9). A legacy
+    /// Mooncake node keeps no such rule.
     pub(crate) fn protection_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+        if self.is_old(site) {
+            return self.old_failed(site, lifecycle);
+        }
         self.fabric.break_down(site, lifecycle);
-        let ends = self.ends_of_lane(site, lifecycle);
-        let error = error(Side::Protection, "simulated access");
-        self.tell(site, Input::LaneFailed { lifecycle, error }, step);
-        self.check_reconnected(ends, step);
+        self.tell_refused(site, lifecycle, error(Side::Protection, "simulated access"), step);
     }
 
     pub(crate) fn restart(&mut self, site: usize) {

@@ -1,23 +1,31 @@
 //! The fuzz targets: by hand, and as a stage.
 
 use crate::command;
+use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
-use crate::setup;
+use crate::{setup, stages};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time limit of one input: thousands of times its usual duration, on a machine that has other work.
 const INPUT_SECONDS_MAX: &str = "-timeout=30";
 /// Memory limit of a target.
 const MEMORY_MIB_MAX: &str = "-rss_limit_mb=2048";
+/// The test binary with all targets, and part of the name of its test with new inputs.
+const REPLAY: &str = "fuzz/checks/replay";
+const MUTATIONS: &str = "mutated_";
+/// Variables of that test.
+const SECONDS: &str = "HANDFAST_FUZZ_SECONDS";
+const SEED: &str = "HANDFAST_FUZZ_SEED";
 /// Time for a fuzzer to write its findings after its end.
 const GRACE: Duration = Duration::from_secs(60);
-/// Flags of the compiler for libFuzzer: counters of edges and comparisons.
-const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
+/// Flags of the compiler for libFuzzer: failed assertions and overflows end an optimised build too, and
+/// there are counters of edges and comparisons.
+const FLAGS: &str = "--cfg fuzzing -Cdebug-assertions -Coverflow-checks -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -67,6 +75,34 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
+/// Returns the step that tries inputs made of the corpus for so many seconds per target. It takes the
+/// build of the tests, without counters of coverage, which takes minutes less.
+pub(crate) fn mutations(project: &Project, seconds: u64) -> Step<'_> {
+    Step::new("mutations", move |deadline| {
+        let features = Features::available(project, deadline);
+        let binary = stages::binary(project, &features, (REPLAY, "mutations"), deadline)?;
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let mut command = binary.command(&binary.program, &features);
+        command.args([MUTATIONS, "--nocapture"]);
+        command.env(SECONDS, seconds.to_string()).env(SEED, seed.to_string());
+        let output = project.run(command::modest(command), "mutations", deadline)?;
+        let mut inputs = 0;
+        let targets = targets(project.root())?;
+        for target in &targets {
+            inputs += inputs_to(&output, target).with_context(|| format!("{target} has none"))?;
+        }
+        Ok(format!("{inputs} inputs to {} targets, {seconds} s each, seed {seed}", targets.len()))
+    })
+}
+
+/// Returns the number in the line of a target: `6209 inputs to auth`.
+fn inputs_to(output: &str, target: &str) -> Option<u64> {
+    let mut counts = output.lines().filter_map(|line| line.split_once(" inputs to "));
+    let (count, _) = counts.find(|(_, of)| *of == target)?;
+    // The name of the test may precede it.
+    count.rsplit(' ').next()?.parse().ok().filter(|count| *count > 0)
+}
+
 /// Returns the step that fuzzes every target for so many seconds.
 pub(crate) fn step(project: &Project, seconds: u64) -> Step<'_> {
     Step::new("fuzzing", move |deadline| fuzz_all(project, seconds, deadline))
@@ -94,7 +130,7 @@ fn build(project: &Project, host: &str) -> Result<Command> {
     fs::copy(project.root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
     let mut command = project.cargo(&["build", "--release", "--target", host]);
     command.arg("--manifest-path").arg(folder.join("Cargo.toml"));
-    command.arg("--target-dir").arg(build_folder(project)).env("RUSTFLAGS", COVERAGE);
+    command.arg("--target-dir").arg(build_folder(project)).env("RUSTFLAGS", FLAGS);
     Ok(command)
 }
 
@@ -146,5 +182,23 @@ mod tests {
         let output = "#12 DONE cov: 3\nDone 12 runs in 1 second(s)\nDone 34 runs in 2 second(s)\n";
         assert_eq!(runs_done(output), Some(34));
         assert_eq!(runs_done("==1== ERROR: libFuzzer: deadly signal\n"), None);
+    }
+
+    /// An optimised build of its own would let a sum of hostile lengths wrap.
+    #[test]
+    fn fuzzers_are_built_with_every_check() {
+        for flag in ["-Cdebug-assertions", "-Coverflow-checks"] {
+            assert!(FLAGS.split_whitespace().any(|word| word == flag), "{flag}");
+        }
+    }
+
+    /// Every target must have inputs: none and a missing line are alike.
+    #[test]
+    fn inputs_of_each_target_are_counted() {
+        let output = "test mutated ... 12 inputs to auth\n0 inputs to lanes\n7 inputs to trace\n";
+        assert_eq!(inputs_to(output, "auth"), Some(12));
+        assert_eq!(inputs_to(output, "trace"), Some(7));
+        assert_eq!(inputs_to(output, "lanes"), None);
+        assert_eq!(inputs_to(output, "texts"), None);
     }
 }

@@ -70,7 +70,7 @@ pub(crate) const CARGO_C: Tool =
     tool("cargo-c", "cargo capi --version", &[CARGO_C_INSTALL], "release");
 const CPP_INSTALL: [&str; 2] =
     ["apt-get update --quiet", "apt-get install --yes --no-install-recommends g++"];
-pub(crate) const CPP: Tool = tool("c++", "c++ --version", &CPP_INSTALL, "fuzz");
+pub(crate) const CPP: Tool = tool("c++", "c++ --version", &CPP_INSTALL, "libfuzzer");
 const TOOLS: [&Tool; 6] = [&RUSTFMT, &CLIPPY, &DENY, &CARGO_C, &CPP, &MUTANTS];
 
 /// `cargo xtask setup`.

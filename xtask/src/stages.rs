@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Check everything: build, lints, tests, exploration. CI runs it on every change.
 ///
-/// Installs missing programs (see `cargo xtask setup`) and runs the stages, `explorer`, `seeds` and
+/// Installs missing programs (see `cargo xtask setup`) and runs the stages, `explorer`, `seeds`, `fuzz` and
 /// `fleet` in parallel to the others. Each has a budget of time on two idle processors; past four
 /// times that it is killed and fails. Prints one line per stage, followed by the output of failed
 /// steps. A step that cannot run here is skipped, and the summary gives the reason and the time of
@@ -49,10 +49,10 @@ pub(crate) struct Arguments {
 /// Stages that run in sequence, in parallel to all others. All but the last only need a processor,
 /// build with another profile, and measure no time: they run at the lowest priority, while the
 /// others build, download, and wait for sockets and an emulated machine. The last mostly waits.
-const PARALLEL: [&str; 3] = ["explorer", "seeds", fleet::STAGE];
+const PARALLEL: [&str; 4] = ["explorer", "seeds", "fuzz", fleet::STAGE];
 
-/// Seconds of nightly fuzzing of each target.
-const FUZZ_SECONDS: u64 = 70;
+/// Seconds of inputs to each target of the fuzzer, without counters of coverage and at night with them.
+const FUZZ_SECONDS: [u64; 2] = [10, 70];
 
 /// Depth of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -173,7 +173,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stage(
             "explorer",
             "every interleaving up to the bounds, random sweeps",
-            700,
+            600,
             explorer(project, nightly),
         ),
         stage(
@@ -181,6 +181,13 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             "the same seeds give the same worlds in every build",
             100,
             [rust_tests::seeds(project)].into_iter().chain(determinism::steps(project)).collect(),
+        ),
+        // It waits for the build folder of the stage `tests`, as the end of `explorer` does.
+        stage(
+            "fuzz",
+            "decoders, a lane and the simulated world: new inputs",
+            100,
+            vec![fuzz::mutations(project, FUZZ_SECONDS[0])],
         ),
         stage(
             fleet::STAGE,
@@ -210,7 +217,12 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
                 300,
                 vec![sanitizer::step(project), sanitizer::verbs_step(project)],
             ),
-            stage("fuzz", "decoders: new inputs", 200, vec![fuzz::step(project, FUZZ_SECONDS)]),
+            stage(
+                "libfuzzer",
+                "the targets of fuzz, with inputs chosen by coverage",
+                200,
+                vec![fuzz::step(project, FUZZ_SECONDS[1])],
+            ),
             stage("release", "the program as users build it", 150, release(project)),
             stage("dashboard", dashboard::WHAT, 150, vec![dashboard::step(project)]),
         ]);
@@ -345,7 +357,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), if depth == Depth::Nightly { 11 } else { 7 });
+            assert_eq!(names.len(), if depth == Depth::Nightly { 12 } else { 8 });
         }
     }
 
@@ -381,8 +393,13 @@ mod tests {
         let project = Project::find().unwrap();
         let (short, long) = (all(&project, Depth::EveryChange), all(&project, Depth::Nightly));
         assert!(short.iter().zip(&long).all(|(short, long)| short.budget < long.budget));
-        let fuzz = long.iter().find(|stage| stage.name == "fuzz").unwrap();
-        assert!(fuzz.budget.as_secs() > FUZZ_SECONDS);
+        let targets = std::fs::read_dir(project.root().join("fuzz/fuzz_targets")).unwrap().count();
+        for (stages, name, seconds) in
+            [(&short, "fuzz", FUZZ_SECONDS[0]), (&long, "libfuzzer", FUZZ_SECONDS[1])]
+        {
+            let stage = stages.iter().find(|stage| stage.name == name).unwrap();
+            assert!(stage.budget.as_secs() > targets as u64 * seconds, "{name}");
+        }
     }
 
     /// The budgets of a change are fixed: a stage that needs more time takes it from another.

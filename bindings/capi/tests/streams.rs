@@ -37,11 +37,16 @@ impl Stream {
 
     /// Begins a copy, which takes place when the stream is waited for.
     fn copy_in(&self, device: u64, bytes: &'static [u8]) {
+        self.copy_in_behind(self.raw, device, bytes);
+    }
+
+    /// Begins a copy on another stream of the context.
+    fn copy_in_behind(&self, raw: *mut c_void, device: u64, bytes: &'static [u8]) {
         type Copy = unsafe extern "C" fn(u64, *const c_void, usize, *mut c_void) -> c_int;
         // SAFETY: the call has this type, and the bytes are never freed.
         unsafe {
             let copy: Symbol<Copy> = self.library.get(b"cuMemcpyHtoDAsync_v2").unwrap();
-            assert_eq!(copy(device, bytes.as_ptr().cast(), bytes.len(), self.raw), 0);
+            assert_eq!(copy(device, bytes.as_ptr().cast(), bytes.len(), raw), 0);
         }
     }
 }
@@ -118,6 +123,13 @@ fn batch_begins_after_the_work_of_its_stream() {
     control.hold(false);
     assert_eq!(write_after(user, peer, &request, stream.raw, 0), HANDFAST_OK);
     assert!(is_filled(7));
+
+    stream.copy_in_behind(null_mut(), device, &[9; BYTES]);
+    control.hold(true);
+    assert_eq!(write_after(user, peer, &request, null_mut(), 50), HANDFAST_TIMEOUT);
+    assert!(is_filled(7));
+    control.hold(false);
     assert_eq!(write_after(user, peer, &request, null_mut(), 0), HANDFAST_OK);
+    assert!(is_filled(9));
     assert_eq!((handfast_engine_close(user), handfast_engine_close(owner)), (0, 0));
 }

@@ -1,6 +1,6 @@
 //! `handfast doctor --prove` on scripted devices, each in a process of its own.
 
-use crate::helpers::{Folder, PROGRAM};
+use crate::helpers::{Folder, PROGRAM, skipped};
 use handfast_fabric_control::Process;
 use serde_json::Value;
 use std::path::Path;
@@ -106,6 +106,10 @@ fn every_assumption_has_a_lie() {
 /// nothing else is measured, with the reason. Soft-iWARP of a kernel has one (`siw.rs`).
 #[test]
 fn device_of_the_manager_needs_an_address() {
+    // The scripted device has this one.
+    if std::net::UdpSocket::bind("10.0.0.1:0").is_ok() {
+        return skipped("this machine has the address 10.0.0.1");
+    }
     let (report, code) = report("nic0=erdma-standard", &[]);
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(of(&report, "agrees"), ["connects"]);

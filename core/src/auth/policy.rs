@@ -143,9 +143,7 @@ impl NamePattern {
             Some(last) => rest.strip_suffix(last).is_some_and(|covered| !covered.contains(':')),
         }
     }
-}
 
-impl NamePattern {
     /// Whether the pattern covers every name that another one covers. It does not find all such pairs.
     pub(crate) fn contains(&self, other: &Self) -> bool {
         NodeName::new(&other.0).is_ok_and(|text| self.covers(&text))

@@ -68,11 +68,15 @@ pub enum Staged {
     /// The initiator's process does not use the device: opening would start a context there.
     #[error("this process has no context on the peer's device")]
     NoContext,
+    /// The owner does not know the answer of a process that cannot close the allocation: it would use the
+    /// memory again.
+    #[error("the peer is of an earlier version, which takes no word of memory that stays open")]
+    EarlierOwner,
 }
 
 impl Staged {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NotWhole,
         Self::NotReadWrite,
         Self::SharedBlock,
@@ -83,6 +87,7 @@ impl Staged {
         Self::Earlier,
         Self::NotOpened,
         Self::NoContext,
+        Self::EarlierOwner,
     ];
 }
 

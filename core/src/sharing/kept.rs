@@ -4,11 +4,12 @@ use super::OPENINGS_MAX;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Maximum regions that an owner holds for peers that could not close them: four times as many as one process opens.
+/// Maximum regions that an owner holds for peers that could not close them: four times as many as one
+/// process opens.
 pub const KEPT_MAX: usize = 4 * OPENINGS_MAX;
 
-/// Memory of this process that peers have in reach until their processes end, apart from the channels over which
-/// it was granted, and longer than they.
+/// Memory of this process that peers have in reach until their processes end, apart from the channels over
+/// which it was granted, and longer than they.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeptMemory<M> {
     /// By the channel over which it was granted, whose number is not used again.
@@ -41,7 +42,8 @@ impl<M> KeptMemory<M> {
         Ok(())
     }
 
-    /// Handles the proof that the process at the other end of a channel has ended. Returns the memory, to give back.
+    /// Handles the proof that the process at the other end of a channel has ended. Returns the memory, to give
+    /// back.
     pub fn on_peer_dead(&mut self, channel: u64) -> Vec<M> {
         let memory = self.of.remove(&channel).unwrap_or_default();
         self.count -= memory.len();

@@ -1,6 +1,7 @@
 //! Tests of the machine, and an exploration of every order of two processes' steps.
 
 use super::*;
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -671,6 +672,32 @@ fn kept_memory_ends_its_channel_when_it_is_moved() {
         assert_eq!(outputs.iter().any(released), !has_room);
         assert!(owner.has_ended());
     }
+}
+
+/// A region that a peer keeps is not granted to it again, and counts as granted: a peer cannot fill the table
+/// of all with one region.
+#[test]
+fn kept_region_is_granted_once() {
+    let mut owner = Sharing::new();
+    let mut grants = 0;
+    for key in [KEY; 8].into_iter().chain(KEY + 1..KEY + GRANTS_MAX as u64 + 8) {
+        owner.handle_frame(Frame::Ask { key });
+        while let Some(output) = owner.poll_output() {
+            match output {
+                SharingOutput::Asked { key } => {
+                    let Some(grant) = owner.grant(key, OFFERED) else { continue };
+                    grants += 1;
+                    owner.handle_frame(Frame::Kept { grant });
+                }
+                SharingOutput::Keep { grant } => owner.on_moved(grant),
+                SharingOutput::Send(Frame::Deny { key: denied, denial }) => {
+                    assert_eq!((denied, denial), (key, Denial::Full));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!((grants, owner.granted()), (GRANTS_MAX, 0));
 }
 
 /// A peer that hung up keeps its grants.

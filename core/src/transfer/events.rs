@@ -6,7 +6,7 @@ use super::slab::List;
 use super::types::*;
 use crate::identity::Lifecycle;
 use crate::time::Instant;
-use crate::transport::TransportError;
+use crate::transport::{Side, TransportError};
 use alloc::sync::Arc;
 
 impl Transfers {
@@ -25,6 +25,7 @@ impl Transfers {
         self.lane_wanted = false;
         self.lanes.stop(lane);
         let cause = Arc::new(cause);
+        self.lanes.last_cause = Some(cause.clone());
         while let Some(slot) = self.lanes[lane].slices.front() {
             if let Place::Lost(_) = self.slices[slot].place {
                 self.lanes[lane].slices.remove(&mut self.slices, slot);
@@ -255,7 +256,9 @@ impl Transfers {
             slice.retries += 1;
             self.counters.retries += 1;
         } else if slice.uncharged >= UNCHARGED_MAX {
-            let cause = slice.first_failure.clone().unwrap_or_else(|| Arc::new(never_charged()));
+            let failure = slice.first_failure.clone();
+            let last = self.lanes.last_cause.as_deref();
+            let cause = failure.unwrap_or_else(|| Arc::new(never_charged(last)));
             self.batches[index].note(&cause);
             self.remove_slice(slot);
             self.end(now, index, BatchOutcome::Failed(Cause::Exhausted(cause)));
@@ -270,10 +273,14 @@ impl Transfers {
     }
 }
 
-/// The cause of a slice that was never charged.
-fn never_charged() -> TransportError {
-    let detail = alloc::format!(
-        "each of {UNCHARGED_MAX} lanes has ended under it, and none reported a failure of it"
+/// The cause of a slice that was never charged, on the side of the last lane's end. Without one its lanes had
+/// no room for it.
+fn never_charged(last: Option<&TransportError>) -> TransportError {
+    let mut detail = alloc::format!(
+        "a slice was given back {UNCHARGED_MAX} times, and no device reported a failure of it"
     );
-    TransportError::new(crate::transport::Side::Peer, "transfer", detail)
+    if let Some(last) = last {
+        detail.push_str(&alloc::format!("; the last lane ended for: {last}"));
+    }
+    TransportError::new(last.map_or(Side::Local, |last| last.side), "transfer", detail)
 }

@@ -78,7 +78,8 @@ fn hash_slice(slice: &Slice, mut hasher: &mut dyn Hasher) {
         Place::Posted(lane) => (1, lane),
         Place::Lost(lane) => (2, lane),
     };
-    // A counter, and left out until it decides.
+    // Below the limit the next try has the same effect whatever the count; two worlds that are taken for one
+    // may reach the limit at different times.
     let is_last = slice.uncharged >= UNCHARGED_MAX;
     (place, slice.retries, is_last, slice.first_failure.is_some()).hash(&mut hasher);
 }

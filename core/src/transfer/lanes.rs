@@ -85,6 +85,9 @@ pub(super) struct Lanes {
     turn: u64,
     usable: u32,
     lanes_max: u32,
+    /// The cause of the last end of a lane: words for an error that no slice has, which decide nothing and
+    /// are left out of fingerprints.
+    pub(super) last_cause: Option<Arc<TransportError>>,
     /// Time of the last call. Each sets it before it asks for outputs, so it is left out of
     /// fingerprints.
     now: Instant,
@@ -107,6 +110,7 @@ impl Lanes {
             turn: 0,
             usable: 0,
             lanes_max,
+            last_cause: None,
             now: Instant(0),
         }
     }

@@ -692,14 +692,14 @@ impl Engine {
         address: &str,
     ) -> Option<Incarnation> {
         let mut asked = JoinSet::new();
-        for known in self.shared.registry.runs(path) {
-            let (there, engine) = (known.address(), self.clone());
-            if known.incarnation() == incarnation || there.is_empty() || *there == *address {
+        for known in self.shared.registry.runs_and_past(path) {
+            let (there, engine) = (known.address, self.clone());
+            if known.incarnation == incarnation || there.is_empty() || *there == *address {
                 continue;
             }
             asked.spawn(async move {
                 let answer = engine.ask(&there, None).await.ok()?;
-                (answer.incarnation == known.incarnation()).then_some(answer.incarnation)
+                (answer.incarnation == known.incarnation).then_some(answer.incarnation)
             });
         }
         let at = self.deadline(OTHER_RUN_TIMEOUT);

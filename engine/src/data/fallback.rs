@@ -38,7 +38,7 @@ impl Fallback {
     /// A peer of this host with which no memory is shared.
     pub(crate) fn of_sharing(reason: NoChannel, peer: &str) -> Self {
         let side = match reason {
-            NoChannel::Staged(_) => reason.side(),
+            NoChannel::Staged(_) | NoChannel::Kept => reason.side(),
             _ => Side::Configuration,
         };
         let error = TransportError::new(side, SHARE, reason.to_string());
@@ -142,6 +142,10 @@ fn cure_of(reason: NoChannel) -> &'static str {
              one namespace of processes"
         }
         NoChannel::Staged(reason) => cure_of_staged(reason),
+        NoChannel::Kept => {
+            "restart this process, whose peer holds the memory meanwhile; the log of the driver has \
+             its error"
+        }
         NoChannel::Unwatched => "use Linux 6.5, or one namespace of processes on Linux 5.3",
         _ => "the log of the peer has its reason; choose TCP if no memory is to be shared",
     }
@@ -158,6 +162,7 @@ fn cure_of_staged(reason: Staged) -> &'static str {
         Staged::Full => "register fewer and larger allocations at the peers",
         Staged::Earlier => "wait: it is opened once the earlier allocation is closed",
         Staged::NotOpened => "the log of this process has the driver's reason, at the level debug",
+        Staged::EarlierOwner => "run the same version of handfast at the peer",
     }
 }
 
@@ -284,11 +289,15 @@ mod tests {
             (Staged::Full, Side::Local, "fewer and larger"),
             (Staged::Earlier, Side::Local, "once the earlier allocation is closed"),
             (Staged::NotOpened, Side::Local, "the driver's reason"),
+            (Staged::EarlierOwner, Side::Configuration, "the same version"),
         ] {
             let fallback = Fallback::of_sharing(NoChannel::Staged(reason), "10.0.0.7:7411");
             assert_eq!(fallback.side(), side, "{reason:?}");
             assert!(fallback.cure().contains(cure), "{reason:?}: {}", fallback.cure());
         }
+        let kept = Fallback::of_sharing(NoChannel::Kept, "10.0.0.7:7411");
+        assert_eq!(kept.side(), Side::Local);
+        assert!(kept.cure().contains("restart this process"), "{}", kept.cure());
     }
 
     #[test]

@@ -207,6 +207,16 @@ pub(crate) struct Registry {
 struct Targets {
     nodes: BTreeMap<NodeName, Vec<Arc<Target>>>,
     left: usize,
+    /// The runs of nodes whose targets have made room: with another run under the name there may be two
+    /// processes (rule H5). At most as many as there are targets; the first names go first.
+    past: BTreeMap<NodeName, Run>,
+}
+
+/// A run of a peer, and the address at which it answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: Arc<str>,
 }
 
 /// Nodes below which idle targets stay.
@@ -229,8 +239,12 @@ impl Registry {
         incarnation: Incarnation,
         address: &str,
     ) -> Option<Arc<Target>> {
+        // Dropped behind the lock.
+        let mut idle = Vec::new();
         let mut targets = self.targets.lock();
-        if !targets.nodes.contains_key(&path.node) && !targets.make_room(self.parts.targets_max) {
+        if !targets.nodes.contains_key(&path.node)
+            && !targets.make_room(self.parts.targets_max, &mut idle)
+        {
             return None;
         }
         let known = targets.nodes.entry(path.node.clone()).or_default();
@@ -242,7 +256,7 @@ impl Registry {
         if let Some(target) = known.iter().find(leads_there) {
             return Some(target.clone());
         }
-        known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
+        idle.extend(known.extract_if(.., is_unused));
         let max = if is_legacy(path) { THEIR_PATHS_MAX } else { RUNS_MAX };
         if known.len() >= max {
             return None;
@@ -270,6 +284,13 @@ impl Registry {
         self.targets.lock().nodes.get(&path.node).cloned().unwrap_or_default()
     }
 
+    /// Returns every known run of a peer, also without a target.
+    pub(crate) fn runs_and_past(&self, path: &NicPath) -> Vec<Run> {
+        let targets = self.targets.lock();
+        let known = targets.nodes.get(&path.node).into_iter().flatten();
+        known.map(Run::of).chain(targets.past.get(&path.node).cloned()).collect()
+    }
+
     /// Returns the incarnations behind a path; each path to a Mooncake node has its own.
     pub(crate) fn runs_on(&self, path: &NicPath) -> Vec<Arc<Target>> {
         let mut runs = self.runs(path);
@@ -280,6 +301,7 @@ impl Registry {
     /// Removes every incarnation of a peer but `live` from the table.
     pub(crate) fn take_others(&self, path: &NicPath, live: Incarnation) -> Vec<Arc<Target>> {
         let mut targets = self.targets.lock();
+        targets.past.remove(&path.node);
         let Some(known) = targets.nodes.get_mut(&path.node) else { return Vec::new() };
         known.extract_if(.., |target| target.incarnation() != live).collect()
     }
@@ -291,18 +313,38 @@ impl Registry {
 }
 
 impl Targets {
-    /// Returns whether there is room for another node, after idle targets without references made some.
-    fn make_room(&mut self, max: usize) -> bool {
+    /// Returns whether there is room for another node, after targets without references made some, which are
+    /// added to `idle`.
+    fn make_room(&mut self, max: usize, idle: &mut Vec<Arc<Target>>) -> bool {
         if self.nodes.len() < (2 * self.left).max(IDLE_KEPT_MAX).min(max) {
             return true;
         }
-        self.nodes.retain(|_, known| {
-            known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
+        let Self { nodes, past, .. } = self;
+        nodes.retain(|name, known| {
+            let before = idle.len();
+            idle.extend(known.extract_if(.., is_unused));
+            // A Mooncake node has no incarnation.
+            let newest = idle[before..].last().filter(|target| !is_legacy(target.path()));
+            past.extend(newest.map(|target| (name.clone(), Run::of(target))));
             !known.is_empty()
         });
-        self.left = self.nodes.len();
+        while past.len() > max {
+            past.pop_first();
+        }
+        self.left = nodes.len();
         self.left < max
     }
+}
+
+impl Run {
+    fn of(target: &Arc<Target>) -> Self {
+        Self { incarnation: target.incarnation(), address: target.address() }
+    }
+}
+
+/// Whether a target is idle, and nobody but the table refers to it.
+fn is_unused(target: &mut Arc<Target>) -> bool {
+    Arc::strong_count(target) == 1 && target.is_idle()
 }
 
 #[cfg(test)]
@@ -365,5 +407,24 @@ mod tests {
         (1..1_000).for_each(|number| drop(target(number)));
         assert!(registry.all().len() <= IDLE_KEPT_MAX, "{}", registry.all().len());
         assert!(Arc::ptr_eq(&held, &target(0)));
+    }
+
+    /// The run of a node whose target has made room is known still, so that another process under its name is
+    /// found, until another run of it is proven.
+    #[tokio::test]
+    async fn run_of_a_past_caller_is_known() {
+        let registry = registry(200);
+        let path = |number: u32| NicPath::parse(&format!("h{number}:1@tcp")).unwrap();
+        let come = |number| drop(registry.target(&path(number), Incarnation(7), "there").unwrap());
+        (1..=2 * IDLE_KEPT_MAX as u32).for_each(come);
+        assert!(registry.runs(&path(1)).is_empty(), "it made room");
+        let run = Run { incarnation: Incarnation(7), address: "there".into() };
+        assert_eq!(registry.runs_and_past(&path(1)), [run]);
+        (1_000..2_000).for_each(come);
+        assert!(registry.targets.lock().past.len() <= 200, "as many as targets");
+        let last = path(1_990);
+        assert_eq!(registry.runs_and_past(&last).len(), 1);
+        assert!(registry.take_others(&last, Incarnation(8)).len() <= 1);
+        assert!(registry.runs_and_past(&last).is_empty());
     }
 }

@@ -137,7 +137,7 @@ impl Counters {
             ("shm_kept", "Regions of peers that this process has open until it ends", shm.kept),
             (
                 "shm_held",
-                "Regions held until the process of a peer ends that cannot close them",
+                "Regions that were held until the end of a peer that could not close them",
                 shm.held,
             ),
         ]

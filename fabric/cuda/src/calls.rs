@@ -1,9 +1,10 @@
 //! The driver's calls.
 
 use crate::state::{
-    Allocation, CAPTURE_UNSUPPORTED, Copy, DEVICES, INVALID_CONTEXT, INVALID_DEVICE,
-    INVALID_HANDLE, INVALID_VALUE, Kind, NOT_INITIALIZED, NOT_READY, NOT_REGISTERED, NOT_SUPPORTED,
-    OUT_OF_MEMORY, SUCCESS, State, wait_until_released, with,
+    Allocation, CAPTURE_UNSUPPORTED, Copy, DEFAULT_STREAM_MAX, DEVICES, INVALID_CONTEXT,
+    INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, Kind, NOT_INITIALIZED, NOT_READY,
+    NOT_REGISTERED, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, State, default_stream,
+    wait_until_released, with,
 };
 use libc::{c_char, c_int, c_uint, c_void};
 use std::cell::{Cell, RefCell};
@@ -256,13 +257,13 @@ unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> c
     })
 }
 
-/// A default stream has no work here, so its events take place at once.
+/// An event of a default stream without work takes place at once.
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> c_int {
     call("cuEventRecord", |state| {
         let context = current().ok_or(INVALID_CONTEXT)?;
         let of = match stream.addr() {
-            0..=2 => None,
+            0..=2 => Some(default_stream(context)).filter(|it| state.streams.contains_key(it)),
             handle => {
                 let (known, _) = state.streams.get(&handle).ok_or(INVALID_HANDLE)?;
                 if *known != context {
@@ -304,7 +305,14 @@ pub(crate) fn queue(name: &str, stream: *mut c_void, copy: Copy) -> c_int {
         if !is_there(copy.device) || !copy.from.is_none_or(is_there) {
             return Err(INVALID_VALUE);
         }
-        let known = state.streams.get_mut(&stream.addr());
+        let is_default = stream.addr() as u64 <= DEFAULT_STREAM_MAX;
+        let known = match current().filter(|_| is_default) {
+            Some(context) => {
+                let work = state.streams.entry(default_stream(context));
+                Some(work.or_insert_with(|| (context, VecDeque::new())))
+            }
+            None => state.streams.get_mut(&stream.addr()),
+        };
         let (context, copies) = known.ok_or(INVALID_VALUE)?;
         if current() != Some(*context) {
             return Err(INVALID_CONTEXT);

@@ -170,7 +170,7 @@ impl Control {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn handfast_fabric_cuda_live(live: *mut Live) {
     let counted = with(|state| Live {
-        streams: state.streams.len() as u64,
+        streams: state.streams_made() as u64,
         contexts: state.retained.iter().sum(),
         allocations: state.allocations.len() as u64,
         pinned: state.allocations.values().filter(|it| it.kind == Kind::Host).count() as u64

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Number of devices.
 pub(crate) const DEVICES: c_int = 2;
-const DEFAULT_STREAM_MAX: u64 = 2;
+pub(crate) const DEFAULT_STREAM_MAX: u64 = 2;
 /// Bytes of a mapping into reserved addresses.
 const MAPPING_BYTES: usize = 2 << 20;
 /// Longest time that a held stream waits.
@@ -132,7 +132,20 @@ pub(crate) fn wait_until_released() {
     }
 }
 
+/// Numbers of the default streams of contexts, above those of other streams.
+const DEFAULT_STREAMS: usize = 1 << 62;
+
+/// The number of a context's default stream, once it has work.
+pub(crate) fn default_stream(context: usize) -> usize {
+    DEFAULT_STREAMS + context
+}
+
 impl State {
+    /// The streams that the program made.
+    pub(crate) fn streams_made(&self) -> usize {
+        self.streams.range(..DEFAULT_STREAMS).count()
+    }
+
     /// A new number, above those of default streams.
     pub(crate) fn next(&mut self) -> u64 {
         self.next += 1;

@@ -1,14 +1,15 @@
 //! Properties of any input, one module per fuzz target.
 //!
 //! libFuzzer calls these functions with inputs of its own making, and `cargo test` calls them with
-//! every file of the checked-in corpus, so an input that once broke something is tried on every run
-//! and on machines that cannot fuzz.
+//! every file of the checked-in corpus and with some that [`mutate`] makes of them, so an input that once
+//! broke something is tried on every run and on machines that cannot fuzz.
 
 pub mod auth;
 pub mod explain_and_exchange;
 pub mod frame_and_json;
 pub mod lanes;
 pub mod mooncake;
+pub mod mutate;
 pub mod private_data;
 pub mod schedules;
 pub mod texts;

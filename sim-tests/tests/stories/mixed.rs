@@ -3,8 +3,9 @@
 
 use crate::shipping::{at_once, holds, holds_at_night, pruned};
 use crate::sweep::seeds_hold;
-use handfast_sim::sweep::Swarm;
-use handfast_sim::{Ending, Explorer, Scenario};
+use handfast_sim::sweep::{Random, Swarm};
+use handfast_sim::{Case, Coverage, Ending, Explorer, Line, Scenario};
+use handfast_transport_sim::{Action, Choice, Faults, Operations};
 use sim_tests::assert_snapshot;
 use std::fmt::Write as _;
 
@@ -67,4 +68,30 @@ fn what_old_nodes_cost_without_a_fault_is_written_down() {
 fn seeds_of_mixed_fleets_break_no_oracle() {
     let (events, faults) = seeds_hold("mixed fleets", &Swarm::mixed(), SEEDS);
     assert!(events > 10 * SEEDS && faults > SEEDS, "{events} {faults}");
+}
+
+/// A refused access at a legacy node ends its lane, without a rule about retries. Its call to a stopped process
+/// ends by the time limit of its socket, so that the process is answered when it continues.
+#[test]
+fn stop_or_refused_access_at_an_old_node_breaks_no_oracle() {
+    let faults = Faults { protection: true, mute: true, ..Faults::NONE };
+    let (mut refused, mut stopped) = (0, 0);
+    for scenario in Scenario::OF_MIXED {
+        let operations = Operations::AtOnce;
+        let case = Case { faults, operations, ..Case::shipping(scenario, 2) };
+        let start = case.start();
+        for seed in 0..200 {
+            let random = Random::uniform(seed, 60);
+            let run = random.run(&case, &mut Coverage::default());
+            assert_eq!(run.violation, None, "{}", Line::of_random(case, random, &run));
+            for Choice { action, .. } in &run.schedule {
+                match action {
+                    Action::ProtectionError(site, _) => refused += u32::from(start.is_old(*site)),
+                    Action::Disturb(_) => stopped += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert!(refused > 50 && stopped > 50, "{refused} {stopped}");
 }

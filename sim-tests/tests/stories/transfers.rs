@@ -170,6 +170,35 @@ fn forged_key_is_reported_and_not_retried() {
     }
 }
 
+/// Rule H9. An access that is not allowed ends the lane and fails the demand. A batch without such an
+/// access asks for a lane again, and succeeds.
+#[test]
+fn batch_beside_a_refused_access_gets_another_lane() {
+    let faults = Faults { protection: true, ..Faults::NONE };
+    let case = Case { scenario: Scenario::LowerOpens, ..case(Traffic::Write, &STRICT, faults, 1) };
+    let mut world = case.start();
+    let mut choices = Vec::new();
+    let mut lanes = 0;
+    world.apply(&Choice { action: Action::Submit(0), cost: 0 }, &mut Step::default());
+    for _ in 0..HEAL_EVENTS_MAX {
+        world.actions(&mut choices);
+        let refused = |choice: &Choice| matches!(choice.action, Action::ProtectionError(0, _));
+        let fault = choices.iter().find(|choice| refused(choice)).cloned();
+        let Some(choice) = fault.or_else(|| next_fair_event(&world)) else { break };
+        let mut step = Step::default();
+        world.apply(&choice, &mut step);
+        assert_eq!(step.violations, []);
+        let failed = |at: &(usize, Event)| matches!(at, (0, Event::OpenFailed { .. }));
+        assert_eq!(step.events.iter().any(failed), refused(&choice));
+        lanes += step.events.iter().filter(|at| matches!(at, (0, Event::Ended { .. }))).count();
+    }
+    assert_eq!((world.transfer_success(0), lanes), (Some(true), 1));
+    for traffic in [Traffic::Write, Traffic::WriteAndRead, Traffic::BothWays] {
+        let devices = Ground::on(&STRICT, Some(traffic));
+        holds(&Case { devices, ..case });
+    }
+}
+
 /// Sequence numbers from zero admit a late write into a restarted process.
 #[test]
 fn zero_psns_admit_late_writes() {

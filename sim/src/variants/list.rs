@@ -718,4 +718,16 @@ pub const OF_LANES: &[Entry] = &[
         target: |config, now| Target::with_variant(config, now, TargetVariant::EndForgotten),
         ..CLASSIC
     },
+    Entry {
+        id: "FO-2-T",
+        name: "RefusalRetried",
+        breaks: "a refused access has a lane asked for again, whether a batch waits or not",
+        scenarios: &[Scenario::Transfers],
+        devices: Ground::on(&STRICT, Some(Traffic::Forbidden)),
+        faults: Faults::NONE,
+        faults_max: 0,
+        oracles: &[Oracle::Reconnected],
+        target: |config, now| Target::with_variant(config, now, TargetVariant::RefusalRetried),
+        ..CLASSIC
+    },
 ];

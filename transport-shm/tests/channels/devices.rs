@@ -8,8 +8,9 @@ use handfast_transport::{
     Access, CompletionStatus, DeviceHandle, Direction, Endpoints, Memory, OpenDevice,
     OpenDeviceError, OpenedMemory, Region,
 };
-use std::sync::Arc;
+use handfast_transport_shm::NoChannel;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Bytes of a block that a driver maps for a peer.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -116,6 +117,9 @@ async fn lane_ends_while_its_peer_keeps_memory() {
 async fn allocation_that_opens_for_ever_is_not_given_back() {
     let kept: OpenDevice = |_, _| Err(OpenDeviceError::Kept("a check failed".to_owned()));
     let (first, second, _control, _driver, region, theirs) = served(kept).await;
+    let reasons = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::clone(&reasons);
+    first.transport.report_to(Box::new(move |_, reason| reported.lock().unwrap().push(reason)));
     let host = Memory::zeroed(64).unwrap();
     assert_ne!(first.write(host.whole(), &region), DONE);
     let (kept, key) = (first.transport.counters().kept, region.key());
@@ -123,6 +127,7 @@ async fn allocation_that_opens_for_ever_is_not_given_back() {
     second.regions.unregister(key);
     second.transport.retire(second.pair.lifecycle).await.unwrap();
     assert_eq!((kept, second.transport.counters().held), (1, 1));
+    assert!(reasons.lock().unwrap().contains(&NoChannel::Kept), "{reasons:?}");
     assert_eq!(theirs.holders(), 2);
 }
 

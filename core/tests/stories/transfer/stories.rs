@@ -266,24 +266,36 @@ fn slices_lost_with_their_lanes_are_never_charged() {
     assert_eq!(bench.transfers.counters().flushes, 20);
 }
 
-/// A slice that ends with each of its lanes, and is charged by none, fails its batch past the limit.
+/// A slice that ends with each of its lanes, and is charged by none, fails its batch past the limit. The error is on
+/// the side of what ended the last lane; a slice that no lane had room for has none.
 #[test]
 fn slice_that_is_never_charged_fails_past_the_limit() {
-    let mut bench = Bench::new(SMALL);
-    let batch = bench.submit(&[read(5)]);
-    for lane in 0..=u64::from(UNCHARGED_MAX) {
-        assert!(!bench.has_ended(batch), "{lane} lanes have ended");
-        bench.lane_up(lane, 1).expect("the lane before is gone");
-        let post = bench.take_post();
-        bench.complete(post.slice, CompletionStatus::Flushed);
-        bench.lane_down(lane, 1);
+    for side in [Some(Side::Peer), Some(Side::Local), None] {
+        let lanes_max = u32::from(UNCHARGED_MAX) + 1;
+        let mut bench = Bench::new(TransferLimits { lanes_max, ..SMALL });
+        let batch = bench.submit(&[read(5)]);
+        for lane in 0..=u64::from(UNCHARGED_MAX) {
+            assert!(!bench.has_ended(batch), "{lane} lanes have ended");
+            bench.lane_up(lane, 1).expect("the lane before is gone");
+            let slice = bench.take_post().slice;
+            let Some(side) = side else {
+                // The lane stays up, and takes no more slices.
+                bench.complete(slice, CompletionStatus::Released(Sent::None));
+                continue;
+            };
+            bench.complete(slice, CompletionStatus::Flushed);
+            let cause = TransportError { side, ..error(1) };
+            bench.input(TransferInput::LaneDown { lane: Lifecycle(lane), cause });
+        }
+        let BatchOutcome::Failed(Cause::Exhausted(cause)) = &bench.report(batch).outcome else {
+            panic!("{:?}", bench.report(batch))
+        };
+        assert!(cause.detail.contains("was given back 100 times"), "{cause}");
+        assert_eq!(cause.detail.contains("ended for"), side.is_some(), "{cause}");
+        assert_eq!(cause.side, side.unwrap_or(Side::Local));
+        assert_eq!(bench.transfers.counters().flushes, u64::from(UNCHARGED_MAX));
+        assert_eq!(bench.transfers.load().slices, 0);
     }
-    let BatchOutcome::Failed(Cause::Exhausted(cause)) = &bench.report(batch).outcome else {
-        panic!("{:?}", bench.report(batch))
-    };
-    assert!(cause.detail.contains("each of 100 lanes has ended under it"), "{cause}");
-    assert_eq!(bench.transfers.counters().flushes, u64::from(UNCHARGED_MAX));
-    assert_eq!(bench.transfers.load().slices, 0);
 }
 
 /// A refused slice ends its batch once the other slices are released.

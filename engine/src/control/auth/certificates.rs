@@ -260,7 +260,7 @@ impl Authorities {
         let (end, intermediates) = chain.split_first().ok_or(webpki::Error::UnknownIssuer)?;
         let end = EndEntityCert::try_from(end)?;
         let (algorithms, roots) = (self.algorithms.all, &self.roots);
-        self.revocations.verify(|lists| {
+        self.revocations.verify(chain, |lists| {
             // An authority without a list revokes nothing, and a list counts past its next update.
             let revoked = RevocationOptionsBuilder::new(lists).ok();
             let revoked =

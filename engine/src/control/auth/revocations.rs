@@ -1,8 +1,10 @@
 //! The revocation lists of the authorities that a node trusts.
 
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateRevocationListDer, SignatureVerificationAlgorithm, TrustAnchor};
-use webpki::{CertRevocationList, OwnedCertRevocationList};
+use rustls_pki_types::{
+    CertificateDer, CertificateRevocationListDer, SignatureVerificationAlgorithm, TrustAnchor,
+};
+use webpki::{CertRevocationList, EndEntityCert, OwnedCertRevocationList};
 
 /// Maximum revocation lists of a node.
 const LISTS_MAX: usize = 256;
@@ -19,8 +21,15 @@ pub(super) struct Signers<'a> {
 /// Revocation lists.
 #[derive(Debug)]
 pub(super) struct Revocations {
-    /// Of one issuer there is one list in each part: of several, webpki consults the first alone.
-    parts: Vec<Vec<CertRevocationList<'static>>>,
+    groups: Vec<Group>,
+}
+
+/// Lists of one issuer, of which several authorities may have the name.
+#[derive(Debug)]
+struct Group {
+    /// The place among the [`Signers`] of the authority that has signed them, if it is known.
+    signer: Option<usize>,
+    lists: Vec<CertRevocationList<'static>>,
 }
 
 impl Revocations {
@@ -29,7 +38,7 @@ impl Revocations {
     /// # Errors
     /// There are too many, or the list and its fault.
     pub(super) fn new(text: &[u8], signers: Option<&Signers<'_>>) -> Result<Self, String> {
-        let mut parts: Vec<Vec<CertRevocationList<'static>>> = Vec::new();
+        let mut groups: Vec<Group> = Vec::new();
         let mut known: Vec<CertificateRevocationListDer<'_>> = Vec::new();
         for (number, list) in CertificateRevocationListDer::pem_slice_iter(text).enumerate() {
             if number == LISTS_MAX {
@@ -40,54 +49,83 @@ impl Revocations {
             let parsed = OwnedCertRevocationList::from_der(&list);
             let parsed: CertRevocationList<'_> =
                 parsed.map_err(|error| of(error.to_string()))?.into();
-            if let Some(signers) = signers {
-                signers.check(&list, parsed.issuer()).map_err(|error| of(error.to_owned()))?;
-            }
+            let signer = match signers {
+                Some(signers) => {
+                    signers.check(&list, parsed.issuer()).map_err(|it| of(it.into()))?
+                }
+                None => None,
+            };
             if known.contains(&list) {
                 continue;
             }
             known.push(list);
-            let has = |part: &&mut Vec<CertRevocationList<'_>>| {
-                part.iter().all(|other| other.issuer() != parsed.issuer())
-            };
-            match parts.iter_mut().find(has) {
-                Some(part) => part.push(parsed),
-                None => parts.push(vec![parsed]),
+            let is_alike =
+                |group: &&mut Group| group.signer == signer && group.issuer() == parsed.issuer();
+            match groups.iter_mut().find(is_alike) {
+                Some(group) => group.lists.push(parsed),
+                None => groups.push(Group { signer, lists: vec![parsed] }),
             }
         }
         // A list in another form would revoke nothing.
         if known.is_empty() && !text.trim_ascii().is_empty() {
             return Err("it has no revocation list in PEM".into());
         }
-        Ok(Self { parts })
+        Ok(Self { groups })
     }
 
-    /// Verifies a chain with `verify` against every list. A list that another key than the issuer's has
-    /// signed is of an authority of the same name, and revokes nothing of this issuer.
+    /// Verifies a chain with `verify` against the lists: against each that has one of its certificates,
+    /// and of the others against one of each issuer, which shows that the issuer may sign lists. A list
+    /// that another key than the issuer's has signed is of an authority of the same name, and revokes
+    /// nothing of this issuer.
     ///
     /// # Errors
     /// The fault of the chain.
     pub(super) fn verify(
         &self,
+        chain: &[CertificateDer<'_>],
         verify: impl Fn(&[&CertRevocationList<'_>]) -> Result<(), webpki::Error>,
     ) -> Result<(), webpki::Error> {
-        let mut is_verified = !self.parts.is_empty();
-        for part in &self.parts {
-            match verify(&part.iter().collect::<Vec<_>>()) {
-                Ok(()) => {}
-                Err(revoked @ webpki::Error::CertRevoked) => return Err(revoked),
-                Err(_) => is_verified = false,
+        // A malformed certificate is left to the verification.
+        let read = |one| EndEntityCert::try_from(one).ok();
+        let chain: Vec<EndEntityCert<'_>> = chain.iter().filter_map(read).collect();
+        let has_one = |list: &CertRevocationList<'_>| {
+            let mut of_issuer = chain.iter().filter(|it| it.issuer() == list.issuer());
+            of_issuer.any(|it| !matches!(list.find_serial(it.serial()), Ok(None)))
+        };
+        let is_concerned = |group: &&Group| chain.iter().any(|it| it.issuer() == group.issuer());
+        let concerned: Vec<&Group> = self.groups.iter().filter(is_concerned).collect();
+        let first: Vec<_> = concerned.iter().map(|group| &group.lists[0]).collect();
+        // Of several lists of one issuer webpki consults the first alone.
+        let groups_of = |issuer: &[u8]| first.iter().filter(|it| it.issuer() == issuer).count();
+        let is_single = first.iter().all(|list| groups_of(list.issuer()) == 1);
+        if is_single && !concerned.iter().flat_map(|group| &group.lists).any(has_one) {
+            let verified = verify(&first);
+            if verified.is_ok() || first.is_empty() {
+                return verified;
             }
         }
-        if is_verified {
-            return Ok(());
-        }
         verify(&[])?;
-        for list in self.parts.iter().flatten() {
-            verify(&[list])
-                .or_else(|error| if is_of_other_key(&error) { Ok(()) } else { Err(error) })?;
+        for group in concerned {
+            let mut is_shown = false;
+            for list in &group.lists {
+                if is_shown && !has_one(list) {
+                    continue;
+                }
+                match verify(&[list]) {
+                    Ok(()) => is_shown = true,
+                    // The others of a known authority have the same key.
+                    Err(error) if is_of_other_key(&error) => is_shown |= group.signer.is_some(),
+                    Err(error) => return Err(error),
+                }
+            }
         }
         Ok(())
+    }
+}
+
+impl Group {
+    fn issuer(&self) -> &[u8] {
+        self.lists[0].issuer()
     }
 }
 
@@ -109,9 +147,10 @@ fn is_of_other_key(error: &webpki::Error) -> bool {
 }
 
 impl Signers<'_> {
-    /// Checks that an authority with the name of the list's issuer has signed it. Of a list whose issuer
-    /// is unknown, which may be between a peer and a trusted authority, it checks the kind of signature.
-    fn check(&self, list: &[u8], issuer: &[u8]) -> Result<(), &'static str> {
+    /// Checks that an authority with the name of the list's issuer has signed it, and returns its place. Of
+    /// a list whose issuer is unknown, which may be between a peer and a trusted authority, it checks the
+    /// kind of signature.
+    fn check(&self, list: &[u8], issuer: &[u8]) -> Result<Option<usize>, &'static str> {
         let (data, algorithm, signature) = signed(list).ok_or("it is malformed")?;
         let of_kind = || self.algorithms.iter().filter(|it| *it.signature_alg_id() == *algorithm);
         if of_kind().next().is_none() {
@@ -125,12 +164,13 @@ impl Signers<'_> {
                 })
             })
         };
-        let mut named =
-            self.authorities.iter().filter(|it| it.subject.as_ref() == issuer).peekable();
-        if named.peek().is_none() || named.any(has_signed) {
-            return Ok(());
+        let authorities = self.authorities.iter().enumerate();
+        let mut named = authorities.filter(|(_, it)| it.subject.as_ref() == issuer).peekable();
+        if named.peek().is_none() {
+            return Ok(None);
         }
-        Err("the authority of its name has not signed it")
+        let signer = named.find(|(_, it)| has_signed(it)).map(|(place, _)| place);
+        signer.map(Some).ok_or("the authority of its name has not signed it")
     }
 }
 
@@ -170,8 +210,8 @@ fn value(tag: u8, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::auth::tests::certificates::issuing::Authority;
-    use rustls_pki_types::CertificateDer;
+    use crate::control::auth::tests::certificates::issuing::{Authority, Issued};
+    use std::cell::Cell;
 
     /// A list is refused at its parsing if the authority of its name has not signed it, or with a kind of
     /// signature that is not supported; one of an unknown issuer is taken.
@@ -193,9 +233,9 @@ mod tests {
         };
         let list = CertificateRevocationListDer::from_pem_slice(fleet.revoke(&[]).as_bytes());
         let list = list.unwrap();
-        assert_eq!(check(&[&fleet], &list), Ok(()));
-        assert_eq!(check(&[&same, &fleet], &list), Ok(()), "one of two of the name");
-        assert_eq!(check(&[&other], &list), Ok(()), "unknown");
+        assert_eq!(check(&[&fleet], &list), Ok(Some(0)));
+        assert_eq!(check(&[&same, &fleet], &list), Ok(Some(1)), "one of two of the name");
+        assert_eq!(check(&[&other], &list), Ok(None), "unknown");
         let unsigned = check(&[&other, &same], &list).unwrap_err();
         assert!(unsigned.contains("has not signed it"), "{unsigned}");
         // ECDSA with SHA-512 in place of SHA-256.
@@ -210,6 +250,36 @@ mod tests {
             let unsupported = check(&[trusted], &strange).unwrap_err();
             assert!(unsupported.contains("not supported"), "{unsupported}");
         }
+    }
+
+    /// However many lists an authority has, a chain is verified once if none has one of its certificates.
+    /// Otherwise it is verified without lists, with one, and with those that have one.
+    #[test]
+    fn chain_is_verified_for_the_lists_that_have_it() {
+        let (fleet, other) = (Authority::new("fleet"), Authority::new("other"));
+        let (a, b, c) = (fleet.issue(&["a"]), fleet.issue(&["b"]), other.issue(&["c"]));
+        let of_fleet = (1..LISTS_MAX).map(|_| fleet.revoke(&[&c])).chain([fleet.revoke(&[&a])]);
+        let lists = Revocations::new(of_fleet.collect::<String>().as_bytes(), None).unwrap();
+        let calls = |issued: &Issued| {
+            let chain = [CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
+            let end = EndEntityCert::try_from(&chain[0]).unwrap();
+            let calls = Cell::new(0);
+            let verified = lists.verify(&chain, |asked| {
+                calls.set(calls.get() + 1);
+                let has_it = |list: &&CertRevocationList<'_>| {
+                    let of_it = list.issuer() == end.issuer();
+                    of_it && list.find_serial(end.serial()).unwrap().is_some()
+                };
+                if asked.iter().any(has_it) {
+                    return Err(webpki::Error::CertRevoked);
+                }
+                Ok(())
+            });
+            (verified, calls.get())
+        };
+        assert_eq!(calls(&b), (Ok(()), 1));
+        assert_eq!(calls(&c), (Ok(()), 1), "a serial number of another authority");
+        assert_eq!(calls(&a), (Err(webpki::Error::CertRevoked), 3));
     }
 
     /// Cut and changed bytes of a list are an error, and no panic.
