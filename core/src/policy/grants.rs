@@ -547,8 +547,8 @@ mod tests {
         assert!(grants.access_of(Requester::Anybody).is_none());
     }
 
-    /// A key whose patterns allow administrators and others leaves the choice to its holders; one for
-    /// administrators alone, for single names, or for none of them does not.
+    /// A key whose names are those of administrators and of others leaves the choice to its holders; one
+    /// for administrators alone or for none of them does not.
     #[test]
     fn keys_that_leave_the_choice_are_found() {
         let admins = Administrators::new(["admin-1", "ops-*"]).unwrap();
@@ -568,12 +568,20 @@ mod tests {
             &["o*"],
             &["decode-*", "*s-7"],
             &["*min*"],
+            &["x", "admin-1"],
+            &["admin-1", "decode-*"],
+            &["admin-1", "admin-2"],
         ] {
             assert!(admins.can_be_chosen_with(&key(names)), "{names:?}");
         }
-        for names in
-            [&["admin-1"][..], &["ops-*"], &["ops-a*"], &["decode-*"], &["x", "admin-1"], &["a*2"]]
-        {
+        for names in [
+            &["admin-1"][..],
+            &["ops-*"],
+            &["ops-a*"],
+            &["admin-1", "ops-*"],
+            &["decode-*"],
+            &["a*2"],
+        ] {
             assert!(!admins.can_be_chosen_with(&key(names)), "{names:?}");
         }
         assert!(!Administrators::default().can_be_chosen_with(&key(&[])), "nobody is one");
