@@ -167,6 +167,23 @@ fn server_warns_of_a_key_that_makes_administrators() {
     }
 }
 
+/// Trust groups are checked before anything is served, and rest on proven names.
+#[test]
+fn trust_groups_are_checked_and_need_keys() {
+    let folder = Folder::new();
+    let key = keys(&folder, "key", KEY);
+    let serve = |group: &str, auth: &[&str]| {
+        let words = ["serve", "--listen", "127.0.0.1:0", "--memory", "m=1M", "--until-stdin-ends"];
+        run(&[&words, auth, &["--trust-group", group]].concat())
+    };
+    let auth = ["--auth", &*key];
+    serve("train=trainer-*", &auth).done();
+    serve("train=trainer-*", &[]).failed(2, &["trust groups need keys or certificates"]);
+    serve("train", &auth).failed(2, &["--trust-group train: write GROUP=PEERS"]);
+    serve("a b=c", &auth).failed(2, &["'a b' names no trust group"]);
+    serve("train=a@b", &auth).failed(2, &["'a@b' names no peers"]);
+}
+
 /// The variable has the effect of the option.
 #[test]
 fn variable_names_the_keys() {
