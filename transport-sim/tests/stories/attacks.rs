@@ -124,7 +124,7 @@ fn first_psn(profile: &Profile) -> u32 {
     }
 }
 
-/// A packet with the right numbers and key is as good as the peer's: its bytes land, no side is told,
+/// A packet with the right numbers and key is as good as the peer's: its bytes land, neither side learns of it,
 /// and the next write of the peer counts as its repetition. Neither an address of another host nor a
 /// sequence number that is not expected is taken; a device with constant ones expects the first.
 #[test]
