@@ -5,6 +5,7 @@ use crate::tuning::Tuning;
 use crate::{cure, files, output};
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
+use handfast::auth::TrustGroups;
 use handfast::metadata::MetadataOptions;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
@@ -16,6 +17,7 @@ use handfast_metadata::{Credentials, Source, TlsFiles};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::net::IpAddr;
@@ -58,6 +60,10 @@ pub(crate) struct LaneOptions {
     /// nodes need it, and --auth [default: HANDFAST_ENCRYPT_LANES]
     #[arg(long)]
     pub(crate) encrypt_lanes: bool,
+    /// Put the peers whose proven names PEERS covers, with * for any characters, into a trust group: RDMA
+    /// devices refuse them the keys of other groups. The first one that covers a name counts; needs --auth
+    #[arg(long, value_name = "GROUP=PEERS")]
+    pub(crate) trust_group: Vec<String>,
     /// Also communicate with nodes of another engine, over its TCP data protocol. That protocol has
     /// no keys: every host that reaches the port may access the memory
     #[arg(long, value_enum, value_name = "ENGINE")]
@@ -152,6 +158,18 @@ impl LaneOptions {
         }
     }
 
+    fn trust_groups(&self) -> Result<TrustGroups, Failure> {
+        let mut groups = TrustGroups::default();
+        for text in &self.trust_group {
+            let wrong =
+                |error: &dyn Display| Failure::Usage(format!("--trust-group {text}: {error}"));
+            let named = text.split_once('=');
+            let (group, peers) = named.ok_or_else(|| wrong(&"write GROUP=PEERS"))?;
+            groups.add(group, peers).map_err(|error| wrong(&error))?;
+        }
+        Ok(groups)
+    }
+
     pub(crate) fn apply(&self, builder: Builder) -> Result<Builder, Failure> {
         let environment = Environment::read()?;
         warn(environment.warnings());
@@ -167,10 +185,12 @@ impl LaneOptions {
         let said = || environment.matrix().filter(|_| several);
         let matrix = self.nic_priority_matrix.clone().or_else(said);
         let matrix = matrix.as_deref().map(read_matrix).transpose()?;
+        let trust_groups = self.trust_groups()?;
         let options = self.tuning.apply(environment.rdma(RdmaOptions::default())).with(|it| {
             it.devices = self.device.clone();
             it.matrix = matrix;
             it.address = self.gid;
+            it.trust_groups = trust_groups;
         });
         let mut builder = environment.bounds(builder).transport(choice).rdma(options);
         if let Some(directory) = &self.shared_memory_dir {

@@ -154,8 +154,8 @@ fn warn_of_exposure(engine: &Engine) {
     }
     if let Some(key) = engine.key_of_any_administrator() {
         output::note(format_args!(
-            "warning: the key {key} has no names in its line: each of its holders can call itself an \
-             administrator; write the names of its holders after its secret"
+            "warning: each holder of the key {key} can call itself an administrator: its line has no \
+             names, or those of others too; write the names of its holders after its secret"
         ));
     }
 }

@@ -15,6 +15,7 @@ mod pace;
 mod qpn_reuse;
 mod quota;
 mod rails;
+mod trust;
 mod watchdog;
 
 pub use audit::{AUDIT_REPORTS_PER_SECOND, AuditPace};
@@ -34,5 +35,9 @@ pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
 pub use rails::{
     FailureClass, RAIL_FAILURES_MAX, RAIL_PAUSE_MAX, RAIL_PAUSE_MIN, RAIL_STEADY, RAILS_MAX,
     RailOutput, RailPlan, RailStance, RailVerdict, Rails, plan_rails,
+};
+pub use trust::{
+    TRUST_GROUP_NAME_BYTES_MAX, TRUST_GROUPS_MAX, TRUST_PATTERNS_MAX, TrustGroup, TrustGroupError,
+    TrustGroups,
 };
 pub use watchdog::LaneWatchdog;

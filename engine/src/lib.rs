@@ -93,7 +93,8 @@ pub mod identity {
 pub mod auth {
     pub use handfast_core::auth::{AuthFailure, AuthRefusal, CertificateFault};
     pub use handfast_core::policy::{
-        AUDIT_REPORTS_PER_SECOND, Administrators, GRANTS_MAX, KEY_GROUPS_MAX,
+        AUDIT_REPORTS_PER_SECOND, Administrators, GRANTS_MAX, KEY_GROUPS_MAX, TRUST_GROUPS_MAX,
+        TRUST_PATTERNS_MAX, TrustGroup, TrustGroupError, TrustGroups,
     };
     pub use handfast_core::wire::{
         GRANTS_LISTED_MAX, GrantsRefusal, GrantsRefusalReason, GrantsRequest, SegmentGrants,

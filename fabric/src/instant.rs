@@ -74,6 +74,8 @@ pub struct Path {
     pub peer: usize,
     /// Whether every request completes with an entry.
     pub signals_all: bool,
+    /// Its protection domain, and that of its peer.
+    pub domains: (u32, u32),
 }
 
 /// Registered memory of this process.
@@ -162,18 +164,20 @@ pub fn path(pair: u64) -> Option<Path> {
         number: pair.number,
         peer,
         signals_all: pair.signals_all,
+        domains: (own.domain(), theirs.domain()),
     })
 }
 
-/// The region of a local or a remote key at a device.
-pub fn region(nic: usize, key: u32, is_remote: bool) -> Option<Region> {
+/// The region of a local or a remote key at a device, for a queue pair of a protection domain.
+pub fn region((nic, domain): (usize, u32), key: u32, is_remote: bool) -> Option<Region> {
     let state = lock();
     let has_key = |known: &crate::state::Registered| {
         key == if is_remote { known.keys.rkey } else { known.keys.lkey }
     };
     let mut of_nic = state.regions.range((nic, 0)..=(nic, u32::MAX)).map(|(_, known)| known);
     let known = of_nic.find(|known| has_key(known))?;
-    let region = state.fabric.nic(nic).regions().find(|region| region.keys == known.keys)?;
+    let mut regions = state.fabric.nic(nic).regions();
+    let region = regions.find(|region| region.keys == known.keys && region.is_of(domain))?;
     Some(Region {
         first: region.address,
         bytes: region.bytes.length() as u64,

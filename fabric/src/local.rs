@@ -65,7 +65,7 @@ impl State {
     /// The first piece that is not registered memory: the device fails on it.
     pub(crate) fn local_memory(
         &self,
-        nic: usize,
+        (nic, domain): (usize, u32),
         memory: LocalMemory,
     ) -> Result<(Bytes, Access), Piece> {
         let pieces = match memory {
@@ -76,7 +76,8 @@ impl State {
         let mut found = Vec::new();
         for piece in pieces {
             let mut regions = self.fabric.nic(nic).regions();
-            let region = regions.find(|region| region.keys.lkey == piece.lkey);
+            let region =
+                regions.find(|region| region.keys.lkey == piece.lkey && region.is_of(domain));
             let place = region.and_then(|region| Some((region, place(region, piece)?)));
             let (region, place) = place.ok_or(piece)?;
             access.local_write &= region.access.local_write;

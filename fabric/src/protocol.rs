@@ -91,6 +91,7 @@ pub enum Request {
     },
     Register {
         context: u64,
+        domain: u32,
         address: u64,
         bytes: u64,
         peers_address: u64,
@@ -99,6 +100,7 @@ pub enum Request {
     /// Memory of a scripted GPU, by a descriptor of the program.
     RegisterBuffer {
         context: u64,
+        domain: u32,
         descriptor: i32,
         offset: u64,
         bytes: u64,
@@ -143,6 +145,7 @@ pub enum Request {
     },
     CreatePair {
         context: u64,
+        domain: u32,
         send_queue: u64,
         receive_queue: u64,
         depths: (u32, u32),

@@ -104,8 +104,9 @@ fn carry_out(program: u64, request: Request) -> Reply {
         Request::DeallocateDomain { context } => {
             enter_of(context, "ibv_dealloc_pd").map(|_| Answer::Nothing)
         }
-        Request::Register { context, address, bytes, peers_address, flags } => {
-            objects::register(program, context, (address, bytes), peers_address, flags)
+        Request::Register { context, domain, address, bytes, peers_address, flags } => {
+            let place = (context, domain);
+            objects::register(program, place, (address, bytes), peers_address, flags)
         }
         buffer @ Request::RegisterBuffer { .. } => objects::register_buffer(program, &buffer),
         Request::Deregister { context, rkey } => objects::deregister(context, rkey),
@@ -132,6 +133,7 @@ fn carry_out(program: u64, request: Request) -> Reply {
         }
         Request::CreatePair {
             context,
+            domain,
             send_queue,
             receive_queue,
             depths,
@@ -141,7 +143,7 @@ fn carry_out(program: u64, request: Request) -> Reply {
             object,
         } => {
             let queues = (send_queue, receive_queue);
-            pairs::create(context, queues, depths, (pieces, inline_bytes), all, object)
+            pairs::create((context, domain), queues, depths, (pieces, inline_bytes), all, object)
         }
         Request::Modify { pair, attributes, mask } => pairs::modify(pair, &attributes, mask),
         Request::QueryPair { pair } => pairs::query(pair),

@@ -10,6 +10,7 @@ use crate::error::VerbsError;
 use crate::settings::LANE_QUEUE_PAIRS_DEFAULT;
 use crate::verbs::{AWAITED_DIALS, Nic, NicCounts};
 use handfast_core::connection::LaneProgress;
+use handfast_core::policy::TrustGroups;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -66,6 +67,7 @@ pub struct RdmaTransport {
 struct Inner {
     slots: Slots,
     local_nic: LocalNic,
+    trust: TrustGroups,
     steps: Steps,
     sink: Arc<dyn LaneSink>,
     /// Runtime handle, since a withdrawal may come from a NIC's own thread.
@@ -84,9 +86,26 @@ impl RdmaTransport {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn new(nics: Vec<Nic>, local_nic: LocalNic, sink: Arc<dyn LaneSink>) -> io::Result<Self> {
+        Self::in_groups(nics, local_nic, TrustGroups::default(), sink)
+    }
+
+    /// Like [`RdmaTransport::new`], with lanes in the protection domains of their peers' trust groups: each
+    /// NIC was opened for as many.
+    ///
+    /// # Errors
+    /// As [`RdmaTransport::new`].
+    ///
+    /// # Panics
+    /// As [`RdmaTransport::new`].
+    pub fn in_groups(
+        nics: Vec<Nic>,
+        local_nic: LocalNic,
+        trust: TrustGroups,
+        sink: Arc<dyn LaneSink>,
+    ) -> io::Result<Self> {
         let steps = Steps::start(nics.first().map_or("", Nic::device))?;
         let (slots, runtime, endpoints) = (Slots::new(nics), Handle::current(), RwLock::default());
-        let inner = Inner { slots, local_nic, steps, sink, runtime, endpoints };
+        let inner = Inner { slots, local_nic, trust, steps, sink, runtime, endpoints };
         inner.slots.nics().into_iter().flatten().for_each(|nic| inner.refill(&nic));
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -275,9 +294,9 @@ impl Endpoints for RdmaTransport {
     /// Creates queue pairs with sequence numbers out of `entropy`, and announces the address that
     /// fits the peer, see [`Nic::create_for`]. At an error nothing is left of the endpoint.
     fn create(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64, _: Attempt) -> Created {
-        let to = peer.clone();
+        let (to, group) = (peer.clone(), self.inner.trust.of(&peer.node));
         let create = move |nic: &Nic| {
-            nic.create_for(&to, lifecycle, &psns(entropy, nic.queue_pairs_per_lane()))
+            nic.create_in(group, &to, lifecycle, &psns(entropy, nic.queue_pairs_per_lane()))
         };
         Box::pin(self.inner.clone().create(lifecycle, peer, create))
     }

@@ -8,6 +8,7 @@ mod connecting;
 mod context;
 mod counters;
 mod device_memory;
+mod domains;
 mod events;
 mod failures;
 mod handle;

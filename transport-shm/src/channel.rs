@@ -420,6 +420,38 @@ mod tests {
         assert!(offered.writable && !offered.readable);
     }
 
+    /// A peer that asks for a million keys, among them that of memory which is granted to others, gets no
+    /// memory: each has the answer of an unknown key, and the owner keeps nothing.
+    #[test]
+    fn million_keys_without_a_grant_give_no_memory() {
+        const KEYS: u64 = 1_000_000;
+        const AT_ONCE: u64 = 50;
+        let (ours, theirs) = sys::pair().unwrap();
+        let (regions, memory) = (RegionTable::new(), Memory::shared(4096).unwrap());
+        let mut grants = Grants::default();
+        grants.add(Grant::read_write("decode-*").unwrap()).unwrap();
+        regions.register(memory.whole(), grants, KEY).unwrap();
+        let holders = memory.holders();
+        let name = NodeName::new("curious").unwrap();
+        let mut channel = Channel::new(ours, Process::new(0, None), name);
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        for first in (0..KEYS).step_by(AT_ONCE as usize) {
+            // One of 101 is the right one.
+            let keys = (first..first + AT_ONCE).map(|key| if key % 101 == 0 { KEY } else { key });
+            keys.clone().for_each(|key| say(&theirs, &Frame::Ask { key }));
+            let mut after = After::default();
+            assert!(channel.receive(&regions, &mut after) && !after.has_ended);
+            for key in keys {
+                let received = sys::receive(&theirs, &mut bytes).unwrap();
+                let (answer, _) = wire::decode(&bytes[..received.length]).unwrap();
+                assert_eq!(answer, Frame::Deny { key, denial: Denial::UnknownKey });
+                assert!(received.passed.is_none(), "no descriptor comes along");
+            }
+        }
+        assert_eq!((channel.machine.granted(), memory.holders()), (0, holders));
+        assert!(channel.granted.is_empty() && channel.unsent.is_empty());
+    }
+
     /// The last words of a peer count although it closed with packets unread, which the system
     /// reports first.
     #[test]

@@ -5,6 +5,7 @@ mod bench;
 mod c_library;
 mod checks;
 mod command;
+mod coverage;
 mod dashboard;
 mod features;
 mod fleet;
@@ -55,6 +56,7 @@ enum Task {
     Gpu(gpu::Arguments),
     Guest(guest::Arguments),
     Mutation(mutation::Arguments),
+    Coverage(coverage::Arguments),
     Dashboard(dashboard::Arguments),
     Setup(setup::Arguments),
     Variants(variants::Arguments),
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
         Task::Gpu(arguments) => gpu::run(&project, &arguments).map(passed),
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
+        Task::Coverage(arguments) => Ok(passed(coverage::run(&project, &arguments))),
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
         Task::Release(arguments) => release::run(&project, &arguments).map(passed),

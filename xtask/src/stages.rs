@@ -9,7 +9,7 @@ pub(crate) use rust_tests::{NIGHTLY, binary, build, judged};
 use crate::checks::{circles, graph, inventory, links, program, texts};
 use crate::features::Features;
 use crate::project::Project;
-use crate::report::{Outcome, Stage, Step, Summary};
+use crate::report::{Outcome, Stage, Step, Summary, skipped};
 use crate::{api, c_library, dashboard, fleet, fuzz, gpu, guest, python, setup, variants};
 use anyhow::{Result, bail};
 use std::path::PathBuf;
@@ -279,9 +279,23 @@ fn checks(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             lints(project, &Features::without_verbs(project), deadline)
         }));
         steps.push(Step::new("documentation", |deadline| documentation(project, deadline)));
+        steps.push(Step::new("advisories", |deadline| advisories(project, deadline)));
     }
     steps.extend(fast_checks(project));
     steps
+}
+
+/// Checks that no dependency has a known weakness, by the database of RustSec.
+fn advisories(project: &Project, deadline: Instant) -> Outcome {
+    setup::DENY.check()?;
+    let checked =
+        project.run(project.cargo(&["deny", "check", "advisories"]), "advisories", deadline);
+    match checked {
+        Err(error) if format!("{error:#}").contains("failed to fetch advisory database") => {
+            Err(skipped("the database of advisories cannot be fetched"))
+        }
+        checked => checked.map(|_| String::new()),
+    }
 }
 
 /// Builds the documentation, without warnings.

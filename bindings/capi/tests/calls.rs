@@ -165,6 +165,30 @@ fn batch_writes_and_reads_a_named_segment() {
     assert_eq!(handfast_memory_unregister(user.0, start), HANDFAST_NOT_REGISTERED);
 }
 
+/// A key that is bound to the names of others makes no administrator of a holder that takes the name of
+/// one.
+#[test]
+fn administrators_name_is_refused_under_a_key_of_others() {
+    let file = |line: &str| {
+        let mut keys = tempfile::NamedTempFile::new().unwrap();
+        writeln!(keys, "fleet {} {line}", "01ab".repeat(16)).unwrap();
+        let auth = CString::new(format!("psk:{}", keys.path().display())).unwrap();
+        (keys, auth)
+    };
+    let ((_own, bound), (_theirs, free)) = (file("127.0.0.1:*"), file(""));
+    let administrators = c"127.0.0.2:*".as_ptr();
+    let owner =
+        Node(start(&Options { auth: bound.as_ptr(), administrators, ..options() }).unwrap());
+    let name = c"127.0.0.2".as_ptr();
+    let liar = Node(start(&Options { auth: free.as_ptr(), name, ..options() }).unwrap());
+    assert!(liar.open(&owner.address()).is_err());
+    let (_, [_, _, text]) = last_error();
+    assert!(text.contains("does not allow this node's name"), "{text}");
+    let name = c"127.0.0.1".as_ptr();
+    let honest = Node(start(&Options { auth: free.as_ptr(), name, ..options() }).unwrap());
+    honest.open(&owner.address()).unwrap();
+}
+
 /// An administrator of an engine lists and changes its grants, and no other peer.
 #[test]
 fn administrators_change_the_grants_of_a_peer() {

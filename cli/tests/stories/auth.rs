@@ -143,14 +143,19 @@ fn administrator_changes_grants_of_a_running_server() {
     run(&[&open[..], &["--read-only"]].concat()).failed(2, &["cannot be used with"]);
 }
 
-/// A server with administrators warns of a key whose holders may have any name, and of no other.
+/// A server with administrators warns of a key whose holders may have the name of one and others, and of no
+/// other.
 #[test]
 fn server_warns_of_a_key_that_makes_administrators() {
     let folder = Folder::new();
     let bound = format!("{} client-*\n", KEY.trim_end());
-    for (text, administrators, is_warned) in
-        [(KEY, "admin-1", true), (&bound, "admin-1", false), (KEY, "", false)]
-    {
+    let single = format!("{} decode-7 admin-1\n", KEY.trim_end());
+    for (text, administrators, is_warned) in [
+        (KEY, "admin-1", true),
+        (&single, "admin-1", true),
+        (&bound, "admin-1", false),
+        (KEY, "", false),
+    ] {
         let key = keys(&folder, "key", text);
         let mut words = vec!["serve", "--listen", "127.0.0.1:0", "--memory", "m=1M"];
         words.extend(["--until-stdin-ends", "--auth", &key]);
@@ -158,8 +163,25 @@ fn server_warns_of_a_key_that_makes_administrators() {
             words.extend(["--administrators", administrators]);
         }
         let ended = run(&words).done();
-        assert_eq!(ended.errors.contains("the key fleet-1 has no names"), is_warned, "{ended:?}");
+        assert_eq!(ended.errors.contains("each holder of the key fleet-1"), is_warned, "{ended:?}");
     }
+}
+
+/// Trust groups are checked before anything is served, and rest on proven names.
+#[test]
+fn trust_groups_are_checked_and_need_keys() {
+    let folder = Folder::new();
+    let key = keys(&folder, "key", KEY);
+    let serve = |group: &str, auth: &[&str]| {
+        let words = ["serve", "--listen", "127.0.0.1:0", "--memory", "m=1M", "--until-stdin-ends"];
+        run(&[&words, auth, &["--trust-group", group]].concat())
+    };
+    let auth = ["--auth", &*key];
+    serve("train=trainer-*", &auth).done();
+    serve("train=trainer-*", &[]).failed(2, &["trust groups need keys or certificates"]);
+    serve("train", &auth).failed(2, &["--trust-group train: write GROUP=PEERS"]);
+    serve("a b=c", &auth).failed(2, &["'a b' names no trust group"]);
+    serve("train=a@b", &auth).failed(2, &["'a@b' names no peers"]);
 }
 
 /// The variable has the effect of the option.

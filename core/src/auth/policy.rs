@@ -170,11 +170,6 @@ impl NamePattern {
         }
         behind[0]
     }
-
-    /// Whether it covers more than one name.
-    fn is_wide(&self) -> bool {
-        self.0.contains('*')
-    }
 }
 
 impl KeyRule {
@@ -203,15 +198,14 @@ impl KeyRule {
         self.names.is_empty() || self.names.iter().any(NamePattern::is_any)
     }
 
-    /// Whether a holder can choose to have a name that one of the patterns covers: any name is allowed, or
-    /// a pattern allows such names and others.
+    /// Whether a holder can choose to have a name that one of the patterns covers: the key allows such
+    /// names and others.
     pub(crate) fn can_choose(&self, patterns: &[NamePattern]) -> bool {
-        let is_chosen = |own: &NamePattern| {
-            own.is_wide()
-                && patterns.iter().any(|it| it.meets(own))
-                && !patterns.iter().any(|it| it.contains(own))
-        };
-        !patterns.is_empty() && (self.covers_all() || self.names.iter().any(is_chosen))
+        let meets = |own: &NamePattern| patterns.iter().any(|it| it.meets(own));
+        let is_contained = |own: &NamePattern| patterns.iter().any(|it| it.contains(own));
+        let allows_one = self.covers_all() || self.names.iter().any(meets);
+        let allows_others = self.covers_all() || !self.names.iter().all(is_contained);
+        !patterns.is_empty() && allows_one && allows_others
     }
 
     /// Whether a holder may have a name.

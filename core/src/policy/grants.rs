@@ -4,6 +4,7 @@
 //! while nothing changes. A device checks keys, not names: [`KeyGroups`] gives the peers that have the
 //! same grants one registration, which ends when one of these grants is revoked.
 
+use super::trust::{TrustGroup, TrustGroups};
 use crate::auth::{KeyRule, NamePattern};
 use crate::excerpt::excerpt;
 use crate::identity::NodeName;
@@ -16,7 +17,7 @@ use core::fmt;
 
 /// Maximum patterns of names in the grants of one region.
 pub const GRANTS_MAX: usize = 64;
-/// Maximum registrations of one region, one for each trust group.
+/// Maximum registrations of one region, one for each key group.
 pub const KEY_GROUPS_MAX: usize = 16;
 /// Pause after a registration that failed. Requests of its peers meanwhile try no other.
 pub const KEY_RETRY_INTERVAL: Duration = Duration::from_millis(5_000);
@@ -378,6 +379,8 @@ pub enum KeyGroup {
         group: KeyGroupId,
         /// The permissions of the registration.
         access: Access,
+        /// The trust group in whose protection domain it is.
+        trust: TrustGroup,
         /// A group without a registration that goes in its favour: one that failed, at
         /// [`KEY_GROUPS_MAX`].
         evicted: Option<KeyGroupId>,
@@ -387,26 +390,35 @@ pub enum KeyGroup {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Group {
     id: KeyGroupId,
+    trust: TrustGroup,
     grants: Vec<Grant>,
     /// End of the pause after a registration that failed.
     retry_at: Option<Instant>,
 }
 
-/// The registrations of one region, by trust group: the peers that the same grants cover. A peer's
-/// key allows what its grants allow, and ends with the first of them.
+/// The registrations of one region: one for the peers of a trust group that the same grants cover. A
+/// peer's key allows what its grants allow, and ends with the first of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyGroups {
     /// The oldest first.
     groups: Vec<Group>,
     next: u64,
+    trust: TrustGroups,
 }
 
 impl KeyGroups {
+    /// No registrations, for the peers of these trust groups.
+    pub fn new(trust: TrustGroups) -> Self {
+        Self { trust, ..Self::default() }
+    }
+
     /// The registration of a requester that was made before.
     pub fn find(&self, grants: &Grants, requester: Requester<'_>) -> Option<KeyGroupId> {
+        let trust = self.trust.of_requester(requester);
         let is_of = |group: &&Group| {
             let own = group.grants.iter().map(|grant| (&grant.peers, grant.access));
-            own.eq(grants.matching(requester).map(|(peers, access)| (peers, *access)))
+            let its = grants.matching(requester).map(|(peers, access)| (peers, *access));
+            group.trust == trust && own.eq(its)
         };
         self.groups.iter().find(is_of).map(|group| group.id)
     }
@@ -424,9 +436,10 @@ impl KeyGroups {
         self.groups.len() < KEY_GROUPS_MAX || has_failed
     }
 
-    /// The registration for the peers that the first grant alone covers.
+    /// The registration for the peers that the first grant alone covers and that are in no named trust
+    /// group.
     pub fn first(&mut self, grants: &Grants) -> KeyGroup {
-        self.group(grants.iter().take(1).collect(), Instant(0))
+        self.group(grants.iter().take(1).collect(), TrustGroup::default(), Instant(0))
     }
 
     /// The registration for a requester.
@@ -440,21 +453,23 @@ impl KeyGroups {
             peers: peers.clone(),
             access: *access,
         };
-        self.group(grants.matching(requester).map(of_grant).collect(), now)
+        let trust = self.trust.of_requester(requester);
+        self.group(grants.matching(requester).map(of_grant).collect(), trust, now)
     }
 
-    fn group(&mut self, matching: Vec<Grant>, now: Instant) -> KeyGroup {
+    fn group(&mut self, matching: Vec<Grant>, trust: TrustGroup, now: Instant) -> KeyGroup {
         let access = matching.iter().fold(Access::default(), |all, grant| all.and(grant.access));
         if access.is_none() {
             return KeyGroup::None;
         }
-        if let Some(known) = self.groups.iter_mut().find(|group| group.grants == matching) {
+        let is_its = |group: &&mut Group| group.trust == trust && group.grants == matching;
+        if let Some(known) = self.groups.iter_mut().find(is_its) {
             return match known.retry_at {
                 None => KeyGroup::Known(known.id),
                 Some(at) if now < at => KeyGroup::Failed(known.id),
                 Some(_) => {
                     known.retry_at = None;
-                    KeyGroup::New { group: known.id, access, evicted: None }
+                    KeyGroup::New { group: known.id, access, trust, evicted: None }
                 }
             };
         }
@@ -466,8 +481,8 @@ impl KeyGroups {
         let evicted = failed.map(|at| self.groups.remove(at).id);
         let group = KeyGroupId(self.next);
         self.next += 1;
-        self.groups.push(Group { id: group, grants: matching, retry_at: None });
-        KeyGroup::New { group, access, evicted }
+        self.groups.push(Group { id: group, trust, grants: matching, retry_at: None });
+        KeyGroup::New { group, access, trust, evicted }
     }
 
     /// Handles a change of the grants; returns the groups whose registrations end, since they allow
@@ -547,8 +562,8 @@ mod tests {
         assert!(grants.access_of(Requester::Anybody).is_none());
     }
 
-    /// A key whose patterns allow administrators and others leaves the choice to its holders; one for
-    /// administrators alone, for single names, or for none of them does not.
+    /// A key whose names are those of administrators and of others leaves the choice to its holders; one
+    /// for administrators alone or for none of them does not.
     #[test]
     fn keys_that_leave_the_choice_are_found() {
         let admins = Administrators::new(["admin-1", "ops-*"]).unwrap();
@@ -568,12 +583,20 @@ mod tests {
             &["o*"],
             &["decode-*", "*s-7"],
             &["*min*"],
+            &["x", "admin-1"],
+            &["admin-1", "decode-*"],
+            &["admin-1", "admin-2"],
         ] {
             assert!(admins.can_be_chosen_with(&key(names)), "{names:?}");
         }
-        for names in
-            [&["admin-1"][..], &["ops-*"], &["ops-a*"], &["decode-*"], &["x", "admin-1"], &["a*2"]]
-        {
+        for names in [
+            &["admin-1"][..],
+            &["ops-*"],
+            &["ops-a*"],
+            &["admin-1", "ops-*"],
+            &["decode-*"],
+            &["a*2"],
+        ] {
             assert!(!admins.can_be_chosen_with(&key(names)), "{names:?}");
         }
         assert!(!Administrators::default().can_be_chosen_with(&key(&[])), "nobody is one");
@@ -606,7 +629,7 @@ mod tests {
             (group, groups.clone())
         };
         let (reader, _) = of(&grants, "decode-1");
-        let KeyGroup::New { group: readers, access: Access::READ, evicted: None } = reader else {
+        let KeyGroup::New { group: readers, access: Access::READ, .. } = reader else {
             panic!("{reader:?}")
         };
         assert_eq!(of(&grants, "decode-2").0, KeyGroup::Known(readers));
@@ -638,6 +661,7 @@ mod tests {
         let new = |group: u64, evicted: Option<u64>| KeyGroup::New {
             group: KeyGroupId(group),
             access: Access::READ,
+            trust: TrustGroup::default(),
             evicted: evicted.map(KeyGroupId),
         };
         for at in 0..KEY_GROUPS_MAX {
@@ -675,8 +699,32 @@ mod tests {
             assert!(groups.is_pausing(group, Instant(now)));
         }
         assert!(!groups.is_pausing(group, Instant(end)));
-        let again = KeyGroup::New { group, access: Access::READ, evicted: None };
+        let (access, trust) = (Access::READ, TrustGroup::default());
+        let again = KeyGroup::New { group, access, trust, evicted: None };
         assert_eq!(of(&mut groups, end), again);
         assert_eq!(of(&mut groups, end), KeyGroup::Known(group), "it is being made");
+    }
+
+    /// Peers of two trust groups with the same grants have a registration each, in the domain of their
+    /// group; a revocation of the grant ends both.
+    #[test]
+    fn trust_groups_share_no_key() {
+        let mut trust = TrustGroups::default();
+        trust.add("train", "trainer-*").unwrap();
+        let (mut grants, mut groups) = (grants(&[(Access::READ, "*")]), KeyGroups::new(trust));
+        let mut ids = Vec::new();
+        for (text, group) in [("decode-1", 0), ("trainer-1", 1)] {
+            let (of, name) = (TrustGroup(group), name(text));
+            let found = groups.group_of(&grants, Requester::Peer(&name), Instant(0));
+            let KeyGroup::New { group, trust, .. } = found else { panic!("{found:?}") };
+            assert_eq!((trust, groups.find(&grants, Requester::Peer(&name))), (of, Some(group)));
+            ids.push(group);
+        }
+        assert_eq!(
+            groups.group_of(&grants, Requester::Anybody, Instant(0)),
+            KeyGroup::Known(ids[0])
+        );
+        grants.revoke(&Grant::read("*").unwrap());
+        assert_eq!(groups.on_changed(&grants), ids);
     }
 }

@@ -309,6 +309,11 @@ impl Builder {
                         not proven";
             return Err(invalid(text.into()));
         }
+        if self.rdma.trust_groups.count() > 1 && self.auth.is_none() {
+            let text = "trust groups need keys or certificates (--auth): without them names are not \
+                        proven";
+            return Err(invalid(text.into()));
+        }
         let slice_max = handfast_transport_tcp::SLICE_BYTES_MAX as u32;
         if self.limits.slice_bytes_max == 0 || self.limits.slice_bytes_max > slice_max {
             return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));

@@ -102,8 +102,9 @@ impl<'a> Register<'a> {
         let added = adding.try_for_each(|added| added);
         added.map_err(|error| Error::local(Stage::Registration, error))?;
         let has_devices = shared.answers.offer.transports.rdma && !span.is_empty();
-        let keys = DeviceKeys::new(&grants, has_devices, |access| match has_devices {
-            true => shared.transport.register(&span, access, location.clone()),
+        let of = (&grants, shared.answers.regions.trust().clone());
+        let keys = DeviceKeys::new(of, has_devices, |to| match has_devices {
+            true => shared.transport.register(&span, to, location.clone()),
             false => Ok(None),
         })?;
         if let Some(cut) = keys.first().and_then(|registered| registered.cut())

@@ -101,6 +101,11 @@ impl Builder {
     }
 }
 
+fn served_regions(builder: &Builder, own: &NodeName) -> Arc<Regions> {
+    let trust = builder.rdma.trust_groups.clone().of_node(own);
+    Regions::new(builder.limits.regions_max, builder.auth.is_some(), trust)
+}
+
 async fn start<N: Net>(
     builder: Builder,
     net: N,
@@ -115,7 +120,7 @@ async fn start<N: Net>(
     let ((commands, receiver), events) = (Commands::channel(), broadcast::Sender::new(EVENTS_KEPT));
     let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
     let (lanes, fallbacks) = (LaneTable::new(commands.clone()), Fallbacks::new());
-    let regions = Regions::new(builder.limits.regions_max, builder.auth.is_some());
+    let regions = served_regions(&builder, &name);
     let config = tcp_config(&builder, &*entropy, address.clone(), incarnation);
     let tcp = TcpTransport::new(config, net.clone(), regions.table.clone(), lanes.clone());
     let rdma = RdmaParts {

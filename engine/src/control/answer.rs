@@ -41,7 +41,7 @@ pub(crate) struct Answers {
     pub(crate) offer: Offer,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) regions: Arc<Regions>,
-    /// Held while memory is registered for a trust group.
+    /// Held while memory is registered for a key group.
     pub(crate) making_keys: Arc<AsyncMutex<()>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
@@ -202,7 +202,7 @@ impl Answers {
         Some(answer.encode())
     }
 
-    /// Registers memory with the RDMA devices for a requester whose trust group has no keys yet. One
+    /// Registers memory with the RDMA devices for a requester whose key group has none yet. One
     /// caller at a time, so that the next one finds them.
     async fn make_keys(&self, requester: Requester<'_>) {
         let has_devices = self.offer.transports.rdma;
@@ -218,8 +218,8 @@ impl Answers {
             // Goes on after the caller has hung up, so the turn ends only with it.
             let _turn = turn;
             while let Some(key) = missing.keys.last() {
-                let MissingKey { span, access, location, .. } = key;
-                let registered = transport.register(span, *access, location.clone());
+                let MissingKey { span, to, location, .. } = key;
+                let registered = transport.register(span, *to, location.clone());
                 let registered = registered.unwrap_or_else(|error| {
                     warn!(%error, "memory is not registered with the RDMA device for a peer");
                     None

@@ -33,10 +33,11 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
     ));
     let (sink, options) = (watch.clone(), parts.options.clone());
     let (listens_at, limits) = (parts.listens_at, (parts.lanes_max, parts.lane_depth));
+    let trust = options.trust_groups.clone();
     let opening =
         tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
     let opened = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
-    let rdma = RdmaTransport::new(opened.nics, local_nic, watch.clone());
+    let rdma = RdmaTransport::in_groups(opened.nics, local_nic, trust, watch.clone());
     let rdma = rdma.map_err(|error| device::failed(error.to_string()))?;
     let opened = (opened.matrix.map(Arc::new), opened.unusable, opened.guids);
     Ok(Arc::new(Lanes::new(rdma, opened, watch, parts).kept()))

@@ -7,6 +7,7 @@ use crate::topology::Location;
 use handfast_core::Instant;
 use handfast_core::policy::{
     Access, Grant, GrantError, Grants, KEY_GROUPS_MAX, KeyGroup, KeyGroupId, KeyGroups, Requester,
+    TrustGroup, TrustGroups,
 };
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor, SegmentGrants};
 use handfast_transport::{
@@ -31,6 +32,7 @@ pub(crate) struct Regions {
     granting: Mutex<()>,
     /// Whether peers prove their names.
     proves_names: bool,
+    trust: TrustGroups,
     /// Kept for the table.
     audit: OnceLock<Arc<dyn RegionWatch>>,
 }
@@ -87,7 +89,7 @@ pub(crate) struct ServedRegion {
     pub(crate) location: Option<Location>,
 }
 
-/// The registrations of a region with the RDMA devices: one for each trust group, with what its grants
+/// The registrations of a region with the RDMA devices: one for each key group, with what its grants
 /// allow.
 #[derive(Default)]
 pub(crate) struct DeviceKeys {
@@ -103,13 +105,15 @@ impl DeviceKeys {
     /// Registers for the first group, so that a device refuses memory when it is served. The others
     /// follow when a peer asks.
     pub(crate) fn new(
-        grants: &Grants,
+        (grants, trust): (&Grants, TrustGroups),
         has_devices: bool,
-        register: impl FnOnce(Access) -> Result<Option<Arc<LocalRegion>>, Error>,
+        register: impl FnOnce((TrustGroup, Access)) -> Result<Option<Arc<LocalRegion>>, Error>,
     ) -> Result<Self, Error> {
-        let mut keys = Self { has_devices, ..Self::default() };
-        if let KeyGroup::New { group, access, .. } = keys.groups.first(grants) {
-            keys.registered.extend(register(access)?.map(|registered| (group, registered)));
+        let groups = KeyGroups::new(trust);
+        let mut keys = Self { groups, has_devices, ..Self::default() };
+        if let KeyGroup::New { group, access, trust, .. } = keys.groups.first(grants) {
+            let registered = register((trust, access))?;
+            keys.registered.extend(registered.map(|registered| (group, registered)));
         }
         Ok(keys)
     }
@@ -128,12 +132,13 @@ impl DeviceKeys {
     }
 }
 
-/// A registration for a trust group, to make before its peers are answered.
+/// A registration for a key group, to make before its peers are answered.
 pub(crate) struct MissingKey {
     order: u64,
     group: KeyGroupId,
     pub(crate) span: Span,
-    pub(crate) access: Access,
+    /// The peers of a trust group, with these permissions.
+    pub(crate) to: (TrustGroup, Access),
     pub(crate) location: Option<Location>,
 }
 
@@ -206,7 +211,7 @@ impl Registration {
     ///
     /// In force on return: over TCP the next piece of a slice is refused; peers on this host that
     /// run have let the memory go; the keys that RDMA devices had for the peers of the pattern are
-    /// no longer registered. Other peers of these keys' trust groups fetch new ones. Blocks while a
+    /// no longer registered. Other peers of these keys fetch new ones. Blocks while a
     /// device ends a registration, and 20 ms at most for peers on this host; one that is stopped
     /// keeps its map ([`Memory::holders`](crate::Memory::holders)).
     ///
@@ -246,8 +251,8 @@ impl Drop for Registration {
 }
 
 impl Regions {
-    /// `proves_names`: whether peers prove their names.
-    pub(crate) fn new(regions_max: usize, proves_names: bool) -> Arc<Self> {
+    /// `proves_names`: whether peers prove their names; `trust` has their trust groups.
+    pub(crate) fn new(regions_max: usize, proves_names: bool, trust: TrustGroups) -> Arc<Self> {
         Arc::new(Self {
             table: Arc::new(RegionTable::new()),
             named: Mutex::default(),
@@ -255,8 +260,14 @@ impl Regions {
             changed: Arc::new(Notify::new()),
             granting: Mutex::default(),
             proves_names,
+            trust,
             audit: OnceLock::new(),
         })
+    }
+
+    /// The trust groups of peers.
+    pub(crate) fn trust(&self) -> &TrustGroups {
+        &self.trust
     }
 
     /// Reports refusals to a watch.
@@ -356,16 +367,17 @@ impl Regions {
                 continue;
             }
             match keys.groups.group_of(region.grants(), requester, now) {
-                KeyGroup::New { group, access, evicted: old } => {
+                KeyGroup::New { group, access, trust, evicted: old } => {
                     evicted.extend(keys.take(old));
                     let (span, location) = (region.span().clone(), location.clone());
-                    missing.push(MissingKey { order: *order, group, span, access, location });
+                    let to = (trust, access);
+                    missing.push(MissingKey { order: *order, group, span, to, location });
                 }
                 KeyGroup::Full if !std::mem::replace(&mut keys.has_told_of_room, true) => {
                     let max = KEY_GROUPS_MAX;
                     tracing::warn!(
                         target: "handfast::audit", segment = %name, max,
-                        "peers of a further trust group have no key for RDMA: other grants, or fewer \
+                        "peers of a further key group have no key for RDMA: other grants, or fewer \
                          patterns, make room"
                     );
                 }
@@ -530,7 +542,7 @@ mod tests {
     /// them, and is tried once after it; for other grants at once.
     #[test]
     fn failed_registration_is_not_tried_at_each_request() {
-        let regions = Regions::new(1, true);
+        let regions = Regions::new(1, true, TrustGroups::default());
         let keys = DeviceKeys { has_devices: true, ..DeviceKeys::default() };
         let served = ServedRegion {
             span: Memory::zeroed(4096).unwrap().whole(),
@@ -561,11 +573,11 @@ mod tests {
         assert_eq!(asks(later).len(), 1, "other grants");
     }
 
-    /// One trust group more than there may be registrations has none, and asks without an effect on the
+    /// One key group more than there may be registrations has none, and asks without an effect on the
     /// others, which keep theirs in every round.
     #[test]
     fn group_past_the_limit_takes_no_key_from_others() {
-        let regions = Regions::new(1, true);
+        let regions = Regions::new(1, true, TrustGroups::default());
         let names: Vec<_> = (0..=KEY_GROUPS_MAX).map(|at| format!("n{at}")).collect();
         let mut grants = Grants::default();
         names.iter().for_each(|name| grants.add(Grant::read(name).unwrap()).unwrap());

@@ -6,7 +6,7 @@ use crate::data::transport::{Offer, Registered, SameHostUse, Transport};
 use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::MemoryCounters;
 use crate::topology::Location;
-use handfast_core::policy::RailPlan;
+use handfast_core::policy::{RailPlan, TrustGroup};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
@@ -148,8 +148,13 @@ impl Transport for SameHost {
         self.inner.registered(span)
     }
 
-    fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
-        self.inner.register(span, access, location)
+    fn register(
+        &self,
+        span: &Span,
+        to: (TrustGroup, Access),
+        location: Option<Location>,
+    ) -> Registered {
+        self.inner.register(span, to, location)
     }
 
     fn prepare(&self, span: &Span, location: Option<Location>) -> Registered {

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::observe::counters::MemoryCounters;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
-use handfast_core::policy::RailPlan;
+use handfast_core::policy::{RailPlan, TrustGroup, TrustGroups};
 use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, Cut, Endpoints, LaneSink, Span};
@@ -116,6 +116,11 @@ pub struct RdmaOptions {
     /// device serves no read-only memory, and local memory is registered for the time of its
     /// transfer alone, which costs a registration each. No effect on other devices. Default: false.
     pub accepts_exposed_memory: bool,
+    /// Trust groups of peers, by their proven names. Each device has a protection domain for each group
+    /// and refuses the key of another one. Local memory of transfers is registered once for each group,
+    /// which takes time, entries of the device and locked memory as often. Needs keys or certificates.
+    /// Default: all peers in one.
+    pub trust_groups: TrustGroups,
     /// Accepts that a child process may take registered pages along, where the kernel does not copy
     /// them at a fork: before Linux 5.12, unless `ibv_fork_init` was called. Without it memory that
     /// this library did not allocate cannot be registered there. No effect on other kernels, and
@@ -190,6 +195,7 @@ impl Default for RdmaOptions {
             pooled_lanes: POOLED_LANES_DEFAULT,
             places_threads: true,
             accepts_exposed_memory: false,
+            trust_groups: TrustGroups::default(),
             accepts_forked_memory: false,
             connection_manager: false,
         }
@@ -310,6 +316,22 @@ pub(crate) enum SameHostUse {
     Alone,
 }
 
+/// The use of registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) enum Purpose {
+    /// Transfers of this node, over lanes to peers of every trust group.
+    Own,
+    /// Requests of the peers of a trust group, with these permissions.
+    Peers(TrustGroup, Access),
+}
+
+impl From<Access> for Purpose {
+    fn from(access: Access) -> Self {
+        Self::Peers(TrustGroup::default(), access)
+    }
+}
+
 /// Registered memory, if there is a device.
 pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
 
@@ -321,9 +343,14 @@ pub(crate) trait Transport: Endpoints {
     /// The device registration for local use that has the bytes, if there is one.
     fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>>;
 
-    /// Registers memory for peers with the devices, at `location` or at the one that the kernel
-    /// reports; nothing without a device. Blocks while pages are pinned.
-    fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered;
+    /// Registers memory for the peers of a trust group with the devices, at `location` or at the one
+    /// that the kernel reports; nothing without a device. Blocks while pages are pinned.
+    fn register(
+        &self,
+        span: &Span,
+        to: (TrustGroup, Access),
+        location: Option<Location>,
+    ) -> Registered;
 
     /// Registers memory for transfers of this node, otherwise as [`Transport::register`].
     fn prepare(&self, span: &Span, location: Option<Location>) -> Registered;
@@ -384,7 +411,7 @@ impl<N: Net> Transport for TcpTransport<N> {
         None
     }
 
-    fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
+    fn register(&self, _: &Span, _: (TrustGroup, Access), _: Option<Location>) -> Registered {
         Ok(None)
     }
 

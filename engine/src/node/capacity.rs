@@ -78,6 +78,7 @@ mod tests {
     use crate::data::transport::{Offer, Registered};
     use crate::time::TokioClock;
     use crate::topology::Location;
+    use handfast_core::policy::TrustGroup;
     use handfast_core::transport::{Side, TransportError};
     use handfast_core::{NodeName, Pair};
     use handfast_transport::{
@@ -131,7 +132,7 @@ mod tests {
         fn registered(&self, _: &Span) -> Option<Arc<LocalRegion>> {
             None
         }
-        fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
+        fn register(&self, _: &Span, _: (TrustGroup, Access), _: Option<Location>) -> Registered {
             Ok(None)
         }
         fn prepare(&self, _: &Span, _: Option<Location>) -> Registered {

@@ -1,6 +1,7 @@
 //! Grants over RDMA: each trust group has a registration with its rights.
 
 use super::{BLOCK, passes};
+use handfast::auth::TrustGroups;
 use handfast::rdma::RdmaOptions;
 use handfast::{AuthOptions, Cause, Direction, Engine, Grant, Memory, TransportChoice};
 use handfast_fabric_control::is_scripted;
@@ -62,4 +63,72 @@ fn revoked_key_is_refused_by_the_device() {
             engine.close().await;
         }
     });
+}
+
+/// Peers of two trust groups, which the same grant covers, have a registration each, in the domain of their
+/// lanes. Local memory of transfers is registered for both groups; writes of either side arrive, also after
+/// the keys were renewed by a change of grants.
+#[test]
+fn trust_groups_have_domains_of_their_own() {
+    if !is_scripted() {
+        return passes("grants::trust_groups_have_domains_of_their_own");
+    }
+    let mut trust = TrustGroups::default();
+    trust.add("train", "trainer-*").unwrap();
+    let builder = |name: &str, device: &str| {
+        let devices = vec![device.to_owned()];
+        let rdma = RdmaOptions::default().with(|it| {
+            it.devices = devices;
+            it.trust_groups = trust.clone();
+        });
+        let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
+        builder.name(name).auth(AuthOptions::psk(KEY).unwrap()).listen("127.0.0.1:0")
+    };
+    let served = |engine: &Engine| {
+        let memory = Memory::zeroed(BLOCK).unwrap();
+        let register = engine.register("m").grant(Grant::read_write("*").unwrap());
+        (register.serve(memory.whole()).unwrap(), memory)
+    };
+    Runtime::new().unwrap().block_on(async {
+        let owner = builder("owner", "peer0").start().await.unwrap();
+        let decoder = builder("decode-1", "own0").start().await.unwrap();
+        let trainer = builder("trainer-1", "own1").start().await.unwrap();
+        let (at_owner, memory) = served(&owner);
+        let (at_trainer, trained) = served(&trainer);
+        let block = Memory::zeroed(BLOCK).unwrap();
+        let writes = async |from: &Engine, to: &Engine, there: &Memory, seed: u8| {
+            block.copy_in(0, &[seed; BLOCK]).unwrap();
+            let segment = from.open(to.address()).await.unwrap();
+            segment.write(&block.whole(), 0).await.unwrap();
+            let mut bytes = vec![0; BLOCK];
+            there.copy_out(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [seed; BLOCK]);
+        };
+        assert_eq!(owner.counters().memory.registrations, 1);
+        writes(&decoder, &owner, &memory, 1).await;
+        assert_eq!(owner.counters().memory.registrations, 1, "it is of the first group");
+        writes(&trainer, &owner, &memory, 2).await;
+        assert_eq!(owner.counters().memory.registrations, 2, "the other group has its own");
+        writes(&owner, &trainer, &trained, 3).await;
+        assert_eq!(owner.counters().memory.registrations, 4, "its own memory is in both domains");
+        at_owner.revoke(&Grant::read("*").unwrap()).unwrap();
+        writes(&decoder, &owner, &memory, 4).await;
+        writes(&trainer, &owner, &memory, 5).await;
+        assert_eq!(owner.counters().memory.registrations, 6, "each group has another key");
+        drop((at_owner, at_trainer));
+        for engine in [trainer, decoder, owner] {
+            engine.close().await;
+        }
+    });
+}
+
+/// Trust groups rest on proven names.
+#[test]
+fn trust_groups_need_keys() {
+    let mut trust = TrustGroups::default();
+    trust.add("train", "trainer-*").unwrap();
+    let rdma = RdmaOptions::default().with(|it| it.trust_groups = trust);
+    let started = Runtime::new().unwrap().block_on(Engine::builder().rdma(rdma).start());
+    let error = started.expect_err("names are not proven").to_string();
+    assert!(error.contains("trust groups need keys or certificates"), "{error}");
 }

@@ -168,6 +168,7 @@ fn queue_past_the_announced_depth_is_refused() {
     }
     let pair = |depths| Request::CreatePair {
         context,
+        domain: 1,
         send_queue: queues,
         receive_queue: queues,
         depths,
@@ -193,6 +194,7 @@ fn refused_post_past_the_limit_is_out_of_memory() {
         object(Request::CreateQueue { context, entries: 1, channel: None, vector: 0, object: 1 });
     let pair = object(Request::CreatePair {
         context,
+        domain: 1,
         send_queue: queue,
         receive_queue: queue,
         depths: (1, 1),

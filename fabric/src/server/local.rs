@@ -41,7 +41,8 @@ fn post(
     };
     let pair = place_of(&state, id)?;
     let (nic, _) = pair;
-    let keys = match state.local_memory(nic, memory) {
+    let domain = state.fabric.queue_pair(nic, pair.1).map_or(0, |qp| qp.domain());
+    let keys = match state.local_memory((nic, domain), memory) {
         Ok((bytes, access)) => {
             let keys = state.fabric.add_local(nic, bytes, access);
             Ok(keys.ok_or(libc::ENOMEM)?)

@@ -39,7 +39,7 @@ pub(super) fn close_device(context: u64) -> Reply {
 
 pub(super) fn register(
     program: u64,
-    context: u64,
+    (context, domain): (u64, u32),
     (address, bytes): (u64, u64),
     peers_address: u64,
     flags: u32,
@@ -54,13 +54,15 @@ pub(super) fn register(
     let (address, bytes) = place.ok_or(libc::EINVAL)?;
     // SAFETY: the memory stays mapped while it is registered, by the rules of the interface.
     let memory = Bytes::Mapped(unsafe { memory(process, address, bytes) });
-    add_region(&mut state, (nic, context), memory, peers_address, flags, Some(address))
+    let place = (nic, context, domain);
+    add_region(&mut state, place, memory, peers_address, flags, Some(address))
 }
 
 /// Registers memory of a scripted GPU.
 pub(super) fn register_buffer(program: u64, request: &Request) -> Reply {
     let &Request::RegisterBuffer {
         context,
+        domain,
         descriptor,
         offset,
         bytes,
@@ -83,7 +85,8 @@ pub(super) fn register_buffer(program: u64, request: &Request) -> Reply {
         process_of(program).ok_or(libc::ESRCH)?
     };
     let found = gpu_memory(process, descriptor, offset, bytes)?;
-    add_region(&mut state, (nic, context), Bytes::Mapped(found), peers_address, flags, None)
+    let place = (nic, context, domain);
+    add_region(&mut state, place, Bytes::Mapped(found), peers_address, flags, None)
 }
 
 const DMABUF_CALL: &str = "ibv_reg_dmabuf_mr";
@@ -92,7 +95,7 @@ const OFFERS_BUFFERS: [&str; 4] = ["strict", "mlx5", "irdma", "iwarp"];
 
 fn add_region(
     state: &mut State,
-    (nic, context): (usize, u64),
+    (nic, context, domain): (usize, u64, u32),
     memory: Bytes,
     peers_address: u64,
     flags: u32,
@@ -104,11 +107,11 @@ fn add_region(
     let mut access = access(flags);
     // Of memory that the device may write; a program's read-only pages are out of its reach here.
     access.remote_write |= state.listed[nic].grants_remote_write && access.local_write;
-    let keys = state.fabric.register(nic, peers_address, memory.clone(), access);
+    let keys = state.fabric.register_in(nic, domain, peers_address, memory.clone(), access);
     let keys = keys.map_err(|error| error.code)?;
     state.regions.insert((nic, keys.rkey), Registered { context, keys, place });
     if let Some(twin) = state.twin(nic) {
-        let same = state.fabric.register(twin, peers_address, memory, access);
+        let same = state.fabric.register_in(twin, domain, peers_address, memory, access);
         debug_assert_eq!(same, Ok(keys), "both ports have the same regions");
         state.regions.insert((twin, keys.rkey), Registered { context, keys, place });
     }

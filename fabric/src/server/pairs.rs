@@ -17,7 +17,7 @@ fn place(state: &State, id: u64) -> Result<(u64, usize, u32), i32> {
 }
 
 pub(super) fn create(
-    context: u64,
+    (context, domain): (u64, u32),
     (send_queue, receive_queue): (u64, u64),
     depths: (u32, u32),
     (pieces, inline_bytes): ((u32, u32), u32),
@@ -32,10 +32,10 @@ pub(super) fn create(
     if !is_admitted || depths.0.max(depths.1) > QUEUE_DEPTH_MAX {
         return Err(libc::EINVAL);
     }
-    let created = state.fabric.create_queue_pair(nic, depths.0, depths.1);
+    let created = state.fabric.create_queue_pair_in(nic, domain, depths.0, depths.1);
     let number = created.map_err(|error| error.code)?;
     if let Some(twin) = state.twin(nic) {
-        let same = state.fabric.create_queue_pair(twin, depths.0, depths.1);
+        let same = state.fabric.create_queue_pair_in(twin, domain, depths.0, depths.1);
         debug_assert_eq!(same, Ok(number), "both ports have the same queue pairs");
     }
     let (posted, unacknowledged) = (VecDeque::new(), 0);

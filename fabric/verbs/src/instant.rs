@@ -195,9 +195,9 @@ impl Known {
         }
         let (here, there) =
             if is_read { (Use::Sink, Use::RemoteRead) } else { (Use::Source, Use::RemoteWrite) };
-        let own = known(&mut self.local, nic, lkey, false);
+        let own = known(&mut self.local, (nic, path.domains.0), lkey, false);
         let own = own.and_then(|region| region.place(addr, length, here));
-        let peers = known(&mut self.remote, path.peer, request.rkey, true);
+        let peers = known(&mut self.remote, (path.peer, path.domains.1), request.rkey, true);
         let peers = peers.and_then(|region| region.place(request.remote_addr, length, there));
         let Some((own, peers)) = own.zip(peers) else { return false };
         if mode.copies() {
@@ -218,12 +218,12 @@ impl Known {
 /// The region of a key, asked for again only where it is another than the last.
 fn known(
     last: &mut Option<(u32, Region)>,
-    nic: usize,
+    place: (usize, u32),
     key: u32,
     is_remote: bool,
 ) -> Option<Region> {
     if last.is_none_or(|(known, _)| known != key) {
-        *last = instant::region(nic, key, is_remote).map(|region| (key, region));
+        *last = instant::region(place, key, is_remote).map(|region| (key, region));
     }
     last.map(|(_, region)| region)
 }

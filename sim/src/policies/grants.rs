@@ -3,13 +3,14 @@
 //! The machines are driven as the engine does: each lane has a memo of its peer's permissions and asks it
 //! for every piece of a slice; a peer that asks for a descriptor waits for the registration of its group,
 //! which may end after another change. The model has the permissions of each pattern of names, and knows
-//! which peers a pattern covers from a table.
+//! which peers a pattern covers from a table, and their trust groups. A device lets a lane use each key of its
+//! protection domain, also one that its peer was not given.
 
 use super::oracle::{PolicyOracle, violation};
 use crate::machine_world::{MachineWorld, Violation};
 use handfast_core::policy::{
     Access, AccessMemo, Grant, Grants, KEY_RETRY_INTERVAL, KeyGroup, KeyGroupId, KeyGroups,
-    Requester,
+    Requester, TrustGroup, TrustGroups,
 };
 use handfast_core::transfer::Direction;
 use handfast_core::{Instant, NodeName};
@@ -18,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 
 const PEERS: [&str; 2] = ["decode-1", "trainer-1"];
+/// The trust group of each peer.
+const TRUST: [u8; PEERS.len()] = [0, 1];
 /// Patterns, and whether they cover each peer.
 const PATTERNS: [(&str, [bool; PEERS.len()]); 3] =
     [("*", [true, true]), ("decode-*", [true, false]), ("trainer-1", [false, true])];
@@ -48,26 +51,27 @@ pub(super) enum Event {
 
 /// The patterns that cover a peer, and what they grant.
 type Covering = Vec<(usize, Access)>;
-/// A registration under way: for a peer, and a group with these permissions and grants.
-type Registering = (usize, KeyGroupId, Access, Covering);
+/// A registration under way: for a peer, and a group with these permissions, grants and domain.
+type Registering = (usize, KeyGroupId, Access, Covering, TrustGroup);
 
 /// The machines, and what the owner's table and device hold.
 #[derive(Clone)]
 pub(super) struct GrantsWorld {
     grants: [Grants; KEYS.len()],
     groups: KeyGroups,
+    trust: TrustGroups,
     memos: [AccessMemo; PEERS.len()],
     /// Changes of the table.
     version: u64,
     /// The model: the access of each pattern.
     held: [Access; PATTERNS.len()],
     registering: Vec<Registering>,
-    /// Registrations of the device.
-    live: BTreeMap<KeyGroupId, Access>,
+    /// Registrations of the device, with their domain and the trust group that they are for.
+    live: BTreeMap<KeyGroupId, (Access, TrustGroup, u8)>,
     /// Keys that peers have.
     told: BTreeSet<(usize, KeyGroupId)>,
     /// Registrations that failed, and when.
-    failed: BTreeMap<Covering, Instant>,
+    failed: BTreeMap<(u8, Covering), Instant>,
     now: Instant,
     pieces: u32,
     asks: u32,
@@ -77,7 +81,7 @@ pub(super) struct GrantsWorld {
 
 impl GrantsWorld {
     pub(super) fn new(
-        (grants, memo, groups): (Grants, AccessMemo, KeyGroups),
+        (grants, memo, groups, trust): (Grants, AccessMemo, KeyGroups, TrustGroups),
         faults_max: u32,
     ) -> Self {
         let grant = |grants: &mut Grants, (access, pattern): (Access, usize)| {
@@ -91,6 +95,7 @@ impl GrantsWorld {
         Self {
             grants: [changing, fixed],
             groups,
+            trust,
             memos: [memo.clone(), memo],
             version: 0,
             held: [Access::READ, Access::default(), Access::WRITE],
@@ -122,7 +127,7 @@ impl GrantsWorld {
     }
 
     fn has_failed_now(&self, peer: usize) -> bool {
-        self.failed.get(&self.covering(peer)) == Some(&self.now)
+        self.failed.get(&(TRUST[peer], self.covering(peer))) == Some(&self.now)
     }
 
     fn break_off(&mut self, oracle: PolicyOracle, detail: String) {
@@ -143,7 +148,7 @@ impl GrantsWorld {
         let held = self.held;
         let is_held =
             |(pattern, access): &(usize, Access)| access.without(held[*pattern]).is_none();
-        self.failed.retain(|covering, _| covering.iter().all(is_held));
+        self.failed.retain(|(_, covering), _| covering.iter().all(is_held));
         for ended in self.groups.on_changed(&self.grants[0]) {
             self.live.remove(&ended);
         }
@@ -186,7 +191,7 @@ impl GrantsWorld {
                     self.break_off(PolicyOracle::Withheld, detail);
                 }
             }
-            KeyGroup::New { group, access, evicted } => {
+            KeyGroup::New { group, access, trust, evicted } => {
                 if self.has_failed_now(peer) {
                     let detail = format!("the registration for peer {peer} failed just now");
                     self.break_off(PolicyOracle::Unpaused, detail);
@@ -195,14 +200,18 @@ impl GrantsWorld {
                     self.live.remove(&evicted);
                 }
                 let covering = self.covering(peer);
-                self.registering.push((peer, group, access, covering));
+                self.registering.push((peer, group, access, covering, trust));
             }
         }
     }
 
     /// Gives a peer a key, if its registration is there.
     fn tell(&mut self, peer: usize, group: KeyGroupId) {
-        let Some(access) = self.live.get(&group).copied() else { return };
+        let Some((access, domain, _)) = self.live.get(&group).copied() else { return };
+        if domain != self.trust.of(&name(peer)) {
+            let detail = format!("the key of peer {peer} is of another domain than its lane");
+            self.break_off(PolicyOracle::Withheld, detail);
+        }
         let allowed = self.allowed(peer, 0);
         if allowed.without(access) != Access::default() {
             let detail = format!("peer {peer} may {allowed}, and its key {access}");
@@ -212,11 +221,11 @@ impl GrantsWorld {
     }
 
     fn registered(&mut self, index: usize) {
-        let (peer, group, access, _) = self.registering.remove(index);
+        let (peer, group, access, _, domain) = self.registering.remove(index);
         if !self.groups.has(group) {
             return;
         }
-        self.live.insert(group, access);
+        self.live.insert(group, (access, domain, TRUST[peer]));
         let name = name(peer);
         // The descriptor is that of now.
         if self.groups.find(&self.grants[0], Requester::Peer(&name)) == Some(group) {
@@ -228,6 +237,7 @@ impl GrantsWorld {
     fn check_keys(&mut self) {
         for (peer, group) in self.told.clone() {
             let (access, allowed) = (self.live.get(&group), self.allowed(peer, 0));
+            let access = access.map(|(access, ..)| *access);
             let Some(access) = access.filter(|access| !access.without(allowed).is_none()) else {
                 continue;
             };
@@ -235,11 +245,32 @@ impl GrantsWorld {
             self.break_off(PolicyOracle::KeyOutlives, detail);
         }
         let all = self.held.iter().fold(Access::default(), |all, access| all.and(*access));
-        if let Some(access) = self.live.values().find(|access| !access.without(all).is_none()) {
+        let mut live = self.live.values().map(|(access, ..)| *access);
+        if let Some(access) = live.find(|access| !access.without(all).is_none()) {
             let detail = format!("a registration allows {access}, and no grant more than {all}");
             self.break_off(PolicyOracle::KeyOutlives, detail);
         }
+        self.check_domains();
     }
+
+    /// No peer reaches the registration of another trust group, also with a key that it was not given.
+    fn check_domains(&mut self) {
+        for (peer, trust) in TRUST.into_iter().enumerate() {
+            let lane = self.trust.of(&name(peer));
+            let mut live = self.live.values();
+            if live.any(|(_, domain, of)| *domain == lane && *of != trust) {
+                let detail =
+                    format!("the lane of peer {peer} reaches memory of another trust group");
+                self.break_off(PolicyOracle::OtherGroup, detail);
+            }
+        }
+    }
+}
+
+/// The machines of two trust groups, in their first state.
+pub(super) fn machines(mut trust: TrustGroups) -> (Grants, AccessMemo, KeyGroups, TrustGroups) {
+    trust.add("train", "trainer-*").expect("it is a group");
+    (Grants::default(), AccessMemo::default(), KeyGroups::new(trust.clone()), trust)
 }
 
 fn name(peer: usize) -> NodeName {
@@ -292,9 +323,9 @@ impl MachineWorld for GrantsWorld {
             Event::Ask(peer) => self.ask(peer),
             Event::Registered(index) => self.registered(index),
             Event::Failed(index) => {
-                let (_, group, _, covering) = self.registering.remove(index);
+                let (peer, group, _, covering, _) = self.registering.remove(index);
                 if self.groups.has(group) {
-                    self.failed.insert(covering, self.now);
+                    self.failed.insert((TRUST[peer], covering), self.now);
                 }
                 self.groups.on_failed(group, self.now);
             }

@@ -40,6 +40,8 @@ pub enum PolicyOracle {
     Withheld,
     /// Grants: a device's key allows its peers nothing that no grant allows any more.
     KeyOutlives,
+    /// Grants: no lane reaches memory that is registered for another trust group.
+    OtherGroup,
     /// Grants: a registration that failed is not tried again before its pause is over.
     Unpaused,
     /// Administration: a peer that is no administrator neither sees nor changes grants.

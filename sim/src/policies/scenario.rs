@@ -3,13 +3,14 @@
 use super::administration::{self, AdministrationWorld};
 use super::eviction::EvictionWorld;
 use super::fallback::FallbackWorld;
-use super::grants::GrantsWorld;
+use super::grants::{self, GrantsWorld};
 use super::oracle::PolicyOracle;
 use super::qpn_reuse::{self, QpnReuseWorld};
 use super::quota::{self, QuotaWorld};
 use crate::machine_world::{Searched, Violation, explore, play};
 use handfast_core::policy::{
     AccessMemo, Grants, KeyGroups, LaneEviction, PeerQuota, QpnReuseDetector, RdmaFallback,
+    TrustGroups,
 };
 
 /// Worlds of policies, by machine.
@@ -23,7 +24,7 @@ pub enum PolicyScenario {
     Fallback,
     /// Two peers that announce queue pairs, restart and repeat themselves.
     QpnReuse,
-    /// Two peers that read, write and ask for keys while grants change.
+    /// Two peers of two trust groups that read, write and ask for keys while grants change.
     Grants,
     /// Three nodes whose grants administrators list and change; all others are refused.
     Administration,
@@ -36,7 +37,7 @@ pub struct PolicyMachines {
     pub(super) quota: PeerQuota,
     pub(super) fallback: RdmaFallback,
     pub(super) qpn_reuse: QpnReuseDetector,
-    pub(super) grants: (Grants, AccessMemo, KeyGroups),
+    pub(super) grants: (Grants, AccessMemo, KeyGroups, TrustGroups),
     pub(super) administrators: administration::Administered,
 }
 
@@ -48,7 +49,7 @@ impl PolicyMachines {
             quota: PeerQuota::new(quota::LANES_MAX),
             fallback: RdmaFallback::default(),
             qpn_reuse: QpnReuseDetector::new(qpn_reuse::PEERS),
-            grants: Default::default(),
+            grants: grants::machines(TrustGroups::default()),
             administrators: administration::administrators(),
         }
     }

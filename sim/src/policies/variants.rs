@@ -27,7 +27,7 @@ impl PolicyEntry {
     pub fn machines(&self) -> PolicyMachines {
         let PolicyMachines { eviction, quota, fallback, qpn_reuse, grants, administrators } =
             PolicyMachines::shipping();
-        let (grants, memo, groups) = grants;
+        let (grants, memo, groups, trust) = grants;
         PolicyMachines {
             eviction: eviction.following(self.variant),
             quota: quota.following(self.variant),
@@ -37,6 +37,7 @@ impl PolicyEntry {
                 grants.following(self.variant),
                 memo.following(self.variant),
                 groups.following(self.variant),
+                trust.following(self.variant),
             ),
             administrators: administrators.map(|all| all.following(self.variant)),
         }
@@ -117,6 +118,10 @@ pub const POLICY_VARIANTS: &[PolicyEntry] = table! {
         "peers with equal permissions share a key, whichever grants they have them by";
     "GRANT-8" FailureForgotten: Grants with 1 breaks Unpaused,
         "a registration that failed is tried again at each request";
+    "GRANT-12" LaneInFirstDomain: Grants with 0 breaks OtherGroup,
+        "the lane of a peer is in the domain of the first trust group";
+    "GRANT-13" KeyInFirstDomain: Grants with 0 breaks Withheld,
+        "the keys of every trust group are in the domain of the first";
     "GRANT-9" MembersAdminister: Administration with 0 breaks Outsider,
         "each member administers a node that has administrators";
     "GRANT-10" NamelessAdministers: Administration with 0 breaks Outsider,

@@ -9,6 +9,7 @@ use crate::settings::{
     POOLED_LANES_MAX, PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
     TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
+use handfast_core::policy::TRUST_GROUPS_MAX;
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -76,6 +77,8 @@ pub struct NicConfig {
     /// Lanes whose queue pairs the transport creates in advance, at most [`POOLED_LANES_MAX`]; 0
     /// for none. They count in all limits, and are given back before a limit refuses a lane.
     pub pooled_lanes: usize,
+    /// Trust groups of peers, 1 to [`TRUST_GROUPS_MAX`], each with a protection domain of its own.
+    pub trust_groups: usize,
     /// Whether queue pairs connect through the connection manager also where the device lets them
     /// connect out of band. Both sides of a lane connect in the same way.
     pub connection_manager: bool,
@@ -138,6 +141,7 @@ impl NicConfig {
             idle_probe: Some(IDLE_PROBE_DEFAULT),
             places_thread: true,
             pooled_lanes: POOLED_LANES_DEFAULT,
+            trust_groups: 1,
             connection_manager: false,
             dial: DIAL_MAX,
             manager_address: None,
@@ -227,6 +231,7 @@ impl NicConfig {
             (self.polling.is_valid(), "polling"),
             ((1..=POLLERS_MAX).contains(&self.pollers), "pollers"),
             (self.pooled_lanes <= POOLED_LANES_MAX, "pooled_lanes"),
+            ((1..=TRUST_GROUPS_MAX).contains(&self.trust_groups), "trust_groups"),
         ];
         let wrong = checks.iter().find(|(good, _)| !good);
         wrong.map_or(Ok(()), |(_, name)| Err(format!("the setting {name} is out of range")))
@@ -325,6 +330,9 @@ mod tests {
         assert!(with(|c| c.service_level = SERVICE_LEVEL_MAX + 1).is_err());
         assert_eq!(with(|c| c.pooled_lanes = POOLED_LANES_MAX), Ok(()));
         assert!(with(|c| c.pooled_lanes = POOLED_LANES_MAX + 1).is_err());
+        assert_eq!(with(|c| c.trust_groups = TRUST_GROUPS_MAX), Ok(()));
+        assert!(with(|c| c.trust_groups = TRUST_GROUPS_MAX + 1).is_err());
+        assert!(with(|c| c.trust_groups = 0).is_err());
         assert!(with(|c| c.completion_entries = 0).is_err());
         assert_eq!(with(|c| c.pollers = POLLERS_MAX), Ok(()));
         assert!(with(|c| c.pollers = POLLERS_MAX + 1).is_err());

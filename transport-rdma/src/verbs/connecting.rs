@@ -7,10 +7,12 @@ use super::lane::{Announced, Lane, LaneSetup};
 use super::lanes::Refused;
 use super::nic::{Nic, is_iwarp};
 use super::objects::{Numbers, Owner, Patience, QueuePair, Route};
+use super::registration::Registration;
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, gid_text, parse_gid, rank, table, usable_gids};
 use crate::pairing::{KernelRoutes, is_one_family, moves_first};
 use handfast_core::connection::AnnouncedLane;
+use handfast_core::policy::TrustGroup;
 use handfast_core::transport::Side;
 use handfast_core::wire::{Body, ProbeByte};
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -38,7 +40,7 @@ impl Nic {
     /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it), the NIC is lost
     /// ([`Nic::lost`]) or a call failed; nothing is left of the lane.
     pub fn create(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
-        let made = self.make(lifecycle, psns, None);
+        let made = self.make(lifecycle, psns, None, TrustGroup::default());
         made.inspect_err(|error| self.shared.suspect(error))
     }
 
@@ -54,7 +56,21 @@ impl Nic {
         lifecycle: Lifecycle,
         psns: &[u32],
     ) -> Result<Body, VerbsError> {
-        let made = self.make(lifecycle, psns, Some(peer.to_string()));
+        self.create_in(TrustGroup::default(), peer, lifecycle, psns)
+    }
+
+    /// Like [`Nic::create_for`], in the protection domain of the peer's trust group.
+    ///
+    /// # Errors
+    /// As [`Nic::create`]; the NIC was not opened for the group.
+    pub fn create_in(
+        &self,
+        group: TrustGroup,
+        peer: &NicPath,
+        lifecycle: Lifecycle,
+        psns: &[u32],
+    ) -> Result<Body, VerbsError> {
+        let made = self.make(lifecycle, psns, Some(peer.to_string()), group);
         made.inspect_err(|error| self.shared.suspect(error))
     }
 
@@ -81,6 +97,7 @@ impl Nic {
         lifecycle: Lifecycle,
         psns: &[u32],
         peer: Option<String>,
+        group: TrustGroup,
     ) -> Result<Body, VerbsError> {
         let context = &self.shared.context;
         let refused = |detail| context.error(Side::Local, "bring_up", 0, detail);
@@ -93,15 +110,16 @@ impl Nic {
         if psns.iter().any(|psn| *psn > PSN_MAX) {
             return Err(refused("a packet sequence number has 24 bits".to_owned()));
         }
+        let of_group = self.domains.of(group, "bring_up")?;
         self.shared.not_lost()?;
         let port = context.port_facts(self.config.port)?;
         let chosen = self.announce(peer.as_deref())?;
         tracing::debug!(lane = lifecycle.0, peer, gid = chosen.why, "address announced");
-        let fresh = self.fresh(lifecycle, pairs)?;
+        let fresh = self.fresh(lifecycle, pairs, group)?;
         let setup = LaneSetup {
             serial: fresh.serial,
             announced: Announced { gid: chosen.entry, peer },
-            domain: Arc::clone(&self.domain),
+            domain: Arc::clone(&of_group.domain),
             sink: Arc::clone(&self.shared.sink),
             counts: Arc::clone(&self.shared.counts),
             depth: self.config.depth,
@@ -113,7 +131,7 @@ impl Nic {
             is_apart: self.shared.refusals.lock().are_apart(),
             refusals: Arc::clone(&self.shared.refusals),
             probing: Arc::clone(&self.shared.probing),
-            scratch: self.shared.scratch.clone(),
+            scratch: of_group.scratch.clone(),
             manager: self.shared.manager.clone(),
         };
         let lane = Lane::new(lifecycle, psns, fresh, setup);
@@ -126,7 +144,7 @@ impl Nic {
             lid: u32::from(port.lid),
             mtu: port.mtu.min(self.config.mtu_max),
             rd_atomic: u32::from(self.rd_atomic),
-            probe: Some(self.probe_byte()),
+            probe: Some(probe_byte(&of_group.scratch)),
             ..Body::default()
         };
         self.insert(lane).inspect_err(|_| self.forget_in_manager(lifecycle))?;
@@ -156,16 +174,10 @@ impl Nic {
         Ok(())
     }
 
-    /// The byte that peers may read, of the memory of probes.
-    fn probe_byte(&self) -> ProbeByte {
-        let scratch = &self.shared.scratch;
-        ProbeByte { address: scratch.span().address(), key: scratch.key().remote }
-    }
-
     /// Creates a queue pair without a lane.
     pub(super) fn queue_pair(&self, reservation: &Reservation) -> Result<QueuePair, VerbsError> {
         let queue = Arc::clone(&reservation.shard.queue);
-        let domain = Arc::clone(&self.domain);
+        let domain = Arc::clone(&self.domains.first.domain);
         QueuePair::new(domain, queue, 1, self.place, Owner::Nobody)
             .map_err(|error| self.exhausted(error))
     }
@@ -406,6 +418,11 @@ fn announced(peer: &Body, pairs: usize) -> Result<Vec<Numbers>, String> {
         Some(n) => Err(format!("{} or {} exceeds 24 bits", n.queue_pair, n.psn)),
         None => Ok(numbers),
     }
+}
+
+/// The byte that peers may read, of the memory of probes.
+fn probe_byte(scratch: &Registration) -> ProbeByte {
+    ProbeByte { address: scratch.span().address(), key: scratch.key().remote }
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ pub(super) struct LaneSetup {
     pub(super) is_apart: bool,
     pub(super) refusals: Arc<Mutex<Refusals>>,
     pub(super) probing: Arc<Mutex<Probing>>,
-    /// The sink of flushing reads.
+    /// The sink of probes and flushing reads.
     pub(super) scratch: Registration,
     /// The connection manager, on a device whose queue pairs connect through it.
     pub(super) manager: Option<Arc<Manager>>,

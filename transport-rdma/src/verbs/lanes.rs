@@ -59,9 +59,13 @@ impl Lanes {
         }
     }
 
-    /// Reserves a slot for a new lane: with queue pairs of the pool if it has as many for a lane,
-    /// or with a new serial number.
-    pub(super) fn begin(&mut self, lifecycle: Lifecycle, pairs: usize) -> Result<Begun, Refused> {
+    /// Reserves a slot for a new lane: with queue pairs of the pool if they are `is_pooled` and the pool
+    /// has as many for a lane, or with a new serial number.
+    pub(super) fn begin(
+        &mut self,
+        lifecycle: Lifecycle,
+        (pairs, is_pooled): (usize, bool),
+    ) -> Result<Begun, Refused> {
         let Lifecycle(name) = lifecycle;
         if self.by_lifecycle.contains_key(&name) || self.making.contains(&name) {
             return Err(Refused::Exists);
@@ -72,7 +76,7 @@ impl Lanes {
             let (in_use, max) = (lanes as u64, self.lanes_max as u64);
             return Err(Refused::Limit(limit(NicLimit::Lanes, in_use, max)));
         }
-        let is_as_wanted = |fresh: &Fresh| fresh.queue_pairs.len() == pairs;
+        let is_as_wanted = |fresh: &Fresh| is_pooled && fresh.queue_pairs.len() == pairs;
         if self.pooled.front().is_some_and(is_as_wanted)
             && let Some(fresh) = self.pooled.pop_front()
         {

@@ -6,9 +6,10 @@ use super::config::NicConfig;
 use super::context::{Context, DeviceFacts};
 use super::counters::{Counts, NicLoad};
 use super::device_memory;
+use super::domains::Domains;
 use super::handle::Handle;
 use super::kept::keep;
-use super::lane::{Lane, Probe, SCRATCH_BYTES};
+use super::lane::{Lane, Probe};
 use super::lanes::Lanes;
 use super::manager::{Manager, Reads};
 use super::objects::{Channel, Domain, Place, RegionLimits, Undestroyed};
@@ -25,11 +26,12 @@ use crate::pairing::AddressBook;
 use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use crate::transport::CALLER_SPIN_MAX;
 use handfast_core::Lifecycle;
+use handfast_core::policy::TrustGroup;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
 use handfast_core::visibility::Refusals;
 use handfast_transport::{
-    Access, Completion, DataPath, DeviceId, LaneHandle, Memory, Posting, RemoteSpan, Sent, Span,
+    Access, Completion, DataPath, DeviceId, LaneHandle, Posting, RemoteSpan, Sent, Span,
 };
 use parking_lot::Mutex;
 use std::fs::File;
@@ -63,8 +65,6 @@ pub(super) struct Shared {
     pub(super) patience: Duration,
     /// Time of the device's loss.
     pub(super) lost_since: OnceLock<Instant>,
-    /// Memory of probes, ours and those of peers; it has no content.
-    pub(super) scratch: Registration,
     /// The failure after which the NIC takes no lanes.
     pub(super) lost: OnceLock<VerbsError>,
     pub(super) probing: Arc<Mutex<Probing>>,
@@ -127,7 +127,7 @@ pub struct Nic {
     // Dropped first: their threads use what follows.
     pub(super) pollers: Option<Pollers>,
     pub(super) shared: Arc<Shared>,
-    pub(super) domain: Arc<Domain>,
+    pub(super) domains: Domains,
     pub(super) config: NicConfig,
     pub(super) place: Place,
     pub(super) pool: Arc<Pool>,
@@ -190,7 +190,8 @@ impl Nic {
         let gid = explained(usable[0], &entries, config.gid);
         let manager = manager(&context, &config, profile, (&usable, rd_atomic))?;
         tracing::debug!(device = config.device, gid = gid.why, profile = %recognised, "NIC opened");
-        let domain = Arc::new(Domain::new(Arc::clone(&context), region_limits(&device, profile))?);
+        let domain = Domain::new(Arc::clone(&context), region_limits(&device, profile))?;
+        let domains = Domains::new(domain, config.trust_groups, profile)?;
         let (pollers, woken) = pollers(&context, config.pollers)?;
         let limits = QueueLimits {
             entries: config.completion_entries.min(device.completions_max),
@@ -207,7 +208,6 @@ impl Nic {
             counts,
             profile,
             patience: patience(manager.as_deref(), &config, profile),
-            scratch: scratch(&domain, profile)?,
             lost_since: OnceLock::new(),
             lost: OnceLock::new(),
             probing: Arc::new(Mutex::new(Probing::new(!is_iwarp(profile)))),
@@ -220,10 +220,10 @@ impl Nic {
             manager.start(&shared)?;
         }
         Ok(Self {
-            pool: Arc::new(Pool::new(&config, &shared, &domain, place)),
+            pool: Arc::new(Pool::new(&config, &shared, &domains.first.domain, place)),
             pollers: Some(pollers),
             shared,
-            domain,
+            domains,
             config,
             place,
             lid,
@@ -239,9 +239,10 @@ impl Nic {
         &self.config.device
     }
 
-    /// The device among the keys of memory.
-    pub fn id(&self) -> DeviceId {
-        self.domain.id
+    /// The device among the keys of memory, for the lanes of a trust group; `None` if the NIC was not
+    /// opened for it.
+    pub fn id_for(&self, group: TrustGroup) -> Option<DeviceId> {
+        self.domains.of(group, "open").ok().map(|of_group| of_group.domain.id)
     }
 
     /// The device's profile, and the reason for its recognition.
@@ -307,18 +308,20 @@ impl Nic {
             return Err(self.shared.context.error(Side::Configuration, "ibv_reg_mr", 0, detail));
         }
         let granted = granted(access, &span, self.shared.profile);
-        let made = Registration::new(Arc::clone(&self.domain), span, access, granted, options);
+        let of_group = self.domains.of(options.trust_group, "ibv_reg_mr")?;
+        let domain = Arc::clone(&of_group.domain);
+        let made = Registration::new(domain, span, access, granted, options);
         made.inspect_err(|error| self.shared.suspect(error))
     }
 
     /// Maximum bytes of one registration: the device's limit, or that of its profile.
     pub fn region_bytes_max(&self) -> u64 {
-        self.domain.region_limits().bytes_max
+        self.domains.first.domain.region_limits().bytes_max
     }
 
     /// Returns whether the memory of accelerators can be registered by a dma-buf.
     pub fn offers_dmabuf(&self) -> bool {
-        device_memory::offers_dmabuf(&self.domain)
+        device_memory::offers_dmabuf(&self.domains.first.domain)
     }
 
     /// Creates and destroys queue pairs, so that the next numbers differ from those of an earlier
@@ -388,7 +391,7 @@ impl Nic {
     ) -> Result<(), VerbsError> {
         let lane = self.known(lifecycle, "prove")?;
         let probe = remote.map_or(Probe::Announced, Probe::Byte);
-        lane.probe(probe, &self.shared.scratch, after(patience))
+        lane.probe(probe, after(patience))
     }
 
     /// Returns whether there is a read by which the lane can be probed: its devices refused neither
@@ -499,7 +502,7 @@ impl Nic {
     /// Use of each limit, for the decision to create a lane or to evict one.
     pub fn load(&self) -> NicLoad {
         let (completion_entries, completion_entries_made) = self.shared.queues.load();
-        let (regions, regions_max) = self.domain.regions();
+        let (regions, regions_max) = self.domains.first.domain.regions();
         let lanes = self.shared.lanes.lock();
         let (queue_pairs, queue_pairs_max) = lanes.queue_pairs();
         let (pooled_lanes, queue_pairs_pooled) = lanes.pool();
@@ -624,21 +627,9 @@ fn region_bytes_max(of_device: u64, profile: &DeviceProfile) -> u64 {
     profile.region_bytes_max.map_or(of_device, |max| max.min(of_device))
 }
 
-fn scratch(domain: &Arc<Domain>, profile: &DeviceProfile) -> Result<Registration, VerbsError> {
-    let context = &domain.context;
-    let memory = Memory::zeroed(SCRATCH_BYTES)
-        .map_err(|error| context.error(Side::Local, "open", 0, error.to_string()))?;
-    let nobody = Access { remote_read: false, remote_write: false };
-    let options = RegisterOptions::default();
-    let span = memory.whole();
-    // The sink of our probes, and the source of the peers' where they read a byte.
-    let granted = Access { remote_read: true, ..granted(nobody, &span, profile) };
-    Registration::new(Arc::clone(domain), span, nobody, granted, options)
-}
-
 /// The rights that a registration gives, where `access` is permitted to peers. Memory of this side
 /// alone may be that of a read.
-fn granted(access: Access, span: &Span, profile: &DeviceProfile) -> Access {
+pub(super) fn granted(access: Access, span: &Span, profile: &DeviceProfile) -> Access {
     let is_local = !access.remote_read && !access.remote_write;
     let is_sink = is_local && span.is_writable() && profile.read_sink_needs_remote_write;
     Access { remote_write: access.remote_write || is_sink, ..access }
@@ -688,6 +679,7 @@ impl Drop for Nic {
 mod tests {
     use super::*;
     use crate::profile::{ERDMA_COMPAT, STRICT};
+    use handfast_transport::Memory;
 
     /// eRDMA says that a registration may have any size, and refuses one past 2 GiB.
     #[test]

@@ -69,6 +69,12 @@ pub(super) struct Domain {
     pub(super) context: Arc<Context>,
     raw: *mut ibv_pd,
     limits: RegionLimits,
+    /// Those of all domains of the device.
+    counts: Arc<RegionCounts>,
+}
+
+#[derive(Default)]
+struct RegionCounts {
     regions: AtomicU64,
     /// Total bytes of all regions.
     bytes: AtomicU64,
@@ -84,20 +90,31 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     pub(super) fn new(context: Arc<Context>, limits: RegionLimits) -> Result<Self, VerbsError> {
+        Self::counted(context, limits, Arc::default())
+    }
+
+    /// Another domain of the same opening of the device.
+    pub(super) fn beside(&self) -> Result<Self, VerbsError> {
+        Self::counted(Arc::clone(&self.context), self.limits, Arc::clone(&self.counts))
+    }
+
+    fn counted(
+        context: Arc<Context>,
+        limits: RegionLimits,
+        counts: Arc<RegionCounts>,
+    ) -> Result<Self, VerbsError> {
         // SAFETY: the context is open while it is held.
         let raw = unsafe { (context.verbs.ibv_alloc_pd)(context.raw()) };
         let code = errno();
         if raw.is_null() {
             return Err(context.failed("ibv_alloc_pd", code));
         }
-        let (regions, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let keeps_order = AtomicBool::new(false);
-        Ok(Self { id: DeviceId::next(), context, raw, limits, regions, bytes, keeps_order })
+        Ok(Self { id: DeviceId::next(), context, raw, limits, counts })
     }
 
     /// Returns the number of regions, and the device's maximum.
     pub(super) fn regions(&self) -> (u64, u64) {
-        (self.regions.load(Ordering::Relaxed), u64::from(self.limits.regions_max))
+        (self.counts.regions.load(Ordering::Relaxed), u64::from(self.limits.regions_max))
     }
 
     pub(super) fn region_limits(&self) -> RegionLimits {
@@ -106,13 +123,13 @@ impl Domain {
 
     /// Whether the driver has refused relaxed ordering.
     pub(super) fn keeps_order(&self) -> bool {
-        self.keeps_order.load(Ordering::Relaxed)
+        self.counts.keeps_order.load(Ordering::Relaxed)
     }
 
     /// Notes that the driver registers memory, and refuses relaxed ordering with `code`. Logs it
     /// once.
     pub(super) fn on_order_kept(&self, code: i32) {
-        if !self.keeps_order.swap(true, Ordering::Relaxed) {
+        if !self.counts.keeps_order.swap(true, Ordering::Relaxed) {
             tracing::info!(
                 device = self.context.device,
                 code,
@@ -123,8 +140,8 @@ impl Domain {
 
     /// Counts a new region of `bytes` bytes until the result is dropped.
     pub(super) fn on_registered(self: &Arc<Self>, bytes: u64) -> Counted {
-        self.regions.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counts.regions.fetch_add(1, Ordering::Relaxed);
+        self.counts.bytes.fetch_add(bytes, Ordering::Relaxed);
         Counted { domain: Arc::clone(self), bytes }
     }
 
@@ -138,7 +155,7 @@ impl Domain {
         let (regions, regions_max) = self.regions();
         let limit = match (code, locked_memory_max()) {
             (libc::ENOMEM, Some(max)) => {
-                let in_use = self.bytes.load(Ordering::Relaxed);
+                let in_use = self.counts.bytes.load(Ordering::Relaxed);
                 Some(LimitReached { limit: NicLimit::LockedMemory, in_use, max })
             }
             (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, _) => {
@@ -160,8 +177,9 @@ pub(super) struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.domain.regions.fetch_sub(1, Ordering::Relaxed);
-        self.domain.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        let counts = &self.domain.counts;
+        counts.regions.fetch_sub(1, Ordering::Relaxed);
+        counts.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -363,7 +363,7 @@ impl Turn {
         };
         rounds.end(now, due.len(), due.last().map(|lane| lane.setup.serial));
         for lane in due {
-            lane.probe_if_idle(&self.shared.scratch, self.shared.patience);
+            lane.probe_if_idle(self.shared.patience);
         }
     }
 }

@@ -11,6 +11,7 @@ use super::nic::{Nic, Shared};
 use super::objects::{Domain, Owner, Place, QueuePair, depths};
 use crate::error::VerbsError;
 use handfast_core::Lifecycle;
+use handfast_core::policy::TrustGroup;
 use handfast_transport::{LimitReached, NicLimit};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(super) struct Fresh {
     pub(super) serial: u32,
 }
 
-/// Parts of fresh queue pairs. They are equal for all lanes of a NIC.
+/// Parts of fresh queue pairs. They are equal for all lanes of a trust group.
 pub(super) struct Maker {
     shared: Arc<Shared>,
     domain: Arc<Domain>,
@@ -197,28 +198,41 @@ impl Nic {
         (refills && !is_asked.swap(true, Ordering::AcqRel)).then_some(&self.pool)
     }
 
-    /// Takes the queue pairs of a new lane from the pool, or creates them. At a limit, and if the
-    /// device is exhausted, the pool gives its queue pairs back first.
-    pub(super) fn fresh(&self, lifecycle: Lifecycle, count: usize) -> Result<Fresh, VerbsError> {
-        let mut made = self.take_or_create(lifecycle, count);
+    /// Takes the queue pairs of a new lane from the pool, which has those of the first trust group, or
+    /// creates them. At a limit, and if the device is exhausted, the pool gives its queue pairs back
+    /// first.
+    pub(super) fn fresh(
+        &self,
+        lifecycle: Lifecycle,
+        count: usize,
+        group: TrustGroup,
+    ) -> Result<Fresh, VerbsError> {
+        let mut made = self.take_or_create(lifecycle, count, group);
         if !is_at_limit(&made) {
             return made;
         }
         let _paused = self.pool.pause();
         if self.shared.destroy_spoiled() {
-            made = self.take_or_create(lifecycle, count);
+            made = self.take_or_create(lifecycle, count, group);
         }
         while is_at_limit(&made) && self.shared.lanes.lock().pool().0 > 0 {
-            if count != self.pool.pairs {
+            if count != self.pool.pairs || group != TrustGroup::default() {
                 self.shared.shrink_pool();
             }
-            made = self.take_or_create(lifecycle, count);
+            made = self.take_or_create(lifecycle, count, group);
         }
         made
     }
 
-    fn take_or_create(&self, lifecycle: Lifecycle, count: usize) -> Result<Fresh, VerbsError> {
-        let begun = self.shared.lanes.lock().begin(lifecycle, count);
+    fn take_or_create(
+        &self,
+        lifecycle: Lifecycle,
+        count: usize,
+        group: TrustGroup,
+    ) -> Result<Fresh, VerbsError> {
+        let domain = Arc::clone(&self.domains.of(group, "bring_up")?.domain);
+        let wanted = (count, group == TrustGroup::default());
+        let begun = self.shared.lanes.lock().begin(lifecycle, wanted);
         let serial = match begun.map_err(|why| self.refused(why))? {
             Begun::Pooled(fresh) => {
                 self.shared.counts.lock().lanes_pooled += 1;
@@ -226,14 +240,14 @@ impl Nic {
             }
             Begun::New(serial) => serial,
         };
-        self.maker().create(serial, count, true).map_err(|error| {
+        self.maker(domain).create(serial, count, true).map_err(|error| {
             self.shared.lanes.lock().give_up(lifecycle, count);
             self.exhausted(error)
         })
     }
 
-    fn maker(&self) -> Maker {
-        let (shared, domain) = (Arc::clone(&self.shared), Arc::clone(&self.domain));
+    fn maker(&self, domain: Arc<Domain>) -> Maker {
+        let shared = Arc::clone(&self.shared);
         Maker { shared, domain, place: self.place, depth: self.config.depth }
     }
 }

@@ -7,6 +7,7 @@ use super::device_memory;
 use super::kept::keep;
 use super::objects::{Counted, Domain, destroyed_by};
 use crate::error::{FORK_STEP, VerbsError};
+use handfast_core::policy::TrustGroup;
 use handfast_core::transport::Side;
 use handfast_transport::{
     Access, DeviceKey, DeviceMemory, HiddenFromChildren, MemoryError, MemoryKind, RemoteSpan, Span,
@@ -103,6 +104,9 @@ pub struct RegisterOptions {
     /// forked before the registration ends takes pages along, and the device goes on with the
     /// child's. Without it such a registration is refused.
     pub accepts_forked_memory: bool,
+    /// The trust group whose lanes may name the memory, on either side: one of those that the NIC was
+    /// opened for.
+    pub trust_group: TrustGroup,
 }
 
 /// Errors of a library or a driver without relaxed ordering.

@@ -1,6 +1,7 @@
 //! Stories in which a device is held, fails or dies, on scripted devices. Each has a process of its own.
 
 mod children;
+mod domains;
 mod drivers;
 pub(crate) mod managed;
 mod pool;
@@ -274,6 +275,7 @@ fn guessed_key_reaches_memory_while_it_is_registered() {
         let nobody = Access { remote_read: false, remote_write: false };
         let registration = other.nic.register(local.whole(), nobody).unwrap();
         let secret = registration.remote_span();
+        assert_eq!(secret.address, local.whole().address(), "it is not drawn");
         if grants {
             let announced = other.registration.remote_span().key;
             assert_eq!(secret.key, announced + 256, "the next index, and a byte of zero");

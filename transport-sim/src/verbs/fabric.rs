@@ -5,7 +5,8 @@ use super::bytes::Bytes;
 use super::errors::{Call, Errno, VerbsError};
 use super::laws::{LAWS_MAX, Law};
 use super::objects::{
-    AsyncEvent, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkCompletion, WorkRequest,
+    AsyncEvent, EVERY_DOMAIN, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkCompletion,
+    WorkRequest,
 };
 use super::profile::{Completions, LateReceive, Numbers, Profile};
 use super::rare::Rare;
@@ -229,10 +230,21 @@ impl Fabric {
         }
     }
 
-    /// Creates a queue pair and returns its number.
+    /// Creates a queue pair in the first protection domain and returns its number.
     pub fn create_queue_pair(
         &mut self,
         nic: usize,
+        send_depth: u32,
+        receive_depth: u32,
+    ) -> Result<u32, VerbsError> {
+        self.create_queue_pair_in(nic, 0, send_depth, receive_depth)
+    }
+
+    /// Like [`Fabric::create_queue_pair`], in a protection domain of the NIC.
+    pub fn create_queue_pair_in(
+        &mut self,
+        nic: usize,
+        domain: u32,
         send_depth: u32,
         receive_depth: u32,
     ) -> Result<u32, VerbsError> {
@@ -249,6 +261,7 @@ impl Fabric {
         }
         let number = nic.take_number().ok_or(full)?;
         let made = new_queue_pair(profile, send_depth, receive_depth);
+        let made = QueuePair { domain: Rare(domain), ..made };
         nic.queue_pairs.insert(number, Box::new(made));
         Ok(number)
     }
@@ -272,10 +285,23 @@ impl Fabric {
         Ok(())
     }
 
-    /// Registers memory at an address, with its content.
+    /// Registers memory at an address in the first protection domain, with its content.
     pub fn register(
         &mut self,
         nic: usize,
+        address: u64,
+        bytes: impl Into<Bytes>,
+        access: Access,
+    ) -> Result<Keys, VerbsError> {
+        self.register_in(nic, 0, address, bytes, access)
+    }
+
+    /// Like [`Fabric::register`], in a protection domain of the NIC: queue pairs of others may not
+    /// name the memory, nor may their peers.
+    pub fn register_in(
+        &mut self,
+        nic: usize,
+        domain: u32,
         address: u64,
         bytes: impl Into<Bytes>,
         access: Access,
@@ -292,7 +318,8 @@ impl Fabric {
         }
         let keys = nic.take_keys();
         let bytes = bytes.into();
-        nic.regions.insert(keys.rkey, Region { keys, address, bytes, access });
+        let domain = Rare(domain);
+        nic.regions.insert(keys.rkey, Region { keys, address, bytes, access, domain });
         Ok(keys)
     }
 
@@ -303,7 +330,8 @@ impl Fabric {
         let is_free = |key: &u32| !nic.regions.contains_key(key);
         let key = (LOCAL_KEYS_FROM..=u32::MAX).rev().find(is_free)?;
         let keys = Keys { lkey: key, rkey: key };
-        nic.regions.insert(key, Region { keys, address: 0, bytes, access });
+        let domain = Rare(EVERY_DOMAIN);
+        nic.regions.insert(key, Region { keys, address: 0, bytes, access, domain });
         Some(keys)
     }
 

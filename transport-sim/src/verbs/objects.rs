@@ -159,9 +159,19 @@ pub struct Region {
     pub bytes: Bytes,
     /// Its permissions.
     pub access: Access,
+    /// Its protection domain.
+    pub(super) domain: Rare<u32>,
 }
 
+/// The domain of memory that every queue pair of its device may name.
+pub(super) const EVERY_DOMAIN: u32 = u32::MAX;
+
 impl Region {
+    /// Whether a queue pair of a protection domain may name the region.
+    pub fn is_of(&self, domain: u32) -> bool {
+        self.domain.0 == domain || self.domain.0 == EVERY_DOMAIN
+    }
+
     /// Byte range of an access, if it is within bounds.
     pub(super) fn range(&self, address: u64, length: u64) -> Option<std::ops::Range<usize>> {
         let start = address.checked_sub(self.address)?;
@@ -285,6 +295,8 @@ pub(super) struct Bond {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QueuePair {
     pub(super) state: QpState,
+    /// Its protection domain.
+    pub(super) domain: Rare<u32>,
     /// The last state requested by the application, as the library remembers it.
     pub(super) asked: QpState,
     pub(super) port: Option<u8>,
@@ -333,6 +345,11 @@ impl QueuePair {
     /// Returns its actual state.
     pub fn state(&self) -> QpState {
         self.state
+    }
+
+    /// Returns its protection domain.
+    pub fn domain(&self) -> u32 {
+        self.domain.0
     }
 
     /// Returns the NIC and the number to which it is connected.

@@ -101,7 +101,8 @@ impl Fabric {
             // The NIC checks the destination of a read when the bytes arrive.
             SendKind::Read { .. } => None,
             SendKind::Write { .. } | SendKind::Send if request.length == 0 => None,
-            SendKind::Write { .. } | SendKind::Send => match self.local(nic, &request) {
+            SendKind::Write { .. } | SendKind::Send => match self.local(nic, qp.domain(), &request)
+            {
                 None => Some(profile.statuses.local_key),
                 Some(None) => Some(profile.statuses.local_bounds),
                 Some(Some(_)) => None,
@@ -138,9 +139,10 @@ impl Fabric {
     }
 
     /// Returns the local bytes of a request: no region, out of bounds, or these bytes.
-    fn local(&self, nic: usize, request: &WorkRequest) -> Option<Option<Piece<'_>>> {
+    fn local(&self, nic: usize, domain: u32, request: &WorkRequest) -> Option<Option<Piece<'_>>> {
         let mut regions = self.nic(self.memory_of(nic)).regions.values();
-        let region = regions.find(|region| region.keys.lkey == request.lkey)?;
+        let is_named = |region: &&Region| region.keys.lkey == request.lkey && region.is_of(domain);
+        let region = regions.find(is_named)?;
         let range = region.range(request.local, u64::from(request.length));
         Some(range.map(|range| (region, range)))
     }
@@ -165,7 +167,8 @@ impl Fabric {
             }
         } else {
             let read = |(region, range): Piece<'_>| region.bytes.read(range).into_owned();
-            let bytes = self.local(nic, request).flatten().map(read).unwrap_or_default();
+            let bytes =
+                self.local(nic, qp.domain(), request).flatten().map(read).unwrap_or_default();
             let count = packets_of(request.length, qp.path_mtu);
             for index in 0..count {
                 let start = index as usize * mtu;
@@ -335,9 +338,12 @@ impl Fabric {
         let is_sink = |access: Access| {
             access.local_write && (access.remote_write || !profile.sink_needs_remote_write)
         };
+        let domain = self.queue_pair(nic, number).map_or(0, |qp| qp.domain());
         let owner = self.nic_mut(self.memory_of(nic));
-        let sink = owner.regions.values_mut().find(|region| region.keys.lkey == request.lkey);
-        let place = sink.filter(|region| is_sink(region.access)).and_then(|region| {
+        let is_named = |region: &&mut Region| {
+            region.keys.lkey == request.lkey && region.is_of(domain) && is_sink(region.access)
+        };
+        let place = owner.regions.values_mut().find(is_named).and_then(|region| {
             let range = region.range(request.local, bytes.len() as u64)?;
             Some((region, range))
         });

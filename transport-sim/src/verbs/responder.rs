@@ -142,8 +142,10 @@ impl Fabric {
         if bytes.len() as u64 != reach.min(u64::from(qp.path_mtu)) {
             return Err(Refusal::Invalid);
         }
+        let domain = qp.domain();
         let owner = self.nic_mut(self.memory_of(nic));
-        let region = owner.regions.get_mut(&rkey).ok_or(Refusal::Access)?;
+        let region = owner.regions.get_mut(&rkey).filter(|region| region.is_of(domain));
+        let region = region.ok_or(Refusal::Access)?;
         let start = region.range(address, reach).ok_or(Refusal::Access)?.start;
         if !region.access.remote_write {
             return Err(Refusal::Access);
@@ -172,7 +174,8 @@ impl Fabric {
             return Ok(Vec::new());
         }
         let owner = self.nic(self.memory_of(nic));
-        let region: &Region = owner.regions.get(&rkey).ok_or(Refusal::Access)?;
+        let region = owner.regions.get(&rkey).filter(|region| region.is_of(qp.domain()));
+        let region = region.ok_or(Refusal::Access)?;
         let range = region.range(address, u64::from(length)).ok_or(Refusal::Access)?;
         if !region.access.remote_read {
             return Err(Refusal::Access);
@@ -201,11 +204,12 @@ impl Fabric {
             return Ok(None);
         }
         qp.receives.pop_front();
+        let domain = qp.domain();
         let message = std::mem::take(&mut qp.arriving);
         let end = if message.len() > receive.length as usize {
             Err((too_short, Refusal::Operation))
         } else {
-            owner_write(&mut self.nic_mut(memory).regions, &receive, &message)
+            owner_write(&mut self.nic_mut(memory).regions, (&receive, domain), &message)
                 .ok_or((wrong_key, Refusal::Operation))
         };
         let status = end.map_or_else(|(status, _)| status, |()| Status::Success);
@@ -225,10 +229,11 @@ fn check_right(
 
 fn owner_write(
     regions: &mut std::collections::BTreeMap<u32, Region>,
-    receive: &Receive,
+    (receive, domain): (&Receive, u32),
     message: &[u8],
 ) -> Option<()> {
-    let region = regions.values_mut().find(|region| region.keys.lkey == receive.lkey)?;
+    let is_named = |region: &&mut Region| region.keys.lkey == receive.lkey && region.is_of(domain);
+    let region = regions.values_mut().find(is_named)?;
     let range = region.range(receive.local, message.len() as u64)?;
     region.bytes.write(range.start, message);
     Some(())

@@ -141,7 +141,8 @@ class Engine:
     also on RoCE and InfiniBand, at both ends; iWARP devices connect so in any case.
 
     ``administrators``, patterns of names in a list or in text with commas, are the peers that may list and change the grants of registered memory
-    (``Peer.grants``, ``grant`` and ``revoke``). They need ``auth``.
+    (``Peer.grants``, ``grant`` and ``revoke``). They need ``auth``, with keys whose lines name their holders:
+    a holder of a key without names has any name, also that of an administrator.
 
     Calls may come from any number of threads. A process that was forked makes engines of its own.
     """

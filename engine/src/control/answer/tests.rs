@@ -6,7 +6,7 @@ use crate::data::regions::{DeviceKeys, ServedRegion};
 use crate::time::{OsEntropy, TokioClock};
 use crate::{AuthOptions, Engine, Memory, Registration};
 use handfast_core::policy::{
-    AUDIT_REPORTS_PER_SECOND, Access, GRANTS_MAX, Grants, KEY_RETRY_INTERVAL,
+    AUDIT_REPORTS_PER_SECOND, Access, GRANTS_MAX, Grants, KEY_RETRY_INTERVAL, TrustGroups,
 };
 use handfast_core::transport::Side;
 use handfast_core::wire::GrantsRefusalReason as Reason;
@@ -138,14 +138,14 @@ async fn equal_grants_change_nothing() {
 /// after the pause.
 #[tokio::test]
 async fn registrations_after_a_panic_are_tried_again() {
-    let regions = Regions::new(4, true);
+    let regions = Regions::new(4, true, TrustGroups::default());
     let mut grants = Grants::everybody(Access::READ);
     grants.add(Grant::write("trainer").unwrap()).unwrap();
     let name = NodeName::new("trainer").unwrap();
     let trainer = Requester::Peer(&name);
     let mut served = Vec::new();
     for segment in ["a", "b"] {
-        let keys = DeviceKeys::new(&grants, true, |_| Ok(None)).unwrap();
+        let keys = DeviceKeys::new((&grants, TrustGroups::default()), true, |_| Ok(None)).unwrap();
         let span = Memory::zeroed(BYTES).unwrap().whole();
         let region = ServedRegion {
             span,

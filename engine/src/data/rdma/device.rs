@@ -317,6 +317,7 @@ fn config(
         queue_pairs_per_lane: options.queue_pairs.unwrap_or(default.queue_pairs_per_lane),
         places_thread: options.places_threads,
         pooled_lanes: options.pooled_lanes,
+        trust_groups: options.trust_groups.count(),
         ..default
     }
 }

@@ -183,7 +183,8 @@ async fn on_blocking_thread<S: Subjects>(site: &Arc<S>, act: impl FnOnce(&S) + S
 impl Site {
     pub(super) fn nics(&self) -> Nics<'_> {
         let Self { rdma, register: options, region_bytes_max, .. } = self;
-        Nics { rdma, options: *options, region_bytes_max: *region_bytes_max }
+        let groups = self.options.trust_groups.count();
+        Nics { rdma, options: *options, region_bytes_max: *region_bytes_max, groups }
     }
 
     /// The NIC of a device, unless it was taken out.

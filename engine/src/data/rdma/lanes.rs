@@ -9,13 +9,13 @@ use super::watch::Watch;
 use crate::data::devices::Devices;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
-use crate::data::transport::{Offer, RdmaParts, Registered, Transport};
+use crate::data::transport::{Offer, Purpose, RdmaParts, Registered, Transport};
 use crate::error::{Cause, Error, SERVE, Stage};
 use crate::observe::counters::MemoryCounters;
 use crate::path::is_legacy;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
-use handfast_core::policy::{RailPlan, plan_rails};
+use handfast_core::policy::{RailPlan, TrustGroup, plan_rails};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Duration, Lifecycle, NicPath, NodeName, Pair};
@@ -103,6 +103,7 @@ impl<N: Net> Lanes<N> {
             register: RegisterOptions {
                 relaxed_ordering: options.relaxed_ordering,
                 accepts_forked_memory: options.accepts_forked_memory,
+                ..RegisterOptions::default()
             },
             devices: offer.devices.clone(),
             watch: watch.clone(),
@@ -383,11 +384,17 @@ impl<N: Net> Transport for Lanes<N> {
         self.site.regions.find(span)
     }
 
-    fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
+    fn register(
+        &self,
+        span: &Span,
+        (group, access): (TrustGroup, Access),
+        location: Option<Location>,
+    ) -> Registered {
         if let Some(device) = self.exposing.as_ref().filter(|_| !access.remote_write) {
             return Err(exposed(device));
         }
-        registered(self.site.regions.serve(&self.site.nics(), span, access, location))
+        let purpose = Purpose::Peers(group, access);
+        registered(self.site.regions.serve(&self.site.nics(), span, purpose, location))
     }
 
     fn prepare(&self, span: &Span, location: Option<Location>) -> Registered {

@@ -1,6 +1,8 @@
 //! Registration with all NICs of an engine at once.
 
 use super::regions::{Devices, Held, InPieces, OnDevices};
+use crate::data::transport::Purpose;
+use handfast_core::policy::TrustGroup;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::PIECES_MAX;
 use handfast_transport::{Access, Cut, DeviceId, DeviceKey, Span};
@@ -17,7 +19,12 @@ pub(super) struct Nics<'a> {
     pub(super) options: RegisterOptions,
     /// Maximum bytes of one registration with each NIC, lost ones included.
     pub(super) region_bytes_max: u64,
+    /// Number of trust groups.
+    pub(super) groups: usize,
 }
+
+/// Permissions of peers in memory of this node's transfers.
+const NOBODY: Access = Access { remote_read: false, remote_write: false };
 
 /// A NIC, or the failure by which it was lost.
 type Present = Result<Arc<Nic>, VerbsError>;
@@ -29,14 +36,32 @@ impl Nics<'_> {
         self.rdma.nics().into_iter().map(of).collect()
     }
 
+    /// The NICs and the trust groups of registrations, in the order of the keys.
+    fn places(&self, purpose: Purpose) -> Vec<(Present, TrustGroup)> {
+        let groups = match purpose {
+            Purpose::Own => 0..self.groups,
+            Purpose::Peers(group, _) => group.place()..group.place() + 1,
+        };
+        let of_nic = |nic: Present| {
+            let group = |place: usize| TrustGroup(u8::try_from(place).unwrap_or(u8::MAX));
+            groups.clone().map(move |place| (nic.clone(), group(place)))
+        };
+        self.nics().into_iter().flat_map(of_nic).collect()
+    }
+
     fn register_pieces(
         &self,
-        nic: &Nic,
+        (nic, trust_group): (&Nic, TrustGroup),
         span: &Span,
-        access: Access,
+        purpose: Purpose,
         cut: Cut,
     ) -> Result<Vec<Registration>, TransportError> {
-        let register = |piece: Span| nic.register_with(piece, access, self.options);
+        let access = match purpose {
+            Purpose::Own => NOBODY,
+            Purpose::Peers(_, access) => access,
+        };
+        let options = RegisterOptions { trust_group, ..self.options };
+        let register = |piece: Span| nic.register_with(piece, access, options);
         let pieces = pieces(span, cut)?.into_iter();
         pieces.map(register).collect::<Result<_, _>>().map_err(TransportError::from)
     }
@@ -51,21 +76,22 @@ impl Held for Registration {
 impl Devices for Nics<'_> {
     type Held = Registration;
 
-    fn present(&self) -> Vec<Option<DeviceId>> {
-        self.nics().into_iter().map(|nic| nic.ok().map(|nic| nic.id())).collect()
+    fn present(&self, purpose: Purpose) -> Vec<Option<DeviceId>> {
+        let places = self.places(purpose).into_iter();
+        places.map(|(nic, group)| nic.ok().and_then(|nic| nic.id_for(group))).collect()
     }
 
     fn register(
         &self,
         span: &Span,
-        access: Access,
+        purpose: Purpose,
     ) -> Result<OnDevices<Registration>, TransportError> {
-        let (bytes, nics) = (span.len() as u64, self.nics());
+        let (bytes, places) = (span.len() as u64, self.places(purpose));
         let cut = cut(bytes, self.region_bytes_max.min(bytes))?;
         // A lost device keeps its place among the keys, with those of no device until it is open
         // again.
-        let held = on_all(&nics, |nic| match nic {
-            Ok(nic) => self.register_pieces(nic, span, access, cut),
+        let held = on_all(&places, |(nic, group)| match nic {
+            Ok(nic) => self.register_pieces((nic, *group), span, purpose, cut),
             Err(_) => Ok(Vec::new()),
         });
         let held = held.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -82,12 +108,12 @@ impl Devices for Nics<'_> {
         &self,
         place: usize,
         span: &Span,
-        access: Access,
+        purpose: Purpose,
         cut: Cut,
     ) -> InPieces<Registration> {
         let none = || TransportError::new(Side::Local, "register", "there is no such NIC");
-        let nic = self.nics().into_iter().nth(place).ok_or_else(none)??;
-        let held = self.register_pieces(&nic, span, access, cut)?;
+        let (nic, group) = self.places(purpose).into_iter().nth(place).ok_or_else(none)?;
+        let held = self.register_pieces((&*nic?, group), span, purpose, cut)?;
         Ok((held.iter().map(Registration::key).collect(), held))
     }
 }

@@ -10,10 +10,11 @@ mod tests;
 
 use super::cache::{Block, Cache, CacheLimits, Cover, Decision, Registered};
 use crate::data::local::LocalRegion;
+use crate::data::transport::Purpose;
 use crate::observe::counters::MemoryCounters;
 use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Access, BlockId, Cut, DeviceId, DeviceKey, Memory, RenewedKeys, Span};
+use handfast_transport::{BlockId, Cut, DeviceId, DeviceKey, Memory, RenewedKeys, Span};
 use parking_lot::{Condvar, Mutex};
 use recent::Recent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,22 +37,19 @@ const LOCATED_PAGE_BYTES: u64 = 4 << 10;
 const EXHAUSTED: [i32; 3] = [libc::ENOMEM, libc::ENOSPC, libc::EAGAIN];
 /// Length of the list of regions at which those that have ended are first removed.
 const LIVE_MIN: usize = 64;
-/// For transfers of this node alone.
-const NOBODY: Access = Access { remote_read: false, remote_write: false };
-
 /// The devices, as registration needs them.
 pub(super) trait Devices {
     /// A registration with one device, which holds its span.
     type Held: Held;
 
-    /// The device at each place of the keys; `None` for one that is lost.
-    fn present(&self) -> Vec<Option<DeviceId>>;
+    /// The device at each place of the keys of such a registration; `None` for one that is lost.
+    fn present(&self, purpose: Purpose) -> Vec<Option<DeviceId>>;
 
     /// Registers bytes with every device. Blocks while their pages are pinned.
     fn register(
         &self,
         span: &Span,
-        access: Access,
+        purpose: Purpose,
     ) -> Result<OnDevices<Self::Held>, TransportError>;
 
     /// Registers bytes with the device at a place, in the pieces of a cut. Blocks as above.
@@ -59,7 +57,7 @@ pub(super) trait Devices {
         &self,
         place: usize,
         span: &Span,
-        access: Access,
+        purpose: Purpose,
         cut: Cut,
     ) -> InPieces<Self::Held>;
 }
@@ -90,7 +88,7 @@ struct Registrations<H: Held> {
     /// A lost device did not let go of some of it.
     kept: AtomicBool,
     span: Span,
-    access: Access,
+    purpose: Purpose,
     cut: Cut,
 }
 
@@ -307,13 +305,14 @@ impl<H: Held> LocalRegions<H> {
         &self,
         devices: &impl Devices<Held = H>,
         span: &Span,
-        access: Access,
+        purpose: impl Into<Purpose>,
         location: Option<Location>,
     ) -> Result<Arc<LocalRegion>, TransportError> {
-        let made = self.register_with_room(devices, span, access)?;
+        let purpose = purpose.into();
+        let made = self.register_with_room(devices, span, purpose)?;
         let location = location.unwrap_or_else(|| node_of(span));
         // A dropped segment must lock peers out at once.
-        Ok(self.region(devices, span, access, made, location, None)?.region)
+        Ok(self.region(devices, span, purpose, made, location, None)?.region)
     }
 
     /// Registers memory for transfers of this node, or finds it registered. It stays registered with
@@ -362,8 +361,8 @@ impl<H: Held> LocalRegions<H> {
         let part = memory.span(making.range.start as usize, bytes);
         let part = part.map_err(|error| failed(error.to_string()))?.uncounted();
         let made = match is_exact {
-            true => self.register_with_room(devices, &part, NOBODY),
-            false => self.register(devices, &part, NOBODY),
+            true => self.register_with_room(devices, &part, Purpose::Own),
+            false => self.register(devices, &part, Purpose::Own),
         };
         let made = match made {
             Ok(made) => made,
@@ -376,7 +375,7 @@ impl<H: Held> LocalRegions<H> {
             }
         };
         let background = Handle::try_current().ok();
-        let kept = self.region(devices, &part, NOBODY, made, places_of(&part), background)?;
+        let kept = self.region(devices, &part, Purpose::Own, made, places_of(&part), background)?;
         // Not before: `making` gives the bytes of a failure back.
         let _ = kept.holder.counted.set((Arc::downgrade(&self.0), bytes as u64));
         let region = Arc::clone(&kept.region);
@@ -413,10 +412,10 @@ impl<H: Held> LocalRegions<H> {
         span: &Span,
         location: Option<Location>,
     ) -> Result<Arc<LocalRegion>, TransportError> {
-        let made = self.register_with_room(devices, span, NOBODY)?;
+        let made = self.register_with_room(devices, span, Purpose::Own)?;
         let location = location.unwrap_or_else(|| node_of(span));
         let background = Handle::try_current().ok();
-        let region = self.region(devices, span, NOBODY, made, location, background)?.region;
+        let region = self.region(devices, span, Purpose::Own, made, location, background)?.region;
         let mut state = self.0.state.lock();
         state.passing.insert(span.memory().id(), &region)?;
         // It is found before one that stays.
@@ -431,9 +430,9 @@ impl<H: Held> LocalRegions<H> {
         &self,
         devices: &impl Devices<Held = H>,
         span: &Span,
-        access: Access,
+        purpose: Purpose,
     ) -> Result<OnDevices<H>, TransportError> {
-        let made = self.register(devices, span, access);
+        let made = self.register(devices, span, purpose);
         let Err(error) = made else { return made };
         if !EXHAUSTED.contains(&error.code) {
             return Err(error);
@@ -443,16 +442,16 @@ impl<H: Held> LocalRegions<H> {
             return Err(error);
         }
         unused.into_iter().for_each(Kept::end);
-        self.register(devices, span, access)
+        self.register(devices, span, purpose)
     }
 
     fn register(
         &self,
         devices: &impl Devices<Held = H>,
         span: &Span,
-        access: Access,
+        purpose: Purpose,
     ) -> Result<OnDevices<H>, TransportError> {
-        let made = devices.register(span, access)?;
+        let made = devices.register(span, purpose)?;
         self.count(made.held.iter().map(Vec::len).sum());
         Ok(made)
     }

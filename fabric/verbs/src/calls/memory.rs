@@ -76,17 +76,18 @@ unsafe fn register(
     flags: c_int,
 ) -> *mut Mr {
     // SAFETY: by the rules of the interface.
-    let context = unsafe { context_id((*domain).context) };
+    let (context, number) = unsafe { (context_id((*domain).context), (*domain).handle) };
     let (bytes, flags) = (length as u64, flags as u32);
     let request = match gpu::find(address) {
         None => {
             let address = address.expose_provenance() as u64;
-            Request::Register { context, address, bytes, peers_address, flags }
+            Request::Register { context, domain: number, address, bytes, peers_address, flags }
         }
         // As the kernel, which finds no pages.
         Some(_) if !gpu::is_known_to_kernel() => return null(libc::EFAULT),
         Some((descriptor, offset)) => Request::RegisterBuffer {
             context,
+            domain: number,
             descriptor,
             offset,
             bytes,
@@ -108,9 +109,11 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     descriptor: c_int,
     flags: c_int,
 ) -> *mut Mr {
+    // SAFETY: by the rules of the interface.
+    let (context, number) = unsafe { (context_id((*domain).context), (*domain).handle) };
     let request = Request::RegisterBuffer {
-        // SAFETY: by the rules of the interface.
-        context: unsafe { context_id((*domain).context) },
+        context,
+        domain: number,
         descriptor,
         offset,
         bytes: length as u64,

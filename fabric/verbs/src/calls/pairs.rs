@@ -12,7 +12,7 @@ use libc::c_int;
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> *mut Qp {
     // SAFETY: by the rules of the interface.
-    let (context, wanted) = unsafe { ((*domain).context, &*wanted) };
+    let (context, number, wanted) = unsafe { ((*domain).context, (*domain).handle, &*wanted) };
     if let Some(what) = beyond(wanted) {
         return null(unsupported(what));
     }
@@ -31,6 +31,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(domain: *mut Pd, wanted: *mut QpIn
         unsafe { (context_id(context), queue_id(wanted.send_cq), queue_id(wanted.recv_cq)) };
     let request = Request::CreatePair {
         context,
+        domain: number,
         send_queue,
         receive_queue,
         depths: (cap.max_send_wr, cap.max_recv_wr),

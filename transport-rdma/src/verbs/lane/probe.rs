@@ -55,7 +55,6 @@ impl Lane {
     pub(in crate::verbs) fn probe(
         &self,
         probe: Probe,
-        scratch: &Registration,
         deadline: Instant,
     ) -> Result<(), VerbsError> {
         let refused = |words: &str| self.context().error(Side::Local, "prove", 0, words);
@@ -77,7 +76,7 @@ impl Lane {
             return Err(self.context().error(Side::Configuration, "prove", 0, words));
         };
         // A queue pair that refused a request settles it in ERR alone.
-        let posted = self.post_probes(read, scratch).inspect_err(|error| {
+        let posted = self.post_probes(read).inspect_err(|error| {
             if error.call == POST {
                 self.fail(error.clone());
             }
@@ -97,7 +96,7 @@ impl Lane {
 
     /// Probes the peer if nothing was posted and nothing ended since the last call. A probe that
     /// neither completes nor fails within `patience` ends the lane.
-    pub(in crate::verbs) fn probe_if_idle(&self, scratch: &Registration, patience: Duration) {
+    pub(in crate::verbs) fn probe_if_idle(&self, patience: Duration) {
         {
             let mut state = self.state.lock();
             let was_active = std::mem::replace(&mut state.active, false);
@@ -112,7 +111,7 @@ impl Lane {
             }
         }
         if let Some(read) = self.read()
-            && let Err(error) = self.post_probes(read, scratch)
+            && let Err(error) = self.post_probes(read)
         {
             self.fail(error);
         }
@@ -143,10 +142,10 @@ impl Lane {
     }
 
     /// Posts a probe on each queue pair with free capacity, and returns their number.
-    fn post_probes(&self, read: Read, scratch: &Registration) -> Result<usize, VerbsError> {
+    fn post_probes(&self, read: Read) -> Result<usize, VerbsError> {
         let Some(_ticket) = self.gate.enter() else { return Ok(0) };
         let Some(queue_pairs) = self.queue_pairs() else { return Ok(0) };
-        let Some(request) = read.request(scratch) else {
+        let Some(request) = read.request(&self.setup.scratch) else {
             let words = "the peer's key is none of a device";
             return Err(self.context().error(Side::Local, "probe", 0, words));
         };

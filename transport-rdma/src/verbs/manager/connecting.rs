@@ -127,7 +127,7 @@ impl Nic {
             let lane = self.known(lifecycle, "wire")?;
             // The thread of the events may be about to.
             lane.open_connection();
-            lane.probe(Probe::Announced, &self.shared.scratch, deadline)?;
+            lane.probe(Probe::Announced, deadline)?;
             manager.on_wired(lifecycle)?;
         }
         Ok(progress)

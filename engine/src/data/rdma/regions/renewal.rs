@@ -9,9 +9,10 @@ use super::{
     Registrations,
 };
 use crate::data::local::LocalRegion;
+use crate::data::transport::Purpose;
 use crate::topology::Location;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Access, DeviceId, DeviceMemory, Span};
+use handfast_transport::{DeviceId, DeviceMemory, Span};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -38,7 +39,7 @@ impl<H: Held> LocalRegions<H> {
         &self,
         devices: &impl Devices<Held = H>,
         span: &Span,
-        access: Access,
+        purpose: Purpose,
         made: OnDevices<H>,
         location: Location,
         background: Option<Handle>,
@@ -53,7 +54,7 @@ impl<H: Held> LocalRegions<H> {
             renewing: Mutex::new(()),
             kept: AtomicBool::new(false),
             span: span.clone(),
-            access,
+            purpose,
             cut,
         });
         let known = Arc::downgrade(&registrations);
@@ -76,12 +77,12 @@ impl<H: Held> LocalRegions<H> {
     ) -> Result<(), TransportError> {
         let Some(registrations) = region.registrations.upgrade() else { return Ok(()) };
         let _one_at_a_time = registrations.renewing.lock();
-        for (place, device) in devices.present().into_iter().enumerate() {
+        for (place, device) in devices.present(registrations.purpose).into_iter().enumerate() {
             let Some(ended) = registrations.take_former(place, device) else { continue };
             registrations.end(ended);
             if device.is_some() {
-                let Registrations { span, access, cut, .. } = &*registrations;
-                let (keys, made) = devices.register_at(place, span, *access, *cut)?;
+                let Registrations { span, purpose, cut, .. } = &*registrations;
+                let (keys, made) = devices.register_at(place, span, *purpose, *cut)?;
                 self.count(made.len());
                 let device = keys.first().map(|key| key.device);
                 match registrations.put(place, Place { device, held: made }) {

@@ -1,7 +1,7 @@
 //! Registrations with devices that only count.
 
 use super::*;
-use handfast_transport::{DeviceId, DeviceMemory};
+use handfast_transport::{Access, DeviceId, DeviceMemory};
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU32;
 
@@ -38,7 +38,7 @@ struct Live {
 struct Entry {
     live: Arc<Mutex<Live>>,
     span: Span,
-    access: Access,
+    purpose: Purpose,
     is_sticky: bool,
     gate: Arc<Mutex<()>>,
 }
@@ -59,20 +59,20 @@ impl Drop for Entry {
         self.span.copy_out(0, &mut [0]).unwrap();
         let mut live = self.live.lock();
         live.bytes -= self.span.len() as u64;
-        *live.of(self.access) -= 1;
+        *live.of(self.purpose) -= 1;
     }
 }
 
 impl Live {
-    fn of(&mut self, access: Access) -> &mut u32 {
-        if access == NOBODY { &mut self.local } else { &mut self.served }
+    fn of(&mut self, purpose: Purpose) -> &mut u32 {
+        if purpose == Purpose::Own { &mut self.local } else { &mut self.served }
     }
 }
 
 impl Devices for Counting {
     type Held = Entry;
 
-    fn register(&self, span: &Span, access: Access) -> Result<OnDevices<Entry>, TransportError> {
+    fn register(&self, span: &Span, purpose: Purpose) -> Result<OnDevices<Entry>, TransportError> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let mut live = self.live.lock();
         let bytes = span.len() as u64;
@@ -81,21 +81,21 @@ impl Devices for Counting {
             return Err(TransportError { code: libc::ENOMEM, ..refused });
         }
         live.bytes += bytes;
-        *live.of(access) += 1;
+        *live.of(purpose) += 1;
         let cut = Cut::new(bytes, bytes, 0).unwrap();
         let keys = vec![DeviceKey { device: self.device, local: number, remote: number }];
         let (live, gate) = (Arc::clone(&self.live), Arc::clone(&self.gate));
-        let held = Entry { live, span: span.clone(), access, is_sticky: self.is_sticky, gate };
+        let held = Entry { live, span: span.clone(), purpose, is_sticky: self.is_sticky, gate };
         Ok(OnDevices { keys, cut, held: vec![vec![held]] })
     }
 
-    fn register_at(&self, place: usize, span: &Span, access: Access, _: Cut) -> InPieces<Entry> {
-        let OnDevices { mut keys, mut held, .. } = self.register(span, access)?;
+    fn register_at(&self, place: usize, span: &Span, purpose: Purpose, _: Cut) -> InPieces<Entry> {
+        let OnDevices { mut keys, mut held, .. } = self.register(span, purpose)?;
         keys[0].device = self.replaced_by.unwrap_or(self.device);
         Ok((keys, held.swap_remove(place)))
     }
 
-    fn present(&self) -> Vec<Option<DeviceId>> {
+    fn present(&self, _: Purpose) -> Vec<Option<DeviceId>> {
         vec![(!self.is_lost).then_some(self.replaced_by.unwrap_or(self.device))]
     }
 }
@@ -347,23 +347,29 @@ struct Two {
 impl Devices for Two {
     type Held = Entry;
 
-    fn register(&self, span: &Span, access: Access) -> Result<OnDevices<Entry>, TransportError> {
+    fn register(&self, span: &Span, purpose: Purpose) -> Result<OnDevices<Entry>, TransportError> {
         let (mut all, second) =
-            (self.first.register(span, access)?, self.second.register(span, access)?);
+            (self.first.register(span, purpose)?, self.second.register(span, purpose)?);
         all.keys.extend(second.keys);
         all.held.extend(second.held);
         Ok(all)
     }
 
-    fn register_at(&self, place: usize, span: &Span, access: Access, cut: Cut) -> InPieces<Entry> {
+    fn register_at(
+        &self,
+        place: usize,
+        span: &Span,
+        purpose: Purpose,
+        cut: Cut,
+    ) -> InPieces<Entry> {
         assert_eq!(place, 1, "the first is in use");
         self.began.wait();
         drop(self.gate.lock());
-        self.second.register_at(0, span, access, cut)
+        self.second.register_at(0, span, purpose, cut)
     }
 
-    fn present(&self) -> Vec<Option<DeviceId>> {
-        [&self.first, &self.second].iter().flat_map(|device| device.present()).collect()
+    fn present(&self, purpose: Purpose) -> Vec<Option<DeviceId>> {
+        [&self.first, &self.second].iter().flat_map(|device| device.present(purpose)).collect()
     }
 }
 
