@@ -60,18 +60,22 @@ impl Breakers {
         self.failing = None;
     }
 
-    /// Records the coming end of a failed lane of a target with rails.
+    /// Records the coming end of a failed lane of a target with rails. Of a lane that carries bytes a refused
+    /// access says nothing of its rail.
     pub(crate) fn on_failed(
         &mut self,
         at: usize,
         (lane, path): (Lifecycle, &NicPath),
         cause: &TransportError,
     ) {
-        self.failed.push((at, path.clone()));
-        if FailureClass::of(cause).is_final() {
+        let (class, carries) = (FailureClass::of(cause), self.in_use.contains(&lane));
+        if !(carries && class == FailureClass::Protection) {
+            self.failed.push((at, path.clone()));
+        }
+        if class.is_final() {
             self.out.push((at, path.clone()));
         }
-        if !self.in_use.contains(&lane) {
+        if !carries {
             self.unproven.push(lane);
         }
     }

@@ -18,7 +18,7 @@ const MEMORY_MIB_MAX: &str = "-rss_limit_mb=2048";
 /// The test binary with all targets, and part of the name of its test with new inputs.
 const REPLAY: &str = "fuzz/checks/replay";
 const MUTATIONS: &str = "mutated_";
-/// Variables of that test.
+/// Variables of that test. Without a seed it has one of its own, which is always the same.
 const SECONDS: &str = "HANDFAST_FUZZ_SECONDS";
 const SEED: &str = "HANDFAST_FUZZ_SEED";
 /// Time for a fuzzer to write its findings after its end.
@@ -75,23 +75,28 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the step that tries inputs made of the corpus for so many seconds per target. It takes the
-/// build of the tests, without counters of coverage, which takes minutes less.
-pub(crate) fn mutations(project: &Project, seconds: u64) -> Step<'_> {
+/// Returns the step that tries inputs made of the corpus for so many seconds per target: other ones in each
+/// run, or always the same. It takes the build of the tests, without counters of coverage, which takes
+/// minutes less.
+pub(crate) fn mutations(project: &Project, seconds: u64, is_seeded: bool) -> Step<'_> {
     Step::new("mutations", move |deadline| {
         let features = Features::available(project, deadline);
         let binary = stages::binary(project, &features, (REPLAY, "mutations"), deadline)?;
-        let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let mut command = binary.command(&binary.program, &features);
-        command.args([MUTATIONS, "--nocapture"]);
-        command.env(SECONDS, seconds.to_string()).env(SEED, seed.to_string());
+        command.args([MUTATIONS, "--nocapture"]).env(SECONDS, seconds.to_string());
+        let mut of_seed = String::new();
+        if is_seeded {
+            let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+            command.env(SEED, seed.to_string());
+            of_seed = format!(", seed {seed}");
+        }
         let output = project.run(command::modest(command), "mutations", deadline)?;
         let mut inputs = 0;
         let targets = targets(project.root())?;
         for target in &targets {
             inputs += inputs_to(&output, target).with_context(|| format!("{target} has none"))?;
         }
-        Ok(format!("{inputs} inputs to {} targets, {seconds} s each, seed {seed}", targets.len()))
+        Ok(format!("{inputs} inputs to {} targets, {seconds} s each{of_seed}", targets.len()))
     })
 }
 

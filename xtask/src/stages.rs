@@ -187,7 +187,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             "fuzz",
             "decoders, a lane and the simulated world: new inputs",
             100,
-            vec![fuzz::mutations(project, FUZZ_SECONDS[0])],
+            vec![fuzz::mutations(project, FUZZ_SECONDS[0], nightly)],
         ),
         stage(
             fleet::STAGE,
@@ -210,24 +210,31 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         ),
     ];
     if nightly {
-        stages.extend([
-            stage(
-                "sanitizer",
-                "memory errors and leaks, with AddressSanitizer",
-                300,
-                vec![sanitizer::step(project), sanitizer::verbs_step(project)],
-            ),
-            stage(
-                "libfuzzer",
-                "the targets of fuzz, with inputs chosen by coverage",
-                200,
-                vec![fuzz::step(project, FUZZ_SECONDS[1])],
-            ),
-            stage("release", "the program as users build it", 150, release(project)),
-            stage("dashboard", dashboard::WHAT, 150, vec![dashboard::step(project)]),
-        ]);
+        stages.extend(at_night(project, depth));
     }
     stages
+}
+
+/// Returns the stages of the night alone.
+fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 4] {
+    let stage =
+        |name, what, seconds, steps| Stage { name, what, budget: depth.budget(seconds), steps };
+    [
+        stage(
+            "sanitizer",
+            "memory errors and leaks, with AddressSanitizer",
+            300,
+            vec![sanitizer::step(project), sanitizer::verbs_step(project)],
+        ),
+        stage(
+            "libfuzzer",
+            "the targets of fuzz, with inputs chosen by coverage",
+            200,
+            vec![fuzz::step(project, FUZZ_SECONDS[1])],
+        ),
+        stage("release", "the program as users build it", 150, release(project)),
+        stage("dashboard", dashboard::WHAT, 150, vec![dashboard::step(project)]),
+    ]
 }
 
 /// `cargo xtask check`: returns whether nothing failed.

@@ -4,8 +4,8 @@ use crate::nightly;
 use crate::shipping::{apart, at_once, holds, holds_by, pruned};
 use crate::sweep::seeds_hold;
 use crate::transfers;
-use handfast_sim::sweep::Swarm;
-use handfast_sim::{Case, Ending, Ground, Scenario, Traffic};
+use handfast_sim::sweep::{Random, Swarm};
+use handfast_sim::{Case, Coverage, Ending, Ground, Line, Scenario, Traffic};
 use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle};
 
@@ -77,6 +77,25 @@ fn a_success_on_one_rail_waits_for_the_fence_of_the_other() {
 fn seeds_of_rails_break_no_oracle() {
     let (events, faults) = seeds_hold("rails", &Swarm::rails(), SEEDS);
     assert!(events > 20 * SEEDS && faults > 3 * SEEDS, "{events} {faults}");
+}
+
+/// A refused access on a lane that carries bytes says nothing of its rail, which is used again without a probe.
+#[test]
+fn refused_accesses_on_rails_break_no_oracle() {
+    let faults = Faults { protection: true, ..Faults::NONE };
+    let mut refused = 0;
+    for scenario in Scenario::OF_RAILS {
+        for traffic in [Traffic::Write, Traffic::BothWays, Traffic::GivenUp] {
+            let case = Case { faults_max: 3, ..case(scenario, traffic, faults) };
+            for seed in 0..150 {
+                let random = Random::uniform(seed, 60);
+                let run = random.run(&case, &mut Coverage::default());
+                assert_eq!(run.violation, None, "{}", Line::of_random(case, random, &run));
+                refused += run.faults;
+            }
+        }
+    }
+    assert!(refused > 300, "{refused}");
 }
 
 fn case(scenario: Scenario, traffic: Traffic, faults: Faults) -> Case {
