@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 
 const PEERS: [&str; 2] = ["decode-1", "trainer-1"];
-/// The trust group of each peer.
+/// The trust group of each peer, where there are several.
 const TRUST: [u8; PEERS.len()] = [0, 1];
 /// Patterns, and whether they cover each peer.
 const PATTERNS: [(&str, [bool; PEERS.len()]); 3] =
@@ -35,6 +35,8 @@ const ASKS_MAX: u32 = 2;
 /// Something that may happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
+    /// The peers are in two trust groups, before all else.
+    Apart,
     /// A grant for a pattern is revoked, or added.
     Revoke(usize, Access),
     Grant(usize, Access),
@@ -60,6 +62,8 @@ pub(super) struct GrantsWorld {
     grants: [Grants; KEYS.len()],
     groups: KeyGroups,
     trust: TrustGroups,
+    /// The machines of two trust groups, until they are in use.
+    apart: Option<(KeyGroups, TrustGroups)>,
     memos: [AccessMemo; PEERS.len()],
     /// Changes of the table.
     version: u64,
@@ -80,10 +84,7 @@ pub(super) struct GrantsWorld {
 }
 
 impl GrantsWorld {
-    pub(super) fn new(
-        (grants, memo, groups, trust): (Grants, AccessMemo, KeyGroups, TrustGroups),
-        faults_max: u32,
-    ) -> Self {
+    pub(super) fn new((grants, memo, groups, apart): Machines, faults_max: u32) -> Self {
         let grant = |grants: &mut Grants, (access, pattern): (Access, usize)| {
             let grant = Grant::new(access, PATTERNS[pattern].0).expect("it is a pattern");
             grants.add(grant).expect("it has room");
@@ -95,7 +96,8 @@ impl GrantsWorld {
         Self {
             grants: [changing, fixed],
             groups,
-            trust,
+            trust: TrustGroups::default(),
+            apart: Some(apart),
             memos: [memo.clone(), memo],
             version: 0,
             held: [Access::READ, Access::default(), Access::WRITE],
@@ -126,8 +128,13 @@ impl GrantsWorld {
         covers.map(|(pattern, (_, access))| (pattern, access)).collect()
     }
 
+    /// The trust group of a peer, by the model.
+    fn trust_of(&self, peer: usize) -> u8 {
+        if self.apart.is_none() { TRUST[peer] } else { 0 }
+    }
+
     fn has_failed_now(&self, peer: usize) -> bool {
-        self.failed.get(&(TRUST[peer], self.covering(peer))) == Some(&self.now)
+        self.failed.get(&(self.trust_of(peer), self.covering(peer))) == Some(&self.now)
     }
 
     fn break_off(&mut self, oracle: PolicyOracle, detail: String) {
@@ -225,7 +232,7 @@ impl GrantsWorld {
         if !self.groups.has(group) {
             return;
         }
-        self.live.insert(group, (access, domain, TRUST[peer]));
+        self.live.insert(group, (access, domain, self.trust_of(peer)));
         let name = name(peer);
         // The descriptor is that of now.
         if self.groups.find(&self.grants[0], Requester::Peer(&name)) == Some(group) {
@@ -255,8 +262,8 @@ impl GrantsWorld {
 
     /// No peer reaches the registration of another trust group, also with a key that it was not given.
     fn check_domains(&mut self) {
-        for (peer, trust) in TRUST.into_iter().enumerate() {
-            let lane = self.trust.of(&name(peer));
+        for peer in 0..PEERS.len() {
+            let (trust, lane) = (self.trust_of(peer), self.trust.of(&name(peer)));
             let mut live = self.live.values();
             if live.any(|(_, domain, of)| *domain == lane && *of != trust) {
                 let detail =
@@ -267,10 +274,15 @@ impl GrantsWorld {
     }
 }
 
-/// The machines of two trust groups, in their first state.
-pub(super) fn machines(mut trust: TrustGroups) -> (Grants, AccessMemo, KeyGroups, TrustGroups) {
+/// The machines of peers in one trust group, and in two.
+pub(super) type Machines = (Grants, AccessMemo, KeyGroups, (KeyGroups, TrustGroups));
+
+/// The machines in their first state.
+pub(super) fn machines() -> Machines {
+    let mut trust = TrustGroups::default();
     trust.add("train", "trainer-*").expect("it is a group");
-    (Grants::default(), AccessMemo::default(), KeyGroups::new(trust.clone()), trust)
+    let apart = (KeyGroups::new(trust.clone()), trust);
+    (Grants::default(), AccessMemo::default(), KeyGroups::default(), apart)
 }
 
 fn name(peer: usize) -> NodeName {
@@ -285,6 +297,9 @@ impl MachineWorld for GrantsWorld {
 
     fn events(&self) -> Vec<(Event, u32)> {
         let mut events = Vec::new();
+        if self.apart.is_some() && (self.version, self.pieces, self.asks) == (0, 0, 0) {
+            events.push((Event::Apart, 0));
+        }
         if self.version < CHANGES_MAX {
             for (pattern, held) in self.held.iter().enumerate() {
                 for access in ACCESSES {
@@ -317,6 +332,11 @@ impl MachineWorld for GrantsWorld {
     fn happen(&mut self, (event, price): (Event, u32)) {
         self.faults_left -= price;
         match event {
+            Event::Apart => {
+                if let Some((groups, trust)) = self.apart.take() {
+                    (self.groups, self.trust) = (groups, trust);
+                }
+            }
             Event::Revoke(pattern, access) => self.change(pattern, access, false),
             Event::Grant(pattern, access) => self.change(pattern, access, true),
             Event::Piece(peer, region, direction) => self.piece(peer, region, direction),
@@ -325,7 +345,7 @@ impl MachineWorld for GrantsWorld {
             Event::Failed(index) => {
                 let (peer, group, _, covering, _) = self.registering.remove(index);
                 if self.groups.has(group) {
-                    self.failed.insert((TRUST[peer], covering), self.now);
+                    self.failed.insert((self.trust_of(peer), covering), self.now);
                 }
                 self.groups.on_failed(group, self.now);
             }
@@ -346,13 +366,14 @@ impl MachineWorld for GrantsWorld {
         let mut encoder = Encoder::default();
         let hasher = &mut encoder;
         (&self.grants, &self.groups, &self.memos, self.version, self.held).hash(hasher);
-        (&self.registering, &self.live, &self.told).hash(hasher);
+        (&self.registering, &self.live, &self.told, self.apart.is_none()).hash(hasher);
         (&self.failed, self.now, self.pieces, self.asks, self.faults_left).hash(hasher);
         encoder.digest()
     }
 
     fn describe(&self, event: Event) -> String {
         match event {
+            Event::Apart => "the peers are in two trust groups".into(),
             Event::Revoke(pattern, access) => {
                 format!("{access} for {} is revoked", PATTERNS[pattern].0)
             }

@@ -8,10 +8,7 @@ use super::oracle::PolicyOracle;
 use super::qpn_reuse::{self, QpnReuseWorld};
 use super::quota::{self, QuotaWorld};
 use crate::machine_world::{Searched, Violation, explore, play};
-use handfast_core::policy::{
-    AccessMemo, Grants, KeyGroups, LaneEviction, PeerQuota, QpnReuseDetector, RdmaFallback,
-    TrustGroups,
-};
+use handfast_core::policy::{LaneEviction, PeerQuota, QpnReuseDetector, RdmaFallback};
 
 /// Worlds of policies, by machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +21,7 @@ pub enum PolicyScenario {
     Fallback,
     /// Two peers that announce queue pairs, restart and repeat themselves.
     QpnReuse,
-    /// Two peers of two trust groups that read, write and ask for keys while grants change.
+    /// Two peers, of one trust group or of two, that read, write and ask for keys while grants change.
     Grants,
     /// Three nodes whose grants administrators list and change; all others are refused.
     Administration,
@@ -37,7 +34,7 @@ pub struct PolicyMachines {
     pub(super) quota: PeerQuota,
     pub(super) fallback: RdmaFallback,
     pub(super) qpn_reuse: QpnReuseDetector,
-    pub(super) grants: (Grants, AccessMemo, KeyGroups, TrustGroups),
+    pub(super) grants: grants::Machines,
     pub(super) administrators: administration::Administered,
 }
 
@@ -49,7 +46,7 @@ impl PolicyMachines {
             quota: PeerQuota::new(quota::LANES_MAX),
             fallback: RdmaFallback::default(),
             qpn_reuse: QpnReuseDetector::new(qpn_reuse::PEERS),
-            grants: grants::machines(TrustGroups::default()),
+            grants: grants::machines(),
             administrators: administration::administrators(),
         }
     }

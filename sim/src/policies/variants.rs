@@ -27,7 +27,7 @@ impl PolicyEntry {
     pub fn machines(&self) -> PolicyMachines {
         let PolicyMachines { eviction, quota, fallback, qpn_reuse, grants, administrators } =
             PolicyMachines::shipping();
-        let (grants, memo, groups, trust) = grants;
+        let (grants, memo, groups, (apart, trust)) = grants;
         PolicyMachines {
             eviction: eviction.following(self.variant),
             quota: quota.following(self.variant),
@@ -37,7 +37,7 @@ impl PolicyEntry {
                 grants.following(self.variant),
                 memo.following(self.variant),
                 groups.following(self.variant),
-                trust.following(self.variant),
+                (apart.following(self.variant), trust.following(self.variant)),
             ),
             administrators: administrators.map(|all| all.following(self.variant)),
         }
