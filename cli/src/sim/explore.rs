@@ -59,7 +59,7 @@ pub(crate) struct Explore {
     json: bool,
 }
 
-/// What a run of the program has done of an exploration.
+/// Figures of the part of an exploration that this run of the program explored.
 struct Done {
     states: u64,
     transitions: u64,

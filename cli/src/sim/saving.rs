@@ -20,15 +20,15 @@ pub(super) fn case(saved: &Saved<BufReader<File>>) -> Result<Case, Failure> {
     Ok(saved.about().parse::<Line>()?.case)
 }
 
-/// Saves beside the file, and replaces it once all is written.
+/// Writes to a temporary file of the same folder, which replaces the file at the end.
 pub(super) fn save(exploration: &Exploration<'_>, case: &Case, file: &Path) -> Result<(), Failure> {
     let failed = |error| Failure::file(file, "writing", error);
     let about = Line::of_events(*case, &[], 0)?.to_string();
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
-    let mut beside = NamedTempFile::new_in(folder).map_err(failed)?;
-    exploration.save(&about, BufWriter::new(&mut beside)).map_err(failed)?;
-    beside.persist(file).map_err(|error| failed(error.error))?;
+    let mut temporary = NamedTempFile::new_in(folder).map_err(failed)?;
+    exploration.save(&about, BufWriter::new(&mut temporary)).map_err(failed)?;
+    temporary.persist(file).map_err(|error| failed(error.error))?;
     Ok(())
 }
 
@@ -39,10 +39,10 @@ pub(super) fn listen() -> Result<Arc<AtomicBool>, Failure> {
     let entered = runtime.enter();
     let mut stop = Stop::listen()?;
     drop(entered);
-    let told = stopped.clone();
+    let flag = stopped.clone();
     std::thread::spawn(move || {
         runtime.block_on(stop.wait());
-        told.store(true, Ordering::Relaxed);
+        flag.store(true, Ordering::Relaxed);
     });
     Ok(stopped)
 }
