@@ -5,7 +5,7 @@ use handfast::record::RecordError;
 use handfast::{Cause, Error, Stage};
 use handfast_diagnosis::{Id, ids, of_call};
 use handfast_metadata::ServerError;
-use handfast_sim::MinimizeError;
+use handfast_sim::{MinimizeError, SavedError};
 use handfast_trace::{RedactError, ReplayError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,12 @@ pub(crate) enum Failure {
          fewer faults"
     )]
     WorldsMax { worlds: usize },
+    #[error(
+        "stopped after {worlds} worlds: 'handfast sim explore --resume {}' goes on", .file.display()
+    )]
+    ExplorationStopped { worlds: usize, file: PathBuf },
+    #[error(transparent)]
+    Exploration(#[from] SavedError),
     #[error(transparent)]
     Line(#[from] handfast_sim::LineError),
     #[error(transparent)]
@@ -179,7 +185,13 @@ impl Failure {
             Self::Broken { .. } => 10,
             #[cfg(feature = "variants")]
             Self::NotFoundOut(_) => 10,
-            Self::WorldsMax { .. } => 11,
+            Self::WorldsMax { .. } | Self::ExplorationStopped { .. } => 11,
+            Self::Exploration(error) => match error {
+                SavedError::Read(_) => 5,
+                SavedError::Version | SavedError::Damaged(_) => 14,
+                SavedError::Rules => 12,
+                SavedError::Options => 2,
+            },
             Self::Trace(error) | Self::Redact(RedactError::Replay(error)) => match error {
                 ReplayError::Trace(_) => 14,
                 ReplayError::Differs(_) => 12,

@@ -1,10 +1,12 @@
 //! `handfast sim`: the protocol of this program in a simulated world.
 
 mod case;
+mod estimate;
 mod explore;
 mod fleet;
 mod lines;
 mod pool;
+mod saving;
 pub(crate) mod show;
 mod sweep;
 mod trace;

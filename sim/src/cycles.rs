@@ -23,6 +23,11 @@ impl FreeGraph {
         push(&mut self.to, world);
     }
 
+    /// The successors of every world whose events were tried.
+    pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+        (0..self.first.len()).map(|world| self.successors(world))
+    }
+
     /// Bytes that it holds.
     pub(crate) fn bytes(&self) -> usize {
         bytes(&self.first) + bytes(&self.to)

@@ -118,24 +118,75 @@ impl Default for Explorer {
 }
 
 /// A layer: consecutive numbers, and the first of its worlds whole.
-struct Layer {
-    numbers: Range<u32>,
+pub(crate) struct Layer {
+    pub(crate) numbers: Range<u32>,
+    /// The first world whose events were not tried yet.
+    pub(crate) from: u32,
+    pub(crate) depth: u32,
     whole: vec::IntoIter<World>,
 }
 
-struct Search<'a> {
-    known: Known<'a>,
+impl Layer {
+    pub(crate) fn new(numbers: Range<u32>, from: u32, depth: u32, whole: Vec<World>) -> Self {
+        Self { numbers, from, depth, whole: whole.into_iter() }
+    }
+}
+
+/// State of an exploration between two steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Distinct worlds.
+    pub states: usize,
+    /// Events tried.
+    pub transitions: u64,
+    /// Events between the start and the worlds whose events are tried now.
+    pub depth: u32,
+    /// Known worlds whose events were not tried yet.
+    pub left: u32,
+    /// Bytes kept of all worlds, without those that are whole.
+    pub kept_bytes: usize,
+}
+
+/// An exploration under way.
+pub struct Exploration<'a> {
+    pub(crate) bounds: &'a Explorer,
+    pub(crate) known: Known<'a>,
     workers: Vec<Worker>,
-    graph: Option<FreeGraph>,
-    worst: Healing,
-    coverage: Coverage,
-    transitions: u64,
+    pub(crate) layer: Layer,
+    /// The first worlds of the next layer.
+    next: Vec<World>,
+    /// The first worlds of the next layer are still to be found, or are in `next`.
+    pub(crate) keeps_next: bool,
+    pub(crate) graph: Option<FreeGraph>,
+    pub(crate) worst: Healing,
+    pub(crate) coverage: Coverage,
+    pub(crate) transitions: u64,
 }
 
 impl Explorer {
     /// Explores until a fixpoint, a violation, or the bound on states.
     pub fn explore(&self, start: &World) -> Report {
-        let mut search = Search {
+        let mut exploration = self.begin(start);
+        loop {
+            if let Some(ending) = exploration.advance() {
+                return exploration.report(ending);
+            }
+        }
+    }
+
+    /// Begins an exploration, which goes on step by step.
+    pub fn begin(&self, start: &World) -> Exploration<'_> {
+        let mut begun = self.empty(start);
+        begun.known.seen.add(start.fingerprint(), 0);
+        begun.coverage.world(start);
+        begun.layer.whole = vec![start.clone()].into_iter();
+        begun
+    }
+
+    /// An exploration that knows no world.
+    pub(crate) fn empty(&self, start: &World) -> Exploration<'_> {
+        Exploration {
+            bounds: self,
             known: Known {
                 samples: Memo::default(),
                 seen: Compact::default(),
@@ -144,33 +195,64 @@ impl Explorer {
                 oracles: &self.oracles,
             },
             workers: (0..self.threads.max(1)).map(|_| Worker::default()).collect(),
+            layer: Layer::new(0..1, 0, 0, Vec::new()),
+            next: Vec::new(),
+            keeps_next: true,
             graph: self.cycles.then(FreeGraph::default),
             worst: Healing::default(),
             coverage: Coverage::default(),
             transitions: 0,
-        };
-        search.known.seen.add(start.fingerprint(), 0);
-        search.coverage.world(start);
-        let mut layer = Layer { numbers: 0..1, whole: vec![start.clone()].into_iter() };
-        let mut depth = 0;
-        let mut ending = loop {
-            let mut whole = Vec::new();
-            let end = layer.numbers.end;
-            if let Some(ending) = search.expand(&mut layer, &mut whole, self) {
-                break ending;
+        }
+    }
+}
+
+impl Exploration<'_> {
+    /// Tries the events of some more worlds, and returns the end if it is reached. Call it again until
+    /// then.
+    pub fn advance(&mut self) -> Option<Ending> {
+        if self.layer.from == self.layer.numbers.end {
+            let numbers = self.layer.numbers.end..self.known.ways.steps.len();
+            if numbers.is_empty() {
+                return Some(Ending::Fixpoint);
             }
-            if search.known.ways.steps.len() == end {
-                break Ending::Fixpoint;
+            let (from, depth) = (numbers.start, self.layer.depth + 1);
+            self.layer = Layer::new(numbers, from, depth, std::mem::take(&mut self.next));
+            self.keeps_next = true;
+        }
+        let numbers = self.layer.from..self.layer.numbers.end;
+        let keeps = self.keeps_next && self.next.len() < self.bounds.whole_max;
+        let worlds = (&mut self.layer.whole, keeps);
+        let chunks = expand(&self.known, &mut self.workers, numbers, worlds);
+        for chunk in chunks {
+            self.layer.from += u32::try_from(chunk.parents.len()).unwrap_or(u32::MAX);
+            if let Some(ending) = self.merge(chunk) {
+                return Some(ending);
             }
-            let numbers = end..search.known.ways.steps.len();
-            layer = Layer { numbers, whole: whole.into_iter() };
-            depth += 1;
-        };
-        let graph = search.graph.as_ref().map_or(0, FreeGraph::bytes);
-        let kept_bytes = search.known.bytes() + graph;
+        }
+        None
+    }
+
+    /// Returns how far it is.
+    pub fn progress(&self) -> Progress {
+        Progress {
+            states: self.known.seen.len(),
+            transitions: self.transitions,
+            depth: self.layer.depth,
+            left: self.known.ways.steps.len() - self.layer.from,
+            kept_bytes: self.kept_bytes(),
+        }
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.known.bytes() + self.graph.as_ref().map_or(0, FreeGraph::bytes)
+    }
+
+    /// Returns the result, with the end that [`Exploration::advance`] returned.
+    pub fn report(mut self, mut ending: Ending) -> Report {
+        let kept_bytes = self.kept_bytes();
         let mut longest_free = None;
         if !matches!(ending, Ending::Violation(_)) {
-            match search.ends() {
+            match self.ends() {
                 Ok(longest) => {
                     longest_free = longest.filter(|_| matches!(ending, Ending::Fixpoint))
                 }
@@ -181,43 +263,20 @@ impl Explorer {
             ending,
             longest_free,
             kept_bytes,
-            states: search.known.seen.len(),
-            transitions: search.transitions,
-            depth,
-            coverage: search.coverage,
-            worst_healing: search.worst,
+            states: self.known.seen.len(),
+            transitions: self.transitions,
+            depth: self.layer.depth,
+            coverage: self.coverage,
+            worst_healing: self.worst,
         }
-    }
-}
-
-impl Search<'_> {
-    fn expand(
-        &mut self,
-        layer: &mut Layer,
-        whole: &mut Vec<World>,
-        bounds: &Explorer,
-    ) -> Option<Ending> {
-        let mut from = layer.numbers.start;
-        while from < layer.numbers.end {
-            let numbers = from..layer.numbers.end;
-            let worlds = (&mut layer.whole, whole.len() < bounds.whole_max);
-            let chunks = expand(&self.known, &mut self.workers, numbers, worlds);
-            for chunk in chunks {
-                from += u32::try_from(chunk.parents.len()).unwrap_or(u32::MAX);
-                if let Some(ending) = self.merge(chunk, whole, bounds) {
-                    return Some(ending);
-                }
-            }
-        }
-        None
     }
 
     /// Adds the findings of a thread, as one thread would find them.
-    fn merge(&mut self, chunk: Chunk, whole: &mut Vec<World>, bounds: &Explorer) -> Option<Ending> {
+    fn merge(&mut self, chunk: Chunk) -> Option<Ending> {
         for (parent, events) in (chunk.first..).zip(chunk.parents) {
             self.graph.as_mut().into_iter().for_each(FreeGraph::begin);
             for tried in events {
-                if let Some(ending) = self.count(parent, tried, whole, bounds) {
+                if let Some(ending) = self.count(parent, tried) {
                     return Some(ending);
                 }
             }
@@ -228,13 +287,7 @@ impl Search<'_> {
         None
     }
 
-    fn count(
-        &mut self,
-        parent: u32,
-        tried: Tried,
-        whole: &mut Vec<World>,
-        bounds: &Explorer,
-    ) -> Option<Ending> {
+    fn count(&mut self, parent: u32, tried: Tried) -> Option<Ending> {
         self.transitions += 1;
         self.coverage.passed(&tried.refusals, tried.timer);
         let place = Some(tried.place);
@@ -266,12 +319,12 @@ impl Search<'_> {
                 return Some(self.violated(parent, place, violation, healing));
             }
         }
-        if self.known.seen.len() >= bounds.states_max {
+        if self.known.seen.len() >= self.bounds.states_max {
             return Some(Ending::StatesMax);
         }
         self.known.ways.steps.add(parent, &tried.place);
-        if whole.len() < bounds.whole_max {
-            whole.extend(world);
+        if self.next.len() < self.bounds.whole_max {
+            self.next.extend(world);
         }
         None
     }

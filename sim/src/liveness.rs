@@ -104,6 +104,15 @@ impl Healer {
         }
     }
 
+    /// Settled worlds by their fingerprints, with their healings.
+    pub(crate) fn settled_mut(&mut self) -> &mut Compact {
+        &mut self.known
+    }
+
+    pub(crate) fn settled(&self) -> &Compact {
+        &self.known
+    }
+
     /// Bytes that it holds.
     pub(crate) fn bytes(&self) -> usize {
         self.known.bytes()

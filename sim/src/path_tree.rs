@@ -46,6 +46,11 @@ impl<E: Clone> Steps<E> {
         Some((*self.parents.get(at)?, self.events.get(at)?))
     }
 
+    /// The parent of each world but the start, and the event after it.
+    pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = (u32, &E)> {
+        self.parents.iter().copied().zip(&self.events)
+    }
+
     /// Bytes that it holds.
     pub(crate) fn bytes(&self) -> usize {
         bytes(&self.parents) + bytes(&self.events)

@@ -1,4 +1,4 @@
-//! Maps keyed by fingerprints. No code iterates over them, so their order cannot matter.
+//! Maps keyed by fingerprints. Entries are sorted before they are used in an order.
 
 use hashbrown::HashTable;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -47,6 +47,18 @@ impl Compact {
     /// Adds a number, unless there is one, and returns the one that is kept.
     pub(crate) fn add(&mut self, fingerprint: u128, number: u32) -> u32 {
         let (low, high) = halves(fingerprint);
+        self.restore([low, high, number])
+    }
+
+    /// All entries, by number and then by fingerprint.
+    pub(crate) fn entries(&self) -> Vec<[u32; 3]> {
+        let mut entries: Vec<[u32; 3]> = self.0.iter().copied().collect();
+        entries.sort_unstable_by_key(|[low, high, number]| (*number, *high, *low));
+        entries
+    }
+
+    /// Adds an entry of [`Compact::entries`].
+    pub(crate) fn restore(&mut self, [low, high, number]: [u32; 3]) -> u32 {
         let is = |known: &[u32; 3]| (known[0], known[1]) == (low, high);
         let entry = self.0.entry(hash(low, high), is, |known| hash(known[0], known[1]));
         entry.or_insert([low, high, number]).get()[2]

@@ -1,7 +1,8 @@
 //! `handfast sim`: exploring, sweeping, and what is done with a line.
 
-use crate::helpers::{Client, Folder, PROGRAM, contains, run, succeed};
+use crate::helpers::{Client, Folder, PROGRAM, contains, run, status, succeed, until};
 use crate::output::on_terminal;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Command;
 
@@ -37,6 +38,57 @@ fn exploring_to_a_fixpoint_tells_figures_rates_and_coverage() {
 fn reached_bound_of_worlds_has_its_own_exit_code() {
     let ended = run(&["sim", "explore", "--states-max", "50"]);
     ended.failed(11, &["the bound of 50 worlds was reached", "--states-max"]);
+}
+
+/// An exploration that is stopped after a time goes on from its file, with the world and the options that it
+/// had, and ends with the figures that it has without a stop.
+#[test]
+fn stopped_exploration_goes_on_from_its_file() {
+    let folder = Folder::new();
+    let (file, again) = (folder.name("exploration"), folder.name("again"));
+    let world = ["sim", "explore", "--kinds", "loss,crash", "--json"];
+    let stop = |arguments: &[&str], file: &str| {
+        let ended = run(&[arguments, &["--time", "1ms", "--save", file]].concat());
+        ended.failed(11, &["stopped after", "--resume", file]);
+    };
+    stop(&world, &file);
+    stop(&["sim", "explore", "--resume", &file], &again);
+    assert_eq!(folder.names(), ["again", "exploration"]);
+    let whole = json(&world);
+    for file in [&file, &again] {
+        let resumed = json(&["sim", "explore", "--resume", file, "--json"]);
+        for figure in ["ending", "case", "states", "transitions", "depth", "coverage"] {
+            assert_eq!(resumed[figure], whole[figure], "{figure}");
+        }
+    }
+    let other = ["sim", "explore", "--resume", &file, "--faults", "2"];
+    run(&other).failed(2, &["--faults", "cannot be used with"]);
+    std::fs::write(&file, "worlds").unwrap();
+    run(&["sim", "explore", "--resume", &file]).failed(14, &["begin a new one"]);
+}
+
+/// A signal stops an exploration that saves, and the file goes on.
+#[test]
+fn interrupted_exploration_is_saved() {
+    let folder = Folder::new();
+    let file = folder.name("exploration");
+    let long = ["sim", "explore", "--faults", "3", "--states-max", "40000000", "--json"];
+    let client = Client::start(&[&long[..], &["--save", &file]].concat());
+    until("it listens to signals", || {
+        let caught = u64::from_str_radix(&status(client.process.pid(), "SigCgt:"), 16).unwrap();
+        caught >> (Signal::INT.as_raw() - 1) & 1 == 1
+    });
+    client.process.signal(Signal::INT);
+    client.end().failed(11, &["stopped after", "--resume", &file]);
+    let resume = ["sim", "explore", "--resume", &file, "--states-max", "1"];
+    run(&resume).failed(11, &["worlds was reached"]);
+}
+
+/// A long exploration says before what it will take; the size comes of explorations with fewer faults.
+#[test]
+fn long_exploration_says_what_it_takes() {
+    let ended = run(&["sim", "explore", "--faults", "3", "--states-max", "5000"]);
+    ended.failed(11, &["roughly", "worlds with at most", "faults"]);
 }
 
 #[test]
