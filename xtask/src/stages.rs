@@ -165,15 +165,12 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             "tests",
             "every test of every package, examples in the docs",
             400,
-            rust_tests::workspace(project, depth.property_cases())
-                .into_iter()
-                .chain([gpu::step(project)])
-                .collect(),
+            tests(project, depth),
         ),
         stage(
             "explorer",
             "every interleaving up to the bounds, random sweeps",
-            600,
+            700,
             explorer(project, nightly),
         ),
         stage(
@@ -213,6 +210,12 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stages.extend(at_night(project, depth));
     }
     stages
+}
+
+/// Returns the steps of the stage `tests`.
+fn tests(project: &Project, depth: Depth) -> Vec<Step<'_>> {
+    let workspace = rust_tests::workspace(project, depth.property_cases());
+    workspace.into_iter().chain([gpu::step(project)]).collect()
 }
 
 /// Returns the stages of the night alone.
