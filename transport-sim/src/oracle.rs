@@ -60,6 +60,8 @@ pub enum Oracle {
     Unjustified,
     /// H6, H11: no lane is in use to a run that was replaced, or after a close.
     Belonging,
+    /// H8: every wait has its timer with the declared duration, and retries are bounded.
+    Time,
     /// The machine made an undeclared transition.
     Undeclared,
     /// Equal fingerprints had unequal outputs.
