@@ -64,7 +64,7 @@ pub fn play_timed(start: &World, seed: u64, events_max: u32, transcribe: bool) -
             let span = SPANS[(draw % SPANS.len() as u64) as usize];
             let next = world.now() + Duration(generator.next_u64() % span.nanos());
             if due.is_some_and(|due| due <= next) {
-                // What it does may change the events that are possible.
+                // A timer may change the events that are possible.
                 run.wake(&mut world, next, late, &mut step, transcribe);
             } else {
                 world.pass(next, late, &mut step);

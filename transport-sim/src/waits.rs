@@ -24,7 +24,7 @@ pub const DECLARED: Timing = Timing {
 /// Retries double so many times.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// What a node handles.
+/// The cause of a turn: an input, or time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A demand.
@@ -315,7 +315,7 @@ impl Waits {
         }
     }
 
-    /// A lane that its application wants makes way for none, and ends for its peer alone.
+    /// A lane that its application wants is not evicted, and drains for its peer alone.
     fn on_drain(&mut self, own: Lifecycle, node: &Node) {
         let peer = node.lifecycles().find(|(lane, ..)| *lane == own).map(|(_, _, peer, _)| peer);
         let wanted = |demand: &Demanded| demand.wanted && Some(&demand.peer) == peer;
@@ -325,7 +325,7 @@ impl Waits {
         if let Some(turn) = &mut self.turn
             && !matches!(turn.cause, Cause::Heard(_, Some(Op::Quiesce)))
         {
-            let detail = format!("{own:?} makes way, and its application wants it");
+            let detail = format!("{own:?} is evicted, and its application wants it");
             turn.violation.get_or_insert(Violation::new(Oracle::Belonging, detail));
         }
     }
