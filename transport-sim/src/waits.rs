@@ -206,9 +206,9 @@ impl Waits {
 
     fn lane_mut(&mut self, own: Lifecycle) -> &mut Sent {
         let at = self.lanes.iter().position(|lane| lane.own == own).unwrap_or_else(|| {
-            let none = (0, 0, 0, 0);
-            let (requests, readies, quiesces, retires) = none;
-            self.lanes.push(Sent { own, requests, readies, quiesces, retires, offered: None });
+            let none =
+                Sent { own, requests: 0, readies: 0, quiesces: 0, retires: 0, offered: None };
+            self.lanes.push(none);
             self.lanes.len() - 1
         });
         &mut self.lanes[at]
