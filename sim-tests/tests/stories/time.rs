@@ -9,6 +9,9 @@ const SEEDS: u64 = if cfg!(debug_assertions) { 40 } else { 1_000 };
 
 const EVENTS_MAX: u32 = 200;
 
+/// A duration of a node.
+type Field = fn(&mut Timing) -> &mut Duration;
+
 /// The durations that ship are the declared ones.
 #[test]
 fn durations_are_declared() {
@@ -40,7 +43,7 @@ fn waits_have_their_declared_durations() {
 /// A duration that is half of the declared one, or twice as long, breaks oracle `Time`.
 #[test]
 fn another_duration_breaks_time() {
-    let fields: [(&str, fn(&mut Timing) -> &mut Duration, Scenario); 8] = [
+    let fields: [(&str, Field, Scenario); 8] = [
         ("request_retry", |it| &mut it.request_retry, Scenario::LowerOpens),
         ("ready_retry", |it| &mut it.ready_retry, Scenario::LowerOpens),
         ("half_open", |it| &mut it.half_open, Scenario::LowerOpens),
