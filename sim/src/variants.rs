@@ -8,6 +8,8 @@ mod history;
 mod list;
 #[cfg(feature = "variants")]
 mod same_host;
+#[cfg(feature = "variants")]
+mod time;
 
 use crate::case::Case;
 use crate::devices::Ground;
@@ -31,6 +33,8 @@ use list::OF_LANES;
 use same_host::SAME_HOST;
 #[cfg(feature = "variants")]
 use std::sync::Arc;
+#[cfg(feature = "variants")]
+use time::{OF_CLOCK, OF_TIME};
 
 /// A broken variant of the rules, and where it is found out.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +91,7 @@ impl Entry {
 pub fn find(id: &str) -> Option<&'static Entry> {
     ALL.iter()
         .chain(SELDOM)
+        .chain(CLOCK)
         .find(|entry| entry.id.eq_ignore_ascii_case(id) || entry.name.eq_ignore_ascii_case(id))
 }
 
@@ -111,21 +116,20 @@ pub const ALL: &[Entry] = &[];
 pub const ALL: &[Entry] = &joined();
 
 #[cfg(feature = "variants")]
-const COUNT: usize = OF_LANES.len() + OF_HISTORY.len() + SAME_HOST.len();
+const COUNT: usize = OF_LANES.len() + OF_HISTORY.len() + OF_TIME.len() + SAME_HOST.len();
 
 #[cfg(feature = "variants")]
 const fn joined() -> [Entry; COUNT] {
     let mut all = [OF_LANES[0]; COUNT];
-    let (mut at, ends) = (0, OF_LANES.len() + OF_HISTORY.len());
-    while at < COUNT {
-        all[at] = if at < OF_LANES.len() {
-            OF_LANES[at]
-        } else if at < ends {
-            OF_HISTORY[at - OF_LANES.len()]
+    let lists = [OF_LANES, OF_HISTORY, OF_TIME, SAME_HOST];
+    let (mut list, mut at, mut next) = (0, 0, 0);
+    while next < COUNT {
+        if at == lists[list].len() {
+            (list, at) = (list + 1, 0);
         } else {
-            SAME_HOST[at - ends]
-        };
-        at += 1;
+            all[next] = lists[list][at];
+            (at, next) = (at + 1, next + 1);
+        }
     }
     all
 }
@@ -148,6 +152,15 @@ pub const SELDOM: &[Entry] = &[Entry {
     oracles: &[Oracle::GhostByte],
     ..CLASSIC
 }];
+
+/// None: this build has only the shipping rules.
+#[cfg(not(feature = "variants"))]
+pub const CLOCK: &[Entry] = &[];
+
+/// Broken variants that only schedules in virtual time find: an explorer, whose clock stands still, takes all
+/// moments for one.
+#[cfg(feature = "variants")]
+pub const CLOCK: &[Entry] = OF_CLOCK;
 
 /// Rules that no search shows to be needed: whatever these variants do is caught by another rule,
 /// as far as was explored. They stay, since the proofs lean on them. The day a search finds one of

@@ -233,7 +233,10 @@ fn is_lasting(failure: &Failure) -> bool {
     match failure {
         Failure::Refused(refusal) => matches!(
             refusal.reason,
-            RefusalReason::Configuration | RefusalReason::Protection | RefusalReason::NameConflict
+            RefusalReason::Configuration
+                | RefusalReason::Encryption
+                | RefusalReason::Protection
+                | RefusalReason::NameConflict
         ),
         Failure::Transport(error) => matches!(error.side, Side::Configuration | Side::Protection),
         _ => false,

@@ -10,6 +10,7 @@ mod action;
 mod apart;
 mod backend;
 mod breaker;
+mod clock;
 mod copy;
 mod data;
 mod data_check;
@@ -30,6 +31,7 @@ mod shared;
 mod spare;
 pub mod verbs;
 mod view;
+mod waits;
 mod world;
 
 pub use action::{Action, Choice};
@@ -45,4 +47,5 @@ pub use setup::{
     Setup,
 };
 pub use view::InFlight;
+pub use waits::{Cause, DECLARED, Waits};
 pub use world::{Demand, Step, World};

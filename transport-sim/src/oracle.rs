@@ -1,7 +1,7 @@
 //! Oracles: the invariants of every world.
 
 use crate::fabric::QueuePair;
-use crate::world::{Demand, Step, World};
+use crate::world::{Demand, HeldCall, Step, World};
 use handfast_core::node::{Failure, StateKind};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Event, Input, Lifecycle, Pair};
@@ -59,6 +59,10 @@ pub enum Oracle {
     Unjustified,
     /// H6, H11: no lane is in use to a run that was replaced, or after a close.
     Belonging,
+    /// H8: every wait has its timer with the declared duration, and retries are bounded.
+    Time,
+    /// H7: no lane holds more calls than its limit says.
+    Bounds,
     /// The machine made an undeclared transition.
     Undeclared,
     /// Equal fingerprints had unequal outputs.
@@ -179,6 +183,7 @@ impl World {
                 matches!(state, Creating | Fencing | Connecting | Probing | Draining | Retiring)
             })
         };
+        self.check_held_bound(violations);
         for held in self.held.iter().filter(|held| self.quiet() && !busy(held.site)) {
             let detail = format!(
                 "{} has not answered {}, and nothing is under way",
@@ -186,6 +191,30 @@ impl World {
                 self.describe_pair(held.sender)
             );
             violations.push(Violation::new(Oracle::Unanswered, detail));
+        }
+    }
+
+    /// Checks that a node holds at most `answers_held_max` calls of a peer for each lane to it (rule H7). The node
+    /// counts calls of a legacy node by another list, with the same limit.
+    fn check_held_bound(&self, violations: &mut Vec<Violation>) {
+        let most = self.setup.limits.answers_held_max;
+        if self.held.len() <= most {
+            return;
+        }
+        for held in &self.held {
+            let Some(from) = self.sites.get(held.from) else { continue };
+            let path = &from.path;
+            let node = &self.sites[held.site].node;
+            let lanes = node.lifecycles_of(&path.node).count().max(1);
+            let of_peer = |other: &&HeldCall| (other.site, other.from) == (held.site, held.from);
+            let count = self.held.iter().filter(of_peer).count();
+            if count > most * lanes {
+                let own = self.describe_site(held.site);
+                let detail =
+                    format!("{own} holds {count} calls of {path} and has {lanes} lanes to it");
+                violations.push(Violation::new(Oracle::Bounds, detail));
+                return;
+            }
         }
     }
 

@@ -10,7 +10,8 @@ use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
 use crate::shared::Channels;
-use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerId, TimerKind};
+use crate::waits::{Cause, Waits};
+use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerKind};
 use handfast_core::transport::{Operation, OperationKind, Side, TransportError};
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{
@@ -47,6 +48,7 @@ pub(crate) struct Site {
     pub(crate) incarnation: Incarnation,
     pub(crate) demands: Vec<Demand>,
     pub(crate) encoded: Encoded,
+    pub(crate) waits: Waits,
 }
 
 /// A pending operation of a transport.
@@ -467,29 +469,6 @@ impl World {
         }
     }
 
-    pub(crate) fn fire(&mut self, site: usize, timer: &TimerId, step: &mut Step) {
-        let fired = self.sites[site].node.timers().find(|(id, ..)| id == timer);
-        let Some((_, at, kind)) = fired else { return };
-        step.timer = Some(kind);
-        let now = self.now.max(at);
-        if self.keeps_time() {
-            self.now = now;
-        }
-        self.site_mut(site).node.handle_timer(now, timer);
-        self.drain(site, step);
-    }
-
-    /// Whether the clock runs. An explorer leaves it at zero, so that equal worlds stay equal; a
-    /// stopped clock orders timers by their timeout, which suffices for a schedule.
-    fn keeps_time(&self) -> bool {
-        self.now.0 != 0
-    }
-
-    /// Starts the clock: from now on a fired timer moves it to its deadline.
-    pub fn start_clock(&mut self) {
-        self.now = Instant(self.now.0.max(1));
-    }
-
     pub(crate) fn lane_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
         if self.is_old(site) {
             return self.old_failed(site, lifecycle);
@@ -555,14 +534,16 @@ impl World {
 
     pub(crate) fn tell(&mut self, site: usize, input: Input, step: &mut Step) {
         let now = self.now;
-        self.site_mut(site).node.handle_input(now, input);
+        let at = self.site_mut(site);
+        at.waits.begin(now, Some(&input), Cause::of(&input), &at.node);
+        at.node.handle_input(now, input);
         self.drain(site, step);
     }
 
-    fn drain(&mut self, site: usize, step: &mut Step) {
+    pub(crate) fn drain(&mut self, site: usize, step: &mut Step) {
         let pending = self.operations.len();
         let mut dead: Vec<(Lifecycle, String)> = Vec::new();
-        while let Some(output) = self.site_mut(site).node.poll_output() {
+        while let Some(output) = self.poll_output(site) {
             step.note(|| self.describe_output(site, &output));
             if let Some(offered) = self.dead_offer(site, &output) {
                 dead.push(offered);
@@ -617,6 +598,7 @@ impl World {
         }
         let dead = dead.into_iter().map(|(_, words)| format!("{words} is ending"));
         step.violations.extend(dead.map(|detail| Violation::new(Oracle::DeadOffer, detail)));
+        self.check_waits(site, step);
         // Only new operations; one that could not end at once is a separate event.
         let at_once = self.setup.operations == Operations::AtOnce;
         let next = |world: &Self| {
@@ -788,6 +770,7 @@ fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
         incarnation,
         demands: vec![Demand::None; setup.sites.len()],
         encoded: Encoded::default(),
+        waits: Waits::default(),
     }
 }
 

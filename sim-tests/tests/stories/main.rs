@@ -21,6 +21,7 @@ mod sharing;
 mod shipping;
 mod short;
 mod sweep;
+mod time;
 mod transcripts;
 mod transfers;
 #[cfg(feature = "variants")]

@@ -10,6 +10,7 @@ mod mixed;
 mod replay;
 mod short;
 mod sweep;
+mod time;
 mod transcripts;
 
 use crate::nightly;

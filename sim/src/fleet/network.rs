@@ -3,17 +3,20 @@
 use super::figures::{Phase, Report, Tally};
 use super::site::{Power, QueuePair, Site};
 use super::{Plan, TIME_MAX};
-use handfast_core::node::{CallFailure, CallToken};
+use handfast_core::node::{CallFailure, CallToken, Limits};
 use handfast_core::transport::{Operation, Outcome, Side, TransportError};
 use handfast_core::wire::{Body, Message};
 use handfast_core::{Duration, Event, Input, Instant, Lifecycle, NicPath, Output, Pair};
-use handfast_transport_sim::{Oracle, Violation};
+use handfast_transport_sim::{Cause, Oracle, Violation};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hash::Hasher;
 use xxhash_rust::xxh3::Xxh3;
+
+/// The nodes whose waits are checked: the first so many. A check reads every lane of a node.
+const WATCHED_MAX: u32 = 64;
 
 /// Something that happens.
 pub(super) enum Occurrence {
@@ -462,7 +465,7 @@ impl Network {
     }
 
     /// Queues an input for a node, or `None` for timers that are due.
-    fn hand(&mut self, site: u32, input: Option<Input>) {
+    pub(super) fn hand(&mut self, site: u32, input: Option<Input>) {
         let at = &mut self.sites[site as usize];
         at.inbox.push_back(input);
         self.tally.phase.queue_most = self.tally.phase.queue_most.max(at.inbox.len());
@@ -477,14 +480,29 @@ impl Network {
     fn turn(&mut self, site: u32) {
         let now = self.now;
         let at = &mut self.sites[site as usize];
-        match at.inbox.pop_front() {
-            Some(Some(input)) => at.node.handle_input(now, input),
-            Some(None) => at.node.handle_timeout(now),
-            None => {}
+        let watched = site < WATCHED_MAX;
+        let Some(input) = at.inbox.pop_front() else {
+            at.busy = false;
+            return;
+        };
+        if watched {
+            let cause = input.as_ref().map_or(Cause::Timeout, Cause::of);
+            at.waits.begin(now, input.as_ref(), cause, &at.node);
+        }
+        match input {
+            Some(input) => at.node.handle_input(now, input),
+            None => at.node.handle_timeout(now),
         }
         let run = at.run;
         while let Some(output) = self.sites[site as usize].node.poll_output() {
+            if watched {
+                let at = &mut self.sites[site as usize];
+                at.waits.observe(&output, &at.node, &Limits::default());
+            }
             self.emit(site, run, output);
+        }
+        if watched {
+            self.check_waits(site);
         }
         let at = &mut self.sites[site as usize];
         if let Some((due, _)) = at.node.poll_timeout() {

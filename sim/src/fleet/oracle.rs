@@ -6,6 +6,14 @@ use handfast_core::{Lifecycle, Pair};
 use handfast_transport_sim::Oracle;
 
 impl Network {
+    /// The timers of a node whose outputs are drained (H8).
+    pub(super) fn check_waits(&mut self, site: u32) {
+        let at = &mut self.sites[site as usize];
+        if let Some(violation) = at.waits.end(&at.node) {
+            self.violated(violation.oracle, format!("node {site}: {}", violation.detail));
+        }
+    }
+
     /// A queue pair is connected at most once (O2).
     pub(super) fn check_connect(&mut self, site: u32, local: Pair, remote: Pair) {
         let known = self.sites[site as usize].queue_pairs.get(&local.lifecycle).copied();

@@ -3,6 +3,7 @@
 use super::figures::BUCKET;
 use handfast_core::node::{CallToken, Limits, Timing};
 use handfast_core::{Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Pair};
+use handfast_transport_sim::Waits;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A peer, as the application of a site sees it.
@@ -40,6 +41,7 @@ pub(super) enum Power {
 pub(super) struct Site {
     pub(super) path: NicPath,
     pub(super) node: Node,
+    pub(super) waits: Waits,
     pub(super) power: Power,
     /// It was killed or lost its power at least once.
     pub(super) disturbed: bool,
@@ -88,6 +90,7 @@ impl Site {
         };
         Self {
             node: machine(&path, site, 0, seed),
+            waits: Waits::default(),
             path,
             power: Power::Killed,
             disturbed: false,
@@ -123,6 +126,7 @@ impl Site {
         self.run += 1;
         self.power = Power::Running;
         self.node = machine(&self.path, site, self.run, seed);
+        self.waits = Waits::default();
     }
 
     pub(super) fn runs(&self, run: u32) -> bool {

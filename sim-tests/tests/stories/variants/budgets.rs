@@ -134,7 +134,8 @@ fn rules_that_others_stand_in_for_are_still_not_missed() {
 fn every_variant_has_a_name_of_its_own() {
     let searches = mutant_search::searches().into_iter().map(|search| (search.id(), search.name()));
     let seldom = variants::SELDOM.iter().map(|entry| (entry.id, entry.name));
-    let all: Vec<(&str, &str)> = searches.chain(seldom).collect();
+    let clock = variants::CLOCK.iter().map(|entry| (entry.id, entry.name));
+    let all: Vec<(&str, &str)> = searches.chain(seldom).chain(clock).collect();
     let ids: BTreeSet<&str> = all.iter().map(|(id, _)| *id).collect();
     let names: BTreeSet<&str> = all.iter().map(|(_, name)| *name).collect();
     assert_eq!((ids.len(), names.len()), (all.len(), all.len()));
