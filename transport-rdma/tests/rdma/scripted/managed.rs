@@ -22,6 +22,9 @@ const ENOSYS: i32 = 38;
 const ENOMEM: i32 = 12;
 const ECONNREFUSED: i32 = 111;
 const EHOSTUNREACH: i32 = 113;
+/// Six retransmissions of TCP, and retransmissions before it gives up (`tcp_retries2`).
+const TCP_PATIENCE: Duration = Duration::from_millis(25_400);
+const TCP_RETRIES: u8 = 15;
 /// Connect requests that wait at the listening identifier of a NIC.
 const BACKLOG: u64 = 128;
 
@@ -601,20 +604,23 @@ fn removed_device_ends_its_connections() {
     });
 }
 
-/// Connections have the timeout and the dialling side's traffic class of the options. Without a choice a
+/// The line of a device's connection.
+fn connection(fabric: &Fabric, device: &str) -> String {
+    let list = fabric.run(&format!("manager list {device}"));
+    let line = list.lines().find(|line| line.contains("connected"));
+    line.expect("a connection").to_owned()
+}
+
+/// Connections of RoCE have the timeout and the dialling side's traffic class of the options. Without a choice a
 /// kernel that refuses them is asked for none, and lanes are given the time of its own timeout.
 #[test]
 fn options_are_set_on_connections() {
-    on(&MANAGED, "managed::options_are_set_on_connections", |fabric| {
-        let set = |device| NicConfig { traffic_class: 104, timeout_exponent: 19, ..config(device) };
+    on(&["rxe"], "managed::options_are_set_on_connections", |fabric| {
+        let forced = |device| NicConfig { connection_manager: true, ..config(device) };
+        let set = |device| NicConfig { traffic_class: 104, timeout_exponent: 19, ..forced(device) };
         let (one, other) = (Site::new(set("rxe0")), Site::new(set("rxe1")));
         connect_lane(&one, &other, LANE, 1);
-        let connected = |device| {
-            let list = fabric.run(&format!("manager list {device}"));
-            let line = list.lines().find(|line| line.contains("connected"));
-            line.expect("a connection").to_owned()
-        };
-        let lines = ["rxe0", "rxe1"].map(connected);
+        let lines = ["rxe0", "rxe1"].map(|device| connection(fabric, device));
         assert!(lines.iter().all(|line| line.contains(" timeout 19")), "{lines:?}");
         let classes = lines.iter().filter(|line| line.contains(" class 104")).count();
         assert_eq!(classes, 1, "that of the side that has dialled: {lines:?}");
@@ -628,7 +634,7 @@ fn options_are_set_on_connections() {
         let unset = |device| NicConfig {
             timeout_exponent: profile.timeout_exponent,
             retries: 1,
-            ..config(device)
+            ..forced(device)
         };
         let one = Site::new(unset("rxe0"));
         assert!(one.nic.patience() > unset("rxe0").patience(&profile), "{:?}", one.nic.patience());
@@ -664,28 +670,60 @@ fn settings_of_the_connection_manager_are_refused() {
     );
 }
 
-/// A silent peer is tried as often as the options say, so that the device ends a slice within the time that is
+/// Tries of a device that writes to a silent peer.
+fn tries_of(fabric: &Fabric, lane: Lifecycle, config: impl Fn(&str) -> NicConfig) -> u8 {
+    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    connect_lane(&one, &other, lane, 1);
+    fabric.run("cut rxe0 rxe1");
+    one.nic.post(lane, &mut vec![one.posting(&other, 0, Direction::Write, 0, 64)]);
+    let mut tries = 0;
+    while fabric.run("expire rxe0 all") == "1" {
+        tries += 1;
+    }
+    one.told.wait("the failure", |told| !told.failures.is_empty());
+    fabric.run("mend rxe0 rxe1");
+    one.nic.retire(lane).unwrap();
+    other.nic.retire(lane).unwrap();
+    tries
+}
+
+/// A silent peer is tried as often as the options say, so that a device of RoCE ends a slice within the time that is
 /// given to it.
 #[test]
 fn silent_peer_is_tried_as_often_as_configured() {
-    on(&["siw", "iwarp"], "managed::silent_peer_is_tried_as_often_as_configured", |fabric| {
+    on(&["rxe"], "managed::silent_peer_is_tried_as_often_as_configured", |fabric| {
         fabric.run("timers off");
         for (lane, retries) in [(LANE, 1), (Lifecycle(8), 3)] {
-            let few = |device| Site::new(NicConfig { retries, ..config(device) });
-            let (one, other) = (few("rxe0"), few("rxe1"));
-            connect_lane(&one, &other, lane, 1);
-            fabric.run("cut rxe0 rxe1");
-            one.nic.post(lane, &mut vec![one.posting(&other, 0, Direction::Write, 0, 64)]);
-            let mut tries = 0;
-            while fabric.run("expire rxe0 all") == "1" {
-                tries += 1;
-            }
-            assert_eq!(tries, retries + 1);
-            one.told.wait("the failure", |told| !told.failures.is_empty());
-            fabric.run("mend rxe0 rxe1");
-            one.nic.retire(lane).unwrap();
-            other.nic.retire(lane).unwrap();
+            let few =
+                |device: &str| NicConfig { retries, connection_manager: true, ..config(device) };
+            assert_eq!(tries_of(fabric, lane, few), retries + 1);
         }
+        fabric.run("timers on");
+    });
+}
+
+/// TCP retransmits on devices of iWARP: no timeout is set on connections, the retries are TCP's, and a silent
+/// slice is given the time of TCP, whatever the options of RoCE say.
+#[test]
+fn iwarp_connections_have_no_timers_of_roce() {
+    on(&["siw", "iwarp"], "managed::iwarp_connections_have_no_timers_of_roce", |fabric| {
+        let set = |device: &str| NicConfig {
+            traffic_class: 104,
+            timeout_exponent: 19,
+            retries: 1,
+            ..config(device)
+        };
+        let (one, other) = (Site::new(set("rxe0")), Site::new(set("rxe1")));
+        connect_lane(&one, &other, LANE, 1);
+        let lines = ["rxe0", "rxe1"].map(|device| connection(fabric, device));
+        assert!(lines.iter().all(|line| !line.contains("timeout")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains(" class 104")), "{lines:?}");
+        assert_eq!(one.nic.patience(), TCP_PATIENCE);
+        one.nic.retire(LANE).unwrap();
+        other.nic.retire(LANE).unwrap();
+        drop((one, other));
+        fabric.run("timers off");
+        assert_eq!(tries_of(fabric, Lifecycle(8), set), TCP_RETRIES + 1);
         fabric.run("timers on");
     });
 }
