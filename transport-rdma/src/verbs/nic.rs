@@ -470,8 +470,7 @@ impl Nic {
     /// device that is not slower for it.
     pub fn lane_depth(&self, lifecycle: Lifecycle) -> Option<u32> {
         let lane = self.shared.lane(lifecycle)?;
-        let depth = self.config.lane_depth(self.shared.profile, lane.connected_pairs());
-        Some(if lane.setup.is_apart { depth / self.config.depth.max(1) } else { depth })
+        Some(self.config.lane_depth(self.shared.profile, lane.connected_pairs()))
     }
 
     /// Returns the number of lanes.

@@ -2,6 +2,7 @@
 
 mod children;
 mod drivers;
+mod early;
 pub(crate) mod managed;
 mod pool;
 

@@ -16,15 +16,12 @@ use std::time::{Duration, Instant};
 /// The profiles whose queue pairs only the kernel connects.
 const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
 /// The same, and one whose writes complete once they are sent, as the kernel's soft-iWARP.
-const EARLY: [&str; 4] = ["erdma-standard", "siw", "iwarp", "siw:completes_early"];
+pub(crate) const EARLY: [&str; 4] = ["erdma-standard", "siw", "iwarp", "siw:completes_early"];
 /// `errno` of a kernel that lacks a call, or memory, and of dials that end within the call.
 const ENOSYS: i32 = 38;
 const ENOMEM: i32 = 12;
 const ECONNREFUSED: i32 = 111;
 const EHOSTUNREACH: i32 = 113;
-/// Six retransmissions of TCP, and retransmissions before it gives up (`tcp_retries2`).
-const TCP_PATIENCE: Duration = Duration::from_millis(25_400);
-const TCP_RETRIES: u8 = 15;
 /// Connect requests that wait at the listening identifier of a NIC.
 const BACKLOG: u64 = 128;
 
@@ -171,24 +168,6 @@ pub(crate) fn charge_refused(one: &Site, other: &Site, (first, count, refused): 
     let mut bytes = [1; 4096];
     guarded.copy_out(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 4096]);
-}
-
-/// A lane that this node ends charges none of its writes.
-#[test]
-fn own_end_charges_no_write() {
-    on(&EARLY, "managed::own_end_charges_no_write", |fabric| {
-        let (one, other) = sites();
-        connect_lane(&one, &other, LANE, 1);
-        fabric.run("hold packets rxe1 rxe0");
-        let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
-        one.nic.post(LANE, &mut (0..4).map(slice).collect());
-        one.nic.retire(LANE).unwrap();
-        let ends = one.told.ends(4);
-        assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
-        fabric.run("release packets rxe1 rxe0");
-        other.nic.retire(LANE).unwrap();
-        another_lane_works(&one, &other, Lifecycle(8));
-    });
 }
 
 /// Soft-RoCE and a NIC connect through the connection manager where an option says so.
@@ -605,7 +584,7 @@ fn removed_device_ends_its_connections() {
 }
 
 /// The line of a device's connection.
-fn connection(fabric: &Fabric, device: &str) -> String {
+pub(crate) fn connection(fabric: &Fabric, device: &str) -> String {
     let list = fabric.run(&format!("manager list {device}"));
     let line = list.lines().find(|line| line.contains("connected"));
     line.expect("a connection").to_owned()
@@ -645,6 +624,29 @@ fn options_are_set_on_connections() {
     });
 }
 
+/// A NIC listens at none of the ports that the driver erdma takes, in whichever order the kernel gives them, and says
+/// so where it gives no other.
+#[test]
+fn ports_of_erdma_are_left_out() {
+    on(&MANAGED, "managed::ports_of_erdma_are_left_out", |fabric| {
+        fabric.run("manager ports rxe0 30608 30624");
+        let one = Site::new(config("rxe0"));
+        let body = one.nic.create(LANE, &[1]).unwrap();
+        assert_eq!(announcement(&body).address.port(), 30_624);
+        one.nic.retire(LANE).unwrap();
+        drop(one);
+        fabric.run("manager ports rxe0 30608 30623");
+        let error = Nic::open(config("rxe0"), Arc::new(Recorder::default())).err().unwrap();
+        assert_eq!((error.side, error.call), (Side::Configuration, "rdma_bind_addr"), "{error}");
+        for part in ["30608 to 30623", "ip_local_port_range"] {
+            assert!(error.detail.contains(part), "{error}");
+        }
+        assert_eq!(fabric.run("manager list rxe0"), "");
+        fabric.run("manager ports rxe0 30600 30607");
+        nothing_is_left(fabric);
+    });
+}
+
 /// Settings that the connection manager chooses itself are refused by name.
 #[test]
 fn settings_of_the_connection_manager_are_refused() {
@@ -671,7 +673,7 @@ fn settings_of_the_connection_manager_are_refused() {
 }
 
 /// Tries of a device that writes to a silent peer.
-fn tries_of(fabric: &Fabric, lane: Lifecycle, config: impl Fn(&str) -> NicConfig) -> u8 {
+pub(crate) fn tries_of(fabric: &Fabric, lane: Lifecycle, config: impl Fn(&str) -> NicConfig) -> u8 {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     connect_lane(&one, &other, lane, 1);
     fabric.run("cut rxe0 rxe1");
@@ -698,32 +700,6 @@ fn silent_peer_is_tried_as_often_as_configured() {
                 |device: &str| NicConfig { retries, connection_manager: true, ..config(device) };
             assert_eq!(tries_of(fabric, lane, few), retries + 1);
         }
-        fabric.run("timers on");
-    });
-}
-
-/// TCP retransmits on devices of iWARP: no timeout is set on connections, the retries are TCP's, and a silent
-/// slice is given the time of TCP, whatever the options of RoCE say.
-#[test]
-fn iwarp_connections_have_no_timers_of_roce() {
-    on(&["siw", "iwarp"], "managed::iwarp_connections_have_no_timers_of_roce", |fabric| {
-        let set = |device: &str| NicConfig {
-            traffic_class: 104,
-            timeout_exponent: 19,
-            retries: 1,
-            ..config(device)
-        };
-        let (one, other) = (Site::new(set("rxe0")), Site::new(set("rxe1")));
-        connect_lane(&one, &other, LANE, 1);
-        let lines = ["rxe0", "rxe1"].map(|device| connection(fabric, device));
-        assert!(lines.iter().all(|line| !line.contains("timeout")), "{lines:?}");
-        assert!(lines.iter().any(|line| line.contains(" class 104")), "{lines:?}");
-        assert_eq!(one.nic.patience(), TCP_PATIENCE);
-        one.nic.retire(LANE).unwrap();
-        other.nic.retire(LANE).unwrap();
-        drop((one, other));
-        fabric.run("timers off");
-        assert_eq!(tries_of(fabric, Lifecycle(8), set), TCP_RETRIES + 1);
         fabric.run("timers on");
     });
 }
