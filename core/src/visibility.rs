@@ -134,7 +134,7 @@ pub struct LaneEnd {
 }
 
 impl LaneEnd {
-    /// This node ends the lane, or its own device has failed.
+    /// This node ends the lane.
     pub const fn on_ended_here(&mut self) {
         self.is_settled = true;
     }

@@ -604,12 +604,7 @@ impl Lane {
     /// Marks the lane as failed: stops posting and reports the first failure.
     pub(super) fn fail(&self, error: VerbsError) {
         // First, so that a concurrent Connect does not open the gate again.
-        let mut state = self.state.lock();
-        let first = !std::mem::replace(&mut state.over, true);
-        if first && error.side == Side::Local {
-            state.end.on_ended_here();
-        }
-        drop(state);
+        let first = !std::mem::replace(&mut self.state.lock().over, true);
         self.gate.revoke();
         self.release_waiting();
         if first {
