@@ -9,6 +9,7 @@ use crate::{files, help, output, size};
 use clap::Args;
 use handfast::auth::Administrators;
 use handfast::{Access, Engine, Grant, Memory, MemoryError, Registration};
+use handfast_core::address::{PORTS_OF_ERDMA, with_port};
 use handfast_environment::{Environment, Ports, is_of_machine};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -124,6 +125,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     engine.resume();
     engine.publish().await?;
     warn_of_exposure(&engine);
+    warn_of_port(&arguments.listen);
     output::say(format_args!("{lines}ready"))?;
     let warn = async {
         // The next event covers a missed one.
@@ -156,6 +158,16 @@ fn warn_of_exposure(engine: &Engine) {
         output::note(format_args!(
             "warning: each holder of the key {key} can call itself an administrator: its line has no \
              names, or those of others too; write the names of its holders after its secret"
+        ));
+    }
+}
+
+fn warn_of_port(listen: &str) {
+    let (first, last) = (PORTS_OF_ERDMA.start(), PORTS_OF_ERDMA.end());
+    if with_port(listen).is_ok_and(|(_, port)| PORTS_OF_ERDMA.contains(&port)) {
+        output::note(format_args!(
+            "warning: {listen}: the driver erdma takes ports {first} to {last} in compat mode; choose \
+             another one"
         ));
     }
 }

@@ -16,11 +16,12 @@ const POOLED_MAX: i64 = POOLED_LANES_MAX as i64;
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Tuning {
     /// Exponent N of the ACK timeout of RDMA lanes, 4.096 us x 2^N. A silent peer is waited for that
-    /// long once and once more for each retry, then the lane fails; 16 with 6 retries is 1.9 s
-    /// [default: 16]
+    /// long once and once more for each retry, then the lane fails; 16 with 6 retries is 1.9 s.
+    /// Refused by iWARP devices, where TCP retransmits [default: 16]
     #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(1..=TIMEOUT_MAX))]
     ack_timeout: Option<u8>,
-    /// Retries of RDMA lanes after that timeout [default: 4 on soft-RoCE, 6 on other devices]
+    /// Retries of RDMA lanes after that timeout. Refused by iWARP devices [default: 4 on soft-RoCE, 6
+    /// on other devices]
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u8).range(0..=RETRIES_MAX))]
     retry_count: Option<u8>,
     /// Wait for an RDMA device's completions: event, busy, adaptive, or adaptive:MICROSECONDS of

@@ -3,6 +3,11 @@
 use crate::excerpt::excerpt;
 use alloc::string::String;
 use core::net::Ipv6Addr;
+use core::ops::RangeInclusive;
+
+/// Ports that the driver erdma holds in compat mode, in every network namespace and without a process: 16
+/// from its base, which is 30608 unless the module was loaded with another.
+pub const PORTS_OF_ERDMA: RangeInclusive<u16> = 30_608..=30_623;
 
 /// Rejection of a text that should be `HOST` or `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

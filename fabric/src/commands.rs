@@ -43,6 +43,7 @@
 //! | `manager reject DEVICE STATUS`, `manager unreachable DEVICE` | the next dial of the device ends so |
 //! | `manager disconnect DEVICE NUMBER` | the connection of a queue pair ends, in any state |
 //! | `manager timewait DEVICE NUMBER` | the timewait of a queue pair ends |
+//! | `manager ports DEVICE FIRST LAST` | identifiers of all devices that ask for any port are given one of these |
 //! | `manager list DEVICE` | a line for each identifier: queue pair, state, port, traffic class and timeout if a program set them |
 //! | `instant DEVICE [copying] [every NANOS]` | it answers posts at once, or at this rate |
 //! | `instant DEVICE copying held` | the same, and each copy waits for another mode |

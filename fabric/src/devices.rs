@@ -1,7 +1,7 @@
 //! The list of devices, from the environment.
 
 use crate::lies;
-use handfast_transport_sim::verbs::{GidKind, Numbers, PROFILES, Profile};
+use handfast_transport_sim::verbs::{GidKind, Numbers, PROFILES, Profile, TCP_RETRY};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -75,14 +75,16 @@ fn entry(text: &str) -> Result<Listed, String> {
     Ok(listed)
 }
 
-/// A device of iWARP: the steps and the only address of eRDMA in standard mode, and whatever else as
-/// specified.
+/// A device of iWARP: the steps and the only address of eRDMA in standard mode, the retransmissions of
+/// TCP, and whatever else as specified.
 fn iwarp(wanted: &str) -> Option<Profile> {
     let name = IWARP.into_iter().find(|name| *name == wanted)?;
     let of = |name| PROFILES.into_iter().find(|profile| profile.name == name);
     let (erdma, strict) = (of("erdma-standard")?, of("strict")?);
     let Profile { transitions, gids, gid_table_length, gid_index, resolves, .. } = *erdma;
-    Some(Profile { name, transitions, gids, gid_table_length, gid_index, resolves, ..*strict })
+    let retry = TCP_RETRY;
+    let own = Profile { name, transitions, gids, gid_table_length, gid_index, ..*strict };
+    Some(Profile { resolves, retry, ..own })
 }
 
 fn new_entry(text: &str) -> Result<Listed, String> {
@@ -99,7 +101,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
     };
     let mut profile =
         Profile { queue_pairs_max: QUEUE_PAIRS_MAX, regions_max: REGIONS_MAX, ..known };
-    if profile.retry.count_fixed.is_some() {
+    if profile.retry.count_fixed.is_some() && profile.retry.doubled_up_to_ns.is_none() {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
     let (mut is_infiniband, mut has_ipv6, mut requires_gids) = (false, false, false);

@@ -106,6 +106,8 @@ pub(crate) struct Manager {
     channels: BTreeMap<u64, EventChannel>,
     identifiers: BTreeMap<u64, Identifier>,
     next_port: u16,
+    /// Ports that identifiers are given, if a script bounds them.
+    ports: Option<(u16, u16)>,
     /// Kinds of events that wait, by device.
     held: BTreeSet<(usize, usize)>,
     waiting: VecDeque<ManagerEvent>,

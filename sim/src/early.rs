@@ -12,6 +12,9 @@ use std::hash::Hash;
 
 /// Retries of a write that is charged.
 const RETRIES_MAX: u8 = 1;
+/// Answers after which a lane takes several writes at a time again.
+const ANSWERS: u32 = 2;
+const PEER: &str = "peer";
 
 /// A rule that says when writes end, and which are charged.
 pub trait EarlyRule: Clone + Hash {
@@ -26,10 +29,13 @@ pub trait EarlyRule: Clone + Hash {
 
     /// Whether the slices of a lost request are charged; see [`Refusals::on_first_lost`].
     fn on_lost(&mut self, is_first: bool, is_apart: bool, is_ended_here: bool) -> bool;
+
+    /// The peer has answered the read behind a write that was alone.
+    fn on_answered(&mut self);
 }
 
 /// The shipping rule.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Hash)]
 pub struct EarlyWrites {
     unseen: Unseen<usize>,
     refusals: Refusals,
@@ -46,11 +52,21 @@ impl EarlyRule for EarlyWrites {
     }
 
     fn are_apart(&self) -> bool {
-        self.refusals.are_apart()
+        self.refusals.are_apart(PEER)
     }
 
     fn on_lost(&mut self, is_first: bool, is_apart: bool, is_ended_here: bool) -> bool {
-        is_first && self.refusals.on_first_lost(is_apart, is_ended_here)
+        is_first && self.refusals.on_first_lost(PEER, is_apart, is_ended_here)
+    }
+
+    fn on_answered(&mut self) {
+        self.refusals.on_answered(PEER);
+    }
+}
+
+impl Default for EarlyWrites {
+    fn default() -> Self {
+        Self { unseen: Unseen::default(), refusals: Refusals::until(ANSWERS) }
     }
 }
 
@@ -167,7 +183,8 @@ impl<R: EarlyRule> EarlyWorld<R> {
 
     fn next(&self) -> Option<usize> {
         let is_busy = self.writes.iter().any(|write| write.stage == Stage::Posted);
-        let is_open = !(self.pair.has_failed || self.pair.is_apart && is_busy);
+        let is_alone = self.pair.is_apart && self.rule.are_apart();
+        let is_open = !(self.pair.has_failed || is_alone && is_busy);
         let waits = |write: &Write| write.stage == Stage::Waiting && !write.is_charged;
         self.writes.iter().position(waits).filter(|_| is_open)
     }
@@ -178,6 +195,7 @@ impl<R: EarlyRule> EarlyWorld<R> {
 
     fn post(&mut self) {
         let Some(number) = self.next() else { return };
+        self.pair.is_apart &= self.rule.are_apart();
         self.writes[number].stage = Stage::Posted;
         let write = Request::Write(number);
         match self.pair.is_broken {
@@ -248,7 +266,12 @@ impl<R: EarlyRule> EarlyWorld<R> {
             match request {
                 Request::Write(number) if self.rule.on_written(number) => self.succeed(number),
                 Request::Write(_) => {}
-                Request::Read(writes) => writes.into_iter().for_each(|it| self.succeed(it)),
+                Request::Read(writes) => {
+                    if self.pair.is_apart {
+                        self.rule.on_answered();
+                    }
+                    writes.into_iter().for_each(|it| self.succeed(it));
+                }
             }
         }
         while let Some(writes) = self.rule.poll_read() {

@@ -236,7 +236,7 @@ impl RdmaTransport {
                      {} ms, more than its timers take",
                     patience.as_millis()
                 );
-                let error = TransportError::new(Side::Local, "withdraw", detail);
+                let error = TransportError::new(nic.silent_side(), "withdraw", detail);
                 sink.on_lane_failed(lane, error);
             }
         });

@@ -39,5 +39,6 @@ pub use profile::{
 };
 pub use profiles::{
     ENDLESS, ERDMA_COMPAT, ERDMA_ROCEV2, ERDMA_STANDARD, IRDMA, MLX5, PROFILES, RXE, SHM, STRICT,
+    TCP_RETRY,
 };
 pub use states::{QpState, Step, Transitions};

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use handfast::rdma::RdmaOptions;
 use handfast::{Access, Direction, Memory};
 use handfast_core::Lifecycle;
+use handfast_core::address::PORTS_OF_ERDMA;
 use handfast_core::connection::Announcement;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
@@ -83,12 +84,16 @@ impl Pair {
         self.connect()?;
         self.exchange(5)?;
         let bodies = self.bodies.take().into_iter().flatten();
-        let addresses: Vec<String> = bodies
-            .map(|body| address(&body).map(|address| address.to_string()))
-            .collect::<Result<_, _>>()?;
+        let addresses: Vec<SocketAddr> =
+            bodies.map(|body| address(&body)).collect::<Result<_, _>>()?;
+        if let Some(reserved) = addresses.iter().find(|it| PORTS_OF_ERDMA.contains(&it.port())) {
+            let text = format!("{reserved}: the driver erdma takes this port in compat mode");
+            return Err(Failure::Device(text));
+        }
         for site in &self.sites {
             site.nic.retire(self.lane)?;
         }
+        let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         let addresses = addresses.join(" and ");
         Ok(format!("{addresses} connected, {BYTES} bytes moved each way, and both disconnected"))
     }

@@ -5,8 +5,10 @@ use crate::links::Link;
 use crate::rdma_engine::{
     BYTES, ONLY_HERE, Owner, builder, cause, packets, pattern, write_and_check,
 };
+use handfast::rdma::RdmaOptions;
 use handfast::{Cause, Remote, Segment, Span, Transfer};
 use handfast_fabric_control::{Fabric, is_scripted};
+use handfast_transport_rdma::{Connecting, discover, root};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
@@ -68,6 +70,21 @@ impl Drop for Held {
             self.fabric.run("timers on");
         }
     }
+}
+
+/// Whether a device has the timers of RoCE.
+pub(crate) fn has_timers(device: &str) -> bool {
+    let found = discover(&root()).unwrap();
+    let found = found.iter().find(|found| found.name == device).unwrap();
+    found.recognise().profile.connecting == Connecting::OutOfBand
+}
+
+/// The options without timers for a device that has none.
+pub(crate) fn without_missing_timers(rdma: RdmaOptions) -> RdmaOptions {
+    if rdma.devices.iter().all(|device| has_timers(device)) {
+        return rdma;
+    }
+    rdma.with(|it| (it.timeout_exponent, it.retries) = (None, None))
 }
 
 /// A link for one test alone that holds packets.

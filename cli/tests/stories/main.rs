@@ -47,6 +47,8 @@ mod programs;
 #[cfg(feature = "verbs")]
 mod prove;
 #[cfg(feature = "verbs")]
+mod proven;
+#[cfg(feature = "verbs")]
 mod rdma;
 #[cfg(feature = "verbs")]
 mod rdma_engine;

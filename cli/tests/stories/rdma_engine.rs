@@ -78,6 +78,7 @@ pub(crate) fn builder(device: String, address: Option<&str>) -> Builder {
     });
     // Long enough for a device that has given a silent peer up.
     let timing = EngineTiming::default().with(|it| it.close_timeout = Duration::from_millis(5_000));
+    let rdma = crate::held::without_missing_timers(rdma);
     Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing)
 }
 

@@ -1,7 +1,7 @@
 //! The server of a put over RDMA is killed or stopped. Packets of the put are held then: it is
 //! under way, however fast the machine is.
 
-use crate::held::{Held, scripted_link};
+use crate::held::{Held, has_timers, scripted_link};
 use crate::helpers::{Client, Ended, Folder, MIB, Server};
 use crate::links::Link;
 use crate::rdma::succeeded;
@@ -28,7 +28,8 @@ fn serve(link: &Link) -> Server {
 fn client(link: &Link, arguments: &[&str]) -> Client {
     let rdma = ["--transport", "rdma", "--device", &link.device(0)];
     let short = ["--ack-timeout", "12", "--retry-count", "1"];
-    Client::start(&[arguments, &rdma, &short].concat())
+    let short = if has_timers(&link.device(0)) { &short[..] } else { &[] };
+    Client::start(&[arguments, &rdma, short].concat())
 }
 
 fn ended(link: &Link, arguments: &[&str]) -> Ended {

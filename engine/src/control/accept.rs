@@ -3,6 +3,7 @@
 use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::{Counters, Counts};
 use crate::time::{Clock as _, TokioClock};
+use handfast_core::address::PORTS_OF_ERDMA;
 use handfast_core::policy::AuditPace;
 use handfast_transport_tcp::Net;
 use std::cmp::Reverse;
@@ -27,6 +28,10 @@ pub(crate) async fn bind_at<N: Net>(net: &N, at: &str) -> Result<(N::Listener, S
         |error: io::Error| Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at);
     let listener = net.bind(at).await.map_err(failed)?;
     let bound = net.local_address(&listener).map_err(failed)?;
+    if PORTS_OF_ERDMA.contains(&bound.port()) {
+        let (first, last) = (PORTS_OF_ERDMA.start(), PORTS_OF_ERDMA.end());
+        warn!(%bound, "the driver erdma takes ports {first} to {last} in compat mode; choose another one");
+    }
     Ok((listener, bound))
 }
 

@@ -89,10 +89,11 @@ pub struct RdmaOptions {
     /// which a lane to a silent peer fails, and its slices take another path:
     /// [`silent_peer_wait`](crate::rdma::silent_peer_wait). A lane survives a shorter
     /// interruption of the fabric. Devices stretch the timeout, mlx5 up to four times; eRDMA has
-    /// its own. Default: by device, 16 or 268 ms.
+    /// its own. A device of iWARP, where TCP retransmits, is not opened with it. Default: by device, 16
+    /// or 268 ms.
     pub timeout_exponent: Option<u8>,
-    /// Number of retries after that timeout, at most 6; eRDMA retries 24 times regardless.
-    /// Default: by device, 4 on soft-RoCE and 6 on others, 1.3 s and 1.9 s in all.
+    /// Number of retries after that timeout, at most 6; eRDMA retries 24 times regardless. A device of
+    /// iWARP is not opened with it. Default: by device, 4 on soft-RoCE and 6 on others, 1.3 s and 1.9 s in all.
     pub retries: Option<u8>,
     /// Method of waiting for completions. Default: by device, events on soft-RoCE, and 100 µs of
     /// polling before them on others.

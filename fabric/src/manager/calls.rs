@@ -200,9 +200,10 @@ fn free_port(state: &mut State) -> Result<u16, i32> {
         let mut sources = state.manager.identifiers.values().filter_map(|it| it.place.source);
         sources.any(|source| source.port() == port)
     };
-    for _ in PORTS_FROM..=u16::MAX {
-        let next = state.manager.next_port.max(PORTS_FROM);
-        state.manager.next_port = next.checked_add(1).unwrap_or(PORTS_FROM);
+    let (first, last) = state.manager.ports.unwrap_or((PORTS_FROM, u16::MAX));
+    for _ in first..=last {
+        let next = state.manager.next_port.clamp(first, last);
+        state.manager.next_port = if next == last { first } else { next + 1 };
         if !used(state, next) {
             return Ok(next);
         }

@@ -53,6 +53,14 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
             let (id, _) = identifier(state, nic, number)?;
             state.tell(id, "TIMEWAIT_EXIT", 0, super::Parameters::default());
         }
+        ("ports", [first, last]) => {
+            let number = |word: &str| word.parse().map_err(|_| format!("'{word}' is no port"));
+            let (first, last) = (number(first)?, number(last)?);
+            if first == 0 || first > last {
+                return Err("the ports are none".to_owned());
+            }
+            state.manager.ports = Some((first, last));
+        }
         ("list", []) => return Ok(list(state, nic)),
         _ => return Err("no such command".to_owned()),
     }

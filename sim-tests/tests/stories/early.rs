@@ -46,6 +46,10 @@ impl EarlyRule for Broken {
         self.rule.are_apart() && !is_together
     }
 
+    fn on_answered(&mut self) {
+        self.rule.on_answered();
+    }
+
     fn on_lost(&mut self, is_first: bool, is_apart: bool, is_ended_here: bool) -> bool {
         let is_ended_here = is_ended_here && self.mistake != Mistake::OwnEndCharged;
         let is_charged = self.rule.on_lost(is_first, is_apart, is_ended_here);

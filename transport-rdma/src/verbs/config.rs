@@ -2,6 +2,7 @@
 
 use super::context::mtu_number;
 use super::manager::{DIAL_MAX, Options};
+use super::nic::is_iwarp;
 use crate::gid::GidWanted;
 use crate::profile::DeviceProfile;
 use crate::settings::{
@@ -51,9 +52,9 @@ pub struct NicConfig {
     /// is used.
     pub rd_atomic_max: u8,
     /// Exponent n of the ACK timeout, 4.096 µs × 2^n; 1 to 31. Devices
-    /// stretch it; time limits that matter are the caller's.
+    /// stretch it; time limits that matter are the caller's. No effect on iWARP, where TCP retransmits.
     pub timeout_exponent: u8,
-    /// Number of retries after that timeout; at most [`RETRY_COUNT_MAX`].
+    /// Number of retries after that timeout; at most [`RETRY_COUNT_MAX`]. No effect on iWARP.
     pub retries: u8,
     /// Time limit of `retire`; at most [`DRAIN_MAX`].
     pub drain: Duration,
@@ -99,6 +100,13 @@ pub const PATIENCE_MAX: Duration = Duration::from_secs(60);
 const STRETCH_MAX: u32 = 4;
 /// Exponent of the ACK timeout that the kernel's connection manager chooses for a path, at most.
 const MANAGER_TIMEOUT_EXPONENT: u8 = 20;
+/// Shortest retransmission timeout of Linux's TCP (`TCP_RTO_MIN`, include/net/tcp.h), in milliseconds. Each
+/// further one is twice as long.
+const TCP_TIMEOUT_MIN_MS: u64 = 200;
+/// [`NicConfig::patience`] on iWARP, 25.4 s: TCP retransmits as often as other devices do at most. It goes on
+/// for a quarter of an hour (`tcp_retries2`), which no caller waits for.
+const TCP_PATIENCE: Duration =
+    Duration::from_millis(TCP_TIMEOUT_MIN_MS * ((1 << (RETRY_COUNT_MAX + 1)) - 1));
 /// Shortest interval between checks for idle lanes.
 pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
 /// Longest interval between checks for idle lanes; `None` turns them off.
@@ -173,8 +181,12 @@ impl NicConfig {
 
     /// Longest time of a request without an answer or an error, on a device of `profile`: four times its
     /// nominal wait, since devices stretch that, and more than [`PATIENCE_MAX`] only if the nominal wait
-    /// is. A device that reports nothing for longer has lost the request.
+    /// is. A device that reports nothing for longer has lost the request. On iWARP it is the time of six
+    /// retransmissions of TCP, 25.4 s.
     pub fn patience(&self, profile: &DeviceProfile) -> Duration {
+        if is_iwarp(profile) {
+            return TCP_PATIENCE;
+        }
         stretched(self.silent_peer_wait(profile))
     }
 
@@ -190,12 +202,13 @@ impl NicConfig {
         self.depth.saturating_mul(u32::try_from(filled).unwrap_or(u32::MAX))
     }
 
-    /// The options of connections of the connection manager, and whether one was chosen.
+    /// The options of connections of the connection manager, and whether one was chosen. The kernel applies
+    /// the timeout to queue pairs of RoCE and InfiniBand alone.
     pub(super) fn manager_options(&self, profile: &DeviceProfile) -> (Options, bool) {
         let default = Self::of_profile("", profile);
         let traffic_class = Some(self.traffic_class).filter(|class| *class != 0);
-        let timeout_exponent = Some(self.timeout_exponent);
-        let is_chosen = self.timeout_exponent != default.timeout_exponent;
+        let timeout_exponent = Some(self.timeout_exponent).filter(|_| !is_iwarp(profile));
+        let is_chosen = timeout_exponent.is_some_and(|it| it != default.timeout_exponent);
         let options = Options { traffic_class, timeout_exponent };
         (options, traffic_class.is_some() || is_chosen)
     }
@@ -294,6 +307,23 @@ mod tests {
         assert_eq!((refused(&set), options(&set)), (vec![], (Some(106), Some(16), true)));
         let set = NicConfig { timeout_exponent: 19, ..config };
         assert_eq!((refused(&set), options(&set)), (vec![], (None, Some(19), true)));
+    }
+
+    /// iWARP devices have no timeout of a queue pair: none is set, and TCP is waited for, whatever was chosen.
+    #[test]
+    fn patience_on_iwarp_is_that_of_tcp() {
+        use crate::profile::{ERDMA_STANDARD, IWARP, SIW};
+        let mut waits = std::iter::successors(Some(TCP_TIMEOUT_MIN_MS), |wait| Some(2 * wait));
+        let waits: u64 = waits.by_ref().take(1 + usize::from(RETRY_COUNT_MAX)).sum();
+        assert_eq!(TCP_PATIENCE, Duration::from_millis(waits));
+        assert!(TCP_PATIENCE < PATIENCE_MAX);
+        for profile in [ERDMA_STANDARD, SIW, IWARP] {
+            let config =
+                NicConfig { timeout_exponent: 31, ..NicConfig::of_profile("any", &profile) };
+            assert_eq!(config.patience(&profile), TCP_PATIENCE);
+            let (options, is_chosen) = config.manager_options(&profile);
+            assert_eq!((options.timeout_exponent, is_chosen), (None, false), "{}", profile.name);
+        }
     }
 
     /// A lane whose timeout the kernel chooses is given the time of the longest.

@@ -128,7 +128,6 @@ impl Nic {
             place: self.place,
             hidden_refusals: self.shared.profile.hidden_refusals,
             completes_early: is_iwarp(self.shared.profile),
-            is_apart: self.shared.refusals.lock().are_apart(),
             refusals: Arc::clone(&self.shared.refusals),
             probing: Arc::clone(&self.shared.probing),
             scratch: of_group.scratch.clone(),

@@ -32,7 +32,7 @@ pub(super) const EVENTS_PER_LOOK: usize = 64;
 /// An acknowledged event. Its object is read before the acknowledgement, after which it may be gone.
 pub(super) enum Heard {
     CompletionQueue { shard: usize },
-    QueuePair { kind: u32, owner: Owner },
+    QueuePair { kind: u32, owner: Owner, number: u32 },
     Port { kind: u32, port: u32 },
     Device,
     Other { kind: u32 },
@@ -90,8 +90,11 @@ pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
         QUEUE_PAIR_FATAL..=PATH_MIGRATION_ERROR | LAST_REQUEST_REACHED => {
             // SAFETY: of these kinds the element is a queue pair, whose destruction waits for the
             // acknowledgement below.
-            let context = unsafe { (*event.element.cast::<ibv_qp>()).qp_context };
-            Heard::QueuePair { kind: event.kind, owner: Owner::of_context(context) }
+            let (context, number) = unsafe {
+                let pair = event.element.cast::<ibv_qp>();
+                ((*pair).qp_context, (*pair).qp_num)
+            };
+            Heard::QueuePair { kind: event.kind, owner: Owner::of_context(context), number }
         }
         DEVICE_FATAL => Heard::Device,
         PORT_ACTIVE | PORT_ERROR | LID_CHANGE | GID_CHANGE => {
@@ -121,7 +124,7 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
                 shared.fail_queue(&shard, &error(Side::Local, COMPLETION_QUEUE_ERROR, words));
             }
         }
-        Heard::QueuePair { kind, owner } => {
+        Heard::QueuePair { kind, owner, number } => {
             let (side, words) = match kind {
                 QUEUE_PAIR_FATAL => (shared.profile.fatal_event, "the queue pair failed"),
                 QUEUE_PAIR_REQUEST_ERROR => (Side::Peer, "the peer sent an invalid request"),
@@ -138,7 +141,11 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
                 Owner::Nobody => None,
             };
             if let Some(lane) = lane {
-                lane.fail(error(side, kind, words));
+                let error = error(side, kind, words);
+                match lane.numbers.iter().position(|it| *it == number) {
+                    Some(pair) => lane.fail_by(pair, error),
+                    None => lane.fail(error),
+                }
             }
         }
         // A NIC is one port of its device.

@@ -26,7 +26,7 @@ use flush::{Unseen, is_unseen};
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
 use handfast_core::transport::{Side, TransportError};
-use handfast_core::visibility::Refusals;
+use handfast_core::visibility::{LaneEnd, Refusals};
 use handfast_transport::{
     Completion, CompletionStatus, Direction, KEY_NEEDS_FLUSH, Posting, RemoteSpan, Sent, SliceId,
 };
@@ -99,8 +99,12 @@ struct State {
     answered: bool,
     /// The lane's failure was reported, or the lane is being retired and reports none.
     over: bool,
-    /// This node has ended the lane, or a request was lost before: another queue pair's losses follow from it.
-    charges_none: bool,
+    /// The cause of the lane's end.
+    end: LaneEnd,
+    /// Each queue pair takes one slice at a time, so that a refusal is that slice's.
+    is_apart: bool,
+    /// Slices that wait for the end of others, or of a probe.
+    queued: Vec<Posting>,
     in_flight: InFlight<Held>,
     /// Outstanding requests of each queue pair.
     outstanding: Vec<u32>,
@@ -125,6 +129,13 @@ struct State {
 impl State {
     fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.reporting == 0
+    }
+
+    /// Whether a slice without room waits for the end of another, or of a probe, in the place of being given back.
+    fn may_queue(&self, depth: u32) -> bool {
+        let room = usize::try_from(depth).unwrap_or(usize::MAX);
+        let room = room.saturating_mul(self.outstanding.len());
+        !self.over && (self.is_apart || self.probes > 0) && self.queued.len() < room
     }
 
     /// Whether these are the first slices that were carried out. `are_answered`: the peer has answered
@@ -194,8 +205,7 @@ pub(super) struct LaneSetup {
     pub(super) hidden_refusals: &'static [u32],
     /// The device completes writes before they have arrived.
     pub(super) completes_early: bool,
-    /// Each queue pair takes one slice at a time, so that a refusal is that slice's.
-    pub(super) is_apart: bool,
+    /// Refusals of the NIC's peers that no completion reports.
     pub(super) refusals: Arc<Mutex<Refusals>>,
     pub(super) probing: Arc<Mutex<Probing>>,
     /// The sink of probes and flushing reads.
@@ -232,13 +242,17 @@ impl Lane {
     /// Makes a lane of fresh queue pairs, one for each of `psns`.
     pub(super) fn new(lifecycle: Lifecycle, psns: &[u32], fresh: Fresh, setup: LaneSetup) -> Self {
         let Fresh { queue_pairs, reservation, .. } = fresh;
+        let peer = setup.announced.peer.as_deref().unwrap_or_default();
+        let is_apart = setup.refusals.lock().are_apart(peer);
         let state = State {
             connected: false,
             peer: None,
             waiting: None,
             answered: false,
             over: false,
-            charges_none: false,
+            end: LaneEnd::default(),
+            is_apart,
+            queued: Vec::new(),
             in_flight: InFlight::new(setup.serial),
             outstanding: vec![0; psns.len()],
             broken: vec![false; psns.len()],
@@ -343,12 +357,34 @@ impl Lane {
         Ok(())
     }
 
+    /// The same without a wait, for the thread that the destroyer of queue pairs waits for.
+    fn queue_pairs_now(&self) -> Option<MappedRwLockReadGuard<'_, [QueuePair]>> {
+        let objects = self.objects.try_read()?;
+        RwLockReadGuard::try_map(objects, |objects| Some(&*objects.as_ref()?.queue_pairs)).ok()
+    }
+
     /// Posts and empties `postings`; those that cannot be posted complete at once.
     pub(super) fn post(&self, postings: &mut Vec<Posting>) {
+        self.post_on(postings, Self::queue_pairs);
+    }
+
+    /// Posts the slices that have waited for the end of others.
+    fn post_queued(&self) {
+        let mut queued = std::mem::take(&mut self.state.lock().queued);
+        if !queued.is_empty() {
+            self.post_on(&mut queued, Self::queue_pairs_now);
+        }
+    }
+
+    fn post_on(
+        &self,
+        postings: &mut Vec<Posting>,
+        queue_pairs: impl for<'a> FnOnce(&'a Self) -> Option<MappedRwLockReadGuard<'a, [QueuePair]>>,
+    ) {
         let mut ended = Vec::new();
         let mut failure = None;
         if let Some(ticket) = self.gate.enter().or_else(|| self.enter_or_wait(postings))
-            && let Some(queue_pairs) = self.queue_pairs()
+            && let Some(queue_pairs) = queue_pairs(self)
         {
             let (mut kept, mut own) = (self.requests.try_lock(), Vec::new());
             let requests = kept.as_deref_mut().unwrap_or(&mut own);
@@ -384,6 +420,7 @@ impl Lane {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.active = true;
+        state.is_apart = state.is_apart && self.setup.refusals.lock().are_apart(self.peer());
         requests.resize_with(state.outstanding.len(), Vec::new);
         let (mut run, mut run_bytes) = (None, 0);
         for posting in postings.drain(..) {
@@ -396,12 +433,15 @@ impl Lane {
                     continue;
                 }
             };
-            let most = if self.setup.is_apart { 1 } else { self.setup.depth };
+            let most = if state.is_apart { 1 } else { self.setup.depth };
             let has_room = |pair: &usize| state.outstanding[*pair] < most;
             let pairs = 0..state.outstanding.len();
             let least = || pairs.min_by_key(|pair| state.outstanding[*pair]);
             let Some(pair) = run.filter(has_room).or_else(least).filter(has_room) else {
-                ended.push(Completion::released(slice, Sent::None));
+                match state.may_queue(self.setup.depth) {
+                    true => state.queued.push(posting),
+                    false => ended.push(Completion::released(slice, Sent::None)),
+                }
                 continue;
             };
             run_bytes = piece.length.saturating_add(run_bytes);
@@ -460,7 +500,9 @@ impl Lane {
         let is_it = |posting: &Posting| posting.slice == slice;
         let state = self.state.lock();
         let waits = state.waiting.as_ref().is_some_and(|waiting| waiting.iter().any(is_it));
-        waits || state.in_flight.any(|held| held.slices().iter().any(is_it))
+        waits
+            || state.queued.iter().any(is_it)
+            || state.in_flight.any(|held| held.slices().iter().any(is_it))
     }
 
     /// Handles completions of this lane.
@@ -471,9 +513,12 @@ impl Lane {
         if state.is_idle() || state.probes == 0 {
             self.idle.notify_all();
         }
+        let is_queued = !state.queued.is_empty();
         drop(state);
-        if let Some(error) = failure {
-            self.fail(error);
+        match failure {
+            Some(error) => self.fail(error),
+            None if is_queued => self.post_queued(),
+            None => {}
         }
     }
 
@@ -504,6 +549,7 @@ impl Lane {
                 if is_unseen(posting, self.setup.completes_early) {
                     unseen.keep(held);
                 } else {
+                    self.on_answered(state.is_apart);
                     ended.push(Completion::done(posting.slice));
                     released.push(held);
                 }
@@ -528,9 +574,7 @@ impl Lane {
                 }
                 continue;
             }
-            let status = self.status(ending, (told, &held), state.charges_none);
-            state.charges_none |=
-                matches!(ending, CompletionKind::FirstError | CompletionKind::FirstFlush);
+            let status = self.status(ending, (told, &held), &mut state);
             held.complete(status, ended);
             released.push(held);
         }
@@ -549,6 +593,12 @@ impl Lane {
         }
         self.report(ended);
         failure
+    }
+
+    /// Marks the lane as failed by an event of a queue pair.
+    pub(super) fn fail_by(&self, pair: usize, error: VerbsError) {
+        self.state.lock().end.on_event(pair);
+        self.fail(error);
     }
 
     /// Marks the lane as failed: stops posting and reports the first failure.
@@ -575,7 +625,9 @@ impl Lane {
     pub(super) fn revoke(&self) {
         // First, so that a concurrent Connect does not open the gate again.
         let mut state = self.state.lock();
-        state.charges_none |= !state.over;
+        if !state.over {
+            state.end.on_ended_here();
+        }
         state.over = true;
         drop(state);
         self.gate.revoke();
@@ -685,14 +737,15 @@ impl Lane {
     fn abandon(&self) {
         let mut state = self.state.lock();
         state.probes = 0;
-        let (abandoned, mut charges_none) = (state.in_flight.drain(), state.charges_none);
+        let (abandoned, mut end) = (state.in_flight.drain(), state.end);
+        let is_apart = state.is_apart;
         // Threads that wait for a probe, or for the drain, have nothing to wait for any more.
         self.idle.notify_all();
         drop(state);
         let mut ended = Vec::new();
         for held in &abandoned {
             self.setup.counts.lock().slices_abandoned += held.slices().len() as u64;
-            self.lose(held, &mut charges_none, &mut ended);
+            self.lose(held, (&mut end, is_apart), &mut ended);
         }
         drop(abandoned);
         self.report(&mut ended);

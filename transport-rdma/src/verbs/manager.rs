@@ -23,6 +23,7 @@ use crate::error::{ManagerUnavailable, VerbsError};
 pub use bare::BareManagerEvent;
 #[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
 pub use bare::{BareIdentifier, BareManager};
+use handfast_core::address::PORTS_OF_ERDMA;
 use handfast_core::connection::{
     AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput, LaneConnectError,
     LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, RequestId, Token,
@@ -55,10 +56,6 @@ const RESOLVE_MS: i32 = 1_500;
 const BACKLOG: i32 = 128;
 /// Addresses of the machine that are tried for the device.
 const ADDRESSES_MAX: usize = 256;
-/// Attempts to have a port that no driver takes for itself.
-const PORTS_TRIED: usize = 16;
-/// Ports that eRDMA takes in compat mode, whichever program listens there.
-const PORTS_OF_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 
 /// A call on an identifier, made without the lock of the table.
 enum Action {
@@ -70,7 +67,7 @@ enum Action {
     Disconnect { identifier: Arc<Identifier> },
     End { identifier: Arc<Identifier> },
     Open { lifecycle: Lifecycle },
-    Fail { lifecycle: Lifecycle, error: VerbsError },
+    Fail { id: ConnectionId, error: VerbsError },
 }
 
 /// The connection manager of a NIC.
@@ -369,7 +366,7 @@ impl Manager {
             LaneOutput::LaneFailed { id } => {
                 let entry = table.entries.get(&id);
                 if let Some(error) = entry.and_then(|entry| entry.error.clone()) {
-                    actions.push(Action::Fail { lifecycle: id.lifecycle, error });
+                    actions.push(Action::Fail { id, error });
                 }
             }
         }
@@ -460,9 +457,10 @@ impl Manager {
             Action::Open { lifecycle } => {
                 return shared.lane(lifecycle).into_iter().for_each(|lane| lane.open_connection());
             }
-            Action::Fail { lifecycle, error } => {
-                let lane = shared.lane(lifecycle);
-                return lane.into_iter().for_each(|lane| lane.fail(error.clone()));
+            Action::Fail { id, error } => {
+                let lane = shared.lane(id.lifecycle);
+                let pair = usize::from(id.place);
+                return lane.into_iter().for_each(|lane| lane.fail_by(pair, error.clone()));
             }
             other => return act_alone(other),
         };
@@ -636,7 +634,9 @@ fn listen(
     ip: IpAddr,
 ) -> Result<Option<(Identifier, SocketAddr)>, VerbsError> {
     let failed = |call, code| context.failed(call, code);
-    for _ in 0..PORTS_TRIED {
+    let mut reserved = Vec::new();
+    // Each of them is held, so that the kernel gives another one.
+    while reserved.len() <= PORTS_OF_ERDMA.len() {
         let identifier =
             Identifier::new(channel, 0).map_err(|code| failed("rdma_create_id", code))?;
         let verbs = context.verbs;
@@ -644,11 +644,17 @@ fn listen(
         // SAFETY: the device is that of an open context of librdmacm's.
         let bound =
             identifier.bind(SocketAddr::new(ip, 0), |device| unsafe { device_name(verbs, device) });
-        let Ok((device, of_port, given)) = bound else { return Ok(None) };
+        let (device, of_port, given) = match bound {
+            Ok(bound) => bound,
+            // The address was this device's before.
+            Err(_) if !reserved.is_empty() => break,
+            Err(_) => return Ok(None),
+        };
         if device != system_name || of_port != port {
             return Ok(None);
         }
         if PORTS_OF_ERDMA.contains(&given) {
+            reserved.push(identifier);
             continue;
         }
         identifier.listen(BACKLOG).map_err(|code| failed("rdma_listen", code))?;

@@ -255,6 +255,11 @@ impl Nic {
         self.shared.patience
     }
 
+    /// The side to blame for a longer silence: a device reports a silent peer by then, and TCP does not.
+    pub(crate) fn silent_side(&self) -> Side {
+        silent_side(is_iwarp(self.shared.profile))
+    }
+
     /// Returns the address that was chosen at the NIC's opening, and the reason. Lanes announce it unless
     /// something is known of their peer; see [`Nic::create_for`].
     pub fn gid(&self) -> &ChosenGid {
@@ -468,8 +473,7 @@ impl Nic {
     /// device that is not slower for it.
     pub fn lane_depth(&self, lifecycle: Lifecycle) -> Option<u32> {
         let lane = self.shared.lane(lifecycle)?;
-        let depth = self.config.lane_depth(self.shared.profile, lane.connected_pairs());
-        Some(if lane.setup.is_apart { depth / self.config.depth.max(1) } else { depth })
+        Some(self.config.lane_depth(self.shared.profile, lane.connected_pairs()))
     }
 
     /// Returns the number of lanes.
@@ -548,10 +552,15 @@ pub(super) fn is_iwarp(profile: &DeviceProfile) -> bool {
     matches!(profile.connecting, Connecting::Manager(_))
 }
 
+/// The side to blame for a request without an answer or an error in time.
+pub(super) fn silent_side(is_iwarp: bool) -> Side {
+    if is_iwarp { Side::Peer } else { Side::Local }
+}
+
 /// Time in which a slice of a silent peer must end.
 fn patience(manager: Option<&Manager>, config: &NicConfig, profile: &DeviceProfile) -> Duration {
     match manager {
-        Some(manager) if manager.options.timeout_exponent.is_none() => {
+        Some(manager) if manager.options.timeout_exponent.is_none() && !is_iwarp(profile) => {
             config.patience_of_manager(profile)
         }
         _ => config.patience(profile),

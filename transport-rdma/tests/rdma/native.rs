@@ -116,12 +116,16 @@ const REPORTED: [&str; 4] = [
     "memory_registered_for_reading_is_not_written",
 ];
 
+/// Stories of a cut that the device reports: TCP gives a silent peer up after a quarter of an hour.
+const CUT: [&str; 2] =
+    ["cut_lane_is_reported_by_the_peers_device", "cut_nic_leaves_the_other_undisturbed"];
+
 /// Soft-iWARP, as a table, and other NICs of iWARP.
 #[test]
 fn stories_pass_on_iwarp() {
     let except = [&OWN_PORT[..], &[RESET, RESOLVED], &ONE_SIDE].concat();
     for profile in ["siw", "iwarp"] {
-        stories_pass(profile, &except, 24);
+        stories_pass(profile, &[&except[..], &CUT].concat(), 22);
     }
     stories_pass("siw:completes_early", &[&except[..], &REPORTED].concat(), 20);
 }

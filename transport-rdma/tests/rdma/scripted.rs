@@ -3,6 +3,7 @@
 mod children;
 mod domains;
 mod drivers;
+mod early;
 pub(crate) mod managed;
 mod pool;
 

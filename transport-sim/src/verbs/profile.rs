@@ -120,6 +120,9 @@ pub struct Retry {
     pub count_fixed: Option<u8>,
     /// Minimum time between two tries, in nanoseconds.
     pub interval_floor_ns: u64,
+    /// Maximum time between two tries of a device that doubles it with each, from the minimum on,
+    /// regardless of the attributes. `None`: all are the same.
+    pub doubled_up_to_ns: Option<u64>,
     /// Whether a receiver that is not ready is waited for; otherwise it is an error at once.
     pub waits_for_receiver: bool,
 }
@@ -137,12 +140,16 @@ impl Retry {
     /// Returns the time before a requester gives up a silent peer, in nanoseconds; `None` if it
     /// never does.
     pub fn budget_ns(self, timeout: u8, retry_count: u8) -> Option<u64> {
-        let tries = u64::from(self.count(timeout, retry_count)?) + 1;
-        Some(tries.saturating_mul(self.interval_ns(timeout)))
+        let tries = 0..=self.count(timeout, retry_count)?;
+        Some(tries.fold(0, |sum: u64, tries| sum.saturating_add(self.interval_ns(timeout, tries))))
     }
 
-    /// Returns the time between two tries, in nanoseconds.
-    pub fn interval_ns(self, timeout: u8) -> u64 {
+    /// Returns the time before the next try after so many retransmissions, in nanoseconds.
+    pub fn interval_ns(self, timeout: u8, tries: u8) -> u64 {
+        if let Some(max) = self.doubled_up_to_ns {
+            let factor = 1u64.checked_shl(u32::from(tries)).unwrap_or(u64::MAX);
+            return self.interval_floor_ns.saturating_mul(factor).min(max);
+        }
         let interval = 4_096u64.checked_shl(u32::from(timeout)).unwrap_or(u64::MAX);
         interval.max(self.interval_floor_ns)
     }

@@ -72,6 +72,7 @@ pub static STRICT: Profile = Profile {
         infinite_count: None,
         count_fixed: None,
         interval_floor_ns: 0,
+        doubled_up_to_ns: None,
         waits_for_receiver: true,
     },
     statuses: SPECIFIED,
@@ -89,6 +90,7 @@ pub static ENDLESS: Profile = Profile {
         infinite_count: Some(0),
         count_fixed: None,
         interval_floor_ns: 0,
+        doubled_up_to_ns: None,
         waits_for_receiver: true,
     },
     ..STRICT
@@ -132,6 +134,7 @@ pub static RXE: Profile = Profile {
         infinite_count: Some(7),
         count_fixed: None,
         interval_floor_ns: 8_000_000,
+        doubled_up_to_ns: None,
         waits_for_receiver: true,
     },
     // Measured on 6.1: bad lkey 2, beyond the region 4, too long a send 11 and 2, into a wrong key the
@@ -244,6 +247,7 @@ pub static ERDMA_COMPAT: Profile = Profile {
         infinite_count: None,
         count_fixed: Some(24),
         interval_floor_ns: 0,
+        doubled_up_to_ns: None,
         waits_for_receiver: false,
     },
     // erdma: remote failures are general errors, local ones of keys and bounds access errors.
@@ -278,6 +282,16 @@ pub static ERDMA_ROCEV2: Profile = Profile {
     // Not documented for this mode: as in the attributes.
     psn_source: PsnSource::Attributes,
     ..ERDMA_COMPAT
+};
+
+/// TCP of Linux, which sends the packets of soft-iWARP: `TCP_RTO_MIN` and `TCP_RTO_MAX` of
+/// include/net/tcp.h, and 15 retransmissions (`tcp_retries2`).
+pub const TCP_RETRY: Retry = Retry {
+    infinite_count: None,
+    count_fixed: Some(15),
+    interval_floor_ns: 200_000_000,
+    doubled_up_to_ns: Some(120_000_000_000),
+    waits_for_receiver: true,
 };
 
 /// The specification's statuses.

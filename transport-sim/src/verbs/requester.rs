@@ -207,7 +207,7 @@ impl Fabric {
         let retry = self.nic(nic).profile.retry;
         let qp = self.queue_pair(nic, number)?;
         let resends = qp.timeout > 0 || retry.count_fixed.is_some();
-        resends.then(|| retry.interval_ns(qp.timeout))
+        resends.then(|| retry.interval_ns(qp.timeout, qp.tries))
     }
 
     /// Whether the retries of a queue pair are limited.

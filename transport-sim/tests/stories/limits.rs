@@ -93,6 +93,12 @@ fn the_time_until_a_peer_is_given_up_follows_timeout_and_count() {
     assert_eq!(budget_ms(&RXE, 1, 6), Some(56), "two ticks of the kernel at least");
     assert_eq!(budget_ms(&MLX5, 0, 3), None, "no timeout is for ever");
     assert_eq!(budget_ms(&ERDMA_COMPAT, 14, 0), Some(1_677), "a count of the device");
+    // As tcp(7) says: 924.6 seconds, whatever the queue pair asks for.
+    let tcp = Profile { retry: TCP_RETRY, ..STRICT };
+    assert_eq!(
+        [(14, 6), (31, 0)].map(|(it, count)| budget_ms(&tcp, it, count)),
+        [Some(924_600); 2]
+    );
 }
 
 #[test]

@@ -6,12 +6,9 @@ use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding};
 use crate::ids;
 use crate::problem::Severity;
-use handfast_core::address::{AddressError, host_and_port, with_port};
+use handfast_core::address::{AddressError, PORTS_OF_ERDMA, host_and_port, with_port};
 use libc::{EACCES, EADDRINUSE, EADDRNOTAVAIL};
 use std::net::{IpAddr, SocketAddr};
-
-/// Ports that the module erdma holds in compat mode.
-const PORTS_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 
 /// Reports an invalid host or port.
 pub(super) fn no_place(error: &AddressError) -> Finding {
@@ -144,7 +141,11 @@ pub(super) fn listen(context: &mut Context<'_>) -> Vec<Finding> {
         return Vec::new();
     };
     let address = SocketAddr::new(ip, port);
-    let Err(code) = context.outside.bind(address) else { return Vec::new() };
+    let Err(code) = context.outside.bind(address) else {
+        // The driver takes it with the next start in compat mode.
+        let severity = is_reserved(context, port).then_some(Severity::Risk);
+        return severity.map(|severity| reserved(address, severity)).into_iter().collect();
+    };
     vec![match code {
         EADDRINUSE => in_use(context, address),
         EADDRNOTAVAIL => {
@@ -168,6 +169,21 @@ pub(super) fn listen(context: &mut Context<'_>) -> Vec<Finding> {
     }]
 }
 
+/// Whether a port is one that the driver erdma holds in compat mode, and the driver is loaded.
+fn is_reserved(context: &Context<'_>, port: u16) -> bool {
+    PORTS_OF_ERDMA.contains(&port) && context.facts.modules.contains("erdma")
+}
+
+fn reserved(address: SocketAddr, severity: Severity) -> Finding {
+    let other = past_reserved(address);
+    seen!(PORT_RESERVED_ERDMA, severity, address, other)
+}
+
+/// The address with a port past those of a driver that holds 16.
+fn past_reserved(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port().wrapping_add(16).max(1_024))
+}
+
 fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
     let facts = context.facts;
     let holds = |listener: &&crate::doctor::Listener| {
@@ -176,10 +192,9 @@ fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
             && (ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified())
     };
     let holder = facts.listeners.iter().find(holds);
-    let other = SocketAddr::new(address.ip(), address.port().wrapping_add(16).max(1_024));
     let Some(holder) = holder else {
-        if PORTS_ERDMA.contains(&address.port()) && facts.modules.contains("erdma") {
-            return seen!(PORT_RESERVED_ERDMA, Severity::Fatal, address, other);
+        if is_reserved(context, address.port()) {
+            return reserved(address, Severity::Fatal);
         }
         let observed = said!(
             "{address}: no listener is visible; a connection may hold it",

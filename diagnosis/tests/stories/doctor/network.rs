@@ -70,6 +70,26 @@ fn holder_of_a_port_is_named() {
     scene.module("erdma");
     let finding = scene.finding("PORT-RESERVED-ERDMA");
     assert_eq!(finding.command(), "handfast serve --listen 10.1.0.7:30626");
+    assert_eq!(finding.severity, Severity::Fatal);
+}
+
+/// A port that the driver takes in compat mode is a risk while it is free, on a machine with the driver alone.
+#[test]
+fn free_port_of_erdma_is_a_risk() {
+    let has =
+        |scene: &Scene| scene.findings().iter().any(|it| it.id.as_str() == "PORT-RESERVED-ERDMA");
+    for (port, is_reserved) in [(30_607, false), (30_608, true), (30_623, true), (30_624, false)] {
+        let mut scene = at(&format!("10.1.0.7:{port}"), None);
+        assert!(!has(&scene), "{port}");
+        scene.module("erdma");
+        assert_eq!(has(&scene), is_reserved, "{port}");
+        if is_reserved {
+            let finding = scene.finding("PORT-RESERVED-ERDMA");
+            assert_eq!(finding.severity, Severity::Risk);
+            let command = format!("handfast serve --listen 10.1.0.7:{}", port + 16);
+            assert_eq!(finding.command(), command);
+        }
+    }
 }
 
 #[test]

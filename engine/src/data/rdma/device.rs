@@ -42,7 +42,7 @@ pub(super) fn open(
     let listed = discover(&root()).unwrap_or_default();
     let open = |device: &String| {
         let profile = profile(&listed, device_of(device));
-        Nic::open(config(device, profile, options, limits), sink.clone())
+        Nic::open(config(device, profile, options, limits)?, sink.clone())
     };
     let (nics, failures) = if !options.devices.is_empty() {
         open_all(&options.devices, open)
@@ -85,7 +85,7 @@ pub(super) fn reopen(
     if name != device_of(device) {
         tracing::info!(device, name, "the RDMA device has another name now");
     }
-    let config = config(device, profile(&listed, name), options, limits);
+    let config = config(device, profile(&listed, name), options, limits)?;
     let guid = own_guid(&listed, name);
     let nic = Nic::open_again(NicConfig { renamed, ..config }, sink.clone(), counts)?;
     Ok((nic, guid))
@@ -285,19 +285,49 @@ fn profile(listed: &[Device], name: &str) -> &'static DeviceProfile {
     device.map_or_else(|| recognise(&Identity::default()), Device::recognise).profile
 }
 
+/// Refuses the timers of RoCE on a device of iWARP.
+fn check_timers(
+    device: &str,
+    profile: &DeviceProfile,
+    options: &RdmaOptions,
+) -> Result<(), VerbsError> {
+    let has_timers = !matches!(profile.connecting, Connecting::Manager(_));
+    let chosen = [
+        options.timeout_exponent.map(|_| "timeout_exponent (--ack-timeout)"),
+        options.retries.map(|_| "retries (--retry-count)"),
+    ];
+    let chosen: Vec<_> = chosen.into_iter().flatten().collect();
+    if has_timers || chosen.is_empty() {
+        return Ok(());
+    }
+    let detail = format!(
+        "on an iWARP device ({}) TCP retransmits, which has no such timers: leave out {}, or name \
+         another device",
+        profile.name,
+        chosen.join(" and ")
+    );
+    let device = device.to_owned();
+    let (side, call) = (Side::Configuration, "open");
+    Err(VerbsError { side, call, code: 0, device, detail, limit: None })
+}
+
 /// The configuration of a device: the options, and the defaults of its profile.
+///
+/// # Errors
+/// An option that the device does not have.
 fn config(
     device: &str,
     profile: &DeviceProfile,
     options: &RdmaOptions,
     (lanes_max, lane_depth): (usize, u32),
-) -> NicConfig {
+) -> Result<NicConfig, VerbsError> {
+    check_timers(device, profile, options)?;
     let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
     let default = NicConfig::of_profile(device, profile);
     let (name, port) = on_port(device, options.port);
     let is_managed = matches!(profile.connecting, Connecting::Manager(_));
     let named = options.address.filter(|_| !is_managed);
-    NicConfig {
+    Ok(NicConfig {
         renamed: (name != device).then(|| name.to_owned()),
         port,
         // The only GID of an iWARP device is its MAC address.
@@ -319,7 +349,7 @@ fn config(
         pooled_lanes: options.pooled_lanes,
         trust_groups: options.trust_groups.count(),
         ..default
-    }
+    })
 }
 
 /// The error of a node without a usable device: that of the first, and the words of the others.

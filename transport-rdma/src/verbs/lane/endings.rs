@@ -1,28 +1,32 @@
 //! The ends of slices whose requests the device has completed or lost.
 
-use super::{Held, Lane, LaneSetup, Purpose, WorkCompletion, ending};
+use super::{Held, Lane, Purpose, State, WorkCompletion, ending};
 use crate::error::VerbsError;
 use crate::status::{CompletionError, CompletionKind, FLUSHED};
 use handfast_core::transport::{Side, TransportError};
+use handfast_core::visibility::LaneEnd;
 use handfast_transport::{Completion, CompletionStatus};
 
 impl Lane {
-    /// The status of a request's slices. `charges_none`: the lane has another cause than this request.
+    /// The status of a request's slices.
     pub(super) fn status(
         &self,
         ending: CompletionKind,
         (told, held): (&WorkCompletion, &Held),
-        charges_none: bool,
+        state: &mut State,
     ) -> CompletionStatus {
         match ending {
             CompletionKind::Done => {
-                if self.setup.is_apart && matches!(held.purpose, Purpose::Flush(_)) {
-                    self.setup.refusals.lock().on_answered();
+                if matches!(held.purpose, Purpose::Flush(_)) {
+                    self.on_answered(state.is_apart);
                 }
                 return CompletionStatus::Done;
             }
-            CompletionKind::FirstError => return self.first_error(told),
-            CompletionKind::FirstFlush if self.is_charged(charges_none) => {
+            CompletionKind::FirstError => {
+                state.end.on_first_lost(held.pair);
+                return self.first_error(told);
+            }
+            CompletionKind::FirstFlush if self.is_charged(held, &mut state.end, state.is_apart) => {
                 // The peer would refuse it again.
                 return CompletionStatus::Failed(
                     TransportError::from(self.completion_error(told)).into(),
@@ -34,17 +38,35 @@ impl Lane {
         CompletionStatus::Flushed
     }
 
+    /// The peer has answered a request, or the read behind it.
+    pub(super) fn on_answered(&self, is_apart: bool) {
+        if is_apart {
+            self.setup.refusals.lock().on_answered(self.peer());
+        }
+    }
+
+    /// The name of the peer; empty without one.
+    pub(super) fn peer(&self) -> &str {
+        self.setup.announced.peer.as_deref().unwrap_or_default()
+    }
+
     /// Whether the first request that a queue pair has lost is charged without a cause.
-    fn is_charged(&self, charges_none: bool) -> bool {
-        let LaneSetup { completes_early, is_apart, refusals, .. } = &self.setup;
-        *completes_early && refusals.lock().on_first_lost(*is_apart, charges_none)
+    fn is_charged(&self, held: &Held, end: &mut LaneEnd, is_apart: bool) -> bool {
+        let follows = end.on_first_lost(held.pair);
+        self.setup.completes_early
+            && self.setup.refusals.lock().on_first_lost(self.peer(), is_apart, follows)
     }
 
     /// Ends the slices of a request that was not posted, or whose completion does not come.
-    pub(super) fn lose(&self, held: &Held, charges_none: &mut bool, ended: &mut Vec<Completion>) {
+    pub(super) fn lose(
+        &self,
+        held: &Held,
+        (end, is_apart): (&mut LaneEnd, bool),
+        ended: &mut Vec<Completion>,
+    ) {
         // A write that was not sent is no cause; one whose read was not may be.
         let is_read = matches!(held.purpose, Purpose::Flush(_));
-        if !(is_read && self.is_charged(std::mem::replace(charges_none, true))) {
+        if !(is_read && self.is_charged(held, end, is_apart)) {
             return held.complete(CompletionStatus::Flushed, ended);
         }
         let words = "the lane has ended: the peer is gone, or has refused a request";

@@ -104,8 +104,10 @@ impl Lane {
         unseen: &mut Unseen,
         ended: &mut Vec<Completion>,
     ) -> Option<VerbsError> {
-        let flushes = self.flushes(unseen, &mut state, ended);
+        let (flushes, lost) = self.flushes(unseen, &mut state, ended);
         drop(state);
+        // Without the lock: the last holder of a registration deregisters it.
+        drop(lost);
         self.flush(flushes, unseen, ended)
     }
 
@@ -114,7 +116,7 @@ impl Lane {
         unseen: &mut Unseen,
         state: &mut State,
         ended: &mut Vec<Completion>,
-    ) -> Vec<Flush> {
+    ) -> (Vec<Flush>, Vec<Held>) {
         let scratch = &self.setup.scratch;
         let (addr, lkey) = (scratch.span().address(), scratch.key().local);
         let piece = ibv_sge { addr, length: 1, lkey };
@@ -123,10 +125,10 @@ impl Lane {
         let flushes = unseen.flushes(&mut state.in_flight, (piece, announced), &mut lost);
         for held in &lost {
             self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
-            self.lose(held, &mut state.charges_none, ended);
+            self.lose(held, (&mut state.end, state.is_apart), ended);
         }
         flushes.iter().for_each(|flush| state.outstanding[flush.pair] += 1);
-        flushes
+        (flushes, lost)
     }
 
     /// Posts the reads, and lets the accelerators of this side see what was read. Slices that end by it
@@ -168,7 +170,11 @@ impl Lane {
         let Some(held) = state.in_flight.remove(flush.name) else { return };
         state.outstanding[flush.pair] -= 1;
         self.setup.counts.lock().slices_flushed += held.slices().len() as u64;
-        self.lose(&held, &mut state.charges_none, ended);
+        let is_apart = state.is_apart;
+        self.lose(&held, (&mut state.end, is_apart), ended);
+        // Without the lock: the last holder of a registration deregisters it.
+        drop(state);
+        drop(held);
     }
 
     /// Ends reads into memory of this side, once for each block.

@@ -62,11 +62,13 @@ impl Lane {
         None
     }
 
-    /// Gives back the slices that wait for a connection which does not come.
+    /// Gives back the slices that wait for a connection which does not come, or for the end of others.
     pub(super) fn release_waiting(&self) {
-        let waiting = self.state.lock().waiting.take();
+        let mut state = self.state.lock();
+        let (waiting, queued) = (state.waiting.take(), std::mem::take(&mut state.queued));
+        drop(state);
         let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
-        let mut ended = waiting.into_iter().flatten().map(released).collect();
+        let mut ended = waiting.into_iter().flatten().chain(queued).map(released).collect();
         self.report(&mut ended);
     }
 

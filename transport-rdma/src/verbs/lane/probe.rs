@@ -3,6 +3,7 @@
 use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, remote_of};
 use crate::error::VerbsError;
 use crate::verbs::binding::{ibv_sge, rdma_t};
+use crate::verbs::nic::silent_side;
 use crate::verbs::probing::ProbeKind;
 use crate::verbs::work::POST;
 use handfast_core::transport::Side;
@@ -104,7 +105,8 @@ impl Lane {
             if lost && !was_active && !state.over {
                 drop(state);
                 let words = "the device told neither an answer nor an error of a probe in time";
-                return self.fail(self.context().error(Side::Local, "probe", 0, words));
+                let side = silent_side(self.setup.completes_early);
+                return self.fail(self.context().error(side, "probe", 0, words));
             }
             if !state.connected || state.over || was_active || !state.in_flight.is_empty() {
                 return;

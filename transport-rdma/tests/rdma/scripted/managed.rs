@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The profiles whose queue pairs only the kernel connects.
 const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
 /// The same, and one whose writes complete once they are sent, as the kernel's soft-iWARP.
-const EARLY: [&str; 4] = ["erdma-standard", "siw", "iwarp", "siw:completes_early"];
+pub(crate) const EARLY: [&str; 4] = ["erdma-standard", "siw", "iwarp", "siw:completes_early"];
 /// `errno` of a kernel that lacks a call, or memory, and of dials that end within the call.
 const ENOSYS: i32 = 38;
 const ENOMEM: i32 = 12;
@@ -168,24 +168,6 @@ pub(crate) fn charge_refused(one: &Site, other: &Site, (first, count, refused): 
     let mut bytes = [1; 4096];
     guarded.copy_out(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 4096]);
-}
-
-/// A lane that this node ends charges none of its writes.
-#[test]
-fn own_end_charges_no_write() {
-    on(&EARLY, "managed::own_end_charges_no_write", |fabric| {
-        let (one, other) = sites();
-        connect_lane(&one, &other, LANE, 1);
-        fabric.run("hold packets rxe1 rxe0");
-        let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
-        one.nic.post(LANE, &mut (0..4).map(slice).collect());
-        one.nic.retire(LANE).unwrap();
-        let ends = one.told.ends(4);
-        assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
-        fabric.run("release packets rxe1 rxe0");
-        other.nic.retire(LANE).unwrap();
-        another_lane_works(&one, &other, Lifecycle(8));
-    });
 }
 
 /// Soft-RoCE and a NIC connect through the connection manager where an option says so.
@@ -601,20 +583,23 @@ fn removed_device_ends_its_connections() {
     });
 }
 
-/// Connections have the timeout and the dialling side's traffic class of the options. Without a choice a
+/// The line of a device's connection.
+pub(crate) fn connection(fabric: &Fabric, device: &str) -> String {
+    let list = fabric.run(&format!("manager list {device}"));
+    let line = list.lines().find(|line| line.contains("connected"));
+    line.expect("a connection").to_owned()
+}
+
+/// Connections of RoCE have the timeout and the dialling side's traffic class of the options. Without a choice a
 /// kernel that refuses them is asked for none, and lanes are given the time of its own timeout.
 #[test]
 fn options_are_set_on_connections() {
-    on(&MANAGED, "managed::options_are_set_on_connections", |fabric| {
-        let set = |device| NicConfig { traffic_class: 104, timeout_exponent: 19, ..config(device) };
+    on(&["rxe"], "managed::options_are_set_on_connections", |fabric| {
+        let forced = |device| NicConfig { connection_manager: true, ..config(device) };
+        let set = |device| NicConfig { traffic_class: 104, timeout_exponent: 19, ..forced(device) };
         let (one, other) = (Site::new(set("rxe0")), Site::new(set("rxe1")));
         connect_lane(&one, &other, LANE, 1);
-        let connected = |device| {
-            let list = fabric.run(&format!("manager list {device}"));
-            let line = list.lines().find(|line| line.contains("connected"));
-            line.expect("a connection").to_owned()
-        };
-        let lines = ["rxe0", "rxe1"].map(connected);
+        let lines = ["rxe0", "rxe1"].map(|device| connection(fabric, device));
         assert!(lines.iter().all(|line| line.contains(" timeout 19")), "{lines:?}");
         let classes = lines.iter().filter(|line| line.contains(" class 104")).count();
         assert_eq!(classes, 1, "that of the side that has dialled: {lines:?}");
@@ -628,7 +613,7 @@ fn options_are_set_on_connections() {
         let unset = |device| NicConfig {
             timeout_exponent: profile.timeout_exponent,
             retries: 1,
-            ..config(device)
+            ..forced(device)
         };
         let one = Site::new(unset("rxe0"));
         assert!(one.nic.patience() > unset("rxe0").patience(&profile), "{:?}", one.nic.patience());
@@ -636,6 +621,29 @@ fn options_are_set_on_connections() {
         another_lane_works(&one, &other, Lifecycle(8));
         drop((one, other));
         fabric.run("pass");
+    });
+}
+
+/// A NIC listens at none of the ports that the driver erdma takes, in whichever order the kernel gives them, and says
+/// so where it gives no other.
+#[test]
+fn ports_of_erdma_are_left_out() {
+    on(&MANAGED, "managed::ports_of_erdma_are_left_out", |fabric| {
+        fabric.run("manager ports rxe0 30608 30624");
+        let one = Site::new(config("rxe0"));
+        let body = one.nic.create(LANE, &[1]).unwrap();
+        assert_eq!(announcement(&body).address.port(), 30_624);
+        one.nic.retire(LANE).unwrap();
+        drop(one);
+        fabric.run("manager ports rxe0 30608 30623");
+        let error = Nic::open(config("rxe0"), Arc::new(Recorder::default())).err().unwrap();
+        assert_eq!((error.side, error.call), (Side::Configuration, "rdma_bind_addr"), "{error}");
+        for part in ["30608 to 30623", "ip_local_port_range"] {
+            assert!(error.detail.contains(part), "{error}");
+        }
+        assert_eq!(fabric.run("manager list rxe0"), "");
+        fabric.run("manager ports rxe0 30600 30607");
+        nothing_is_left(fabric);
     });
 }
 
@@ -664,27 +672,33 @@ fn settings_of_the_connection_manager_are_refused() {
     );
 }
 
-/// A silent peer is tried as often as the options say, so that the device ends a slice within the time that is
+/// Tries of a device that writes to a silent peer.
+pub(crate) fn tries_of(fabric: &Fabric, lane: Lifecycle, config: impl Fn(&str) -> NicConfig) -> u8 {
+    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    connect_lane(&one, &other, lane, 1);
+    fabric.run("cut rxe0 rxe1");
+    one.nic.post(lane, &mut vec![one.posting(&other, 0, Direction::Write, 0, 64)]);
+    let mut tries = 0;
+    while fabric.run("expire rxe0 all") == "1" {
+        tries += 1;
+    }
+    one.told.wait("the failure", |told| !told.failures.is_empty());
+    fabric.run("mend rxe0 rxe1");
+    one.nic.retire(lane).unwrap();
+    other.nic.retire(lane).unwrap();
+    tries
+}
+
+/// A silent peer is tried as often as the options say, so that a device of RoCE ends a slice within the time that is
 /// given to it.
 #[test]
 fn silent_peer_is_tried_as_often_as_configured() {
-    on(&["siw", "iwarp"], "managed::silent_peer_is_tried_as_often_as_configured", |fabric| {
+    on(&["rxe"], "managed::silent_peer_is_tried_as_often_as_configured", |fabric| {
         fabric.run("timers off");
         for (lane, retries) in [(LANE, 1), (Lifecycle(8), 3)] {
-            let few = |device| Site::new(NicConfig { retries, ..config(device) });
-            let (one, other) = (few("rxe0"), few("rxe1"));
-            connect_lane(&one, &other, lane, 1);
-            fabric.run("cut rxe0 rxe1");
-            one.nic.post(lane, &mut vec![one.posting(&other, 0, Direction::Write, 0, 64)]);
-            let mut tries = 0;
-            while fabric.run("expire rxe0 all") == "1" {
-                tries += 1;
-            }
-            assert_eq!(tries, retries + 1);
-            one.told.wait("the failure", |told| !told.failures.is_empty());
-            fabric.run("mend rxe0 rxe1");
-            one.nic.retire(lane).unwrap();
-            other.nic.retire(lane).unwrap();
+            let few =
+                |device: &str| NicConfig { retries, connection_manager: true, ..config(device) };
+            assert_eq!(tries_of(fabric, lane, few), retries + 1);
         }
         fabric.run("timers on");
     });

@@ -167,7 +167,7 @@ fn missing_device_is_refused_by_name() {
 fn options_replace_the_defaults_of_the_profile() {
     let listed = [ethernet("rxe0", "", "ACTIVE"), ethernet("mlx5_0", "mlx5_core", "ACTIVE")];
     let of = |name: &str, options: &RdmaOptions| {
-        let config = config(name, profile(&listed, name), options, (8, 64));
+        let config = config(name, profile(&listed, name), options, (8, 64)).unwrap();
         (config.timeout_exponent, config.retries, config.polling)
     };
     let adaptive = Polling::Adaptive { spin: SPIN_DEFAULT };
@@ -179,6 +179,34 @@ fn options_replace_the_defaults_of_the_profile() {
     assert_eq!(of("mlx5_0", &patient), (20, 6, adaptive));
     let busy = default.with(|it| (it.retries, it.polling) = (Some(0), Some(Polling::Busy)));
     assert_eq!(of("rxe0", &busy), (16, 0, Polling::Busy));
+}
+
+/// TCP retransmits on devices of iWARP: the timers of RoCE are refused there, with device and options by name.
+#[test]
+fn timers_are_refused_on_iwarp_by_name() {
+    let mut siw = ethernet("siw0", "", "ACTIVE");
+    siw.identity.node_type = 4;
+    let listed = [siw, ethernet("mlx5_0", "mlx5_core", "ACTIVE")];
+    let of = |name, options: &RdmaOptions| {
+        config(name, profile(&listed, name), options, (8, 64)).map(|config| config.retries)
+    };
+    let default = RdmaOptions::default();
+    assert!(of("siw0", &default).is_ok());
+    let timeout = default.clone().with(|it| it.timeout_exponent = Some(16));
+    let both = timeout.clone().with(|it| it.retries = Some(6));
+    let cases = [
+        (timeout, &["leave out timeout_exponent (--ack-timeout), or name another device"][..]),
+        (both, &["timeout_exponent (--ack-timeout) and retries (--retry-count)"]),
+        (default.with(|it| it.retries = Some(6)), &["leave out retries (--retry-count)"]),
+    ];
+    for (options, words) in cases {
+        assert_eq!(of("mlx5_0", &options).unwrap(), 6);
+        let error = of("siw0", &options).unwrap_err();
+        assert_eq!((error.side, &*error.device), (Side::Configuration, "siw0"), "{error}");
+        for word in words.iter().chain(&["(siw)", "TCP"]) {
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
 }
 
 /// A lost device is opened under its present name, by its GUID. Where several have that, as devices
@@ -220,7 +248,7 @@ fn ports_of_a_device_are_nics_of_their_own() {
         assert_eq!(on_port(name, 1), place);
     }
     let options = RdmaOptions::default();
-    let config = config("mlx5_0:2", profile(&[], "mlx5_0"), &options, (8, 64));
+    let config = config("mlx5_0:2", profile(&[], "mlx5_0"), &options, (8, 64)).unwrap();
     assert_eq!(
         (config.device.as_str(), config.system_name(), config.port),
         ("mlx5_0:2", "mlx5_0", 2)

@@ -1,0 +1,175 @@
+//! Stories of lanes whose writes may complete before the peer has accepted them, as on iWARP.
+
+use super::managed::{EARLY, charge_refused, connection, tries_of};
+use super::{on, sites, until};
+use crate::support::{LANE, PATIENCE, Site, config, connect_lane};
+use handfast_core::Lifecycle;
+use handfast_fabric_control::Fabric;
+use handfast_transport::{CompletionStatus, Direction};
+use handfast_transport_rdma::NicConfig;
+use std::time::{Duration, Instant};
+
+/// Six retransmissions of TCP, and retransmissions before it gives up (`tcp_retries2`).
+const TCP_PATIENCE: Duration = Duration::from_millis(25_400);
+const TCP_RETRIES: u8 = 15;
+
+/// A lane that this node ends charges none of its writes.
+#[test]
+fn own_end_charges_no_write() {
+    on(&EARLY, "early::own_end_charges_no_write", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        fabric.run("hold packets rxe1 rxe0");
+        let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
+        one.nic.post(LANE, &mut (0..4).map(slice).collect());
+        one.nic.retire(LANE).unwrap();
+        let ends = one.told.ends(4);
+        assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
+        fabric.run("release packets rxe1 rxe0");
+        other.nic.retire(LANE).unwrap();
+        connect_lane(&one, &other, Lifecycle(8), 1);
+        assert!(packets_of_several(fabric, (&one, &other), Lifecycle(8), |held| held >= SEVERAL));
+        one.nic.retire(Lifecycle(8)).unwrap();
+        other.nic.retire(Lifecycle(8)).unwrap();
+    });
+}
+
+/// Slices that are posted at once, and those after which a peer is trusted again.
+const SEVERAL: usize = 8;
+const APART_ANSWERS: usize = 256;
+
+/// Posts several writes over a lane of one queue pair, and returns whether the packets that the device sends before
+/// an answer become as many as `are`.
+fn packets_of_several(
+    fabric: &Fabric,
+    (one, other): (&Site, &Site),
+    lane: Lifecycle,
+    are: impl Fn(usize) -> bool,
+) -> bool {
+    one.told.forget();
+    fabric.run("hold packets rxe0 rxe1");
+    let slice = |number| one.posting(other, number, Direction::Write, 0, 64);
+    one.nic.post(lane, &mut (0..SEVERAL as u64).map(slice).collect());
+    let deadline = Instant::now() + PATIENCE / 4;
+    let held = || fabric.run("held rxe0 rxe1").parse().unwrap();
+    while !are(held()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let is_so = are(held());
+    fabric.run("release packets rxe0 rxe1");
+    assert!(one.told.ends(SEVERAL).iter().all(|end| *end == CompletionStatus::Done));
+    is_so
+}
+
+/// A lane to a peer that has refused a write takes as many slices as others, and sends one at a time, with the read
+/// behind it, until the peer has answered 256 writes or reads: then it sends several.
+#[test]
+fn lane_sends_several_slices_once_its_peer_answers() {
+    let name = "early::lane_sends_several_slices_once_its_peer_answers";
+    on(&["siw:completes_early"], name, |fabric| {
+        for direction in [Direction::Write, Direction::Read] {
+            let (one, other) = sites();
+            charge_refused(&one, &other, (10, 4, 2));
+            connect_lane(&one, &other, LANE, 1);
+            assert_eq!(one.nic.lane_depth(LANE), Some(config("rxe0").depth));
+            assert!(packets_of_several(fabric, (&one, &other), LANE, |held| held == 2));
+            for _ in 0..APART_ANSWERS / SEVERAL {
+                one.told.forget();
+                let slice = |number| one.posting(&other, number, direction, 0, 64);
+                one.nic.post(LANE, &mut (0..SEVERAL as u64).map(slice).collect());
+                let ends = one.told.ends(SEVERAL);
+                assert!(ends.iter().all(|end| *end == CompletionStatus::Done), "{ends:?}");
+            }
+            assert!(packets_of_several(fabric, (&one, &other), LANE, |held| held > SEVERAL));
+            one.nic.retire(LANE).unwrap();
+            other.nic.retire(LANE).unwrap();
+        }
+    });
+}
+
+/// A slice that meets the probe of an idle lane in its only place waits for it, also where the lane sends one slice at a
+/// time.
+#[test]
+fn slice_waits_for_a_probe_in_its_place() {
+    let profiles = ["siw", "siw:completes_early", "mlx5"];
+    on(&profiles, "early::slice_waits_for_a_probe_in_its_place", |fabric| {
+        // No packet is sent again, and none is of a probe of the other side.
+        fabric.run("timers off");
+        let shallow = |device, idle_probe| {
+            Site::new(NicConfig { depth: 1, idle_probe, timeout_exponent: 20, ..config(device) })
+        };
+        let one = shallow("rxe0", Some(Duration::from_millis(10)));
+        let other = shallow("rxe1", None);
+        connect_lane(&one, &other, LANE, 1);
+        fabric.run("hold packets rxe0 rxe1");
+        until(fabric, "held rxe0 rxe1", "1");
+        one.nic.post(LANE, &mut vec![one.posting(&other, 0, Direction::Write, 0, 64)]);
+        assert_eq!(one.told.failures().len(), 0);
+        fabric.run("release packets rxe0 rxe1");
+        assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
+        one.nic.retire(LANE).unwrap();
+        other.nic.retire(LANE).unwrap();
+        fabric.run("timers on");
+    });
+}
+
+/// A queue pair that an event has named is the one that failed: the write on the other one is not charged, in
+/// whichever order their reads are given up.
+#[test]
+fn write_of_the_named_queue_pair_is_charged() {
+    on(&["siw:completes_early"], "early::write_of_the_named_queue_pair_is_charged", |fabric| {
+        let (one, other) = sites();
+        charge_refused(&one, &other, (10, 4, 2));
+        for (lane, failed) in [(20, 0), (21, 1)] {
+            let lane = Lifecycle(lane);
+            one.told.forget();
+            let body = one.nic.create(lane, &[1, 2]).unwrap();
+            let theirs = other.nic.create(lane, &[3, 4]).unwrap();
+            other.nic.note_request(None, &body);
+            one.nic.note_request(None, &theirs);
+            other.nic.connect(lane, &body).unwrap();
+            one.nic.connect(lane, &theirs).unwrap();
+            fabric.run("hold completions rxe0");
+            let slice = |number| one.posting(&other, number, Direction::Write, 0, 64);
+            one.nic.post(lane, &mut (0..2).map(slice).collect());
+            fabric.run(&format!("manager disconnect rxe0 {}", body.queue_pairs[failed]));
+            one.told.wait("the failure", |told| !told.failures.is_empty());
+            fabric.run("release completions rxe0");
+            one.nic.retire(lane).unwrap();
+            other.nic.retire(lane).unwrap();
+            let is_charged = |end: &CompletionStatus| matches!(end, CompletionStatus::Failed(_));
+            let ends = one.told.ends(2);
+            assert_eq!(
+                [0, 1].map(|pair| is_charged(&ends[pair])),
+                [failed == 0, failed == 1],
+                "{ends:?}"
+            );
+        }
+    });
+}
+
+/// TCP retransmits on devices of iWARP: no timeout is set on connections, the retries are TCP's, and a silent
+/// slice is given the time of TCP, whatever the options of RoCE say.
+#[test]
+fn iwarp_connections_have_no_timers_of_roce() {
+    on(&["siw", "iwarp"], "early::iwarp_connections_have_no_timers_of_roce", |fabric| {
+        let set = |device: &str| NicConfig {
+            traffic_class: 104,
+            timeout_exponent: 19,
+            retries: 1,
+            ..config(device)
+        };
+        let (one, other) = (Site::new(set("rxe0")), Site::new(set("rxe1")));
+        connect_lane(&one, &other, LANE, 1);
+        let lines = ["rxe0", "rxe1"].map(|device| connection(fabric, device));
+        assert!(lines.iter().all(|line| !line.contains("timeout")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains(" class 104")), "{lines:?}");
+        assert_eq!(one.nic.patience(), TCP_PATIENCE);
+        one.nic.retire(LANE).unwrap();
+        other.nic.retire(LANE).unwrap();
+        drop((one, other));
+        fabric.run("timers off");
+        assert_eq!(tries_of(fabric, Lifecycle(8), set), TCP_RETRIES + 1);
+        fabric.run("timers on");
+    });
+}
