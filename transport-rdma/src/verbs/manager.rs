@@ -15,7 +15,7 @@ mod identifier;
 mod table;
 
 use super::binding::manager_library;
-use super::context::Context;
+use super::context::{Context, devices};
 use super::nic::Shared;
 use super::poller::waker;
 use crate::error::{ManagerUnavailable, VerbsError};
@@ -57,6 +57,9 @@ const BACKLOG: i32 = 128;
 const ADDRESSES_MAX: usize = 256;
 /// Attempts to have a port that no driver takes for itself.
 const PORTS_TRIED: usize = 16;
+/// Looks for the end of a removed device's listing, and their interval.
+const LISTED_LOOKS: usize = 100;
+const LISTED_INTERVAL: Duration = Duration::from_millis(5);
 /// Ports that eRDMA takes in compat mode, whichever program listens there.
 const PORTS_OF_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 
@@ -76,6 +79,8 @@ enum Action {
 /// The connection manager of a NIC.
 pub(super) struct Manager {
     context: Arc<Context>,
+    /// The device's name, without the port.
+    system_name: String,
     channel: Arc<EventChannel>,
     /// The address that peers dial; its port is this opening's alone.
     pub(super) address: SocketAddr,
@@ -84,6 +89,8 @@ pub(super) struct Manager {
     pub(super) options: Options,
     table: Mutex<Table>,
     stopped: AtomicBool,
+    /// The kernel removes the device.
+    removed: AtomicBool,
     wake: File,
     thread: Mutex<Option<JoinHandle<()>>>,
     listener: Identifier,
@@ -147,12 +154,14 @@ impl Manager {
         tracing::debug!(device = context.device, %address, "the connection manager listens");
         Ok(Self {
             context: Arc::clone(context),
+            system_name: system_name.to_owned(),
             channel,
             address,
             reads,
             options,
             table: Mutex::new(Table::new(incarnation)),
             stopped: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             wake,
             thread: Mutex::default(),
             listener,
@@ -324,6 +333,22 @@ impl Manager {
         self.listener.end();
         let requests = std::mem::take(&mut self.table.lock().requests);
         drop(requests);
+        if self.removed.load(Ordering::Acquire) {
+            self.let_device_go();
+        }
+    }
+
+    /// Ends librdmacm's own use of a removed device. Drivers that cannot take a device from its users wait
+    /// with the removal until each has closed it, and librdmacm closes one with its next list of devices.
+    fn let_device_go(&self) {
+        let is_listed = || devices().is_ok_and(|names| names.contains(&self.system_name));
+        for _ in 0..LISTED_LOOKS {
+            if !is_listed() {
+                break;
+            }
+            std::thread::sleep(LISTED_INTERVAL);
+        }
+        self.channel.close_unlisted();
     }
 
     fn perform(&self, shared: &Shared, table: parking_lot::MutexGuard<'_, Table>) {
