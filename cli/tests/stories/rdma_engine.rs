@@ -5,6 +5,7 @@
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, skipped, until};
 use crate::links::Link;
+use crate::wires::{driver, is_managed};
 use handfast::rdma::RdmaOptions;
 use handfast::{
     Access, Builder, Cause, Engine, EngineTiming, Error, Memory, Registration, Segment, Span,
@@ -51,7 +52,7 @@ pub(crate) fn guest() -> Option<()> {
         return Some(());
     }
     let guest = std::env::var_os("HANDFAST_GUEST").is_some();
-    let has_nics = fs::exists("/sys/class/infiniband/rxe1").unwrap_or(false);
+    let has_nics = fs::exists(format!("/sys/class/infiniband/{}1", driver())).unwrap_or(false);
     if !guest || !has_nics {
         skipped("it needs a guest, to make wires and groups in");
     }
@@ -65,7 +66,9 @@ pub(crate) fn link(number: u32) -> Option<Link> {
 
 /// A node that takes no calls.
 pub(crate) async fn start_at(device: &str) -> RecordedEngine {
-    let rdma = RdmaOptions::default().with(|it| it.devices = vec![device.to_owned()]);
+    let rdma = RdmaOptions::default().with(|it| {
+        (it.devices, it.connection_manager) = (vec![device.to_owned()], is_managed());
+    });
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
@@ -73,6 +76,7 @@ pub(crate) fn builder(device: String, address: Option<&str>) -> Builder {
     let address = address.map(|address| address.parse::<IpAddr>().unwrap());
     let rdma = RdmaOptions::default().with(|it| {
         (it.devices, it.address) = (vec![device], address);
+        it.connection_manager = is_managed();
         let (exponent, retries) = is_scripted().then_some(SHORT_TIMER).unzip();
         (it.timeout_exponent, it.retries) = (exponent, retries);
     });
@@ -132,6 +136,11 @@ pub(crate) async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usi
 pub(crate) fn packets(device: &str) -> u64 {
     if is_scripted() {
         return Fabric::find().unwrap().run(&format!("packets {device}")).parse().unwrap();
+    }
+    if let Some(number) = device.strip_prefix("siw") {
+        // The driver counts none: those of the interface, with TCP's own.
+        let counted = format!("/sys/class/net/veth{number}/statistics/rx_packets");
+        return fs::read_to_string(counted).unwrap().trim().parse().unwrap();
     }
     let counters = format!("/sys/class/infiniband/{device}/ports/1/hw_counters");
     // Else the kernel shows what it read up to ten milliseconds ago.

@@ -4,6 +4,7 @@
 use crate::helpers::{Folder, MIB, PATIENCE, RecordedEngine, until};
 use crate::links::Link;
 use crate::rdma_engine::{guest, packets, pattern};
+use crate::wires::is_managed;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{Location, PriorityMatrix};
 use handfast::{Access, Engine, Memory, Registration, Segment, TransportChoice, TransportKind};
@@ -46,6 +47,7 @@ impl Rails {
             let matrix = near(&devices);
             let rdma = RdmaOptions::default().with(|it| {
                 it.devices = devices;
+                it.connection_manager = is_managed();
                 it.matrix = matrix;
             });
             let builder = Engine::builder().transport(choice).rdma(rdma);

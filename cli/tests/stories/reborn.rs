@@ -5,6 +5,7 @@
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server};
 use crate::meeting::{Other, host};
 use crate::rdma_engine::given_back_within;
+use crate::wires::{driver, is_managed};
 use handfast::rdma::RdmaOptions;
 use handfast::{Cause, Engine, Memory, Segment, TransportChoice};
 use std::future::IntoFuture;
@@ -14,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-const DEVICE: &str = "rxe0";
 const NODE: &str = "10.0.0.2:7411";
 const SERVE: [&str; 4] = ["--transport", "rdma", "--memory", "m=4M"];
 /// Written; as much behind it stays as it is.
@@ -29,6 +29,11 @@ const LATE_AT_MOST: Duration = Duration::from_secs(3);
 /// are over after 1.3 s, and the kernel's look for the address may be under way still.
 const REPAIRED_WITHIN: Duration = Duration::from_secs(3);
 
+/// The only device of each host.
+fn device() -> String {
+    format!("{}0", driver())
+}
+
 /// Asks the starter of host 1 to cut its power, by a file that the starter removes.
 fn cut_the_power_of_host_1() {
     std::fs::write("/run/guest/destroy-other", "").unwrap();
@@ -36,7 +41,7 @@ fn cut_the_power_of_host_1() {
 
 /// The kernel's resources of the device, as one line.
 fn resources() -> String {
-    let output = Command::new("rdma").args(["resource", "show", "rxe0"]).output().unwrap();
+    let output = Command::new("rdma").args(["resource", "show", &device()]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -134,14 +139,15 @@ fn survive() {
 }
 
 async fn start() -> RecordedEngine {
-    let rdma = RdmaOptions::default().with(|it| it.devices = vec![DEVICE.to_owned()]);
+    let rdma = RdmaOptions::default()
+        .with(|it| (it.devices, it.connection_manager) = (vec![device()], is_managed()));
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
 /// Writes repeatedly until the stop flag, and returns the causes of failed writes. None ends late.
 async fn keep_writing(segment: Segment, block: Memory, stop: Arc<AtomicBool>) -> Vec<Cause> {
     let mut failures = Vec::new();
-    let longest = LIMIT + given_back_within(DEVICE) + LATE_AT_MOST;
+    let longest = LIMIT + given_back_within(&device()) + LATE_AT_MOST;
     while !stop.load(Ordering::Acquire) {
         let written = timeout(longest, write(&segment, &block)).await;
         if let Err(cause) = written.expect("a transfer outlived its deadline") {

@@ -184,6 +184,8 @@ library! {
     rdma_get_src_port: fn(*mut rdma_cm_id) -> u16;
     ; optional
     rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, size_t) -> c_int;
+    rdma_get_devices: fn(*mut c_int) -> *mut *mut ibv_context;
+    rdma_free_devices: fn(*mut *mut ibv_context) -> ();
 }
 
 /// librdmacm, loaded at the first call.

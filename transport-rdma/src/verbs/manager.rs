@@ -15,7 +15,7 @@ mod identifier;
 mod table;
 
 use super::binding::manager_library;
-use super::context::Context;
+use super::context::{Context, devices};
 use super::nic::Shared;
 use super::poller::waker;
 use crate::error::{ManagerUnavailable, VerbsError};
@@ -56,6 +56,9 @@ const RESOLVE_MS: i32 = 1_500;
 const BACKLOG: i32 = 128;
 /// Addresses of the machine that are tried for the device.
 const ADDRESSES_MAX: usize = 256;
+/// Looks for the end of a removed device's listing, and their interval.
+const LISTED_LOOKS: usize = 100;
+const LISTED_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A call on an identifier, made without the lock of the table.
 enum Action {
@@ -73,6 +76,8 @@ enum Action {
 /// The connection manager of a NIC.
 pub(super) struct Manager {
     context: Arc<Context>,
+    /// The device's name, without the port.
+    system_name: String,
     channel: Arc<EventChannel>,
     /// The address that peers dial; its port is this opening's alone.
     pub(super) address: SocketAddr,
@@ -81,6 +86,8 @@ pub(super) struct Manager {
     pub(super) options: Options,
     table: Mutex<Table>,
     stopped: AtomicBool,
+    /// The kernel removes the device.
+    removed: AtomicBool,
     wake: File,
     thread: Mutex<Option<JoinHandle<()>>>,
     listener: Identifier,
@@ -144,12 +151,14 @@ impl Manager {
         tracing::debug!(device = context.device, %address, "the connection manager listens");
         Ok(Self {
             context: Arc::clone(context),
+            system_name: system_name.to_owned(),
             channel,
             address,
             reads,
             options,
             table: Mutex::new(Table::new(incarnation)),
             stopped: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             wake,
             thread: Mutex::default(),
             listener,
@@ -321,6 +330,22 @@ impl Manager {
         self.listener.end();
         let requests = std::mem::take(&mut self.table.lock().requests);
         drop(requests);
+        if self.removed.load(Ordering::Acquire) {
+            self.let_device_go();
+        }
+    }
+
+    /// Ends librdmacm's own use of a removed device. Drivers that cannot take a device from its users wait
+    /// with the removal until each has closed it, and librdmacm closes one with its next list of devices.
+    fn let_device_go(&self) {
+        let is_listed = || devices().is_ok_and(|names| names.contains(&self.system_name));
+        for _ in 0..LISTED_LOOKS {
+            if !is_listed() {
+                break;
+            }
+            std::thread::sleep(LISTED_INTERVAL);
+        }
+        self.channel.close_unlisted();
     }
 
     fn perform(&self, shared: &Shared, table: parking_lot::MutexGuard<'_, Table>) {

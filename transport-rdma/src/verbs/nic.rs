@@ -23,7 +23,7 @@ use crate::discovery::{discover_one, root};
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, GidKind, explained, usable_gids};
 use crate::pairing::AddressBook;
-use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
+use crate::profile::{Connecting, DeviceProfile, Recognised, SIW, recognise};
 use crate::transport::CALLER_SPIN_MAX;
 use handfast_core::Lifecycle;
 use handfast_core::policy::TrustGroup;
@@ -194,7 +194,7 @@ impl Nic {
         let domains = Domains::new(domain, config.trust_groups, profile)?;
         let (pollers, woken) = pollers(&context, config.pollers)?;
         let limits = QueueLimits {
-            entries: config.completion_entries.min(device.completions_max),
+            entries: completion_entries(&config, profile).min(device.completions_max),
             entries_max: device.completions_max,
         };
         let queue_pairs_max = config.queue_pairs_max.min(device.queue_pairs_max);
@@ -593,6 +593,15 @@ fn manager(
     let settings = (reads, config.manager_options(profile));
     let manager = Manager::open(context, place, (config.manager_address, &addresses), settings)?;
     Ok(Some(Arc::new(manager)))
+}
+
+/// Entries of a completion queue, unless one lane needs more. libsiw takes a mapping at an offset of 0x90000 for none,
+/// and refuses the queue pair that gets it: there the first queue is long enough to cover the offset.
+fn completion_entries(config: &NicConfig, profile: &DeviceProfile) -> u32 {
+    const BYTES_EACH: u32 = 32;
+    const COVERING: u32 = 0x9_0000 / BYTES_EACH + 1;
+    let least = if profile.name == SIW.name { COVERING } else { 0 };
+    config.completion_entries.max(least)
 }
 
 /// The state that the pollers share with other threads, and the descriptors that wake them.

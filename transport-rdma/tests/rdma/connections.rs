@@ -5,16 +5,29 @@ use crate::scripted::managed::{
     another_lane_works, charge_refused, connect_at_once, meeting, with,
 };
 use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
+use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_transport::{CompletionStatus, Direction, Sent};
 use handfast_transport_rdma::NicConfig;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Simultaneous opens of the story.
 const AT_ONCE: u64 = 100;
+/// Lanes at the same time.
+const SIDE_BY_SIDE: u64 = 32;
 /// Port of the protocol `discard`, at which nobody listens.
 const NOBODY: u16 = 9;
+/// Interval of looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Slices of a batch.
+const SLICES: usize = 16;
+/// Requests that a full listener keeps, and the dials to it.
+#[cfg(feature = "bare")]
+const KEPT: usize = 2;
+#[cfg(feature = "bare")]
+const DIALS: u64 = 8;
 
 /// A device that connects through the connection manager, whichever driver it has.
 fn managed(device: &str) -> NicConfig {
@@ -65,6 +78,23 @@ fn a_hundred_opens_at_the_same_instant() {
     connect_at_once(&one, &other, AT_ONCE);
     one.wait_for_room();
     other.wait_for_room();
+}
+
+/// As many lanes stand side by side as are opened, and each moves bytes.
+#[test]
+fn many_lanes_stand_side_by_side() {
+    let (one, other) = sites();
+    let lanes = (0..SIDE_BY_SIDE).map(Lifecycle);
+    lanes.clone().for_each(|lane| connect_lane(&one, &other, lane, 1));
+    for lane in lanes.clone() {
+        one.nic.post(lane, &mut vec![one.posting(&other, lane.0, Direction::Write, 0, 64)]);
+    }
+    let ends = one.told.ends(SIDE_BY_SIDE as usize);
+    assert!(ends.iter().all(|end| *end == CompletionStatus::Done), "{ends:?}");
+    for lane in lanes {
+        one.nic.retire(lane).unwrap();
+        other.nic.retire(lane).unwrap();
+    }
 }
 
 /// A wrong token and an ended lifecycle are refused by the peer with the reason, and a port at which
@@ -130,4 +160,74 @@ fn lanes_that_nobody_completes_end_in_time() {
     met.retire(Lifecycle(8));
     assert_eq!(met.waits.told.ends(1), [CompletionStatus::Released(Sent::None)]);
     another_lane_works(&one, &other, Lifecycle(9));
+}
+
+/// A listener whose program takes no request keeps as many as its backlog, whose dials end by their time. The kernel
+/// refuses the others, and nothing is left of either: the next lane works.
+#[cfg(feature = "bare")]
+#[test]
+fn dials_to_a_full_listener_end_by_name() {
+    let dial = Duration::from_secs(2);
+    let short = |device| Site::new(NicConfig { dial, ..managed(device) });
+    let (one, other) = (short("rxe0"), short("rxe1"));
+    let met: Vec<_> = (10..10 + DIALS)
+        .map(|lane| (Lifecycle(lane), meeting(&one, &other, Lifecycle(lane))))
+        .collect();
+    let manager = handfast_transport_rdma::BareManager::open().unwrap();
+    let listener = manager.identifier().unwrap();
+    let mut held = None;
+    with(&met[0].1.waits_body, |it| held = Some(it.address.ip()));
+    let port = listener.bind((held.unwrap(), 0).into()).unwrap();
+    listener.listen(KEPT as i32).unwrap();
+    let begun = Instant::now();
+    let errors: Vec<_> = std::thread::scope(|scope| {
+        let dialled = met.iter().map(|(lane, met)| {
+            let told = with(&met.waits_body, |it| it.address.set_port(port));
+            scope.spawn(move || met.dials.nic.connect(*lane, &told).unwrap_err())
+        });
+        let dialled: Vec<_> = dialled.collect();
+        dialled.into_iter().map(|dialled| dialled.join().unwrap()).collect()
+    });
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    let says = |words| errors.iter().filter(|error| error.detail.contains(words)).count();
+    let (late, refused) = (says("not established in time"), says("more requests wait"));
+    // Soft-iWARP accepts one connection more before it asks.
+    assert!((KEPT..=KEPT + 1).contains(&late), "{late}: {errors:?}");
+    assert_eq!(late + refused, errors.len(), "{errors:?}");
+    assert!(errors.iter().all(|error| error.side == Side::Peer), "{errors:?}");
+    drop(listener);
+    met.iter().for_each(|(lane, met)| met.retire(*lane));
+    another_lane_works(&one, &other, LANE);
+}
+
+/// A device that is removed during a batch is lost: each slice of it ends once, and those of the peer fail. The removal
+/// ends once the device is closed, for the kernel waits for that. Both work again once it is back.
+#[test]
+fn device_removed_under_a_batch_is_lost_and_returns() {
+    let wire = Wire::new(21);
+    let site = |side| Site::new(managed(&wire.device(side)));
+    let (one, other) = (site(0), site(1));
+    connect_lane(&one, &other, LANE, 1);
+    one.post_all(&other, Direction::Write, SLICES);
+    let mut removal = wire.removal(0);
+    let begun = Instant::now();
+    let until = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+        while !is_so() {
+            assert!(begun.elapsed() < PATIENCE, "{what}");
+            sleep(LOOK_AGAIN);
+        }
+    };
+    until("the device is not lost", &mut || one.nic.lost().is_some());
+    other.nic.post(LANE, &mut vec![other.posting(&one, 0, Direction::Write, 0, 4096)]);
+    assert_ne!(other.told.ends(1), [CompletionStatus::Done], "written to a removed device");
+    one.nic.retire(LANE).unwrap();
+    one.told.ends(SLICES);
+    // With the memory, whose registration holds the device.
+    drop(one);
+    until("the kernel waits with the removal", &mut || removal.try_wait().unwrap().is_some());
+    println!("removed within {} ms", begun.elapsed().as_millis());
+    other.nic.retire(LANE).unwrap();
+    other.told.forget();
+    wire.device_returns(0);
+    another_lane_works(&site(0), &other, Lifecycle(8));
 }

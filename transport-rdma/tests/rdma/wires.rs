@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Driver of the guest's NICs, and prefix of their names: `rxe` or `siw`.
 pub(crate) fn driver() -> String {
@@ -123,6 +123,11 @@ impl Wire {
 
     pub(crate) fn device_leaves(&self, side: u32) {
         run(&format!("rdma link delete {}", self.device(side)));
+    }
+
+    /// Begins to remove a device. The kernel waits until every program has closed it, unless its driver can take it away.
+    pub(crate) fn removal(&self, side: u32) -> Child {
+        Command::new("rdma").args(["link", "delete", &self.device(side)]).spawn().unwrap()
     }
 
     pub(crate) fn device_returns(&self, side: u32) {

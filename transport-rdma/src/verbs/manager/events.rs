@@ -50,6 +50,7 @@ impl Manager {
             drop(table);
             if kind == kinds::DEVICE_REMOVAL {
                 // The listening identifier's.
+                self.removed.store(true, Ordering::Release);
                 let words = "the device was removed";
                 shared.lose(self.context.error(Side::Local, "rdma_get_cm_event", 0, words));
             }

@@ -89,6 +89,21 @@ impl EventChannel {
         Ok(channel)
     }
 
+    /// Lets librdmacm close its own contexts of devices that are no longer listed: those without
+    /// identifiers at once, others with the end of their last one.
+    pub(super) fn close_unlisted(&self) {
+        let optional = &self.library.optional;
+        let calls = optional.rdma_get_devices.zip(optional.rdma_free_devices);
+        let Some((devices, free)) = calls else { return };
+        // SAFETY: the first call takes no count, and returns null or a list that is freed once.
+        unsafe {
+            let list = devices(ptr::null_mut());
+            if !list.is_null() {
+                free(list);
+            }
+        }
+    }
+
     pub(super) fn descriptor(&self) -> RawFd {
         // SAFETY: the channel lives while `self` does.
         unsafe { (*self.raw).fd }
