@@ -58,6 +58,15 @@ const SIW_STORIES: [&str; 4] = [
     "lanes::unequal_queue_pair_counts_use_the_fewer",
     "lanes::what_is_written_is_there_and_what_is_read_comes_back",
 ];
+/// Stories of the program and of its engine over soft-iWARP at every change.
+const SIW_PROGRAM: [&str; 4] = [
+    "rdma_engine::block_stays_registered_until_it_is_freed",
+    "rdma_rails::peers_memory_decides_between_equally_near_nics",
+    "siw::",
+    "proven::",
+];
+/// The refusal of queue pairs that are connected out of band; the scenarios of the connection manager take two minutes.
+const OUT_OF_BAND: &str = "siw::a_queue_pair_that_is_wired_out_of_band_is_refused_at_rts";
 /// Stories of the program that run in the guest at every change.
 const PROGRAM_STORIES: [&str; 3] = [
     "rdma::files_of_every_size_are_put_and_come_back_the_same",
@@ -190,7 +199,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             let words = if nightly { &ONE_HOST[..] } else { &PROGRAM_STORIES };
             Tests { words, nightly, ..PROGRAM }.run(project, deadline)
         }),
-        Step::new("soft-iwarp", |deadline| soft_iwarp(project, deadline)),
+        Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
     ];
     if nightly {
         steps.push(Step::new("two-hosts", |deadline| two_hosts(project, deadline)));
@@ -251,11 +260,13 @@ fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
 
 /// Tests on soft-iWARP, whose queue pairs connect through the connection manager alone, in one guest. The
 /// driver is built first, once for each kernel.
-fn soft_iwarp(project: &Project, deadline: Instant) -> Outcome {
+fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
     let stories = Tests { words: &SIW_STORIES, ..Tests::of("transport-rdma/rdma") };
-    let siw = |tests: Tests<'static>| Tests { words: &["siw::"], ..tests };
-    in_one_guest(project, ("siw", &[stories, siw(CONFORMANCE), siw(PROGRAM)]), deadline)
+    let words = if nightly { &["siw::"] } else { &[OUT_OF_BAND] };
+    let conformance = Tests { words, ..CONFORMANCE };
+    let program = Tests { words: &SIW_PROGRAM, ..PROGRAM };
+    in_one_guest(project, ("siw", &[stories, conformance, program]), deadline)
 }
 
 /// Runs the tests with released Mooncake nodes as peers, in one guest with two NICs; those with a store
@@ -361,7 +372,8 @@ mod tests {
             names.iter().map(|name| (folder.clone(), *name)).collect::<Vec<_>>()
         };
         let kernel = [of(transport.clone(), &KERNEL_STORIES), of(transport, &SIW_STORIES)].concat();
-        let named = [of(program, &PROGRAM_STORIES), kernel].concat();
+        let program = [of(program.clone(), &PROGRAM_STORIES), of(program, &SIW_PROGRAM[..3])];
+        let named = [program.concat(), kernel].concat();
         for (stories, name) in named {
             let (module, name) = name.rsplit_once("::").unwrap();
             let file = stories.join(module.replace("::", "/")).with_extension("rs");

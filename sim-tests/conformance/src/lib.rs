@@ -29,11 +29,12 @@ pub use arm::{
 pub use differences::{DIFFERENCES_MAX, Deviation, Difference, deviations, differences, findings};
 #[cfg(feature = "verbs")]
 pub use kernel::{Kernel, release};
+pub use managed::{
+    MANAGED_DIFFERENCES, ManagedDifference, ManagedSimulated, ManagerArm, Told, managed_chapter,
+    record_managed, record_managed_simulated,
+};
 #[cfg(feature = "verbs")]
 pub use managed::{ManagedKernel, record_managed_kernel};
-pub use managed::{
-    ManagedSimulated, ManagerArm, Told, managed_chapter, record_managed, record_managed_simulated,
-};
 pub use page::page;
 pub use player::{PlayError, play};
 pub use recording::Recording;

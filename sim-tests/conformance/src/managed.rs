@@ -22,6 +22,37 @@ const BACKLOG: i32 = 16;
 /// `errno` of a dial that ends within the call.
 const ECONNREFUSED: i32 = 111;
 
+/// An observation on a kernel's devices that differs from the simulated one.
+#[derive(Clone, Copy, Debug)]
+pub struct ManagedDifference {
+    /// The driver of the devices: `siw` or `rxe`.
+    pub driver: &'static str,
+    /// The scenario.
+    pub scenario: &'static str,
+    /// The step and the kernel's observation.
+    pub line: &'static str,
+    /// The reason.
+    pub cause: &'static str,
+}
+
+/// All of them. A test fails when one is no longer there.
+pub const MANAGED_DIFFERENCES: &[ManagedDifference] = &[
+    siw("accepted-with-private-data", "A state d -> RESET", SAYS_RESET),
+    siw("accepted-with-private-data", "B state r -> RESET", SAYS_RESET),
+    siw("rejected-with-a-reason", "A state d -> RESET", SAYS_RESET),
+    siw("dialled-again-with-a-fresh-queue-pair", "A state e -> RESET", SAYS_RESET),
+    siw("dialled-again-with-a-fresh-queue-pair", "B state s -> RESET", SAYS_RESET),
+    siw("private-data-too-long", "A connect d bytes=57 -> 0", ROOM_FOR_MORE),
+];
+
+const SAYS_RESET: &str = "The driver reports RESET for a queue pair in any state.";
+const ROOM_FOR_MORE: &str =
+    "A request of iWARP has room for more than those of InfiniBand and RoCE.";
+
+const fn siw(scenario: &'static str, line: &'static str, cause: &'static str) -> ManagedDifference {
+    ManagedDifference { driver: "siw", scenario, line, cause }
+}
+
 /// An event of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {

@@ -1,6 +1,7 @@
 //! `docs/conformance.md`.
 
 use crate::differences::{Difference, deviations};
+use crate::managed::{MANAGED_DIFFERENCES, ManagedDifference};
 use crate::recording::Recording;
 use crate::scenario::{Chapter, Scenario};
 use std::fmt::Write;
@@ -15,6 +16,9 @@ pub fn page(
     differences: &[Difference],
 ) -> String {
     let mut page = HEAD.to_owned();
+    for ManagedDifference { driver, scenario, line, cause } in MANAGED_DIFFERENCES {
+        let _ = writeln!(page, "| {driver} | {scenario}: `{line}` | {cause} |");
+    }
     let _ = writeln!(page, "\n## Results\n");
     summary(&mut page, simulated, kernels, differences);
     let _ = writeln!(

@@ -57,3 +57,44 @@ fn play() {
     assert!(differing.is_empty(), "{}", differing.join("\n"));
     assert_eq!(simulated.played, scripted.played);
 }
+
+/// Every scenario that needs no cut has the same observations on the two devices of a guest, of this driver, except for the
+/// declared differences, each of which is there.
+#[cfg(feature = "verbs")]
+pub(crate) fn kernel_connections_equal_simulated_ones(driver: &str) {
+    use conformance::MANAGED_DIFFERENCES;
+    let simulated = record_managed_simulated().unwrap_or_else(|error| panic!("{error}"));
+    let names = [format!("{driver}0"), format!("{driver}1")];
+    let devices = [(&*names[0], [10, 0, 0, 1].into()), (&*names[1], [10, 0, 0, 2].into())];
+    let needs_cut = |steps: &[String]| steps.iter().any(|step| step == "cut");
+    let mut declared: Vec<_> =
+        MANAGED_DIFFERENCES.iter().filter(|it| it.driver == driver).collect();
+    let (mut count, mut differing) = (0, Vec::new());
+    for scenario in managed_chapter().scenarios {
+        if needs_cut(&scenario.steps) {
+            continue;
+        }
+        let name = &scenario.name;
+        println!("{name}");
+        let seen = record_managed_kernel(driver.to_owned(), std::slice::from_ref(name), devices);
+        let seen = match &seen {
+            Ok(seen) => seen.lines(name).unwrap_or_default(),
+            Err(error) => {
+                differing.push(error.to_string());
+                continue;
+            }
+        };
+        let expected = simulated.lines(name).unwrap_or_default();
+        count += expected.len();
+        for (seen, expected) in seen.iter().zip(expected).filter(|(seen, it)| seen != it) {
+            let known = declared.iter().position(|it| it.scenario == *name && it.line == *seen);
+            match known {
+                Some(known) => drop(declared.remove(known)),
+                None => differing.push(format!("{name}: {seen:?}, simulated {expected:?}")),
+            }
+        }
+    }
+    println!("{driver}: {count} observations");
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+    assert!(declared.is_empty(), "no longer different: {declared:?}");
+}

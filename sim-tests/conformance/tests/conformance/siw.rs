@@ -1,6 +1,7 @@
 //! Soft-iWARP in a guest (`cargo xtask guest --nics siw`): what it answers to a queue pair that is
 //! connected out of band, which is what eRDMA answers in its standard mode.
 
+use crate::managed::kernel_connections_equal_simulated_ones;
 use handfast_transport::Memory;
 use handfast_transport_rdma::{BareAddress, BareAttributes, BareNic, BareRights};
 
@@ -15,6 +16,14 @@ fn can_run() -> bool {
         println!("skipped: it needs a guest with {DEVICE}");
     }
     available
+}
+
+/// The connection manager over soft-iWARP has the observations of the simulated one.
+#[test]
+fn connections_over_soft_iwarp_equal_simulated_ones() {
+    if can_run() {
+        kernel_connections_equal_simulated_ones("siw");
+    }
 }
 
 #[test]
