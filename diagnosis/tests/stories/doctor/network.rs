@@ -79,7 +79,7 @@ fn free_port_of_erdma_is_a_risk() {
     let has =
         |scene: &Scene| scene.findings().iter().any(|it| it.id.as_str() == "PORT-RESERVED-ERDMA");
     for (port, is_reserved) in [(30_607, false), (30_608, true), (30_623, true), (30_624, false)] {
-        let mut scene = at(&format!("10.1.0.7:{port}"), None);
+        let scene = at(&format!("10.1.0.7:{port}"), None);
         assert!(!has(&scene), "{port}");
         scene.module("erdma");
         assert_eq!(has(&scene), is_reserved, "{port}");
