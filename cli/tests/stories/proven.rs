@@ -3,7 +3,7 @@
 use crate::helpers::{run, skipped};
 use serde_json::Value;
 
-/// What the connection manager decides by itself, so that nothing can be measured.
+/// Facts that the connection manager decides by itself: nothing can be measured.
 const OF_MANAGER: [&str; 8] = [
     "reset",
     "psn",
