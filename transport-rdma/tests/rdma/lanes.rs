@@ -61,10 +61,12 @@ fn completions_come_from_several_pollers() {
     for polling in [Polling::Event, Polling::Busy] {
         let polled = |name| NicConfig { polling, pollers: 2, ..config(name) };
         let (one, other) = (Site::new(polled("rxe0")), Site::new(polled("rxe1")));
-        for lane in (0..LANES).map(Lifecycle) {
+        connect_lane(&one, &other, Lifecycle(0), 2);
+        let each = one.nic.load().completion_entries_made;
+        for lane in (1..LANES).map(Lifecycle) {
             connect_lane(&one, &other, lane, 2);
         }
-        assert_eq!(one.nic.load().completion_entries_made, 2 * 16_384, "a queue of each poller");
+        assert_eq!(one.nic.load().completion_entries_made, 2 * each, "a queue of each poller");
         for round in 1..=3 {
             one.told.forget();
             for lane in (0..LANES).map(Lifecycle) {
