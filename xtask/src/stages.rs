@@ -170,7 +170,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         stage(
             "explorer",
             "every interleaving up to the bounds, random sweeps",
-            700,
+            600,
             explorer(project, nightly),
         ),
         stage(
