@@ -172,8 +172,7 @@ typedef struct handfast_options {
     // HANDFAST_RDMA_CM says.
     uint32_t rdma_cm;
     // Patterns of the names of peers that may list and change the grants of this engine's memory, with *
-    // for any characters, separated by commas; they need `auth`, with keys whose lines name their
-    // holders: a holder of a key without names has any name, also that of one of them. Default: none.
+    // for any characters, separated by commas; they need `auth`. Default: none.
     const char *administrators;
 } handfast_options;
 
