@@ -88,6 +88,8 @@ impl SharingWorld {
             Unshared::Denied(Denial::Staged(reason)) => {
                 self.setup.staged(plan.region) == Some(reason)
             }
+            // The process cannot close its allocation, and is not granted it again.
+            Unshared::Denied(Denial::Full) => self.opened.contains(&(plan.by, plan.region)),
             Unshared::Denied(_) | Unshared::Full => false,
         }
     }
