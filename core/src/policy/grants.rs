@@ -436,10 +436,12 @@ impl KeyGroups {
         self.groups.len() < KEY_GROUPS_MAX || has_failed
     }
 
-    /// The registration for the peers that the first grant alone covers and that are in no named trust
-    /// group.
+    /// The registration for the peers that the first grant alone covers, in a trust group of theirs.
     pub fn first(&mut self, grants: &Grants) -> KeyGroup {
-        self.group(grants.iter().take(1).collect(), TrustGroup::default(), Instant(0))
+        let first: Vec<Grant> = grants.iter().take(1).collect();
+        let of_pattern = |grant: &Grant| self.trust.of_pattern(&grant.peers);
+        let trust = first.first().map(of_pattern).unwrap_or_default();
+        self.group(first, trust, Instant(0))
     }
 
     /// The registration for a requester.
@@ -726,5 +728,17 @@ mod tests {
         );
         grants.revoke(&Grant::read("*").unwrap());
         assert_eq!(groups.on_changed(&grants), ids);
+    }
+
+    /// The registration that is made before any peer asks is in a group of peers that have the grant.
+    #[test]
+    fn first_registration_is_in_a_group_of_its_peers() {
+        let mut trust = TrustGroups::default();
+        trust.add("train", "trainer-*").unwrap();
+        for (peers, of) in [("trainer-*", 1), ("trainer-7", 1), ("*", 0), ("decode-*", 0)] {
+            let found = KeyGroups::new(trust.clone()).first(&grants(&[(Access::READ, peers)]));
+            let KeyGroup::New { trust, .. } = found else { panic!("{found:?}") };
+            assert_eq!(trust, TrustGroup(of), "{peers}");
+        }
     }
 }

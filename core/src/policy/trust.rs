@@ -79,6 +79,12 @@ impl TrustGroups {
         covering.map_or(TrustGroup::default(), |(_, group)| *group)
     }
 
+    /// A group of the peers that a pattern covers: that of the first pattern that covers them all.
+    pub(crate) fn of_pattern(&self, peers: &NamePattern) -> TrustGroup {
+        let containing = self.patterns.iter().find(|(pattern, _)| pattern.contains(peers));
+        containing.map_or(TrustGroup::default(), |(_, group)| *group)
+    }
+
     /// The group of a requester, in whose domain its keys are. A peer without a name is in no other than
     /// the first.
     pub fn of_requester(&self, requester: Requester<'_>) -> TrustGroup {
