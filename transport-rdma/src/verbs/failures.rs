@@ -21,7 +21,7 @@ impl Shared {
         if self.lost.set(error.clone()).is_ok() {
             self.lost_since.get_or_init(Instant::now);
             self.counts.lock().devices_lost += 1;
-            self.all_lanes().iter().for_each(|lane| lane.fail(error.clone()));
+            self.all_lanes().iter().for_each(|lane| lane.fail_here(error.clone()));
             self.sink.on_device_event(&self.context.device, DeviceEvent::DeviceLost);
         }
     }

@@ -83,7 +83,7 @@ impl Shared {
             self.lanes.lock().spoil(is_of_queue);
             let lanes = self.all_lanes();
             let of_queue = lanes.iter().filter(|lane| lane.shard.number == queue.number);
-            of_queue.for_each(|lane| lane.fail(error.clone()));
+            of_queue.for_each(|lane| lane.fail_here(error.clone()));
         }
     }
 
@@ -357,7 +357,8 @@ impl Nic {
 
     /// Posts slices on a lane and leaves `postings` empty. Waits for no completion. A slice that cannot be
     /// posted ends at once, reported before this returns: `Released` with [`Sent::None`] when the lane
-    /// is gone, broken, not connected yet or full, `Refused` when it could never be posted.
+    /// is gone, broken, not connected yet or full, `Refused` when it could never be posted. A lane to a peer
+    /// that has refused early writes keeps slices that its queue pairs do not take yet.
     pub fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         if let Some(lane) = self.shared.lane(lane) {
             return lane.post(postings);

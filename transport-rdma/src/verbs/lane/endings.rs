@@ -8,6 +8,16 @@ use handfast_core::visibility::LaneEnd;
 use handfast_transport::{Completion, CompletionStatus};
 
 impl Lane {
+    /// Fails the lane for a loss of this node's own, of which no write is charged to the peer.
+    pub(in super::super) fn fail_here(&self, error: VerbsError) {
+        let mut state = self.state.lock();
+        if !state.over {
+            state.end.on_ended_here();
+        }
+        drop(state);
+        self.fail(error);
+    }
+
     /// The status of a request's slices.
     pub(super) fn status(
         &self,

@@ -34,6 +34,29 @@ fn own_end_charges_no_write() {
     });
 }
 
+/// A completion queue that runs over ends its lanes, charges none of their writes, and slows no later lane.
+#[test]
+fn overrun_queue_charges_no_write() {
+    on(&EARLY, "early::overrun_queue_charges_no_write", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        fabric.run("hold packets rxe1 rxe0");
+        let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
+        one.nic.post(LANE, &mut (0..4).map(slice).collect());
+        fabric.run("overrun rxe0");
+        one.told.wait("the failure", |told| !told.failures.is_empty());
+        one.nic.retire(LANE).unwrap();
+        let ends = one.told.ends(4);
+        assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
+        fabric.run("release packets rxe1 rxe0");
+        other.nic.retire(LANE).unwrap();
+        connect_lane(&one, &other, Lifecycle(8), 1);
+        assert!(packets_of_several(fabric, (&one, &other), Lifecycle(8), |held| held >= SEVERAL));
+        one.nic.retire(Lifecycle(8)).unwrap();
+        other.nic.retire(Lifecycle(8)).unwrap();
+    });
+}
+
 /// Slices that are posted at once, and those after which a peer is trusted again.
 const SEVERAL: usize = 8;
 const APART_ANSWERS: usize = 256;
