@@ -115,7 +115,8 @@ pub enum LaneOutput {
         /// The lane.
         lifecycle: Lifecycle,
     },
-    /// The queue pair of a lane whose connect has returned has failed: the lane has failed.
+    /// The queue pair of a lane has failed, and with it the lane: its connect has returned, or a request
+    /// was accepted and the connect has not begun.
     LaneFailed {
         /// The queue pair.
         id: ConnectionId,
@@ -153,6 +154,8 @@ struct Lane {
     remote: Option<AnnouncedLane>,
     /// The request that came before the connect, until the lane is prepared.
     early: Option<(RequestId, PrivateData)>,
+    /// Such a request has bound the lane, and its connect has not begun.
+    is_early: bool,
     is_prepared: bool,
     dials: bool,
     established: u16,
@@ -247,6 +250,7 @@ impl LaneConnections {
             left: 0,
             remote: None,
             early: None,
+            is_early: false,
             is_prepared: false,
             dials: false,
             established: 0,
@@ -296,7 +300,11 @@ impl LaneConnections {
             let numbers = |of: &AnnouncedLane| of.queue_pairs.iter().take(count).copied().collect();
             let (ours, theirs): (Vec<u32>, Vec<u32>) = (numbers(bound), numbers(peer));
             let is_same = bound.announcement == peer.announcement && ours == theirs;
-            return if is_same { Ok(()) } else { Err(LaneConnectError::Bound) };
+            if !is_same {
+                return Err(LaneConnectError::Bound);
+            }
+            lane.is_early = false;
+            return Ok(());
         }
         lane.remote = Some(peer.clone());
         let name = lane.peer.clone();
@@ -361,7 +369,7 @@ impl LaneConnections {
         match early {
             Some((data, peer)) => {
                 if let Some(lane) = self.lanes.get_mut(&data.receiver) {
-                    lane.early = Some((request, data));
+                    (lane.early, lane.is_early) = (Some((request, data)), true);
                 }
                 // The lane is not bound.
                 let _ = self.connect(data.receiver, &peer);
@@ -421,7 +429,7 @@ impl LaneConnections {
         self.collect();
     }
 
-    /// Notes that the connect of a lane has returned: failures are the lane's from now on.
+    /// Notes that the connect of a lane has returned: it no longer returns failures.
     pub fn handle_wired(&mut self, lifecycle: Lifecycle) {
         let lane = self.lanes.get_mut(&lifecycle);
         lane.into_iter().for_each(|lane| lane.is_wired = true);
@@ -505,11 +513,13 @@ impl LaneConnections {
     fn on_failed(&mut self, id: ConnectionId, cause: Cause) {
         let Some(lane) = self.lanes.get_mut(&id.lifecycle) else { return };
         lane.failed.get_or_insert(cause);
-        let (peer, is_wired) = (lane.peer.clone(), lane.is_wired);
+        // Between the two the connect returns the failure.
+        let is_lanes = lane.is_early || lane.is_wired;
+        let peer = lane.peer.clone();
         if let Some(peer) = peer.filter(|_| cause == Cause::Unreachable) {
             self.on_unreached(peer);
         }
-        if is_wired {
+        if is_lanes {
             self.outputs.push_back(LaneOutput::LaneFailed { id });
         }
     }

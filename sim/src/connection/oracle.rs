@@ -119,9 +119,14 @@ impl ConnectionWorld {
         Some(Violation { oracle: ConnectionOracle::Liveness, detail })
     }
 
-    /// A queue pair that is kept and not connected.
+    /// A queue pair that is kept and not connected, or announced and gone.
     fn held(&self, node: usize) -> Option<String> {
         let run = self.nodes[node].run;
+        let announced = self.nodes[node].current.map(|current| current.own.pair.lifecycle);
+        let gone = announced.filter(|lifecycle| !self.nodes[node].pairs.contains_key(lifecycle));
+        if let Some(lifecycle) = gone {
+            return Some(format!("node {node} announces {lifecycle:?}, whose queue pair is gone"));
+        }
         self.nodes[node].pairs.iter().find_map(|(lifecycle, pair)| {
             let place = Place { node, run, lifecycle: *lifecycle };
             let other = pair.link.and_then(|link| self.other(link, place));

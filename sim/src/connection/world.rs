@@ -200,6 +200,9 @@ impl ConnectionWorld {
         let (own, lifecycle) = (current.own, current.own.pair.lifecycle);
         let Some(bound) = current.bound else { return };
         let progress = self.nodes[number].machine.progress(lifecycle);
+        if progress.is_err() {
+            return self.give_up(number, lifecycle);
+        }
         if !matches!(progress, Ok(LaneProgress::Connected | LaneProgress::Awaiting)) {
             return;
         }
@@ -295,7 +298,7 @@ impl ConnectionWorld {
                     self.perform(number, output);
                 }
                 LaneOutput::Open { lifecycle } => self.check_open(number, lifecycle),
-                LaneOutput::LaneFailed { .. } => {}
+                LaneOutput::LaneFailed { id } => self.give_up(number, id.lifecycle),
             }
         }
         self.on_progress(number);
@@ -320,7 +323,7 @@ impl ConnectionWorld {
                     pair.is_established = true;
                 }
             }
-            ConnectionOutput::Failed { id, .. } => self.on_failed(place(id)),
+            ConnectionOutput::Failed { id, .. } => self.on_failed(number, id.lifecycle),
             ConnectionOutput::Disconnect { id } => self.disconnect(place(id)),
             ConnectionOutput::Drain { id } => {
                 if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
@@ -387,11 +390,20 @@ impl ConnectionWorld {
         self.drain(number);
     }
 
-    fn on_failed(&mut self, place: Place) {
-        let node = &mut self.nodes[place.node];
-        node.reports += 1;
-        let is_of = |current: &Current| current.own.pair.lifecycle == place.lifecycle;
-        node.current = node.current.filter(|current| !is_of(current));
+    /// A queue pair fails. The node hears of it here only if its connect is under way, which returns the
+    /// failure.
+    fn on_failed(&mut self, number: usize, lifecycle: Lifecycle) {
+        if self.nodes[number].current.is_some_and(|current| current.bound.is_some()) {
+            self.give_up(number, lifecycle);
+        }
+    }
+
+    /// A node hears that a lifecycle has failed.
+    fn give_up(&mut self, number: usize, lifecycle: Lifecycle) {
+        let node = &mut self.nodes[number];
+        if node.current.take_if(|current| current.own.pair.lifecycle == lifecycle).is_some() {
+            node.reports += 1;
+        }
     }
 
     fn disconnect(&mut self, place: Place) {

@@ -3,7 +3,7 @@
 
 use super::binding::{RawEvent, ibv_cq, ibv_qp};
 use super::context::{Context, errno};
-use super::nic::Shared;
+use super::nic::{Shared, is_iwarp};
 use super::objects::Owner;
 use super::sink::DeviceEvent;
 use handfast_core::transport::Side;
@@ -153,6 +153,10 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
         Heard::Port { kind, port } => tell(match kind {
             PORT_ACTIVE => DeviceEvent::PortActive { port },
             PORT_ERROR => {
+                // siw moves queue pairs to ERROR with its port, without an event of their own before RTS.
+                if is_iwarp(shared.profile) {
+                    shared.lanes.lock().spoil(|_| true);
+                }
                 shared.counts.lock().ports_down += 1;
                 DeviceEvent::PortDown { port }
             }

@@ -88,6 +88,37 @@ fn request_of_nobody_noted_binds_no_lane() {
     assert_eq!(node, before);
 }
 
+/// The failure of a lane that was accepted before its connect is the lane's: no connect returns it. Once
+/// the connect has begun, it returns the failure.
+#[test]
+fn early_lane_that_fails_says_so() {
+    let id = ConnectionId { lifecycle: LANE, place: 0 };
+    let accepted = || {
+        let (mut node, own) = node("peer");
+        let peer = lane_of(10, 1);
+        node.handle_announcement(Some("peer"), peer.clone());
+        node.handle_request(RequestId(1), &request(&peer, &own).encode());
+        assert!(accepts(&outputs(&mut node)));
+        (node, peer)
+    };
+    let says = |node: &mut LaneConnections| outputs(node).contains(&LaneOutput::LaneFailed { id });
+
+    let (mut refused, _) = accepted();
+    refused.handle_failed(id, Cause::Local);
+    assert!(says(&mut refused), "the accept failed");
+
+    let (mut ended, _) = accepted();
+    ended.handle_established(id, &[]);
+    ended.handle_disconnected(id);
+    assert!(says(&mut ended), "the peer disconnected");
+
+    let (mut bound, peer) = accepted();
+    assert_eq!(bound.connect(LANE, &peer), Ok(()));
+    bound.handle_failed(id, Cause::Local);
+    assert!(!says(&mut bound), "the connect returns it");
+    assert_eq!(bound.progress(LANE), Err(Cause::Local));
+}
+
 /// A lane that cannot be prepared accepts nobody, and says why.
 #[test]
 fn unprepared_lane_fails_and_rejects_the_request() {
@@ -101,6 +132,8 @@ fn unprepared_lane_fails_and_rejects_the_request() {
     let is_reject =
         |it: &LaneOutput| matches!(it, LaneOutput::Connection(ConnectionOutput::Reject { .. }));
     assert!(!accepts(&rest) && rest.iter().any(is_reject), "{rest:?}");
+    let id = ConnectionId { lifecycle: LANE, place: 0 };
+    assert!(rest.contains(&LaneOutput::LaneFailed { id }), "{rest:?}");
     assert_eq!(node.progress(LANE), Err(Cause::Local));
 }
 

@@ -745,31 +745,41 @@ fn dials_that_end_within_the_call_blame_whom_they_name() {
     });
 }
 
-/// A local failure of the accept is the waiting lane's own, and does not ask the peer to dial.
+/// A local failure of the accept is the waiting lane's own, also before its connect, and does not ask the peer to
+/// dial.
 #[test]
 fn failed_accept_is_this_sides_own() {
     on(&MANAGED, "managed::failed_accept_is_this_sides_own", |fabric| {
-        let (one, other) = patient_sites(Duration::from_millis(200));
-        let peer = NicPath::parse("peer@nic").unwrap();
-        let mine = one.nic.create_for(&peer, LANE, &[1]).unwrap();
-        let theirs = other.nic.create_for(&peer, LANE, &[2]).unwrap();
-        let (dials, told, waits, dialled) =
-            match announcement(&mine).pair < announcement(&theirs).pair {
-                true => (&one, theirs, &other, mine),
-                false => (&other, mine, &one, theirs),
-            };
-        waits.nic.connect(LANE, &dialled).unwrap();
-        fabric.run(&format!("fail call {} rdma_accept {ENOMEM} times 1", waits.nic.device()));
-        dials.nic.connect(LANE, &told).unwrap_err();
-        waits.told.wait("the failure", |told| !told.failures.is_empty());
-        let (lane, error) = waits.told.failures().remove(0);
-        assert_eq!((lane, error.side, &*error.call), (LANE, Side::Local, "rdma_accept"), "{error}");
-        for site in [&one, &other] {
-            site.nic.retire(LANE).unwrap();
+        for is_early in [false, true] {
+            let (one, other) = patient_sites(Duration::from_millis(200));
+            let peer = NicPath::parse("peer@nic").unwrap();
+            let mine = one.nic.create_for(&peer, LANE, &[1]).unwrap();
+            let theirs = other.nic.create_for(&peer, LANE, &[2]).unwrap();
+            let (dials, told, waits, dialled) =
+                match announcement(&mine).pair < announcement(&theirs).pair {
+                    true => (&one, theirs, &other, mine),
+                    false => (&other, mine, &one, theirs),
+                };
+            match is_early {
+                true => waits.nic.note_request(Some(&peer), &dialled),
+                false => waits.nic.connect(LANE, &dialled).unwrap(),
+            }
+            fabric.run(&format!("fail call {} rdma_accept {ENOMEM} times 1", waits.nic.device()));
+            dials.nic.connect(LANE, &told).unwrap_err();
+            waits.told.wait("the failure", |told| !told.failures.is_empty());
+            let (lane, error) = waits.told.failures().remove(0);
+            assert_eq!(
+                (lane, error.side, &*error.call),
+                (LANE, Side::Local, "rdma_accept"),
+                "{error}"
+            );
+            for site in [&one, &other] {
+                site.nic.retire(LANE).unwrap();
+            }
+            let next = waits.nic.create_for(&peer, Lifecycle(8), &[3]).unwrap();
+            assert!(!announcement(&next).asks);
+            waits.nic.retire(Lifecycle(8)).unwrap();
+            nothing_is_left(fabric);
         }
-        let next = waits.nic.create_for(&peer, Lifecycle(8), &[3]).unwrap();
-        assert!(!announcement(&next).asks);
-        waits.nic.retire(Lifecycle(8)).unwrap();
-        nothing_is_left(fabric);
     });
 }

@@ -142,6 +142,29 @@ fn no_queue_pair_is_used_twice() {
     });
 }
 
+/// An iWARP port that goes down takes the pool along; queue pairs of other devices keep their state.
+#[test]
+fn pool_of_an_iwarp_port_ends_with_it() {
+    let profiles = ["siw", "erdma-standard", "mlx5"];
+    story(&profiles, "pool_of_an_iwarp_port_ends_with_it", async |fabric| {
+        let one = Node::new(config("rxe0"));
+        one.wait_for_pool(POOLED_LANES_DEFAULT);
+        let before = numbers(fabric, "rxe0");
+        fabric.run("port rxe0 down");
+        let down = DeviceEvent::PortDown { port: 1 };
+        one.told.wait("the end of the port", |told| told.events.contains(&down));
+        fabric.run("port rxe0 up");
+        let is_kept = one.nic().recognised().profile.name == "mlx5";
+        assert_eq!(one.load().pooled_lanes, if is_kept { POOLED_LANES_DEFAULT } else { 0 });
+        let made: BTreeSet<u32> = one.make(LANE).await.queue_pairs.into_iter().collect();
+        assert_eq!(made.is_subset(&before), is_kept);
+        one.wait_for_pool(POOLED_LANES_DEFAULT);
+        let destroyed = fabric.run("count rxe0 ibv_destroy_qp");
+        assert_eq!(destroyed, if is_kept { 0 } else { POOLED }.to_string());
+        assert_eq!(numbers(fabric, "rxe0").len(), POOLED + made.len());
+    });
+}
+
 /// The numbers after a skip are none of those that the pool had.
 #[test]
 fn skipped_numbers_leave_the_pool() {
