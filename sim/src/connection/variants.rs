@@ -71,4 +71,6 @@ pub const CONNECTION_VARIANTS: &[ConnectionEntry] = table! {
         "an announcement is forgotten for another peer's, and its lane is to be connected";
     "CM-8" NeverEarly: LowerOpens with 0 breaks Liveness,
         "a request waits for the lane's own connect, which waits for the peer";
+    "CM-9" EarlyFailureUnsaid: LowerOpens with 1 breaks Liveness,
+        "a lane that was accepted before its connect fails, and nobody says so";
 };
