@@ -436,7 +436,7 @@ impl KeyGroups {
         self.groups.len() < KEY_GROUPS_MAX || has_failed
     }
 
-    /// The registration for the peers that the first grant alone covers, in a trust group of theirs.
+    /// The registration for the peers that the first grant alone covers, in a trust group of these peers.
     pub fn first(&mut self, grants: &Grants) -> KeyGroup {
         let first: Vec<Grant> = grants.iter().take(1).collect();
         let of_pattern = |grant: &Grant| self.trust.of_pattern(&grant.peers);
