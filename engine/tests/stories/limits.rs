@@ -7,11 +7,11 @@ use crate::helpers::{
 use handfast::rdma::{LimitReached, NicLimit};
 use handfast::{Access, Cause, Engine, EngineLimits, EngineTiming, Memory, Side, Stage};
 use std::future::IntoFuture;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 fn limited(change: impl FnOnce(&mut EngineLimits)) -> handfast::Builder {
     let mut limits = EngineLimits::default();
@@ -234,14 +234,14 @@ async fn owner_at_lane_limit_serves_callers_in_turn() {
 async fn lanes_rotate_among_callers_at_a_bounded_rate() {
     let small = limited(|limits| limits.lanes_max = 2).listen("127.0.0.1:0");
     let owner = Owner::start_from(small, 10_000).await;
-    let until = tokio::time::Instant::now() + Duration::from_millis(2_000);
+    let until = Instant::now() + Duration::from_millis(2_000);
     let mut callers = JoinSet::new();
     for _ in 0..4 {
         let (user, name) = (user().await, owner.segment());
         callers.spawn(async move {
             let segment = user.open(&name).await.unwrap();
             let (block, mut done) = (pattern(1_000, 1), 0u32);
-            while tokio::time::Instant::now() < until {
+            while Instant::now() < until {
                 done += u32::from(segment.write(&block.whole(), 0).await.is_ok());
             }
             done
