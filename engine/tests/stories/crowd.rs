@@ -7,6 +7,7 @@ use handfast::{Engine, EngineLimits, EngineTiming, Memory, Segment};
 use handfast_core::auth::AUTH_MAGIC;
 use handfast_core::wire::{FrameKind, encode_frame};
 use handfast_transport_tcp::LANE_MAGIC;
+use std::env;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
@@ -135,6 +136,9 @@ async fn drip(to: SocketAddr, at: usize) -> usize {
     at
 }
 
+/// Largest ratio of p99 beside a crowd to p99 alone (docs/security.md).
+const P99_RATIO_MAX: f64 = 2.0;
+
 /// The 99th percentile of times.
 fn p99(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
@@ -166,8 +170,8 @@ async fn round(owner: &Owner, segment: &Segment, block: &Memory) -> [f64; 2] {
 }
 
 /// Peers work through the load of a crowd of three hundred slow connections: none is refused, and each of
-/// their writes and first writes ends. The ratio of their p99 to that without the crowd is printed, and
-/// not judged: it is one of processor time.
+/// their writes and first writes ends. The ratio of their p99 to that without the crowd is printed. It
+/// is judged at night alone, when no other test takes processor time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_work_through_a_slow_crowd() {
     const PAIRS: usize = 3;
@@ -192,6 +196,9 @@ async fn peers_work_through_a_slow_crowd() {
     }
     let [write, first] = ratios.map(median);
     println!("p99 with the crowd to p99 without: a write {write:.2}, a first write {first:.2}");
+    if env::var_os("HANDFAST_NIGHTLY").is_some() {
+        assert!(write.max(first) <= P99_RATIO_MAX, "a write {write:.2}, a first write {first:.2}");
+    }
     let closed = crowd.end();
     let counters = owner.engine.counters();
     println!("{closed} connections of the crowd were closed");

@@ -47,6 +47,8 @@ const PROGRAM: &str = "cli/program";
 const OF_PROGRAM_NIGHTLY: &str = "every_profile::";
 /// The stories in which each call of the system fails.
 const EVERY_FAILURE: &str = "engine/every_failure";
+/// The stories of the engine.
+const ENGINE: &str = "engine/stories";
 /// Whole engines in a simulated network.
 const SWEEPS: &str = "engine/sweeps";
 const LONG: [&str; 7] = [
@@ -86,6 +88,7 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
     if property_cases.is_some() {
         steps.push(every_failure(project));
         steps.push(sweeps(project));
+        steps.push(crowd(project));
     }
     steps
 }
@@ -115,6 +118,19 @@ fn sweeps(project: &Project) -> Step<'_> {
         let counts: Vec<_> = output.lines().filter(|line| line.ends_with(" seeds")).collect();
         ensure!(!counts.is_empty(), "it counts its seeds");
         Ok(counts.join("; "))
+    })
+}
+
+/// The times of peers beside a crowd of slow connections, judged: stages of the night run alone.
+fn crowd(project: &Project) -> Step<'_> {
+    Step::new("crowd", |deadline| {
+        let features = Features::available(project, deadline);
+        let binary = binary(project, &features, (ENGINE, "crowd"), deadline)?;
+        let mut command = binary.command(&binary.program, &features);
+        command.env(NIGHTLY, "1").args(["crowd::", "--nocapture"]);
+        let output = project.run(command, "crowd", deadline)?;
+        let ratios = output.lines().find(|line| line.starts_with("p99 "));
+        Ok(ratios.context("it prints its ratios")?.into())
     })
 }
 
