@@ -87,12 +87,22 @@ impl EtcdStore {
         Self { name, shared: Arc::new(Shared { endpoints, options, state }) }
     }
 
-    async fn within<T>(
+    /// Asks in time, and once more with a new token if the etcd does not know the connection's.
+    async fn within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         operation: StoreOperation,
-        asked: impl Future<Output = Result<T, Error>>,
+        ask: impl Fn() -> F,
     ) -> Result<T, StoreError> {
         let limit = self.shared.options.timeout;
+        let asked = async {
+            match ask().await {
+                Err(error) if is_token_gone(&error) => {
+                    self.shared.forget().await;
+                    ask().await
+                }
+                ended => ended,
+            }
+        };
         let ended = timeout(limit, asked).await;
         let cause = match ended {
             Ok(Ok(value)) => return Ok(value),
@@ -197,7 +207,7 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let operation = StoreOperation::Get;
             check(key, None).map_err(|cause| self.failed(operation, cause))?;
-            let asked = async { self.shared.client().await?.get(key, None).await };
+            let asked = || async { self.shared.client().await?.get(key, None).await };
             let answer = self.within(operation, asked).await?;
             let value = answer.kvs().first().map(|entry| entry.value().to_vec());
             let text = value.map(String::from_utf8).transpose();
@@ -209,7 +219,7 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let operation = StoreOperation::Put;
             check(key, Some(value)).map_err(|cause| self.failed(operation, cause))?;
-            let asked = async {
+            let asked = || async {
                 let mut client = self.shared.client().await?;
                 let lease = self.shared.lease(&mut client).await?;
                 let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
@@ -234,7 +244,7 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let operation = StoreOperation::Remove;
             check(key, None).map_err(|cause| self.failed(operation, cause))?;
-            let asked = async { self.shared.client().await?.delete(key, None).await };
+            let asked = || async { self.shared.client().await?.delete(key, None).await };
             self.within(operation, asked).await.map(drop)
         })
     }
@@ -266,6 +276,13 @@ fn is_lease_gone(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.code() as i32 == NOT_FOUND)
 }
 
+/// Returns whether the etcd refuses the token that the client got when it connected: the token has
+/// expired, a restarted member has lost it, or users have changed since.
+fn is_token_gone(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return false };
+    status.code() as i32 == UNAUTHENTICATED || status.message().contains(OLD_REVISION)
+}
+
 fn cause(error: &Error) -> StoreCause {
     match error {
         Error::GRpcStatus(status) if !OF_TRANSPORT.contains(&(status.code() as i32)) => {
@@ -283,6 +300,10 @@ fn cause(error: &Error) -> StoreCause {
 
 /// The gRPC code of a missing entity.
 const NOT_FOUND: i32 = 5;
+/// The gRPC code of an unknown token.
+const UNAUTHENTICATED: i32 = 16;
+/// Part of the message about a token from before the last change of users (etcd, `ErrAuthOldRevision`).
+const OLD_REVISION: &str = "revision of auth store is old";
 /// The gRPC codes of an etcd that was not reached in time: cancelled, unknown, deadline exceeded,
 /// unavailable.
 const OF_TRANSPORT: [i32; 4] = [1, 2, 4, 14];

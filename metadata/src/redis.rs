@@ -97,8 +97,15 @@ impl RedisStore {
             Ok(value) => return Ok(value),
             Err(cause) => cause,
         };
-        if !matches!(cause, StoreCause::RedisRefused { .. }) {
-            // The next operation reconnects. Another that connects now holds the lock.
+        let is_of_server = matches!(
+            cause,
+            StoreCause::RedisRefused {
+                refusal: RedisRefusal::NotPrimary | RedisRefusal::NotReady,
+                ..
+            }
+        );
+        if is_of_server || !matches!(cause, StoreCause::RedisRefused { .. }) {
+            // The next operation reconnects, and looks the name up: another may be the primary. Another that connects now holds the lock.
             if let Ok(known) = self.connection.try_lock() {
                 forget(known, used.into_inner());
             }

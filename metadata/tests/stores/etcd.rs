@@ -71,6 +71,21 @@ async fn password_is_required_and_given() {
     }
 }
 
+/// An etcd that restarts has lost the tokens of its users: the store asks for another one.
+#[tokio::test]
+async fn lost_token_is_replaced() {
+    let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    etcd.ask_for_passwords().await;
+    let store = etcd.store(known_as("root", "secret"));
+    store.put("k", "{}").await.unwrap();
+    etcd.kill();
+    etcd.restart();
+    let other = etcd.store(known_as("root", "secret"));
+    eventually("it serves again", async || other.get("k").await.is_ok()).await;
+    assert_eq!(store.get("k").await, Ok(Some("{}".to_owned())));
+    store.put("k", "[]").await.unwrap();
+}
+
 #[tokio::test]
 async fn refused_writes_share_one_lease() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };

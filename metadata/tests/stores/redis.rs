@@ -132,6 +132,30 @@ async fn replica_refuses_writes() {
     assert_eq!(refusal(&error), RedisRefusal::NotPrimary, "{error}");
 }
 
+/// A demoted primary stays reachable, and the name has another address: the next operation connects again.
+#[tokio::test]
+async fn demoted_redis_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let service = tokio::spawn(async move {
+        let mut streams = Vec::new();
+        for answer in
+            [&b"-READONLY You can't write against a read only replica.\r\n"[..], b"+OK\r\n"]
+        {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0);
+            stream.write_all(answer).await.unwrap();
+            streams.push(stream);
+        }
+        streams
+    });
+    let store = RedisStore::new("127.0.0.1", port, RedisOptions::default());
+    let error = store.put("k", "{}").await.unwrap_err();
+    assert_eq!(refusal(&error), RedisRefusal::NotPrimary, "{error}");
+    store.put("k", "{}").await.unwrap();
+    assert_eq!(service.await.unwrap().len(), 2);
+}
+
 #[tokio::test]
 async fn redis_answers_are_bounded() {
     let Some(redis) = Redis::start(&[]).await else { return skipped(ABSENT) };
