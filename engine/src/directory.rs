@@ -65,8 +65,16 @@ pub(crate) struct Directory {
     store: Arc<dyn Store>,
     keys: Keys,
     interval: Duration,
-    /// Serializes publications; true once the entries are withdrawn.
-    withdrawn: tokio::sync::Mutex<bool>,
+    /// Serializes publications.
+    publication: tokio::sync::Mutex<Publication>,
+}
+
+/// Whether the store may have entries of this node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Publication {
+    None,
+    Begun,
+    Withdrawn,
 }
 
 impl Directory {
@@ -77,8 +85,8 @@ impl Directory {
             return Err(invalid("publish_interval must not be zero".into()));
         }
         let interval = options.publish_interval;
-        let (store, withdrawn) = (options.store.clone(), tokio::sync::Mutex::new(false));
-        Ok(Arc::new(Self { store, keys, interval, withdrawn }))
+        let publication = tokio::sync::Mutex::new(Publication::None);
+        Ok(Arc::new(Self { store: options.store.clone(), keys, interval, publication }))
     }
 
     /// Looks a node up by its name.
@@ -132,10 +140,12 @@ impl Directory {
     /// Publishes this node's entries once.
     pub(crate) async fn publish(&self, answers: &Answers) -> Result<(), Error> {
         let failed = |error: StoreError| Error::local(Stage::Metadata, Cause::Store(error));
-        let withdrawn = self.withdrawn.lock().await;
-        let Some(meta) = RpcMeta::of_address(&answers.address).filter(|_| !*withdrawn) else {
+        let mut publication = self.publication.lock().await;
+        let Some(meta) = RpcMeta::of_address(&answers.address) else { return Ok(()) };
+        if *publication == Publication::Withdrawn {
             return Ok(());
-        };
+        }
+        *publication = Publication::Begun;
         let name = answers.name.as_str();
         self.store.put(&self.keys.rpc_meta(name), &meta.encode()).await.map_err(failed)?;
         // Handfast nodes use only its address, and ask the node there for the rest.
@@ -176,16 +186,29 @@ impl Directory {
         }
     }
 
-    /// Removes this node's entries.
+    /// Removes this node's entries. Entries of another incarnation remain: a successor has published
+    /// under this name.
     pub(crate) async fn withdraw(&self, answers: &Answers) {
-        let mut withdrawn = self.withdrawn.lock().await;
-        *withdrawn = true;
+        let mut publication = self.publication.lock().await;
+        if std::mem::replace(&mut *publication, Publication::Withdrawn) != Publication::Begun {
+            return;
+        }
+        if let Err(error) = self.remove_own(answers).await {
+            warn!(%error, "entries of this node remain in the metadata store");
+        }
+    }
+
+    async fn remove_own(&self, answers: &Answers) -> Result<(), StoreError> {
         let name = answers.name.as_str();
-        for key in [self.keys.rpc_meta(name), self.keys.segment(name)] {
-            if let Err(error) = self.store.remove(&key).await {
-                warn!(%error, "entries of this node remain in the metadata store");
-                return;
+        let descriptor = self.keys.segment(name);
+        if let Some(stored) = self.store.get(&descriptor).await? {
+            let stored = NodeDescriptor::decode(&stored);
+            if stored.map_or(true, |stored| stored.incarnation != answers.incarnation) {
+                info!(name, "the metadata store has a successor's entries");
+                return Ok(());
             }
         }
+        self.store.remove(&self.keys.rpc_meta(name)).await?;
+        self.store.remove(&descriptor).await
     }
 }

@@ -475,6 +475,14 @@ impl Engine {
     /// device still held it after 15 times that limit. Cancel-safe: closing goes on.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
+        // A task of its own goes on if the caller drops this future. It fails with the runtime, whose
+        // end has ended the driver.
+        let engine = self.clone();
+        let closing = self.shared.registry.runtime().spawn(async move { engine.end().await });
+        let _ = closing.await;
+    }
+
+    async fn end(&self) {
         if let Some(directory) = &self.shared.directory {
             let withdrawing = directory.withdraw(&self.shared.answers);
             // An unresponsive store keeps this node's entries until they are overwritten.

@@ -227,6 +227,11 @@ impl Registry {
         Self { parts, targets: Mutex::default() }
     }
 
+    /// The runtime of the engine.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.parts.runtime
+    }
+
     /// Returns the maximum number of known peers.
     pub(crate) fn targets_max(&self) -> usize {
         self.parts.targets_max

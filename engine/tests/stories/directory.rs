@@ -20,6 +20,8 @@ use tokio::time::timeout;
 pub(crate) struct Table {
     pub(crate) entries: Mutex<BTreeMap<String, String>>,
     pub(crate) down: AtomicBool,
+    /// Whether it accepts operations and answers none.
+    mute: AtomicBool,
     /// Subscribers to changes; `None` for a store that cannot notify.
     watched: Option<broadcast::Sender<Change>>,
 }
@@ -36,7 +38,10 @@ impl Table {
             true => Err(down),
             false => Ok(what(&mut self.entries.lock().unwrap())),
         };
-        Box::pin(std::future::ready(ended))
+        match self.mute.load(Ordering::Acquire) {
+            true => Box::pin(std::future::pending()),
+            false => Box::pin(std::future::ready(ended)),
+        }
     }
 
     fn watched() -> Self {
@@ -109,8 +114,11 @@ struct Named {
 
 /// A node that is found as `name`.
 async fn named(name: &str, table: &Arc<Table>) -> Named {
-    let options = MetadataOptions::new(table.clone())
-        .with(|it| it.publish_interval = Duration::from_millis(100));
+    named_every(Duration::from_millis(100), name, table).await
+}
+
+async fn named_every(interval: Duration, name: &str, table: &Arc<Table>) -> Named {
+    let options = MetadataOptions::new(table.clone()).with(|it| it.publish_interval = interval);
     let builder = Engine::builder().listen("127.0.0.1:0").name(name).metadata(options);
     let timing = EngineTiming::default().with(|it| it.close_timeout = Duration::from_millis(500));
     let engine = builder.timing(timing).start().await.unwrap();
@@ -227,6 +235,38 @@ async fn store_outage_keeps_lanes_and_fails_opens() {
     user.close().await;
     table.down.store(true, Ordering::Release);
     timeout(PATIENCE, owner.engine.close()).await.expect("a store that is down holds nobody up");
+}
+
+/// A node that closes leaves the entries of its successor under the same name, and a node without entries
+/// removes none.
+#[tokio::test]
+async fn closing_node_removes_its_own_entries_alone() {
+    let table = Arc::<Table>::default();
+    // It does not publish again within this test.
+    let first = named_every(Duration::from_secs(3_600), "kv-7", &table).await;
+    let options = MetadataOptions::new(table.clone());
+    let client = Engine::builder().name("kv-7").metadata(options).start().await.unwrap();
+    client.close().await;
+    assert_eq!(table.keys().len(), 2, "a client has published nothing");
+    let successor = named_every(Duration::from_secs(3_600), "kv-7", &table).await;
+    let entries = table.entries.lock().unwrap().clone();
+    first.engine.close().await;
+    assert_eq!(*table.entries.lock().unwrap(), entries);
+    successor.engine.close().await;
+    assert_eq!(table.keys(), [""; 0]);
+}
+
+/// A close whose future is dropped goes on, although the store does not answer: the node ends its lanes.
+#[tokio::test]
+async fn dropped_close_goes_on() {
+    let table = Arc::<Table>::default();
+    let owner = named("kv-7", &table).await;
+    let user = user_of(&table).await;
+    let segment = user.open("kv-7/cache").await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+    table.mute.store(true, Ordering::Release);
+    timeout(Duration::from_millis(1), owner.engine.close()).await.expect_err("the store is mute");
+    counted(&owner.engine, "its lanes end", |all| all.lanes == 0).await;
 }
 
 #[tokio::test]
