@@ -72,9 +72,9 @@ pub(crate) struct Doctor {
     /// Transport to check; with rdma, every obstacle to it is fatal
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Auto)]
     transport: TransportName,
-    /// RDMA device to use, by name [default: all; with --prove the first, two joined by a comma]
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
+    /// RDMA devices to use, by name, separated by commas [default: all; with --prove the first]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    device: Vec<String>,
     /// Address of the RDMA device's port to use
     #[arg(long, value_name = "ADDRESS")]
     gid: Option<IpAddr>,
@@ -108,6 +108,22 @@ pub(crate) struct Doctor {
     record_bytes: Option<u64>,
     #[arg(long, hide = true, value_delimiter = ',')]
     cores: Vec<usize>,
+    #[arg(long, hide = true)]
+    auth: Vec<String>,
+    #[arg(long, hide = true)]
+    open: bool,
+    #[arg(long, hide = true)]
+    encrypt_lanes: bool,
+    #[arg(long, hide = true)]
+    trust_group: Vec<String>,
+    #[arg(long, hide = true)]
+    grants: Option<PathBuf>,
+    #[arg(long, hide = true, value_delimiter = ',')]
+    administrators: Vec<String>,
+    #[arg(long, hide = true)]
+    shared_memory_dir: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
     /// Root folder of all files to read
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
@@ -163,7 +179,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
             TransportName::Auto => Wanted::Auto,
             TransportName::Rdma => Wanted::Rdma,
         },
-        device: arguments.device.clone(),
+        devices: arguments.device.iter().map(|name| of_port(name).to_owned()).collect(),
         gid: arguments.gid,
         packets: lanes::packets(arguments),
         connection_manager: lanes::connection_manager(arguments),
@@ -188,6 +204,11 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
             .collect(),
         root: arguments.root.clone(),
     })
+}
+
+/// Returns the device of a name that may have a port, such as `mlx5_0:2`.
+fn of_port(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(device, _)| device)
 }
 
 /// Validates options of `serve` that no probe checks.
@@ -242,7 +263,33 @@ fn write_bundle(file: &Path, bundle: &serde_json::Value) -> Outcome {
         written.write_all(format!("{bundle:#}\n").as_bytes())?;
         written.sync_all()
     });
-    written.map_err(|error| Failure::NoDoctor(format!("{}: {error}", file.display())))?;
+    written.map_err(|error| Failure::file(file, "writing", error))?;
     output::note(format_args!("wrote {}", file.display()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Doctor, of_port};
+    use crate::serve::Serve;
+    use clap::{Args, Command};
+
+    fn options<T: Args>() -> Vec<String> {
+        let command = T::augment_args(Command::new("command"));
+        command.get_arguments().filter_map(|it| it.get_long().map(str::to_owned)).collect()
+    }
+
+    /// A container's arguments of `serve` are those of the `doctor` that runs before it.
+    #[test]
+    fn doctor_has_every_option_of_serve() {
+        let own = options::<Doctor>();
+        let missing: Vec<_> =
+            options::<Serve>().into_iter().filter(|name| !own.contains(name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn device_of_a_port_is_its_name() {
+        assert_eq!((of_port("mlx5_0:2"), of_port("rxe0")), ("mlx5_0", "rxe0"));
+    }
 }

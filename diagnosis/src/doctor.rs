@@ -86,8 +86,8 @@ pub struct Request {
     /// The wanted transport.
     #[serde(rename = "transport")]
     pub wanted: Wanted,
-    /// The RDMA device to use; `None` for any.
-    pub device: Option<String>,
+    /// RDMA devices to check, by name; empty for all.
+    pub devices: Vec<String>,
     /// The address of the device to use.
     pub gid: Option<IpAddr>,
     /// The class of the node's RDMA packets.
@@ -145,13 +145,11 @@ impl Context<'_> {
 
     /// The selected devices without a known problem.
     fn devices(&self) -> impl Iterator<Item = &Device> {
-        let wanted = self.request.device.as_deref();
-        let named =
-            wanted.filter(|wanted| self.facts.devices.iter().any(|device| device.name == *wanted));
+        let wanted = &self.request.devices;
+        let is_any = !self.facts.devices.iter().any(|device| wanted.contains(&device.name));
         let devices = self.facts.devices.iter();
         devices.filter(move |device| {
-            named.is_none_or(|named| device.name == named)
-                && !self.broken.contains_key(&device.name)
+            (is_any || wanted.contains(&device.name)) && !self.broken.contains_key(&device.name)
         })
     }
 
@@ -283,10 +281,11 @@ fn reason_to_skip(
     if probe.applies == Applies::ToDevices {
         let sound: BTreeSet<_> =
             facts.devices.iter().filter(|device| !broken.contains_key(&device.name)).collect();
-        let named =
-            |device: &&&Device| request.device.as_ref().is_none_or(|name| *name == device.name);
+        let named = |device: &&&Device| {
+            request.devices.is_empty() || request.devices.contains(&device.name)
+        };
         if sound.iter().filter(named).count() == 0 {
-            let of_named = request.device.as_ref().and_then(|name| broken.get(name));
+            let of_named = request.devices.iter().find_map(|name| broken.get(name));
             let because = of_named.or_else(|| broken.values().next());
             return Some(because.map_or(Skip::NotAsked, |id| Skip::Because(*id)));
         }

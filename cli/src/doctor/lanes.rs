@@ -75,7 +75,7 @@ async fn serving(address: IpAddr, arguments: &Doctor) -> Result<(Engine, Registr
 /// Returns the options of a node here, from the command line and the environment.
 fn options(arguments: &Doctor) -> RdmaOptions {
     let options = RdmaOptions::default().with(|it| {
-        it.devices = arguments.device.clone().into_iter().collect();
+        it.devices = arguments.device.clone();
         it.address = arguments.gid;
     });
     // A malformed environment is reported as its own finding.

@@ -40,7 +40,7 @@ mod with_verbs {
             return Err(Failure::state(file, "exists; name another file with --output"));
         }
         let known = availability().map_err(|unavailable| without_devices(&unavailable))?;
-        let [first, second] = devices(arguments.device.as_deref(), &known)?;
+        let [first, second] = devices(&arguments.device, &known)?;
         let proof = prove(&first, &second).map_err(|error| refused(&error))?;
         let json = report::json(&proof, &arguments.root);
         if let Some(file) = &arguments.output {
@@ -60,16 +60,16 @@ mod with_verbs {
     }
 
     /// The requester's device and the responder's.
-    fn devices(named: Option<&str>, known: &[String]) -> Result<[String; 2], Failure> {
-        let Some(named) = named else {
-            let first = usable(known).ok_or_else(|| without_devices(&RdmaUnavailable::NoDevice))?;
-            return Ok([first.clone(), first]);
-        };
-        let names: Vec<&str> = named.split(',').collect();
-        match names.as_slice() {
-            [one] if !one.is_empty() => Ok([(*one).to_owned(), (*one).to_owned()]),
+    fn devices(named: &[String], known: &[String]) -> Result<[String; 2], Failure> {
+        match named {
+            [] => {
+                let first = usable(known);
+                let first = first.ok_or_else(|| without_devices(&RdmaUnavailable::NoDevice))?;
+                Ok([first.clone(), first])
+            }
+            [one] if !one.is_empty() => Ok([one.clone(), one.clone()]),
             [one, other] if !one.is_empty() && !other.is_empty() => {
-                Ok([(*one).to_owned(), (*other).to_owned()])
+                Ok([one.clone(), other.clone()])
             }
             _ => {
                 let text = "--prove measures one device or two: --device NAME or NAME,NAME";
@@ -143,7 +143,10 @@ mod with_verbs {
         /// One name is a device with itself, two are a pair, and more are none.
         #[test]
         fn one_or_two_devices_are_named() {
-            let of = |text: &str| devices(Some(text), &[]);
+            let of = |text: &str| {
+                let names: Vec<_> = text.split(',').map(str::to_owned).collect();
+                devices(&names, &[])
+            };
             assert_eq!(of("a").ok().unwrap(), ["a", "a"]);
             assert_eq!(of("a,b").ok().unwrap(), ["a", "b"]);
             for wrong in ["", "a,", ",b", "a,b,c"] {

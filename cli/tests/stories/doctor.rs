@@ -178,17 +178,20 @@ fn bundle_is_written_to_a_new_private_file() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let file = folder.name("bundle.json");
-    let ask = ["doctor", "--transport", "tcp", "--bundle", &file];
+    let store = "me:se/cr,et@127.0.0.1:1";
+    let ask = ["doctor", "--transport", "tcp", "--metadata", store, "--bundle", &file];
     let ended = run(&ask);
     assert!(ended.errors.contains("wrote"), "{ended:?}");
     let text = std::fs::read_to_string(&file).unwrap();
     let bundle: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(bundle["bundle"], 1);
+    assert_eq!(bundle["asked"]["metadata"], "127.0.0.1:1");
+    assert!(!text.contains("se/cr") && !text.contains("cr,et"), "{text}");
     assert!(bundle["facts"]["interfaces"].is_array() && bundle["report"]["checks"].is_array());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert_eq!(bundle["report"]["host"] == host.trim(), host.trim().len() < 3, "{host}");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    run(&ask).failed(2, &["bundle.json", "exists"]);
+    run(&ask).failed(5, &["bundle.json", "exists"]);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
 }
 

@@ -1,7 +1,7 @@
 //! A document with everything that others need to analyse a problem, without secrets and names.
 
 use super::facts::Tree;
-use super::probes::is_foreign;
+use super::probes::{is_foreign, without_user};
 use super::{Facts, Outside, Report, Request};
 use crate::language::Language;
 use redact::Redactor;
@@ -49,6 +49,10 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
     let mut told = json!(facts);
     // The other annotations of a pod are private.
     told["annotations"] = json!(facts.annotations.len());
+    let mut asked = json!(request);
+    if let Some(address) = &request.metadata {
+        asked["metadata"] = without_user(address).into();
+    }
     let mut document = json!({
         "bundle": BUNDLE,
         "program": {
@@ -57,7 +61,7 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
             "machine": std::env::consts::ARCH,
             "system": std::env::consts::OS,
         },
-        "asked": request,
+        "asked": asked,
         "report": report.json(Language::English),
         "facts": told,
         "devices": details(&tree, facts),

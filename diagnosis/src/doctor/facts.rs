@@ -332,7 +332,9 @@ fn rdma_objects(tree: &Tree<'_>) -> Vec<(String, u64, u64)> {
         let current = tree.text(&format!("{folder}/rdma.current"));
         for line in tree.text(&format!("{folder}/rdma.max")).lines() {
             let Some((device, limits)) = line.split_once(' ') else { continue };
-            let used = current.lines().find_map(|line| line.strip_prefix(device)).unwrap_or("");
+            let of_device =
+                |line: &'_ str| line.split_once(' ').is_some_and(|(of, _)| of == device);
+            let used = current.lines().find(|line| of_device(line)).unwrap_or("");
             for kind in ["hca_object=", "hca_handle="] {
                 let value = |text: &str| {
                     let word = text.split_whitespace().find_map(|word| word.strip_prefix(kind))?;

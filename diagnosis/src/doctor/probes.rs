@@ -13,7 +13,7 @@ mod segment;
 mod settings;
 mod way;
 
-pub(super) use settings::{is_foreign, without_secrets};
+pub(super) use settings::{is_foreign, without_secrets, without_user};
 
 use super::{Applies, Probe};
 use crate::problem::Text;

@@ -78,12 +78,12 @@ fn devices_without_nodes_lack_ib_uverbs() {
 #[test]
 fn soft_device_lacks_its_module_or_itself() {
     let mut scene = Scene::empty();
-    scene.request.device = Some("rxe7".into());
+    scene.request.devices = vec!["rxe7".into()];
     assert_eq!(scene.finding("MOD-MISSING").command(), "modprobe rdma_rxe");
     scene.module("rdma_rxe");
     let finding = scene.finding("HW-PCI-ABSENT");
     assert_eq!(finding.command(), "rdma link add rxe7 type rxe netdev eth0");
-    scene.request.device = Some("siw0".into());
+    scene.request.devices = vec!["siw0".into()];
     assert_eq!(scene.finding("MOD-MISSING").command(), "modprobe siw");
     let built_in = "kernel/net/core/x.ko\nkernel/drivers/infiniband/sw/siw/siw.ko\n";
     scene.file("lib/modules/6.1.0/modules.builtin", built_in);
@@ -140,12 +140,12 @@ fn a_wrong_device_name_leads_to_the_nearest() {
         ("ens1f1", "mlx5_1"),
         ("rocep94s0f1", "mlx5_1"),
     ] {
-        scene.request.device = Some(wrong.to_owned());
+        scene.request.devices = vec![wrong.to_owned()];
         let finding = scene.finding("DEV-NAME");
         assert_eq!(finding.command(), format!("handfast doctor --device {nearest}"));
         assert!(finding.observed.contains("mlx5_0, mlx5_1"), "{}", finding.observed);
     }
-    scene.request.device = Some("mlx5_1".to_owned());
+    scene.request.devices = vec!["mlx5_1".to_owned()];
     scene.is_healthy();
     scene.variable("NCCL_IB_HCA", "=mlx5_0:1,mlx5_7:1");
     assert_eq!(scene.finding("DEV-NAME").severity, Severity::Risk);

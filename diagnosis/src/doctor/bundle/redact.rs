@@ -146,12 +146,13 @@ fn is_hardware(word: &str) -> bool {
     matches!(pairs.len(), 6 | 8 | 20) && pairs.iter().all(is_pair)
 }
 
-/// Removes name and password before the host of a URL.
+/// Removes name and password before the host of a URL: all up to the last `@` before a blank or a quotation
+/// mark, since a password may have any other character.
 fn without_user(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("://") {
-        let end = after.find(['/', ' ', ',', '"', '\'']).unwrap_or(after.len());
+        let end = after.find([' ', '"', '\'']).unwrap_or(after.len());
         let (host, tail) = after.split_at(end);
         out.push_str(before);
         out.push_str("://");
@@ -180,5 +181,7 @@ mod tests {
             assert_eq!(of(kept), kept);
         }
         assert_eq!(of("etcd://me:pa:ss@10.1.0.7:2379/x"), "etcd://ipv4-net1-host-1:2379/x");
+        let quoted = "at 'redis://me:p/a,s@s=@10.1.0.7:6379' it failed";
+        assert_eq!(of(quoted), "at 'redis://ipv4-net1-host-1:6379' it failed");
     }
 }

@@ -72,7 +72,7 @@ fn no_card(context: &Context<'_>) -> Finding {
     if facts.modules.contains("erdma") {
         return seen!(ERDMA_UNBOUND, context.without_rdma());
     }
-    let wanted = context.request.device.as_deref().unwrap_or_default();
+    let wanted = context.request.devices.first().map_or("", String::as_str);
     let soft = SOFT.iter().find(|(start, _)| wanted.starts_with(start));
     if let Some((_, module)) = soft.filter(|(_, module)| !facts.modules.contains(*module)) {
         let observed = said!(
@@ -171,7 +171,7 @@ pub(super) fn names(context: &mut Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let facts = context.facts;
     let is_there = |name: &str| facts.devices.iter().any(|device| device.name == name);
-    if let Some(name) = context.request.device.as_deref().filter(|name| !is_there(name)) {
+    for name in context.request.devices.iter().filter(|name| !is_there(name)) {
         findings.push(unknown_name(context, name, "--device", context.without_rdma()));
     }
     // Other engines' lists of devices: `mlx5_0:1,mlx5_1`, with the prefix `=` or `^` for NCCL.

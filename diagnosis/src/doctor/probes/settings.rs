@@ -98,7 +98,7 @@ fn proxies(context: &Context<'_>) -> Option<Finding> {
 }
 
 /// Removes name and password from an address.
-pub(super) fn without_user(value: &str) -> String {
+pub(in crate::doctor) fn without_user(value: &str) -> String {
     let (scheme, rest) =
         value.split_once("://").map_or(("", value), |(scheme, rest)| (scheme, rest));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);

@@ -10,7 +10,7 @@ const SCHEMA: &str = include_str!("../../../../docs/schema/doctor.json");
 /// Reports with every kind of outcome.
 fn reports() -> Vec<Value> {
     let mut wrong = Scene::with_two();
-    wrong.request.device = Some("mlx5_9".into());
+    wrong.request.devices = vec!["mlx5_9".into()];
     wrong.variable("MC_MTU", "9000");
     wrong.file(&format!("{}/state", Scene::port(NIC.name)), "1: DOWN\n");
     let scenes = [Scene::healthy(), Scene::empty(), wrong];
