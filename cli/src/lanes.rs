@@ -260,7 +260,7 @@ impl LaneOptions {
     }
 }
 
-fn warn(warnings: impl Iterator<Item = String>) {
+pub(crate) fn warn(warnings: impl Iterator<Item = String>) {
     for warning in warnings {
         output::note(format_args!("warning: {warning}"));
     }

@@ -13,9 +13,12 @@ mod report;
 #[cfg(feature = "verbs")]
 use crate::failure::Failure;
 use crate::failure::Outcome;
+use crate::lanes::warn;
 use crate::place::Place;
 use crate::{help, size};
 use clap::{ArgGroup, Args};
+use handfast::rdma::RdmaOptions;
+use handfast_environment::Environment;
 use report::Report;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -43,15 +46,28 @@ pub(crate) struct Smoke {
     /// Address of the device's port to use, its GID; two for two devices [default: the best one]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     gid: Vec<IpAddr>,
+    /// Prove a key or a certificate to the node of --peer, as with `serve --auth` [default:
+    /// HANDFAST_AUTH]
+    #[arg(long, value_name = "SOURCE", requires = "peer")]
+    auth: Option<String>,
     /// Timeout of each step
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
+    /// What the environment says of lanes, as for `serve`.
+    #[arg(skip)]
+    base: RdmaOptions,
 }
 
-pub(crate) async fn run(arguments: Smoke) -> Outcome {
+pub(crate) async fn run(mut arguments: Smoke) -> Outcome {
+    let environment = Environment::read()?;
+    warn(environment.warnings());
+    arguments.base = environment.rdma(RdmaOptions::default());
+    if arguments.peer.is_some() && arguments.auth.is_none() {
+        arguments.auth = environment.auth_source().map(str::to_owned);
+    }
     let mode = if arguments.peer.is_some() { "peer" } else { "loopback" };
     let mut report = Report::new(mode, arguments.timeout, arguments.json);
     match &arguments.peer {

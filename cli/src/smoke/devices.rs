@@ -57,7 +57,7 @@ pub(super) fn choose(arguments: &Smoke, devices: &[Device]) -> [RdmaOptions; 2] 
         arguments.device.clone()
     };
     [0, 1].map(|node| {
-        RdmaOptions::default().with(|it| {
+        arguments.base.clone().with(|it| {
             it.devices = found.get(node).or(found.first()).cloned().into_iter().collect();
             it.address = arguments.gid.get(node).or(arguments.gid.first()).copied();
         })

@@ -52,7 +52,7 @@ pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
 /// The devices of two nodes, for steps below the engine.
 fn of_nodes(arguments: &Smoke, nodes: [&Node; 2]) -> [RdmaOptions; 2] {
     [0, 1].map(|n| {
-        RdmaOptions::default().with(|it| {
+        arguments.base.clone().with(|it| {
             it.devices = nodes[n].engine.devices().map(str::to_owned).collect();
             it.address = arguments.gid.get(n).or(arguments.gid.first()).copied();
         })

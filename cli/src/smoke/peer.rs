@@ -6,16 +6,17 @@ use super::{Smoke, devices, manager};
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
 use handfast::rdma::RdmaOptions;
-use handfast::{Engine, Segment, TransportChoice};
+use handfast::{AuthOptions, Engine, Segment, TransportChoice};
 
 pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -> Outcome {
     let found = devices::all();
     report.devices(found.clone())?;
-    let options = RdmaOptions::default().with(|it| {
+    let options = arguments.base.clone().with(|it| {
         it.devices = arguments.device.first().cloned().into_iter().collect();
         it.address = arguments.gid.first().copied();
     });
-    let Some(engine) = report.step("devices", start(&options)).await? else {
+    let auth = arguments.auth.as_deref();
+    let Some(engine) = report.step("devices", start(&options, auth)).await? else {
         let rest = [manager::NAME, "handshake", "bytes", "reopen"];
         return report.skip(&rest, "there is no device to use");
     };
@@ -32,7 +33,7 @@ pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -
     drop(segment);
     let again = async {
         engine.close().await;
-        let (engine, _) = start(&options).await?;
+        let (engine, _) = start(&options, auth).await?;
         let (segment, _) = open(&engine, place).await?;
         let words = target(&segment, place)?.exchange(101, arguments.timeout).await?;
         engine.close().await;
@@ -42,8 +43,11 @@ pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -
     Ok(())
 }
 
-async fn start(options: &RdmaOptions) -> Result<(Engine, String), Failure> {
-    let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(options.clone());
+async fn start(options: &RdmaOptions, auth: Option<&str>) -> Result<(Engine, String), Failure> {
+    let mut builder = Engine::builder().transport(TransportChoice::Rdma).rdma(options.clone());
+    if let Some(source) = auth {
+        builder = builder.auth(AuthOptions::from_source(source)?);
+    }
     let engine = builder.start().await?;
     let device = engine.devices().next().unwrap_or("no device").to_owned();
     Ok((engine, device))

@@ -181,7 +181,7 @@ impl Site {
     fn open(options: &RdmaOptions, timeout: Duration) -> Result<Self, Failure> {
         let device = options.devices.first().cloned().unwrap_or_default();
         let gid = match options.address.filter(|_| !is_managed(&device)) {
-            None => GidWanted::Automatic,
+            None => options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index),
             Some(IpAddr::V4(address)) => GidWanted::Address(address.to_ipv6_mapped()),
             Some(IpAddr::V6(address)) => GidWanted::Address(address),
         };
