@@ -83,7 +83,11 @@ impl<'a> Window<'a> {
             return Ok(memory);
         }
         let memory = Memory::zeroed(CHUNK_BYTES)?;
-        self.prepared.push(self.engine.prepare(&memory.whole()).await?);
+        // A device may refuse memory that a lane copies without it: the submission fails, if anything.
+        match self.engine.prepare(&memory.whole()).await {
+            Ok(prepared) => self.prepared.push(prepared),
+            Err(error) => info!(%error, "memory is not registered ahead of transfers"),
+        }
         Ok(memory)
     }
 

@@ -8,6 +8,8 @@ use handfast_metadata::ServerError;
 use handfast_sim::{MinimizeError, SavedError};
 use handfast_trace::{RedactError, ReplayError};
 use std::io;
+#[cfg(target_os = "linux")]
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -178,7 +180,9 @@ impl Failure {
             Self::SecondProcess { code } => code.unwrap_or(1),
             #[cfg(target_os = "linux")]
             Self::Command(status) => {
-                status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+                // As a shell says it of a command that a signal has ended.
+                let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+                code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
             }
             #[cfg(target_os = "linux")]
             Self::Script { .. } => 2,

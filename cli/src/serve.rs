@@ -85,7 +85,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     raise_descriptor_limit();
     let allocate = |len| arguments.lanes.allocate(len);
     let sources = sources(&arguments.memory, &arguments.file, arguments.read_only, allocate)?;
-    let mut granted = granted(&arguments, &sources)?;
+    let granted = granted(&arguments, &sources)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
     let is_keyed = !arguments.lanes.auth.is_empty() || environment.auth_source().is_some();
@@ -137,7 +137,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
         signal = stop.wait() => info!("{signal}: closing"),
         () = stdin_ends(), if arguments.until_stdin_ends => info!("standard input ended: closing"),
         () = warn => {}
-        () = follow_grants(granted.as_mut().map(|granted| &mut granted.0), &served) => {}
+        () = follow_grants(granted.map(|granted| granted.0), &served) => {}
     }
     engine.close().await;
     warn_if_incomplete(&engine);
@@ -239,14 +239,22 @@ fn line_of_pages(memory: &Memory) -> String {
 
 /// Puts the grants of a file in force when it changes. A file with a mistake changes nothing.
 async fn follow_grants(
-    file: Option<&mut GrantsFile>,
+    file: Option<GrantsFile>,
     served: &Arc<Vec<(Registration, Option<PathBuf>)>>,
 ) {
-    let Some(file) = file else { return std::future::pending().await };
+    let Some(mut file) = file else { return std::future::pending().await };
     let names: Vec<_> = served.iter().map(|(served, _)| served.name().to_owned()).collect();
     loop {
         tokio::time::sleep(GRANTS_LOOK).await;
-        let grants = match file.read_again(&names) {
+        // A network file system may take its time.
+        let names = names.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let read = file.read_again(&names);
+            (file, read)
+        });
+        let Ok((same, read)) = reading.await else { return std::future::pending().await };
+        file = same;
+        let grants = match read {
             None => continue,
             Some(Ok(grants)) => grants,
             Some(Err(error)) => {

@@ -71,6 +71,7 @@ fn command_runs_on_scripted_devices() {
     let skipped = ended.output.lines().find(|line| line.starts_with("skipped  rdma-cm")).unwrap();
     assert!(skipped.ends_with("rxe0 and rxe1 connect out of band"), "{skipped}");
     run(&["fabric", "run", "--", "sh", "-c", "exit 7"]).failed(7, &["exit status: 7"]);
+    run(&["fabric", "run", "--", "sh", "-c", "kill -9 $$"]).failed(137, &["signal: 9"]);
     run(&["fabric", "run", "--profile", "none", "--", "true"]).failed(2, &["no profile 'none'"]);
 }
 
