@@ -507,6 +507,9 @@ class Native(unittest.TestCase):
         self.user.close()
         with self.assertRaises(handfast.HandfastError):
             self.peer.write(self.block[:10], self.served.address)
+        with self.assertRaises(handfast.Closed):
+            self.user.register(bytearray(8))
+        self.assertEqual(self.user._buffers, {})
         self.user.close()
 
 
