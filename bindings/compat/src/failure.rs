@@ -236,7 +236,7 @@ impl Failure {
                 handfast::Cause::Closed => "closed",
                 handfast::Cause::Limit { .. }
                 | handfast::Cause::Grant(handfast::GrantError::Full) => "limit",
-                handfast::Cause::Grant(_) => "argument",
+                handfast::Cause::Grant(_) | handfast::Cause::KeysNeeded(_) => "argument",
                 handfast::Cause::Invalid(_) if error.stage() == handfast::Stage::Configuration => {
                     "argument"
                 }
