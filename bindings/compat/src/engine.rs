@@ -8,6 +8,7 @@ use crate::cures;
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
 use crate::options::Options;
+use crate::peers::Peers;
 use crate::process::Process;
 use crate::regions::{LocalRegion, LocalRegions};
 use crate::runtime::runtime;
@@ -18,7 +19,6 @@ use handfast::{AuthOptions, Direction, Engine, Remote, Segment, ServedSegment, T
 use handfast_environment::Ports;
 use handfast_metadata::{Credentials, Source};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
 use std::future::ready;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -29,8 +29,6 @@ use tokio::runtime::Handle;
 pub const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
 /// Maximum requests of one call.
 pub const REQUESTS_MAX: usize = 8 << 20;
-/// Maximum names of peers.
-pub const PEERS_MAX: usize = 65_536;
 
 /// Tries to start at a port of a range.
 const PORT_TRIES_MAX: usize = 500;
@@ -73,7 +71,7 @@ pub(crate) struct Inner {
     warnings: Vec<String>,
     regions: RwLock<LocalRegions>,
     managed: Mutex<Managed>,
-    peers: RwLock<BTreeMap<String, Segment>>,
+    peers: RwLock<Peers>,
     batches: Mutex<Batches>,
 }
 
@@ -553,12 +551,9 @@ impl Inner {
             return Ok(known.clone());
         }
         let opened = self.engine.open_by_address(name).await?;
-        let mut peers = self.peers.write();
-        if peers.len() >= PEERS_MAX && !peers.contains_key(name) {
-            let cure = "close peers that are gone";
-            return Err(Cause::Limit { name: "PEERS_MAX", max: PEERS_MAX, cure }.into());
-        }
-        Ok(peers.entry(name.to_owned()).or_insert(opened).clone())
+        // Dropped behind the lock.
+        let mut unused = Vec::new();
+        self.peers.write().insert(name, opened, &mut unused)
     }
 
     /// Starts requests. After an error those that were started have ended. Empty ones are complete.

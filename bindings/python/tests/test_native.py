@@ -516,6 +516,14 @@ class Native(unittest.TestCase):
         self.assertEqual(self.user._buffers, {})
         self.user.close()
 
+    def test_closed_peer_is_opened_again(self):
+        core = self.user._core
+        self.peer.write(self.block[:10], self.served.address)
+        self.peer.close()
+        self.assertFalse(core.close_peer(self.owner.address), "it is forgotten")
+        self.peer.write(self.block[:10], self.served.address)
+        self.assertTrue(core.close_peer(self.owner.address))
+
 
 if __name__ == "__main__":
     unittest.main()

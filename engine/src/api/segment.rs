@@ -139,6 +139,14 @@ impl Segment {
         self.resolved().target.opening()
     }
 
+    /// Whether a caller with many segments may forget this one: nothing else holds it, and its owner has
+    /// neither a lane nor a batch here, and no incomplete write.
+    #[doc(hidden)]
+    pub fn is_unused(&self) -> bool {
+        let target = &self.resolved().target;
+        Arc::strong_count(&self.inner) == 1 && target.is_idle() && !target.is_in_doubt()
+    }
+
     /// Creates an empty batch.
     pub fn batch(&self) -> Batch {
         Batch { segment: self.clone(), requests: Vec::new(), timeout: None }

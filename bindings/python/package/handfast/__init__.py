@@ -475,6 +475,10 @@ class Peer:
         """Wait until no earlier failed write to the peer can land any more."""
         self._core.fence(self.address)
 
+    def close(self) -> None:
+        """Forget what is known of the peer, such as one that is gone. The next call opens it again."""
+        self._core.close_peer(self.address)
+
     def __repr__(self) -> str:
         return f"<handfast.Peer {self.address}>"
 
