@@ -1,6 +1,7 @@
 //! The engine of the bindings.
 
 mod administration;
+mod peer_calls;
 mod registration;
 
 use crate::batches::{BATCHES_MAX, BatchId, BatchState, Batches, Share};
@@ -12,10 +13,10 @@ use crate::peers::Peers;
 use crate::process::Process;
 use crate::regions::{LocalRegion, LocalRegions};
 use crate::runtime::runtime;
-use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
+use crate::waiting::{Until, asked, drive, interruptible, notify, outside, settle, to_the_end};
 use handfast::metadata::{MetadataOptions, StoreCause};
 use handfast::mooncake::Notification;
-use handfast::{AuthOptions, Direction, Engine, Remote, Segment, ServedSegment, Transfer};
+use handfast::{AuthOptions, Direction, Engine, Remote, Segment, Transfer};
 use handfast_environment::Ports;
 use handfast_metadata::{Credentials, Source};
 use parking_lot::{Mutex, RwLock};
@@ -143,7 +144,8 @@ impl TransferEngine {
     }
 
     /// Moves bytes to or from a peer, and waits for the end. A notification is sent after the last
-    /// byte. Without a timeout the engine's holds, and one nanosecond more for each byte.
+    /// byte, within the same timeout. Without a timeout the engine's holds, and one nanosecond more for
+    /// each byte.
     ///
     /// # Errors
     /// Nothing of the engine touches the local memory after an error; [`Failure::remote`] is the
@@ -160,15 +162,13 @@ impl TransferEngine {
         inner.process.check()?;
         outside(inner.runtime, async {
             let shares = [Share::all(peer, requests)];
-            let transfers = inner.submit(&shares, timeout, interrupt).await?;
+            let until = inner.until(&shares, timeout);
+            let transfers = inner.submit(&shares, until, interrupt).await?;
             settle(transfers, shares[0].has_writes(), asked(interrupt)).await.1?;
-            if let Some(notification) = notification {
-                let sent = interruptible(inner.engine.notify(peer, notification), interrupt).await;
-                let sent = sent.and_then(|sent| sent.map_err(Failure::from));
-                // The bytes are there.
-                return sent.map_err(|failure| failure.with_remote(Remote::Fenced));
+            match notification {
+                Some(it) => notify(&inner.engine, (peer, it), until, asked(interrupt)).await,
+                None => Ok(()),
             }
-            Ok(())
         })?
     }
 
@@ -213,7 +213,8 @@ impl TransferEngine {
         let batch = inner.batches.lock().get(id)?;
         let requests = shares.iter().map(|share| share.requests.len()).sum();
         batch.reserve(requests)?;
-        let submitted = outside(inner.runtime, inner.submit(shares, timeout, interrupt));
+        let until = inner.until(shares, timeout);
+        let submitted = outside(inner.runtime, inner.submit(shares, until, interrupt));
         let submitted = submitted.and_then(|it| it);
         let transfers = submitted.inspect_err(|_| batch.give_back(requests))?;
         if requests == 0 {
@@ -221,7 +222,7 @@ impl TransferEngine {
             return Ok(());
         }
         let part = batch.add(shares);
-        let notification = notification.map(|(peer, it)| (inner.engine.clone(), peer, it));
+        let notification = notification.map(|(peer, it)| (inner.engine.clone(), peer, it, until));
         let has_writes = shares.iter().any(Share::has_writes);
         inner.runtime.spawn(drive(batch, part, (transfers, has_writes), notification));
         Ok(())
@@ -359,17 +360,6 @@ impl TransferEngine {
         Ok(())
     }
 
-    /// Waits until no earlier failed write to a peer can land in its memory any more.
-    ///
-    /// # Errors
-    /// The peer cannot be reached, or is a Mooncake node, which cannot tell.
-    pub fn fence(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        let fenced = async { Ok::<_, Failure>(inner.peer(peer).await?.fence().await?) };
-        outside(inner.runtime, interruptible(fenced, interrupt))??
-    }
-
     /// Ends every transfer and closes the engine. Waits until nothing touches memory any more. Does
     /// nothing in a forked child.
     ///
@@ -397,75 +387,6 @@ impl TransferEngine {
                 Err(_) => inner.regions.read().in_use().map_or(Ok(()), |it| Err(in_use(it).into())),
             }
         })
-    }
-
-    /// Opens a peer, unless it is open.
-    ///
-    /// # Errors
-    /// It cannot be reached.
-    pub fn open(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        outside(inner.runtime, async {
-            interruptible(inner.peer(peer), interrupt).await?.map(drop)
-        })?
-    }
-
-    /// Forgets a peer; the next use opens it again. Returns whether it was open: never in a forked
-    /// child.
-    pub fn close_peer(&self, peer: &str) -> bool {
-        self.inner.process.check().is_ok() && self.inner.peers.write().remove(peer).is_some()
-    }
-
-    /// Checks that a peer answers calls.
-    ///
-    /// # Errors
-    /// It does not.
-    pub fn probe(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        let probed = inner.engine.probe(peer);
-        Ok(outside(inner.runtime, interruptible(probed, interrupt))???)
-    }
-
-    /// Asks a peer for what it serves, in the order of registration.
-    ///
-    /// # Errors
-    /// It cannot be reached.
-    pub fn segments(
-        &self,
-        peer: &str,
-        interrupt: Interrupt<'_>,
-    ) -> Result<Vec<ServedSegment>, Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        let asked = inner.engine.segments(peer);
-        Ok(outside(inner.runtime, interruptible(asked, interrupt))???)
-    }
-
-    /// Sends a notification.
-    ///
-    /// # Errors
-    /// The peer cannot be reached, or refuses it.
-    pub fn notify(
-        &self,
-        peer: &str,
-        notification: &Notification,
-        interrupt: Interrupt<'_>,
-    ) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        let sent = inner.engine.notify(peer, notification);
-        Ok(outside(inner.runtime, interruptible(sent, interrupt))???)
-    }
-
-    /// Takes the notifications received since the last call.
-    ///
-    /// # Errors
-    /// [`Cause::Forked`].
-    pub fn take_notifications(&self) -> Result<Vec<Notification>, Failure> {
-        self.inner.process.check()?;
-        Ok(self.inner.engine.take_notifications())
     }
 
     /// Allocates memory and registers it.
@@ -556,11 +477,19 @@ impl Inner {
         self.peers.write().insert(name, opened, &mut unused)
     }
 
+    /// The end of a call's time, from now on.
+    fn until(&self, shares: &[Share<'_>], timeout: Option<Duration>) -> Until {
+        let requests = shares.iter().flat_map(|share| share.requests.iter());
+        let bytes = requests.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
+        let default = || self.timeout.saturating_add(Duration::from_nanos(bytes));
+        Until { started: Instant::now(), timeout: timeout.unwrap_or_else(default) }
+    }
+
     /// Starts requests. After an error those that were started have ended. Empty ones are complete.
     async fn submit(
         &self,
         shares: &[Share<'_>],
-        timeout: Option<Duration>,
+        until: Until,
         interrupt: Interrupt<'_>,
     ) -> Result<Vec<Transfer>, Failure> {
         let count: usize = shares.iter().map(|share| share.requests.len()).sum();
@@ -568,21 +497,16 @@ impl Inner {
             let cure = "split the call";
             return Err(Cause::Limit { name: "REQUESTS_MAX", max: REQUESTS_MAX, cure }.into());
         }
-        let requests = shares.iter().flat_map(|share| share.requests.iter());
-        let bytes = requests.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
-        let timeout = timeout.unwrap_or(self.timeout.saturating_add(Duration::from_nanos(bytes)));
-        let started = Instant::now();
-        let left = || timeout.saturating_sub(started.elapsed());
         let mut batches = Vec::with_capacity(shares.len());
         for share in shares {
-            let opened = tokio::time::timeout(left(), self.peer(share.peer));
+            let opened = tokio::time::timeout(until.left(), self.peer(share.peer));
             let not_opened = |_| Failure::from(Cause::NotOpened { peer: share.peer.to_owned() });
             let segment = interruptible(opened, interrupt).await?.map_err(not_opened)??;
             batches.extend(self.batches_of(&segment, &share.requests)?);
         }
         let mut transfers = Vec::with_capacity(batches.len());
         for batch in batches {
-            let submitted = interruptible(batch.timeout(left()).submit(), interrupt).await;
+            let submitted = interruptible(batch.timeout(until.left()).submit(), interrupt).await;
             match submitted.and_then(|submitted| submitted.map_err(Failure::from)) {
                 Ok(transfer) => transfers.push(transfer),
                 Err(failure) => {

@@ -369,7 +369,7 @@ class Peer:
         stream: _Stream = None,
     ) -> None:
         """Write a buffer to an address of the peer, and wait for the end. ``notify`` is a pair of
-        name and message that the peer receives after the last byte. Seconds as ``timeout``."""
+        name and message that the peer receives after the last byte. Seconds as ``timeout``, for both."""
         place, after = _buffers.in_order(buffer, stream)
         local, nbytes = place.address, place.nbytes
         self._core.transfer_one(
