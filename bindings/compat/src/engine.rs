@@ -35,8 +35,8 @@ pub const REQUESTS_MAX: usize = 8 << 20;
 const PORT_TRIES_MAX: usize = 500;
 /// Requests that the engine takes at once.
 const REQUESTS_AT_ONCE: usize = 128 << 10;
-/// Tries to unregister memory of a call that failed, each for [`UNREGISTER_WAIT`].
-const ROLLBACK_TRIES: usize = 3;
+/// Time that a failed registration of several places waits for peers that use the first ones.
+const ROLLBACK_WAIT: Duration = Duration::from_secs(30);
 /// Interval at which the end of the use of memory is looked for.
 const USE_INTERVAL: Duration = Duration::from_millis(1);
 
