@@ -229,7 +229,8 @@ int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t *stats, size_t *co
  * "local_nics" and "topology"; cut to buf_len - 1 bytes, and always terminated. */
 int showLinks(transfer_engine_t engine, char *buf_out, size_t buf_len, int json);
 
-/* The engine closes at exit, and on SIGTERM and SIGINT before they end the process. */
+/* The engine closes at exit, and on SIGTERM and SIGINT before they end the process; the first process of a
+ * container, for which the kernel discards such signals, exits with 128 plus the signal. */
 void enableGracefulShutdown(transfer_engine_t engine);
 
 #ifdef __cplusplus
