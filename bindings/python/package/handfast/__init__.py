@@ -14,6 +14,7 @@ from __future__ import annotations as _annotations
 
 import asyncio as _asyncio
 import atexit as _atexit
+import contextlib as _contextlib
 import itertools as _itertools
 import json as _json
 import logging as _logging
@@ -105,6 +106,9 @@ class Segment:
     readable: bool
     writable: bool
 
+
+#: Interval of looks at a transfer for whose end a loop has no descriptor, in seconds.
+_LOOK_S = 0.01
 
 #: Engines that were not closed and whose memory is in use, and their buffers.
 _in_use: list[tuple[_handfast.Core, object]] = []
@@ -533,19 +537,29 @@ class Transfer:
 
     async def _wait_async(self) -> int:
         cancelled = None
-        if not self.settled():
-            waiting = _asyncio.ensure_future(_waiting.wait(self._core, self._batch))
-            while not waiting.done():
+        try:
+            end = None if self.settled() else _waiting.end_of(self._core, self._batch)
+            while not self.settled():
                 try:
-                    await _asyncio.shield(waiting)
+                    # Not a task, which a loop that ends would cancel.
+                    await (_asyncio.sleep(_LOOK_S) if end is None else _asyncio.shield(end))
                 except _asyncio.CancelledError as error:
                     # The buffers are in use until the end.
                     cancelled = error
                     self.cancel()
-            self._look()
+        except BaseException:
+            # Such as GeneratorExit of a coroutine that is closed, which may not await any more.
+            self._abandon()
+            raise
         if cancelled is not None:
             raise cancelled
         return self._result()
+
+    def _abandon(self) -> None:
+        """Cancel, and wait for the end."""
+        with _contextlib.suppress(HandfastError):
+            self.cancel()
+            self.wait()
 
     def _look(self) -> None:
         with self._lock:
