@@ -9,7 +9,7 @@ use handfast_compat::{
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -96,6 +96,23 @@ fn grant(py: Python<'_>, peers: &str, access: &str) -> PyResult<Grant> {
 /// A grant as a pattern of names and a word.
 fn pair(grant: &Grant) -> (String, String) {
     (grant.peers().to_owned(), grant.access().to_string())
+}
+
+/// A dictionary, and an item that it has while memory is registered.
+type Owner<'py> = (Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// Keeps an item if a registration succeeds. No step of the interpreter is between both.
+fn kept(owner: Option<Owner<'_>>, register: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
+    // Before the registration, which may not succeed with an owner that is not kept.
+    if let Some((owners, key, owner)) = &owner {
+        owners.set_item(key, owner)?;
+    }
+    let registered = register();
+    if let (Some((owners, key, _)), Err(_)) = (&owner, &registered) {
+        // A close in another thread may have forgotten it.
+        let _ = owners.del_item(key);
+    }
+    registered
 }
 
 fn direction(is_write: bool) -> Direction {
@@ -236,7 +253,9 @@ impl Core {
         self.engine.warnings().to_vec()
     }
 
-    #[pyo3(signature = (address, bytes, location, grants=None))]
+    /// The item of `owner` is in its dictionary if the memory is registered, also after an exception of
+    /// a signal's handler, which the interpreter raises when the call has returned.
+    #[pyo3(signature = (address, bytes, location, grants=None, owner=None))]
     fn register(
         &self,
         py: Python<'_>,
@@ -244,6 +263,7 @@ impl Core {
         bytes: &Bound<'_, PyAny>,
         location: &str,
         grants: Option<Vec<(String, String)>>,
+        owner: Option<Owner<'_>>,
     ) -> PyResult<()> {
         let (address, bytes) =
             (numbers::one(&"address", address)?, numbers::one(&"length", bytes)?);
@@ -252,12 +272,14 @@ impl Core {
         };
         let grants = grants.map(granted).transpose()?;
         let place = (address, bytes);
-        // SAFETY: callers of Python keep the memory until they unregister it, as documented.
-        blocking(py, |_| unsafe {
-            match &grants {
-                None => self.engine.register(address, bytes, location),
-                Some(grants) => self.engine.register_granted(None, place, location, grants),
-            }
+        kept(owner, || {
+            // SAFETY: callers of Python keep the memory until they unregister it, as documented.
+            blocking(py, |_| unsafe {
+                match &grants {
+                    None => self.engine.register(address, bytes, location),
+                    Some(grants) => self.engine.register_granted(None, place, location, grants),
+                }
+            })
         })
     }
 
@@ -277,12 +299,15 @@ impl Core {
         blocking(py, |_| self.engine.revoke(address, &grant))
     }
 
+    /// As of `register`, with one item for all places.
+    #[pyo3(signature = (addresses, lengths, location, owner=None))]
     fn register_all(
         &self,
         py: Python<'_>,
         addresses: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
         location: &str,
+        owner: Option<Owner<'_>>,
     ) -> PyResult<()> {
         let addresses = numbers::read_each("buffer_addresses", addresses)?;
         let lengths = numbers::read_each("capacities", lengths)?;
@@ -295,7 +320,7 @@ impl Core {
         }
         let places: Vec<_> = addresses.into_iter().zip(lengths).collect();
         // SAFETY: as in `register`.
-        blocking(py, |_| unsafe { self.engine.register_all(&places, location) })
+        kept(owner, || blocking(py, |_| unsafe { self.engine.register_all(&places, location) }))
     }
 
     fn unregister(&self, py: Python<'_>, address: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -225,12 +225,13 @@ class Engine:
         ``owner`` is kept until then."""
         pairs = None if grants is None else list(grants.items())
         registration = Registration(self, address, nbytes)
-        # Before the call: an exception of a signal may come right after it.
-        self._buffers[registration._number] = owner
+        number = registration._number
         try:
-            self._core.register(address, nbytes, location, pairs)
-        except Exception:
-            del self._buffers[registration._number]
+            self._core.register(address, nbytes, location, pairs, (self._buffers, number, owner))
+        except BaseException:
+            # An exception of a signal's handler comes right after the registration.
+            if number in self._buffers:
+                registration._end()
             raise
         return registration
 
@@ -316,6 +317,14 @@ class Registration:
             raise NotRegistered(text, "local", "registering memory", None, "untouched", -3)
         self._engine._core.unregister(self.address)
         self._engine._buffers.pop(self._number, None)
+
+    def _end(self) -> None:
+        """End a registration that its caller does not get. Memory in use stays registered, and its
+        buffer with the engine."""
+        try:
+            self.close()
+        except HandfastError as error:
+            _log.warning("an interrupted registration stays until the engine is closed: %s", error)
 
     def __enter__(self) -> Registration:
         return self
