@@ -346,6 +346,19 @@ impl TransferEngine {
         })
     }
 
+    /// Cancels a batch, waits for its end, also where an interruption ends other waits, and forgets it.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`].
+    pub fn abandon(&self, id: BatchId) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        let batch = inner.batches.lock().get(id)?;
+        batch.cancel();
+        to_the_end(inner.runtime, batch.end_of_all());
+        inner.batches.lock().free(id)
+    }
+
     /// Calls a function on a thread of the engine at the end of a batch, at once if it has ended.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use handfast_compat::{
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -406,7 +406,11 @@ impl Core {
         })
     }
 
-    #[pyo3(signature = (peer, is_write, locals, remotes, lengths, timeout_s=None, stream=None))]
+    /// Adds the number of the batch to `started`, where it is also after an exception of a signal's
+    /// handler, which the interpreter raises when the call has returned.
+    #[pyo3(signature = (
+        peer, is_write, locals, remotes, lengths, started, timeout_s=None, stream=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn submit(
         &self,
@@ -416,17 +420,28 @@ impl Core {
         locals: &Bound<'_, PyAny>,
         remotes: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
+        started: &Bound<'_, PyList>,
         timeout_s: Option<f64>,
         stream: Stream,
     ) -> PyResult<u64> {
         let pieces = Pieces::read(is_write, locals, remotes, lengths)?;
         let timeout = timeout(timeout_s)?;
-        blocking(py, |interrupt| {
+        let id = blocking(py, |interrupt| {
             let requests = pieces.into_requests();
             let timeout =
                 self.after(stream, requests.first().map(|it| it.local), timeout, interrupt)?;
             self.engine.submit(peer, &requests, timeout, interrupt)
-        })
+        })?;
+        if let Err(error) = started.append(id) {
+            self.abandon(py, id)?;
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Cancels a batch, waits for its end and frees it. No signal is handled meanwhile.
+    fn abandon(&self, py: Python<'_>, id: u64) -> PyResult<()> {
+        py.detach(|| self.engine.abandon(id)).map_err(|failure| exception(py, &failure))
     }
 
     /// `None` while the batch is under way, then the bytes moved and the exception, if it failed.

@@ -473,8 +473,18 @@ class Peer:
         stream: _Stream,
     ) -> Transfer:
         after = _buffers.stream_of(stream)
-        batch = self._core.submit(self.address, is_write, locals, remotes, lengths, timeout, after)
-        return Transfer(self._engine, batch)
+        transfer = Transfer(self._engine)
+        started: list[int] = []
+        try:
+            transfer._batch = self._core.submit(
+                self.address, is_write, locals, remotes, lengths, started, timeout, after
+            )
+        except BaseException:
+            # An exception of a signal's handler comes right after the start.
+            if started:
+                self._core.abandon(started[0])
+            raise
+        return transfer
 
     def notify(self, name: str, message: str) -> None:
         """Send the peer a notification."""
@@ -500,11 +510,12 @@ class Transfer:
     """Pieces under way. Wait for it with ``wait()``, or await it. A task that is cancelled while it
     waits cancels the transfer, and ends with it. A transfer that is not waited for goes on."""
 
-    def __init__(self, engine: Engine, batch: int) -> None:
+    def __init__(self, engine: Engine) -> None:
         # Keeps registered buffers alive.
         self._engine = engine
         self._core = engine._core
-        self._batch = batch
+        # Of no batch before the start.
+        self._batch = 0
         self._lock = _threading.Lock()
         self._ended: tuple[int, HandfastError | None] | None = None
         self._landed = b""

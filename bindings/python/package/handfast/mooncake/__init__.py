@@ -405,10 +405,18 @@ class TransferEngine:
     def _start(
         self, peer: str, buffers: Numbers, addresses: Numbers, lengths: Numbers, is_write: bool
     ) -> int:
+        core = self._core
+        started: list[int] = []
         try:
-            return self._initialized().submit(peer, is_write, buffers, addresses, lengths)
-        except (HandfastError, ValueError) as error:
-            return self._fail(error, 0)
+            core = core or self._initialized()
+            return core.submit(peer, is_write, buffers, addresses, lengths, started)
+        except BaseException as error:
+            if core is not None and started:
+                # An exception of a signal's handler comes right after the start.
+                core.abandon(started[0])
+            elif isinstance(error, (HandfastError, ValueError)):
+                return self._fail(error, 0)
+            raise
 
     def transfer_check_status(self, batch_id: int) -> int:
         """Return 1 for a batch that is done, 0 for one under way, -1 for a failed one and -2 after
