@@ -5,7 +5,7 @@ use crate::errors::{exception, instance};
 use crate::numbers::{self, Column, Numbers, Table};
 use handfast_compat::{
     Access, BatchState, Direction, Failure, Grant, GrantError, Interrupt, Notification, Options,
-    Request, ServedSegment, TransferEngine, forks, topology,
+    PerProcess, Request, ServedSegment, TransferEngine, forks, topology,
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// The engines of the process, to close them before the interpreter ends.
-static ENGINES: Mutex<Vec<Weak<TransferEngine>>> = Mutex::new(Vec::new());
+static ENGINES: PerProcess<Mutex<Vec<Weak<TransferEngine>>>> = PerProcess::new();
 
 /// An engine with raw addresses.
 #[pyclass(frozen, weakref)]
@@ -232,7 +232,8 @@ impl Core {
             TransferEngine::start(&options).map(Arc::new)
         };
         let engine = blocking(py, |_| start())?;
-        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        let engines = ENGINES.get(Mutex::default).map_err(|failure| exception(py, &failure))?;
+        let mut engines = engines.lock().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|known| known.strong_count() > 0);
         engines.push(Arc::downgrade(&engine));
         Ok(Self { engine: ManuallyDrop::new(engine) })
@@ -641,7 +642,9 @@ fn ended(py: Python<'_>, state: BatchState) -> PyResult<Option<(u64, Option<Py<P
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) {
     py.detach(|| {
-        let engines = std::mem::take(&mut *ENGINES.lock().unwrap_or_else(PoisonError::into_inner));
+        // A process past the last fork has no engine.
+        let Ok(engines) = ENGINES.get(Mutex::default) else { return };
+        let engines = std::mem::take(&mut *engines.lock().unwrap_or_else(PoisonError::into_inner));
         let closing: Vec<_> = engines.iter().filter_map(Weak::upgrade).collect();
         std::thread::scope(|scope| {
             for engine in &closing {
