@@ -18,7 +18,8 @@
  * Ownership
  *   Text and arrays that are passed in are copied before a function returns. Registered memory
  *   stays the caller's, and must stay mapped until unregisterLocalMemory has returned 0 for it or
- *   destroyTransferEngine has returned. Memory of a device, such as a GPU, is refused.
+ *   destroyTransferEngine has returned. Memory of a CUDA device is registered by its address, as memory
+ *   of the host.
  *   What getNotifsFromEngine returns is released by freeNotifsMsgBuf, and by nothing else.
  *   An engine handle is a number, not an address: do not dereference it.
  *

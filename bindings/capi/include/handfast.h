@@ -17,8 +17,9 @@
  * Ownership
  *   Text, arrays and structures that are passed in are copied before a function returns. Registered
  *   memory stays the caller's, and must stay mapped until handfast_memory_unregister or
- *   handfast_engine_close has returned HANDFAST_OK for it. Memory of a device, such as a GPU, is
- *   refused. What handfast_last_error and handfast_version return stays the library's.
+ *   handfast_engine_close has returned HANDFAST_OK for it. Memory of a CUDA device is registered by
+ *   its address, as memory of the host. What handfast_last_error and handfast_version return stays the
+ *   library's.
  *
  * Threads
  *   Every function may be called from any thread, at the same time as any other, but not from a
