@@ -14,7 +14,7 @@ use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::policy::GrantError;
 use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::transport::Side;
-use handfast_core::wire::{FrameError, GrantsRefusal};
+use handfast_core::wire::{FrameError, GrantsRefusal, GrantsRefusalReason};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory_cuda::PlaceError;
 #[cfg(feature = "metadata")]
@@ -78,6 +78,9 @@ pub enum Cause {
     /// An option contradicts another or is out of range.
     #[error("{0}")]
     Invalid(String),
+    /// An option needs keys or certificates, which the engine does not have.
+    #[error("{0}")]
+    KeysNeeded(&'static str),
     /// A node or NIC name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -463,9 +466,13 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "the next transfer opens a new lane; check whether the peer still runs"
         }
         Cause::NoCapacity(limit) => limit.limit.cure(),
-        Cause::Grant(GrantError::Unproven { .. }) => {
+        Cause::Grant(GrantError::Unproven { .. }) | Cause::KeysNeeded(_) => {
             "give this node keys or certificates (`Builder::auth`, `--auth psk:FILE`, `--auth \
              tls:DIRECTORY`)"
+        }
+        Cause::GrantsRefused(refusal) if refusal.reason == GrantsRefusalReason::NoAdministrator => {
+            "call as a name that the node's administrators cover (`Builder::administrators`, `serve \
+             --administrators`)"
         }
         Cause::NotAdvertised => "set it with `Builder::advertise`",
         Cause::PeerRestarted => "submit again: the next transfer reaches the new incarnation",

@@ -12,6 +12,8 @@ mod gpu;
 mod grants;
 #[path = "verbs/mixed.rs"]
 mod mixed;
+#[path = "verbs/registering.rs"]
+mod registering;
 #[path = "verbs/withdrawn.rs"]
 mod withdrawn;
 

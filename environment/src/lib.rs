@@ -107,7 +107,7 @@ const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 36] = [
+const VARIABLES: [Variable; 39] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -122,6 +122,12 @@ const VARIABLES: [Variable; 36] = [
         what: "1: memory of other libraries is registered also where a fork gives its pages away, without --accept-forked-memory" },
     Variable { name: RDMA_CM, values: Values::Word(&["0", "1"]), default: "0",
         what: "1: RDMA queue pairs connect through the connection manager also on RoCE and InfiniBand, without --rdma-cm" },
+    Variable { name: "HANDFAST_TRANSPORT", values: Values::Word(&["tcp", "rdma", "shm", "auto"]), default: "(not set)",
+        what: "transport in place of the protocol of mooncake.engine and of libtransfer_engine; in these alone" },
+    Variable { name: "HANDFAST_REGIONS_MAX", values: Values::Number { min: 1, max: 131_072, unit: "" }, default: "4096",
+        what: "registered pieces of memory of an engine in Python and C; in these alone" },
+    Variable { name: "HANDFAST_LOG", values: Values::Set, default: "(not set)",
+        what: "1: libtransfer_engine writes each failure to standard error; in it alone" },
     Variable { name: "MC_TCP_PROTO", values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
     Variable { name: "MC_TCP_STATUS_TIMEOUT_SEC", values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
@@ -683,6 +689,7 @@ mod tests {
             ("MC_PIGEON", "1"),
             ("MC_SLICESIZE", "1"),
             ("HANDFAST_ENCRYPT_LANE", "1"),
+            ("HANDFAST_REGION_MAX", "9"),
             ("HANDFAST_FABRIC", "1"),
             ("HOME", "/"),
         ]);
@@ -695,6 +702,7 @@ mod tests {
             unknown,
             [
                 "HANDFAST_ENCRYPT_LANE is not a known variable; did you mean HANDFAST_ENCRYPT_LANES?",
+                "HANDFAST_REGION_MAX is not a known variable; did you mean HANDFAST_REGIONS_MAX?",
                 "MC_PIGEON is not a known variable",
                 "MC_SLICESIZE is not a known variable; did you mean MC_SLICE_SIZE?"
             ]

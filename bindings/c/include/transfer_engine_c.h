@@ -18,7 +18,8 @@
  * Ownership
  *   Text and arrays that are passed in are copied before a function returns. Registered memory
  *   stays the caller's, and must stay mapped until unregisterLocalMemory has returned 0 for it or
- *   destroyTransferEngine has returned. Memory of a device, such as a GPU, is refused.
+ *   destroyTransferEngine has returned. Memory of a CUDA device is registered by its address, as memory
+ *   of the host.
  *   What getNotifsFromEngine returns is released by freeNotifsMsgBuf, and by nothing else.
  *   An engine handle is a number, not an address: do not dereference it.
  *
@@ -229,7 +230,8 @@ int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t *stats, size_t *co
  * "local_nics" and "topology"; cut to buf_len - 1 bytes, and always terminated. */
 int showLinks(transfer_engine_t engine, char *buf_out, size_t buf_len, int json);
 
-/* The engine closes at exit, and on SIGTERM and SIGINT before they end the process. */
+/* The engine closes at exit, and on SIGTERM and SIGINT before they end the process; the first process of a
+ * container, for which the kernel discards such signals, exits with 128 plus the signal. */
 void enableGracefulShutdown(transfer_engine_t engine);
 
 #ifdef __cplusplus

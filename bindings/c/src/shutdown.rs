@@ -3,7 +3,7 @@
 use crate::node::Node;
 use handfast_compat::{Failure, PerProcess};
 use libc::{SIGINT, SIGTERM};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, ReentrantMutex};
 use std::ffi::c_int;
 use std::io::{self, PipeReader, Read};
 use std::os::fd::IntoRawFd;
@@ -13,6 +13,10 @@ use std::sync::{Arc, Weak};
 
 /// The engines to close.
 static NODES: PerProcess<Mutex<Vec<Weak<Node>>>> = PerProcess::new();
+
+/// Held while engines close: the process does not end before. A handler of the program that runs on the
+/// closing thread may call `exit`, so that thread can have it twice.
+static CLOSING: PerProcess<ReentrantMutex<()>> = PerProcess::new();
 
 /// The process whose thread waits for signals, and below it the descriptor of the thread's pipe. A
 /// child of a fork has its parent's until it has a thread of its own.
@@ -71,7 +75,7 @@ fn on_signal(signal: c_int) {
     unsafe {
         let Some(pipe) = pipe_of(libc::getpid().cast_unsigned()) else {
             // Takes effect when the handler returns.
-            return die(signal);
+            return raise_without_handler(signal);
         };
         let byte = signal as u8;
         libc::write(pipe, (&raw const byte).cast(), 1);
@@ -87,8 +91,22 @@ fn close_on_signal(mut reader: PipeReader) {
 }
 
 /// Ends the process as the signal does without a handler.
-fn die(signal: c_int) {
-    // SAFETY: these functions are allowed in handlers, and the process ends.
+fn die(signal: c_int) -> ! {
+    // SAFETY: the set is initialized before its use, and the calls end the process.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        raise_without_handler(signal);
+        // The kernel discards the signal for the first process of a container.
+        libc::_exit(128 + signal)
+    }
+}
+
+/// Sends the process a signal whose handler is removed.
+fn raise_without_handler(signal: c_int) {
+    // SAFETY: these functions are allowed in handlers, and take any number of a signal.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::kill(libc::getpid(), signal);
@@ -105,7 +123,9 @@ extern "C" fn at_exit() {
 }
 
 fn close_all() {
-    let Ok(nodes) = NODES.get(Mutex::default) else { return };
+    let closing = CLOSING.get(ReentrantMutex::default);
+    let (Ok(closing), Ok(nodes)) = (closing, NODES.get(Mutex::default)) else { return };
+    let _closing = closing.lock();
     let nodes = std::mem::take(&mut *nodes.lock());
     for node in nodes.iter().filter_map(Weak::upgrade) {
         node.destroy();

@@ -1,13 +1,15 @@
 //! Calls as C programs make them, with good arguments and bad ones.
 #![allow(unsafe_code)]
 
+use parking_lot::Mutex;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null, null_mut};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use transfer_engine::*;
 
 type Handle = *mut c_void;
@@ -591,25 +593,31 @@ fn child_of_a_fork_during_a_start_is_refused() {
     });
 }
 
+/// Held by a test while a store shall answer no question of what it has, and no deletion.
+type Gate = Arc<Mutex<()>>;
+
 /// Answers a metadata store's clients, and reports the method of each request.
-fn store() -> (String, mpsc::Receiver<String>) {
+fn store() -> (String, mpsc::Receiver<String>, Gate) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/metadata", listener.local_addr().unwrap());
     let (methods, received) = mpsc::channel();
-    let listening = std::thread::Builder::new();
+    let (gate, listening) = (Gate::default(), std::thread::Builder::new());
+    let of_clients = gate.clone();
     listening
         .spawn(move || {
             for stream in listener.incoming() {
-                let (stream, methods) = (stream.unwrap(), methods.clone());
-                std::thread::Builder::new().spawn(move || serve(stream, &methods)).unwrap();
+                let (stream, methods, gate) =
+                    (stream.unwrap(), methods.clone(), of_clients.clone());
+                let serving = std::thread::Builder::new();
+                serving.spawn(move || serve(stream, &methods, &gate)).unwrap();
             }
         })
         .unwrap();
-    (address, received)
+    (address, received, gate)
 }
 
 /// Answers one client until it leaves. Nothing is found, and everything is accepted.
-fn serve(stream: TcpStream, methods: &mpsc::Sender<String>) -> Option<()> {
+fn serve(stream: TcpStream, methods: &mpsc::Sender<String>, gate: &Gate) -> Option<()> {
     let mut input = BufReader::new(stream.try_clone().ok()?);
     loop {
         let (mut line, mut length) = (String::new(), 0);
@@ -626,8 +634,10 @@ fn serve(stream: TcpStream, methods: &mpsc::Sender<String>) -> Option<()> {
         }
         std::io::copy(&mut input.by_ref().take(length), &mut std::io::sink()).ok()?;
         let answer = if method == "GET" { "404 Not Found" } else { "200 OK" };
+        let is_held = method != "PUT";
         // The test may have ended.
         methods.send(method).ok()?;
+        drop(is_held.then(|| gate.lock()));
         let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n");
         (&stream).write_all(answer.as_bytes()).ok()?;
     }
@@ -677,6 +687,13 @@ fn end_gracefully(role: &str) {
         in_a_child(|| assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0));
     }
     say("ready");
+    if role == "first" {
+        // SAFETY: ends the process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+        loop {
+            std::thread::park();
+        }
+    }
     wait_for_end_of_input();
 }
 
@@ -692,7 +709,7 @@ fn process_with_graceful_shutdown_leaves_the_store() {
     for (role, signal) in
         [("alone", libc::SIGTERM), ("alone", libc::SIGINT), ("forked", 0), ("twice", 0)]
     {
-        let (store, methods) = store();
+        let (store, methods, _) = store();
         let mut process = again(&format!("{role} {store}"), this);
         let process = &mut process.0;
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -707,4 +724,60 @@ fn process_with_graceful_shutdown_leaves_the_store() {
         assert_eq!(ended.signal().unwrap_or(0), signal, "{ended}");
         assert!(methods.try_iter().any(|method| method == "DELETE"), "it has left the store");
     }
+}
+
+/// The kernel discards a signal without a handler for the first process of a container.
+#[test]
+fn first_process_of_a_container_ends_by_a_signal() {
+    let this = "first_process_of_a_container_ends_by_a_signal";
+    if let Ok(role) = std::env::var(ROLE) {
+        return end_gracefully(&role);
+    }
+    let contained = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+        command
+    };
+    if !contained().arg("true").status().is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: `unshare --user --pid` is not permitted");
+    }
+    let (store, _methods, _) = store();
+    let mut command = contained();
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", this, "--nocapture"]);
+    command.env(ROLE, format!("first {store}")).stdin(Stdio::null());
+    let mut process = Other(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    assert_eq!(said(&mut lines), "ready");
+    let mut tries = 0..1_000;
+    let ended = tries.find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        process.0.try_wait().unwrap()
+    });
+    assert_eq!(ended.expect("it ends").code(), Some(128 + libc::SIGTERM));
+}
+
+/// A program that returns from its main function while a signal closes its engine ends after that.
+#[test]
+fn exit_during_a_close_waits_for_the_close() {
+    let this = "exit_during_a_close_waits_for_the_close";
+    if let Ok(role) = std::env::var(ROLE) {
+        return end_gracefully(&role);
+    }
+    let (store, methods, gate) = store();
+    let mut process = again(&format!("leaving {store}"), this);
+    let process = &mut process.0;
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    assert_eq!(said(&mut lines), "ready");
+    methods.try_iter().for_each(drop);
+    let held = gate.lock();
+    // SAFETY: signals a child of this test.
+    assert_eq!(unsafe { libc::kill(process.id() as libc::pid_t, libc::SIGTERM) }, 0);
+    methods.iter().find(|method| method != "PUT").unwrap();
+    drop(process.stdin.take());
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(process.try_wait().unwrap(), None, "the engine is closing");
+    }
+    drop(held);
+    process.wait().unwrap();
 }

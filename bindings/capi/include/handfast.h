@@ -17,8 +17,9 @@
  * Ownership
  *   Text, arrays and structures that are passed in are copied before a function returns. Registered
  *   memory stays the caller's, and must stay mapped until handfast_memory_unregister or
- *   handfast_engine_close has returned HANDFAST_OK for it. Memory of a device, such as a GPU, is
- *   refused. What handfast_last_error and handfast_version return stays the library's.
+ *   handfast_engine_close has returned HANDFAST_OK for it. Memory of a CUDA device is registered by
+ *   its address, as memory of the host. What handfast_last_error and handfast_version return stays the
+ *   library's.
  *
  * Threads
  *   Every function may be called from any thread, at the same time as any other, but not from a
@@ -403,8 +404,8 @@ int32_t handfast_peer_revoke(handfast_engine engine,
                              uint32_t access);
 
 // Starts requests to a peer as a batch and writes its handle. timeout_ms is the time limit of the
-// batch, 0 for the engine's. Waits for the peer's answer if it has restarted. After a failure
-// nothing is under way; remote of the error is the state of the peer's memory. A batch is released
+// batch and of this call, 0 for the engine's. Waits for the peer's answer if it has restarted, and for the
+// RDMA device to register memory that it does not know. After a failure nothing is under way; remote of the error is the state of the peer's memory. A batch is released
 // with handfast_batch_free.
 //
 // # Safety

@@ -4,7 +4,7 @@ use crate::abi::{Engine, Grant, HANDFAST_ACCESS_READ, HANDFAST_ACCESS_WRITE};
 use crate::engines::find;
 use crate::errors::done;
 use handfast_compat::c::{address, array, place, put_text, text};
-use handfast_compat::{Access, Failure, GRANTS_MAX};
+use handfast_compat::{Access, Cause, Failure, GRANTS_MAX};
 use std::ffi::{c_char, c_void};
 
 /// Registers memory for transfers of this engine alone. Peers cannot reach it.
@@ -70,9 +70,12 @@ pub unsafe extern "C" fn handfast_memory_serve_granted(
         unsafe {
             let location = if location.is_null() { "*" } else { text(location, "location")? };
             let name = if name.is_null() { None } else { Some(text(name, "name")?) };
-            let grants = array(grants, count, GRANTS_MAX, "GRANTS_MAX")?.iter().map(|it| match it
-                .reserved
-            {
+            if count > GRANTS_MAX {
+                let cure = "give fewer: a pattern covers many names";
+                return Err(Cause::Limit { name: "GRANTS_MAX", max: GRANTS_MAX, cure }.into());
+            }
+            let grants = array(grants, count, GRANTS_MAX, "grants")?.iter();
+            let grants = grants.map(|it| match it.reserved {
                 0 => granted(it.peers, it.access),
                 _ => Err(Failure::argument("the field `reserved` of a grant is not 0")),
             });

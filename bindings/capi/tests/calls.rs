@@ -286,6 +286,11 @@ fn peers_have_what_they_are_granted() {
         }
         assert!(last_error().1[2].contains("auth"), "{}", last_error().1[2]);
         assert_eq!(serve(&[grant(all, 1, 0); 65]), HANDFAST_LIMIT);
+        assert!(last_error().1[2].contains("GRANTS_MAX of 64"), "{}", last_error().1[2]);
+        assert!(!last_error().1[2].contains("split"), "{}", last_error().1[2]);
+        let none = handfast_memory_serve_granted(owner.0, null(), start, 64, null(), null(), 2);
+        assert_eq!(none, HANDFAST_ARGUMENT);
+        assert!(last_error().1[2].starts_with("grants "), "{}", last_error().1[2]);
         assert_eq!(serve(&[]), HANDFAST_OK);
         assert_eq!((moved(HANDFAST_READ, &mut here), &*grants()), (HANDFAST_NOT_SERVED, ""));
         assert_eq!(handfast_memory_grant(owner.0, start, all, HANDFAST_ACCESS_READ), HANDFAST_OK);

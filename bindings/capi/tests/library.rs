@@ -98,6 +98,11 @@ fn library_exports_the_functions_of_the_header_alone() {
     let declared = functions(HEADER);
     assert_eq!(declared.len(), 28, "{declared:?}");
     assert!(declared.iter().all(|name| name.starts_with("handfast_")), "{declared:?}");
+    let page = include_str!("../../../docs/c.md");
+    assert!(
+        page.contains(&format!("| {}, `handfast_*` |", declared.len())),
+        "docs/c.md counts them"
+    );
     check_exports(LIBRARY, SONAME, &declared);
 }
 

@@ -1,6 +1,6 @@
 //! Cures of engine errors, in the options of Python and C.
 
-use handfast::auth::{AuthFailure, AuthRefusal};
+use handfast::auth::{AuthFailure, AuthRefusal, GrantsRefusalReason};
 use handfast::error::DescriptorError;
 use handfast::metadata::TlsFailure;
 use handfast::rdma::RdmaUnavailable;
@@ -62,9 +62,14 @@ fn cure(stage: Stage, cause: &Cause) -> Option<&'static str> {
         (_, Cause::NoDataPort) => {
             "start that node with the protocol `tcp`, or this engine with the transport `rdma`"
         }
-        (_, Cause::Grant(GrantError::Unproven { .. })) => {
+        (_, Cause::Grant(GrantError::Unproven { .. }) | Cause::KeysNeeded(_)) => {
             "give the engine keys or certificates: `auth`, or HANDFAST_AUTH, is psk:FILE or \
              tls:DIRECTORY"
+        }
+        (_, Cause::GrantsRefused(refusal))
+            if refusal.reason == GrantsRefusalReason::NoAdministrator =>
+        {
+            "call as a name that the peer's `administrators` cover"
         }
         (_, Cause::NotAdvertised) => "give the engine the host at which peers reach it",
         (_, Cause::Refused) => "start an engine there, or check host and port",
@@ -125,7 +130,9 @@ fn of_tls(failure: TlsFailure) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handfast::auth::CertificateFault;
+    use crate::engine::TransferEngine;
+    use crate::options::Options;
+    use handfast::auth::{CertificateFault, GrantsRefusal};
     use handfast::error::TransportError;
     use handfast::metadata::{StoreCause, StoreError, StoreOperation};
     use handfast::{Direction, Side};
@@ -188,6 +195,10 @@ mod tests {
         ]
     }
 
+    fn refused_grants(reason: GrantsRefusalReason) -> Cause {
+        Cause::GrantsRefused(GrantsRefusal { reason, detail: "refused".into() })
+    }
+
     fn of_peers() -> Vec<Cause> {
         vec![
             Cause::NoDataPort,
@@ -206,11 +217,32 @@ mod tests {
             Cause::NotPublished { name: String::new(), store: String::new() },
             Cause::NotificationRejected,
             Cause::Grant(GrantError::Unproven { pattern: String::new() }),
+            Cause::KeysNeeded("encrypted lanes need keys"),
+            refused_grants(GrantsRefusalReason::NoAdministrator),
+            refused_grants(GrantsRefusalReason::NoSegment),
+            refused_grants(GrantsRefusalReason::Limit),
+            refused_grants(GrantsRefusalReason::Other),
             Cause::Grant(GrantError::Full),
             Cause::DeadlinePassed,
             Cause::Cancelled,
             Cause::Closed,
         ]
+    }
+
+    /// The start checks options that the causes below do not have.
+    #[test]
+    fn refused_options_are_those_of_the_bindings() {
+        let options = || Options::new("127.0.0.1", "P2PHANDSHAKE", "tcp", "").unwrap();
+        let (mut encrypted, mut administered) = (options(), options());
+        encrypted.encrypt_lanes = true;
+        administered.administrators = vec!["ops-*".into()];
+        for refused in [encrypted, administered] {
+            let error = TransferEngine::start(&refused).err().unwrap();
+            let text = error.to_string();
+            assert!(text.contains("`auth`, or HANDFAST_AUTH"), "{text}");
+            assert_eq!(FOREIGN.iter().find(|word| text.contains(**word)), None, "{text}");
+            assert_eq!(error.code(), -1);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The engine of the bindings.
 
 mod administration;
+mod peer_calls;
 mod registration;
 
 use crate::batches::{BATCHES_MAX, BatchId, BatchState, Batches, Share};
@@ -8,17 +9,17 @@ use crate::cures;
 use crate::failure::{Cause, Failure};
 use crate::managed::{Managed, Step};
 use crate::options::Options;
+use crate::peers::Peers;
 use crate::process::Process;
 use crate::regions::{LocalRegion, LocalRegions};
 use crate::runtime::runtime;
-use crate::waiting::{asked, drive, interruptible, outside, settle, to_the_end};
+use crate::waiting::{Until, asked, drive, interruptible, notify, outside, settle, to_the_end};
 use handfast::metadata::{MetadataOptions, StoreCause};
 use handfast::mooncake::Notification;
-use handfast::{AuthOptions, Direction, Engine, Remote, Segment, ServedSegment, Transfer};
+use handfast::{AuthOptions, Direction, Engine, Remote, Segment, Transfer};
 use handfast_environment::Ports;
 use handfast_metadata::{Credentials, Source};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
 use std::future::ready;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -29,15 +30,13 @@ use tokio::runtime::Handle;
 pub const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
 /// Maximum requests of one call.
 pub const REQUESTS_MAX: usize = 8 << 20;
-/// Maximum names of peers.
-pub const PEERS_MAX: usize = 65_536;
 
 /// Tries to start at a port of a range.
 const PORT_TRIES_MAX: usize = 500;
 /// Requests that the engine takes at once.
 const REQUESTS_AT_ONCE: usize = 128 << 10;
-/// Tries to unregister memory of a call that failed, each for [`UNREGISTER_WAIT`].
-const ROLLBACK_TRIES: usize = 3;
+/// Time that a failed registration of several places waits for peers that use the first ones.
+const ROLLBACK_WAIT: Duration = Duration::from_secs(30);
 /// Interval at which the end of the use of memory is looked for.
 const USE_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -73,7 +72,7 @@ pub(crate) struct Inner {
     warnings: Vec<String>,
     regions: RwLock<LocalRegions>,
     managed: Mutex<Managed>,
-    peers: RwLock<BTreeMap<String, Segment>>,
+    peers: RwLock<Peers>,
     batches: Mutex<Batches>,
 }
 
@@ -145,7 +144,8 @@ impl TransferEngine {
     }
 
     /// Moves bytes to or from a peer, and waits for the end. A notification is sent after the last
-    /// byte. Without a timeout the engine's holds, and one nanosecond more for each byte.
+    /// byte, within the same timeout. Without a timeout the engine's holds, and one nanosecond more for
+    /// each byte.
     ///
     /// # Errors
     /// Nothing of the engine touches the local memory after an error; [`Failure::remote`] is the
@@ -162,15 +162,13 @@ impl TransferEngine {
         inner.process.check()?;
         outside(inner.runtime, async {
             let shares = [Share::all(peer, requests)];
-            let transfers = inner.submit(&shares, timeout, interrupt).await?;
+            let until = inner.until(&shares, timeout);
+            let transfers = inner.submit(&shares, until, interrupt).await?;
             settle(transfers, shares[0].has_writes(), asked(interrupt)).await.1?;
-            if let Some(notification) = notification {
-                let sent = interruptible(inner.engine.notify(peer, notification), interrupt).await;
-                let sent = sent.and_then(|sent| sent.map_err(Failure::from));
-                // The bytes are there.
-                return sent.map_err(|failure| failure.with_remote(Remote::Fenced));
+            match notification {
+                Some(it) => notify(&inner.engine, (peer, it), until, asked(interrupt)).await,
+                None => Ok(()),
             }
-            Ok(())
         })?
     }
 
@@ -215,7 +213,8 @@ impl TransferEngine {
         let batch = inner.batches.lock().get(id)?;
         let requests = shares.iter().map(|share| share.requests.len()).sum();
         batch.reserve(requests)?;
-        let submitted = outside(inner.runtime, inner.submit(shares, timeout, interrupt));
+        let until = inner.until(shares, timeout);
+        let submitted = outside(inner.runtime, inner.submit(shares, until, interrupt));
         let submitted = submitted.and_then(|it| it);
         let transfers = submitted.inspect_err(|_| batch.give_back(requests))?;
         if requests == 0 {
@@ -223,7 +222,7 @@ impl TransferEngine {
             return Ok(());
         }
         let part = batch.add(shares);
-        let notification = notification.map(|(peer, it)| (inner.engine.clone(), peer, it));
+        let notification = notification.map(|(peer, it)| (inner.engine.clone(), peer, it, until));
         let has_writes = shares.iter().any(Share::has_writes);
         inner.runtime.spawn(drive(batch, part, (transfers, has_writes), notification));
         Ok(())
@@ -347,6 +346,19 @@ impl TransferEngine {
         })
     }
 
+    /// Cancels a batch, waits for its end, also where an interruption ends other waits, and forgets it.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`].
+    pub fn abandon(&self, id: BatchId) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.process.check()?;
+        let batch = inner.batches.lock().get(id)?;
+        batch.cancel();
+        to_the_end(inner.runtime, batch.end_of_all());
+        inner.batches.lock().free(id)
+    }
+
     /// Calls a function on a thread of the engine at the end of a batch, at once if it has ended.
     ///
     /// # Errors
@@ -359,17 +371,6 @@ impl TransferEngine {
             then();
         });
         Ok(())
-    }
-
-    /// Waits until no earlier failed write to a peer can land in its memory any more.
-    ///
-    /// # Errors
-    /// The peer cannot be reached, or is a Mooncake node, which cannot tell.
-    pub fn fence(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        let fenced = async { Ok::<_, Failure>(inner.peer(peer).await?.fence().await?) };
-        outside(inner.runtime, interruptible(fenced, interrupt))??
     }
 
     /// Ends every transfer and closes the engine. Waits until nothing touches memory any more. Does
@@ -399,75 +400,6 @@ impl TransferEngine {
                 Err(_) => inner.regions.read().in_use().map_or(Ok(()), |it| Err(in_use(it).into())),
             }
         })
-    }
-
-    /// Opens a peer, unless it is open.
-    ///
-    /// # Errors
-    /// It cannot be reached.
-    pub fn open(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        outside(inner.runtime, async {
-            interruptible(inner.peer(peer), interrupt).await?.map(drop)
-        })?
-    }
-
-    /// Forgets a peer; the next use opens it again. Returns whether it was open: never in a forked
-    /// child.
-    pub fn close_peer(&self, peer: &str) -> bool {
-        self.inner.process.check().is_ok() && self.inner.peers.write().remove(peer).is_some()
-    }
-
-    /// Checks that a peer answers calls.
-    ///
-    /// # Errors
-    /// It does not.
-    pub fn probe(&self, peer: &str, interrupt: Interrupt<'_>) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        let probed = inner.engine.probe(peer);
-        Ok(outside(inner.runtime, interruptible(probed, interrupt))???)
-    }
-
-    /// Asks a peer for what it serves, in the order of registration.
-    ///
-    /// # Errors
-    /// It cannot be reached.
-    pub fn segments(
-        &self,
-        peer: &str,
-        interrupt: Interrupt<'_>,
-    ) -> Result<Vec<ServedSegment>, Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        let asked = inner.engine.segments(peer);
-        Ok(outside(inner.runtime, interruptible(asked, interrupt))???)
-    }
-
-    /// Sends a notification.
-    ///
-    /// # Errors
-    /// The peer cannot be reached, or refuses it.
-    pub fn notify(
-        &self,
-        peer: &str,
-        notification: &Notification,
-        interrupt: Interrupt<'_>,
-    ) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.process.check()?;
-        let sent = inner.engine.notify(peer, notification);
-        Ok(outside(inner.runtime, interruptible(sent, interrupt))???)
-    }
-
-    /// Takes the notifications received since the last call.
-    ///
-    /// # Errors
-    /// [`Cause::Forked`].
-    pub fn take_notifications(&self) -> Result<Vec<Notification>, Failure> {
-        self.inner.process.check()?;
-        Ok(self.inner.engine.take_notifications())
     }
 
     /// Allocates memory and registers it.
@@ -553,19 +485,24 @@ impl Inner {
             return Ok(known.clone());
         }
         let opened = self.engine.open_by_address(name).await?;
-        let mut peers = self.peers.write();
-        if peers.len() >= PEERS_MAX && !peers.contains_key(name) {
-            let cure = "close peers that are gone";
-            return Err(Cause::Limit { name: "PEERS_MAX", max: PEERS_MAX, cure }.into());
-        }
-        Ok(peers.entry(name.to_owned()).or_insert(opened).clone())
+        // Dropped behind the lock.
+        let mut unused = Vec::new();
+        self.peers.write().insert(name, opened, &mut unused)
+    }
+
+    /// The end of a call's time, from now on.
+    fn until(&self, shares: &[Share<'_>], timeout: Option<Duration>) -> Until {
+        let requests = shares.iter().flat_map(|share| share.requests.iter());
+        let bytes = requests.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
+        let default = || self.timeout.saturating_add(Duration::from_nanos(bytes));
+        Until { started: Instant::now(), timeout: timeout.unwrap_or_else(default) }
     }
 
     /// Starts requests. After an error those that were started have ended. Empty ones are complete.
     async fn submit(
         &self,
         shares: &[Share<'_>],
-        timeout: Option<Duration>,
+        until: Until,
         interrupt: Interrupt<'_>,
     ) -> Result<Vec<Transfer>, Failure> {
         let count: usize = shares.iter().map(|share| share.requests.len()).sum();
@@ -573,21 +510,16 @@ impl Inner {
             let cure = "split the call";
             return Err(Cause::Limit { name: "REQUESTS_MAX", max: REQUESTS_MAX, cure }.into());
         }
-        let requests = shares.iter().flat_map(|share| share.requests.iter());
-        let bytes = requests.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
-        let timeout = timeout.unwrap_or(self.timeout.saturating_add(Duration::from_nanos(bytes)));
-        let started = Instant::now();
-        let left = || timeout.saturating_sub(started.elapsed());
         let mut batches = Vec::with_capacity(shares.len());
         for share in shares {
-            let opened = tokio::time::timeout(left(), self.peer(share.peer));
+            let opened = tokio::time::timeout(until.left(), self.peer(share.peer));
             let not_opened = |_| Failure::from(Cause::NotOpened { peer: share.peer.to_owned() });
             let segment = interruptible(opened, interrupt).await?.map_err(not_opened)??;
             batches.extend(self.batches_of(&segment, &share.requests)?);
         }
         let mut transfers = Vec::with_capacity(batches.len());
         for batch in batches {
-            let submitted = interruptible(batch.timeout(left()).submit(), interrupt).await;
+            let submitted = interruptible(batch.timeout(until.left()).submit(), interrupt).await;
             match submitted.and_then(|submitted| submitted.map_err(Failure::from)) {
                 Ok(transfer) => transfers.push(transfer),
                 Err(failure) => {

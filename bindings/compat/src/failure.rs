@@ -91,6 +91,15 @@ pub enum Cause {
         /// The peer.
         peer: String,
     },
+    /// The deadline passed before the peer took the notification of a call. Every byte is there.
+    #[error(
+        "the bytes are there, and the deadline passed before {peer} took the notification: repeat the \
+         notification alone, with more time"
+    )]
+    NotNotified {
+        /// The peer.
+        peer: String,
+    },
     /// The driver of CUDA cannot be used for a stream, or the work of the stream failed.
     #[error("the transfer cannot wait for its stream: {0}")]
     Stream(String),
@@ -170,7 +179,7 @@ impl Failure {
     pub fn side(&self) -> String {
         match &self.cause {
             Cause::Engine(error) => format!("{:?}", error.side()).to_lowercase(),
-            Cause::NotOpened { .. } => "peer".into(),
+            Cause::NotOpened { .. } | Cause::NotNotified { .. } => "peer".into(),
             _ => "local".into(),
         }
     }
@@ -188,6 +197,7 @@ impl Failure {
                 "the transfer".into()
             }
             Cause::NotOpened { .. } => handfast::Stage::Metadata.to_string(),
+            Cause::NotNotified { .. } => handfast::Stage::Notification.to_string(),
             Cause::Argument(_) | Cause::Limit { .. } | Cause::Forked => "configuration".into(),
             Cause::NoSuchEngine(_) | Cause::NoSuchPeer(_) => "configuration".into(),
             Cause::NoSuchSegment { .. } => handfast::Stage::Metadata.to_string(),
@@ -236,7 +246,7 @@ impl Failure {
                 handfast::Cause::Closed => "closed",
                 handfast::Cause::Limit { .. }
                 | handfast::Cause::Grant(handfast::GrantError::Full) => "limit",
-                handfast::Cause::Grant(_) => "argument",
+                handfast::Cause::Grant(_) | handfast::Cause::KeysNeeded(_) => "argument",
                 handfast::Cause::Invalid(_) if error.stage() == handfast::Stage::Configuration => {
                     "argument"
                 }
@@ -249,7 +259,8 @@ impl Failure {
             Cause::NoSuchPeer(_) => "no-such-peer",
             Cause::NoSuchSegment { .. } => "not-served",
             Cause::InUse { .. } | Cause::Kept => "in-use",
-            Cause::NotOpened { .. } | Cause::StreamBusy { .. } => "timeout",
+            Cause::NotOpened { .. } | Cause::NotNotified { .. } => "timeout",
+            Cause::StreamBusy { .. } => "timeout",
             Cause::Stream(_) => "engine",
             Cause::StreamAbandoned(_) => "closed",
             Cause::NoSuchBatch(_) => "no-such-batch",
@@ -272,7 +283,7 @@ impl Failure {
             Cause::Limit { .. } => -2,
             Cause::NotRegistered { .. } => -3,
             Cause::InUse { .. } | Cause::Unfinished(_) | Cause::Kept => -4,
-            Cause::NotOpened { .. } => -200,
+            Cause::NotOpened { .. } | Cause::NotNotified { .. } => -200,
             Cause::Overlap { .. } => -7,
             Cause::Engine(error) => match error.stage() {
                 handfast::Stage::Metadata | handfast::Stage::Connect => -200,

@@ -15,6 +15,7 @@ mod handles;
 mod managed;
 mod mapped;
 mod options;
+mod peers;
 mod process;
 mod regions;
 mod runtime;
@@ -22,9 +23,7 @@ mod streams;
 mod waiting;
 
 pub use batches::{BATCHES_MAX, BatchId, BatchState};
-pub use engine::{
-    Interrupt, PEERS_MAX, REQUESTS_MAX, Request, TransferEngine, UNREGISTER_WAIT, topology,
-};
+pub use engine::{Interrupt, REQUESTS_MAX, Request, TransferEngine, UNREGISTER_WAIT, topology};
 pub use failure::{Cause, Failure};
 pub use handfast::auth::GRANTS_MAX;
 #[cfg(feature = "metrics")]
@@ -35,6 +34,7 @@ pub use handfast_environment::TIMEOUT_MIN;
 pub use handles::{ENGINES_MAX, Engines, Handles};
 pub use managed::{MANAGED_BYTES_MAX, MANAGED_CLASS_MIN};
 pub use options::{Options, TIMEOUT_DEFAULT};
+pub use peers::PEERS_MAX;
 pub use process::{FORKS_MAX, PerProcess, forks};
 pub use regions::LOCAL_REGIONS_MAX;
 pub use streams::STREAM_WAIT_MAX;

@@ -6,7 +6,7 @@ use crate::failure::{Cause, Failure};
 use handfast::mooncake::Notification;
 use handfast::{Engine, Remote, RequestStatus, Transfer};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 /// Interval at which a waiting call asks its caller for an interruption.
@@ -113,19 +113,49 @@ pub(crate) async fn settle(
     (statuses, failure.map_or(Ok(()), |failure| Err(failure.with_remote(landed))))
 }
 
+/// The end of a call's time.
+#[derive(Clone, Copy)]
+pub(crate) struct Until {
+    pub(crate) started: Instant,
+    pub(crate) timeout: Duration,
+}
+
+impl Until {
+    /// Time until then.
+    pub(crate) fn left(self) -> Duration {
+        self.timeout.saturating_sub(self.started.elapsed())
+    }
+}
+
+/// Sends the notification of a call whose bytes are there, until the end of the call's time, or `cancelled`.
+pub(crate) async fn notify(
+    engine: &Engine,
+    (peer, notification): (&str, &Notification),
+    until: Until,
+    cancelled: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let sent = tokio::select! {
+        biased;
+        sent = engine.notify(peer, notification) => sent.map_err(Failure::from),
+        () = cancelled => Err(Cause::Interrupted.into()),
+        () = tokio::time::sleep(until.left()) => {
+            Err(Cause::NotNotified { peer: peer.to_owned() }.into())
+        }
+    };
+    sent.map_err(|failure| failure.with_remote(Remote::Fenced))
+}
+
 /// Follows a part of a batch to its end.
 pub(crate) async fn drive(
     batch: Arc<Batch>,
     part: usize,
     (transfers, has_writes): (Vec<Transfer>, bool),
-    notification: Option<(Engine, String, Notification)>,
+    notification: Option<(Engine, String, Notification, Until)>,
 ) {
     let (statuses, ended) = settle(transfers, has_writes, batch.cancelled()).await;
     let ended = match (ended, notification) {
-        (Ok(()), Some((engine, peer, notification))) => {
-            let sent = engine.notify(&peer, &notification).await;
-            // The bytes are there.
-            sent.map_err(|error| Failure::from(error).with_remote(Remote::Fenced))
+        (Ok(()), Some((engine, peer, notification, until))) => {
+            notify(&engine, (&peer, &notification), until, batch.cancelled()).await
         }
         (ended, _) => ended,
     };

@@ -3,8 +3,10 @@
 use handfast_compat::{
     BatchState, Cause, Direction, Failure, Notification, Options, Remote, Request, TransferEngine,
 };
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Bytes that the test owns, and registers by address.
@@ -466,6 +468,68 @@ fn deadline_holds_while_a_peer_is_opened() {
     assert_eq!((error.side(), error.code()), ("peer".to_owned(), -200));
     // The peer's own limit is 5 s.
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+}
+
+/// Forwards connections to an engine, and nothing while the test holds the lock. Returns its address.
+fn forwarded(to: &str) -> (String, Arc<Mutex<()>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (held, to) = (Arc::new(Mutex::new(())), to.to_owned());
+    let gate = held.clone();
+    let copy = move |mut from: TcpStream, mut to: TcpStream| {
+        let gate = gate.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                drop(gate.lock());
+                if to.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
+            // The other side may have ended it.
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    };
+    std::thread::spawn(move || {
+        for here in listener.incoming() {
+            let (here, there) = (here.unwrap(), TcpStream::connect(&to).unwrap());
+            copy(here.try_clone().unwrap(), there.try_clone().unwrap());
+            copy(there, here);
+        }
+    });
+    (address, held)
+}
+
+/// The timeout of a call bounds its notification too, and so does a cancel. The peer's calls are held once
+/// its lane carries bytes.
+#[test]
+fn deadline_holds_while_a_peer_is_notified() {
+    let (user, owner) = (engine(), engine());
+    let (here, there) = (Buffer::new(64, 1), Buffer::new(64, 9));
+    here.register(&user).unwrap();
+    there.register(&owner).unwrap();
+    let (peer, gate) = forwarded(owner.address());
+    let write = [request(Direction::Write, here.address(), there.address(), 64)];
+    let told = Notification { name: "kv".into(), message: "done".into() };
+    user.transfer(&peer, &write, Some(&told), None, &mut never()).unwrap();
+    let held = gate.lock();
+    let (started, timeout) = (Instant::now(), Some(Duration::from_millis(300)));
+    let error = user.transfer(&peer, &write, Some(&told), timeout, &mut never()).unwrap_err();
+    assert!(matches!(error.cause(), Cause::NotNotified { .. }), "{error}");
+    assert!(error.is_timeout() && error.remote() == Remote::Fenced);
+    let id = user.allocate(1).unwrap();
+    let targets = [(&*peer, write[0])];
+    user.submit_to(id, &targets, Some(told), None, &mut never()).unwrap();
+    let asked = user.wait_for(id, Duration::from_millis(100)).unwrap();
+    assert!(matches!(asked, BatchState::Pending), "{asked:?}");
+    user.cancel(id).unwrap();
+    let state = user.wait(id, &mut never()).unwrap();
+    let BatchState::Failed { bytes: 64, failure } = state else { panic!("{state:?}") };
+    assert!(matches!(failure.cause(), Cause::Interrupted), "{failure}");
+    // The limit of the call is 5 s.
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    drop(held);
+    assert_eq!(there.content(), here.content());
 }
 
 /// Private memory is a source and a destination of its engine, and out of reach of peers.

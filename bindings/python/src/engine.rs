@@ -5,18 +5,18 @@ use crate::errors::{exception, instance};
 use crate::numbers::{self, Column, Numbers, Table};
 use handfast_compat::{
     Access, BatchState, Direction, Failure, Grant, GrantError, Interrupt, Notification, Options,
-    Request, ServedSegment, TransferEngine, forks, topology,
+    PerProcess, Request, ServedSegment, TransferEngine, forks, topology,
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict, PyList};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// The engines of the process, to close them before the interpreter ends.
-static ENGINES: Mutex<Vec<Weak<TransferEngine>>> = Mutex::new(Vec::new());
+static ENGINES: PerProcess<Mutex<Vec<Weak<TransferEngine>>>> = PerProcess::new();
 
 /// An engine with raw addresses.
 #[pyclass(frozen, weakref)]
@@ -96,6 +96,23 @@ fn grant(py: Python<'_>, peers: &str, access: &str) -> PyResult<Grant> {
 /// A grant as a pattern of names and a word.
 fn pair(grant: &Grant) -> (String, String) {
     (grant.peers().to_owned(), grant.access().to_string())
+}
+
+/// A dictionary, and an item that it has while memory is registered.
+type Owner<'py> = (Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// Keeps an item if a registration succeeds. No step of the interpreter is between both.
+fn kept(owner: Option<Owner<'_>>, register: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
+    // Before the registration, which may not succeed with an owner that is not kept.
+    if let Some((owners, key, owner)) = &owner {
+        owners.set_item(key, owner)?;
+    }
+    let registered = register();
+    if let (Some((owners, key, _)), Err(_)) = (&owner, &registered) {
+        // A close in another thread may have forgotten it.
+        let _ = owners.del_item(key);
+    }
+    registered
 }
 
 fn direction(is_write: bool) -> Direction {
@@ -215,7 +232,8 @@ impl Core {
             TransferEngine::start(&options).map(Arc::new)
         };
         let engine = blocking(py, |_| start())?;
-        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        let engines = ENGINES.get(Mutex::default).map_err(|failure| exception(py, &failure))?;
+        let mut engines = engines.lock().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|known| known.strong_count() > 0);
         engines.push(Arc::downgrade(&engine));
         Ok(Self { engine: ManuallyDrop::new(engine) })
@@ -236,7 +254,9 @@ impl Core {
         self.engine.warnings().to_vec()
     }
 
-    #[pyo3(signature = (address, bytes, location, grants=None))]
+    /// The item of `owner` is in its dictionary if the memory is registered, also after an exception of
+    /// a signal's handler, which the interpreter raises when the call has returned.
+    #[pyo3(signature = (address, bytes, location, grants=None, owner=None))]
     fn register(
         &self,
         py: Python<'_>,
@@ -244,6 +264,7 @@ impl Core {
         bytes: &Bound<'_, PyAny>,
         location: &str,
         grants: Option<Vec<(String, String)>>,
+        owner: Option<Owner<'_>>,
     ) -> PyResult<()> {
         let (address, bytes) =
             (numbers::one(&"address", address)?, numbers::one(&"length", bytes)?);
@@ -252,12 +273,14 @@ impl Core {
         };
         let grants = grants.map(granted).transpose()?;
         let place = (address, bytes);
-        // SAFETY: callers of Python keep the memory until they unregister it, as documented.
-        blocking(py, |_| unsafe {
-            match &grants {
-                None => self.engine.register(address, bytes, location),
-                Some(grants) => self.engine.register_granted(None, place, location, grants),
-            }
+        kept(owner, || {
+            // SAFETY: callers of Python keep the memory until they unregister it, as documented.
+            blocking(py, |_| unsafe {
+                match &grants {
+                    None => self.engine.register(address, bytes, location),
+                    Some(grants) => self.engine.register_granted(None, place, location, grants),
+                }
+            })
         })
     }
 
@@ -277,12 +300,15 @@ impl Core {
         blocking(py, |_| self.engine.revoke(address, &grant))
     }
 
+    /// As of `register`, with one item for all places.
+    #[pyo3(signature = (addresses, lengths, location, owner=None))]
     fn register_all(
         &self,
         py: Python<'_>,
         addresses: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
         location: &str,
+        owner: Option<Owner<'_>>,
     ) -> PyResult<()> {
         let addresses = numbers::read_each("buffer_addresses", addresses)?;
         let lengths = numbers::read_each("capacities", lengths)?;
@@ -295,7 +321,7 @@ impl Core {
         }
         let places: Vec<_> = addresses.into_iter().zip(lengths).collect();
         // SAFETY: as in `register`.
-        blocking(py, |_| unsafe { self.engine.register_all(&places, location) })
+        kept(owner, || blocking(py, |_| unsafe { self.engine.register_all(&places, location) }))
     }
 
     fn unregister(&self, py: Python<'_>, address: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -381,7 +407,11 @@ impl Core {
         })
     }
 
-    #[pyo3(signature = (peer, is_write, locals, remotes, lengths, timeout_s=None, stream=None))]
+    /// Adds the number of the batch to `started`, where it is also after an exception of a signal's
+    /// handler, which the interpreter raises when the call has returned.
+    #[pyo3(signature = (
+        peer, is_write, locals, remotes, lengths, started, timeout_s=None, stream=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "Python's call has them")]
     fn submit(
         &self,
@@ -391,17 +421,28 @@ impl Core {
         locals: &Bound<'_, PyAny>,
         remotes: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
+        started: &Bound<'_, PyList>,
         timeout_s: Option<f64>,
         stream: Stream,
     ) -> PyResult<u64> {
         let pieces = Pieces::read(is_write, locals, remotes, lengths)?;
         let timeout = timeout(timeout_s)?;
-        blocking(py, |interrupt| {
+        let id = blocking(py, |interrupt| {
             let requests = pieces.into_requests();
             let timeout =
                 self.after(stream, requests.first().map(|it| it.local), timeout, interrupt)?;
             self.engine.submit(peer, &requests, timeout, interrupt)
-        })
+        })?;
+        if let Err(error) = started.append(id) {
+            self.abandon(py, id)?;
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Cancels a batch, waits for its end and frees it. No signal is handled meanwhile.
+    fn abandon(&self, py: Python<'_>, id: u64) -> PyResult<()> {
+        py.detach(|| self.engine.abandon(id)).map_err(|failure| exception(py, &failure))
     }
 
     /// `None` while the batch is under way, then the bytes moved and the exception, if it failed.
@@ -601,7 +642,9 @@ fn ended(py: Python<'_>, state: BatchState) -> PyResult<Option<(u64, Option<Py<P
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) {
     py.detach(|| {
-        let engines = std::mem::take(&mut *ENGINES.lock().unwrap_or_else(PoisonError::into_inner));
+        // A process past the last fork has no engine.
+        let Ok(engines) = ENGINES.get(Mutex::default) else { return };
+        let engines = std::mem::take(&mut *engines.lock().unwrap_or_else(PoisonError::into_inner));
         let closing: Vec<_> = engines.iter().filter_map(Weak::upgrade).collect();
         std::thread::scope(|scope| {
             for engine in &closing {

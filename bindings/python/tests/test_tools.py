@@ -90,7 +90,7 @@ class Limits(unittest.TestCase):
         for wrong in ("0", "131073", "many"):
             engine, code = initialized(wrong)
             self.assertEqual(code, -1)
-            self.assertIn("from 1 to 131072", str(engine.last_error()))
+            self.assertIn("1 to 131072", str(engine.last_error()))
 
 
 class AcceptedMemory(unittest.TestCase):

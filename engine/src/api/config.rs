@@ -279,14 +279,28 @@ impl Builder {
         self
     }
 
-    fn check_encryption(&self) -> Result<(), &'static str> {
-        if self.encrypt_lanes && self.auth.is_none() {
-            return Err("encrypted lanes need keys or certificates at both ends (--auth)");
-        }
+    fn check_encryption(&self) -> Result<(), Cause> {
         if self.encrypt_lanes && self.transport == TransportChoice::Rdma {
-            return Err("lanes over RDMA cannot be encrypted: choose TCP, or auto");
+            let text = "lanes over RDMA cannot be encrypted: choose TCP, or auto";
+            return Err(Cause::Invalid(text.into()));
         }
         Ok(())
+    }
+
+    /// Checks that there are keys or certificates if an option needs them.
+    fn check_keys(&self) -> Result<(), Cause> {
+        let text = match self {
+            _ if self.auth.is_some() => return Ok(()),
+            _ if self.encrypt_lanes => "encrypted lanes need keys or certificates at both ends",
+            _ if !self.administrators.is_empty() => {
+                "administrators need keys or certificates: without them names are not proven"
+            }
+            _ if self.rdma.trust_groups.count() > 1 => {
+                "trust groups need keys or certificates: without them names are not proven"
+            }
+            _ => return Ok(()),
+        };
+        Err(Cause::KeysNeeded(text))
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -303,17 +317,8 @@ impl Builder {
                  store, whose values have at most 1 MiB: use addresses instead of names"
             )));
         }
-        self.check_encryption().map_err(|text| invalid(text.into()))?;
-        if !self.administrators.is_empty() && self.auth.is_none() {
-            let text = "administrators need keys or certificates (--auth): without them names are \
-                        not proven";
-            return Err(invalid(text.into()));
-        }
-        if self.rdma.trust_groups.count() > 1 && self.auth.is_none() {
-            let text = "trust groups need keys or certificates (--auth): without them names are not \
-                        proven";
-            return Err(invalid(text.into()));
-        }
+        let checked = self.check_keys().and_then(|()| self.check_encryption());
+        checked.map_err(|cause| Error::local(Stage::Configuration, cause))?;
         let slice_max = handfast_transport_tcp::SLICE_BYTES_MAX as u32;
         if self.limits.slice_bytes_max == 0 || self.limits.slice_bytes_max > slice_max {
             return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));

@@ -78,11 +78,14 @@ impl<'a> Register<'a> {
     /// # Errors
     /// [`Stage::Registration`]: an invalid or taken name, too many regions, remote writes to
     /// read-only memory, or a refusal of the device; [`Cause::Grant`] for a name as a pattern without
-    /// keys, or too many patterns; [`Cause::Invalid`] if the location is too
+    /// keys, or too many patterns; [`Cause::Closed`]; [`Cause::Invalid`] if the location is too
     /// long, or if memory is served to Mooncake nodes by an engine that serves none.
     pub fn serve(self, span: Span) -> Result<Registration, Error> {
         let Self { engine, name, access, grants: named, reach, location } = self;
         let invalid = |text| Err(Error::local(Stage::Registration, Cause::Invalid(text)));
+        if engine.check_open().is_err() {
+            return Err(Error::local(Stage::Registration, Cause::Closed));
+        }
         let shared = engine.shared();
         if reach == Reach::ByAddress && !shared.answers.is_open {
             let text = "only Mooncake nodes reach memory by address; configure the engine to \

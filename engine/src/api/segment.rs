@@ -139,6 +139,14 @@ impl Segment {
         self.resolved().target.opening()
     }
 
+    /// Whether a caller with many segments may forget this one: nothing else holds it, and its owner has
+    /// neither a lane nor a batch here, and no incomplete write.
+    #[doc(hidden)]
+    pub fn is_unused(&self) -> bool {
+        let target = &self.resolved().target;
+        Arc::strong_count(&self.inner) == 1 && target.is_idle() && !target.is_in_doubt()
+    }
+
     /// Creates an empty batch.
     pub fn batch(&self) -> Batch {
         Batch { segment: self.clone(), requests: Vec::new(), timeout: None }
@@ -348,8 +356,8 @@ impl Batch {
         self
     }
 
-    /// Sets the batch's timeout, counted from its submission. A batch of which an RDMA device has
-    /// slices ends when they do, within the bound of `docs/hardware.md`.
+    /// Sets the timeout of the batch and of its submission, counted from the latter. A batch of which an
+    /// RDMA device has slices ends when they do, within the bound of `docs/hardware.md`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -375,7 +383,7 @@ impl Batch {
             // Rare and large: in a box, it does not enlarge the future of every submission.
             None => {
                 let engine = self.segment.inner.engine.clone();
-                Box::pin(by(&engine, deadline, Stage::Metadata, self.check())).await
+                Box::pin(by(&engine, deadline, (Side::Peer, Stage::Metadata), self.check())).await
             }
         };
         let resolved = resolved.map_err(|error| error.at(self.segment.address()))?;
@@ -413,6 +421,8 @@ impl Batch {
             if !unknown.is_empty() {
                 // As above.
                 let registered = register_missing(engine, &mut self.requests, memory, &unknown);
+                let registered =
+                    by(engine, deadline, (Side::Local, Stage::Registration), registered);
                 if let Err(error) = Box::pin(registered).await {
                     let shares = comes_to_share(&*shared.transport, clock, target, deadline);
                     if !target.shares_memory() && !Box::pin(shares).await {
@@ -510,7 +520,7 @@ impl Segment {
             None => error.at(self.address()),
         };
         let engine = &self.inner.engine;
-        let fresh = by(engine, deadline, Stage::Metadata, self.resolve()).await;
+        let fresh = by(engine, deadline, (Side::Peer, Stage::Metadata), self.resolve()).await;
         let fresh = fresh.map_err(with_report)?;
         let requests = resolved.memory.unplaced(requests);
         let is_same = fresh.memory.is_same_for(&resolved.memory, &requests)
@@ -528,7 +538,9 @@ impl Segment {
                     Error::new(error.side, Stage::Handshake, Cause::PeerLost(error))
                 })
             };
-            by(engine, deadline, Stage::Handshake, fenced).await.map_err(with_report)?;
+            by(engine, deadline, (Side::Peer, Stage::Handshake), fenced)
+                .await
+                .map_err(with_report)?;
         }
         tracing::debug!(segment = self.name(), %refusal, "a batch is submitted again");
         let mut batch = Batch { segment: self.clone(), requests, timeout: None };
@@ -542,13 +554,13 @@ impl Segment {
 async fn by<T>(
     engine: &Engine,
     deadline: Option<Instant>,
-    stage: Stage,
+    (side, stage): (Side, Stage),
     step: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     let Some(deadline) = deadline else { return step.await };
     tokio::select! {
         ended = step => ended,
-        () = engine.sleep_until(deadline) => Err(Error::peer(stage, Cause::DeadlinePassed)),
+        () = engine.sleep_until(deadline) => Err(Error::new(side, stage, Cause::DeadlinePassed)),
     }
 }
 

@@ -240,8 +240,7 @@ impl Answers {
             }
             let name = from.peer().map(|peer| format!("'{}'", peer.name));
             let detail = format!(
-                "{} is no administrator of '{}': call as a name of its `serve --administrators` \
-                 (--name)",
+                "{} is no administrator of '{}'",
                 name.unwrap_or_else(|| "a peer without a proven name".into()),
                 self.name
             );

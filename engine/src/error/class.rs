@@ -60,6 +60,7 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
         | Cause::NoSuchAddress { .. }
         | Cause::NoSuchSegment { .. } => FailureClass::Protection,
         Cause::Invalid(_)
+        | Cause::KeysNeeded(_)
         | Cause::Grant(_)
         | Cause::Name(_)
         | Cause::NameConflict { .. }

@@ -23,7 +23,8 @@ impl Error {
 
 fn of_cause(stage: Stage, cause: &Cause) -> Id {
     match cause {
-        Cause::Invalid(_) | Cause::Grant(_) | Cause::NotAdvertised => ids::CONFIG_INVALID,
+        Cause::Invalid(_) | Cause::KeysNeeded(_) => ids::CONFIG_INVALID,
+        Cause::Grant(_) | Cause::NotAdvertised => ids::CONFIG_INVALID,
         Cause::GrantsRefused(refusal) => match refusal.reason {
             GrantsRefusalReason::NoAdministrator => ids::SEG_PERMISSION,
             GrantsRefusalReason::NoSegment => ids::SEG_NAME,
@@ -234,6 +235,7 @@ mod tests {
         ];
         let mut causes = vec![
             Cause::Invalid("a contradiction".into()),
+            Cause::KeysNeeded("an option needs keys"),
             Cause::Name(NameError::Empty),
             Cause::UnknownHost("x".into()),
             Cause::Refused,

@@ -1,14 +1,14 @@
 //! Registered memory of the caller.
 #![allow(unsafe_code)]
 
-use super::{ROLLBACK_TRIES, TransferEngine, UNREGISTER_WAIT, USE_INTERVAL};
+use super::{ROLLBACK_WAIT, TransferEngine, UNREGISTER_WAIT, USE_INTERVAL};
 use crate::failure::{Cause, Failure};
 use crate::mapped::Mapped;
 use crate::regions::LocalRegion;
 use handfast::accelerators::device_memory;
 use handfast::{Access, Grant, Memory};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl TransferEngine {
     /// Registers memory: for transfers of this engine, and for peers, which may read and write it.
@@ -43,7 +43,7 @@ impl TransferEngine {
     ) -> Result<(), Failure> {
         let serve = |region| self.serve(region, name, location, None);
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.register_each(&[(address, bytes)], serve) }
+        unsafe { self.register_each(&[(address, bytes)], ROLLBACK_WAIT, serve) }
     }
 
     /// Registers memory for peers with a grant alone, which find it by a name, if it has one. Without
@@ -65,7 +65,7 @@ impl TransferEngine {
         let own = name_of(address);
         let serve = |region| self.serve(region, name.unwrap_or(&own), location, Some(grants));
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.register_each(&[(address, bytes)], serve) }
+        unsafe { self.register_each(&[(address, bytes)], ROLLBACK_WAIT, serve) }
     }
 
     /// The grants of the memory that begins at `address`, one for each pattern of names.
@@ -108,7 +108,9 @@ impl TransferEngine {
     /// As of [`TransferEngine::register`], for each place.
     ///
     /// # Errors
-    /// As of [`TransferEngine::register`].
+    /// As of [`TransferEngine::register`]; [`Cause::InUse`] if a peer has begun a transfer of a place that
+    /// was registered before another one was refused, and the transfer lasts for longer than 30 s. That
+    /// memory stays in use until [`TransferEngine::unregister`] has succeeded.
     pub unsafe fn register_all(
         &self,
         places: &[(u64, u64)],
@@ -119,7 +121,7 @@ impl TransferEngine {
             self.serve(region, &name, location, None)
         };
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.register_each(places, serve) }
+        unsafe { self.register_each(places, ROLLBACK_WAIT, serve) }
     }
 
     /// Registers memory for transfers of this engine alone: peers cannot reach it.
@@ -132,10 +134,11 @@ impl TransferEngine {
     pub unsafe fn register_private(&self, address: u64, bytes: u64) -> Result<(), Failure> {
         let insert = |region| self.inner.regions.write().insert(region);
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.register_each(&[(address, bytes)], insert) }
+        unsafe { self.register_each(&[(address, bytes)], ROLLBACK_WAIT, insert) }
     }
 
-    /// Registers memory at several places by `register`, or none of it.
+    /// Registers memory at several places by `register`, or none of it: after a failure it waits for
+    /// `rollback` until nothing uses the places before.
     ///
     /// # Safety
     /// As of [`TransferEngine::register`], for each place; `register` gives the region to the
@@ -143,6 +146,7 @@ impl TransferEngine {
     unsafe fn register_each(
         &self,
         places: &[(u64, u64)],
+        rollback: Duration,
         register: impl Fn(LocalRegion) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         self.inner.process.check()?;
@@ -154,17 +158,24 @@ impl TransferEngine {
         let blocks: Vec<_> = blocks.collect::<Result<_, _>>()?;
         for (done, memory) in blocks.into_iter().enumerate() {
             if let Err(failure) = register(LocalRegion::new(memory)) {
-                for (address, _) in &places[..done] {
-                    // A peer may have found it already; without its registration that ends.
-                    let in_use = |ended: &Result<(), Failure>| {
-                        ended.as_ref().is_err_and(|it| matches!(it.cause(), Cause::InUse { .. }))
-                    };
-                    (0..ROLLBACK_TRIES).map(|_| self.unregister(*address)).find(|it| !in_use(it));
-                }
+                // What is still in use says more than the refusal.
+                self.undo(&places[..done], rollback)?;
                 return Err(failure);
             }
         }
         Ok(())
+    }
+
+    /// Ends registrations of a call that failed. A peer may have found them already; without them that
+    /// ends.
+    fn undo(&self, places: &[(u64, u64)], wait: Duration) -> Result<(), Failure> {
+        for (address, _) in places {
+            // Another thread may have ended it.
+            self.begin_end(*address).ok();
+        }
+        let started = Instant::now();
+        let ended = places.iter().map(|(address, _)| self.wait_for_end(*address, started, wait));
+        ended.fold(Ok(()), Result::and)
     }
 
     pub(super) fn serve(
@@ -214,13 +225,24 @@ impl TransferEngine {
     /// [`UNREGISTER_WAIT`]: peers do not reach it any more, and the call may be repeated.
     pub fn unregister(&self, address: u64) -> Result<(), Failure> {
         self.inner.process.check()?;
+        self.begin_end(address)?;
+        self.wait_for_end(address, Instant::now(), UNREGISTER_WAIT)
+    }
+
+    /// Takes memory from peers and from new transfers.
+    fn begin_end(&self, address: u64) -> Result<(), Failure> {
         let served = self.inner.regions.write().begin_end(address)?;
         let _entered = self.inner.runtime.enter();
         drop(served);
-        let started = Instant::now();
+        Ok(())
+    }
+
+    /// Waits until nothing uses memory whose end has begun.
+    fn wait_for_end(&self, address: u64, started: Instant, wait: Duration) -> Result<(), Failure> {
         while !self.inner.regions.write().remove_unused(address) {
-            if started.elapsed() >= UNREGISTER_WAIT {
-                return Err(Cause::InUse { address, waited: UNREGISTER_WAIT }.into());
+            let waited = started.elapsed();
+            if waited >= wait {
+                return Err(Cause::InUse { address, waited }.into());
             }
             std::thread::sleep(USE_INTERVAL);
         }
@@ -256,4 +278,47 @@ unsafe fn block(mapped: &Mapped, address: u64, bytes: u64) -> Result<Memory, Fai
     // SAFETY: the caller's promise is passed on.
     let memory = unsafe { Memory::from_raw(start, length, Arc::new(())) };
     Ok(memory.map_err(handfast::Error::from)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use std::cell::RefCell;
+
+    /// A peer that has begun to use the first place keeps it: the caller, to whom the refusal of the second
+    /// one says that nothing is registered, would free it.
+    #[test]
+    fn failed_registration_names_memory_in_use() {
+        let options = Options::new("127.0.0.1", "P2PHANDSHAKE", "tcp", "").unwrap();
+        let engine = TransferEngine::start(&options).unwrap();
+        let mut bytes = vec![0_u8; 2 << 12];
+        let first = bytes.as_mut_ptr().expose_provenance() as u64;
+        let places = [(first, 1 << 12), (first + (1 << 12), 1 << 12)];
+        let held = RefCell::new(None);
+        let register = |region: LocalRegion| {
+            if held.borrow().is_some() {
+                return Err(Failure::argument("refused"));
+            }
+            *held.borrow_mut() = Some(region.memory.clone());
+            engine.serve(region, "first", "*", None)
+        };
+        // SAFETY: the bytes live longer than the engine's use of them.
+        let failed = unsafe { engine.register_each(&places, Duration::ZERO, register) };
+        let error = failed.unwrap_err();
+        assert!(matches!(error.cause(), Cause::InUse { address, .. } if *address == first));
+        assert_eq!((error.code(), engine.registered()), (-4, 1));
+        held.take();
+        engine.unregister(first).unwrap();
+        // SAFETY: as above.
+        let failed = unsafe {
+            engine.register_each(&places, UNREGISTER_WAIT, |region| match region.memory.address() {
+                address if address == first => engine.serve(region, "first", "*", None),
+                _ => Err(Failure::argument("refused")),
+            })
+        };
+        assert!(matches!(failed.unwrap_err().cause(), Cause::Argument(_)));
+        assert_eq!(engine.registered(), 0);
+        engine.close().unwrap();
+    }
 }

@@ -14,6 +14,7 @@ from __future__ import annotations as _annotations
 
 import asyncio as _asyncio
 import atexit as _atexit
+import contextlib as _contextlib
 import itertools as _itertools
 import json as _json
 import logging as _logging
@@ -105,6 +106,9 @@ class Segment:
     readable: bool
     writable: bool
 
+
+#: Interval of looks at a transfer for whose end a loop has no descriptor, in seconds.
+_LOOK_S = 0.01
 
 #: Engines that were not closed and whose memory is in use, and their buffers.
 _in_use: list[tuple[_handfast.Core, object]] = []
@@ -221,12 +225,13 @@ class Engine:
         ``owner`` is kept until then."""
         pairs = None if grants is None else list(grants.items())
         registration = Registration(self, address, nbytes)
-        # Before the call: an exception of a signal may come right after it.
-        self._buffers[registration._number] = owner
+        number = registration._number
         try:
-            self._core.register(address, nbytes, location, pairs)
-        except Exception:
-            del self._buffers[registration._number]
+            self._core.register(address, nbytes, location, pairs, (self._buffers, number, owner))
+        except BaseException:
+            # An exception of a signal's handler comes right after the registration.
+            if number in self._buffers:
+                registration._end()
             raise
         return registration
 
@@ -313,6 +318,14 @@ class Registration:
         self._engine._core.unregister(self.address)
         self._engine._buffers.pop(self._number, None)
 
+    def _end(self) -> None:
+        """End a registration that its caller does not get. Memory in use stays registered, and its
+        buffer with the engine."""
+        try:
+            self.close()
+        except HandfastError as error:
+            _log.warning("an interrupted registration stays until the engine is closed: %s", error)
+
     def __enter__(self) -> Registration:
         return self
 
@@ -369,7 +382,7 @@ class Peer:
         stream: _Stream = None,
     ) -> None:
         """Write a buffer to an address of the peer, and wait for the end. ``notify`` is a pair of
-        name and message that the peer receives after the last byte. Seconds as ``timeout``."""
+        name and message that the peer receives after the last byte. Seconds as ``timeout``, for both."""
         place, after = _buffers.in_order(buffer, stream)
         local, nbytes = place.address, place.nbytes
         self._core.transfer_one(
@@ -460,8 +473,18 @@ class Peer:
         stream: _Stream,
     ) -> Transfer:
         after = _buffers.stream_of(stream)
-        batch = self._core.submit(self.address, is_write, locals, remotes, lengths, timeout, after)
-        return Transfer(self._engine, batch)
+        transfer = Transfer(self._engine)
+        started: list[int] = []
+        try:
+            transfer._batch = self._core.submit(
+                self.address, is_write, locals, remotes, lengths, started, timeout, after
+            )
+        except BaseException:
+            # An exception of a signal's handler comes right after the start.
+            if started:
+                self._core.abandon(started[0])
+            raise
+        return transfer
 
     def notify(self, name: str, message: str) -> None:
         """Send the peer a notification."""
@@ -475,6 +498,10 @@ class Peer:
         """Wait until no earlier failed write to the peer can land any more."""
         self._core.fence(self.address)
 
+    def close(self) -> None:
+        """Forget what is known of the peer, such as one that is gone. The next call opens it again."""
+        self._core.close_peer(self.address)
+
     def __repr__(self) -> str:
         return f"<handfast.Peer {self.address}>"
 
@@ -483,11 +510,12 @@ class Transfer:
     """Pieces under way. Wait for it with ``wait()``, or await it. A task that is cancelled while it
     waits cancels the transfer, and ends with it. A transfer that is not waited for goes on."""
 
-    def __init__(self, engine: Engine, batch: int) -> None:
+    def __init__(self, engine: Engine) -> None:
         # Keeps registered buffers alive.
         self._engine = engine
         self._core = engine._core
-        self._batch = batch
+        # Of no batch before the start.
+        self._batch = 0
         self._lock = _threading.Lock()
         self._ended: tuple[int, HandfastError | None] | None = None
         self._landed = b""
@@ -529,19 +557,29 @@ class Transfer:
 
     async def _wait_async(self) -> int:
         cancelled = None
-        if not self.settled():
-            waiting = _asyncio.ensure_future(_waiting.wait(self._core, self._batch))
-            while not waiting.done():
+        try:
+            end = None if self.settled() else _waiting.end_of(self._core, self._batch)
+            while not self.settled():
                 try:
-                    await _asyncio.shield(waiting)
+                    # Not a task, which a loop that ends would cancel.
+                    await (_asyncio.sleep(_LOOK_S) if end is None else _asyncio.shield(end))
                 except _asyncio.CancelledError as error:
                     # The buffers are in use until the end.
                     cancelled = error
                     self.cancel()
-            self._look()
+        except BaseException:
+            # Such as GeneratorExit of a coroutine that is closed, which may not await any more.
+            self._abandon()
+            raise
         if cancelled is not None:
             raise cancelled
         return self._result()
+
+    def _abandon(self) -> None:
+        """Cancel, and wait for the end."""
+        with _contextlib.suppress(HandfastError):
+            self.cancel()
+            self.wait()
 
     def _look(self) -> None:
         with self._lock:

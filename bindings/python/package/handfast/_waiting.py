@@ -19,12 +19,12 @@ class _Waiting:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        weakref.finalize(self, os.close, self._eventfd)
         self._signal = _handfast.Signal(self._eventfd)
         self._batches: dict[
             tuple[int, int, int], tuple[_handfast.Core, asyncio.Future[None]]
         ] = {}
         loop.add_reader(self._eventfd, self._on_signal)
-        weakref.finalize(self, os.close, self._eventfd)
 
     def _on_signal(self) -> None:
         try:
@@ -37,18 +37,19 @@ class _Waiting:
                 if not future.done():
                     future.set_result(None)
 
-    async def wait(self, core: _handfast.Core, batch: int) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def end_of(
+        self, loop: asyncio.AbstractEventLoop, core: _handfast.Core, batch: int
+    ) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = loop.create_future()
         key = (id(core), batch, id(future))
         self._batches[key] = (core, future)
         try:
-            try:
-                core.signal_at_end(batch, self._signal)
-            except HandfastError:
-                return  # It has ended, and its number was given back.
-            await future
-        finally:
-            self._batches.pop(key, None)
+            core.signal_at_end(batch, self._signal)
+        except HandfastError:
+            # It has ended, and its number was given back.
+            del self._batches[key]
+            future.set_result(None)
+        return future
 
 
 def has_ended(core: _handfast.Core, batch: int) -> bool:
@@ -59,12 +60,14 @@ def has_ended(core: _handfast.Core, batch: int) -> bool:
         return True
 
 
-async def wait(core: _handfast.Core, batch: int) -> None:
-    """Wait for the end of a batch."""
-    if has_ended(core, batch):
-        return
+def end_of(core: _handfast.Core, batch: int) -> asyncio.Future[None] | None:
+    """Return a future of the running loop that ends with a batch, or None where the loop cannot have
+    one, such as without a free descriptor."""
     loop = asyncio.get_running_loop()
-    waiting = _LOOPS.get(loop)
-    if waiting is None:
-        waiting = _LOOPS[loop] = _Waiting(loop)
-    await waiting.wait(core, batch)
+    try:
+        waiting = _LOOPS.get(loop)
+        if waiting is None:
+            waiting = _LOOPS[loop] = _Waiting(loop)
+    except (OSError, NotImplementedError):
+        return None
+    return waiting.end_of(loop, core, batch)

@@ -161,10 +161,17 @@ class TransferEngine:
 
     def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
         """Register memory. It stays the caller's, until ``unregister_memory`` has returned 0."""
+        core, registered = self._core, dict[int, object]()
         try:
-            self._initialized().register(buffer_addr, capacity, location)
-        except HandfastError as error:
-            return self._fail(error, error.code)
+            core = core or self._initialized()
+            core.register(buffer_addr, capacity, location, None, (registered, 0, None))
+        except BaseException as error:
+            if core is not None and registered:
+                # An exception of a signal's handler comes right after the registration.
+                core.unregister(buffer_addr)
+            elif isinstance(error, HandfastError):
+                return self._fail(error, error.code)
+            raise
         return 0
 
     def unregister_memory(self, buffer_addr: int) -> int:
@@ -179,12 +186,21 @@ class TransferEngine:
         self, buffer_addresses: Numbers, capacities: Numbers, location: str = "*"
     ) -> int:
         """Register memory at several places, or nowhere."""
+        core, registered = self._core, dict[int, object]()
         try:
-            self._initialized().register_all(buffer_addresses, capacities, location)
-        except HandfastError as error:
-            return self._fail(error, error.code)
-        except ValueError as error:
-            return self._fail(error)
+            core = core or self._initialized()
+            owner = (registered, 0, None)
+            core.register_all(buffer_addresses, capacities, location, owner)
+        except BaseException as error:
+            if core is not None and registered:
+                # As above.
+                for address in buffer_addresses:
+                    core.unregister(index(address))
+            elif isinstance(error, HandfastError):
+                return self._fail(error, error.code)
+            elif isinstance(error, ValueError):
+                return self._fail(error)
+            raise
         return 0
 
     def batch_unregister_memory(self, buffer_addresses: Numbers) -> int:
@@ -389,10 +405,18 @@ class TransferEngine:
     def _start(
         self, peer: str, buffers: Numbers, addresses: Numbers, lengths: Numbers, is_write: bool
     ) -> int:
+        core = self._core
+        started: list[int] = []
         try:
-            return self._initialized().submit(peer, is_write, buffers, addresses, lengths)
-        except (HandfastError, ValueError) as error:
-            return self._fail(error, 0)
+            core = core or self._initialized()
+            return core.submit(peer, is_write, buffers, addresses, lengths, started)
+        except BaseException as error:
+            if core is not None and started:
+                # An exception of a signal's handler comes right after the start.
+                core.abandon(started[0])
+            elif isinstance(error, (HandfastError, ValueError)):
+                return self._fail(error, 0)
+            raise
 
     def transfer_check_status(self, batch_id: int) -> int:
         """Return 1 for a batch that is done, 0 for one under way, -1 for a failed one and -2 after
