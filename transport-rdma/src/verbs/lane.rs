@@ -29,7 +29,8 @@ use handfast_core::gate::LaneGate;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::visibility::{LaneEnd, Refusals};
 use handfast_transport::{
-    Completion, CompletionStatus, Direction, KEY_NEEDS_FLUSH, Posting, RemoteSpan, Sent, SliceId,
+    Completion, CompletionStatus, Direction, KEY_NEEDS_FLUSH, KeyPlace, Posting, RemoteSpan, Sent,
+    SliceId,
 };
 use parking_lot::{Condvar, MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use std::collections::VecDeque;
@@ -150,6 +151,8 @@ pub(super) struct Lane {
     /// The numbers of its queue pairs.
     pub(super) numbers: Vec<u32>,
     psns: Vec<u32>,
+    /// The place of its device among the keys of memory.
+    key_place: KeyPlace,
     /// Open from RTS to the first error or the retirement.
     gate: LaneGate,
     /// None once all queue pairs are destroyed. Read by those who use them, written by the one who
@@ -265,6 +268,7 @@ impl Lane {
             shard: Arc::clone(&reservation.shard),
             numbers: queue_pairs.iter().map(QueuePair::number).collect(),
             psns: psns.to_vec(),
+            key_place: KeyPlace::default(),
             gate: LaneGate::new(),
             objects: RwLock::new(Some(Objects { queue_pairs, reservation })),
             state: Mutex::new(state),
@@ -455,7 +459,8 @@ impl Lane {
         let Some(memory) = memory else {
             return Err(self.context().error(Side::Configuration, "post", 0, unknown));
         };
-        let Some(local_key) = memory.local_key(self.setup.domain.id, span) else {
+        let Some(local_key) = memory.local_key_at(self.setup.domain.id, span, &self.key_place)
+        else {
             return Err(self.refusal("the bytes are not all registered with this NIC".to_owned()));
         };
         if *direction == Direction::Read && !span.is_writable() {
