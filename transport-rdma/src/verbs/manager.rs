@@ -56,6 +56,8 @@ const RESOLVE_MS: i32 = 1_500;
 const BACKLOG: i32 = 128;
 /// Addresses of the machine that are tried for the device.
 const ADDRESSES_MAX: usize = 256;
+/// Events that a closing NIC takes without a use of them: more than its identifiers have at once.
+const EVENTS_LEFT_MAX: usize = 65_536;
 /// Looks for the end of a removed device's listing, and their interval.
 const LISTED_LOOKS: usize = 100;
 const LISTED_INTERVAL: Duration = Duration::from_millis(5);
@@ -331,6 +333,10 @@ impl Manager {
         if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id()) {
             // A panic was printed where it happened.
             let _ = thread.join();
+        }
+        // The thread may have ended before the removal.
+        if self.channel.take_rest(EVENTS_LEFT_MAX) {
+            self.removed.store(true, Ordering::Release);
         }
         self.listener.end();
         let requests = std::mem::take(&mut self.table.lock().requests);
