@@ -20,7 +20,7 @@ pub use at_once::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
 pub use device::{
     Allocation, DEVICE_BLOCK_BYTES, HANDLE_BYTES, Handle, OPENINGS_MAX, Opening, Openings, Staged,
 };
-pub use kept::{KEPT_MAX, KeptMemory};
+pub use kept::{KEPT_MAX, KEPT_PER_PROCESS_MAX, KeepRefusal, Keeper, KeptMemory};
 
 use crate::transfer::{Direction, Remote};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -78,8 +78,11 @@ pub enum Denial {
     /// The region is on a device, and staged.
     #[error(transparent)]
     Staged(Staged),
-    /// [`GRANTS_MAX`] regions are granted, or the peer keeps this one until it ends.
-    #[error("{GRANTS_MAX} regions are granted already, or this one stays open in the peer")]
+    /// [`GRANTS_MAX`] regions are granted, or the peer keeps this one until it ends, or as many as it may
+    /// ([`KeepRefusal`]).
+    #[error(
+        "{GRANTS_MAX} regions are granted already, or this one, or as many as may, stay open in the peer"
+    )]
     Full,
     /// The owner's system refused.
     #[error("the owner's system refused to share the region")]
@@ -474,10 +477,8 @@ impl Sharing {
         }
         match frame {
             Frame::Ask { key } if self.is_granted(key) => return self.close(),
-            // Each grant could be kept, and fill the table of all peers.
-            Frame::Ask { key } if self.moved.values().any(|moved| *moved == key) => {
-                self.deny(key, Denial::Full);
-            }
+            // Each grant could be kept as well.
+            Frame::Ask { key } if self.is_kept(key) => self.deny(key, Denial::Full),
             Frame::Ask { key } => self.outputs.push_back(SharingOutput::Asked { key }),
             Frame::Grant { key, grant, offered } => self.on_grant(key, grant, offered),
             Frame::Deny { key, denial } => self.on_deny(key, denial),
@@ -625,6 +626,12 @@ impl Sharing {
     fn is_granted(&self, key: u64) -> bool {
         let is_it = |it: &Grant| it.key == key && !it.is_revoked && !it.is_kept;
         self.grants.values().any(is_it)
+    }
+
+    /// Whether the peer keeps the region of a key, in the channel or apart from it.
+    fn is_kept(&self, key: u64) -> bool {
+        self.moved.values().any(|moved| *moved == key)
+            || self.grants.values().any(|grant| grant.key == key && grant.is_kept)
     }
 
     fn on_deny(&mut self, key: u64, denial: Denial) {

@@ -217,6 +217,9 @@ impl RdmaTransport {
         silence: handfast_core::Duration,
     ) -> bool {
         let Some(nic) = self.inner.connected(lane) else { return false };
+        if nic.withdraw(lane, slice) {
+            return true;
+        }
         let patience = nic.patience();
         let wait =
             patience.saturating_sub(Duration::from_nanos(silence.nanos())).max(WITHDRAWAL_MIN);
@@ -262,10 +265,10 @@ impl DataPath for RdmaTransport {
         self.inner.endpoints.read().get(&lane)?.lane.clone()
     }
 
-    /// Fails the lane if the slice does not complete within [`Nic::patience`], of which the lane's
-    /// silence until now is a part: a queue pair gives nothing back, and a device that still tries
-    /// ends it earlier. The slice ends with the lane, [`NicConfig::drain`](crate::NicConfig::drain)
-    /// later at most.
+    /// Gives a slice back that the device does not have. Otherwise fails the lane if the slice does not complete
+    /// within [`Nic::patience`], of which the lane's silence until now is a part: a queue pair gives nothing
+    /// back, and a device that still tries ends it earlier. The slice ends with the lane,
+    /// [`NicConfig::drain`](crate::NicConfig::drain) later at most.
     fn withdraw(&self, lane: Lifecycle, slice: SliceId, silence: handfast_core::Duration) {
         self.try_withdraw(lane, slice, silence);
     }

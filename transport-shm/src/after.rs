@@ -22,6 +22,8 @@ pub(crate) struct After {
     pub(crate) kept: u64,
     /// Regions of this process that are held until the peer's process ends.
     pub(crate) held: u64,
+    /// Regions of this process that the peer keeps, or may keep, and that are not held or granted for that.
+    pub(crate) keeps_refused: u64,
     pub(crate) completions: Vec<Completion>,
     pub(crate) rerouted: Vec<Posting>,
     /// The lane fails: part of a slice is written, and nothing carries the rest.
@@ -57,6 +59,9 @@ impl Lane {
         }
         if after.kept > 0 || after.held > 0 {
             self.shared.counts.kept(after.kept, after.held);
+        }
+        if after.keeps_refused > 0 {
+            self.shared.counts.keeps_refused(after.keeps_refused);
         }
         if after.kept > 0 {
             self.shared.report(&self.peer, NoChannel::Kept);

@@ -8,7 +8,7 @@ use crate::sys;
 use crate::wire::{self, PACKET_BYTES_MAX, Way};
 use handfast_core::NodeName;
 use handfast_core::sharing::{
-    Allocation, Denial, Frame, GrantId, KEPT_MAX, Offered, Sharing, SharingOutput, Staged,
+    Allocation, Denial, Frame, GrantId, KeepRefusal, Offered, Sharing, SharingOutput, Staged,
 };
 use handfast_transport::{
     Access, DeviceAllocation, MemoryError, MemoryKind, OpenDevice, Region, RegionTable, Requester,
@@ -29,6 +29,12 @@ const PACKETS_PER_WAKE: usize = 64;
 
 type Packet = ([u8; wire::FRAME_BYTES], Option<OwnedFd>);
 
+/// Memory that the peer may access.
+struct Granted {
+    key: u64,
+    span: Span,
+}
+
 /// A connected channel.
 pub(crate) struct Channel {
     pub(crate) machine: Sharing,
@@ -42,7 +48,7 @@ pub(crate) struct Channel {
     pub(crate) kept: Option<(u64, Kept)>,
     pub(crate) maps: BTreeMap<GrantId, Arc<Map>>,
     /// Memory that the peer may access, held until it has let it go.
-    granted: BTreeMap<GrantId, Span>,
+    granted: BTreeMap<GrantId, Granted>,
     /// Parts of grants on their way out and in.
     leaving: BTreeMap<GrantId, (Way, Option<OwnedFd>)>,
     arrived: Option<(Way, Option<OwnedFd>)>,
@@ -162,7 +168,7 @@ impl Channel {
         while let Some(output) = self.machine.poll_output() {
             match output {
                 SharingOutput::Send(frame) => self.send(&frame),
-                SharingOutput::Asked { key } => self.answer(key, regions),
+                SharingOutput::Asked { key } => self.answer(key, regions, after),
                 SharingOutput::Map { key, grant, offered } => {
                     self.map((key, grant), &offered, after);
                 }
@@ -175,7 +181,7 @@ impl Channel {
                 SharingOutput::Keep { grant } => self.hold(grant, after),
                 // Dropped without a lock: it may end what lives with the block.
                 SharingOutput::Release { grant } => {
-                    after.released.extend(self.granted.remove(&grant))
+                    after.released.extend(self.granted.remove(&grant).map(|it| it.span))
                 }
                 SharingOutput::Ended => after.has_ended = true,
             }
@@ -196,11 +202,12 @@ impl Channel {
     /// and memory of the host, which every process can unmap.
     fn hold(&mut self, grant: GrantId, after: &mut After) {
         let Some((token, kept)) = &self.kept else { return };
-        if self.granted.get(&grant).is_none_or(|span| span.kind() == MemoryKind::Host) {
+        if self.granted.get(&grant).is_none_or(|it| it.span.kind() == MemoryKind::Host) {
             return;
         }
-        let Some(span) = self.granted.remove(&grant) else { return };
-        let held = kept.lock().hold(*token, (span, Arc::clone(&self.process)));
+        let Some(Granted { key, span }) = self.granted.remove(&grant) else { return };
+        let of = (self.process.keeper(), key);
+        let held = kept.lock().hold(*token, of, (span, Arc::clone(&self.process)));
         match held {
             Ok(()) => {
                 tracing::warn!(
@@ -211,9 +218,10 @@ impl Channel {
                 after.held += 1;
                 self.machine.on_moved(grant);
             }
-            Err((span, _)) => {
-                tracing::warn!(peer = %self.peer, max = KEPT_MAX, "peers keep memory: this lane waits for its peer's end");
-                self.granted.insert(grant, span);
+            Err(((span, _), reason)) => {
+                tracing::warn!(peer = %self.peer, %reason, "the peer keeps memory: this lane waits for its peer's end");
+                after.keeps_refused += 1;
+                self.granted.insert(grant, Granted { key, span });
             }
         }
     }
@@ -255,7 +263,7 @@ impl Channel {
 
     /// Grants the region with a key, or says why not. The caller holds the lane's lock, so that the
     /// end of a registration comes before the look-up or finds the grant.
-    fn answer(&mut self, key: u64, regions: &RegionTable) {
+    fn answer(&mut self, key: u64, regions: &RegionTable, after: &mut After) {
         let Some(region) = regions.region(key) else {
             return self.machine.deny(key, Denial::UnknownKey);
         };
@@ -273,6 +281,12 @@ impl Channel {
             readable: access.remote_read,
             writable: access.remote_write,
         };
+        let is_on_device = region.span().kind() != MemoryKind::Host;
+        if is_on_device && let Some(reason) = self.keep_refusal(key) {
+            tracing::debug!(region = key, peer = %self.peer, %reason, "a region is not granted");
+            after.keeps_refused += 1;
+            return self.machine.deny(key, Denial::Full);
+        }
         let (way, passed) = match region.span().kind() {
             MemoryKind::Host => match descriptor(&region, access) {
                 Some(passed) => (Way::Descriptor, Some(passed)),
@@ -287,9 +301,15 @@ impl Channel {
             },
         };
         if let Some(grant) = self.machine.grant(key, offered) {
-            self.granted.insert(grant, region.span().clone());
+            self.granted.insert(grant, Granted { key, span: region.span().clone() });
             self.leaving.insert(grant, (way, passed));
         }
+    }
+
+    /// The reason to grant the peer's process no region that it may keep.
+    fn keep_refusal(&self, key: u64) -> Option<KeepRefusal> {
+        let (_, kept) = self.kept.as_ref()?;
+        kept.lock().admit(self.process.keeper(), key).err()
     }
 
     /// The handle of a region on a device, in memory that the peer may read.

@@ -36,6 +36,9 @@ pub struct ShmCounters {
     /// Regions of this process that were held until the end of a peer's process, which could not close them.
     /// Those of ended processes count as well.
     pub held: u64,
+    /// Regions on devices of this process that were not granted, or not held apart from their lane: the peer's
+    /// process keeps them, or as many as it may, or all processes do.
+    pub keeps_refused: u64,
 }
 
 #[derive(Default)]
@@ -52,6 +55,7 @@ pub(crate) struct Counts {
     staged: AtomicU64,
     kept: AtomicU64,
     held: AtomicU64,
+    keeps_refused: AtomicU64,
     /// Keys of the latest staged regions, which are counted.
     staged_keys: Mutex<VecDeque<u64>>,
 }
@@ -91,6 +95,10 @@ impl Counts {
         self.held.fetch_add(held, Ordering::Relaxed);
     }
 
+    pub(crate) fn keeps_refused(&self, count: u64) {
+        self.keeps_refused.fetch_add(count, Ordering::Relaxed);
+    }
+
     /// Counts bytes of opened regions, if there are any: most copies have none.
     pub(crate) fn copied_across(&self, bytes: u64) {
         if bytes > 0 {
@@ -126,6 +134,7 @@ impl Counts {
             staged: read(&self.staged),
             kept: read(&self.kept),
             held: read(&self.held),
+            keeps_refused: read(&self.keeps_refused),
         }
     }
 }

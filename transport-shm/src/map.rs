@@ -3,7 +3,7 @@
 
 use crate::opened::Opened;
 use crate::sys;
-use handfast_core::sharing::Offered;
+use handfast_core::sharing::{Keeper, Offered};
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{COPY_CALL, Direction, Memory, MemoryError, Span, pass_in, pass_out};
 use std::fs::{File, OpenOptions};
@@ -96,6 +96,11 @@ impl Process {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
         }
+    }
+
+    /// The process as one that keeps memory. Processes outside of this one's namespace are one.
+    pub(crate) fn keeper(&self) -> Keeper {
+        Keeper(u64::try_from(self.number).unwrap_or_default())
     }
 
     /// Whether it is proven to have ended.

@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Identifies a device that this process has opened. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +31,10 @@ pub struct DeviceKey {
     pub remote: u32,
 }
 
+/// The place of a device among the keys of memory, where it was last: one of many slices is found without a search.
+#[derive(Debug, Default)]
+pub struct KeyPlace(AtomicUsize);
+
 /// Memory registered with devices, which may read and write it until this is dropped.
 pub struct DeviceMemory {
     address: u64,
@@ -38,6 +42,8 @@ pub struct DeviceMemory {
     cut: Cut,
     /// The keys of the first piece, one for each device, then those of the next.
     keys: Vec<DeviceKey>,
+    /// Keys of a piece.
+    devices: usize,
     renewed: RenewedKeys,
     _registrations: Box<dyn Send + Sync>,
 }
@@ -78,7 +84,9 @@ impl DeviceMemory {
     ) -> Self {
         let (address, bytes) = (span.address(), span.len() as u64);
         let (renewed, registrations) = (RenewedKeys::default(), Box::new(registrations));
-        Self { address, bytes, cut, keys, renewed, _registrations: registrations }
+        let pieces = usize::try_from(cut.count()).unwrap_or(usize::MAX).max(1);
+        let devices = keys.len() / pieces;
+        Self { address, bytes, cut, keys, devices, renewed, _registrations: registrations }
     }
 
     /// Address of the first byte.
@@ -115,8 +123,7 @@ impl DeviceMemory {
 
     /// Number of devices.
     pub fn devices(&self) -> usize {
-        let pieces = usize::try_from(self.cut.count()).unwrap_or(usize::MAX).max(1);
-        self.keys.len() / pieces
+        self.devices
     }
 
     /// The device whose keys are at a place among the keys of a piece.
@@ -134,11 +141,29 @@ impl DeviceMemory {
     /// Returns the key of `span` in requests of this node to a device; `None` if the memory is not
     /// registered with it, or no piece has the whole span.
     pub fn local_key(&self, device: DeviceId, span: &Span) -> Option<u32> {
+        self.local_key_at(device, span, &KeyPlace::default())
+    }
+
+    /// Like [`DeviceMemory::local_key`], for many slices of one device: memory that has its key at `place` is not
+    /// searched, however many devices and pieces it has.
+    pub fn local_key_at(&self, device: DeviceId, span: &Span, place: &KeyPlace) -> Option<u32> {
         let offset = span.address().checked_sub(self.address)?;
-        let place = usize::try_from(self.cut.piece_of(offset, span.len() as u64)?).ok()?;
-        let mut of_device = self.keys.iter().filter(|key| key.device == device);
-        let key = of_device.nth(place).copied().or_else(|| self.renewed_key(device, place))?;
-        Some(key.local)
+        let piece = usize::try_from(self.cut.piece_of(offset, span.len() as u64)?).ok()?;
+        let known = self.place_of(device, place);
+        let key = known.and_then(|known| self.keys.get(piece * self.devices + known).copied());
+        Some(key.or_else(|| self.renewed_key(device, piece))?.local)
+    }
+
+    fn place_of(&self, device: DeviceId, place: &KeyPlace) -> Option<usize> {
+        let first = self.keys.get(..self.devices)?;
+        let is_it = |key: &DeviceKey| key.device == device;
+        let known = place.0.load(Ordering::Relaxed);
+        if first.get(known).is_some_and(is_it) {
+            return Some(known);
+        }
+        let found = first.iter().position(is_it)?;
+        place.0.store(found, Ordering::Relaxed);
+        Some(found)
     }
 
     /// Locks, but for memory that is older than the opening of its device alone.
@@ -204,6 +229,27 @@ mod tests {
         assert_eq!(memory.local_key(second, &at(28, 4)), Some(4));
         assert_eq!(memory.local_key(first, &at(10, 11)), None, "over a boundary");
         assert_eq!(memory.local_key(first, &block.span(0, 4).unwrap()), None);
+    }
+
+    /// A remembered place is of one device: memory with the device elsewhere, or without it, is searched.
+    #[test]
+    fn remembered_place_names_no_other_key() {
+        let block = Memory::zeroed(64).unwrap();
+        let [first, second, unknown] = std::array::from_fn(|_| DeviceId::next());
+        let key = |device, local| DeviceKey { device, local, remote: 10 * local };
+        let (span, place) = (block.span(8, 32).unwrap(), KeyPlace::default());
+        let one = DeviceMemory::new(&span, vec![key(first, 1), key(second, 2)], ());
+        let other = DeviceMemory::new(&span, vec![key(second, 3), key(first, 4)], ());
+        let short = DeviceMemory::new(&span, vec![key(second, 5)], ());
+        let empty = DeviceMemory::new(&span, Vec::new(), ());
+        for _ in 0..2 {
+            for (memory, expected) in [(&one, Some(2)), (&other, Some(3)), (&short, Some(5))] {
+                assert_eq!(memory.local_key_at(second, &span, &place), expected);
+            }
+            assert_eq!(short.local_key_at(first, &span, &place), None);
+            assert_eq!(empty.local_key_at(second, &span, &place), None);
+            assert_eq!(one.local_key_at(unknown, &span, &place), None);
+        }
     }
 
     /// A device that is opened again has other keys in its place, and the keys of others stay.

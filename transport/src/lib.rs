@@ -23,7 +23,7 @@ mod staged_copy;
 mod staging;
 
 pub use block::{BlockId, Memory, MemoryError, Span};
-pub use device::{DeviceId, DeviceKey, DeviceMemory, RenewedKeys};
+pub use device::{DeviceId, DeviceKey, DeviceMemory, KeyPlace, RenewedKeys};
 pub use endpoints::{Attempt, Created, Endpoints, NotCreated, TransportKind};
 pub use handfast_core::policy::{Access, Grant, GrantError, Grants, Requester};
 pub use handfast_core::transfer::{

@@ -221,11 +221,22 @@ impl Node {
             peer.wanted = true;
             peer.failures = 0;
             peer.first_failure = None;
+            let open = peer.open;
+            if open.is_some_and(|lifecycle| self.awaits_answer(lifecycle)) {
+                // A release ends the demand, and not the attempt.
+                return;
+            }
         } else if peer.open.is_some() {
             // The attempt under way belongs to all who wait for it, and is not hurried by more.
             return;
         }
         self.drive_demand(now, &path);
+    }
+
+    /// Whether a request of a lifecycle is under way, or is repeated later.
+    fn awaits_answer(&self, lifecycle: Lifecycle) -> bool {
+        let timer = self.lanes.get(&lifecycle).and_then(|lane| lane.timer);
+        matches!(timer, Some((_, TimerKind::RequestRetry)))
     }
 
     fn handle_close(&mut self, now: Instant, path: &NicPath) {

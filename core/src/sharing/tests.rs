@@ -700,6 +700,24 @@ fn kept_region_is_granted_once() {
     assert_eq!((grants, owner.granted()), (GRANTS_MAX, 0));
 }
 
+/// A region that stays in its channel while the peer keeps it, as memory of the host does, is not granted again either.
+#[test]
+fn region_kept_in_its_channel_is_granted_once() {
+    let mut owner = Sharing::new();
+    let mut grants = 0;
+    for _ in 0..8 {
+        owner.handle_frame(Frame::Ask { key: KEY });
+        while let Some(output) = owner.poll_output() {
+            if let SharingOutput::Asked { key } = output {
+                let grant = owner.grant(key, OFFERED).unwrap();
+                owner.handle_frame(Frame::Kept { grant });
+                grants += 1;
+            }
+        }
+    }
+    assert_eq!((grants, owner.granted()), (1, 1));
+}
+
 /// A peer that hung up keeps its grants.
 #[test]
 fn hung_up_peer_keeps_its_grants() {

@@ -3,6 +3,7 @@
 use super::affinity::QueueIndex;
 use super::slab::{Link, Linked, List};
 use super::types::*;
+use crate::identity::Lifecycle;
 use crate::time::Instant;
 use crate::transport::TransportError;
 use alloc::collections::BTreeSet;
@@ -255,14 +256,26 @@ pub(super) struct Slice {
     /// Times that it was tried again without a charge.
     pub(super) uncharged: u16,
     pub(super) first_failure: Option<Arc<TransportError>>,
+    /// The lane that gave it back last without a charge, and the cause of the last end of such a lane, if it is
+    /// known: words of an error, left out of fingerprints.
+    pub(super) given_back_by: Option<Lifecycle>,
+    pub(super) lane_end: Option<Arc<TransportError>>,
     links: [Link; 2],
 }
 
 impl Slice {
     pub(super) fn new(batch: u32, piece: SliceRange) -> Self {
-        let links = [Link::LOOSE; 2];
-        let (retries, uncharged) = (0, 0);
-        Self { batch, piece, place: Place::Waiting, retries, uncharged, first_failure: None, links }
+        Self {
+            batch,
+            piece,
+            place: Place::Waiting,
+            retries: 0,
+            uncharged: 0,
+            first_failure: None,
+            given_back_by: None,
+            lane_end: None,
+            links: [Link::LOOSE; 2],
+        }
     }
 }
 

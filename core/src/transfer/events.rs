@@ -25,16 +25,16 @@ impl Transfers {
         self.lane_wanted = false;
         self.lanes.stop(lane);
         let cause = Arc::new(cause);
-        self.lanes.last_cause = Some(cause.clone());
+        self.lanes.keep_end(self.lanes[lane].lifecycle, cause.clone());
         while let Some(slot) = self.lanes[lane].slices.front() {
             if let Place::Lost(_) = self.slices[slot].place {
                 self.lanes[lane].slices.remove(&mut self.slices, slot);
-                self.try_again(now, slot, Some(cause.clone()));
+                self.try_again(now, slot, lane, Some(cause.clone()));
             } else {
                 self.take_back(slot, lane);
                 self.expose(slot, lane);
                 self.batches[self.slices[slot].batch].note(&cause);
-                self.try_again(now, slot, None);
+                self.try_again(now, slot, lane, None);
             }
         }
         self.lanes[lane].down = true;
@@ -69,12 +69,12 @@ impl Transfers {
             CompletionStatus::Failed(error) => {
                 self.lanes.stop(lane);
                 self.expose(slot, lane);
-                self.try_again(now, slot, Some(error));
+                self.try_again(now, slot, lane, Some(error));
             }
             CompletionStatus::Flushed => {
                 self.lanes.stop(lane);
                 self.expose(slot, lane);
-                self.try_again(now, slot, None);
+                self.try_again(now, slot, lane, None);
             }
             CompletionStatus::Released(sent) => self.on_released(now, slot, lane, sent),
         }
@@ -105,7 +105,7 @@ impl Transfers {
             self.lanes.stop(lane);
         }
         if withdrawn || sent == Sent::None || self.lost_fence(batch).is_some() {
-            self.try_again(now, slot, None);
+            self.try_again(now, slot, lane, None);
         } else {
             // It is charged for this, and the cause comes with the lane's end.
             self.slices[slot].place = Place::Lost(lane);
@@ -225,8 +225,14 @@ impl Transfers {
         debts.find_map(|debt| self.lanes[debt.lane].fence_lost.clone())
     }
 
-    /// Lets a slice that is nowhere wait for another lane, charging it if there was a failure.
-    fn try_again(&mut self, now: Instant, slot: u32, failure: Option<Arc<TransportError>>) {
+    /// Lets a slice that `lane` gave back wait for another one, charging it if there was a failure.
+    fn try_again(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        lane: u32,
+        failure: Option<Arc<TransportError>>,
+    ) {
         let slice = &mut self.slices[slot];
         let index = slice.batch;
         let batch = &mut self.batches[index];
@@ -256,9 +262,11 @@ impl Transfers {
             slice.retries += 1;
             self.counters.retries += 1;
         } else if slice.uncharged >= UNCHARGED_MAX {
-            let failure = slice.first_failure.clone();
-            let last = self.lanes.last_cause.as_deref();
-            let cause = failure.unwrap_or_else(|| Arc::new(never_charged(last)));
+            self.note_end(slot, lane);
+            let slice = &self.slices[slot];
+            let known = slice.first_failure.clone();
+            let of_lane = || Arc::new(never_charged(slice.lane_end.as_deref()));
+            let cause = known.unwrap_or_else(of_lane);
             self.batches[index].note(&cause);
             self.remove_slice(slot);
             self.end(now, index, BatchOutcome::Failed(Cause::Exhausted(cause)));
@@ -266,21 +274,35 @@ impl Transfers {
         } else {
             slice.uncharged += 1;
             self.counters.flushes += 1;
+            self.note_end(slot, lane);
         }
+        let slice = &mut self.slices[slot];
         slice.place = Place::Waiting;
         let queue = self.queue_of(slot);
         self.queues.get(queue).waiting.push_back(&mut self.slices, slot);
     }
+
+    /// Keeps why the lanes of a slice ended: the one that gave it back before, whose end may follow the slice, and
+    /// this one.
+    fn note_end(&mut self, slot: u32, lane: u32) {
+        let lane = self.lanes[lane].lifecycle;
+        let slice = &mut self.slices[slot];
+        let before = slice.given_back_by.replace(lane);
+        let mut lanes = [Some(lane), before].into_iter().flatten();
+        if let Some(end) = lanes.find_map(|lane| self.lanes.end_of(lane)) {
+            slice.lane_end = Some(end.clone());
+        }
+    }
 }
 
-/// The cause of a slice that was never charged, on the side of the last lane's end. Without one its lanes had
-/// no room for it.
-fn never_charged(last: Option<&TransportError>) -> TransportError {
+/// The cause of a slice that was never charged, on the side of the end of a lane that gave it back, if one is known.
+fn never_charged(end: Option<&TransportError>) -> TransportError {
     let mut detail = alloc::format!(
-        "a slice was given back {UNCHARGED_MAX} times, and no device reported a failure of it"
+        "a slice was given back {UNCHARGED_MAX} times, and no device reported a failure of it; "
     );
-    if let Some(last) = last {
-        detail.push_str(&alloc::format!("; the last lane ended for: {last}"));
-    }
-    TransportError::new(last.map_or(Side::Local, |last| last.side), "transfer", detail)
+    detail.push_str(&match end {
+        Some(end) => alloc::format!("its last lane with a known end ended for: {end}"),
+        None => "no end of its lanes is known".into(),
+    });
+    TransportError::new(end.map_or(Side::Local, |end| end.side), "transfer", detail)
 }

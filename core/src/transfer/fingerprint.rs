@@ -80,6 +80,7 @@ fn hash_slice(slice: &Slice, mut hasher: &mut dyn Hasher) {
     };
     // Below the limit the next try has the same effect whatever the count; two worlds that are taken for one
     // may reach the limit at different times.
+    // The causes of its lanes' ends are words of an error.
     let is_last = slice.uncharged >= UNCHARGED_MAX;
     (place, slice.retries, is_last, slice.first_failure.is_some()).hash(&mut hasher);
 }

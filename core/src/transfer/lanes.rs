@@ -8,7 +8,7 @@ use super::types::{InputError, Moved};
 use crate::identity::Lifecycle;
 use crate::time::Instant;
 use crate::transport::TransportError;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
@@ -16,6 +16,8 @@ use core::ops::{Index, IndexMut};
 
 /// Lanes of a group that can take another slice, the next in turn first.
 const READY: usize = 0;
+/// Ends of lanes whose causes are kept for slices that they gave back.
+const ENDS_MAX: usize = 16;
 
 /// A lane that is up, or down and owing a fence.
 #[derive(Clone, Debug)]
@@ -85,9 +87,9 @@ pub(super) struct Lanes {
     turn: u64,
     usable: u32,
     lanes_max: u32,
-    /// The cause of the last end of a lane: words for an error that no slice has, which decide nothing and
-    /// are left out of fingerprints.
-    pub(super) last_cause: Option<Arc<TransportError>>,
+    /// The last lanes that ended, and their causes: words for an error that no slice has, which decide nothing
+    /// and are left out of fingerprints.
+    ends: VecDeque<(Lifecycle, Arc<TransportError>)>,
     /// Time of the last call. Each sets it before it asks for outputs, so it is left out of
     /// fingerprints.
     now: Instant,
@@ -110,7 +112,7 @@ impl Lanes {
             turn: 0,
             usable: 0,
             lanes_max,
-            last_cause: None,
+            ends: VecDeque::new(),
             now: Instant(0),
         }
     }
@@ -306,6 +308,19 @@ impl Lanes {
         core::mem::take(&mut lane.debtors)
     }
 
+    /// Keeps the cause of a lane's end.
+    pub(super) fn keep_end(&mut self, lane: Lifecycle, cause: Arc<TransportError>) {
+        if self.ends.len() >= ENDS_MAX {
+            self.ends.pop_front();
+        }
+        self.ends.push_back((lane, cause));
+    }
+
+    /// The cause of a lane's end, if it is among the last that ended.
+    pub(super) fn end_of(&self, lane: Lifecycle) -> Option<&Arc<TransportError>> {
+        self.ends.iter().find(|(ended, _)| *ended == lane).map(|(_, cause)| cause)
+    }
+
     /// Feeds who is next in turn and what room there is to `hasher`.
     pub(super) fn hash_order(&self, hasher: &mut &mut dyn Hasher) {
         let mut ready: Vec<u32> = (0..GROUPS).flat_map(|group| self.ready_of(group)).collect();
@@ -349,5 +364,24 @@ impl Index<u32> for Lanes {
 impl IndexMut<u32> for Lanes {
     fn index_mut(&mut self, slot: u32) -> &mut Lane {
         &mut self.slab[slot]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::Side;
+
+    /// One end past the limit displaces the oldest.
+    #[test]
+    fn ends_of_lanes_are_kept_up_to_a_limit() {
+        let mut lanes = Lanes::new(1);
+        let cause = Arc::new(TransportError::new(Side::Peer, "completion", "gone"));
+        let count = ENDS_MAX as u64 + 1;
+        for lane in 0..count {
+            lanes.keep_end(Lifecycle(lane), cause.clone());
+        }
+        let known = |lane| lanes.end_of(Lifecycle(lane)).is_some();
+        assert!(!known(0) && (1..count).all(known) && !known(count));
     }
 }

@@ -140,6 +140,11 @@ impl Counters {
                 "Regions that were held until the end of a peer that could not close them",
                 shm.held,
             ),
+            (
+                "shm_keeps_refused",
+                "Regions not granted or held because the peer's process keeps them or too many",
+                shm.keeps_refused,
+            ),
         ]
     }
 

@@ -20,7 +20,8 @@ fn faults_max(scenario: SharingScenario) -> u32 {
 
 /// The others have too many worlds: random schedules play them.
 fn is_explored(scenario: &SharingScenario) -> bool {
-    !matches!(scenario, SharingScenario::Reopened | SharingScenario::Hostile)
+    use SharingScenario::{Hostile, Reopened, Shares};
+    !matches!(scenario, Reopened | Hostile | Shares)
 }
 
 fn figures(scenario: SharingScenario, faults: u32) -> String {
@@ -62,6 +63,18 @@ fn wrong_callers_of_kept_memory_are_found() {
         let found = searched.finding.expect("the variant breaks an oracle");
         assert_eq!(found.violation.oracle, oracle, "{backend:?}: {}", found.transcript);
     }
+}
+
+/// An owner that holds memory for no process in particular lets one take the places of others.
+#[test]
+fn owner_without_shares_is_found() {
+    let setup = SharingScenario::Shares.setup(Sharing::new(), 6);
+    let setup = SharingSetup { backend: SharingBackend::KeptByNobody, ..setup };
+    let start = SharingWorld::new(setup);
+    let found = (0..SEEDS).find_map(|seed| play(&start, seed)).expect("a seed breaks an oracle");
+    // Where it denies what the other process asks for, before that keeps anything, or later.
+    let oracles = [SharingOracle::Cause, SharingOracle::Isolation];
+    assert!(oracles.contains(&found.oracle), "{found:?}");
 }
 
 #[test]

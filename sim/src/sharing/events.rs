@@ -5,7 +5,6 @@ use super::process::{End, Process, Stage, Task};
 use super::setup::{self, SharingBackend};
 use super::world::SharingWorld;
 use crate::machine_world::MachineWorld;
-use handfast_core::sharing::KeptMemory;
 use handfast_core::transfer::Direction;
 
 /// Something that may happen. Indices point into the world it was listed for.
@@ -322,7 +321,7 @@ impl SharingWorld {
         self.opened.retain(|(by, _)| *by != process);
         self.stuck.retain(|(by, _)| *by != process);
         self.driver_failed[process] = false;
-        self.kept[process] = KeptMemory::new();
+        self.kept[process] = self.setup.kept.clone();
         let machine = self.setup.machine.clone();
         for (channel, side) in self.ends_of(process) {
             let end = self.end(channel, side);

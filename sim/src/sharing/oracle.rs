@@ -3,7 +3,7 @@
 use super::process::{End, Process, Report, Stage};
 use super::world::SharingWorld;
 use crate::machine_world::Violation;
-use handfast_core::sharing::{Begun, Denial, GrantId, Unshared};
+use handfast_core::sharing::{Begun, Denial, GrantId, Keeper, Unshared};
 use handfast_core::transfer::{Direction, Remote};
 
 /// The oracles of same-host channels, numbered as in `docs/testing.md`.
@@ -21,7 +21,8 @@ pub enum SharingOracle {
     Rights,
     /// A copy takes another path for a reason.
     Cause,
-    /// O8: a stopped process keeps only the memory that it can reach.
+    /// O8: a stopped process keeps only the memory that it can reach, and a process that keeps memory takes the
+    /// place of no other.
     Isolation,
     /// O5: at rest every copy is reported, every closed channel has ended, and dropped memory is given
     /// back, or kept for a peer that is alive, and reported.
@@ -89,8 +90,22 @@ impl SharingWorld {
                 self.setup.staged(plan.region) == Some(reason)
             }
             // The process cannot close its allocation, and is not granted it again.
-            Unshared::Denied(Denial::Full) => self.opened.contains(&(plan.by, plan.region)),
+            // Nor another, once it keeps as many as it may.
+            Unshared::Denied(Denial::Full) => self.opened.iter().any(|(by, _)| *by == plan.by),
             Unshared::Denied(_) | Unshared::Full => false,
+        }
+    }
+
+    /// Checks that a process which keeps nothing of an owner has a place there.
+    pub(super) fn check_share(&mut self, owner: usize, peer: usize, is_held: bool) {
+        let of_peer = |channel: u64| {
+            self.channels[channel as usize].ends.iter().any(|end| end.process == peer)
+        };
+        let keeps = self.kept[owner].iter().any(|(channel, _)| of_peer(channel));
+        if !is_held && !keeps {
+            let detail =
+                format!("process {peer} has no share at process {owner}, and keeps nothing");
+            self.violate(SharingOracle::Isolation, detail);
         }
     }
 
@@ -251,15 +266,25 @@ impl SharingWorld {
             }
             for (channel, side, _) in self.keepers(number) {
                 let channel = &self.channels[channel];
-                let peer = self.processes[channel.ends[1 - side].process];
+                let process = channel.ends[1 - side].process;
+                let peer = self.processes[process];
                 let is_reported = channel.ends[side].machine.is_unproven();
-                let is_excused = peer == Process::Stopped || channel.is_broken && is_reported;
+                let is_excused = peer == Process::Stopped
+                    || channel.is_broken && is_reported
+                    || peer == Process::Running && self.keeps_in_channel(owner, process, number);
                 if !is_excused {
                     return Some(format!("region {number} is dropped, and its memory is kept"));
                 }
             }
         }
         None
+    }
+
+    /// Whether a process keeps a region that its owner cannot hold apart from the channel: memory of the host, or
+    /// past the share of the process.
+    fn keeps_in_channel(&self, owner: usize, process: usize, region: usize) -> bool {
+        let has_share = self.kept[owner].admit(Keeper(process as u64), u64::MAX).is_ok();
+        self.is_hostile(process) || self.stuck.contains(&(process, region)) && !has_share
     }
 
     /// Ends of channels that have granted a region.

@@ -1,8 +1,8 @@
 //! The processes of a world, their memory and the copies that they begin.
 
 use handfast_core::sharing::{
-    Allocation, DEVICE_BLOCK_BYTES, Denial, Frame, GrantId, HANDLE_BYTES, Handle, Offered,
-    Openings, Sharing, Staged,
+    Allocation, DEVICE_BLOCK_BYTES, Denial, Frame, GrantId, HANDLE_BYTES, Handle, KeptMemory,
+    Offered, Openings, Sharing, Staged,
 };
 use handfast_core::transfer::Direction;
 
@@ -93,6 +93,8 @@ pub enum SharingBackend {
     KeptHoldsChannel,
     /// It takes an allocation that it has opened, and can neither use nor close, for one that is not open.
     KeptTakenForRefused,
+    /// It holds memory for no process in particular: all of them have one share.
+    KeptByNobody,
 }
 
 /// A world before its first event.
@@ -102,6 +104,8 @@ pub struct SharingSetup {
     pub machine: Sharing,
     /// The allocations that every process has open.
     pub openings: Openings,
+    /// The table of what each process holds for others.
+    pub kept: KeptMemory<usize>,
     /// Processes.
     pub processes: usize,
     /// Regions.
@@ -148,11 +152,13 @@ pub enum SharingScenario {
     Staged,
     /// A whole allocation on a device, and memory of the host over another channel, whose owner closes both.
     Kept,
+    /// Two allocations on a device, which two processes write over two lanes each, and a process may keep one.
+    Shares,
 }
 
 impl SharingScenario {
     /// Every scenario.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Dropped,
         Self::Closed,
         Self::Shared,
@@ -166,6 +172,7 @@ impl SharingScenario {
         Self::Opened,
         Self::Staged,
         Self::Kept,
+        Self::Shares,
     ];
 
     /// The world of a scenario.
@@ -213,8 +220,17 @@ impl SharingScenario {
                 let other = CopyPlan { region: 1, lane: 1, ..write };
                 (vec![opened, RegionPlan { may_drop: false, ..region }], vec![write, other])
             }
+            Self::Shares => {
+                let opened = RegionPlan { place: RegionPlace::Allocation, ..region };
+                let by = |by| {
+                    [write, CopyPlan { region: 1, lane: 1, ..write }]
+                        .map(|it| CopyPlan { by, ..it })
+                };
+                (vec![opened; 2], [by(1), by(2)].concat())
+            }
         };
-        let processes = if matches!(self, Self::Shared | Self::Hostile) { 3 } else { 2 };
+        let is_of_three = matches!(self, Self::Shared | Self::Hostile | Self::Shares);
+        let processes = if is_of_three { 3 } else { 2 };
         let closers = match self {
             Self::Closed => vec![0, 1],
             Self::Kept => vec![0],
@@ -223,9 +239,12 @@ impl SharingScenario {
         };
         let hostile = (self == Self::Hostile).then_some(1);
         let backend = SharingBackend::Shipping;
+        // Each of two peers has its share, and there is no more.
+        let kept = if self == Self::Shares { KeptMemory::bounded(2, 1) } else { KeptMemory::new() };
         SharingSetup {
             machine,
             openings: Openings::new(),
+            kept,
             processes,
             regions,
             copies,

@@ -5,7 +5,8 @@ use super::process::{Channel, End, Process, Progress, Region, Report, Stage, Tas
 use super::setup::{self, CopyPlan, REGION_BYTES, SharingBackend, SharingSetup};
 use crate::machine_world::Violation;
 use handfast_core::sharing::{
-    Begun, Denial, Frame, GrantId, KeptMemory, Opening, Openings, SharingOutput, Wanted, left_by,
+    Begun, Denial, Frame, GrantId, Keeper, KeptMemory, Opening, Openings, SharingOutput, Wanted,
+    left_by,
 };
 use handfast_core::transfer::Remote;
 use handfast_transport_sim::Encoder;
@@ -56,7 +57,7 @@ impl SharingWorld {
             opened: BTreeSet::new(),
             stuck: BTreeSet::new(),
             driver_failed: vec![false; setup.processes],
-            kept: vec![KeptMemory::new(); setup.processes],
+            kept: vec![setup.kept.clone(); setup.processes],
             copies: vec![copy; setup.copies.len()],
             faults_left: setup.faults_max,
             violation: None,
@@ -232,6 +233,11 @@ impl SharingWorld {
         if let Some(reason) = refused {
             return end.machine.deny(setup::key(region), Denial::Staged(reason));
         }
+        let (owner, keeper) = (end.process, self.keeper(channel, side));
+        let admitted = self.kept[owner].admit(keeper, setup::key(region));
+        if allocation.is_some() && admitted.is_err() {
+            return self.end(channel, side).machine.deny(setup::key(region), Denial::Full);
+        }
         self.check_handle(region);
         let end = self.end(channel, side);
         if let Some(grant) = end.machine.grant(setup::key(region), offered) {
@@ -375,13 +381,28 @@ impl SharingWorld {
     fn hold(&mut self, channel: usize, side: usize, grant: GrantId) {
         let end = &mut self.channels[channel].ends[side];
         let Some(region) = end.granted.get(&grant).copied() else { return };
-        if self.setup.backend == SharingBackend::KeptHoldsChannel {
+        let is_of_host = self.setup.allocation(region).is_none();
+        if is_of_host || self.setup.backend == SharingBackend::KeptHoldsChannel {
             return;
         }
-        if self.kept[end.process].hold(channel as u64, region).is_ok() {
+        let (owner, peer) = (end.process, self.channels[channel].ends[1 - side].process);
+        let of = (self.keeper(channel, side), setup::key(region));
+        let held = self.kept[owner].hold(channel as u64, of, region);
+        self.check_share(owner, peer, held.is_ok());
+        if held.is_ok() {
+            let end = self.end(channel, side);
             end.granted.remove(&grant);
             end.machine.on_moved(grant);
         }
+    }
+
+    /// The peer of one side of a channel, as the owner of memory there knows it.
+    fn keeper(&self, channel: usize, side: usize) -> Keeper {
+        let peer = self.channels[channel].ends[1 - side].process;
+        Keeper(match self.setup.backend {
+            SharingBackend::KeptByNobody => 0,
+            _ => peer as u64,
+        })
     }
 
     fn send(&mut self, channel: usize, side: usize, frame: Frame) {

@@ -4,6 +4,7 @@ mod endings;
 mod flush;
 mod managed;
 mod probe;
+mod waiting;
 
 pub(super) use probe::{Probe, Probed, SCRATCH_BYTES};
 
@@ -28,9 +29,11 @@ use handfast_core::gate::LaneGate;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::visibility::{LaneEnd, Refusals};
 use handfast_transport::{
-    Completion, CompletionStatus, Direction, KEY_NEEDS_FLUSH, Posting, RemoteSpan, Sent, SliceId,
+    Completion, CompletionStatus, Direction, KEY_NEEDS_FLUSH, KeyPlace, Posting, RemoteSpan, Sent,
+    SliceId,
 };
 use parking_lot::{Condvar, MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -103,8 +106,9 @@ struct State {
     end: LaneEnd,
     /// Each queue pair takes one slice at a time, so that a refusal is that slice's.
     is_apart: bool,
-    /// Slices that wait for the end of others, or of a probe.
-    queued: Vec<Posting>,
+    /// Slices that wait for the end of others, or of a probe, the oldest first. They move to `in_flight` under
+    /// one lock.
+    queued: VecDeque<Posting>,
     in_flight: InFlight<Held>,
     /// Outstanding requests of each queue pair.
     outstanding: Vec<u32>,
@@ -131,13 +135,6 @@ impl State {
         self.in_flight.is_empty() && self.reporting == 0
     }
 
-    /// Whether a slice without room waits for the end of another, or of a probe, in the place of being given back.
-    fn may_queue(&self, depth: u32) -> bool {
-        let room = usize::try_from(depth).unwrap_or(usize::MAX);
-        let room = room.saturating_mul(self.outstanding.len());
-        !self.over && (self.is_apart || self.probes > 0) && self.queued.len() < room
-    }
-
     /// Whether these are the first slices that were carried out. `are_answered`: the peer has answered
     /// those whose bytes are not visible yet.
     fn is_first_answer(&mut self, ended: &[Completion], are_answered: bool) -> bool {
@@ -154,6 +151,8 @@ pub(super) struct Lane {
     /// The numbers of its queue pairs.
     pub(super) numbers: Vec<u32>,
     psns: Vec<u32>,
+    /// The place of its device among the keys of memory.
+    key_place: KeyPlace,
     /// Open from RTS to the first error or the retirement.
     gate: LaneGate,
     /// None once all queue pairs are destroyed. Read by those who use them, written by the one who
@@ -252,7 +251,7 @@ impl Lane {
             over: false,
             end: LaneEnd::default(),
             is_apart,
-            queued: Vec::new(),
+            queued: VecDeque::new(),
             in_flight: InFlight::new(setup.serial),
             outstanding: vec![0; psns.len()],
             broken: vec![false; psns.len()],
@@ -269,6 +268,7 @@ impl Lane {
             shard: Arc::clone(&reservation.shard),
             numbers: queue_pairs.iter().map(QueuePair::number).collect(),
             psns: psns.to_vec(),
+            key_place: KeyPlace::default(),
             gate: LaneGate::new(),
             objects: RwLock::new(Some(Objects { queue_pairs, reservation })),
             state: Mutex::new(state),
@@ -368,14 +368,6 @@ impl Lane {
         self.post_on(postings, Self::queue_pairs);
     }
 
-    /// Posts the slices that have waited for the end of others.
-    fn post_queued(&self) {
-        let mut queued = std::mem::take(&mut self.state.lock().queued);
-        if !queued.is_empty() {
-            self.post_on(&mut queued, Self::queue_pairs_now);
-        }
-    }
-
     fn post_on(
         &self,
         postings: &mut Vec<Posting>,
@@ -409,8 +401,8 @@ impl Lane {
         }
     }
 
-    /// Converts `postings` to requests of the queue pairs, up to their capacity, and stores each with
-    /// its memory. The others complete.
+    /// Converts slices that wait, and `postings`, to requests of the queue pairs, up to their capacity, and
+    /// stores each with its memory. The others wait or complete.
     fn admit(
         &self,
         postings: &mut Vec<Posting>,
@@ -423,7 +415,11 @@ impl Lane {
         state.is_apart = state.is_apart && self.setup.refusals.lock().are_apart(self.peer());
         requests.resize_with(state.outstanding.len(), Vec::new);
         let (mut run, mut run_bytes) = (None, 0);
-        for posting in postings.drain(..) {
+        let mut postings = postings.drain(..);
+        loop {
+            let pair = state.pair_with_room(run, self.setup.depth);
+            let queued = pair.and_then(|_| state.queued.pop_front());
+            let Some(posting) = queued.or_else(|| postings.next()) else { break };
             let slice = posting.slice;
             let direction = posting.direction;
             let (piece, remote) = match self.sides(&posting) {
@@ -433,13 +429,9 @@ impl Lane {
                     continue;
                 }
             };
-            let most = if state.is_apart { 1 } else { self.setup.depth };
-            let has_room = |pair: &usize| state.outstanding[*pair] < most;
-            let pairs = 0..state.outstanding.len();
-            let least = || pairs.min_by_key(|pair| state.outstanding[*pair]);
-            let Some(pair) = run.filter(has_room).or_else(least).filter(has_room) else {
+            let Some(pair) = pair else {
                 match state.may_queue(self.setup.depth) {
-                    true => state.queued.push(posting),
+                    true => state.queued.push_back(posting),
                     false => ended.push(Completion::released(slice, Sent::None)),
                 }
                 continue;
@@ -467,7 +459,8 @@ impl Lane {
         let Some(memory) = memory else {
             return Err(self.context().error(Side::Configuration, "post", 0, unknown));
         };
-        let Some(local_key) = memory.local_key(self.setup.domain.id, span) else {
+        let Some(local_key) = memory.local_key_at(self.setup.domain.id, span, &self.key_place)
+        else {
             return Err(self.refusal("the bytes are not all registered with this NIC".to_owned()));
         };
         if *direction == Direction::Read && !span.is_writable() {
@@ -508,13 +501,7 @@ impl Lane {
     /// Handles completions of this lane.
     pub(super) fn on_told(&self, told: &[WorkCompletion], scratch: &mut Scratch) {
         let failure = self.account(told, scratch);
-        let mut state = self.state.lock();
-        state.reporting -= 1;
-        if state.is_idle() || state.probes == 0 {
-            self.idle.notify_all();
-        }
-        let is_queued = !state.queued.is_empty();
-        drop(state);
+        let is_queued = self.on_reported();
         match failure {
             Some(error) => self.fail(error),
             None if is_queued => self.post_queued(),

@@ -18,7 +18,7 @@ use super::binding::manager_library;
 use super::context::{Context, devices};
 use super::nic::Shared;
 use super::poller::waker;
-use crate::error::{ManagerUnavailable, VerbsError};
+use crate::error::{ManagerUnavailable, VerbsError, words_of};
 #[cfg(feature = "bare")]
 pub use bare::BareManagerEvent;
 #[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
@@ -56,6 +56,8 @@ const RESOLVE_MS: i32 = 1_500;
 const BACKLOG: i32 = 128;
 /// Addresses of the machine that are tried for the device.
 const ADDRESSES_MAX: usize = 256;
+/// Events that a closing NIC takes without a use of them: more than its identifiers have at once.
+const EVENTS_LEFT_MAX: usize = 65_536;
 /// Looks for the end of a removed device's listing, and their interval.
 const LISTED_LOOKS: usize = 100;
 const LISTED_INTERVAL: Duration = Duration::from_millis(5);
@@ -132,18 +134,23 @@ impl Manager {
             None => known.iter().copied().chain(interface_addresses(ADDRESSES_MAX)).collect(),
         };
         let place = (system_name, port);
-        let mut listening = candidates.iter().map(|ip| listen(context, &channel, place, *ip));
-        let Some((listener, address)) = listening.find_map(Result::transpose).transpose()? else {
-            let detail = match wanted {
-                Some(ip) => format!("{ip} is no address of the device's port"),
-                None => format!(
-                    "none of the machine's {} addresses is one of the device's port; give its \
-                     network interface an IP address",
-                    candidates.len()
-                ),
-            };
-            return Err(context.error(Side::Configuration, "rdma_bind_addr", 0, detail));
-        };
+        let mut refused = None;
+        let mut listening =
+            candidates.iter().filter_map(|ip| match listen(context, &channel, place, *ip) {
+                Ok(Listening::Here(listener, address)) => Some(Ok((listener, address))),
+                Ok(Listening::OfAnother) => None,
+                Ok(Listening::Refused(code)) => {
+                    // An address of no device is expected among those of the machine.
+                    if wanted.is_some() || code != libc::ENODEV {
+                        refused = Some((*ip, code));
+                    }
+                    None
+                }
+                Err(error) => Some(Err(error)),
+            });
+        let found = listening.next().transpose()?;
+        let (listener, address) =
+            found.ok_or_else(|| nowhere(context, wanted, candidates.len(), refused))?;
         let options = settable(context, &listener, options)?;
         let wake = waker()
             .map_err(|error| context.failed("eventfd", error.raw_os_error().unwrap_or(0)))?;
@@ -326,6 +333,10 @@ impl Manager {
         if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id()) {
             // A panic was printed where it happened.
             let _ = thread.join();
+        }
+        // The thread may have ended before the removal.
+        if self.channel.take_rest(EVENTS_LEFT_MAX) {
+            self.removed.store(true, Ordering::Release);
         }
         self.listener.end();
         let requests = std::mem::take(&mut self.table.lock().requests);
@@ -651,13 +662,48 @@ fn act_alone(action: Action) {
     }
 }
 
-/// Listens at an address; `None` if it is of another device.
+/// The end of an attempt to listen at an address.
+enum Listening {
+    /// An identifier listens at the address.
+    Here(Identifier, SocketAddr),
+    /// The address is of another device.
+    OfAnother,
+    /// The connection manager did not bind the address: the value of errno.
+    Refused(i32),
+}
+
+/// The error of a device that can listen at none of `count` addresses; `refused` is the last one that the
+/// connection manager did not bind.
+fn nowhere(
+    context: &Context,
+    wanted: Option<IpAddr>,
+    count: usize,
+    refused: Option<(IpAddr, i32)>,
+) -> VerbsError {
+    let mut detail = match wanted {
+        Some(ip) => format!(
+            "{ip} is no address of the device's port; name an address of its network interface"
+        ),
+        None => format!(
+            "none of the machine's {count} addresses is one of the device's port; give its network \
+             interface an IP address"
+        ),
+    };
+    if let Some((ip, code)) = refused {
+        detail
+            .push_str(&format!("; the connection manager does not bind {ip}: {}", words_of(code)));
+    }
+    let code = refused.map_or(0, |(_, code)| code);
+    context.error(Side::Configuration, "rdma_bind_addr", code, detail)
+}
+
+/// Listens at an address.
 fn listen(
     context: &Arc<Context>,
     channel: &Arc<EventChannel>,
     (system_name, port): (&str, u8),
     ip: IpAddr,
-) -> Result<Option<(Identifier, SocketAddr)>, VerbsError> {
+) -> Result<Listening, VerbsError> {
     let failed = |call, code| context.failed(call, code);
     let mut reserved = Vec::new();
     // Each of them is held, so that the kernel gives another one.
@@ -673,17 +719,25 @@ fn listen(
             Ok(bound) => bound,
             // The address was this device's before.
             Err(_) if !reserved.is_empty() => break,
-            Err(_) => return Ok(None),
+            Err(code) => return Ok(Listening::Refused(code)),
         };
         if device != system_name || of_port != port {
-            return Ok(None);
+            return Ok(Listening::OfAnother);
         }
         if PORTS_OF_ERDMA.contains(&given) {
             reserved.push(identifier);
             continue;
         }
-        identifier.listen(BACKLOG).map_err(|code| failed("rdma_listen", code))?;
-        return Ok(Some((identifier, SocketAddr::new(ip, given))));
+        let address = SocketAddr::new(ip, given);
+        identifier.listen(BACKLOG).map_err(|code| {
+            let detail = format!(
+                "{}; the connection manager does not listen at {address}: end programs that listen \
+                 there, or name another address of the device",
+                words_of(code)
+            );
+            context.error(Side::Local, "rdma_listen", code, detail)
+        })?;
+        return Ok(Listening::Here(identifier, address));
     }
     let (first, last) = (PORTS_OF_ERDMA.start(), PORTS_OF_ERDMA.end());
     let detail = format!(

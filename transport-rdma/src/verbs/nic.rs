@@ -143,8 +143,9 @@ impl DataPath for Nic {
         Self::post(self, lane, postings);
     }
 
-    /// Does nothing: a queue pair gives nothing back, so a slice ends by itself or with its lane.
-    fn withdraw(&self, _: Lifecycle, _: SliceId, _: handfast_core::Duration) {}
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, _: handfast_core::Duration) {
+        Self::withdraw(self, lane, slice);
+    }
 }
 
 impl Nic {
@@ -370,6 +371,13 @@ impl Nic {
         }
     }
 
+    /// Gives a slice back that its lane keeps and the device does not have: `Released` with [`Sent::None`],
+    /// reported before this returns. Returns false for others: a queue pair gives nothing back, so a slice
+    /// that the device has ends by itself or with its lane.
+    pub fn withdraw(&self, lane: Lifecycle, slice: SliceId) -> bool {
+        self.shared.lane(lane).is_some_and(|lane| lane.withdraw(slice))
+    }
+
     /// Returns a handle of a lane, which does not keep it; `None` if there is no such lane.
     pub fn handle(&self, lane: Lifecycle) -> Option<Arc<dyn LaneHandle>> {
         let lane = self.shared.lane(lane)?;
@@ -447,7 +455,8 @@ impl Nic {
         let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
         let lost = self.shared.lost_since.get().copied();
         let lost = lost.into_iter().chain(lane.shard.failed_since()).min();
-        if !lane.retire(retirement(Instant::now(), self.config.drain, lost))? {
+        let deadline = retirement(Instant::now(), self.config.drain, lost);
+        if !(lane.retire(deadline)? && lane.is_reported(deadline)) {
             let detail = "the lane is in use; retire it again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
         }

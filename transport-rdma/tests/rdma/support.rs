@@ -30,10 +30,15 @@ pub(crate) struct Told {
 pub(crate) struct Recorder {
     told: Mutex<Told>,
     more: Condvar,
+    /// A report of released slices waits while a story has this.
+    pub(crate) releases: Mutex<()>,
 }
 
 impl LaneSink for Recorder {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
+        if completions.iter().any(|it| matches!(it.status, CompletionStatus::Released(_))) {
+            drop(self.releases.lock());
+        }
         let mut told = self.told.lock().unwrap();
         for Completion { slice, status } in completions.drain(..) {
             told.ends.entry(slice.to_bits()).or_default().push(status);

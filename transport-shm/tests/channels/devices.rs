@@ -1,7 +1,8 @@
 //! Regions on devices, which the initiator opens by a handle.
 
 use crate::DONE;
-use crate::support::{Node, Setup, nodes};
+use crate::support::{Node, Setup, connect, nodes};
+use handfast_core::Lifecycle;
 use handfast_fabric_cuda::Control;
 use handfast_memory_cuda::Driver;
 use handfast_transport::{
@@ -109,6 +110,28 @@ async fn lane_ends_while_its_peer_keeps_memory() {
         drop(region);
         second.regions.unregister(key);
         assert_eq!(theirs.holders(), 2, "its peer's process lives");
+    }
+}
+
+/// An allocation that a process keeps is not granted to it over a further lane, where it would be kept as well: its
+/// slices take the lane below, and the refusal is counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn kept_allocation_is_not_granted_over_a_new_lane() {
+    let never: OpenDevice = |_, length| Ok(opens_for_ever(length));
+    let (mut first, mut second, _control, _driver, region, _theirs) = served(never).await;
+    let host = Memory::zeroed(64).unwrap();
+    assert_eq!(first.write(host.whole(), &region), DONE);
+    for lane in 1..=2 {
+        for node in [&second, &first] {
+            node.transport.retire(node.pair.lifecycle).await.unwrap();
+        }
+        for (node, number) in [(&mut first, 10 * lane), (&mut second, 10 * lane + 1)] {
+            node.pair.lifecycle = Lifecycle(100 + number);
+        }
+        connect(&first, &second).await;
+        assert_ne!(first.write(host.whole(), &region), DONE);
+        let counters = second.transport.counters();
+        assert_eq!((counters.held, counters.keeps_refused), (1, lane));
     }
 }
 

@@ -188,13 +188,18 @@ impl Node {
 /// Two nodes with a lane between them.
 pub(crate) async fn nodes(setup: &Setup) -> (Node, Node) {
     let (first, second) = (Node::start(1, setup), Node::start(2, setup));
+    connect(&first, &second).await;
+    (first, second)
+}
+
+/// Connects a lane between two nodes.
+pub(crate) async fn connect(first: &Node, second: &Node) {
     let (ours, theirs) = (first.create().await, second.create().await);
     // The side that is dialled connects last, as a handshake may have it.
     first.connect(second.pair, theirs).await.unwrap();
     second.connect(first.pair, ours).await.unwrap();
     // Until then slices go below.
     wait_until(|| first.transport.is_shared(first.pair.lifecycle));
-    (first, second)
 }
 
 /// Waits until a condition holds, and lets tasks run.

@@ -68,6 +68,30 @@ fn failed_call_is_repeated_after_a_short_pause() {
     assert!((millis(50).0..=millis(75).0).contains(&wait.0), "{wait:?}");
 }
 
+/// An open after a release joins the attempt that is under way: it sends nothing before its time, and uses up no
+/// request of the attempt.
+#[test]
+fn open_after_a_release_joins_the_attempt() {
+    let mut solo = patient();
+    solo.tell(Input::Open(far(1)));
+    solo.operate_all();
+    let (own, wait) = (solo.newest(), solo.wait());
+    assert_eq!(solo.take_calls().len(), 1);
+    for _ in 0..=TRIES {
+        solo.tell(Input::Release(far(1)));
+        solo.tell(Input::Open(far(1)));
+    }
+    assert_eq!((solo.take_calls().len(), solo.wait()), (0, wait));
+    assert_eq!((solo.newest(), solo.events.len()), (own, 0));
+    solo.pass_time();
+    assert_eq!(solo.take_calls().len(), 1, "the attempt goes on for the new demand");
+    let mut answering = patient();
+    answering.call(request(1, 10, 1));
+    answering.operate_all();
+    answering.tell(Input::Open(far(1)));
+    assert_eq!(answering.take_calls().len(), 1, "an attempt of the peer's has sent none before");
+}
+
 /// Waits for operations, drains, half-open lanes and capacity last exactly as configured.
 #[test]
 fn waits_last_exactly_as_configured() {

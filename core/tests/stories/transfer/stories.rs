@@ -267,7 +267,7 @@ fn slices_lost_with_their_lanes_are_never_charged() {
 }
 
 /// A slice that ends with each of its lanes, and is charged by none, fails its batch past the limit. The error is on
-/// the side of what ended the last lane; a slice that no lane had room for has none.
+/// the side of what ended its last lane with a known end; a slice that no lane had room for has none.
 #[test]
 fn slice_that_is_never_charged_fails_past_the_limit() {
     for side in [Some(Side::Peer), Some(Side::Local), None] {
@@ -292,9 +292,48 @@ fn slice_that_is_never_charged_fails_past_the_limit() {
         };
         assert!(cause.detail.contains("was given back 100 times"), "{cause}");
         assert_eq!(cause.detail.contains("ended for"), side.is_some(), "{cause}");
+        assert_eq!(
+            cause.detail.contains("no end of its lanes is known"),
+            side.is_none(),
+            "{cause}"
+        );
         assert_eq!(cause.side, side.unwrap_or(Side::Local));
         assert_eq!(bench.transfers.counters().flushes, u64::from(UNCHARGED_MAX));
         assert_eq!(bench.transfers.load().slices, 0);
+    }
+}
+
+/// The error of a slice that is never charged names no end of a lane that the slice was not on, whether those lanes end
+/// between its own or after them.
+#[test]
+fn uncharged_slice_names_an_end_of_its_own_lanes() {
+    const OTHERS: u64 = 1_000;
+    let own = TransportError { side: Side::Local, detail: "own".into(), ..error(1) };
+    let other = TransportError { side: Side::Peer, detail: "other".into(), ..error(2) };
+    let down = |lane, cause: &TransportError| TransferInput::LaneDown {
+        lane: Lifecycle(lane),
+        cause: cause.clone(),
+    };
+    for is_known in [true, false] {
+        let lanes_max = 2 * u32::from(UNCHARGED_MAX) + 2;
+        let mut bench = Bench::new(TransferLimits { lanes_max, ..SMALL });
+        let batch = bench.submit(&[read(5)]);
+        for lane in 0..=u64::from(UNCHARGED_MAX) {
+            bench.lane_up(lane, 1).expect("a lane");
+            let slice = bench.take_post().slice;
+            bench.lane_up(OTHERS + lane, 1).expect("another lane");
+            bench.input(down(OTHERS + lane, &other));
+            bench.complete(slice, CompletionStatus::Released(Sent::None));
+            if is_known && lane == 0 {
+                bench.input(down(lane, &own));
+            }
+        }
+        let BatchOutcome::Failed(Cause::Exhausted(cause)) = &bench.report(batch).outcome else {
+            panic!("{:?}", bench.report(batch))
+        };
+        assert_eq!(cause.side, Side::Local, "{cause}");
+        assert!(!cause.detail.contains(&other.to_string()), "{cause}");
+        assert_eq!(cause.detail.contains(&own.to_string()), is_known, "{cause}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Lane, Probed, QueuePair, RemoteSpan};
 use handfast_core::gate::Ticket;
-use handfast_transport::{Completion, Posting, Sent};
+use handfast_transport::Posting;
 use std::net::Ipv6Addr;
 
 impl Lane {
@@ -32,19 +32,20 @@ impl Lane {
 
     /// Lets the lane post: all its queue pairs are connected. A second call changes nothing.
     pub(in crate::verbs) fn open_connection(&self) {
-        let mut waiting = {
+        {
             let mut state = self.state.lock();
             if state.over {
                 // The end of the lane gives them back.
                 return;
             }
             let Some(waiting) = state.waiting.take() else { return };
+            state.queued.extend(waiting);
             self.gate.open();
-            waiting
-        };
-        if !waiting.is_empty() {
-            self.post(&mut waiting);
+            if state.queued.is_empty() {
+                return;
+            }
         }
+        self.post(&mut Vec::new());
     }
 
     /// Keeps slices until the lane is connected, as many as its queue pairs hold, and leaves the rest.
@@ -60,16 +61,6 @@ impl Lane {
         let count = room.saturating_sub(waiting.len()).min(postings.len());
         waiting.extend(postings.drain(..count));
         None
-    }
-
-    /// Gives back the slices that wait for a connection which does not come, or for the end of others.
-    pub(super) fn release_waiting(&self) {
-        let mut state = self.state.lock();
-        let (waiting, queued) = (state.waiting.take(), std::mem::take(&mut state.queued));
-        drop(state);
-        let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
-        let mut ended = waiting.into_iter().flatten().chain(queued).map(released).collect();
-        self.report(&mut ended);
     }
 
     /// Calls with a queue pair of the lane; `None` if it is gone.

@@ -1,7 +1,7 @@
 //! Identifiers on which every call of librdmacm can be tried, to learn a kernel's behaviour.
 
 use super::identifier::{Event, EventChannel, Identifier, Reads, interface_addresses, kinds};
-use super::{ADDRESSES_MAX, channel, listen};
+use super::{ADDRESSES_MAX, Listening, channel, listen};
 use crate::error::{ManagerUnavailable, VerbsError};
 use crate::gid::GidKind;
 use crate::verbs::objects::bare::{BareNic, BareQueuePair, PORT};
@@ -100,7 +100,7 @@ impl BareManager {
         let known = gids.map(|entry| entry.address.to_canonical());
         for ip in known.chain(interface_addresses(ADDRESSES_MAX)) {
             let found = listen(nic.context(), &self.channel, (name, PORT), ip)?;
-            if let Some((identifier, address)) = found {
+            if let Listening::Here(identifier, address) = found {
                 return Ok(Some((BareIdentifier { identifier, number: 0, pair: None }, address)));
             }
         }

@@ -109,6 +109,20 @@ impl EventChannel {
         unsafe { (*self.raw).fd }
     }
 
+    /// Takes the events that are left, at most `max`, without a use of them: requests end. Returns whether one says
+    /// that the device was removed.
+    pub(super) fn take_rest(self: &Arc<Self>, max: usize) -> bool {
+        let mut is_removed = false;
+        for _ in 0..max {
+            match self.take() {
+                Ok(event) => is_removed |= event.kind == kinds::DEVICE_REMOVAL,
+                Err(libc::EINTR) => {}
+                Err(_) => break,
+            }
+        }
+        is_removed
+    }
+
     /// Takes and acknowledges the oldest event.
     ///
     /// # Errors
@@ -480,4 +494,69 @@ pub(super) fn random() -> u128 {
         filled += usize::try_from(count).unwrap_or(0);
     }
     u128::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Kinds of the events in the channel, of which the library owns one until it is acknowledged.
+    static LEFT: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
+    static ACKNOWLEDGED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+    /// Writes the next event.
+    unsafe extern "C" fn next(_: *mut rdma_event_channel, to: *mut *mut rdma_cm_event) -> c_int {
+        let Some(kind) = LEFT.lock().pop_front() else {
+            // SAFETY: the thread's own errno.
+            unsafe { *libc::__errno_location() = libc::EAGAIN };
+            return -1;
+        };
+        // SAFETY: the structures are made of integers and pointers, of which all zeroes are one value.
+        let (mut event, id): (Box<rdma_cm_event>, Box<rdma_cm_id>) = unsafe {
+            (
+                Box::new(MaybeUninit::zeroed().assume_init()),
+                Box::new(MaybeUninit::zeroed().assume_init()),
+            )
+        };
+        event.event = kind;
+        event.id = Box::into_raw(id);
+        // SAFETY: the caller's place for the event.
+        unsafe { to.write(Box::into_raw(event)) };
+        0
+    }
+
+    unsafe extern "C" fn acknowledge(event: *mut rdma_cm_event) -> c_int {
+        // SAFETY: of `next`, and acknowledged once.
+        let (event, _id) = unsafe {
+            let event = Box::from_raw(event);
+            let id = Box::from_raw(event.id);
+            (event, id)
+        };
+        ACKNOWLEDGED.lock().push(event.event);
+        0
+    }
+
+    unsafe extern "C" fn destroy(_: *mut rdma_event_channel) {}
+
+    /// The rest of a channel's events is acknowledged, up to a limit, and a removal among them is noticed.
+    #[test]
+    fn events_that_are_left_are_acknowledged() {
+        let library = Box::leak(Box::new(ManagerLibrary {
+            rdma_get_cm_event: next,
+            rdma_ack_cm_event: acknowledge,
+            rdma_destroy_event_channel: destroy,
+            ..ManagerLibrary::absent()
+        }));
+        let channel = Arc::new(EventChannel { library, raw: ptr::null_mut() });
+        let left = [kinds::DISCONNECTED, kinds::DEVICE_REMOVAL, kinds::ESTABLISHED];
+        for (max, is_removed) in [(1, false), (1, true), (9, false)] {
+            if LEFT.lock().is_empty() {
+                LEFT.lock().extend(left);
+            }
+            assert_eq!(channel.take_rest(max), is_removed, "at most {max}");
+        }
+        assert_eq!(ACKNOWLEDGED.lock()[..], left);
+        assert!(LEFT.lock().is_empty());
+    }
 }

@@ -3,12 +3,14 @@
 use super::{on, sites};
 use crate::support::{LANE, Recorder, Site, config, connect_lane, pattern};
 use handfast_core::Lifecycle;
+use handfast_core::transport::Side;
 use handfast_transport::{Access, CompletionStatus, Direction, Memory};
 use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, RegisterOptions};
 use std::sync::Arc;
 
-/// `errno` of an object in use.
+/// `errno` of an object in use, and of an address in use.
 const EBUSY: i32 = 16;
+const EADDRINUSE: i32 = 98;
 
 /// A driver that refuses relaxed ordering registers without it, and is asked for it once. The memory is
 /// written like any other.
@@ -125,5 +127,28 @@ fn failed_destruction_is_repeated_where_it_changed_nothing() {
         drop(other);
         let destroyed = fabric.run("count rxe1 ibv_destroy_cq");
         assert_eq!(destroyed.parse::<u64>().unwrap(), queues + again);
+    });
+}
+
+/// A NIC that cannot listen names the call, the value of errno and the cure, whichever call of the connection manager
+/// refuses.
+#[test]
+fn refused_listener_has_its_cause() {
+    on(&["siw", "erdma-standard"], "drivers::refused_listener_has_its_cause", |fabric| {
+        let open = |device| Nic::open(config(device), Arc::new(Recorder::default()));
+        fabric.run("manager ports rxe0 20000 20000");
+        let _one = open("rxe0").unwrap();
+        let error = open("rxe1").err().unwrap();
+        assert_eq!((error.side, error.call), (Side::Configuration, "rdma_bind_addr"), "{error}");
+        assert_ne!(error.code, 0, "{error}");
+        for part in ["does not bind 10.0.0.2", "name an address of its network interface"] {
+            assert!(error.detail.contains(part), "{error}");
+        }
+        fabric.run("manager ports rxe0 20000 20010");
+        fabric.run(&format!("fail call rxe1 rdma_listen {EADDRINUSE} times 1"));
+        let error = open("rxe1").err().unwrap();
+        assert_eq!((error.call, error.code), ("rdma_listen", EADDRINUSE), "{error}");
+        assert!(error.detail.contains("does not listen at 10.0.0.2:"), "{error}");
+        assert!(open("rxe1").is_ok());
     });
 }

@@ -2,10 +2,10 @@
 
 use super::managed::{EARLY, charge_refused, connection, tries_of};
 use super::{on, sites, until};
-use crate::support::{LANE, PATIENCE, Site, config, connect_lane};
+use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane};
 use handfast_core::Lifecycle;
 use handfast_fabric_control::Fabric;
-use handfast_transport::{CompletionStatus, Direction};
+use handfast_transport::{CompletionStatus, DataPath, Direction, Sent, SliceId};
 use handfast_transport_rdma::NicConfig;
 use std::time::{Duration, Instant};
 
@@ -17,20 +17,7 @@ const TCP_RETRIES: u8 = 15;
 #[test]
 fn own_end_charges_no_write() {
     on(&EARLY, "early::own_end_charges_no_write", |fabric| {
-        let (one, other) = sites();
-        connect_lane(&one, &other, LANE, 1);
-        fabric.run("hold packets rxe1 rxe0");
-        let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
-        one.nic.post(LANE, &mut (0..4).map(slice).collect());
-        one.nic.retire(LANE).unwrap();
-        let ends = one.told.ends(4);
-        assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
-        fabric.run("release packets rxe1 rxe0");
-        other.nic.retire(LANE).unwrap();
-        connect_lane(&one, &other, Lifecycle(8), 1);
-        assert!(packets_of_several(fabric, (&one, &other), Lifecycle(8), |held| held >= SEVERAL));
-        one.nic.retire(Lifecycle(8)).unwrap();
-        other.nic.retire(Lifecycle(8)).unwrap();
+        end_charges_no_write(fabric, |_| {});
     });
 }
 
@@ -38,28 +25,36 @@ fn own_end_charges_no_write() {
 #[test]
 fn overrun_queue_charges_no_write() {
     on(&EARLY, "early::overrun_queue_charges_no_write", |fabric| {
-        let (one, other) = sites();
-        connect_lane(&one, &other, LANE, 1);
-        fabric.run("hold packets rxe1 rxe0");
-        let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
-        one.nic.post(LANE, &mut (0..4).map(slice).collect());
-        fabric.run("overrun rxe0");
-        one.told.wait("the failure", |told| !told.failures.is_empty());
-        one.nic.retire(LANE).unwrap();
-        let ends = one.told.ends(4);
-        assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
-        fabric.run("release packets rxe1 rxe0");
-        other.nic.retire(LANE).unwrap();
-        connect_lane(&one, &other, Lifecycle(8), 1);
-        assert!(packets_of_several(fabric, (&one, &other), Lifecycle(8), |held| held >= SEVERAL));
-        one.nic.retire(Lifecycle(8)).unwrap();
-        other.nic.retire(Lifecycle(8)).unwrap();
+        end_charges_no_write(fabric, |one| {
+            fabric.run("overrun rxe0");
+            one.told.wait("the failure", |told| !told.failures.is_empty());
+        });
     });
 }
 
 /// Slices that are posted at once, and those after which a peer is trusted again.
 const SEVERAL: usize = 8;
 const APART_ANSWERS: usize = 256;
+
+/// A lane with unanswered writes ends by `end`, or by its retirement alone: no write is charged, and a later lane
+/// takes several at a time.
+fn end_charges_no_write(fabric: &Fabric, end: impl Fn(&Site)) {
+    let (one, other) = sites();
+    connect_lane(&one, &other, LANE, 1);
+    fabric.run("hold packets rxe1 rxe0");
+    let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
+    one.nic.post(LANE, &mut (0..4).map(slice).collect());
+    end(&one);
+    one.nic.retire(LANE).unwrap();
+    let ends = one.told.ends(4);
+    assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
+    fabric.run("release packets rxe1 rxe0");
+    other.nic.retire(LANE).unwrap();
+    connect_lane(&one, &other, Lifecycle(8), 1);
+    assert!(packets_of_several(fabric, (&one, &other), Lifecycle(8), |held| held >= SEVERAL));
+    one.nic.retire(Lifecycle(8)).unwrap();
+    other.nic.retire(Lifecycle(8)).unwrap();
+}
 
 /// Posts several writes over a lane of one queue pair, and returns whether the packets that the device sends before
 /// an answer become as many as `are`.
@@ -108,6 +103,79 @@ fn lane_sends_several_slices_once_its_peer_answers() {
             other.nic.retire(LANE).unwrap();
         }
     });
+}
+
+/// A withdrawn slice that waits behind another one is given back at once and never sent. One that the device has
+/// goes on.
+#[test]
+fn withdrawn_slice_that_waits_is_not_sent() {
+    const LENGTH: usize = 64;
+    let name = "early::withdrawn_slice_that_waits_is_not_sent";
+    on(&["siw:completes_early"], name, |fabric| {
+        let (one, other) = sites();
+        let waiting = slow_lane(fabric, (&one, &other), LENGTH);
+        let (sent, before) = (one.bytes(), vec![7; BYTES]);
+        other.memory.copy_in(0, &before).unwrap();
+        for slice in [0, 1, 3] {
+            let slice = SliceId::from_bits(slice);
+            DataPath::withdraw(&one.nic, LANE, slice, handfast_core::Duration(0));
+        }
+        assert_eq!(one.told.ends(2), vec![CompletionStatus::Released(Sent::None); 2]);
+        assert!(!one.nic.holds(LANE, SliceId::from_bits(3)));
+        fabric.run("release packets rxe0 rxe1");
+        let ends = one.told.ends(waiting + 1);
+        let is_done = |slice: usize| ends[slice] == CompletionStatus::Done;
+        assert_eq!([0, 1, 2, 3].map(is_done), [true, false, true, false], "{ends:?}");
+        let bytes = other.bytes();
+        for slice in 0..=waiting {
+            let place = slice * LENGTH..(slice + 1) * LENGTH;
+            let expected = if is_done(slice) { &sent } else { &before };
+            assert_eq!(bytes[place.clone()], expected[place], "slice {slice}");
+        }
+        one.nic.retire(LANE).unwrap();
+        other.nic.retire(LANE).unwrap();
+    });
+}
+
+/// The retirement of a lane waits for the report of slices that another thread has taken out of it.
+#[test]
+fn retirement_waits_for_the_report_of_slices() {
+    let name = "early::retirement_waits_for_the_report_of_slices";
+    on(&["siw:completes_early"], name, |fabric| {
+        let drain = Duration::from_millis(100);
+        let one = Site::new(NicConfig { drain, timeout_exponent: 20, ..config("rxe0") });
+        let other = Site::new(NicConfig { timeout_exponent: 20, ..config("rxe1") });
+        let waiting = slow_lane(fabric, (&one, &other), 64);
+        let held = one.told.releases.lock().unwrap();
+        fabric.run("overrun rxe0");
+        let deadline = Instant::now() + PATIENCE;
+        while one.nic.holds(LANE, SliceId::from_bits(waiting as u64)) {
+            assert!(Instant::now() < deadline, "the failed lane keeps its slices");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let error = one.nic.retire(LANE).unwrap_err();
+        assert_eq!((error.call, one.nic.lanes()), ("retire", 1), "{error}");
+        drop(held);
+        one.told.wait("the end of slices", |told| told.ends.len() == waiting + 1);
+        one.nic.retire(LANE).unwrap();
+        let released = CompletionStatus::Released(Sent::None);
+        assert_eq!(one.told.ends(waiting + 1)[1..], vec![released; waiting]);
+        fabric.run("release packets rxe0 rxe1");
+        other.nic.retire(LANE).unwrap();
+    });
+}
+
+/// A lane of one queue pair that takes one slice at a time: its first write of `length` bytes is not answered, and as
+/// many wait behind it as are returned.
+fn slow_lane(fabric: &Fabric, (one, other): (&Site, &Site), length: usize) -> usize {
+    charge_refused(one, other, (10, 4, 2));
+    connect_lane(one, other, LANE, 1);
+    one.told.forget();
+    fabric.run("hold packets rxe0 rxe1");
+    let place = |number: u64| usize::try_from(number).unwrap() * length;
+    let slice = |number| one.posting(other, number, Direction::Write, place(number), length);
+    one.nic.post(LANE, &mut (0..4).map(slice).collect());
+    3
 }
 
 /// A slice that meets the probe of an idle lane in its only place waits for it, also where the lane sends one slice at a
