@@ -165,7 +165,7 @@ impl Plan {
             has_legacy,
             is_rough: draw.below(2) == 0,
             is_tight: draw.below(2) == 0,
-            has_stranger: draw.below(3) == 0,
+            has_stranger: draw.below(2) == 0,
             disturbances: Vec::new(),
         };
         if is_rolling {

@@ -13,7 +13,7 @@ use turmoil::net::TcpStream;
 
 pub(crate) const STRANGER: &str = "stranger";
 /// Longest time for which a connection stays open.
-const STAY_MS_MAX: u64 = 60;
+const STAY_MS_MAX: u64 = 30;
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -35,13 +35,13 @@ pub(crate) async fn visit(story: Arc<Story>) -> Result<(), Box<dyn std::error::E
 
 /// The first bytes of a hello, a frame or another protocol.
 fn part(draw: &mut Draw) -> Vec<u8> {
-    let mut bytes = match draw.below(3) {
-        0 => {
+    let mut bytes = match draw.below(4) {
+        0 | 1 => {
             let mut hello = LANE_MAGIC.to_vec();
             hello.resize(HELLO_BYTES, 0);
             hello
         }
-        1 => encode_frame(FrameKind::Metadata, "{\"handfast\":{}}"),
+        2 => encode_frame(FrameKind::Metadata, "{\"handfast\":{}}"),
         _ => b"GET / HTTP/1.1\r\n".to_vec(),
     };
     bytes.truncate(draw.between(0, bytes.len() as u64 - 1) as usize);

@@ -32,11 +32,11 @@ const IDLE_MS: u64 = 1_500;
 /// Time for a node to close, twice `close_timeout`.
 const CLOSING_MS: u64 = 4_000;
 /// Interval of publications.
-const PUBLISH_MS: u64 = 250;
+const PUBLISH_MS: u64 = 100;
 /// Connections that a tight port takes for each node.
-const CONNECTIONS_PER_NODE: usize = 6;
+const CONNECTIONS_PER_NODE: usize = 3;
 /// Lanes of a tight node for each node, of which one is in use.
-const LANES_PER_NODE: usize = 4;
+const LANES_PER_NODE: usize = 2;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The findings of a run.
@@ -256,8 +256,12 @@ async fn live(story: Arc<Story>, me: usize) -> Ended {
             story.processes[me].working.fetch_sub(1, Ordering::Relaxed);
         });
     }
+    let mut is_quiet = false;
     while !story.is_closing(me) {
         sleep(Duration::from_millis(1)).await;
+        if story.phase() == Phase::Quiet && !std::mem::replace(&mut is_quiet, true) {
+            check_undisturbed(&story, me, &engine);
+        }
         if process.is_reregistering.swap(false, Ordering::Relaxed) {
             drop(served.take());
             served = Some(serve()?);
@@ -336,6 +340,14 @@ fn worker(story: &Arc<Story>, (me, peer): (usize, usize), run: u64, engine: &Eng
         address,
         engine: engine.clone(),
         draw: Mutex::new(Draw::new(seed)),
+    }
+}
+
+/// In a run without a fault no lane fails.
+fn check_undisturbed(story: &Story, me: usize, engine: &Engine) {
+    let failed = engine.counters().tcp.lanes_failed;
+    if story.plan.disturbances.is_empty() && failed > 0 {
+        story.violate("O8", &format!("{failed} lanes of {me} have failed without a fault"));
     }
 }
 
