@@ -114,6 +114,8 @@ pub(crate) struct Story {
     violations: Mutex<Vec<String>>,
     /// The entries of the metadata store.
     pub(crate) entries: Mutex<BTreeMap<String, Bytes>>,
+    /// The newcomer has come and gone.
+    pub(crate) has_visited: AtomicBool,
 }
 
 impl Story {
@@ -130,6 +132,7 @@ impl Story {
             trace: Mutex::default(),
             violations: Mutex::default(),
             entries: Mutex::default(),
+            has_visited: AtomicBool::new(false),
         }
     }
 
@@ -197,6 +200,16 @@ impl Story {
         let disturbs = |it: &&crate::plan::Disturbance| it.fault.disturbs(pair);
         let mut disturbances = self.plan.disturbances.iter().filter(disturbs);
         disturbances.all(|it| it.ends + RECOVERY_MS < begin || it.begins > end + 1)
+    }
+
+    /// First byte of the area of a writer.
+    pub(crate) fn area_of(writer: usize) -> usize {
+        writer * AREA_BYTES
+    }
+
+    /// Peers to which transfers go on.
+    pub(crate) fn working(&self) -> usize {
+        self.processes.iter().map(|it| it.working.load(Ordering::Relaxed)).sum()
     }
 
     /// Whether a node is the Mooncake node.

@@ -10,6 +10,7 @@ mod entropy;
 mod ledger;
 mod legacy;
 mod net;
+mod newcomer;
 mod plan;
 mod store;
 mod stranger;

@@ -4,6 +4,7 @@ use crate::clock::Skewed;
 use crate::ledger::{Phase, Story, segment_bytes};
 use crate::legacy::{self, LEGACY, LEGACY_PORT};
 use crate::net::{Seeded, SimNet};
+use crate::newcomer::{self, NEWCOMER};
 use crate::plan::{Disturbance, Draw, Fault, Plan, Skew};
 use crate::store::{self, STORE};
 use crate::stranger::{self, STRANGER};
@@ -27,6 +28,8 @@ const PORT: u16 = 7411;
 const SETTLING_MS: u64 = 12_000;
 /// Time for transfers to end that began before.
 const ENDING_MS: u64 = 8_000;
+/// Time for the newcomer to reach every node, and to close.
+const VISIT_MS: u64 = 25_000;
 /// Idle time before the end; no connection is kept so long.
 const IDLE_MS: u64 = 1_500;
 /// Time for a node to close, twice `close_timeout`.
@@ -83,6 +86,16 @@ pub(crate) fn port(story: &Story, node: usize) -> u16 {
     }
 }
 
+/// The address of a node's segment.
+pub(crate) fn address(story: &Story, node: usize) -> String {
+    let (host, port) = (name(story, node), port(story, node));
+    match story.plan.store {
+        Some(_) => format!("{host}/cache"),
+        None if story.is_legacy(node) => format!("{host}:{port}"),
+        None => format!("{host}:{port}/cache"),
+    }
+}
+
 struct World {
     sim: Sim<'static>,
     story: Arc<Story>,
@@ -103,6 +116,8 @@ impl World {
             let story = story();
             self.sim.host(name(&self.story, node), move || live(story.clone(), node));
         }
+        let newcomer = story();
+        self.sim.host(NEWCOMER, move || newcomer::visit(newcomer.clone()));
         if self.story.plan.has_stranger {
             let story = story();
             self.sim.host(STRANGER, move || stranger::visit(story.clone()));
@@ -200,11 +215,12 @@ impl World {
     /// Closes one node after the other.
     fn end(&mut self) {
         self.story.enter(Phase::Quiet);
-        let working = |story: &Story| {
-            story.processes.iter().map(|it| it.working.load(Ordering::Relaxed)).sum::<usize>()
-        };
-        if !self.step_until(ENDING_MS, |story| working(story) == 0) {
+        if !self.step_until(ENDING_MS, |story| story.working() == 0) {
             self.story.violate("O3", "transfers go on");
+        }
+        let has_visited = |story: &Story| story.has_visited.load(Ordering::Relaxed);
+        if !self.step_until(VISIT_MS, has_visited) {
+            self.story.violate("O5", "the newcomer does not close");
         }
         self.step_until(IDLE_MS, |_| false);
         for node in 0..self.story.plan.nodes {
@@ -324,12 +340,6 @@ fn limits(story: &Story) -> EngineLimits {
 }
 
 fn worker(story: &Arc<Story>, (me, peer): (usize, usize), run: u64, engine: &Engine) -> Worker {
-    let (host, port) = (name(story, peer), port(story, peer));
-    let address = match story.plan.store {
-        Some(_) => format!("{host}/cache"),
-        None if story.is_legacy(peer) => format!("{host}:{port}"),
-        None => format!("{host}:{port}/cache"),
-    };
     let numbers = [story.plan.seed, me as u64, peer as u64, run];
     let seed = numbers.iter().fold(0, |all: u64, it| all.wrapping_mul(1_009).wrapping_add(*it));
     Worker {
@@ -337,7 +347,7 @@ fn worker(story: &Arc<Story>, (me, peer): (usize, usize), run: u64, engine: &Eng
         me,
         peer,
         run,
-        address,
+        address: address(story, peer),
         engine: engine.clone(),
         draw: Mutex::new(Draw::new(seed)),
     }
