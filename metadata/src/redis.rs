@@ -9,7 +9,9 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisError, Value, cmd};
 use limited::Limited;
 use std::fmt;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -52,6 +54,13 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
+/// The stream of a connection.
+trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
+
+type Dialled = Pin<Box<dyn Future<Output = io::Result<Box<dyn Duplex>>> + Send>>;
+type Dial = Box<dyn Fn(String, u16) -> Dialled + Send + Sync>;
+
 /// A store in a Redis. It connects at the first operation, and reconnects after a failure. Entries stay
 /// until they are removed.
 pub struct RedisStore {
@@ -59,6 +68,7 @@ pub struct RedisStore {
     host: String,
     port: u16,
     options: RedisOptions,
+    dial: Dial,
     /// The connection, with its number.
     connection: Mutex<Option<(u64, MultiplexedConnection)>>,
     /// Connections so far.
@@ -68,6 +78,20 @@ pub struct RedisStore {
 impl RedisStore {
     /// Creates a store at a host or address.
     pub fn new(host: &str, port: u16, options: RedisOptions) -> Self {
+        Self::with_connector(host, port, options, |host: String, port| async move {
+            let stream = TcpStream::connect((&*host, port)).await?;
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        })
+    }
+
+    /// Creates a store whose connections `connect` opens, such as those of a simulated network.
+    pub fn with_connector<C, F, S>(host: &str, port: u16, options: RedisOptions, connect: C) -> Self
+    where
+        C: Fn(String, u16) -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let options =
             RedisOptions { timeout: options.timeout.max(Duration::from_millis(1)), ..options };
         let url = crate::RedisUrl {
@@ -79,11 +103,16 @@ impl RedisStore {
         };
         let connection = Mutex::default();
         let connections = AtomicU64::new(0);
+        let dial: Dial = Box::new(move |host, port| {
+            let connecting = connect(host, port);
+            Box::pin(async move { Ok(Box::new(connecting.await?) as Box<dyn Duplex>) })
+        });
         Self {
             name: url.to_string(),
             host: host.to_owned(),
             port,
             options,
+            dial,
             connection,
             connections,
         }
@@ -138,9 +167,8 @@ impl RedisStore {
             used.store(*number, Ordering::Relaxed);
             return Ok((connection.clone(), false));
         }
-        let stream = TcpStream::connect((&*self.host, self.port)).await;
+        let stream = (self.dial)(self.host.clone(), self.port).await;
         let stream = stream.map_err(|error| broken(&error))?;
-        stream.set_nodelay(true).map_err(|error| broken(&error))?;
         let connection = match &self.options.tls {
             None => self.authenticated(stream).await?,
             Some(tls) => {

@@ -22,6 +22,7 @@ mod scale;
 mod setup;
 mod soak;
 mod stages;
+mod upgrade;
 mod variants;
 mod verbs;
 mod wheel;
@@ -64,6 +65,7 @@ enum Task {
     Rates(rates::Arguments),
     Scale(scale::Arguments),
     Soak(soak::Arguments),
+    Upgrade(upgrade::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
         Task::Release(arguments) => release::run(&project, &arguments).map(passed),
         Task::Soak(arguments) => soak::run(&project, &arguments).map(passed),
+        Task::Upgrade(arguments) => upgrade::run(&project, &arguments).map(passed),
         Task::Rates(arguments) => rates::run(&project, &arguments).map(passed),
         Task::Scale(arguments) => scale::run(&project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),

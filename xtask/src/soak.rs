@@ -2,7 +2,7 @@
 //! stopped, and every transfer is verified.
 
 mod clients;
-mod nodes;
+pub(crate) mod nodes;
 
 use crate::features::Features;
 use crate::project::Project;
@@ -174,7 +174,7 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
     Ok(summary.is_clean())
 }
 
-fn build(project: &Project, has_device: bool) -> Result<PathBuf> {
+pub(crate) fn build(project: &Project, has_device: bool) -> Result<PathBuf> {
     let deadline = Instant::now() + BUILD_BUDGET;
     if has_device {
         let features = Features::with_verbs(project, deadline)?;

@@ -10,7 +10,7 @@ use crate::checks::{circles, graph, inventory, links, program, texts};
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary, skipped};
-use crate::{api, c_library, dashboard, fleet, fuzz, gpu, guest, python, setup, variants};
+use crate::{api, c_library, dashboard, fleet, fuzz, gpu, guest, python, setup, upgrade, variants};
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -219,7 +219,7 @@ fn tests(project: &Project, depth: Depth) -> Vec<Step<'_>> {
 }
 
 /// Returns the stages of the night alone.
-fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 4] {
+fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 5] {
     let stage =
         |name, what, seconds, steps| Stage { name, what, budget: depth.budget(seconds), steps };
     [
@@ -236,6 +236,12 @@ fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 4] {
             vec![fuzz::step(project, FUZZ_SECONDS[1])],
         ),
         stage("release", "the program as users build it", 150, release(project)),
+        stage(
+            "upgrade",
+            "nodes of an earlier program that restart in turn as this one's",
+            300,
+            vec![Step::new("rolling", |deadline| upgrade::step(project, deadline))],
+        ),
         stage("dashboard", dashboard::WHAT, 150, vec![dashboard::step(project)]),
     ]
 }
@@ -381,7 +387,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), if depth == Depth::Nightly { 12 } else { 8 });
+            assert_eq!(names.len(), if depth == Depth::Nightly { 13 } else { 8 });
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 /// Maximum kept connections; past it the one that is idle for longest is closed.
@@ -27,8 +28,8 @@ struct Spare<S> {
 /// Kept connections, the oldest first.
 struct State<S> {
     spares: VecDeque<Spare<S>>,
-    /// Whether a task is closing idle connections.
-    tended: bool,
+    /// The task that closes idle connections, while there are any.
+    tending: Option<AbortHandle>,
     closed: bool,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Kept<S>(Mutex<State<S>>);
 
 impl<S: Connection + Send + 'static> Kept<S> {
     pub(super) fn new() -> Arc<Self> {
-        let state = State { spares: VecDeque::new(), tended: false, closed: false };
+        let state = State { spares: VecDeque::new(), tending: None, closed: false };
         Arc::new(Self(Mutex::new(state)))
     }
 
@@ -51,8 +52,8 @@ impl<S: Connection + Send + 'static> Kept<S> {
         }
         let until = Instant::now() + KEPT_IDLE;
         state.spares.push_back(Spare { address: address.to_owned(), stream, until });
-        if !std::mem::replace(&mut state.tended, true) {
-            tokio::spawn(tend(Arc::downgrade(self)));
+        if state.tending.is_none() {
+            state.tending = Some(tokio::spawn(tend(Arc::downgrade(self))).abort_handle());
         }
     }
 
@@ -83,6 +84,10 @@ impl<S: Connection + Send + 'static> Kept<S> {
         let mut state = self.0.lock();
         state.closed = true;
         state.spares.clear();
+        // It sleeps until the next connection would have been closed.
+        if let Some(tending) = state.tending.take() {
+            tending.abort();
+        }
     }
 
     /// Closes connections past their idle time; returns the next expiry, if any connection is left.
@@ -92,7 +97,9 @@ impl<S: Connection + Send + 'static> Kept<S> {
             state.spares.pop_front();
         }
         let next = state.spares.front().map(|spare| spare.until);
-        state.tended = next.is_some();
+        if next.is_none() {
+            state.tending = None;
+        }
         next
     }
 }
@@ -185,5 +192,17 @@ mod tests {
         kept.close();
         kept.put("peer:1", late);
         assert!(is_closed(&mut far_early).await && is_closed(&mut far_late).await);
+    }
+
+    /// The task of kept connections ends with them, and not when the next would have been closed.
+    #[tokio::test(start_paused = true)]
+    async fn close_leaves_no_task() {
+        let kept = Kept::new();
+        let (near, _far) = duplex(8);
+        kept.put("peer:1", near);
+        tokio::task::yield_now().await;
+        kept.close();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! The content that every page of every node must have, and the findings of a run.
 
-use crate::plan::Plan;
+use crate::plan::{Fault, Plan};
+use bytes::Bytes;
 use handfast::{Memory, MemoryError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -79,6 +80,10 @@ pub(crate) struct Page {
 pub(crate) struct Process {
     pub(crate) run: AtomicU64,
     pub(crate) memory: Mutex<Option<Memory>>,
+    /// The port of this run is bound.
+    pub(crate) is_listening: AtomicBool,
+    /// The process is to serve its memory under another key.
+    pub(crate) is_reregistering: AtomicBool,
     /// The process is to close its engine.
     pub(crate) is_closing: AtomicBool,
     pub(crate) is_closed: AtomicBool,
@@ -107,12 +112,17 @@ pub(crate) struct Story {
     stamps: AtomicU64,
     trace: Mutex<Vec<String>>,
     violations: Mutex<Vec<String>>,
+    /// The entries of the metadata store.
+    pub(crate) entries: Mutex<BTreeMap<String, Bytes>>,
+    /// The newcomer has come and gone.
+    pub(crate) has_visited: AtomicBool,
 }
 
 impl Story {
     pub(crate) fn new(plan: Plan) -> Self {
         Self {
-            processes: (0..plan.nodes).map(|_| Process::default()).collect(),
+            // The last is the Mooncake node.
+            processes: (0..=plan.nodes).map(|_| Process::default()).collect(),
             plan,
             now_ms: AtomicU64::new(0),
             phase: Mutex::new(Phase::Load),
@@ -121,6 +131,8 @@ impl Story {
             stamps: AtomicU64::new(1),
             trace: Mutex::default(),
             violations: Mutex::default(),
+            entries: Mutex::default(),
+            has_visited: AtomicBool::new(false),
         }
     }
 
@@ -188,6 +200,45 @@ impl Story {
         let disturbs = |it: &&crate::plan::Disturbance| it.fault.disturbs(pair);
         let mut disturbances = self.plan.disturbances.iter().filter(disturbs);
         disturbances.all(|it| it.ends + RECOVERY_MS < begin || it.begins > end + 1)
+    }
+
+    /// First byte of the area of a writer.
+    pub(crate) fn area_of(writer: usize) -> usize {
+        writer * AREA_BYTES
+    }
+
+    /// Peers to which transfers go on.
+    pub(crate) fn working(&self) -> usize {
+        self.processes.iter().map(|it| it.working.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether a node is the Mooncake node.
+    pub(crate) fn is_legacy(&self, node: usize) -> bool {
+        node == self.plan.nodes
+    }
+
+    /// Whether the metadata store answers from one instant to another.
+    pub(crate) fn is_store_up(&self, begin: u64, end: u64) -> bool {
+        let lost = self.plan.disturbances.iter().filter(|it| it.fault == Fault::StoreLost);
+        lost.into_iter().all(|it| it.ends + RECOVERY_MS < begin || it.begins > end)
+    }
+
+    /// Whether the metadata store has an entry of a node.
+    pub(crate) fn is_published(&self, node: usize) -> bool {
+        let name = format!("n{node}");
+        self.entries.lock().unwrap().keys().any(|key| key.ends_with(&name))
+    }
+
+    /// Notes an entry that arrives at the metadata store.
+    pub(crate) fn publish(&self, key: &str, value: Bytes) {
+        let of = |node: &usize| key.ends_with(&format!("n{node}"));
+        let node = (0..self.plan.nodes).find(of);
+        if let Some(node) = node
+            && !self.processes[node].is_listening.load(Ordering::Relaxed)
+        {
+            self.violate("O9", &format!("{node} is published, and does not listen"));
+        }
+        self.entries.lock().unwrap().insert(key.to_owned(), value);
     }
 
     /// A page, with what its bytes must be.

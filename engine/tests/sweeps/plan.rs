@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     Lossy(usize, usize),
     /// The metadata store dies with its entries; an empty one takes its place.
     StoreLost,
+    /// A node serves its memory under another key. No transfer may notice.
+    Reregister(usize),
 }
 
 impl Fault {
@@ -35,15 +37,17 @@ impl Fault {
             | Self::Hold(one, other)
             | Self::Slow(one, other, _)
             | Self::Lossy(one, other) => pair == (one, other) || pair == (other, one),
-            Self::StoreLost => false,
+            Self::StoreLost | Self::Reregister(_) => false,
         }
     }
 
     /// Faults that meet in one place happen one after the other.
     fn meets(&self, other: &Self) -> bool {
-        use Fault::{Crash, Hold, Lossy, Mute, Partition, Restart, Slow, StoreLost};
+        use Fault::{Crash, Hold, Lossy, Mute, Partition, Restart, Slow};
+        use Fault::{Reregister, StoreLost};
         match (*self, *other) {
             (StoreLost, StoreLost) => true,
+            (Reregister(one), Reregister(two)) => one == two,
             (Crash(one) | Restart(one), Crash(two) | Restart(two)) => one == two,
             (
                 Partition(a, b) | Mute(a, b) | Hold(a, b) | Slow(a, b, _) | Lossy(a, b),
@@ -60,6 +64,13 @@ pub(crate) struct Disturbance {
     pub(crate) fault: Fault,
     pub(crate) begins: u64,
     pub(crate) ends: u64,
+}
+
+/// The metadata store of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreKind {
+    Http,
+    Redis,
 }
 
 /// The clock of a node.
@@ -82,7 +93,16 @@ pub(crate) struct Plan {
     pub(crate) pace_max_ms: u64,
     /// Milliseconds of load with faults.
     pub(crate) load_ms: u64,
-    pub(crate) has_store: bool,
+    /// Nodes find each other by name, and listen on another port in each run.
+    pub(crate) store: Option<StoreKind>,
+    /// A Mooncake node is the last peer of each node.
+    pub(crate) has_legacy: bool,
+    /// Streams move small pieces and pause, and accepts fail.
+    pub(crate) is_rough: bool,
+    /// Ports, lanes and pending hellos are barely enough for the nodes.
+    pub(crate) is_tight: bool,
+    /// A stranger sends parts of messages to every node.
+    pub(crate) has_stranger: bool,
     pub(crate) disturbances: Vec<Disturbance>,
 }
 
@@ -111,15 +131,23 @@ impl Draw {
 }
 
 impl Plan {
-    /// Every fifth seed restarts eight nodes one after the other, every fifth loses the metadata
-    /// store, and every tenth meets no fault.
+    /// Every fifth seed restarts eight nodes one after the other, every fifth loses the metadata store,
+    /// which is a Redis or speaks HTTP, every fifth has a Mooncake node, and every tenth meets no fault.
     pub(crate) fn of(seed: u64) -> Self {
         let mut draw = Draw::new(seed);
         let is_rolling = seed % 5 == 4;
         let nodes = if is_rolling { 8 } else { draw.between(2, 6) as usize };
-        let has_store = seed % 5 == 3;
+        let store = match seed % 10 {
+            3 => Some(StoreKind::Http),
+            8 => Some(StoreKind::Redis),
+            _ => None,
+        };
+        let has_legacy = seed % 5 == 2;
         let latency_max_ms = draw.between(2, 12);
-        let peers = (0..nodes).map(|node| peers_of(&mut draw, node, nodes)).collect();
+        let mut peers: Vec<_> = (0..nodes).map(|node| peers_of(&mut draw, node, nodes)).collect();
+        if has_legacy {
+            peers.iter_mut().for_each(|peers| peers.push(nodes));
+        }
         let skews = (0..nodes).map(|_| Skew {
             offset_seconds: draw.below(3_600),
             rate_percent: 90 + 10 * draw.below(3),
@@ -133,7 +161,11 @@ impl Plan {
             latency_max_ms,
             pace_max_ms: draw.between(20, 120),
             load_ms: if is_rolling { 6_500 } else { draw.between(3_000, 5_000) },
-            has_store,
+            store,
+            has_legacy,
+            is_rough: draw.below(2) == 0,
+            is_tight: draw.below(2) == 0,
+            has_stranger: draw.below(2) == 0,
             disturbances: Vec::new(),
         };
         if is_rolling {
@@ -155,20 +187,21 @@ impl Plan {
     }
 
     fn disturb(&mut self, draw: &mut Draw) {
-        if self.has_store {
+        if self.store.is_some() {
             let (begins, ends) = (draw.between(300, 900), draw.between(1_200, 2_500));
             self.disturbances.push(Disturbance { fault: Fault::StoreLost, begins, ends });
         }
         for _ in 0..draw.between(1, 6) {
-            let (one, other) = draw.two_of(self.nodes);
-            let fault = match draw.below(8) {
-                0 | 1 => Fault::Crash(one),
-                2 => Fault::Restart(one),
+            let (one, other) = draw.two_of(self.nodes + usize::from(self.has_legacy));
+            let fault = match draw.below(9) {
+                0 | 1 => Fault::Crash(one % self.nodes),
+                2 => Fault::Restart(one % self.nodes),
                 3 => Fault::Partition(one, other),
                 4 => Fault::Mute(one, other),
                 5 => Fault::Hold(one, other),
                 6 => Fault::Slow(one, other, draw.between(50, 250)),
-                _ => Fault::Lossy(one, other),
+                7 => Fault::Lossy(one, other),
+                _ => Fault::Reregister(one % self.nodes),
             };
             let begins = draw.between(200, self.load_ms - 1_500);
             let ends = begins + draw.between(1, 1_400);
@@ -193,7 +226,13 @@ fn peers_of(draw: &mut Draw, node: usize, nodes: usize) -> Vec<usize> {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}: {} nodes, peers {:?}", self.seed, self.nodes, self.peers)?;
+        let Self { seed, nodes, peers, store, .. } = self;
+        writeln!(f, "seed {seed}: {nodes} nodes, peers {peers:?}, store {store:?}")?;
+        let Self { has_legacy, is_rough, is_tight, has_stranger, .. } = self;
+        writeln!(
+            f,
+            "  legacy {has_legacy}, rough {is_rough}, tight {is_tight}, stranger {has_stranger}"
+        )?;
         for Disturbance { fault, begins, ends } in &self.disturbances {
             writeln!(f, "  {begins:>6} to {ends:>6} ms: {fault:?}")?;
         }

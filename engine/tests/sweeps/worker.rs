@@ -62,8 +62,10 @@ impl Worker {
         let began = self.story.now();
         let opening = self.engine.open(&*self.address);
         let opened = self.bounded("open", CALL_MS, opening).await?;
-        let is_up = began > 1_000 && !self.story.plan.has_store;
-        if opened.is_err() && is_up && self.story.is_clean(self.pair(), began, self.story.now()) {
+        if opened.is_err()
+            && self.knows_names(began)
+            && self.story.is_clean(self.pair(), began, self.story.now())
+        {
             self.violate("O8", "an undisturbed open fails");
         }
         opened.ok()
@@ -83,9 +85,10 @@ impl Worker {
         let one = async |number: usize| {
             if number < count {
                 let page = (first + number) % PAGE_BYTES.len();
-                match self.between(0, 9) {
-                    0 => self.cancel(segment, page).await,
-                    1..=3 => drop(self.read(segment, page).await),
+                match self.between(0, 19) {
+                    0 | 1 => self.cancel(segment, page).await,
+                    2 => self.warm().await,
+                    3..=7 => drop(self.read(segment, page).await),
                     _ => drop(self.write(segment, page).await),
                 };
             }
@@ -112,7 +115,9 @@ impl Worker {
         self.check_holders(&what, &block);
         let (run, there) = (story.run_of(self.peer), story.peek(place));
         let is_same_run = run == owner_run;
+        let stays_unsure = before == Content::Unsure && story.is_legacy(self.peer);
         let content = match (&ended, ended.as_ref().err().and_then(Error::remote)) {
+            _ if stays_unsure => Content::Unsure,
             (Ok(()), _) if there.as_ref() == Some(&bytes) => Content::Stamp(stamp),
             (Ok(()), _) => {
                 if is_same_run {
@@ -143,7 +148,8 @@ impl Worker {
         let page = story.page(place);
         let there = story.peek(place)?;
         if page.content == Content::Unsure {
-            if page.writer_run != self.run {
+            // A Mooncake node does not report when an earlier write can land no more.
+            if page.writer_run != self.run || story.is_legacy(self.peer) {
                 return Some(Content::Unsure);
             }
             self.bounded("fence", CALL_MS, segment.fence()).await?.ok()?;
@@ -178,6 +184,27 @@ impl Worker {
             self.violate("O3", &format!("{what} succeeds with other bytes"));
         }
         ended.is_ok()
+    }
+
+    /// Has a lane to the peer before a transfer needs it.
+    async fn warm(&self) {
+        if self.story.is_legacy(self.peer) {
+            return;
+        }
+        let began = self.story.now();
+        let (node, _) = self.address.split_once('/').unwrap_or((&self.address, ""));
+        let warming = async { Ok(self.engine.warm(&[node]).await) };
+        let Some(Ok(failures)) = self.bounded("warm", CALL_MS, warming).await else { return };
+        let is_clean = self.story.is_clean(self.pair(), began, self.story.now());
+        if !failures.is_empty() && is_clean && !self.is_over() && self.knows_names(began) {
+            self.violate("O8", &format!("an undisturbed warm fails: {failures:?}"));
+        }
+    }
+
+    /// Whether every node has been published since the start and the last loss of the store.
+    fn knows_names(&self, began: u64) -> bool {
+        began > 1_000
+            && (self.story.plan.store.is_none() || self.story.is_store_up(began, self.story.now()))
     }
 
     /// Cancels a read a moment after its submission, which ends it at once.

@@ -2,13 +2,17 @@
 
 use crate::clock::Skewed;
 use crate::ledger::{Phase, Story, segment_bytes};
+use crate::legacy::{self, LEGACY, LEGACY_PORT};
 use crate::net::{Seeded, SimNet};
+use crate::newcomer::{self, NEWCOMER};
 use crate::plan::{Disturbance, Draw, Fault, Plan, Skew};
-use crate::store::{self, Connector, STORE, STORE_PORT};
+use crate::store::{self, STORE};
+use crate::stranger::{self, STRANGER};
 use crate::worker::Worker;
-use handfast::metadata::{HttpStore, MetadataOptions};
+use handfast::metadata::MetadataOptions;
+use handfast::mooncake::MooncakeOptions;
 use handfast::runtime::TokioClock;
-use handfast::{Access, Engine, EngineTiming, Memory, TransportChoice};
+use handfast::{Access, Engine, EngineLimits, EngineTiming, Memory, TransportChoice};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,16 +21,25 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use turmoil::{Builder, Sim};
 
+/// Port of a node; with a store, each of its runs has the next.
 const PORT: u16 = 7411;
 /// Time for every pair to transfer after the last fault: the longest pauses of a handshake and of a
 /// publication.
 const SETTLING_MS: u64 = 12_000;
 /// Time for transfers to end that began before.
 const ENDING_MS: u64 = 8_000;
+/// Time for the newcomer to reach every node, and to close.
+const VISIT_MS: u64 = 25_000;
 /// Idle time before the end; no connection is kept so long.
 const IDLE_MS: u64 = 1_500;
 /// Time for a node to close, twice `close_timeout`.
 const CLOSING_MS: u64 = 4_000;
+/// Interval of publications.
+const PUBLISH_MS: u64 = 100;
+/// Connections that a tight port takes for each node.
+const CONNECTIONS_PER_NODE: usize = 3;
+/// Lanes of a tight node for each node, of which one is in use.
+const LANES_PER_NODE: usize = 2;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The findings of a run.
@@ -59,8 +72,28 @@ fn sim(plan: &Plan) -> Sim<'static> {
         .build()
 }
 
-fn name(node: usize) -> String {
-    format!("n{node}")
+/// The host of a node.
+pub(crate) fn name(story: &Story, node: usize) -> String {
+    if story.is_legacy(node) { LEGACY.to_owned() } else { format!("n{node}") }
+}
+
+/// The port of a node's run.
+pub(crate) fn port(story: &Story, node: usize) -> u16 {
+    match story.plan.store {
+        Some(_) => PORT + story.run_of(node) as u16,
+        None if story.is_legacy(node) => LEGACY_PORT,
+        None => PORT,
+    }
+}
+
+/// The address of a node's segment.
+pub(crate) fn address(story: &Story, node: usize) -> String {
+    let (host, port) = (name(story, node), port(story, node));
+    match story.plan.store {
+        Some(_) => format!("{host}/cache"),
+        None if story.is_legacy(node) => format!("{host}:{port}"),
+        None => format!("{host}:{port}/cache"),
+    }
 }
 
 struct World {
@@ -70,12 +103,24 @@ struct World {
 
 impl World {
     fn populate(&mut self) {
-        if self.story.plan.has_store {
-            self.sim.host(STORE, store::serve);
+        let story = || self.story.clone();
+        if self.story.plan.store.is_some() {
+            let story = story();
+            self.sim.host(STORE, move || store::serve(story.clone()));
+        }
+        if self.story.plan.has_legacy {
+            let story = story();
+            self.sim.host(LEGACY, move || legacy::serve(story.clone()));
         }
         for node in 0..self.story.plan.nodes {
-            let story = self.story.clone();
-            self.sim.host(name(node), move || live(story.clone(), node));
+            let story = story();
+            self.sim.host(name(&self.story, node), move || live(story.clone(), node));
+        }
+        let newcomer = story();
+        self.sim.host(NEWCOMER, move || newcomer::visit(newcomer.clone()));
+        if self.story.plan.has_stranger {
+            let story = story();
+            self.sim.host(STRANGER, move || stranger::visit(story.clone()));
         }
     }
 
@@ -99,11 +144,15 @@ impl World {
     }
 
     fn begin(&mut self, fault: Fault) {
-        let sim = &mut self.sim;
+        let Self { sim, story } = self;
+        let name = |node| name(story, node);
         match fault {
             Fault::Crash(node) => sim.crash(name(node)),
             Fault::Restart(node) => {
-                self.story.processes[node].is_closing.store(true, Ordering::Relaxed);
+                story.processes[node].is_closing.store(true, Ordering::Relaxed);
+            }
+            Fault::Reregister(node) => {
+                story.processes[node].is_reregistering.store(true, Ordering::Relaxed);
             }
             Fault::Partition(one, other) => sim.partition(name(one), name(other)),
             Fault::Mute(from, to) => sim.partition_oneway(name(from), name(to)),
@@ -119,8 +168,10 @@ impl World {
 
     fn end_fault(&mut self, fault: Fault) {
         let latency = Duration::from_millis(self.story.plan.latency_max_ms);
-        let sim = &mut self.sim;
+        let Self { sim, story } = self;
+        let name = |node| name(story, node);
         match fault {
+            Fault::Reregister(_) => {}
             Fault::Crash(node) | Fault::Restart(node) => sim.bounce(name(node)),
             Fault::Partition(one, other) | Fault::Mute(one, other) => {
                 sim.repair(name(one), name(other));
@@ -164,11 +215,12 @@ impl World {
     /// Closes one node after the other.
     fn end(&mut self) {
         self.story.enter(Phase::Quiet);
-        let working = |story: &Story| {
-            story.processes.iter().map(|it| it.working.load(Ordering::Relaxed)).sum::<usize>()
-        };
-        if !self.step_until(ENDING_MS, |story| working(story) == 0) {
+        if !self.step_until(ENDING_MS, |story| story.working() == 0) {
             self.story.violate("O3", "transfers go on");
+        }
+        let has_visited = |story: &Story| story.has_visited.load(Ordering::Relaxed);
+        if !self.step_until(VISIT_MS, has_visited) {
+            self.story.violate("O5", "the newcomer does not close");
         }
         self.step_until(IDLE_MS, |_| false);
         for node in 0..self.story.plan.nodes {
@@ -178,6 +230,18 @@ impl World {
                 self.story.violate("O5", &format!("{node} does not close"));
             }
             self.step_until(300, |_| false);
+            self.check_withdrawn(node);
+        }
+    }
+}
+
+impl World {
+    /// A node that has closed leaves no entry in a store that it reached.
+    fn check_withdrawn(&self, node: usize) {
+        let now = self.story.now();
+        let begin = now.saturating_sub(CLOSING_MS);
+        if self.story.is_store_up(begin, now) && self.story.is_published(node) {
+            self.story.violate("O9", &format!("{node} has closed, and its entries remain"));
         }
     }
 }
@@ -187,13 +251,15 @@ async fn live(story: Arc<Story>, me: usize) -> Ended {
     let process = &story.processes[me];
     let run = process.run.fetch_add(1, Ordering::Relaxed) + 1;
     *process.memory.lock().unwrap() = None;
+    process.is_listening.store(false, Ordering::Relaxed);
     process.is_closing.store(false, Ordering::Relaxed);
     process.is_closed.store(false, Ordering::Relaxed);
     story.note(&format!("{me} starts"));
     let engine = start(&story, me, run).await;
     let memory = Memory::zeroed(segment_bytes(story.plan.nodes))?;
-    let served = engine.register("cache").access(Access::READ_WRITE).serve(memory.whole())?;
-    *process.memory.lock().unwrap() = Some(memory);
+    let serve = || engine.register("cache").access(Access::READ_WRITE).serve(memory.whole());
+    let mut served = Some(serve()?);
+    *process.memory.lock().unwrap() = Some(memory.clone());
     engine.resume();
     let peers = story.plan.peers[me].clone();
     process.working.store(peers.len(), Ordering::Relaxed);
@@ -206,8 +272,16 @@ async fn live(story: Arc<Story>, me: usize) -> Ended {
             story.processes[me].working.fetch_sub(1, Ordering::Relaxed);
         });
     }
+    let mut is_quiet = false;
     while !story.is_closing(me) {
         sleep(Duration::from_millis(1)).await;
+        if story.phase() == Phase::Quiet && !std::mem::replace(&mut is_quiet, true) {
+            check_undisturbed(&story, me, &engine);
+        }
+        if process.is_reregistering.swap(false, Ordering::Relaxed) {
+            drop(served.take());
+            served = Some(serve()?);
+        }
     }
     if story.phase() == Phase::Quiet {
         check_idle(&story, me, &engine).await;
@@ -224,7 +298,7 @@ async fn live(story: Arc<Story>, me: usize) -> Ended {
     std::future::pending().await
 }
 
-async fn start(story: &Story, me: usize, run: u64) -> Engine {
+async fn start(story: &Arc<Story>, me: usize, run: u64) -> Engine {
     let plan = &story.plan;
     let timing = EngineTiming::default().with(|it| {
         it.call_timeout = Duration::from_millis(300);
@@ -232,27 +306,40 @@ async fn start(story: &Story, me: usize, run: u64) -> Engine {
         it.close_timeout = CLOSE_TIMEOUT;
     });
     let mut builder = Engine::builder()
-        .listen(&format!("0.0.0.0:{PORT}"))
-        .advertise(&name(me))
+        .listen(&format!("0.0.0.0:{}", port(story, me)))
+        .advertise(&name(story, me))
+        .limits(limits(story))
         // A device is opened by a thread of its own, whose time the simulation does not know.
         .transport(TransportChoice::Tcp)
         .timing(timing)
         .paused();
-    if plan.has_store {
-        let at = format!("http://{STORE}:{STORE_PORT}/metadata");
-        let store = HttpStore::with_connector(&at, Connector).unwrap();
-        let options = MetadataOptions::new(Arc::new(store))
-            .with(|it| it.publish_interval = Duration::from_secs(1));
-        builder = builder.name(&name(me)).metadata(options);
+    if let Some(kind) = plan.store {
+        let options = MetadataOptions::new(store::client(kind))
+            .with(|it| it.publish_interval = Duration::from_millis(PUBLISH_MS));
+        builder = builder.name(&name(story, me)).metadata(options);
+    }
+    if plan.has_legacy {
+        builder = builder.mooncake(MooncakeOptions::default());
     }
     let Skew { offset_seconds, rate_percent } = plan.skews[me];
     let clock = Skewed { true_clock: TokioClock::new(), offset_seconds, rate_percent };
-    let random = Seeded::new(plan.seed << 16 | (me as u64) << 8 | run);
-    builder.start_on(SimNet, clock, random).await.unwrap()
+    let numbers = plan.seed << 16 | (me as u64) << 8 | run;
+    let (net, random) = (SimNet::new(story, me, numbers), Seeded::new(numbers));
+    builder.start_on(net, clock, random).await.unwrap()
+}
+
+/// The default limits, or as many connections and lanes as the nodes need at most.
+fn limits(story: &Story) -> EngineLimits {
+    let nodes = story.plan.nodes;
+    EngineLimits::default().with(|it| {
+        if story.plan.is_tight {
+            it.control_connections_max = CONNECTIONS_PER_NODE * nodes;
+            it.lanes_max = LANES_PER_NODE * nodes;
+        }
+    })
 }
 
 fn worker(story: &Arc<Story>, (me, peer): (usize, usize), run: u64, engine: &Engine) -> Worker {
-    let port = if story.plan.has_store { String::new() } else { format!(":{PORT}") };
     let numbers = [story.plan.seed, me as u64, peer as u64, run];
     let seed = numbers.iter().fold(0, |all: u64, it| all.wrapping_mul(1_009).wrapping_add(*it));
     Worker {
@@ -260,9 +347,17 @@ fn worker(story: &Arc<Story>, (me, peer): (usize, usize), run: u64, engine: &Eng
         me,
         peer,
         run,
-        address: format!("{}{port}/cache", name(peer)),
+        address: address(story, peer),
         engine: engine.clone(),
         draw: Mutex::new(Draw::new(seed)),
+    }
+}
+
+/// In a run without a fault no lane fails.
+fn check_undisturbed(story: &Story, me: usize, engine: &Engine) {
+    let failed = engine.counters().tcp.lanes_failed;
+    if story.plan.disturbances.is_empty() && failed > 0 {
+        story.violate("O8", &format!("{failed} lanes of {me} have failed without a fault"));
     }
 }
 
@@ -286,10 +381,17 @@ async fn check_idle(story: &Story, me: usize, engine: &Engine) {
     story.note(&format!("{me} is idle with {lanes} lanes: {:?}", engine.counters().life_cycle));
 }
 
-/// Closes the engine; every transfer ends.
+/// Closes the engine twice at once; every transfer ends.
 async fn close(story: &Story, me: usize, engine: Engine, mut workers: JoinSet<()>) {
     let began = Instant::now();
-    engine.close().await;
+    let close = async || {
+        engine.close().await;
+        let lanes = engine.counters().lanes;
+        if lanes > 0 {
+            story.violate("O3", &format!("a close of {me} returns, and it has {lanes} lanes"));
+        }
+    };
+    tokio::join!(close(), close());
     let took = began.elapsed();
     story.note(&format!("{me} closes in {} ms", took.as_millis()));
     if took > Duration::from_millis(CLOSING_MS) {

@@ -27,10 +27,10 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 const CROWD: usize = 64;
 
 /// A process that is killed when dropped.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
-    fn signal(&self, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill_process(Pid::from_child(&self.0), signal)?)
     }
 }
@@ -107,12 +107,12 @@ pub(crate) struct Fleet {
     store_port: u16,
 }
 
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// Starts a server, and waits until it says that it is ready.
-fn spawn(command: &mut Command, log: &Path, within: Duration) -> Result<Process> {
+pub(crate) fn spawn(command: &mut Command, log: &Path, within: Duration) -> Result<Process> {
     let errors = fs::File::options().append(true).create(true).open(log)?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
     let mut process = Process(command.spawn()?);
