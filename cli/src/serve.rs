@@ -160,6 +160,12 @@ fn warn_of_exposure(engine: &Engine) {
              names, or those of others too; write the names of its holders after its secret"
         ));
     }
+    if let Some(key) = engine.key_of_any_group() {
+        output::note(format_args!(
+            "warning: each holder of the key {key} can choose its trust group: its line has no names, or \
+             those of several groups; write the names of its holders after its secret"
+        ));
+    }
 }
 
 fn warn_of_port(listen: &str) {
