@@ -160,6 +160,12 @@ fn warn_of_exposure(engine: &Engine) {
              names, or those of others too; write the names of its holders after its secret"
         ));
     }
+    if let Some(key) = engine.key_of_any_group() {
+        output::note(format_args!(
+            "warning: each holder of the key {key} can choose its trust group: its line has no names, or \
+             those of several groups; write the names of its holders after its secret"
+        ));
+    }
 }
 
 fn warn_of_port(listen: &str) {
@@ -325,13 +331,19 @@ fn line_of_devices(engine: &Engine, is_tcp_wanted: bool) -> String {
 fn choose_ports(arguments: &mut Serve, environment: &Environment) -> Outcome {
     let Some(range) = environment.ports()? else { return Ok(()) };
     let Some((host, port)) = arguments.listen.rsplit_once(':') else { return Ok(()) };
-    let mut ports = Ports::new(host, range);
+    let is_single = range.len() == 1;
+    let mut ports = Ports::new(host, range).beside(&arguments.listen);
     let listen = match port {
         "0" => Some(format!("{host}:{}", ports.take()?)),
         _ => None,
     };
     if arguments.lanes.compat.is_some() {
-        arguments.lanes.data_port = ports.take()?;
+        match ports.take() {
+            Ok(port) => arguments.lanes.data_port = port,
+            // It has none left for data, which then has any.
+            Err(_) if is_single => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     arguments.listen = listen.unwrap_or_else(|| arguments.listen.clone());
     Ok(())

@@ -579,7 +579,9 @@ async fn at_ports<T>(
     for _ in 0..PORT_TRIES_MAX {
         let port = match wants_port.then(|| ports.take()).transpose() {
             Ok(port) => port,
-            Err(error) => return Err(last.unwrap_or_else(|| error.into())),
+            Err(error) => {
+                return Err(last.map_or_else(|| error.into(), |it: Failure| it.of_ports(&ports)));
+            }
         };
         // A range of one port has none left for data, which then has any.
         let data_port = wants_data_port.then(|| ports.take().ok()).flatten();
@@ -594,6 +596,7 @@ async fn at_ports<T>(
             started => return started,
         }
     }
+    let last = last.map(|it| it.of_ports(&ports));
     Err(last.unwrap_or_else(|| Failure::argument("no port was tried")))
 }
 
@@ -710,10 +713,14 @@ mod tests {
         assert!(matches!(started(0, true), (Ok(()), 1)));
         assert!(matches!(started(2, true), (Ok(()), 3)));
         let (failed, tries) = started(usize::MAX, true);
-        assert!(is_of_port(&failed.unwrap_err()));
+        let failed = failed.unwrap_err();
+        assert!(is_of_port(&failed));
+        let range = format!("none of 127.0.0.1, ports {first} to {}", first + 9);
+        assert!(failed.to_string().contains(&range), "{failed}");
         assert!((1..=10).contains(&tries), "as many as are free: {tries}");
         let (failed, tries) = started(usize::MAX, false);
-        assert!(is_of_port(&failed.unwrap_err()));
+        let failed = failed.unwrap_err();
+        assert!(is_of_port(&failed) && !failed.to_string().contains("none of"), "{failed}");
         assert_eq!(tries, 1);
     }
 }

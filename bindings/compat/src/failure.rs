@@ -3,6 +3,7 @@
 use crate::cures;
 use handfast::Remote;
 use handfast::auth::GrantsRefusalReason;
+use handfast_environment::Ports;
 use std::fmt;
 use std::time::Duration;
 
@@ -23,6 +24,14 @@ pub enum Cause {
     /// The engine's error.
     #[error("{}", cures::text(.0))]
     Engine(handfast::Error),
+    /// No port of the range in the environment could be used.
+    #[error("{}; none of {ports} could be used", cures::text(.error))]
+    NoPort {
+        /// The error of the last port.
+        error: handfast::Error,
+        /// The host, the range and its variables.
+        ports: String,
+    },
     /// An argument is invalid.
     #[error("{0}")]
     Argument(String),
@@ -162,6 +171,14 @@ impl Failure {
         }
     }
 
+    /// The failure of the last port of a range, with the range.
+    pub(crate) fn of_ports(self, ports: &Ports<'_>) -> Self {
+        match self.engine_error() {
+            Some(error) => Cause::NoPort { error: error.clone(), ports: ports.words() }.into(),
+            None => self,
+        }
+    }
+
     /// The cause.
     pub fn cause(&self) -> &Cause {
         &self.cause
@@ -170,7 +187,7 @@ impl Failure {
     /// The engine's error, if it is one.
     pub fn engine_error(&self) -> Option<&handfast::Error> {
         match &self.cause {
-            Cause::Engine(error) => Some(error),
+            Cause::Engine(error) | Cause::NoPort { error, .. } => Some(error),
             _ => None,
         }
     }
@@ -178,7 +195,9 @@ impl Failure {
     /// The side at fault: `local` or `peer`.
     pub fn side(&self) -> String {
         match &self.cause {
-            Cause::Engine(error) => format!("{:?}", error.side()).to_lowercase(),
+            Cause::Engine(error) | Cause::NoPort { error, .. } => {
+                format!("{:?}", error.side()).to_lowercase()
+            }
             Cause::NotOpened { .. } | Cause::NotNotified { .. } => "peer".into(),
             _ => "local".into(),
         }
@@ -187,7 +206,7 @@ impl Failure {
     /// The stage that failed, in words.
     pub fn stage(&self) -> String {
         match &self.cause {
-            Cause::Engine(error) => error.stage().to_string(),
+            Cause::Engine(error) | Cause::NoPort { error, .. } => error.stage().to_string(),
             Cause::Overlap { .. } | Cause::InUse { .. } => "registering memory".into(),
             Cause::NotRegistered { .. } | Cause::NoSuchBatch(_) | Cause::Unfinished(_) => {
                 "the transfer".into()
@@ -224,7 +243,7 @@ impl Failure {
     /// The kind of failure, in a word.
     pub fn kind(&self) -> &'static str {
         match &self.cause {
-            Cause::Engine(error) => match error.cause() {
+            Cause::Engine(error) | Cause::NoPort { error, .. } => match error.cause() {
                 handfast::Cause::DeadlinePassed => "timeout",
                 handfast::Cause::Cancelled => "cancelled",
                 handfast::Cause::PeerRestarted => "peer-restarted",
@@ -285,7 +304,7 @@ impl Failure {
             Cause::InUse { .. } | Cause::Unfinished(_) | Cause::Kept => -4,
             Cause::NotOpened { .. } | Cause::NotNotified { .. } => -200,
             Cause::Overlap { .. } => -7,
-            Cause::Engine(error) => match error.stage() {
+            Cause::Engine(error) | Cause::NoPort { error, .. } => match error.stage() {
                 handfast::Stage::Metadata | handfast::Stage::Connect => -200,
                 handfast::Stage::Handshake => -201,
                 handfast::Stage::Device => -202,
@@ -305,7 +324,9 @@ impl Failure {
 impl From<Cause> for Failure {
     fn from(cause: Cause) -> Self {
         let remote = match &cause {
-            Cause::Engine(error) => error.remote().unwrap_or(Remote::Untouched),
+            Cause::Engine(error) | Cause::NoPort { error, .. } => {
+                error.remote().unwrap_or(Remote::Untouched)
+            }
             Cause::Kept => Remote::Indeterminate,
             _ => Remote::Untouched,
         };

@@ -206,7 +206,9 @@ impl Options {
     /// Ports to choose from, if the environment bounds them.
     pub(crate) fn ports(&self) -> Result<Option<Ports<'_>>, Failure> {
         let (range, host) = (self.environment.ports()?, self.listen.rsplit_once(':'));
-        Ok(range.zip(host).map(|(range, (host, _))| Ports::new(host, range)))
+        let of_host =
+            |(range, (host, _)): (_, (_, &str))| Ports::new(host, range).beside(&self.listen);
+        Ok(range.zip(host).map(of_host))
     }
 
     /// Whether the engine chooses its port, and whether it has a port for data that it chooses.

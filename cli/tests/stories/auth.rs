@@ -177,7 +177,9 @@ fn trust_groups_are_checked_and_need_keys() {
         run(&[&words, auth, &["--trust-group", group]].concat())
     };
     let auth = ["--auth", &*key];
-    serve("train=trainer-*", &auth).done();
+    // The key has no names: its holders choose among the groups.
+    let ended = serve("train=trainer-*", &auth).done();
+    assert!(ended.errors.contains("can choose its trust group"), "{ended:?}");
     serve("train=trainer-*", &[]).failed(2, &["trust groups need keys or certificates"]);
     serve("train", &auth).failed(2, &["--trust-group train: write GROUP=PEERS"]);
     serve("a b=c", &auth).failed(2, &["'a b' names no trust group"]);

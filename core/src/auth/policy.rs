@@ -198,6 +198,11 @@ impl KeyRule {
         self.names.is_empty() || self.names.iter().any(NamePattern::is_any)
     }
 
+    /// The names that a holder may have; empty for any.
+    pub(crate) fn names(&self) -> &[NamePattern] {
+        &self.names
+    }
+
     /// Whether a holder can choose to have a name that one of the patterns covers: the key allows such
     /// names and others.
     pub(crate) fn can_choose(&self, patterns: &[NamePattern]) -> bool {

@@ -4,7 +4,7 @@
 //! are of one domain for life, so the group of a peer rests on its name, which does not change with grants.
 
 use super::grants::Requester;
-use crate::auth::NamePattern;
+use crate::auth::{KeyRule, NamePattern};
 use crate::excerpt::excerpt;
 use crate::identity::NodeName;
 use alloc::string::{String, ToString};
@@ -95,6 +95,30 @@ impl TrustGroups {
         }
     }
 
+    /// Whether a holder of a key can choose its group: the key allows names of several groups.
+    pub fn can_be_chosen_with(&self, key: &KeyRule) -> bool {
+        if self.count() == 1 {
+            return false;
+        }
+        let mut first = None;
+        let mut is_another = |group| *first.get_or_insert(group) != group;
+        key.covers_all() || key.names().iter().any(|names| self.groups_of(names, &mut is_another))
+    }
+
+    /// Calls `is_found` with each group that names of a pattern may be in, until it returns true.
+    fn groups_of(&self, names: &NamePattern, mut is_found: impl FnMut(TrustGroup) -> bool) -> bool {
+        for (pattern, group) in &self.patterns {
+            if pattern.meets(names) && is_found(*group) {
+                return true;
+            }
+            if pattern.contains(names) {
+                // The others decide nothing.
+                return false;
+            }
+        }
+        is_found(TrustGroup::default())
+    }
+
     /// Number of groups, at least 1.
     pub fn count(&self) -> usize {
         1 + self.names.len()
@@ -157,6 +181,36 @@ mod tests {
         );
         let groups = groups.of_node(&own);
         assert_eq!(groups.of_requester(Requester::Own), TrustGroup(1));
+    }
+
+    /// A key with names of one group leaves its holder no choice; one with any name, or with names of several, does.
+    #[test]
+    fn unbound_key_chooses_its_group() {
+        let key = |names: &[&str]| {
+            let patterns = names.iter().map(|it| NamePattern::new(it).unwrap()).collect();
+            KeyRule::new("fleet-1", patterns).unwrap()
+        };
+        let mut groups = TrustGroups::default();
+        assert!(!groups.can_be_chosen_with(&key(&[])), "there is one group");
+        for (group, peers) in
+            [("train", "trainer-*"), ("train", "loader-*"), ("decode", "decode-*")]
+        {
+            groups.add(group, peers).unwrap();
+        }
+        for names in [
+            &[][..],
+            &["*"],
+            &["trainer-*", "decode-1"],
+            &["trainer-1", "other"],
+            &["*-1"],
+            &["t*"],
+        ] {
+            assert!(groups.can_be_chosen_with(&key(names)), "{names:?}");
+        }
+        for names in [&["trainer-1"][..], &["trainer-*", "loader-1*"], &["decode-*-a"], &["other"]]
+        {
+            assert!(!groups.can_be_chosen_with(&key(names)), "{names:?}");
+        }
     }
 
     /// Each mistake has its error and changes nothing, and the limits hold at their values.

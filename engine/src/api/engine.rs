@@ -387,6 +387,14 @@ impl Engine {
         answers.keys.key_of_any(&answers.administrators)
     }
 
+    /// Returns the id of a key whose holders can choose their trust group
+    /// ([`RdmaOptions::trust_groups`](crate::rdma::RdmaOptions::trust_groups)): it allows any name, or names of
+    /// several groups. `None` without such a key or without groups.
+    pub fn key_of_any_group(&self) -> Option<String> {
+        let answers = &self.shared.answers;
+        answers.keys.key_of_any_group(answers.regions.trust())
+    }
+
     /// Returns the exposure of local memory to other machines without a key, if any.
     pub fn exposure(&self) -> Option<&Exposure> {
         self.shared.exposure.as_ref()

@@ -97,6 +97,7 @@ impl Builder {
         let engine = start(self, net, Arc::new(clock), Arc::new(entropy)).await?;
         let answers = &engine.shared().answers;
         answers.keys.warn_of_open_key(&answers.administrators);
+        answers.keys.warn_of_groups(answers.regions.trust());
         Ok(engine)
     }
 }

@@ -8,7 +8,7 @@ use handfast_core::auth::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AuthFailure, AuthPolicy, AuthRefusal, Identity,
     Inbound, Outbound,
 };
-use handfast_core::policy::Administrators;
+use handfast_core::policy::{Administrators, TrustGroups};
 use handfast_core::transport::Side;
 use handfast_core::wire::{FrameKind, encode_frame};
 use handfast_core::{Incarnation, NodeName};
@@ -140,6 +140,20 @@ impl Keys {
     pub(crate) fn warn_of_open_key(&self, administrators: &Administrators) {
         if let Some(key) = self.key_of_any(administrators) {
             tracing::warn!(%key, "each holder of this key can call itself an administrator");
+        }
+    }
+
+    /// The id of a key whose holders can choose their trust group.
+    pub(crate) fn key_of_any_group(&self, trust: &TrustGroups) -> Option<String> {
+        let material = self.current();
+        let found = material.policy.keys().iter().find(|key| trust.can_be_chosen_with(key));
+        found.map(|key| key.id().to_owned())
+    }
+
+    /// Logs that a key lets each holder choose its trust group.
+    pub(crate) fn warn_of_groups(&self, trust: &TrustGroups) {
+        if let Some(key) = self.key_of_any_group(trust) {
+            tracing::warn!(%key, "each holder of this key can choose its trust group");
         }
     }
 

@@ -4,11 +4,13 @@ use crate::directory::Table;
 use crate::helpers::{
     Owner, PATIENCE, Relay, counted, failed_open, free_port, port_that, user, write_and_check,
 };
-use handfast::auth::{Administrators, AuthFailure, AuthRefusal, GrantsRequest};
+use handfast::auth::{Administrators, AuthFailure, AuthRefusal, GrantsRequest, TrustGroups};
 use handfast::metadata::MetadataOptions;
 use handfast::metrics::HelloRefusal;
+use handfast::rdma::RdmaOptions;
 use handfast::{
     AuthOptions, Builder, Cause, Engine, EngineLimits, EngineTiming, Error, Grant, Memory, Side,
+    TransportChoice,
 };
 use handfast_core::auth::AUTH_MAGIC;
 use handfast_core::mooncake::{Notification, PROBE_QUESTION};
@@ -341,4 +343,19 @@ async fn store_that_lies_has_no_other_node_administered() {
     let closed = admin.administer("evil", revoke()).await.unwrap_err();
     assert_eq!(closed.cause(), &Cause::Closed);
     evil.close().await;
+}
+
+/// A node with trust groups names a key whose holders can choose theirs, and none that is bound to one.
+#[tokio::test]
+async fn key_of_several_trust_groups_is_named() {
+    let mut trust = TrustGroups::default();
+    trust.add("train", "trainer-*").unwrap();
+    for (names, is_named) in [("", true), (" trainer-1 decode-1", true), (" trainer-*", false)] {
+        let rdma = RdmaOptions::default().with(|it| it.trust_groups = trust.clone());
+        let builder =
+            Engine::builder().transport(TransportChoice::Tcp).name("trainer-1").rdma(rdma);
+        let engine = keyed(builder, &[&format!("{OLD}{names}")]).start().await.unwrap();
+        assert_eq!(engine.key_of_any_group().as_deref(), is_named.then_some("old"), "'{names}'");
+        engine.close().await;
+    }
 }

@@ -7,6 +7,7 @@ use handfast::{
 use handfast_transport_tcp::LANE_MAGIC;
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -62,6 +63,13 @@ impl Owner {
     pub(crate) fn port(&self) -> u16 {
         port_of(self.engine.address())
     }
+}
+
+/// Prints the reason for skipping a test, past the capture of the test harness, which counts none of its own.
+pub(crate) fn skipped(why: &str) {
+    let name = std::thread::current().name().unwrap_or("a story").to_owned();
+    // The macros that print would print into the capture.
+    std::io::stderr().write_all(format!("skipped: {name}: {why}\n").as_bytes()).unwrap();
 }
 
 pub(crate) async fn user() -> Engine {

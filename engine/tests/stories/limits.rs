@@ -1,8 +1,8 @@
 //! Each limit at its bound and one past it.
 
 use crate::helpers::{
-    Owner, PATIENCE, Relay, counted, failed_open, pattern, port_that, serves_a_new_peer, tcp_user,
-    user, write_and_check,
+    Owner, PATIENCE, Relay, counted, failed_open, pattern, port_that, serves_a_new_peer, skipped,
+    tcp_user, user, write_and_check,
 };
 use handfast::rdma::{LimitReached, NicLimit};
 use handfast::{Access, Cause, Engine, EngineLimits, EngineTiming, Memory, Side, Stage};
@@ -263,7 +263,7 @@ async fn owner_evicts_the_lane_of_an_idle_peer() {
             return;
         }
     }
-    println!("skipped: in each attempt the peer at work did not run for {PAUSE_MAX:?}");
+    skipped(&format!("in each attempt the peer at work did not run for {PAUSE_MAX:?}"));
 }
 
 /// Attempts in which the peer at work must run without a pause.

@@ -1,6 +1,6 @@
 //! Choice of a transport without RDMA. With RDMA the program's tests in the guest cover it.
 
-use crate::helpers::{Owner, pattern, tcp_user};
+use crate::helpers::{Owner, pattern, skipped, tcp_user};
 use handfast::rdma::RdmaUnavailable;
 use handfast::{Access, Cause, Engine, Side, Stage, TransportChoice, TransportKind};
 
@@ -8,7 +8,7 @@ use handfast::{Access, Cause, Engine, Side, Stage, TransportChoice, TransportKin
 fn unavailable() -> Option<RdmaUnavailable> {
     let reason = handfast_transport_rdma::availability().err();
     if reason.is_none() {
-        eprintln!("skipped: this machine has an RDMA device");
+        skipped("this machine has an RDMA device");
     }
     reason
 }

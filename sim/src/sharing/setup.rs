@@ -231,12 +231,7 @@ impl SharingScenario {
         };
         let is_of_three = matches!(self, Self::Shared | Self::Hostile | Self::Shares);
         let processes = if is_of_three { 3 } else { 2 };
-        let closers = match self {
-            Self::Closed => vec![0, 1],
-            Self::Kept => vec![0],
-            Self::Reopened | Self::AtOnce | Self::ForeignAtOnce => vec![1],
-            _ => Vec::new(),
-        };
+        let closers = self.closers();
         let hostile = (self == Self::Hostile).then_some(1);
         let backend = SharingBackend::Shipping;
         // Each of two peers has its share, and there is no more.
@@ -252,6 +247,17 @@ impl SharingScenario {
             hostile,
             backend,
             faults_max,
+        }
+    }
+}
+
+impl SharingScenario {
+    fn closers(self) -> Vec<usize> {
+        match self {
+            Self::Closed => vec![0, 1],
+            Self::Kept => vec![0],
+            Self::Reopened | Self::AtOnce | Self::ForeignAtOnce => vec![1],
+            _ => Vec::new(),
         }
     }
 }
