@@ -75,6 +75,7 @@ impl Hasher for LowHalf {
 
 /// What a node is told.
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "one lives for a turn")]
 pub(crate) enum Told {
     Input(Input),
     Call(CallToken, Arc<Letter>),
