@@ -7,10 +7,11 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::cmp::Ordering;
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
 /// The name of a node. Free text without `@`; with peer-to-peer metadata it is `host:port`.
-#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
 
@@ -38,7 +39,20 @@ impl NodeName {
     }
 }
 
-/// By text. Clones of one name are not compared byte by byte, as in [`Arc`]'s equality.
+/// By text. Clones of one name are not compared byte by byte.
+impl PartialEq for NodeName {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Hash for NodeName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+/// By text, as equality.
 impl Ord for NodeName {
     fn cmp(&self, other: &Self) -> Ordering {
         if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }

@@ -9,7 +9,7 @@ use crate::path_tree::{Trail, Ways};
 use crate::seen::{Compact, Memo};
 use handfast_core::node::TimerKind;
 use handfast_core::wire::RefusalReason;
-use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
+use handfast_transport_sim::{Choice, Effects, Oracle, Step, Violation, World};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -41,6 +41,7 @@ pub(crate) struct Worker {
     trail: Trail,
     /// Worlds whose memory the next ones take.
     spares: Vec<World>,
+    effects: Effects,
 }
 
 /// The events of consecutive worlds.
@@ -128,6 +129,18 @@ pub(crate) fn expand(
 
 impl Worker {
     fn chunk(
+        &mut self,
+        known: &Known<'_>,
+        numbers: Range<u32>,
+        worlds: (Vec<World>, bool),
+    ) -> Chunk {
+        let mut effects = std::mem::take(&mut self.effects);
+        let chunk = effects.during(|| self.expanded(known, numbers, worlds));
+        self.effects = effects;
+        chunk
+    }
+
+    fn expanded(
         &mut self,
         known: &Known<'_>,
         numbers: Range<u32>,

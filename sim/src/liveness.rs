@@ -30,9 +30,11 @@ const ENDED_PER_SIDE: usize = 2;
 pub(crate) fn wasteful(world: &World, healing: Healing) -> Option<Violation> {
     let sides = u32::try_from(ENDED_PER_SIDE * world.sites().max(2)).unwrap_or(u32::MAX);
     let allowed = sides * (world.faults_spent() + 1);
-    let detail = format!("{} lifecycles end on the way to rest", healing.ended);
     let wasteful = healing.ended > allowed && !world.has_twins();
-    wasteful.then_some(Violation { oracle: Oracle::Liveness, detail })
+    wasteful.then(|| {
+        let detail = format!("{} lifecycles end on the way to rest", healing.ended);
+        Violation { oracle: Oracle::Liveness, detail }
+    })
 }
 
 /// Result of healing a world.
@@ -216,9 +218,27 @@ pub(crate) fn copy(world: &World, spare: &mut Option<World>) -> World {
 /// The next event of a fair schedule without faults; none when nothing is left to happen.
 pub fn next(world: &World) -> Option<Choice> {
     let mut choices = Vec::with_capacity(CHOICES);
+    world.prompt_actions(&mut choices);
+    let is_prompt = |choice: &Choice| rank(world, choice, false).filter(|(class, _)| *class == 0);
+    let prompt = choices.drain(..).filter_map(|choice| Some((is_prompt(&choice)?, choice)));
+    if let Some((_, choice)) = prompt.min_by_key(|(rank, _)| *rank) {
+        return Some(choice);
+    }
+    if let Some(arrival) = world.first_arrival() {
+        return Some(arrival);
+    }
     world.free_actions(&mut choices);
     let quiet = world.quiet();
-    let rank = |choice: &Choice| match &choice.action {
+    choices
+        .into_iter()
+        .filter_map(|choice| Some((rank(world, &choice, quiet)?, choice)))
+        .min_by_key(|(rank, _)| *rank)
+        .map(|(_, choice)| choice)
+}
+
+/// The class of an event in a fair schedule, and its order in the class; none if it does not happen.
+fn rank(world: &World, choice: &Choice, quiet: bool) -> Option<(u8, u64)> {
+    match &choice.action {
         Action::Disturb(disturbance) if disturbance.is_end => Some((0, 0)),
         Action::Operation(_) | Action::Probe(..) => Some((0, 0)),
         Action::Completion(_) => Some((0, 1)),
@@ -243,28 +263,25 @@ pub fn next(world: &World) -> Option<Choice> {
             timers.find(|(of, kind, _)| (of, kind) == (at, timer)).map(|(.., due)| (5, due.0))
         }
         _ => None,
-    };
-    choices
-        .into_iter()
-        .filter_map(|choice| Some((rank(&choice)?, choice)))
-        .min_by_key(|(rank, _)| *rank)
-        .map(|(_, choice)| choice)
+    }
 }
 
 /// A demand that was reported as failed must be met when it is made again after all faults, unless
 /// a queue pair that is never gone stands in the way for good.
 fn locked_out(settled: &World, schedule: &mut Vec<Choice>) -> Option<Violation> {
-    let mut world = settled.clone();
-    let sides =
-        (0..world.sites()).flat_map(|site| (0..world.sites()).map(move |peer| (site, peer)));
+    let count = settled.sites();
+    let sides = (0..count).flat_map(|site| (0..count).map(move |peer| (site, peer)));
     let again: Vec<(usize, usize)> = sides
-        .filter(|(site, peer)| world.mute() != Some(*peer) && !world.is_old(*site))
-        .filter(|(site, peer)| world.demand(*site, *peer) == Demand::Reported)
+        .filter(|(site, peer)| settled.mute() != Some(*peer) && !settled.is_old(*site))
+        .filter(|(site, peer)| settled.demand(*site, *peer) == Demand::Reported)
         .collect();
-    let excused = world.has_twins() || world.is_crowded() || !world.stuck().is_empty();
-    if again.is_empty() || excused {
+    if again.is_empty() {
         return None;
     }
+    if settled.has_twins() || settled.is_crowded() || !settled.stuck().is_empty() {
+        return None;
+    }
+    let mut world = settled.clone();
     let kept = schedule.len();
     for (site, peer) in &again {
         let open = Command { site: *site, peer: *peer, kind: CommandKind::Open };

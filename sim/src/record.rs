@@ -3,8 +3,9 @@
 use crate::line::{Line, ReplayError, rules};
 use crate::liveness::next;
 use crate::play::Run;
-use handfast_core::wire::Message;
-use handfast_transport_sim::{Action, Choice, Demand, InFlight, Oracle, Step, Violation, World};
+use handfast_transport_sim::{
+    Action, Choice, Demand, InFlight, Letter, Oracle, Step, Violation, World,
+};
 use std::sync::Arc;
 
 /// Most events that a world is followed for while it heals.
@@ -113,7 +114,7 @@ impl Record {
         };
         let (line, trace_hash) = (line.clone(), run.trace_hash);
         let mut record = Self { line, trace_hash, picture };
-        let mut open: Vec<(Arc<Message>, Passage)> = Vec::new();
+        let mut open: Vec<(Arc<Letter>, Passage)> = Vec::new();
         for choice in &run.schedule {
             record.event(&mut world, choice, false, &mut open);
         }
@@ -122,7 +123,7 @@ impl Record {
         Ok(record)
     }
 
-    fn liveness(&mut self, run: &Run, world: &mut World, open: &mut Vec<(Arc<Message>, Passage)>) {
+    fn liveness(&mut self, run: &Run, world: &mut World, open: &mut Vec<(Arc<Letter>, Passage)>) {
         if run.violation.is_some() {
             run.healing.iter().for_each(|choice| self.event(world, choice, true, open));
             return;
@@ -138,7 +139,7 @@ impl Record {
         world: &mut World,
         choice: &Choice,
         healing: bool,
-        open: &mut Vec<(Arc<Message>, Passage)>,
+        open: &mut Vec<(Arc<Letter>, Passage)>,
     ) {
         let before = world.in_flight();
         let (site, words) = (world.actor(&choice.action), world.describe(&choice.action));
@@ -168,7 +169,7 @@ impl Record {
         action: &Action,
         before: &[InFlight],
         world: &World,
-        open: &mut Vec<(Arc<Message>, Passage)>,
+        open: &mut Vec<(Arc<Letter>, Passage)>,
     ) {
         let row = self.picture.rows.len();
         let nth = |answer: bool, at: usize| {
@@ -184,7 +185,7 @@ impl Record {
         };
         let after = world.in_flight();
         let flies =
-            |message: &Arc<Message>| after.iter().any(|it| Arc::ptr_eq(&it.message, message));
+            |message: &Arc<Letter>| after.iter().any(|it| Arc::ptr_eq(&it.message, message));
         open.retain_mut(|(message, passage)| {
             let is_subject = subject.is_some_and(|subject| Arc::ptr_eq(subject, message));
             let mut ended = Passage { ended: row, ..passage.clone() };
@@ -206,7 +207,7 @@ impl Record {
         }
     }
 
-    fn finish(&mut self, open: Vec<(Arc<Message>, Passage)>) {
+    fn finish(&mut self, open: Vec<(Arc<Letter>, Passage)>) {
         let rows = self.picture.rows.len();
         let left = open.into_iter().map(|(_, passage)| Passage { ended: rows, ..passage });
         self.picture.passages.extend(left);

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use xxhash_rust::xxh3::Xxh3;
 
-const VERSION: &[u8] = b"handfast exploration 1\n";
+const VERSION: &[u8] = b"handfast exploration 2\n";
 /// Longest header, in bytes.
 const HEADER_MAX: u32 = 1 << 20;
 /// Worlds that are made again to see that the rules are those of the file.

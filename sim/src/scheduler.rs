@@ -87,30 +87,36 @@ impl Scheduler {
             Self::FaultEarly => calm % STRAY != 0,
             _ => calm % 4 == 0,
         };
-        let paid: Vec<usize> = among(choices, |choice| choice.cost > 0);
-        let free: Vec<usize> = among(choices, |choice| choice.cost == 0);
+        let paid = choices.iter().filter(|choice| choice.cost > 0).count();
+        let free = choices.len() - paid;
         let faults_only = fault && matches!(self, Self::FaultEarly | Self::FaultLate);
-        let from = match (fault, faults_only) {
-            (true, true) if !paid.is_empty() => paid,
-            (false, _) if !free.is_empty() => self.preferred(any, world, choices, free),
-            _ => [free, paid].concat(),
-        };
-        from.get(usize::try_from(any % from.len().max(1) as u64).unwrap_or(0)).copied()
+        if faults_only && paid > 0 {
+            return nth(choices, drawn(any, paid), |choice| choice.cost > 0);
+        }
+        if !fault && free > 0 {
+            let preferred = self.preferred(any, world, choices);
+            if !preferred.is_empty() {
+                return preferred.get(drawn(any, preferred.len())).copied();
+            }
+            return nth(choices, drawn(any, free), is_free);
+        }
+        // Free ones first.
+        let place = drawn(any, choices.len());
+        match place.checked_sub(free) {
+            None => nth(choices, place, is_free),
+            Some(place) => nth(choices, place, |choice| choice.cost > 0),
+        }
     }
 
-    fn preferred(
-        self,
-        any: u64,
-        world: &World,
-        choices: &[Choice],
-        free: Vec<usize>,
-    ) -> Vec<usize> {
+    /// The places of the free choices that it prefers; none if all are alike.
+    fn preferred(self, any: u64, world: &World, choices: &[Choice]) -> Vec<usize> {
         if (any >> 32).is_multiple_of(STRAY) {
-            return free;
+            return Vec::new();
         }
-        let actions = || free.iter().map(|place| (*place, &choices[*place].action));
-        let preferred: Vec<usize> = match self {
-            Self::Uniform | Self::FaultLate | Self::FaultEarly => return free,
+        let free = || choices.iter().enumerate().filter(|(_, choice)| is_free(choice));
+        let actions = || free().map(|(place, choice)| (place, &choice.action));
+        match self {
+            Self::Uniform | Self::FaultLate | Self::FaultEarly => Vec::new(),
             Self::Starve(site) => actions()
                 .filter(|(_, action)| world.actor(action) != usize::from(site))
                 .map(|(place, _)| place)
@@ -123,8 +129,7 @@ impl Scheduler {
                 .filter(|(_, action)| matches!(action, Action::Timer(..) | Action::TargetTimer(..)))
                 .map(|(place, _)| place)
                 .collect(),
-        };
-        if preferred.is_empty() { free } else { preferred }
+        }
     }
 }
 
@@ -142,8 +147,19 @@ pub(crate) fn below(generator: &mut ChaCha8Rng, bound: usize) -> usize {
     usize::try_from(generator.next_u64() % bound.max(1) as u64).unwrap_or(0)
 }
 
-fn among(choices: &[Choice], wanted: impl Fn(&Choice) -> bool) -> Vec<usize> {
-    (0..choices.len()).filter(|place| wanted(&choices[*place])).collect()
+fn is_free(choice: &Choice) -> bool {
+    choice.cost == 0
+}
+
+/// A number below `count`, by a drawn one.
+fn drawn(any: u64, count: usize) -> usize {
+    usize::try_from(any % count.max(1) as u64).unwrap_or(0)
+}
+
+/// The place of the wanted choice of this rank.
+fn nth(choices: &[Choice], rank: usize, wanted: impl Fn(&Choice) -> bool) -> Option<usize> {
+    let mut places = (0..choices.len()).filter(|place| wanted(&choices[*place]));
+    places.nth(rank)
 }
 
 /// Age of a message among those of its kind.

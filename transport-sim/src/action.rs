@@ -2,15 +2,21 @@
 
 use crate::device::Disturbance;
 use crate::fabric::Target;
+use crate::letter::Letter;
 use crate::setup::{Command, CommandKind};
+use crate::shared::LaneId;
+use crate::spare::Spare;
 use crate::verbs::Call;
 use crate::world::{Pending, Step, World};
 use handfast_core::node::{StateKind, TimerId, TimerKind};
 use handfast_core::target::TargetTimer;
 use handfast_core::transport::{Operation, OperationKind};
-use handfast_core::wire::Message;
 use handfast_core::{Instant, Lifecycle, NicPath};
 use std::sync::Arc;
+
+thread_local! {
+    static LANES: Spare<LaneId> = const { Spare::new() };
+}
 
 /// A possible action. Indices refer to the world for which it was listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +116,29 @@ impl World {
         self.push_actions(false, choices);
     }
 
+    /// Lists, of the actions that cost no fault and in their order, those of devices and transports: ends of
+    /// operations and disturbances, packets, completions and frames.
+    pub fn prompt_actions(&self, choices: &mut Vec<Choice>) {
+        choices.clear();
+        let free = |at: usize| Choice { action: Action::Operation(at), cost: 0 };
+        choices.extend(self.first_operations().map(free));
+        self.push_disturbances(true, choices);
+        self.push_data(false, choices);
+        self.push_channels(false, choices);
+        if !self.mute.is_empty() {
+            choices.retain(|choice| !self.stopped(&choice.action));
+        }
+    }
+
+    /// Returns the first arrival in the list of actions: of an answer, or else of a call.
+    pub fn first_arrival(&self) -> Option<Choice> {
+        let goes_on = |action: &Action| self.mute.is_empty() || !self.stopped(action);
+        let answers = (0..self.answers.len()).map(Action::Answer);
+        let calls = self.distinct_calls().map(|(at, to)| Action::Call(at, to));
+        let action = answers.chain(calls).find(goes_on)?;
+        Some(Choice { action, cost: 0 })
+    }
+
     fn push_actions(&self, paid: bool, choices: &mut Vec<Choice>) {
         choices.clear();
         let faults = self.setup.faults;
@@ -125,19 +154,23 @@ impl World {
         }
         self.distinct_answers().for_each(|at| free(Action::Answer(at)));
         self.first_operations().for_each(|at| free(Action::Operation(at)));
-        for (site, lifecycle, sound) in self.live_lanes() {
-            if !sound {
+        let mut sound = LANES.with(Spare::take);
+        for (site, lifecycle, is_sound) in self.live_lanes() {
+            if is_sound {
+                sound.push((site, lifecycle));
+            } else {
                 free(Action::Broken(site, lifecycle));
             }
         }
         self.push_timers(paid && faults.early_timer, choices);
         if paid {
-            self.push_faults(choices);
+            self.push_faults(&sound, choices);
             self.push_disturbances(false, choices);
         }
         self.push_disturbances(true, choices);
         self.push_data(paid, choices);
         self.push_channels(paid, choices);
+        LANES.with(|spare| spare.keep(sound));
         if !self.mute.is_empty() {
             choices.retain(|choice| !self.stopped(&choice.action));
         }
@@ -188,10 +221,13 @@ impl World {
         }
     }
 
-    fn push_faults(&self, choices: &mut Vec<Choice>) {
+    /// Adds the faults of lanes that work, and of the messages and operations that are listed.
+    fn push_faults(&self, sound: &[LaneId], choices: &mut Vec<Choice>) {
         let faults = self.setup.faults;
-        let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
-        for (at, to) in self.distinct_calls() {
+        let listed = choices.len();
+        for place in 0..listed {
+            let Action::Call(at, to) = choices[place].action else { continue };
+            let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
             if faults.duplication {
                 charged(Action::DuplicateCall(at, to));
             }
@@ -202,7 +238,9 @@ impl World {
                 charged(Action::LoseCall(at, true));
             }
         }
-        for at in self.distinct_answers() {
+        for place in 0..listed {
+            let Action::Answer(at) = choices[place].action else { continue };
+            let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
             if faults.loss {
                 charged(Action::LoseAnswer(at, false));
             }
@@ -210,7 +248,9 @@ impl World {
                 charged(Action::LoseAnswer(at, true));
             }
         }
-        for at in self.first_operations() {
+        for place in 0..listed {
+            let Action::Operation(at) = choices[place].action else { continue };
+            let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
             if faults.operation_failure {
                 charged(Action::FailOperation(at));
             }
@@ -224,9 +264,9 @@ impl World {
                 }
             }
         }
+        let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
         if faults.lane_error {
-            let sound = self.live_lanes().filter(|(_, _, sound)| *sound);
-            sound.for_each(|(site, lifecycle, _)| charged(Action::LaneError(site, lifecycle)));
+            sound.iter().for_each(|(site, lane)| charged(Action::LaneError(*site, *lane)));
         }
         if faults.protection {
             let published = self.fabric.table.iter().filter(|qp| qp.published && !qp.revoked);
@@ -312,7 +352,7 @@ impl World {
     pub(crate) fn awaits(&self, site: usize, lifecycle: Lifecycle) -> bool {
         let caller = self.pair(site, lifecycle);
         let ours = |path: &NicPath| self.host(self.site_at(caller.incarnation, path)) == site;
-        let under_way = |call: &Arc<Message>| call.sender == caller && ours(&call.from);
+        let under_way = |call: &Arc<Letter>| call.sender == caller && ours(&call.from);
         self.calls.iter().any(|call| under_way(call) && !self.is_kept_out(call))
             || self.being_served().any(under_way)
             || self.answers.iter().any(|(_, to)| to.echo == Some(caller) && ours(&to.to))

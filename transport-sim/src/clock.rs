@@ -1,5 +1,6 @@
 //! Time in a world: timers fire in any order, or in the order of their deadlines.
 
+use crate::effects::Told;
 use crate::waits::Cause;
 use crate::world::{Step, World};
 use handfast_core::node::TimerId;
@@ -14,10 +15,7 @@ impl World {
         if self.keeps_time() {
             self.now = now;
         }
-        let at = self.site_mut(site);
-        at.waits.begin(now, None, Cause::Timer(timer.clone()), &at.node);
-        at.node.handle_timer(now, timer);
-        self.drain(site, step);
+        self.tell_at(site, Told::Timer(timer.clone()), now, step);
     }
 
     /// Whether the clock runs. An explorer leaves it at zero, so that equal worlds stay equal; a
@@ -71,9 +69,8 @@ impl World {
     /// Checks the timers of a node whose outputs are drained (rule H8).
     pub(crate) fn check_waits(&mut self, site: usize, step: &mut Step) {
         let at = self.site_mut(site);
-        if let Some(mut violation) = at.waits.end(&at.node) {
-            violation.detail = format!("{}: {}", self.describe_site(site), violation.detail);
-            step.violations.push(violation);
+        if let Some(violation) = at.waits.end(&at.node) {
+            self.report_waits(site, violation, step);
         }
     }
 }

@@ -6,7 +6,6 @@ use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind};
 use crate::shared::Window;
-use crate::verbs::QpState;
 use crate::world::{Step, World};
 use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, RequestStatus};
 use handfast_core::{Incarnation, Lifecycle};
@@ -145,11 +144,7 @@ impl World {
         if self.data.is_none() {
             return;
         }
-        for index in 0..self.fabric.table.len() {
-            let (site, number) = (self.fabric.table[index].site, self.fabric.table[index].number);
-            let state = self.fabric.verbs.queue_pair(site, number).map(|qp| qp.state());
-            self.fabric.table[index].broken |= state == Some(QpState::Err);
-        }
+        self.fabric.note_errors();
         for site in 0..self.sites.len() {
             while self.fabric.verbs.next_event(site).is_some() {}
         }

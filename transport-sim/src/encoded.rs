@@ -1,6 +1,6 @@
 //! Encodings of unchanged sites, kept for the fingerprints of the worlds that share them.
 
-use crate::fingerprint::{Encoder, Key, Towards, key_of};
+use crate::fingerprint::{Encoder, Key, Plain, Towards, key_of};
 use crate::spare::Spare;
 use crate::world::{Site, World};
 use handfast_core::Pair;
@@ -11,7 +11,11 @@ use std::sync::OnceLock;
 
 /// The encoding of a site; a clone has none, since it is made to be changed.
 #[derive(Default)]
-pub(crate) struct Encoded(OnceLock<Template>);
+pub(crate) struct Encoded {
+    template: OnceLock<Template>,
+    plain: OnceLock<u128>,
+    whole: OnceLock<u128>,
+}
 
 impl Clone for Encoded {
     fn clone(&self) -> Self {
@@ -24,11 +28,21 @@ pub(crate) struct Template {
     /// The pairs that the node of the site knows, each once, in order.
     pub(crate) known: Vec<(Key, Towards)>,
     bytes: Box<[u8]>,
+    /// The digest of `bytes`, in which every blank is its number.
+    digest: u128,
     /// Offset of each blank in `bytes`, and its pair.
     blanks: Vec<(u32, Pair)>,
 }
 
 impl Template {
+    /// Appends the digest of the encoding, and the ranks.
+    pub(crate) fn sum(&self, ranks: &dyn Ranks, encoder: &mut Encoder) {
+        encoder.write_u128(self.digest);
+        for (_, pair) in &self.blanks {
+            encoder.write_u64(ranks.rank(*pair));
+        }
+    }
+
     /// Appends the encoding with these ranks.
     pub(crate) fn fill(&self, ranks: &dyn Ranks, encoder: &mut Encoder) {
         let start = encoder.len();
@@ -101,10 +115,32 @@ impl Hasher for Outline {
     }
 }
 
+impl Site {
+    /// Returns the digest of its node, with lifecycles by number.
+    pub(crate) fn plain_fingerprint(&self) -> u128 {
+        *self.encoded.plain.get_or_init(|| {
+            let mut encoder = Encoder::default();
+            self.node.fingerprint(&Plain, &mut encoder);
+            encoder.digest()
+        })
+    }
+
+    /// Returns the digest of all of it, between two turns. Its number stands for what never changes.
+    pub(crate) fn digest(&self, number: usize) -> u128 {
+        *self.encoded.whole.get_or_init(|| {
+            let mut encoder = Encoder::default();
+            (number, self.incarnation.0, &self.demands).hash(&mut encoder);
+            self.node.hash_all(&mut encoder);
+            self.waits.hash(&mut encoder);
+            encoder.digest()
+        })
+    }
+}
+
 impl World {
     /// Returns the encoding of a site.
     pub(crate) fn template(&self, at: usize) -> &Template {
-        self.sites[at].encoded.0.get_or_init(|| self.encode_site(at))
+        self.sites[at].encoded.template.get_or_init(|| self.encode_site(at))
     }
 
     fn encode_site(&self, at: usize) -> Template {
@@ -129,7 +165,8 @@ impl World {
         blanks.extend(found.iter().filter_map(blank));
         PAIR_LISTS.with(|spare| spare.keep(pairs));
         FOUND_LISTS.with(|spare| spare.keep(found));
-        Template { known: self.known_to(at), bytes: outline.encoder.bytes().into(), blanks }
+        let (bytes, digest) = (outline.encoder.bytes().into(), outline.encoder.digest());
+        Template { known: self.known_to(at), bytes, digest, blanks }
     }
 
     /// Returns the pairs that the node of a site knows, for the ranks of a world.

@@ -4,7 +4,8 @@ use crate::backend::Backend;
 use crate::copy::copied;
 use crate::setup::{Devices, Setup};
 use crate::verbs::{
-    self, Access, Attributes, Gid, GidKind, QpState, Rebirth, VerbsError, WorkCompletion,
+    self, Access, Attributes, Call, Errno, Gid, GidKind, QpState, Rebirth, VerbsError,
+    WorkCompletion,
 };
 use handfast_core::{Lifecycle, Pair};
 use std::sync::Arc;
@@ -66,9 +67,13 @@ pub(crate) struct Fabric {
     spare: Vec<(usize, u32)>,
     /// The site that holds the node of each site.
     hosts: Arc<[usize]>,
+    /// The devices have state that the table does not show.
+    pub(crate) devices_differ: bool,
+    /// The devices would add nothing to the table, and have no queue pairs.
+    is_table: bool,
 }
 
-copied!(Fabric { shared: hosts; lists: ; rest: table, verbs, backend, spare });
+copied!(Fabric { shared: hosts; lists: ; rest: table, verbs, backend, spare, devices_differ, is_table });
 
 impl Fabric {
     pub(crate) fn new(setup: &Setup) -> Self {
@@ -79,7 +84,17 @@ impl Fabric {
             let nic = verbs.add_nic(profile);
             verbs.share_memory(nic, *host);
         }
-        Self { table: Vec::new(), verbs, backend, spare: Vec::new(), hosts }
+        let devices_differ = setup.devices_differ();
+        let is_table = !devices_differ && backend == Backend::Shipping;
+        Self {
+            table: Vec::new(),
+            verbs,
+            backend,
+            spare: Vec::new(),
+            hosts,
+            devices_differ,
+            is_table,
+        }
     }
 
     /// Returns the site that holds the node of a site.
@@ -89,6 +104,9 @@ impl Fabric {
 
     /// Creates a queue pair and moves it to INIT. If that fails, it is destroyed.
     pub(crate) fn create(&mut self, site: usize, lifecycle: Lifecycle) -> Result<u32, VerbsError> {
+        if self.is_table {
+            return self.add(site, lifecycle, |_, _| true);
+        }
         let spare = self.spare.iter().position(|(owner, _)| *owner == site);
         let number = match spare {
             Some(index) => self.spare.remove(index).1,
@@ -104,6 +122,9 @@ impl Fabric {
         site: usize,
         lifecycle: Lifecycle,
     ) -> Result<u32, VerbsError> {
+        if self.is_table {
+            return self.add(site, lifecycle, |own, number| !own.is_aimed_at(site, number));
+        }
         let mut skipped = Vec::new();
         let fresh = loop {
             match self.verbs.create_queue_pair(site, SEND_DEPTH, 1) {
@@ -115,6 +136,25 @@ impl Fabric {
             self.verbs.destroy_queue_pair(site, number)?;
         }
         self.initialise(site, fresh?, lifecycle)
+    }
+
+    /// Adds a queue pair to the table alone, with the smallest free number that is allowed.
+    fn add(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+        allows: impl Fn(&Self, u32) -> bool,
+    ) -> Result<u32, VerbsError> {
+        let profile = self.verbs.nic(site).profile();
+        let full = VerbsError::new(Call::CreateQueuePair, Errno::Enomem);
+        let own = self.table.iter().filter(|qp| qp.site == site);
+        if own.count() as u32 >= profile.queue_pairs_max {
+            return Err(full);
+        }
+        let is_free = |number: &u32| self.at(site, *number).is_none() && allows(self, *number);
+        let number = (profile.numbers.first()..).find(is_free).ok_or(full)?;
+        self.enter(site, number, lifecycle);
+        Ok(number)
     }
 
     fn is_aimed_at(&self, site: usize, number: u32) -> bool {
@@ -134,7 +174,13 @@ impl Fabric {
             self.verbs.destroy_queue_pair(site, number)?;
             return Err(error);
         }
-        self.table.push(QueuePair {
+        self.enter(site, number, lifecycle);
+        Ok(number)
+    }
+
+    fn enter(&mut self, site: usize, number: u32, lifecycle: Lifecycle) {
+        let place = self.table.partition_point(|qp| (qp.site, qp.number) < (site, number));
+        let made = QueuePair {
             site,
             host: self.host(site),
             number,
@@ -144,9 +190,8 @@ impl Fabric {
             published: false,
             revoked: false,
             drained: false,
-        });
-        self.table.sort_by_key(|qp| (qp.site, qp.number));
-        Ok(number)
+        };
+        self.table.insert(place, made);
     }
 
     /// Moves a queue pair to RTR and RTS. From RTR on it accepts packets, even if RTS fails.
@@ -157,6 +202,14 @@ impl Fabric {
         target: Target,
         psns: Psns,
     ) -> Result<(), VerbsError> {
+        let is_table = self.is_table;
+        if let Some(qp) = self.of_mut(site, lifecycle).filter(|_| is_table) {
+            if qp.broken {
+                return Err(VerbsError::new(Call::Modify(QpState::Rtr), Errno::Einval));
+            }
+            qp.target = Some(target);
+            return Ok(());
+        }
         let Some(&QueuePair { site, number, .. }) = self.of(site, lifecycle) else { return Ok(()) };
         let index = self.verbs.nic(site).profile().gid_index.unwrap_or(0);
         let own = self.verbs.nic(site).gids().get(usize::from(index)).copied().flatten();
@@ -174,11 +227,26 @@ impl Fabric {
         self.verbs.modify(site, number, &rts)
     }
 
+    /// Notes the queue pairs that are in error on their devices.
+    pub(crate) fn note_errors(&mut self) {
+        let Self { table, verbs, hosts, .. } = self;
+        for site in 0..hosts.len() {
+            let queue_pairs = verbs.nic(site).queue_pairs();
+            for (number, _) in queue_pairs.filter(|(_, qp)| qp.state() == QpState::Err) {
+                let place = table.binary_search_by_key(&(site, number), |qp| (qp.site, qp.number));
+                place.into_iter().for_each(|place| table[place].broken = true);
+            }
+        }
+    }
+
     /// Moves a queue pair to error, as its device does on its own.
     pub(crate) fn break_down(&mut self, site: usize, lifecycle: Lifecycle) {
         let Some(qp) = self.of_mut(site, lifecycle) else { return };
         qp.broken = true;
         let (site, number) = (qp.site, qp.number);
+        if self.is_table {
+            return;
+        }
         self.verbs.break_queue_pair(site, number);
         while self.verbs.next_event(site).is_some() {}
     }
@@ -193,6 +261,10 @@ impl Fabric {
     ) -> Result<(), VerbsError> {
         let Some(qp) = self.of_mut(site, lifecycle) else { return Ok(()) };
         let (site, number) = (qp.site, qp.number);
+        if self.is_table {
+            self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
+            return Ok(());
+        }
         if self.backend.resets() {
             self.verbs.modify(site, number, &Attributes::to(QpState::Reset))?;
             self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
@@ -236,7 +308,9 @@ impl Fabric {
     pub(crate) fn forget_site(&mut self, site: usize, rebirth: Rebirth) {
         self.table.retain(|qp| qp.site != site);
         self.spare.retain(|(owner, _)| *owner != site);
-        self.verbs.crash(site, rebirth);
+        if !self.is_table {
+            self.verbs.crash(site, rebirth);
+        }
     }
 
     pub(crate) fn at(&self, site: usize, number: u32) -> Option<&QueuePair> {

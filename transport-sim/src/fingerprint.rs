@@ -1,12 +1,14 @@
 //! The canonical digest of a whole world: 128 bits, the same on every platform.
 
 use crate::data::{Data, Target};
+use crate::encoded::Template;
+use crate::letter::Letter;
 use crate::spare::Spare;
 use crate::world::{NUMBERS_PER_NIC, World};
 use handfast_core::node::Ranks;
 use handfast_core::transport::{Operation, OperationKind};
 use handfast_core::wire::Message;
-use handfast_core::{Incarnation, Lifecycle, NicPath, Node, Pair};
+use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -199,13 +201,41 @@ impl Ranks for WorldRanks {
 }
 
 /// Lifecycles by number, to compare a node with itself.
-struct Plain;
+pub(crate) struct Plain;
 
 impl Ranks for Plain {
     fn rank(&self, pair: Pair) -> u64 {
         pair.lifecycle.0
     }
 }
+
+/// Feeds a message to an encoder.
+type HashLetter = fn(&Letter, &WorldRanks, &mut Encoder);
+
+/// The form of an encoding.
+struct Form {
+    site: fn(&Template, &WorldRanks, &mut Encoder),
+    letter: HashLetter,
+    transfers: fn(&Data, &mut Encoder),
+}
+
+/// Digests in place of what worlds share.
+const DIGESTS: Form = Form {
+    site: |template, ranks, encoder| template.sum(ranks, encoder),
+    letter: |letter, ranks, encoder| {
+        letter.outline().hash(encoder);
+        let pairs = [Some(letter.sender), letter.echo];
+        pairs.into_iter().flatten().for_each(|pair| ranks.rank(pair).hash(encoder));
+    },
+    transfers: hash_data,
+};
+
+/// The form in traces, which lines and seeds have.
+const TRACE: Form = Form {
+    site: |template, ranks, encoder| template.fill(ranks, encoder),
+    letter: |letter, ranks, encoder| hash_message(letter, ranks, encoder),
+    transfers: trace_data,
+};
 
 impl World {
     /// Returns the rank class of a lifecycle whose peer is not known; of two nodes there is one.
@@ -230,56 +260,50 @@ impl World {
 
     /// Returns the digest of everything that can affect the future.
     pub fn fingerprint(&self) -> u128 {
-        self.encode(self.faults_spent, hash_data).digest()
+        self.encode(self.faults_spent, &DIGESTS).digest()
     }
 
     /// Returns a digest of what happens to the world, for the trace of a run: with transfers it costs
     /// far less than the fingerprint, and leaves out their counters.
     pub fn trace_fingerprint(&self) -> u128 {
-        self.encode(self.faults_spent, trace_data).digest()
+        self.encode(self.faults_spent, &TRACE).digest()
     }
 
     /// Returns the fingerprint without the faults spent: equal for worlds with the same fault-free
     /// future.
     pub fn fingerprint_without_budget(&self) -> u128 {
-        self.encode(0, hash_data).digest()
+        self.encode(0, &DIGESTS).digest()
     }
 
     /// Returns both fingerprints, for little more than the cost of one.
     pub fn fingerprints(&self) -> (u128, u128) {
-        let mut encoder = self.encode(self.faults_spent, hash_data);
+        let mut encoder = self.encode(self.faults_spent, &DIGESTS);
         let whole = encoder.digest();
         encoder.bytes[..size_of::<u32>()].fill(0);
         (whole, encoder.digest())
     }
 
     /// Encodes everything that can affect the future, beginning with the faults spent.
-    fn encode(&self, faults: u32, transfers: fn(&Data, &mut Encoder)) -> Encoder {
+    fn encode(&self, faults: u32, form: &Form) -> Encoder {
         let ranks = WorldRanks::new(self);
         let mut encoder = Encoder::default();
         faults.hash(&mut encoder);
         for at in 0..self.sites.len() {
-            self.template(at).fill(&ranks, &mut encoder);
+            (form.site)(self.template(at), &ranks, &mut encoder);
         }
         self.hash_fabric(&ranks, &mut encoder);
-        if self.setup.devices_differ() {
+        if self.fabric.devices_differ {
             self.fabric.verbs.hash(&mut encoder);
         }
         if let Some(data) = &self.data {
-            transfers(data, &mut encoder);
+            (form.transfers)(data, &mut encoder);
         }
         if self.is_shared() {
             self.channels.encode(&mut encoder);
         }
         self.mute.iter().for_each(|site| site.hash(&mut encoder));
-        self.hash_bags(&ranks).hash(&mut encoder);
+        self.hash_bags(&ranks, form.letter).hash(&mut encoder);
         encoder
-    }
-
-    pub(crate) fn plain_fingerprint(&self, node: &Node) -> u128 {
-        let mut encoder = Encoder::default();
-        node.fingerprint(&Plain, &mut encoder);
-        encoder.digest()
     }
 
     fn hash_fabric(&self, ranks: &WorldRanks, encoder: &mut Encoder) {
@@ -295,7 +319,7 @@ impl World {
 
     /// Digests messages in flight, which are unordered: each is digested alone, and the digests are
     /// added.
-    fn hash_bags(&self, ranks: &WorldRanks) -> u128 {
+    fn hash_bags(&self, ranks: &WorldRanks, hash_letter: HashLetter) -> u128 {
         let mut sum = 0u128;
         let mut encoder = Encoder::default();
         let mut add = |fill: &dyn Fn(&mut Encoder)| {
@@ -306,13 +330,13 @@ impl World {
         for call in &self.calls {
             add(&|encoder| {
                 1u8.hash(encoder);
-                hash_message(call, ranks, encoder);
+                hash_letter(call, ranks, encoder);
             });
         }
         for (run, answer) in &self.answers {
             add(&|encoder| {
                 (2u8, run.0).hash(encoder);
-                hash_message(answer, ranks, encoder);
+                hash_letter(answer, ranks, encoder);
             });
         }
         for (at, pending) in self.operations.iter().enumerate() {
@@ -330,7 +354,7 @@ impl World {
         for call in self.being_served() {
             add(&|encoder| {
                 7u8.hash(encoder);
-                hash_message(call, ranks, encoder);
+                hash_letter(call, ranks, encoder);
             });
         }
         for site in (0..self.sites.len()).filter(|site| self.has_stranger(*site)) {
@@ -354,7 +378,7 @@ impl World {
     }
 }
 
-fn hash_message(message: &Message, ranks: &WorldRanks, encoder: &mut Encoder) {
+pub(crate) fn hash_message(message: &Message, ranks: &dyn Ranks, encoder: &mut Encoder) {
     message.op.hash(encoder);
     (message.from.as_parts(), message.to.as_parts()).hash(encoder);
     for pair in [Some(message.sender), message.echo].into_iter().flatten() {

@@ -2,6 +2,7 @@
 //! assumptions. Queue-pair operations happen within the call, as in released nodes.
 
 use crate::fabric::{Psns, Target};
+use crate::letter::Letter;
 use crate::oracle::{Oracle, Violation};
 use crate::setup::OldPeer;
 use crate::world::{Demand, HeldCall, Step, World};
@@ -39,7 +40,7 @@ pub(crate) struct OldNode {
     pub(crate) next: u64,
     pub(crate) release: OldPeer,
     /// The accepted call that its listener cannot answer yet. It serves one at a time.
-    pub(crate) serving: Option<Arc<Message>>,
+    pub(crate) serving: Option<Arc<Letter>>,
     /// Whether a silent client blocks its listener.
     pub(crate) stranger: bool,
 }
@@ -112,7 +113,7 @@ impl World {
         if self.old_endpoint(site, peer).is_none() {
             let endpoint = self.old_create(site, peer);
             let request = self.old_message(site, &endpoint, Op::Request, None);
-            self.calls.push(Arc::new(request));
+            self.calls.push(Arc::new(Letter::new(request)));
         }
     }
 
@@ -155,12 +156,12 @@ impl World {
     }
 
     /// Returns the accepted calls that listeners cannot answer yet.
-    pub(crate) fn being_served(&self) -> impl Iterator<Item = &Arc<Message>> {
+    pub(crate) fn being_served(&self) -> impl Iterator<Item = &Arc<Letter>> {
         self.sites.iter().filter_map(|site| site.old.as_ref()?.serving.as_ref())
     }
 
     /// Accepts a call with its listener, which accepts no other before it has answered.
-    pub(crate) fn old_receives(&mut self, site: usize, call: Arc<Message>) {
+    pub(crate) fn old_receives(&mut self, site: usize, call: Arc<Letter>) {
         self.old_mut(site).serving = Some(call);
         self.old_serve(site);
     }
@@ -178,7 +179,7 @@ impl World {
         let answer = self.old_call(site, &call);
         let caller = self.site_at(call.sender.incarnation, &call.from);
         if self.sites[caller].incarnation == call.sender.incarnation {
-            self.answers.push((call.sender.incarnation, Arc::new(answer)));
+            self.answers.push((call.sender.incarnation, Arc::new(Letter::new(answer))));
         }
     }
 
@@ -289,7 +290,7 @@ impl World {
                 let known = self.old_endpoint(site, &known.peer).unwrap_or(known);
                 if known.state == OldState::WaitReady {
                     let ready = self.old_message(site, &known, Op::Ready, None);
-                    self.calls.push(Arc::new(ready));
+                    self.calls.push(Arc::new(Letter::new(ready)));
                 }
             }
             (Op::Ack, OldState::WaitReady) => self.old_move(site, &known, OldState::Connected),
@@ -392,7 +393,7 @@ impl World {
             step.notes.iter_mut().for_each(|notes| notes.push(words.clone()));
         }
         if self.sites[held.from].incarnation == held.sender.incarnation {
-            self.answers.push((held.sender.incarnation, Arc::new(message)));
+            self.answers.push((held.sender.incarnation, Arc::new(Letter::new(message))));
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Removal of messages without an effect, in worlds that enable it.
 
+use crate::effects::Told;
+use crate::letter::Letter;
+use crate::outputs::Made;
 use crate::setup::CommandKind;
 use crate::world::{Site, World};
 use handfast_core::node::{CallToken, StateKind};
@@ -21,7 +24,7 @@ impl World {
         }
         let mut calls = std::mem::take(&mut self.calls);
         // The rest was looked at after an earlier action, when its caller and receiver were the same.
-        let looks = |call: &Message| !self.is_pruned || self.concerns_touched(call);
+        let looks = |call: &Letter| !self.is_pruned || self.concerns_touched(call);
         calls.retain(|call| {
             debug_assert!(
                 looks(call) || !self.is_spent(call),
@@ -85,7 +88,7 @@ impl World {
 
     /// Whether the caller has ended or is ending, and the receiver's refusal is permanent, since
     /// the subject is gone or superseded. The receiving node itself decides.
-    fn is_spent(&self, call: &Message) -> bool {
+    fn is_spent(&self, call: &Arc<Letter>) -> bool {
         let caller = self.host(self.site_at(call.sender.incarnation, &call.from));
         let caller = self.sites.get(caller);
         let caller = caller.filter(|site| site.incarnation == call.sender.incarnation);
@@ -94,8 +97,11 @@ impl World {
             return false;
         }
         let receiver = self.sites.iter().position(|site| site.bears(&call.to));
-        let receiver = receiver.map(|site| &self.sites[self.host(site)]);
-        let Some(receiver) = receiver.filter(|site| site.old.is_none()) else { return false };
+        let Some(host) = receiver.map(|site| self.host(site)) else { return false };
+        let receiver = &self.sites[host];
+        if receiver.old.is_some() {
+            return false;
+        }
         if self.old_site(&call.from).is_some() {
             return false;
         }
@@ -108,22 +114,31 @@ impl World {
             None => call.op == Op::Request && !knows_later(&receiver.node, call.sender),
         };
         debug_assert!(
-            !is_answerable || !self.is_refused_for_good(&receiver.node, call, about),
+            !is_answerable || !self.is_refused_for_good(host, call, about),
             "{call:?} is refused for good"
         );
-        !is_answerable && self.is_refused_for_good(&receiver.node, call, about)
+        !is_answerable && self.is_refused_for_good(host, call, about)
     }
 
     /// Whether a node refuses a call about a lifecycle in a state, and will not accept it later.
-    fn is_refused_for_good(&self, node: &Node, call: &Message, about: Option<StateKind>) -> bool {
+    fn is_refused_for_good(
+        &self,
+        site: usize,
+        call: &Arc<Letter>,
+        about: Option<StateKind>,
+    ) -> bool {
         let lasts = |reason: RefusalReason| match reason {
             RefusalReason::Gone => matches!(about, None | Some(StateKind::Retiring)),
             RefusalReason::Superseded => call.op == Op::Request && call.echo.is_none(),
             _ => false,
         };
-        let mut node = node.clone();
         let token = CallToken(call.sender.incarnation.0 as u64);
-        node.handle_input(self.now, Input::CallReceived { token, message: call.clone() });
+        if let Some(effect) = self.effect(site, &Told::Call(token, call.clone()), self.now) {
+            let [Made::Answer(_, answer)] = &*effect.outputs else { return false };
+            return answer.refusal.as_ref().is_some_and(|no| lasts(no.reason));
+        }
+        let mut node = self.sites[site].node.clone();
+        node.handle_input(self.now, Input::CallReceived { token, message: Message::clone(call) });
         let refused = |output: Output| match output {
             Output::Answer { message, .. } => message.refusal.is_some_and(|no| lasts(no.reason)),
             _ => false,

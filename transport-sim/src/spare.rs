@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 /// Maximum lists that a thread keeps.
 const LISTS_MAX: usize = 8;
-/// Maximum entries of a list that is kept.
-const ENTRIES_MAX: usize = 1 << 16;
+/// Maximum bytes of a list that is kept: room for the encoding of a fleet.
+const BYTES_MAX: usize = 1 << 22;
 
 /// Empty lists.
 pub(crate) struct Spare<T>(RefCell<Vec<Vec<T>>>);
@@ -21,7 +21,7 @@ impl<T> Spare<T> {
 
     pub(crate) fn keep(&self, mut list: Vec<T>) {
         let mut lists = self.0.borrow_mut();
-        if lists.len() < LISTS_MAX && list.capacity() <= ENTRIES_MAX {
+        if lists.len() < LISTS_MAX && list.capacity() * size_of::<T>() <= BYTES_MAX {
             list.clear();
             lists.push(list);
         }

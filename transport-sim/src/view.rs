@@ -2,6 +2,7 @@
 
 use crate::action::Action;
 use crate::fabric::QueuePair;
+use crate::letter::Letter;
 use crate::world::{NUMBERS_PER_NIC, RUNS_MAX, World};
 use handfast_core::wire::{Message, Op};
 use handfast_core::{Event, Lifecycle, Output, Pair};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct InFlight {
     /// The message in flight.
-    pub message: Arc<Message>,
+    pub message: Arc<Letter>,
     /// The site that sent it.
     pub from: usize,
     /// Whether it is the answer to a call.

@@ -8,6 +8,7 @@ use handfast_core::node::{Failure, Limits, StateKind, TimerId, TimerKind, Timing
 use handfast_core::transport::{Operation, OperationKind, Outcome};
 use handfast_core::wire::{Message, Op};
 use handfast_core::{Duration, Event, Input, Instant, Lifecycle, NicPath, Node, Output, Pair};
+use std::hash::{Hash, Hasher};
 
 /// Declared durations: the table of timers in `docs/handshake.md`, which has the reason of each.
 pub const DECLARED: Timing = Timing {
@@ -67,7 +68,7 @@ impl Cause {
 }
 
 /// Messages and retires of a lane.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Sent {
     own: Lifecycle,
     requests: u32,
@@ -79,7 +80,7 @@ struct Sent {
 }
 
 /// A demand for a peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Demanded {
     peer: NicPath,
     wanted: bool,
@@ -202,6 +203,16 @@ impl Waits {
         }
         self.lanes.retain(|lane| node.state_of(lane.own).is_some());
         turn.violation.filter(|_| !turn.is_nested)
+    }
+
+    /// Whether no input is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.turn.is_none()
+    }
+
+    /// Feeds it to a hasher, between two turns.
+    pub(crate) fn hash(&self, hasher: &mut impl Hasher) {
+        (&self.lanes, &self.demands).hash(hasher);
     }
 
     fn lane_mut(&mut self, own: Lifecycle) -> &mut Sent {

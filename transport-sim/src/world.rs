@@ -2,20 +2,22 @@
 
 use crate::copy::copied;
 use crate::data::Data;
+use crate::effects::Told;
 use crate::encoded::Encoded;
 use crate::fabric::{Fabric, QueuePair, Target};
 use crate::history::History;
 use crate::journal::JournalEntry;
+use crate::letter::Letter;
 use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
-use crate::setup::{Command, CommandKind, Operations, Setup};
+use crate::setup::{Command, CommandKind, Setup};
 use crate::shared::Channels;
-use crate::waits::{Cause, Waits};
+use crate::waits::Waits;
 use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerKind};
 use handfast_core::transport::{Operation, OperationKind, Side, TransportError};
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{
-    Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Output, Pair,
+    Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Pair,
 };
 use std::sync::Arc;
 
@@ -90,7 +92,7 @@ impl Step {
         Self { notes: Some(Vec::new()), ..Self::default() }
     }
 
-    fn note(&mut self, words: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, words: impl FnOnce() -> String) {
         if let Some(notes) = &mut self.notes {
             notes.push(words());
         }
@@ -101,8 +103,8 @@ impl Step {
 pub struct World {
     pub(crate) setup: Arc<Setup>,
     pub(crate) sites: Vec<Arc<Site>>,
-    pub(crate) calls: Vec<Arc<Message>>,
-    pub(crate) answers: Vec<(Incarnation, Arc<Message>)>,
+    pub(crate) calls: Vec<Arc<Letter>>,
+    pub(crate) answers: Vec<(Incarnation, Arc<Letter>)>,
     pub(crate) operations: Vec<Arc<Pending>>,
     pub(crate) held: Vec<HeldCall>,
     pub(crate) fabric: Fabric,
@@ -315,7 +317,7 @@ impl World {
                 return;
             }
         };
-        self.site_mut(site).demands[peer] = demand;
+        self.set_demand(site, peer, demand);
         if self.is_old(site) {
             if let Input::Open(path) = input {
                 self.old_open(site, &path);
@@ -349,11 +351,13 @@ impl World {
         });
         let from = self.host(self.site_at(message.sender.incarnation, &message.from));
         self.held.push(HeldCall { site, token, sender: message.sender, from });
-        let input = match old {
-            None => Input::CallReceived { token, message: Message::clone(&message) },
-            Some(old) => Input::PlainCallReceived { token, message: self.plain(old, &message) },
+        let told = match old {
+            None => Told::Call(token, message),
+            Some(old) => {
+                Input::PlainCallReceived { token, message: self.plain(old, &message) }.into()
+            }
         };
-        self.deliver(site, input, step);
+        self.deliver(site, told, step);
     }
 
     pub(crate) fn deliver_answer(&mut self, index: usize, step: &mut Step) {
@@ -362,15 +366,15 @@ impl World {
         if self.is_old(site) {
             return self.old_answered(site, &message);
         }
-        let input = match (self.old_site(&message.from), message.echo) {
+        let told = match (self.old_site(&message.from), message.echo) {
             (Some(old), Some(echo)) => {
                 let lifecycle = echo.lifecycle;
-                Input::PlainCallAnswered { lifecycle, message: self.plain(old, &message) }
+                Input::PlainCallAnswered { lifecycle, message: self.plain(old, &message) }.into()
             }
-            _ => Input::CallAnswered(Message::clone(&message)),
+            _ => Told::Answer(message.clone()),
         };
         self.remember_answer(site, &message);
-        self.deliver(site, input, step);
+        self.deliver(site, told, step);
         if self.old_site(&message.from).is_none() {
             self.check_refusal(site, &message, step);
         }
@@ -392,15 +396,15 @@ impl World {
     }
 
     /// Delivers a message. A refused or ignored one must leave the node unchanged (O4).
-    fn deliver(&mut self, site: usize, input: Input, step: &mut Step) {
+    fn deliver(&mut self, site: usize, told: Told, step: &mut Step) {
         let before = self.sites[site].clone();
-        self.tell(site, input, step);
-        let now = &self.sites[site].node;
+        self.tell(site, told, step);
+        let now = &self.sites[site];
         let count = |counters: Counters| counters.ignored + counters.rejected;
-        if count(now.counters()) == count(before.node.counters()) {
+        if count(now.node.counters()) == count(before.node.counters()) {
             return;
         }
-        if self.plain_fingerprint(&before.node) != self.plain_fingerprint(now) {
+        if before.plain_fingerprint() != now.plain_fingerprint() {
             let detail = format!("site {site} refused or ignored a message and changed");
             step.violations.push(Violation::new(Oracle::RefusalChanged, detail));
         }
@@ -502,7 +506,7 @@ impl World {
         let old = self.sites[site].clone();
         let run = old.incarnation.0 % RUNS_MAX + 1;
         self.touch(site);
-        self.sites[site] = Arc::new(fresh(&self.setup, site, run));
+        self.sites[site] = self.shared(site, Arc::new(fresh(&self.setup, site, run)));
         self.operations.retain(|pending| pending.site != site);
         self.answers.retain(|(to, message)| *to != old.incarnation || !old.bears(&message.to));
         let (broken, held) = self.held.iter().partition(|held| held.site == site);
@@ -532,120 +536,7 @@ impl World {
         site
     }
 
-    pub(crate) fn tell(&mut self, site: usize, input: Input, step: &mut Step) {
-        let now = self.now;
-        let at = self.site_mut(site);
-        at.waits.begin(now, Some(&input), Cause::of(&input), &at.node);
-        at.node.handle_input(now, input);
-        self.drain(site, step);
-    }
-
-    pub(crate) fn drain(&mut self, site: usize, step: &mut Step) {
-        let pending = self.operations.len();
-        let mut dead: Vec<(Lifecycle, String)> = Vec::new();
-        while let Some(output) = self.poll_output(site) {
-            step.note(|| self.describe_output(site, &output));
-            if let Some(offered) = self.dead_offer(site, &output) {
-                dead.push(offered);
-            }
-            if let Output::Event(Event::Ended { lifecycle, .. }) = &output {
-                // The lifecycle was offered first, and ended after that.
-                dead.retain(|(offered, _)| offered != lifecycle);
-            }
-            match output {
-                Output::Call(message) => {
-                    self.remember_call(site, &message);
-                    self.call(message);
-                }
-                Output::Answer { token, message } => self.answer(site, token, message, step),
-                Output::PlainAnswer { token, message } => {
-                    let held = self.held.iter();
-                    let mut held = held.enumerate().filter(|(_, held)| held.site == site);
-                    if let Some((index, held)) = held.find(|(_, held)| held.token == token) {
-                        let held = *held;
-                        self.held.remove(index);
-                        self.plain_answer(site, held, message, step);
-                    }
-                }
-                Output::Operate(operation) => {
-                    self.check_operation(site, &operation, step);
-                    match &operation {
-                        Operation::Connect { local, remote, .. } => {
-                            self.leave_given(site, local.lifecycle, *remote, step);
-                        }
-                        Operation::Drain { lifecycle } => self.lane_drains(site, *lifecycle, step),
-                        Operation::Retire { lifecycle } => {
-                            self.channel_closes(site, *lifecycle, step);
-                        }
-                        _ => {}
-                    }
-                    let asked = || JournalEntry::Asked { site, operation: operation.clone() };
-                    step.record(asked);
-                    self.operations.push(Arc::new(Pending { site, operation }));
-                }
-                Output::Publish { local, remote, peer } => {
-                    self.publish(site, local, remote, &peer, step);
-                    self.lane_up(site, local.lifecycle, remote.incarnation, step);
-                }
-                Output::Revoke(lifecycle) => {
-                    if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
-                        qp.revoked = true;
-                    }
-                    self.lane_revoked(site, lifecycle, step);
-                }
-                Output::Event(event) => self.observe(site, event, step),
-            }
-        }
-        let dead = dead.into_iter().map(|(_, words)| format!("{words} is ending"));
-        step.violations.extend(dead.map(|detail| Violation::new(Oracle::DeadOffer, detail)));
-        self.check_waits(site, step);
-        // Only new operations; one that could not end at once is a separate event.
-        let at_once = self.setup.operations == Operations::AtOnce;
-        let next = |world: &Self| {
-            let mut asked = world.operations.iter().enumerate().skip(pending);
-            let ends = |op: &Pending| op.site == site && world.can_end(op);
-            asked.find(|(_, op)| ends(op)).map(|(index, _)| index)
-        };
-        while let Some(index) = next(self).filter(|_| at_once) {
-            self.operate(index, true, step);
-        }
-    }
-
-    fn call(&mut self, message: Message) {
-        let mute = self.setup.mute.map(|site| &self.sites[site]);
-        if !mute.is_some_and(|mute| mute.bears(&message.to)) {
-            self.calls.push(Arc::new(message));
-        }
-    }
-
-    fn answer(&mut self, site: usize, token: CallToken, message: Message, step: &mut Step) {
-        if let Some(refusal) = &message.refusal {
-            step.refusals.push(refusal.reason);
-        }
-        let echo = message.echo;
-        let held =
-            |held: &HeldCall| held.site == site && held.token == token && Some(held.sender) == echo;
-        if let Some(index) = self.held.iter().position(held) {
-            self.held.remove(index);
-        }
-        let run = Incarnation(u128::from(token.0));
-        let caller = self.site_of(run);
-        if self.sites.get(caller).is_some_and(|site| site.incarnation == run) {
-            self.answers.push((run, Arc::new(message)));
-        }
-    }
-
-    /// Returns the ending lifecycle to which a request or a reply invites the peer to connect.
-    fn dead_offer(&self, site: usize, output: &Output) -> Option<(Lifecycle, String)> {
-        let (Output::Call(message) | Output::Answer { message, .. }) = output else { return None };
-        let lifecycle = message.sender.lifecycle;
-        let state = self.sites[site].node.state_of(lifecycle);
-        let ending = state.is_none_or(|state| state == StateKind::Retiring);
-        let offers = matches!(message.op, Op::Request | Op::Reply);
-        (offers && ending).then(|| (lifecycle, self.describe_message(message)))
-    }
-
-    fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
+    pub(crate) fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
         let Operation::Connect { local, remote, .. } = operation else { return };
         let Some(peer) = self.peer_of(site, local.lifecycle) else { return };
         let stale = |qp: &QueuePair, target: Target| {
@@ -668,7 +559,14 @@ impl World {
         }
     }
 
-    fn publish(&mut self, site: usize, local: Pair, remote: Pair, path: &NicPath, step: &mut Step) {
+    pub(crate) fn publish(
+        &mut self,
+        site: usize,
+        local: Pair,
+        remote: Pair,
+        path: &NicPath,
+        step: &mut Step,
+    ) {
         let Some(qp) = self.fabric.of_mut(site, local.lifecycle) else {
             let detail = format!("{local:?} is published and has no queue pair");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
@@ -711,14 +609,14 @@ impl World {
         }
     }
 
-    fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
+    pub(crate) fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
         if let Event::OpenFailed { peer, failure } = &event {
             self.check_justified(site, peer, failure, step);
             let own = self.nic_of(site, peer);
             let peers: Vec<usize> =
                 (0..self.sites.len()).filter(|site| self.sites[*site].bears(peer)).collect();
             for peer in peers {
-                self.site_mut(own).demands[peer] = Demand::Reported;
+                self.set_demand(own, peer, Demand::Reported);
             }
         }
         if let Event::Ended { peer, lifecycle, failure, .. } = &event {

@@ -5,6 +5,7 @@ mod auth;
 mod batches;
 mod connection;
 mod early;
+mod effects;
 mod exploration;
 mod explored;
 mod fleet;

@@ -3,7 +3,7 @@
 
 use handfast_sim::Scenario;
 use handfast_transport_sim::verbs::PROFILES;
-use handfast_transport_sim::{Devices, Faults, Operations, Setup, Step, World};
+use handfast_transport_sim::{Action, Devices, Faults, Operations, Setup, Step, World};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -33,6 +33,45 @@ fn the_table_of_queue_pairs_agrees_with_the_devices() {
         }
     }
     assert!(compared > 10_000, "only {compared} worlds were compared");
+}
+
+/// Without faults of devices a world has the table alone. It goes the way of a world that has devices too.
+#[test]
+fn the_table_alone_goes_the_way_of_the_devices() {
+    for scenario in [Scenario::SimultaneousOpen, Scenario::Established, Scenario::RailsUp] {
+        for operations in [Operations::Stepwise, Operations::AtOnce] {
+            for seed in 0..seeds() {
+                let faults = Faults { protection: true, ..Faults::ALL };
+                let alone = Setup { faults, operations, ..scenario.setup(6) };
+                let faults = Faults { step_failure: true, ..faults };
+                let worlds = [alone.clone(), Setup { faults, ..alone }];
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
+                walk_together(worlds.map(|setup| scenario.begin(setup)), &mut rng);
+            }
+        }
+    }
+}
+
+fn walk_together([mut alone, mut refined]: [World; 2], rng: &mut ChaCha8Rng) {
+    let (mut choices, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..EVENTS_MAX {
+        refined.check_refinement().unwrap_or_else(|difference| panic!("{difference}"));
+        alone.actions(&mut choices);
+        refined.actions(&mut others);
+        others.retain(|choice| !matches!(choice.action, Action::FailStep(..)));
+        assert_eq!(choices, others);
+        assert_eq!(alone.queue_pairs(), refined.queue_pairs());
+        if choices.is_empty() {
+            return;
+        }
+        let choice = &choices[rng.next_u32() as usize % choices.len()];
+        let happened = [&mut alone, &mut refined].map(|world| {
+            let mut step = Step::default();
+            world.apply(choice, &mut step);
+            format!("{step:?}")
+        });
+        assert_eq!(happened[0], happened[1]);
+    }
 }
 
 fn seeds() -> u64 {

@@ -77,7 +77,7 @@ pub struct VerbsError {
 }
 
 impl VerbsError {
-    pub(super) const fn new(call: Call, errno: Errno) -> Self {
+    pub(crate) const fn new(call: Call, errno: Errno) -> Self {
         Self { call, code: errno as i32, blocked_ms: 0 }
     }
 

@@ -417,6 +417,9 @@ impl Fabric {
 
     /// Takes the oldest event of a device.
     pub fn next_event(&mut self, nic: usize) -> Option<AsyncEvent> {
+        if self.nics[nic].events.is_empty() {
+            return None;
+        }
         self.nic_mut(nic).events.pop_front()
     }
 
