@@ -56,7 +56,7 @@ pub(crate) struct Smoke {
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
-    /// What the environment says of lanes, as for `serve`.
+    /// The options of lanes in the environment, as for `serve`.
     #[arg(skip)]
     base: RdmaOptions,
 }

@@ -136,7 +136,7 @@ async fn drip(to: SocketAddr, at: usize) -> usize {
     at
 }
 
-/// Largest ratio of p99 beside a crowd to p99 alone (docs/security.md).
+/// Largest ratio of p99 with a crowd to p99 without (docs/security.md).
 const P99_RATIO_MAX: f64 = 2.0;
 
 /// The 99th percentile of times.

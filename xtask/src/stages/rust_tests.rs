@@ -121,7 +121,7 @@ fn sweeps(project: &Project) -> Step<'_> {
     })
 }
 
-/// The times of peers beside a crowd of slow connections, judged: stages of the night run alone.
+/// The times of peers with a crowd of slow connections, judged: stages of the night run alone.
 fn crowd(project: &Project) -> Step<'_> {
     Step::new("crowd", |deadline| {
         let features = Features::available(project, deadline);

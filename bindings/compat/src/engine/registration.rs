@@ -158,7 +158,7 @@ impl TransferEngine {
         let blocks: Vec<_> = blocks.collect::<Result<_, _>>()?;
         for (done, memory) in blocks.into_iter().enumerate() {
             if let Err(failure) = register(LocalRegion::new(memory)) {
-                // What is still in use says more than the refusal.
+                // A region that is still in use explains more than the refusal.
                 self.undo(&places[..done], rollback)?;
                 return Err(failure);
             }
