@@ -62,6 +62,10 @@ pub(crate) struct Arguments {
     /// Play the seeds that find the variants of the engine, in `sim-tests/engine-variants`
     #[arg(long, conflicts_with_all = ["json", "edit", "save", "check", "program"])]
     engine: bool,
+    /// Run the other tests of the engine, the transport, the stores and the program with each variant of
+    /// the engine, and compare with the table
+    #[arg(long, conflicts_with_all = ["json", "edit", "save", "check", "program", "engine"])]
+    others: bool,
     /// Create a git repository in `target/variants-edit` with a commit for each patch
     #[arg(long, conflicts_with_all = ["ids", "json", "save", "program"])]
     edit: bool,
@@ -82,6 +86,10 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
     }
     if arguments.check {
         anstream::println!("{}", check(project)?);
+        return Ok(true);
+    }
+    if arguments.others {
+        anstream::println!("{}", engine::others(project, &arguments.ids)?);
         return Ok(true);
     }
     if arguments.engine {

@@ -114,15 +114,21 @@ impl<S: Stream> Connection<S> {
         let head = self.header(Direction::Write, posting.remote.address, span.len() as u64);
         let Self { source, sink, options, .. } = self;
         let bytes = span.len() as u64;
-        let sent = {
+        let mut early = [0; STATUS_BYTES];
+        let ended = {
             let sending = sink.send(&head, bytes, |done| rest_of(span, done));
             let sending = within(options.moving_ms(bytes), sending);
-            let mut early = [0; STATUS_BYTES];
             tokio::select! {
                 biased;
-                sent = sending => sent,
-                word = source.receive(&mut early) => return Err(early_word(word, early)),
+                sent = sending => Ok(sent),
+                word = source.receive(&mut early) => Err(word),
             }
+        };
+        let sent = match ended {
+            Ok(sent) => sent,
+            // The peer has every byte, and the stream has not said that it is flushed.
+            Err(Ok(true)) if sink.taken == head.len() as u64 + bytes => return judged(early),
+            Err(word) => return Err(early_word(word, early)),
         };
         match sent {
             Ok(()) => status(source, millis(options.status_timeout)).await,
@@ -180,6 +186,11 @@ async fn status<S: Stream>(source: &mut Source<S>, limit_ms: u64) -> Result<(), 
     if !word.map_err(|_| silent("the status of a request", limit_ms))?? {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
+    judged(frame)
+}
+
+/// Meaning of the status of a whole request.
+fn judged(frame: [u8; STATUS_BYTES]) -> Result<(), Failed> {
     match DataStatus::decode(frame) {
         Ok(DataStatus::Done) => Ok(()),
         Ok(DataStatus::Refused) => Err(refused()),

@@ -219,8 +219,8 @@ impl Story {
 
     /// Whether the metadata store answers from one instant to another.
     pub(crate) fn is_store_up(&self, begin: u64, end: u64) -> bool {
-        let lost = self.plan.disturbances.iter().filter(|it| it.fault == Fault::StoreLost);
-        lost.into_iter().all(|it| it.ends + RECOVERY_MS < begin || it.begins > end)
+        let mut lost = self.plan.disturbances.iter().filter(|it| it.fault == Fault::StoreLost);
+        lost.all(|it| it.ends + RECOVERY_MS < begin || it.begins > end)
     }
 
     /// Whether the metadata store has an entry of a node.

@@ -224,23 +224,24 @@ impl World {
         }
         self.step_until(IDLE_MS, |_| false);
         for node in 0..self.story.plan.nodes {
+            let began = self.story.now();
             self.story.processes[node].is_closing.store(true, Ordering::Relaxed);
             let is_closed = |story: &Story| story.processes[node].is_closed.load(Ordering::Relaxed);
             if !self.step_until(CLOSING_MS + 1_000, is_closed) {
                 self.story.violate("O5", &format!("{node} does not close"));
             }
             self.step_until(300, |_| false);
-            self.check_withdrawn(node);
+            self.check_withdrawn(node, began);
         }
     }
 }
 
 impl World {
     /// A node that has closed leaves no entry in a store that it reached.
-    fn check_withdrawn(&self, node: usize) {
-        let now = self.story.now();
-        let begin = now.saturating_sub(CLOSING_MS);
-        if self.story.is_store_up(begin, now) && self.story.is_published(node) {
+    fn check_withdrawn(&self, node: usize, began: u64) {
+        let mut disturbances = self.story.plan.disturbances.iter();
+        let is_up = disturbances.all(|it| it.fault != Fault::StoreLost || it.ends < began);
+        if is_up && self.story.is_published(node) {
             self.story.violate("O9", &format!("{node} has closed, and its entries remain"));
         }
     }

@@ -4,8 +4,9 @@
 use super::{Patched, cargo_with};
 use crate::features::Features;
 use crate::project::Project;
-use crate::report::Outcome;
+use crate::report::{Outcome, of_findings};
 use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ pub(super) const VARIANTS: Patched = Patched {
     crates: &["transport", "transport-tcp", "engine"],
     folder: "engine-variants",
 };
-/// The seed that finds each variant.
+/// Each variant, the seed and the oracle that find it, and another test that it turns red, [`NONE`] or
+/// [`UNMEASURED`].
 const TABLE: &str = "sim-tests/engine-variants.tsv";
 /// The variable that names the variant of a process.
 const PLANTED: &str = "HANDFAST_PLANTED";
@@ -25,13 +27,29 @@ const SEED: &str = "HANDFAST_SIMULATED";
 const TEST: &str = "seed_passes";
 /// cargo's line about a test binary in which a test failed.
 const RED: &str = "test result: FAILED";
+/// The table's word for a variant that passes every other test.
+const NONE: &str = "none";
+/// The table's word for a variant with which no other test has run.
+const UNMEASURED: &str = "unmeasured";
 /// Time for a command without a deadline of its own.
 const PATIENCE: Duration = Duration::from_secs(1_800);
+
+/// The other tests that a variant runs: those of the crates that the patches change, and the program's.
+const OTHERS: [&[&str]; 4] = [
+    &["-p", "handfast", "--lib", "--test", "stories"],
+    &["-p", "handfast-transport-tcp"],
+    &["-p", "handfast-metadata"],
+    &["-p", "handfast-cli", "--test", "program"],
+];
+/// Time for the other tests of a variant.
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(1_200);
 
 /// A row of the table.
 pub(super) struct Row {
     variant: String,
     seed: u64,
+    oracle: String,
+    other: String,
 }
 
 /// Plays the seed of each variant, which finds it, and without a variant, which finds nothing.
@@ -65,10 +83,14 @@ pub(super) fn find(project: &Project, names: &[String], deadline: Option<Instant
         ensure!(passed.contains(&format!("{TEST} ... ok")), "{TEST} does not run");
     }
     let mut unnoticed = Vec::new();
-    for Row { variant, seed } in &chosen {
+    for Row { variant, seed, oracle, .. } in &chosen {
         match play(variant, *seed) {
             Ok(_) => unnoticed.push(format!("seed {seed} passes with {variant}")),
             Err(error) => ensure!(format!("{error:#}").contains(RED), "{variant}: {error:#}"),
+        }
+        let log = project.scratch().join(format!("engine-variant-{variant}.log"));
+        if !fs::read_to_string(log)?.contains(&format!(" {oracle}: ")) {
+            unnoticed.push(format!("{oracle} does not fail at seed {seed} with {variant}"));
         }
     }
     if !unnoticed.is_empty() {
@@ -77,16 +99,67 @@ pub(super) fn find(project: &Project, names: &[String], deadline: Option<Instant
     Ok(format!("{} variants of the engine found by {} seeds", chosen.len(), seeds.len()))
 }
 
+/// Runs every other test once for each of these variants, or all, and prints those that fail. A variant
+/// of which the table says `none` must pass them.
+///
+/// # Errors
+/// A variant fails a test that the table does not name, or passes the one that it names.
+pub(super) fn others(project: &Project, names: &[String]) -> Outcome {
+    let rows = table(project)?;
+    let chosen = rows.iter().filter(|row| names.is_empty() || names.contains(&row.variant));
+    let (mut passing, mut wrong) = (0, Vec::new());
+    for Row { variant, other, .. } in chosen {
+        let deadline = Instant::now() + OTHERS_TIMEOUT;
+        let features = Features::available(project, deadline);
+        let mut failed = BTreeSet::new();
+        for tests in OTHERS {
+            let words = [&["test", "--no-fail-fast"], tests].concat();
+            let words: Vec<&str> = words.into_iter().chain(features.words()).collect();
+            let mut command = cargo_with(project, &VARIANTS, &words)?;
+            features.apply(&mut command);
+            command.env(PLANTED, variant);
+            let log = format!("engine-variant-others-{variant}");
+            match project.run(command, &log, deadline) {
+                Ok(_) => {}
+                Err(error) if !format!("{error:#}").contains("test failed") => return Err(error),
+                Err(_) => failed.extend(red(&fs::read_to_string(
+                    project.scratch().join(format!("{log}.log")),
+                )?)),
+            }
+        }
+        anstream::println!("{variant}: {failed:?}");
+        passing += usize::from(failed.is_empty());
+        let is_as_listed = match &**other {
+            NONE => failed.is_empty(),
+            UNMEASURED => true,
+            other => failed.contains(other),
+        };
+        if !is_as_listed {
+            wrong.push(format!("{variant}: {other} in the table, and {failed:?} here"));
+        }
+    }
+    of_findings(&wrong, format!("{passing} variants of the engine pass every other test"))
+}
+
+/// The names of the tests that failed.
+fn red(output: &str) -> impl Iterator<Item = String> {
+    let lines = output.lines().filter_map(|line| line.strip_prefix("test "));
+    lines.filter_map(|line| line.strip_suffix(" ... FAILED")).map(str::to_owned)
+}
+
 /// Reads the table, which has a row for each patch.
 pub(super) fn table(project: &Project) -> Result<Vec<Row>> {
     let text = fs::read_to_string(project.root().join(TABLE)).context(TABLE)?;
     let rows = text.lines().filter(|line| !line.starts_with('#'));
     let rows = rows.map(|line| {
         let mut fields = line.split('\t');
-        let (variant, seed) = (fields.next(), fields.next());
-        let seed = seed.and_then(|seed| seed.parse().ok());
-        let seed = seed.with_context(|| format!("{TABLE}: no seed in '{line}'"))?;
-        Ok(Row { variant: variant.unwrap_or_default().to_owned(), seed })
+        let mut field = |name: &str| {
+            let field = fields.next().filter(|field| !field.is_empty()).map(str::to_owned);
+            field.with_context(|| format!("{TABLE}: no {name} in '{line}'"))
+        };
+        let (variant, seed) = (field("variant")?, field("seed")?);
+        let seed = seed.parse().with_context(|| format!("{TABLE}: the seed of '{line}'"))?;
+        Ok(Row { variant, seed, oracle: field("oracle")?, other: field("other test")? })
     });
     let rows: Vec<Row> = rows.collect::<Result<_>>()?;
     for patch in super::patches(&project.root().join(VARIANTS.patches))? {
