@@ -65,8 +65,8 @@ const SIW_PROGRAM: [&str; 4] = [
     "siw::",
     "proven::",
 ];
-/// The same at night. The last is not about devices of the guest, and one needs addresses of two families.
-const SIW_PROGRAM_NIGHTLY: [&str; 9] = [
+/// The same at night. Stories that cannot run there say why.
+const SIW_PROGRAM_NIGHTLY: [&str; 11] = [
     "rdma::",
     "rdma_engine::",
     "rdma_limits::",
@@ -75,11 +75,23 @@ const SIW_PROGRAM_NIGHTLY: [&str; 9] = [
     "proven::",
     "--skip",
     FLEET,
+    "--skip",
+    DOCTOR,
     "--test-threads=1",
 ];
 /// Stories of the program on soft-RoCE that connects through the connection manager, at night.
-const MANAGED_PROGRAM: [&str; 6] =
-    ["rdma::", "rdma_engine::", "rdma_rails::", "--skip", FLEET, "--test-threads=1"];
+const MANAGED_PROGRAM: [&str; 8] = [
+    "rdma::",
+    "rdma_engine::",
+    "rdma_rails::",
+    "--skip",
+    FLEET,
+    "--skip",
+    DOCTOR,
+    "--test-threads=1",
+];
+/// Stories of faults that are planted into soft-RoCE.
+const DOCTOR: &str = "rdma::doctor::";
 /// The variable by which soft-RoCE connects through the connection manager.
 const MANAGED: &str = "HANDFAST_RDMA_CM";
 /// The refusal of queue pairs that are connected out of band; the scenarios of the connection manager take two minutes.
@@ -426,7 +438,9 @@ mod tests {
             names.iter().map(|name| (folder.clone(), *name)).collect::<Vec<_>>()
         };
         let kernel = [of(transport.clone(), &KERNEL_STORIES), of(transport, &SIW_STORIES)].concat();
-        let program = [of(program.clone(), &PROGRAM_STORIES), of(program, &SIW_PROGRAM[..3])];
+        let programs =
+            [&PROGRAM_STORIES[..], &SIW_PROGRAM, &SIW_PROGRAM_NIGHTLY[..6], &MANAGED_PROGRAM[..3]];
+        let program = programs.map(|names| of(program.clone(), names));
         let named = [program.concat(), kernel].concat();
         for (stories, name) in named {
             let (module, name) = name.rsplit_once("::").unwrap();
