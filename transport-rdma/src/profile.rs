@@ -106,6 +106,8 @@ pub struct DeviceProfile {
     /// Whether a queue pair or a completion queue whose destruction failed must not be destroyed again: the
     /// driver has given parts of it back by then.
     pub destroys_once: bool,
+    /// Whether `rdma_connect` waits for the peer's machine instead of an event.
+    pub dials_block: bool,
     /// Errors of a call after which the device takes no command until the kernel probes it again,
     /// although it goes on to answer what the driver knows by heart.
     pub ends_commands: &'static [i32],
@@ -174,6 +176,7 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     hidden_refusals: &[],
     // rxe, mlx4, mlx5, bnxt_re, erdma of rdma-core: the command comes first, and a failed one returns.
     destroys_once: false,
+    dials_block: false,
     ends_commands: &[],
 };
 
@@ -277,6 +280,8 @@ pub(crate) static SIW: DeviceProfile = DeviceProfile {
          kernel did not connect",
     ),
     polling: Polling::Event,
+    // siw, siw_connect: TCP connects within the call, for two minutes to a machine that does not answer.
+    dials_block: true,
     ..IWARP
 };
 

@@ -411,7 +411,7 @@ impl Inner {
     }
 
     /// Connects through the connection manager. A thread of the steps waits for the answer of the first
-    /// read, and where the driver's own connect blocks.
+    /// read.
     async fn connect_managed(
         &self,
         (peer, nic): (NicPath, Arc<Nic>),

@@ -65,6 +65,35 @@ const SIW_PROGRAM: [&str; 4] = [
     "siw::",
     "proven::",
 ];
+/// The same at night. Stories that cannot run there say why.
+const SIW_PROGRAM_NIGHTLY: [&str; 11] = [
+    "rdma::",
+    "rdma_engine::",
+    "rdma_limits::",
+    "rdma_rails::",
+    "siw::",
+    "proven::",
+    "--skip",
+    FLEET,
+    "--skip",
+    DOCTOR,
+    "--test-threads=1",
+];
+/// Stories of the program on soft-RoCE that connects through the connection manager, at night.
+const MANAGED_PROGRAM: [&str; 8] = [
+    "rdma::",
+    "rdma_engine::",
+    "rdma_rails::",
+    "--skip",
+    FLEET,
+    "--skip",
+    DOCTOR,
+    "--test-threads=1",
+];
+/// Stories of faults that are planted into soft-RoCE.
+const DOCTOR: &str = "rdma::doctor::";
+/// The variable by which soft-RoCE connects through the connection manager.
+const MANAGED: &str = "HANDFAST_RDMA_CM";
 /// The refusal of queue pairs that are connected out of band; the scenarios of the connection manager take two minutes.
 const OUT_OF_BAND: &str = "siw::a_queue_pair_that_is_wired_out_of_band_is_refused_at_rts";
 /// Stories of the program that run in the guest at every change.
@@ -189,24 +218,25 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 /// released Mooncake nodes.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![
-        // The tests of the program make devices of the same names.
-        Step::new("soft-roce", move |deadline| {
-            let words = if nightly { &EVERY_STORY[..] } else { &KERNEL_STORIES };
-            let stories = Tests { words, ..Tests::of("transport-rdma/rdma") };
-            in_one_guest(project, ("rxe", &[stories, CONFORMANCE]), deadline)
-        }),
-        Step::new("program", move |deadline| {
-            let words = if nightly { &ONE_HOST[..] } else { &PROGRAM_STORIES };
-            Tests { words, nightly, ..PROGRAM }.run(project, deadline)
-        }),
+        Step::new("soft-roce", move |deadline| soft_roce(project, nightly, deadline)),
         Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
     ];
     if nightly {
+        steps.push(Step::new("program", |deadline| {
+            Tests { words: &ONE_HOST, nightly: true, ..PROGRAM }.run(project, deadline)
+        }));
         steps.push(Step::new("two-hosts", |deadline| two_hosts(project, deadline)));
         steps.push(Step::new("program-two-hosts", |deadline| {
             // One of them ends with a host cut off.
             let words = &["hosts::", "--test-threads=1"];
             Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
+        }));
+        steps.push(Step::new("soft-roce-managed", |deadline| managed_soft_roce(project, deadline)));
+        steps.push(Step::new("soft-iwarp-two-hosts", |deadline| {
+            Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
+            let options = &["--hosts", "2", "--nics", "siw"];
+            let words = &["hosts::hosts_exchange", "reborn::", "--test-threads=1"];
+            Tests { options, words, ..PROGRAM }.run(project, deadline)
         }));
         steps.push(Step::new("conformance-backports", |deadline| {
             NEWER_KERNEL.ensure(project, deadline).map_err(as_skipped)?;
@@ -221,11 +251,22 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     steps
 }
 
-/// Runs tests of several binaries in sequence in one guest with NICs of a driver: a boot takes twelve
-/// seconds of a processor.
+/// NICs of a guest.
+struct Nics {
+    driver: &'static str,
+    /// Whether those connect through the connection manager that need not.
+    managed: bool,
+}
+
+const SOFT_ROCE: Nics = Nics { driver: "rxe", managed: false };
+const MANAGED_SOFT_ROCE: Nics = Nics { driver: "rxe", managed: true };
+const SOFT_IWARP: Nics = Nics { driver: "siw", managed: false };
+
+/// Runs tests of several binaries in sequence in one guest: a boot takes twelve seconds of a processor.
 fn in_one_guest(
     project: &Project,
-    (nics, chosen): (&str, &[Tests<'_>]),
+    Nics { driver, managed }: Nics,
+    chosen: &[Tests<'_>],
     deadline: Instant,
 ) -> Outcome {
     check(project)?;
@@ -244,9 +285,14 @@ fn in_one_guest(
     let mut command = Command::new(std::env::current_exe()?);
     features.apply(&mut command);
     command.current_dir(project.root());
-    command.args(["guest", "--nics", nics, "--limit", ONE_HOST_SECONDS_MAX]);
+    let mut log = format!("guest-{driver}");
+    if managed {
+        command.env(MANAGED, "1");
+        log += "-managed";
+    }
+    command.args(["guest", "--nics", driver, "--limit", ONE_HOST_SECONDS_MAX]);
     command.args(["--", "sh", "-c", &script]);
-    judged(&project.run(command, &format!("guest-{nics}"), deadline)?)
+    judged(&project.run(command, &log, deadline)?)
 }
 
 fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
@@ -258,6 +304,16 @@ fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
     Ok("two hosts".to_owned())
 }
 
+/// Tests on soft-RoCE. All of the program, at night, have a guest of their own: they make devices of the same names.
+fn soft_roce(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
+    let words = if nightly { &EVERY_STORY[..] } else { &KERNEL_STORIES };
+    let stories = Tests { words, ..Tests::of("transport-rdma/rdma") };
+    let program = Tests { words: &PROGRAM_STORIES, ..PROGRAM };
+    let chosen = [stories, CONFORMANCE, program];
+    let chosen = if nightly { &chosen[..2] } else { &chosen };
+    in_one_guest(project, SOFT_ROCE, chosen, deadline)
+}
+
 /// Tests on soft-iWARP, whose queue pairs connect through the connection manager alone, in one guest. The
 /// driver is built first, once for each kernel.
 fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
@@ -265,8 +321,18 @@ fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     let stories = Tests { words: &SIW_STORIES, ..Tests::of("transport-rdma/rdma") };
     let words = if nightly { &["siw::"] } else { &[OUT_OF_BAND] };
     let conformance = Tests { words, ..CONFORMANCE };
-    let program = Tests { words: &SIW_PROGRAM, ..PROGRAM };
-    in_one_guest(project, ("siw", &[stories, conformance, program]), deadline)
+    let words = if nightly { &SIW_PROGRAM_NIGHTLY[..] } else { &SIW_PROGRAM };
+    let program = Tests { words, ..PROGRAM };
+    in_one_guest(project, SOFT_IWARP, &[stories, conformance, program], deadline)
+}
+
+/// The stories of lanes and of the program, and the scenarios of connections, on soft-RoCE that connects
+/// through the connection manager.
+fn managed_soft_roce(project: &Project, deadline: Instant) -> Outcome {
+    let stories = Tests { words: &SIW_STORIES, ..Tests::of("transport-rdma/rdma") };
+    let conformance = Tests { words: &["soft_roce::"], ..CONFORMANCE };
+    let program = Tests { words: &MANAGED_PROGRAM, ..PROGRAM };
+    in_one_guest(project, MANAGED_SOFT_ROCE, &[stories, conformance, program], deadline)
 }
 
 /// Runs the tests with released Mooncake nodes as peers, in one guest with two NICs; those with a store
@@ -372,7 +438,9 @@ mod tests {
             names.iter().map(|name| (folder.clone(), *name)).collect::<Vec<_>>()
         };
         let kernel = [of(transport.clone(), &KERNEL_STORIES), of(transport, &SIW_STORIES)].concat();
-        let program = [of(program.clone(), &PROGRAM_STORIES), of(program, &SIW_PROGRAM[..3])];
+        let programs =
+            [&PROGRAM_STORIES[..], &SIW_PROGRAM, &SIW_PROGRAM_NIGHTLY[..6], &MANAGED_PROGRAM[..3]];
+        let program = programs.map(|names| of(program.clone(), names));
         let named = [program.concat(), kernel].concat();
         for (stories, name) in named {
             let (module, name) = name.rsplit_once("::").unwrap();

@@ -1,10 +1,11 @@
 //! Bytes over RDMA between processes: soft-RoCE in a virtual machine, rxe0 at 10.0.0.1 and rxe1 at
-//! 10.0.0.2 (`cargo xtask guest`).
+//! 10.0.0.2 (`cargo xtask guest`), or soft-iWARP (`--nics siw`).
 
 mod doctor;
 
-use crate::helpers::{Client, Ended, Folder, MIB, Server, contains, run, succeed};
+use crate::helpers::{Client, Ended, Folder, MIB, Server, contains, run, skipped, succeed};
 use crate::rdma_engine::{guest, packets};
+use crate::wires::{connects_by_manager, nics};
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -12,15 +13,21 @@ use std::process::{Command, Stdio};
 const RDMA: [&str; 2] = ["--transport", "rdma"];
 const AUTO: [&str; 2] = ["--transport", "auto"];
 const TCP: [&str; 2] = ["--transport", "tcp"];
-/// The NIC of servers, and of clients: other tests make and end more.
-const THERE: [&str; 2] = ["--device", "rxe1"];
-const HERE: [&str; 2] = ["--device", "rxe0"];
 /// Pinning pages takes its time in a machine that is emulated.
 const SMALL: [&str; 2] = ["--memory", "m=1M"];
 
-/// A server at rxe1.
+/// The NIC of servers, and of clients: other tests make and end more.
+fn there() -> [&'static str; 2] {
+    ["--device", nics()[1]]
+}
+
+fn here() -> [&'static str; 2] {
+    ["--device", nics()[0]]
+}
+
+/// A server at the second NIC.
 fn serve(options: &[&str]) -> Server {
-    Server::start_at("10.0.0.2:0", &[&RDMA[..], &THERE, options].concat())
+    Server::start_at("10.0.0.2:0", &[&RDMA[..], &there(), options].concat())
 }
 
 /// A server with TCP alone.
@@ -28,10 +35,10 @@ fn serve_tcp() -> Server {
     Server::start_at("10.0.0.2:0", &[&TCP[..], &SMALL].concat())
 }
 
-/// Runs a client at rxe0 that must succeed over RDMA, with progress at most on standard error.
+/// Runs a client at the first NIC that must succeed over RDMA, with progress at most on standard error.
 #[track_caller]
 fn over_rdma(arguments: &[&str]) {
-    succeeded(&run(&[arguments, &RDMA[..], &HERE].concat()));
+    succeeded(&run(&[arguments, &RDMA[..], &here()].concat()));
 }
 
 #[track_caller]
@@ -51,20 +58,21 @@ fn files_of_every_size_are_put_and_come_back_the_same() {
     let Some(()) = guest() else { return };
     let folder = Folder::new();
     let server = serve(&["--memory", "m=8M"]);
-    assert!(server.lines.contains(&"lanes over rdma by rxe1".to_owned()), "{:?}", server.lines);
+    let [_, nic] = nics();
+    assert!(server.lines.contains(&format!("lanes over rdma by {nic}")), "{:?}", server.lines);
     let told =
         |line: &String| line.starts_with("  on huge pages: ") && line.ends_with(" of 8.0 MiB");
     assert!(server.lines.iter().any(told), "{:?}", server.lines);
     let empty = folder.patterned("empty", 0, 0);
-    succeed(&[&["put", &empty, &server.at("m")], &RDMA[..], &HERE].concat());
+    succeed(&[&["put", &empty, &server.at("m")], &RDMA[..], &here()].concat());
     let copy = folder.name("copy");
     // A byte, a page and one, some slices and one, more than a chunk.
     for (seed, bytes) in [1, 4097, MIB + 1, 5 * MIB + 5].into_iter().enumerate() {
         let file = folder.patterned("file", bytes, seed as u8);
-        let before = packets("rxe1");
+        let before = packets(nic);
         let place = server.at("m:3");
         over_rdma(&["put", &file, &place]);
-        assert!(packets("rxe1") > before, "no packet came to rxe1");
+        assert!(packets(nic) > before, "no packet came to {nic}");
         over_rdma(&["get", &format!("{place},{bytes}"), &copy, "--json"]);
         assert!(same(&file, &copy), "{bytes} bytes");
     }
@@ -79,7 +87,7 @@ fn two_servers_take_bytes_from_each_others_nic_at_once() {
     let files = [1, 2].map(|seed| folder.patterned(&format!("file{seed}"), MIB, seed));
     let puts = [0, 1].map(|side| {
         let (file, place) = (&files[side], servers[side].at("m"));
-        let nic = ["rxe1", "rxe0"][side];
+        let nic = nics()[1 - side];
         Client::start(&[&["put", file, &place, "--device", nic], &RDMA[..]].concat())
     });
     for put in puts {
@@ -104,7 +112,8 @@ fn pair_without_common_transport_names_the_remedy() {
     ended.failed(13, &[&rdma.address, "only lanes over RDMA", "--transport auto` at the peer"]);
     let absent = ["put", &file, &rdma.address, "--device", "mlx5_9"];
     let ended = run(&[&absent[..], &RDMA[..]].concat());
-    ended.failed(13, &["mlx5_9", "there is no such device; there are: rxe0, rxe1", "`rdma link`"]);
+    let listed = format!("there is no such device; there are: {}, {}", nics()[0], nics()[1]);
+    ended.failed(13, &["mlx5_9", &listed, "`rdma link`"]);
 }
 
 #[test]
@@ -112,21 +121,22 @@ fn auto_shares_memory_or_uses_rdma_or_explains_tcp() {
     let Some(()) = guest() else { return };
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
-    let auto = Server::start_at("10.0.0.2:0", &[&AUTO[..], &THERE, &SMALL].concat());
+    let auto = Server::start_at("10.0.0.2:0", &[&AUTO[..], &there(), &SMALL].concat());
     let lines = &auto.lines;
-    assert!(lines.contains(&"lanes over shm and rdma and tcp by rxe1".to_owned()), "{lines:?}");
+    let lanes = format!("lanes over shm and rdma and tcp by {}", nics()[1]);
+    assert!(lines.contains(&lanes), "{lines:?}");
     let put = ["put", &file, &auto.address, "--json"];
-    let output = succeed(&[&put[..], &RDMA, &HERE].concat());
+    let output = succeed(&[&put[..], &RDMA, &here()].concat());
     assert!(output.contains(r#""transport":"rdma""#) && !output.contains("fallbacks"), "{output}");
     // The devices carry bytes until the channel is there.
-    let output = succeed(&[&put[..], &AUTO, &HERE].concat());
+    let output = succeed(&[&put[..], &AUTO, &here()].concat());
     let used = ["rdma", "shm"].map(|name| output.contains(&format!(r#""transport":"{name}""#)));
     assert!(used.contains(&true) && !output.contains("fallbacks"), "{output}");
     let output = succeed(&[&put[..], &TCP].concat());
     assert!(output.contains(r#""transport":"tcp""#), "{output}");
 
     let plain = serve_tcp();
-    let ended = run(&[&["put", &file, &plain.address, "--json"], &AUTO[..], &HERE].concat());
+    let ended = run(&[&["put", &file, &plain.address, "--json"], &AUTO[..], &here()].concat());
     falls_back(&ended, &[&plain.address, "the peer's side", "the handshake", "offers no lane"]);
 }
 
@@ -139,7 +149,8 @@ fn server_without_named_nics_uses_all() {
     let server = Server::start_at("10.0.0.2:0", &[&RDMA[..], &SMALL].concat());
     let line = server.lines.iter().find_map(|line| line.strip_prefix("lanes over rdma by "));
     let devices: Vec<_> = line.expect("a line of devices").split(" and ").collect();
-    assert!(devices[0] == "rxe1" && devices.contains(&"rxe0"), "{devices:?}");
+    let [first, second] = nics();
+    assert!(devices[0] == second && devices.contains(&first), "{devices:?}");
     over_rdma(&["put", &file, &server.address]);
 }
 
@@ -150,7 +161,7 @@ fn rdma_server_warns_once_of_tcp_clients() {
     let file = folder.patterned("file", 10, 1);
     let mut command = Command::new(crate::helpers::PROGRAM);
     command.args(["serve", "--until-stdin-ends", "--open", "--listen", "10.0.0.2:0"]).args(SMALL);
-    command.args(AUTO).args(THERE).stderr(Stdio::piped());
+    command.args(AUTO).args(there()).stderr(Stdio::piped());
     let mut server = Server::spawn(command);
     for _ in 0..3 {
         succeed(&[&["put", &file, &server.address], &TCP[..]].concat());
@@ -167,6 +178,9 @@ fn rdma_server_warns_once_of_tcp_clients() {
 #[test]
 fn auto_falls_back_between_unreachable_nics() {
     let Some(()) = guest() else { return };
+    if connects_by_manager() {
+        return skipped("the connection manager chooses the GID");
+    }
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
     // Pinned to these addresses, neither NIC fits the other.
@@ -218,7 +232,7 @@ fn falls_back(ended: &Ended, parts: &[&str]) {
 #[test]
 fn the_benchmark_runs_over_rdma_and_shows_that_it_did() {
     let Some(()) = guest() else { return };
-    let bench = ["bench", "--device", "rxe0", "--size", "64K", "--batch", "1,8"];
+    let bench = ["bench", "--device", nics()[0], "--size", "64K", "--batch", "1,8"];
     let short = ["--rounds", "1", "--duration", "100ms"];
     let ended = run(&[&bench[..], &short, &RDMA].concat()).done();
     let table = ended.output;
@@ -244,21 +258,29 @@ fn assert_steps(ended: &Ended, expected: &[(&str, &str)]) {
     assert_eq!(steps, expected, "{ended:?}");
 }
 
+/// The step of a smoke test that connects through the connection manager.
+fn manager_step() -> (&'static str, &'static str) {
+    ("rdma-cm", if connects_by_manager() { "pass" } else { "skipped" })
+}
+
 #[test]
 fn smoke_of_two_nics_passes_every_step() {
     let Some(()) = guest() else { return };
-    let before = packets("rxe1");
+    let [one, other] = nics();
+    let before = packets(other);
     let ended = run(&["smoke", "--loopback", "--json"]);
-    let first = [("devices", "pass"), ("rdma-cm", "skipped")];
+    let first = [("devices", "pass"), manager_step()];
     let passed = ["handshake", "bytes", "reestablish"].map(|name| (name, "pass"));
     let rest = [("reset", "recorded"), ("restart", "pass")];
     assert_steps(&ended, &[&first[..], &passed, &rest].concat());
-    assert!(ended.output.contains("rxe0 and rxe1 connect out of band"), "{ended:?}");
+    let both = format!("{one} and {other}");
+    if !connects_by_manager() {
+        contains(&ended.output, &[&format!("{both} connect out of band"), "RoCE v2"]);
+    }
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(packets("rxe1") > before + 1024, "few packets came to rxe1");
-    for part in
-        [r#""profile":"rxe""#, "rxe0 and rxe1", "10.0.0.2", "RoCE v2", "the restart was noticed"]
-    {
+    assert!(packets(other) > before + 1024, "few packets came to {other}");
+    let profile = format!(r#""profile":"{}""#, one.trim_end_matches('0'));
+    for part in [&*profile, &both, "10.0.0.2", "the restart was noticed"] {
         assert!(ended.output.contains(part), "'{part}' is missing in: {}", ended.output);
     }
 }
@@ -266,12 +288,13 @@ fn smoke_of_two_nics_passes_every_step() {
 #[test]
 fn smoke_of_one_nic_runs_alone_and_against_a_server() {
     let Some(()) = guest() else { return };
-    let ended = run(&["smoke", "--loopback", "--device", "rxe1"]).done();
-    assert!(ended.output.contains("rxe1 to itself"), "{ended:?}");
+    let [one, other] = nics();
+    let ended = run(&["smoke", "--loopback", "--device", other]).done();
+    contains(&ended.output, &[&format!("{other} to itself")]);
     let server = serve(&SMALL);
-    let ended = run(&["smoke", "--peer", &server.at("m"), "--device", "rxe0", "--json"]);
+    let ended = run(&["smoke", "--peer", &server.at("m"), "--device", one, "--json"]);
     let passed = ["handshake", "bytes", "reopen"].map(|name| (name, "pass"));
-    let first = [("devices", "pass"), ("rdma-cm", "skipped")];
+    let first = [("devices", "pass"), manager_step()];
     assert_steps(&ended, &[&first[..], &passed].concat());
     let plain = serve_tcp();
     let ended = run(&["smoke", "--peer", &plain.at("m")]);
@@ -286,7 +309,12 @@ fn smoke_without_device_or_library_names_the_lack() {
     let ended = run(&[&smoke[..], &["--device", "mlx5_9"]].concat());
     ended.failed(
         13,
-        &["the configuration of both sides", "mlx5_9", "there are: rxe0, rxe1", "`rdma link`"],
+        &[
+            "the configuration of both sides",
+            "mlx5_9",
+            &format!("there are: {}, {}", nics()[0], nics()[1]),
+            "`rdma link`",
+        ],
     );
     let ended = without_library(&smoke);
     let ended = ended.failed(13, &["our side", "libibverbs.so.1", "install rdma-core"]);

@@ -4,13 +4,13 @@
 use crate::helpers::{Client, PROGRAM, Server, run};
 use crate::rdma_engine::{guest, pattern, start_at};
 use crate::reregistered::on_devices;
+use crate::wires::nics;
 use handfast::rdma::RdmaOptions;
 use handfast::{Access, Engine, Memory, Segment, TransportChoice};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-const DEVICE: &str = "rxe1";
 const BYTES: usize = 100_000;
 
 /// A group of processes.
@@ -42,13 +42,13 @@ impl Group {
     /// Objects of the device that the group has.
     fn objects(&self) -> u32 {
         let text = fs::read_to_string(self.0.join("rdma.current")).unwrap();
-        let line = text.lines().find(|line| line.starts_with(DEVICE)).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(nics()[1])).unwrap_or_default();
         let count = line.split(' ').find_map(|word| word.strip_prefix("hca_object="));
         count.map_or(0, |count| count.parse().unwrap())
     }
 
     fn allow(&self, objects: u32) {
-        fs::write(self.0.join("rdma.max"), format!("{DEVICE} hca_object={objects}")).unwrap();
+        fs::write(self.0.join("rdma.max"), format!("{} hca_object={objects}", nics()[1])).unwrap();
     }
 }
 
@@ -74,11 +74,11 @@ async fn exhausted_device_evicts_the_longest_idle_lane() {
         "--memory",
         "m=1M",
     ]);
-    command.args(["--transport", "rdma", "--device", DEVICE]);
+    command.args(["--transport", "rdma", "--device", nics()[1]]);
     let server = Server::spawn(command);
     // A completion queue, and the two queue pairs of one lane.
     group.allow(group.objects() + 3);
-    let users = [start_at("rxe0").await, start_at("rxe0").await];
+    let users = [start_at(nics()[0]).await, start_at(nics()[0]).await];
     for round in 0..2 {
         for (user, seed) in users.iter().zip(1..) {
             let segment = user.open(&server.at("m")).await.unwrap();
@@ -95,13 +95,13 @@ async fn exhausted_device_evicts_the_longest_idle_lane() {
 fn full_device_evicts_the_longest_idle_lane() {
     let test = "rdma_limits::full_device_evicts_the_longest_idle_lane";
     on_devices("rxe0=mlx5,rxe1=mlx5:queue_pairs=2", test, async |_| {
-        let rdma = RdmaOptions::default().with(|it| it.devices = vec![DEVICE.to_owned()]);
+        let rdma = RdmaOptions::default().with(|it| it.devices = vec![nics()[1].to_owned()]);
         let owner = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
         let owner = owner.listen("127.0.0.1:0").start().await.unwrap();
         let memory = Memory::zeroed(BYTES).unwrap();
         let served = owner.register("m").access(Access::READ_WRITE).serve(memory.whole());
         let _served = served.unwrap();
-        let users = [start_at("rxe0").await, start_at("rxe0").await];
+        let users = [start_at(nics()[0]).await, start_at(nics()[0]).await];
         for round in 0..2 {
             for (user, seed) in users.iter().zip(1..) {
                 let segment = user.open(&format!("{}/m", owner.address())).await.unwrap();
@@ -119,14 +119,14 @@ fn full_device_evicts_the_longest_idle_lane() {
 #[test]
 fn queue_pair_limit_is_reported_with_its_remedy() {
     let Some(()) = guest() else { return };
-    let options = ["--transport", "rdma", "--device", DEVICE, "--memory", "m=1M"];
+    let options = ["--transport", "rdma", "--device", nics()[1], "--memory", "m=1M"];
     let server = Server::start_at("10.0.0.2:0", &options);
     let group = Group::new("client");
     // Three domains and regions and the like, of which one lane would be too much.
     group.allow(4);
     let mut command = group.command();
     command.args(["get", &server.at("m:0,10"), "/dev/shm/limited", "--transport", "rdma"]);
-    command.args(["--device", DEVICE, "--gid", "10.0.0.2"]).stdout(Stdio::piped());
+    command.args(["--device", nics()[1], "--gid", "10.0.0.2"]).stdout(Stdio::piped());
     let ended = Client::spawn(command).end();
     let words = ["queue pairs are in use by this process", "0 of ", "rdma.max"];
     ended.failed(1, &words);

@@ -12,6 +12,7 @@ mod bare;
 mod connecting;
 mod events;
 mod identifier;
+mod reach;
 mod table;
 
 use super::binding::manager_library;
@@ -35,6 +36,7 @@ use handfast_transport::RemoteSpan;
 use identifier::{EventChannel, Identifier, device_name, interface_addresses, random};
 pub(super) use identifier::{Options, Reads};
 use parking_lot::Mutex;
+use reach::Reach;
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -66,6 +68,7 @@ const LISTED_INTERVAL: Duration = Duration::from_millis(5);
 enum Action {
     Resolve { id: ConnectionId, target: SocketAddr },
     Route { id: ConnectionId, identifier: Arc<Identifier> },
+    Reach { id: ConnectionId, target: SocketAddr },
     Connect { id: ConnectionId, identifier: Arc<Identifier>, data: [u8; PRIVATE_DATA_BYTES] },
     Accept { id: ConnectionId, identifier: Arc<Identifier>, data: [u8; PRIVATE_DATA_BYTES] },
     Reject { identifier: Arc<Identifier>, data: Option<[u8; PRIVATE_DATA_BYTES]> },
@@ -113,7 +116,7 @@ impl Manager {
         context: &Arc<Context>,
         (system_name, port): (&str, u8),
         (wanted, known): (Option<IpAddr>, &[IpAddr]),
-        (reads, options): (Reads, (Options, bool)),
+        (reads, (options, dials_block)): (Reads, ((Options, bool), bool)),
     ) -> Result<Self, VerbsError> {
         let channel = channel().map_err(|unavailable| {
             let (code, detail) = match &unavailable {
@@ -163,7 +166,7 @@ impl Manager {
             address,
             reads,
             options,
-            table: Mutex::new(Table::new(incarnation)),
+            table: Mutex::new(Table::new(incarnation, dials_block)),
             stopped: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             wake,
@@ -443,6 +446,7 @@ impl Manager {
                 let error = self.failure(table, id, cause);
                 if let Some(entry) = table.entries.get_mut(&id) {
                     entry.stage = Stage::Over;
+                    entry.reach = None;
                     entry.error.get_or_insert(error);
                 }
             }
@@ -471,6 +475,7 @@ impl Manager {
                 id,
                 identifier.resolve_route(RESOLVE_MS).map_err(|code| ("rdma_resolve_route", code)),
             ),
+            Action::Reach { id, target } => return self.reach(id, target),
             Action::Connect { id, identifier, data } => {
                 let connected = self.on_queue_pair(shared, id, |pair, reads| {
                     identifier.connect(pair, &data, reads)
@@ -532,6 +537,25 @@ impl Manager {
         identifier.set_options(self.options).map_err(|code| ("rdma_set_option", code))?;
         let resolved = identifier.resolve(self.address.ip(), target, RESOLVE_MS);
         resolved.map_err(|code| ("rdma_resolve_addr", code))
+    }
+
+    /// Begins the test connection of a dial. One that fails at once is the dial's to report.
+    fn reach(&self, id: ConnectionId, target: SocketAddr) {
+        let begun = Reach::begin(self.address.ip(), target);
+        let mut table = self.table.lock();
+        // It may have failed by now.
+        let entry = table.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Reaching);
+        let Some(entry) = entry else { return };
+        match begun {
+            Ok(reach) => entry.reach = Some(reach),
+            Err(_) => {
+                entry.stage = Stage::Reached;
+                table.wake(Some(id.lifecycle));
+            }
+        }
+        drop(table);
+        // The thread of the events waits for its answer.
+        let _ = (&self.wake).write(&1u64.to_ne_bytes());
     }
 
     /// Calls with the queue pair of a connection.
@@ -729,20 +753,24 @@ fn listen(
             continue;
         }
         let address = SocketAddr::new(ip, given);
-        identifier.listen(BACKLOG).map_err(|code| {
-            let detail = format!(
-                "{}; the connection manager does not listen at {address}: end programs that listen \
-                 there, or name another address of the device",
-                words_of(code)
-            );
-            context.error(Side::Local, "rdma_listen", code, detail)
-        })?;
-        return Ok(Listening::Here(identifier, address));
+        match identifier.listen(BACKLOG) {
+            Ok(()) => return Ok(Listening::Here(identifier, address)),
+            // Ports of the connection manager and of TCP are counted apart, and iWARP listens with TCP.
+            Err(libc::EADDRINUSE) => reserved.push(identifier),
+            Err(code) => {
+                let detail = format!(
+                    "{}; the connection manager does not listen at {address}: end programs that listen \
+                     there, or name another address of the device",
+                    words_of(code)
+                );
+                return Err(context.error(Side::Local, "rdma_listen", code, detail));
+            }
+        }
     }
     let (first, last) = (PORTS_OF_ERDMA.start(), PORTS_OF_ERDMA.end());
     let detail = format!(
-        "the kernel gives ports from {first} to {last} alone, which eRDMA takes; widen \
-         net.ipv4.ip_local_port_range"
+        "the kernel gives no port that is free for TCP and none of {first} to {last}, which eRDMA \
+         takes; widen net.ipv4.ip_local_port_range"
     );
     Err(context.error(Side::Configuration, "rdma_bind_addr", 0, detail))
 }

@@ -95,7 +95,7 @@ fn a_link_that_returns_within_the_retries_costs_nothing() {
 /// An address that leaves breaks its lanes, and new lanes find it at its new index.
 #[test]
 fn moved_address_breaks_lanes_and_is_refound() {
-    let wire = Link::new(3);
+    let wire = Link::new(5);
     let (one, other) = sites_at(&wire, impatient);
     connect_lane(&one, &other, LANE, 1);
     let before = one.nic.gid().entry;
@@ -159,7 +159,7 @@ fn cut_lane_is_reported_by_the_peers_device() {
 /// A NIC that is cut off disturbs no lane of the other.
 #[test]
 fn cut_nic_leaves_the_other_undisturbed() {
-    let (cut, whole) = (Link::new(5), Link::new(6));
+    let (cut, whole) = (Link::new(3), Link::new(6));
     let (a, b) = sites_at(&cut, impatient);
     let (c, d) = sites_at(&whole, |config| config);
     connect_lane(&a, &b, LANE, 1);

@@ -1,6 +1,7 @@
 //! Wires of a test's own, with a NIC at each end, so that what is done to one disturbs no other
 //! test. Made as `cargo xtask guest` makes its own. The program's stories use them too.
 
+use handfast_fabric_control::is_scripted;
 use std::fs;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -8,6 +9,19 @@ use std::process::{Child, Command, Stdio};
 /// Driver of the guest's NICs, and prefix of their names: `rxe` or `siw`.
 pub(crate) fn driver() -> String {
     std::env::var("HANDFAST_NICS").unwrap_or_else(|_| "rxe".to_owned())
+}
+
+/// Names of the guest's two NICs, or of two scripted ones.
+pub(crate) fn nics() -> [&'static str; 2] {
+    match &*driver() {
+        "siw" if !is_scripted() => ["siw0", "siw1"],
+        _ => ["rxe0", "rxe1"],
+    }
+}
+
+/// Whether the devices connect through the connection manager alone, or soft-RoCE does too.
+pub(crate) fn connects_by_manager() -> bool {
+    is_managed() || nics()[0] == "siw0"
 }
 
 /// Whether soft-RoCE connects through the connection manager too: the option of the program, by its variable.
@@ -87,6 +101,21 @@ impl Wire {
 
     pub(crate) fn ip(&self, side: u32) -> String {
         format!("10.{}.0.{}", self.number, side + 1)
+    }
+
+    /// Loses every packet of both sides. Each knows the other's link layer address for good.
+    pub(crate) fn loses_packets(&self) {
+        for side in 0..2 {
+            let (near, far) = (self.interface(side), self.interface(1 - side));
+            let link = fs::read_to_string(format!("/sys/class/net/{far}/address")).unwrap();
+            let (ip, link) = (self.ip(1 - side), link.trim());
+            run(&format!("ip neigh replace {ip} lladdr {link} dev {near} nud permanent"));
+            run(&format!("tc qdisc add dev {near} root netem loss 100%"));
+        }
+    }
+
+    pub(crate) fn passes_packets(&self) {
+        (0..2).for_each(|side| run(&format!("tc qdisc del dev {} root", self.interface(side))));
     }
 
     /// An address of side 1 that packets from side 0 are led to, and that answers no question for its

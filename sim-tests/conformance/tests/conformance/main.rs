@@ -12,3 +12,5 @@ mod replay;
 mod scripted;
 #[cfg(feature = "verbs")]
 mod siw;
+#[cfg(feature = "verbs")]
+mod soft_roce;

@@ -5,7 +5,7 @@ use super::identifier::{Event, kinds};
 use super::table::{DialStep, Stage};
 use super::{Manager, Shared};
 use crate::verbs::context::errno;
-use handfast_core::connection::Cause;
+use handfast_core::connection::{Cause, ConnectionId};
 use handfast_core::transport::Side;
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -16,9 +16,13 @@ impl Manager {
     /// Handles events until the NIC is dropped.
     pub(super) fn run(&self, of: &Weak<Shared>) {
         let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut watched = [self.wake.as_raw_fd(), self.channel.descriptor()].map(watch);
         while !self.stopped.load(Ordering::Acquire) {
-            // SAFETY: the array lives, and its length is passed.
+            let reaching = self.table.lock().reaching();
+            let mut watched = vec![watch(self.wake.as_raw_fd()), watch(self.channel.descriptor())];
+            let writable = |fd| libc::pollfd { events: libc::POLLOUT, ..watch(fd) };
+            watched.extend(reaching.iter().map(|(_, fd)| writable(*fd)));
+            // A descriptor whose connection ends meanwhile may be another's: its entry says so.
+            // SAFETY: the list lives, and its length is passed.
             let ready = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as _, -1) };
             let Some(shared) = of.upgrade() else { return };
             if ready < 0 && errno() != libc::EINTR {
@@ -28,6 +32,8 @@ impl Manager {
                 // One read resets it; the count is irrelevant.
                 let _ = (&self.wake).read(&mut [0; 8]);
             }
+            let ready = watched.iter().skip(2).zip(&reaching).filter(|(it, _)| it.revents != 0);
+            ready.for_each(|(_, (id, _))| self.on_reach(&shared, *id));
             loop {
                 match self.channel.take() {
                     Ok(event) => self.hear(&shared, event),
@@ -37,6 +43,15 @@ impl Manager {
                     }
                 }
             }
+        }
+    }
+
+    /// Handles the answer to a test connection.
+    fn on_reach(&self, shared: &Shared, id: ConnectionId) {
+        let mut table = self.table.lock();
+        if let Some(cause) = table.on_reach(id) {
+            table.machine.handle_failed(id, cause);
+            self.perform(shared, table);
         }
     }
 
@@ -65,6 +80,9 @@ impl Manager {
                 (kinds::ROUTE_RESOLVED, Stage::Routing) => Stage::Routed,
                 (_, stage) => stage,
             };
+            if kind == kinds::ESTABLISHED {
+                entry.reach = None;
+            }
         }
         match kind {
             kinds::ADDRESS_RESOLVED => table.on_dial_step(id, DialStep::Address),

@@ -2,11 +2,13 @@
 
 use super::Action;
 use super::identifier::{Identifier, Reads};
+use super::reach::{Reach, Reached};
 use crate::error::VerbsError;
-use handfast_core::connection::{ConnectionId, LaneConnections, PrivateData, RequestId};
+use handfast_core::connection::{Cause, ConnectionId, LaneConnections, PrivateData, RequestId};
 use handfast_core::{Incarnation, Lifecycle};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
@@ -20,8 +22,11 @@ pub(super) enum Stage {
     /// The address is known, and the route is to be asked for.
     Resolved,
     Routing,
-    /// The route is known, and the request is to be sent.
+    /// The route is known. Where a dial blocks, a test connection comes first.
     Routed,
+    Reaching,
+    /// The peer's machine has answered, and the request is to be sent.
+    Reached,
     Dialled,
     Over,
 }
@@ -75,6 +80,8 @@ pub(super) struct Entry {
     pub(super) data: Option<PrivateData>,
     pub(super) reads: Reads,
     pub(super) stage: Stage,
+    /// The test connection of a dial that would block, until the dial is over.
+    pub(super) reach: Option<Reach>,
     /// Set where this side dials.
     pub(super) times: Option<DialTimes>,
     /// The status of the event that ended it.
@@ -90,6 +97,7 @@ impl Entry {
             data: None,
             reads,
             stage: Stage::Idle,
+            reach: None,
             times: None,
             status: 0,
             error: None,
@@ -106,17 +114,20 @@ pub(super) struct Table {
     pub(super) changes: BTreeMap<Lifecycle, watch::Sender<u64>>,
     /// Requests without an answer.
     pub(super) requests: BTreeMap<RequestId, Arc<Identifier>>,
+    /// Whether `rdma_connect` waits for the peer's machine.
+    dials_block: bool,
     next: u64,
 }
 
 impl Table {
-    pub(super) fn new(incarnation: Incarnation) -> Self {
+    pub(super) fn new(incarnation: Incarnation, dials_block: bool) -> Self {
         Self {
             machine: LaneConnections::new(incarnation),
             entries: BTreeMap::new(),
             numbers: BTreeMap::new(),
             changes: BTreeMap::new(),
             requests: BTreeMap::new(),
+            dials_block,
             next: 0,
         }
     }
@@ -188,7 +199,11 @@ impl Table {
                     entry.stage = Stage::Routing;
                     actions.push(Action::Route { id, identifier });
                 }
-                (Stage::Routed, Some(data)) => {
+                (Stage::Routed, _) if self.dials_block => {
+                    entry.stage = Stage::Reaching;
+                    actions.extend(entry.target.map(|target| Action::Reach { id, target }));
+                }
+                (Stage::Routed | Stage::Reached, Some(data)) => {
                     entry.stage = Stage::Dialled;
                     actions.push(Action::Connect { id, identifier, data: data.encode() });
                 }
@@ -196,6 +211,32 @@ impl Table {
             }
         }
         actions
+    }
+
+    /// The test connections that have no answer.
+    pub(super) fn reaching(&self) -> Vec<(ConnectionId, RawFd)> {
+        let of = |entry: &Entry| {
+            let reach = entry.reach.as_ref().filter(|_| entry.stage == Stage::Reaching);
+            reach.map(Reach::descriptor)
+        };
+        let all = self.entries.iter().filter(|_| self.dials_block);
+        all.filter_map(|(id, entry)| Some((*id, of(entry)?))).collect()
+    }
+
+    /// Takes the answer to a test connection whose descriptor is ready. Returns the cause of a failure.
+    pub(super) fn on_reach(&mut self, id: ConnectionId) -> Option<Cause> {
+        let entry = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Reaching)?;
+        match entry.reach.as_ref()?.outcome() {
+            Reached::Answered => {
+                entry.stage = Stage::Reached;
+                self.wake(Some(id.lifecycle));
+                None
+            }
+            Reached::Not { code, cause } => {
+                entry.status = code;
+                Some(cause)
+            }
+        }
     }
 
     /// The first failure of a lane.
@@ -253,7 +294,7 @@ mod tests {
     /// An event wakes its own lane and no other, and the end of the last queue pair ends the wait.
     #[test]
     fn event_wakes_its_own_lane_alone() {
-        let mut table = Table::new(Incarnation(1));
+        let mut table = Table::new(Incarnation(1), false);
         let reads = Reads { accepted: 1, begun: 1, retries: 1 };
         let own = ("10.0.0.1:7".parse().unwrap(), Token(1));
         let mut waiting = [Lifecycle(1), Lifecycle(2)].map(|lifecycle| {
