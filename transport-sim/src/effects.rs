@@ -31,7 +31,7 @@ pub struct Effects {
     figures: Figures,
 }
 
-/// How often effects were known.
+/// Numbers of effects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     /// Effects that were found out.
@@ -73,7 +73,7 @@ impl Hasher for LowHalf {
     }
 }
 
-/// What a node is told.
+/// An input of a node, or its timer that fires.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "one lives for a turn")]
 pub(crate) enum Told {
@@ -90,7 +90,7 @@ impl From<Input> for Told {
 }
 
 impl Told {
-    /// Tells it to the node of a site.
+    /// Passes it to the node of a site.
     pub(crate) fn to(self, at: &mut Site, now: Instant) {
         let input = match self {
             Self::Input(input) => input,
@@ -257,7 +257,7 @@ impl World {
         is_alone && is_whole && Effects::are_kept(&self.setup)
     }
 
-    /// Returns the effect of telling a node something, if effects are kept.
+    /// Returns the effect of an input on a site, if effects are kept.
     pub(crate) fn effect(&self, site: usize, told: &Told, now: Instant) -> Option<Arc<Effect>> {
         let key = self.key(site, |encoder| {
             now.0.hash(encoder);

@@ -37,7 +37,7 @@ impl Made {
 type Dead = Vec<(Lifecycle, String)>;
 
 impl World {
-    /// Tells a node something, and performs its outputs.
+    /// Passes an input to a node, and performs its outputs.
     pub(crate) fn tell(&mut self, site: usize, told: impl Into<Told>, step: &mut Step) {
         self.tell_at(site, told.into(), self.now, step);
     }
