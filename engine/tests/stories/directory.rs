@@ -265,7 +265,9 @@ async fn dropped_close_goes_on() {
     let segment = user.open("kv-7/cache").await.unwrap();
     write_and_check(&segment, &owner.memory, 1_000, 1).await;
     table.mute.store(true, Ordering::Release);
-    timeout(Duration::from_millis(1), owner.engine.close()).await.expect_err("the store does not answer");
+    timeout(Duration::from_millis(1), owner.engine.close())
+        .await
+        .expect_err("the store does not answer");
     counted(&owner.engine, "its lanes end", |all| all.lanes == 0).await;
 }
 
