@@ -91,6 +91,12 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
+    /// The additions of a new world and of the step to it: nodes that share the effects of inputs count nothing.
+    pub(crate) fn after(step: &Step, world: &World) -> Self {
+        let mark = Self::of(world);
+        Self { transitions: mark.transitions | step.transitions, ..mark }
+    }
+
     pub(crate) fn of(world: &World) -> Self {
         let (mut transitions, mut states) = (0, 0);
         let mut newest = [None; 2];

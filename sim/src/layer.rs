@@ -200,7 +200,7 @@ impl Known<'_> {
         if new.insert(fingerprint, ()).is_some() {
             return (tried(Outcome::Again(fingerprint), successors), Some(after));
         }
-        let mark = Mark::of(&after);
+        let mark = Mark::after(&step, &after);
         let healed = self.judge(&after, free_fingerprint, healer);
         let (world, spare) = if keeps { (Some(after), None) } else { (None, Some(after)) };
         let found = Found { fingerprint, mark, world, healed };

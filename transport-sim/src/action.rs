@@ -188,7 +188,9 @@ impl World {
                     choices.push(Choice { action: Action::Timer(site, timer), cost });
                 }
             }
-            for (at, timer, _) in self.target_timers(site) {
+            // Otherwise each costs a fault, and none may be early.
+            let targets = Some(self.target_timers(site)).filter(|_| quiet || early);
+            for (at, timer, _) in targets.into_iter().flatten() {
                 let cost = u32::from(!quiet || self.comes_late(timer));
                 if cost == 0 || early {
                     choices.push(Choice { action: Action::TargetTimer(site, at, timer), cost });

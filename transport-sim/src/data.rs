@@ -306,7 +306,10 @@ impl World {
         remote: Pair,
         step: &mut Step,
     ) {
-        let path = self.peer_of(site, lane).filter(|_| self.data.is_some() && !remote.is_legacy());
+        if self.data.is_none() || remote.is_legacy() {
+            return;
+        }
+        let path = self.peer_of(site, lane);
         let Some(path) = path.cloned() else { return };
         let peer = self.host(self.site_at(remote.incarnation, &path));
         let any = self.setup.devices.backend.takes_any_rail_for_fence();
@@ -327,9 +330,10 @@ impl World {
         run: Incarnation,
         step: &mut Step,
     ) {
-        let Some(path) = self.peer_of(site, lane).filter(|_| self.data.is_some()).cloned() else {
+        if self.data.is_none() {
             return;
-        };
+        }
+        let Some(path) = self.peer_of(site, lane).cloned() else { return };
         let peer = self.host(self.site_at(run, &path));
         self.end_other_runs(site, peer, run, step);
         let at = self.target(site, peer, run).filter(|_| self.target_of(site, lane).is_none());
@@ -381,6 +385,9 @@ impl World {
 
     /// Handles the end of a queue pair.
     pub(crate) fn lane_down(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
+        if self.data.is_none() {
+            return;
+        }
         let backend = self.setup.devices.backend;
         let at = self.target_of(site, lane).filter(|_| !backend.forgets_work());
         let path = self.peer_of(site, lane).cloned();

@@ -10,7 +10,7 @@ use crate::outputs::Made;
 use crate::setup::Setup;
 use crate::waits::Cause;
 use crate::world::{Demand, Site, World};
-use handfast_core::node::{CallToken, Limits, TimerId};
+use handfast_core::node::{CallToken, Counters, Limits, TimerId};
 use handfast_core::wire::Message;
 use handfast_core::{Input, Instant};
 use hashbrown::HashMap;
@@ -55,6 +55,9 @@ pub(crate) struct Effect {
     pub(crate) after: Arc<Site>,
     pub(crate) outputs: Box<[Made]>,
     pub(crate) violation: Option<Violation>,
+    /// Rows of `TRANSITIONS`, and whether a message was refused on its arrival or ignored.
+    pub(crate) transitions: u128,
+    pub(crate) turns_away: bool,
 }
 
 /// A key is a digest already: its low half is its hash.
@@ -224,6 +227,11 @@ impl Effects {
     }
 }
 
+/// Messages that a node has refused on their arrival, or ignored.
+pub(crate) fn turned_away(counters: &Counters) -> u64 {
+    counters.ignored + counters.rejected
+}
+
 impl Effect {
     fn of(before: &Site, told: Told, now: Instant, (site, limits): (usize, &Limits)) -> Self {
         let mut after = before.clone();
@@ -231,10 +239,14 @@ impl Effect {
         let mut outputs = Vec::new();
         while let Some(output) = after.node.poll_output() {
             after.waits.observe(&output, &after.node, limits);
-            outputs.push(Made::of(site, output));
+            outputs.push(Made::of(site, output, &after.node));
         }
         let violation = after.waits.end(&after.node);
-        Self { after: Arc::new(after), outputs: outputs.into(), violation }
+        // Sites that differ in what they have counted are one.
+        let counted = after.node.take_counters();
+        let turns_away = turned_away(&counted) > turned_away(&before.node.counters());
+        let (outputs, transitions) = (outputs.into(), counted.transitions);
+        Self { after: Arc::new(after), outputs, violation, transitions, turns_away }
     }
 }
 
@@ -252,7 +264,8 @@ impl World {
 
     fn keeps_effects(&self, site: usize) -> bool {
         let at = &self.sites[site];
-        let is_alone = self.data.is_none() && !self.is_shared();
+        // Otherwise an encoding depends on what a node has counted.
+        let is_alone = !self.knows_by_number();
         let is_whole = at.old.is_none() && at.waits.is_idle();
         is_alone && is_whole && Effects::are_kept(&self.setup)
     }
@@ -285,7 +298,9 @@ impl World {
             let mut after = Site::clone(&self.sites[site]);
             after.demands[peer] = demand;
             let after = Arc::new(after);
-            let effect = Effect { after, outputs: Box::default(), violation: None };
+            let outputs = Box::default();
+            let effect =
+                Effect { after, outputs, violation: None, transitions: 0, turns_away: false };
             Effects::keep(key, effect, site)
         });
         self.sites[site] = effect.after.clone();

@@ -1,6 +1,6 @@
 //! Turns of nodes: an input, and its outputs.
 
-use crate::effects::Told;
+use crate::effects::{Told, turned_away};
 use crate::journal::JournalEntry;
 use crate::letter::Letter;
 use crate::oracle::{Oracle, Violation};
@@ -9,28 +9,42 @@ use crate::world::{HeldCall, Pending, Step, World};
 use handfast_core::node::{CallToken, StateKind};
 use handfast_core::transport::Operation;
 use handfast_core::wire::{Message, Op};
-use handfast_core::{Event, Incarnation, Instant, Lifecycle, Output};
+use handfast_core::{Event, Incarnation, Instant, Lifecycle, Node, Output};
 use std::sync::Arc;
 
 /// An output in the form in which a world keeps it.
 pub(crate) enum Made {
-    Call(Arc<Letter>),
-    Answer(CallToken, Arc<Letter>),
+    /// A call, and whether it invites the peer to an ending lifecycle.
+    Call(Arc<Letter>, bool),
+    /// The same of an answer.
+    Answer(CallToken, Arc<Letter>, bool),
     Operate(Arc<Pending>),
     Other(Arc<Output>),
 }
 
 impl Made {
-    pub(crate) fn of(site: usize, output: Output) -> Self {
+    /// Returns the form of an output of a node, which is in the state after its turn.
+    pub(crate) fn of(site: usize, output: Output, node: &Node) -> Self {
         match output {
-            Output::Call(message) => Self::Call(Arc::new(Letter::new(message))),
+            Output::Call(message) => {
+                let is_dead = invites_to_ending(node, &message);
+                Self::Call(Arc::new(Letter::new(message)), is_dead)
+            }
             Output::Answer { token, message } => {
-                Self::Answer(token, Arc::new(Letter::new(message)))
+                let is_dead = invites_to_ending(node, &message);
+                Self::Answer(token, Arc::new(Letter::new(message)), is_dead)
             }
             Output::Operate(operation) => Self::Operate(Arc::new(Pending { site, operation })),
             other => Self::Other(Arc::new(other)),
         }
     }
+}
+
+/// Whether a request or a reply invites the peer to connect to an ending lifecycle.
+fn invites_to_ending(node: &Node, message: &Message) -> bool {
+    let state = node.state_of(message.sender.lifecycle);
+    let ending = state.is_none_or(|state| state == StateKind::Retiring);
+    ending && matches!(message.op, Op::Request | Op::Reply)
 }
 
 /// Lifecycles to which messages invite, although they are ending.
@@ -47,10 +61,21 @@ impl World {
         let is_followed = step.notes.is_some() || step.journal.is_some();
         let effect = if is_followed { None } else { self.effect(site, &told, now) };
         let Some(effect) = effect else {
-            told.to(self.site_mut(site), now);
+            let at = self.site_mut(site);
+            let before = turned_away(&at.node.counters());
+            told.to(at, now);
+            let counters = at.node.counters();
+            step.transitions |= counters.transitions;
+            if turned_away(&counters) > before {
+                step.turned_away.push(site);
+            }
             self.drain(site, step);
             return;
         };
+        step.transitions |= effect.transitions;
+        if effect.turns_away {
+            step.turned_away.push(site);
+        }
         let pending = self.operations.len();
         self.touch(site);
         self.sites[site] = effect.after.clone();
@@ -71,7 +96,8 @@ impl World {
         let mut dead = Dead::new();
         while let Some(output) = self.poll_output(site) {
             step.note(|| self.describe_output(site, &output));
-            self.perform_output(site, &Made::of(site, output), &mut dead, step);
+            let made = Made::of(site, output, &self.sites[site].node);
+            self.perform_output(site, &made, &mut dead, step);
         }
         self.report_dead(dead, step);
         self.check_waits(site, step);
@@ -94,13 +120,13 @@ impl World {
 
     fn perform_output(&mut self, site: usize, made: &Made, dead: &mut Dead, step: &mut Step) {
         match made {
-            Made::Call(letter) => {
-                dead.extend(self.dead_offer(site, letter));
+            Made::Call(letter, is_dead) => {
+                dead.extend(self.dead_offer(letter, *is_dead));
                 self.remember_call(site, letter);
                 self.call(letter.clone());
             }
-            Made::Answer(token, letter) => {
-                dead.extend(self.dead_offer(site, letter));
+            Made::Answer(token, letter, is_dead) => {
+                dead.extend(self.dead_offer(letter, *is_dead));
                 self.answer(site, *token, letter.clone(), step);
             }
             Made::Operate(pending) => self.begin_operation(pending.clone(), step),
@@ -178,13 +204,8 @@ impl World {
         }
     }
 
-    /// Returns the ending lifecycle to which a request or a reply invites the peer to connect.
-    fn dead_offer(&self, site: usize, message: &Message) -> Option<(Lifecycle, String)> {
-        let lifecycle = message.sender.lifecycle;
-        let state = self.sites[site].node.state_of(lifecycle);
-        let ending = state.is_none_or(|state| state == StateKind::Retiring);
-        let offers = matches!(message.op, Op::Request | Op::Reply);
-        (offers && ending).then(|| (lifecycle, self.describe_message(message)))
+    fn dead_offer(&self, message: &Message, is_dead: bool) -> Option<(Lifecycle, String)> {
+        is_dead.then(|| (message.sender.lifecycle, self.describe_message(message)))
     }
 
     fn report_dead(&self, dead: Dead, step: &mut Step) {

@@ -134,7 +134,7 @@ impl World {
         };
         let token = CallToken(call.sender.incarnation.0 as u64);
         if let Some(effect) = self.effect(site, &Told::Call(token, call.clone()), self.now) {
-            let [Made::Answer(_, answer)] = &*effect.outputs else { return false };
+            let [Made::Answer(_, answer, _)] = &*effect.outputs else { return false };
             return answer.refusal.as_ref().is_some_and(|no| lasts(no.reason));
         }
         let mut node = self.sites[site].node.clone();

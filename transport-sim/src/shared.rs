@@ -109,7 +109,10 @@ impl World {
 
     /// Adds the end of a lane that has connected.
     pub(crate) fn channel_connects(&mut self, site: usize, local: Pair, remote: Pair) {
-        let path = self.peer_of(site, local.lifecycle).filter(|_| self.is_shared());
+        if !self.is_shared() {
+            return;
+        }
+        let path = self.peer_of(site, local.lifecycle);
         let Some(peer) = path.map(|path| self.host(self.site_at(remote.incarnation, path))) else {
             return;
         };

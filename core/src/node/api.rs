@@ -351,7 +351,7 @@ pub enum Event {
 }
 
 /// Counters since the start; left out of fingerprints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Messages ignored because they concern no current pair (rule H4).
     pub ignored: u64,

@@ -179,6 +179,11 @@ impl Node {
         self.counters
     }
 
+    /// Returns the counters, and counts from zero again.
+    pub fn take_counters(&mut self) -> Counters {
+        core::mem::take(&mut self.counters)
+    }
+
     /// Our own pair, the state, the peer and its pair, for every lifecycle that exists.
     pub fn lifecycles(
         &self,

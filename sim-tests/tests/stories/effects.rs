@@ -40,6 +40,10 @@ fn seeds() -> u64 {
 fn walk(mut worlds: [World; 3], effects: [&mut Effects; 2], rng: &mut ChaCha8Rng) {
     let [many, few] = effects;
     let mut choices = Vec::new();
+    // Transitions before the walk are known to all.
+    let before = (0..worlds[0].sites()).map(|site| worlds[0].node(site).counters().transitions);
+    let before = before.fold(0, |rows, own| rows | own);
+    let mut rows = [before; 3];
     for _ in 0..EVENTS_MAX {
         let [plain, others @ ..] = &worlds;
         plain.actions(&mut choices);
@@ -49,22 +53,29 @@ fn walk(mut worlds: [World; 3], effects: [&mut Effects; 2], rng: &mut ChaCha8Rng
             assert_eq!((seen(other), choices.clone()), expected);
         }
         if choices.is_empty() {
-            return;
+            break;
         }
         let choice = &choices[rng.next_u32() as usize % choices.len()];
         let [plain, first, second] = &mut worlds;
-        let happened = apply(plain, choice);
-        assert_eq!(many.during(|| apply(first, choice)), happened);
-        assert_eq!(few.during(|| apply(second, choice)), happened);
+        let (happened, transitions) = apply(plain, choice);
+        rows[0] |= transitions;
+        for (taken, world, effects) in [(1, first, &mut *many), (2, second, &mut *few)] {
+            let (same, transitions) = effects.during(|| apply(world, choice));
+            assert_eq!(same, happened);
+            rows[taken] |= transitions;
+        }
     }
+    assert_eq!(rows, [rows[0]; 3], "transitions of nodes");
 }
 
-/// Applies a choice, and returns what it did.
-fn apply(world: &mut World, choice: &Choice) -> String {
+/// Applies a choice, and returns what it did and the transitions that nodes took.
+fn apply(world: &mut World, choice: &Choice) -> (String, u128) {
     let mut step = Step::default();
     world.apply(choice, &mut step);
     world.check(&mut step.violations);
-    format!("{step:?}")
+    let Step { violations, events, refusals, timer, .. } = &step;
+    let happened = format!("{violations:?} {events:?} {refusals:?} {timer:?}");
+    (happened, step.transitions)
 }
 
 /// Everything that is seen of a world.
@@ -73,7 +84,7 @@ fn seen(world: &World) -> String {
     let nodes = (0..world.sites()).map(|site| {
         let node = world.node(site);
         let demands = (0..world.sites()).map(|peer| world.demand(site, peer)).collect::<Vec<_>>();
-        (node.counters(), node.poll_timeout(), world.incarnation(site), demands)
+        (node.poll_timeout(), world.incarnation(site), demands)
     });
     format!("{prints:?} {:?} {:?}", nodes.collect::<Vec<_>>(), world.queue_pairs())
 }
