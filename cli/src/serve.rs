@@ -258,7 +258,10 @@ async fn follow_grants(
             let read = file.read_again(&names);
             (file, read)
         });
-        let Ok((same, read)) = reading.await else { return std::future::pending().await };
+        let Ok((same, read)) = reading.await else {
+            output::note(format_args!("warning: the file of grants is read no more"));
+            return std::future::pending().await;
+        };
         file = same;
         let grants = match read {
             None => continue,

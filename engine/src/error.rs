@@ -412,16 +412,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::Transport(_) if stage == Stage::Device => {
             "`rdma link` shows devices and ports; name a usable one and its address, or use TCP"
         }
-        _ if cause.is_exposed_memory() => {
-            "let peers write to the segment, use TCP, or accept it: \
-             `RdmaOptions::accepts_exposed_memory`, `--accept-exposed-memory`"
-        }
-        _ if cause.is_forked_memory() => {
-            "use memory of this library, set RDMAV_FORK_SAFE=1 before the start, or accept it in a \
-             process that starts no children: `RdmaOptions::accepts_forked_memory`, \
-             `--accept-forked-memory`"
-        }
-        _ if cause.is_too_large() => "register, or serve, the memory in smaller parts, or use TCP",
+        _ if memory_hint(cause).is_some() => return memory_hint(cause),
         Cause::Transport(_) if stage == Stage::Registration => {
             "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
              every file system; or use TCP"
@@ -476,6 +467,23 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         }
         Cause::NotAdvertised => "set it with `Builder::advertise`",
         Cause::PeerRestarted => "submit again: the next transfer reaches the new incarnation",
+        _ => return None,
+    })
+}
+
+/// The remedy for memory that the engine does not register.
+fn memory_hint(cause: &Cause) -> Option<&'static str> {
+    Some(match cause {
+        _ if cause.is_exposed_memory() => {
+            "let peers write to the segment, use TCP, or accept it: \
+             `RdmaOptions::accepts_exposed_memory`, `--accept-exposed-memory`"
+        }
+        _ if cause.is_forked_memory() => {
+            "use memory of this library, set RDMAV_FORK_SAFE=1 before the start, or accept it in a \
+             process that starts no children: `RdmaOptions::accepts_forked_memory`, \
+             `--accept-forked-memory`"
+        }
+        _ if cause.is_too_large() => "register, or serve, the memory in smaller parts, or use TCP",
         _ => return None,
     })
 }
