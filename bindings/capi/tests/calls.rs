@@ -240,6 +240,17 @@ fn administrators_change_the_grants_of_a_peer() {
     }
 }
 
+/// Grants that are refused: peers, access, the reserved field.
+const WRONG_GRANTS: [(Option<&CStr>, u32, u32); 6] = [
+    (Some(c"*"), 0, 0),
+    (Some(c"*"), 4, 0),
+    (Some(c"*"), HANDFAST_ACCESS_READ, 1),
+    (None, HANDFAST_ACCESS_READ, 0),
+    (Some(c""), HANDFAST_ACCESS_READ, 0),
+    // Nothing proves a name without keys.
+    (Some(c"decode-*"), HANDFAST_ACCESS_READ, 0),
+];
+
 /// Memory that no peer reaches, then one may read it, then write it, until that is revoked.
 #[test]
 fn peers_have_what_they_are_granted() {
@@ -273,15 +284,8 @@ fn peers_have_what_they_are_granted() {
             handfast_memory_serve_granted(owner.0, null(), start, 64, null(), list, count)
         };
         let grant = |peers, access, reserved| Grant { peers, access, reserved };
-        for wrong in [
-            grant(all, 0, 0),
-            grant(all, 4, 0),
-            grant(all, HANDFAST_ACCESS_READ, 1),
-            grant(null(), HANDFAST_ACCESS_READ, 0),
-            grant(c"".as_ptr(), HANDFAST_ACCESS_READ, 0),
-            // Nothing proves a name without keys.
-            grant(c"decode-*".as_ptr(), HANDFAST_ACCESS_READ, 0),
-        ] {
+        for (peers, access, reserved) in WRONG_GRANTS {
+            let wrong = grant(peers.map_or(null(), CStr::as_ptr), access, reserved);
             assert_eq!(serve(&[wrong]), HANDFAST_ARGUMENT, "{wrong:?}");
         }
         assert!(last_error().1[2].contains("auth"), "{}", last_error().1[2]);
