@@ -105,14 +105,13 @@ mod tests {
     #[test]
     fn port_of_the_listening_address_is_not_offered() {
         let ports = |listen: &str| {
-            let mut ports = Ports::new("127.0.0.1", 15_010..=15_013).beside(listen);
+            let mut ports = Ports::new("127.0.0.1", 15_010..=15_073).beside(listen);
             std::iter::from_fn(|| ports.take().ok()).collect::<Vec<_>>()
         };
-        let all = ports("127.0.0.1:0");
-        let Some(given) = all.first() else { return };
+        let given = *ports("127.0.0.1:0").first().expect("one of 64 ports is free");
         let others = ports(&format!("127.0.0.1:{given}"));
-        assert!(!others.contains(given) && others.len() < all.len(), "{others:?} of {all:?}");
-        let mut one = Ports::new("127.0.0.1", *given..=*given).beside(&format!("[::1]:{given}"));
+        assert!(!others.contains(&given), "{others:?}");
+        let mut one = Ports::new("127.0.0.1", given..=given).beside(&format!("[::1]:{given}"));
         assert!(one.take().is_err());
     }
 
