@@ -185,7 +185,7 @@ fn earlier(project: &Project, deadline: Instant) -> Result<PathBuf> {
         let unpacked = tar.arg("xf").arg(&archive).arg("-C").arg(&unfinished).status()?;
         ensure!(unpacked.success(), "tar: {unpacked}");
         fs::remove_file(&archive)?;
-        // By its name it is whole.
+        // A tree of this name is whole.
         fs::rename(&unfinished, &tree)?;
     }
     let mut cargo = crate::command::cargo(&tree, ["build", "--locked", "-p", "handfast-cli"]);
