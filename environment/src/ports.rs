@@ -111,11 +111,12 @@ mod tests {
         let given = *ports("127.0.0.1:0").first().expect("one of 64 ports is free");
         let others = ports(&format!("127.0.0.1:{given}"));
         assert!(!others.contains(&given), "{others:?}");
-        let mut one = Ports::new("127.0.0.1", given..=given).beside(&format!("[::1]:{given}"));
+        let listen = format!("[::1]:{given}");
+        let mut one = Ports::new("127.0.0.1", given..=given).beside(&listen);
         assert!(one.take().is_err());
     }
 
-    /// The error of a host that is not this machine's names the system's cause beside the range.
+    /// The error of a host that is not this machine's names the system's cause and the range.
     #[test]
     fn foreign_host_is_the_cause_of_no_free_port() {
         let refused = Ports::new("192.0.2.1", 15_000..=15_001).take().unwrap_err().to_string();
