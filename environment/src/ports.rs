@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// The error of a host that is not this machine's names the system's cause beside the range.
+    /// The error of a host that is not this machine's names the system's cause and the range.
     #[test]
     fn foreign_host_is_the_cause_of_no_free_port() {
         let refused = Ports::new("192.0.2.1", 15_000..=15_001).take().unwrap_err().to_string();
