@@ -597,7 +597,7 @@ fn child_of_a_fork_during_a_start_is_refused() {
 /// Held by a test while a store shall answer no deletion.
 type Gate = Arc<Mutex<()>>;
 
-/// What a store has, by the target of the request.
+/// The entries of a store, by the target of the request.
 type Entries = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 /// Answers a metadata store's clients, and reports the method of each request.
