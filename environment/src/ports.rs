@@ -101,19 +101,26 @@ mod tests {
         assert!((1..=4).contains(&count) && offered.len() == count, "{offered:?}");
     }
 
-    /// The port of the listening address is not offered, though nothing listens there yet; port 0 names none.
+    /// The port of the listening address is not tried, though nothing listens there yet; port 0 names none.
     #[test]
     fn port_of_the_listening_address_is_not_offered() {
-        let ports = |listen: &str| {
-            let mut ports = Ports::new("127.0.0.1", 15_010..=15_073).beside(listen);
-            std::iter::from_fn(|| ports.take().ok()).collect::<Vec<_>>()
+        // Taken, so that the error of a range says whether a port was tried.
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let refused = |listen: &str| {
+            let mut ports = Ports::new("127.0.0.1", port..=port).beside(listen);
+            ports.take().unwrap_err().to_string()
         };
-        let given = *ports("127.0.0.1:0").first().expect("one of 64 ports is free");
-        let others = ports(&format!("127.0.0.1:{given}"));
-        assert!(!others.contains(&given), "{others:?}");
-        let listen = format!("[::1]:{given}");
-        let mut one = Ports::new("127.0.0.1", given..=given).beside(&listen);
-        assert!(one.take().is_err());
+        assert!(refused("127.0.0.1:0").contains("the last one"));
+        for listen in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
+            assert!(!refused(&listen).contains("the last one"), "{listen}");
+        }
+        for given in 15_010..=15_013 {
+            let listen = format!("127.0.0.1:{given}");
+            let mut ports = Ports::new("127.0.0.1", 15_010..=15_013).beside(&listen);
+            let others: Vec<u16> = std::iter::from_fn(|| ports.take().ok()).collect();
+            assert!(!others.contains(&given), "{others:?}");
+        }
     }
 
     /// The error of a host that is not this machine's names the system's cause and the range.

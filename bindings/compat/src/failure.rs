@@ -100,10 +100,11 @@ pub enum Cause {
         /// The peer.
         peer: String,
     },
-    /// The deadline passed before the peer took the notification of a call. Every byte is there.
+    /// The deadline passed before the peer confirmed the notification of a call. Every byte is there, and
+    /// the notification may be.
     #[error(
-        "the bytes are there, and the deadline passed before {peer} took the notification: repeat the \
-         notification alone, with more time"
+        "the bytes are there, and the deadline passed before {peer} confirmed the notification, which it \
+         may have: repeat the notification alone, with more time"
     )]
     NotNotified {
         /// The peer.
