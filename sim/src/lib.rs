@@ -17,6 +17,7 @@ pub mod line;
 mod liveness;
 pub mod machine_world;
 mod minimize;
+pub mod mooncake;
 #[cfg(feature = "variants")]
 pub mod mutant_search;
 mod path_tree;

@@ -9,6 +9,7 @@ mod exploration;
 mod explored;
 mod fleet;
 mod mixed;
+mod mooncake;
 mod policies;
 mod rails;
 mod reconnect;
