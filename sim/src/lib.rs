@@ -15,6 +15,7 @@ pub mod fleet;
 mod layer;
 pub mod line;
 mod liveness;
+pub mod look_ups;
 pub mod machine_world;
 mod minimize;
 pub mod mooncake;

@@ -8,6 +8,7 @@ mod early;
 mod exploration;
 mod explored;
 mod fleet;
+mod look_ups;
 mod mixed;
 mod mooncake;
 mod policies;
