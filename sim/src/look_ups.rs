@@ -77,7 +77,7 @@ struct Refused {
     doubt: Doubt,
 }
 
-/// What the peer said.
+/// The peer's answer to a look-up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Answer {
     look_up: LookUp,

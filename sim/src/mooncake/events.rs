@@ -1,4 +1,4 @@
-//! What may happen to a link.
+//! Events of a link.
 
 use super::oracle::LinkOracle;
 use super::rule::{LinkRule, RequestEnd};

@@ -50,7 +50,7 @@ pub(super) struct Batch {
     pub(super) is_cancelled: bool,
 }
 
-/// Where the bytes of an attempt are.
+/// The bytes of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Progress {
     /// Its connection has them, or the peer, or nobody needs them.
