@@ -26,11 +26,11 @@ fn explored() -> [(&'static str, LinkSetup); 5] {
     };
     let (one, two) = (ProtocolVersion::One, ProtocolVersion::Two);
     [
-        ("one connection", setup(&[&[WRITE], &[READ]], 1, two, 3)),
-        ("two connections", setup(&[&[WRITE], &[READ]], 2, two, 2)),
+        ("one connection", setup(&[&[WRITE], &[READ]], 1, two, 2)),
+        ("two connections", setup(&[&[WRITE], &[READ]], 2, two, 1)),
         ("two writes", setup(&[&[WRITE, WRITE]], 2, two, 2)),
-        ("lanes in a row", setup(&[&[READ]], 1, two, 4)),
-        ("version one", setup(&[&[WRITE], &[READ]], 1, one, 3)),
+        ("lanes in a row", setup(&[&[READ]], 1, two, 3)),
+        ("version one", setup(&[&[WRITE], &[READ]], 1, one, 2)),
     ]
 }
 
