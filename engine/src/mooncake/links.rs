@@ -8,7 +8,7 @@ use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::Counts;
 use crate::peer::target::{Target, TargetParts};
 use crate::time::{Clock, millis};
-use handfast_core::mooncake::{ProtocolVersion, RpcMeta, SegmentDescriptor};
+use handfast_core::mooncake::{LinkLimits, ProtocolVersion, RpcMeta, SegmentDescriptor};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
@@ -101,7 +101,11 @@ impl<N: Net> LinkTable<N> {
             Some((stop, alive)) => (stop.subscribe(), alive.clone()),
             None => return Err(Cause::Closed),
         };
-        let data_path = Arc::new(LinkPath::new());
+        let limits = LinkLimits {
+            connections_max: self.parts.options.lanes_per_peer,
+            requests_max: self.parts.limits.slices_per_lane_max.max(1) as usize,
+        };
+        let data_path = Arc::new(LinkPath::new(limits));
         let (commands, receiver) = Commands::channel();
         let parts = &self.parts;
         let path = NicPath { nic: NodeName::new("tcp")?, node: NodeName::new(name)? };
@@ -127,6 +131,7 @@ impl<N: Net> LinkTable<N> {
             options: parts.options,
             connect_timeout: parts.connect_timeout,
             lane_depth: parts.limits.slices_per_lane_max,
+            clock: parts.clock.clone(),
             queue: data_path.queue.clone(),
             target: Arc::downgrade(&target),
         };
