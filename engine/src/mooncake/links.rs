@@ -9,6 +9,7 @@ use crate::observe::counters::Counts;
 use crate::peer::target::{Target, TargetParts};
 use crate::time::{Clock, millis};
 use handfast_core::mooncake::{LinkLimits, ProtocolVersion, RpcMeta, SegmentDescriptor};
+use handfast_core::policy::LookUp;
 use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
@@ -23,11 +24,12 @@ use tokio::sync::{mpsc, watch};
 
 /// The links of an engine without the network's type.
 pub(crate) trait Links: Send + Sync {
-    /// Returns the target for a Mooncake node's descriptor.
+    /// Returns the target for a Mooncake node's descriptor, which a look-up found.
     fn link(
         &self,
         descriptor: &SegmentDescriptor,
         call_address: &str,
+        look_up: LookUp,
     ) -> Result<(NodeDescriptor, Arc<Target>), Error>;
 
     /// Returns every target still referenced.
@@ -149,6 +151,7 @@ impl<N: Net> Links for LinkTable<N> {
         &self,
         descriptor: &SegmentDescriptor,
         call_address: &str,
+        look_up: LookUp,
     ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         let failed = |cause| Error::peer(Stage::Metadata, cause).at(call_address);
         if !descriptor.offers_tcp() {
@@ -164,7 +167,7 @@ impl<N: Net> Links for LinkTable<N> {
         let node = describe(descriptor, call_address).map_err(failed)?;
         let ours = |cause| Error::local(Stage::Metadata, cause).at(call_address);
         let target = self.target(identity).map_err(ours)?;
-        target.refresh();
+        target.refresh(look_up);
         Ok((node, target))
     }
 
