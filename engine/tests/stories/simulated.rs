@@ -1,6 +1,5 @@
 //! The whole engine in a simulated network: crashes, partitions, and the same story twice.
 
-#[path = "../sweeps/net.rs"]
 mod net;
 
 use crate::helpers::{content, pattern};
