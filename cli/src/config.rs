@@ -1,6 +1,7 @@
 //! `handfast config`.
 
 use crate::failure::Outcome;
+use crate::lanes::warn;
 use crate::output;
 use clap::Args;
 use handfast_environment::{Environment, Setting, Unknown, WithoutEffect};
@@ -28,6 +29,7 @@ struct Report<'a> {
 
 pub(crate) fn run(arguments: &Config) -> Outcome {
     let environment = Environment::read()?;
+    warn(environment.warnings_of_bindings());
     let (settings, unknown) = (environment.settings(), &environment.unknown);
     let without_effect = environment.without_effect();
     if arguments.json {

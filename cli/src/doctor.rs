@@ -274,9 +274,13 @@ mod tests {
     use crate::serve::Serve;
     use clap::{Args, Command};
 
-    fn options<T: Args>() -> Vec<String> {
+    /// Each option, and whether it takes a value.
+    fn options<T: Args>() -> Vec<(String, bool)> {
         let command = T::augment_args(Command::new("command"));
-        command.get_arguments().filter_map(|it| it.get_long().map(str::to_owned)).collect()
+        let option = |it: &clap::Arg| {
+            it.get_long().map(|long| (long.to_owned(), it.get_action().takes_values()))
+        };
+        command.get_arguments().filter_map(option).collect()
     }
 
     /// A container's arguments of `serve` are those of the `doctor` that runs before it.
@@ -284,7 +288,7 @@ mod tests {
     fn doctor_has_every_option_of_serve() {
         let own = options::<Doctor>();
         let missing: Vec<_> =
-            options::<Serve>().into_iter().filter(|name| !own.contains(name)).collect();
+            options::<Serve>().into_iter().filter(|option| !own.contains(option)).collect();
         assert!(missing.is_empty(), "{missing:?}");
     }
 

@@ -334,17 +334,18 @@ fn line_of_devices(engine: &Engine, is_tcp_wanted: bool) -> String {
 fn choose_ports(arguments: &mut Serve, environment: &Environment) -> Outcome {
     let Some(range) = environment.ports()? else { return Ok(()) };
     let Some((host, port)) = arguments.listen.rsplit_once(':') else { return Ok(()) };
-    let is_single = range.len() == 1;
+    let (is_single, first) = (range.len() == 1, *range.start());
     let mut ports = Ports::new(host, range).beside(&arguments.listen);
     let listen = match port {
         "0" => Some(format!("{host}:{}", ports.take()?)),
         _ => None,
     };
+    let is_of_calls = listen.is_some() || port.parse().is_ok_and(|port: u16| port == first);
     if arguments.lanes.compat.is_some() {
         match ports.take() {
             Ok(port) => arguments.lanes.data_port = port,
-            // It has none left for data, which then has any.
-            Err(_) if is_single => {}
+            // The one port is that of the calls, and data has any.
+            Err(_) if is_single && is_of_calls => {}
             Err(error) => return Err(error.into()),
         }
     }

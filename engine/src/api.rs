@@ -9,6 +9,7 @@ pub(crate) mod auth;
 pub(crate) mod config;
 pub(crate) mod engine;
 pub(crate) mod exposure;
+pub(crate) mod left;
 pub(crate) mod register;
 pub(crate) mod segment;
 pub(crate) mod served;

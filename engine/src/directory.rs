@@ -201,22 +201,24 @@ impl Directory {
     /// Looks at each entry before it is removed; a store has no operation that does both.
     async fn remove_own(&self, answers: &Answers) -> Result<(), StoreError> {
         let name = answers.name.as_str();
+        let descriptor = self.keys.segment(name);
+        let stored = self.store.get(&descriptor).await?;
+        let stored = stored.map(|text| NodeDescriptor::decode(&text).map(|it| it.incarnation));
+        let is_own =
+            |stored| matches!(stored, Ok(incarnation) if incarnation == answers.incarnation);
+        let is_present = stored.is_some();
+        if !stored.is_none_or(is_own) {
+            info!(name, "the metadata store has a successor's entries");
+            return Ok(());
+        }
+        // A successor with another address publishes that first.
         let own = RpcMeta::of_address(&answers.address);
         if self.published_at(name).await?.is_some_and(|it| it.ok() == own) {
             self.store.remove(&self.keys.rpc_meta(name)).await?;
         }
-        let key = self.keys.segment(name);
-        let stored = self.store.get(&key).await?;
-        let stored = stored.map(|text| NodeDescriptor::decode(&text));
-        match stored {
-            Some(Ok(stored)) if stored.incarnation == answers.incarnation => {
-                self.store.remove(&key).await
-            }
-            Some(_) => {
-                info!(name, "the metadata store has a successor's entries");
-                Ok(())
-            }
-            None => Ok(()),
+        if is_present {
+            self.store.remove(&descriptor).await?;
         }
+        Ok(())
     }
 }

@@ -134,7 +134,8 @@ impl RedisStore {
             }
         );
         if is_of_server || !matches!(cause, StoreCause::RedisRefused { .. }) {
-            // The next operation reconnects, and looks the name up: another may be the primary. Another that connects now holds the lock.
+            // The next operation reconnects, and looks the name up: another may be the primary. An operation
+            // that connects now holds the lock.
             if let Ok(known) = self.connection.try_lock() {
                 forget(known, used.into_inner());
             }

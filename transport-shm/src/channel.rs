@@ -281,12 +281,6 @@ impl Channel {
             readable: access.remote_read,
             writable: access.remote_write,
         };
-        let is_on_device = region.span().kind() != MemoryKind::Host;
-        if is_on_device && let Some(reason) = self.keep_refusal(key) {
-            tracing::debug!(region = key, peer = %self.peer, %reason, "a region is not granted");
-            after.keeps_refused += 1;
-            return self.machine.deny(key, Denial::Full);
-        }
         let (way, passed) = match region.span().kind() {
             MemoryKind::Host => match descriptor(&region, access) {
                 Some(passed) => (Way::Descriptor, Some(passed)),
@@ -300,6 +294,12 @@ impl Channel {
                 }
             },
         };
+        let is_on_device = region.span().kind() != MemoryKind::Host;
+        if is_on_device && let Some(reason) = self.keep_refusal(key) {
+            tracing::debug!(region = key, peer = %self.peer, %reason, "a region is not granted");
+            after.keeps_refused += 1;
+            return self.machine.deny(key, Denial::Full);
+        }
         if let Some(grant) = self.machine.grant(key, offered) {
             self.granted.insert(grant, Granted { key, span: region.span().clone() });
             self.leaving.insert(grant, (way, passed));

@@ -17,6 +17,9 @@ use std::sync::{Arc, OnceLock};
 /// Length from which the calls that name the process copy faster than its opened memory.
 const NAMED_BYTES_MIN: usize = 16 << 10;
 
+/// The bit of a keeper that has no number here.
+const OUTSIDE: u64 = 1 << 63;
+
 /// Most pieces of one call.
 const PIECES_PER_CALL_MAX: usize = 64;
 
@@ -98,9 +101,15 @@ impl Process {
         }
     }
 
-    /// The process as one that keeps memory. Processes outside of this one's namespace are one.
+    /// The process as one that keeps memory: by its number, and outside of this one's namespace by that of its
+    /// descriptor. Before Linux 6.9 the processes outside are one.
     pub(crate) fn keeper(&self) -> Keeper {
-        Keeper(u64::try_from(self.number).unwrap_or_default())
+        let number = u64::try_from(self.number).unwrap_or_default();
+        if number > 0 {
+            return Keeper(number);
+        }
+        let inode = self.descriptor.as_ref().and_then(sys::inode);
+        Keeper(inode.map_or(0, |inode| inode | OUTSIDE))
     }
 
     /// Whether it is proven to have ended.
@@ -409,6 +418,26 @@ mod tests {
         match checked {
             Some(checked) => assert_eq!(checked, ([true; 2], [false; 2], true)),
             None => eprintln!("skipped: this process may not open the memory of its child"),
+        }
+    }
+
+    /// Processes outside of this one's namespace keep memory apart, where the kernel numbers their descriptors.
+    #[test]
+    fn processes_without_a_number_keep_apart() {
+        let children = [child(), child()];
+        let keepers = [0, 1, 0].map(|at: usize| {
+            let descriptor = sys::open_process(children[at].1.number).unwrap();
+            Process::new(0, Some(descriptor)).keeper()
+        });
+        let numbered = children[0].1.keeper();
+        for (mut child, _) in children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(keepers[0], keepers[2], "one process is one keeper");
+        assert!(!keepers.contains(&numbered), "{keepers:?}: {numbered:?}");
+        if keepers[0] == keepers[1] {
+            eprintln!("skipped: this kernel has one number for all descriptors of processes");
         }
     }
 

@@ -173,6 +173,16 @@ pub(crate) fn open_process(number: libc::pid_t) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) } as RawFd)
 }
 
+/// The number of a process's descriptor, which it shares with no other process since Linux 6.9, and with all
+/// before.
+pub(crate) fn inode(process: &OwnedFd) -> Option<u64> {
+    // SAFETY: zeros are a valid value of this plain structure.
+    let mut found: libc::stat = unsafe { mem::zeroed() };
+    // SAFETY: `found` is valid for the write of the call.
+    check(unsafe { libc::fstat(process.as_raw_fd(), &raw mut found) }).ok()?;
+    Some(found.st_ino)
+}
+
 /// The number of a process in the namespace of `/proc`; `None` if it is not visible there.
 pub(crate) fn number_in_proc(process: &OwnedFd) -> Option<libc::pid_t> {
     let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());

@@ -119,6 +119,10 @@ impl World {
 
     pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
         let Disturbance { subject, site, is_end } = disturbance;
+        debug_assert!(
+            matches!(subject, Subject::Process | Subject::Listener) || self.fabric.has_devices(),
+            "the setup has devices where {subject:?} may be disturbed"
+        );
         let verbs = &mut self.fabric.verbs;
         match subject {
             Subject::Process if is_end => self.mute.retain(|mute| *mute != site),

@@ -174,9 +174,9 @@ impl Effects {
     /// Keeps the effects in all worlds of this thread while `work` runs.
     pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let outer = KEPT.replace(Some(std::mem::take(self)));
-        let result = work();
-        *self = KEPT.replace(outer).unwrap_or_default();
-        result
+        // A panic in `work` leaves nothing with the thread either.
+        let _lent = Lent { owner: self, outer };
+        work()
     }
 
     /// Whether this thread keeps effects. Those of another setup than the present one are forgotten.
@@ -227,6 +227,18 @@ impl Effects {
     }
 }
 
+/// Effects that a thread keeps for a while, and those that it kept before.
+struct Lent<'a> {
+    owner: &'a mut Effects,
+    outer: Option<Effects>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        *self.owner = KEPT.replace(self.outer.take()).unwrap_or_default();
+    }
+}
+
 /// Messages that a node has refused on their arrival, or ignored.
 pub(crate) fn turned_away(counters: &Counters) -> u64 {
     counters.ignored + counters.rejected
@@ -235,6 +247,8 @@ pub(crate) fn turned_away(counters: &Counters) -> u64 {
 impl Effect {
     fn of(before: &Site, told: Told, now: Instant, (site, limits): (usize, &Limits)) -> Self {
         let mut after = before.clone();
+        // Sites that differ in what they have counted are one: the effect has the counts of the input alone.
+        after.node.take_counters();
         told.to(&mut after, now);
         let mut outputs = Vec::new();
         while let Some(output) = after.node.poll_output() {
@@ -242,9 +256,8 @@ impl Effect {
             outputs.push(Made::of(site, output, &after.node));
         }
         let violation = after.waits.end(&after.node);
-        // Sites that differ in what they have counted are one.
         let counted = after.node.take_counters();
-        let turns_away = turned_away(&counted) > turned_away(&before.node.counters());
+        let turns_away = turned_away(&counted) > 0;
         let (outputs, transitions) = (outputs.into(), counted.transitions);
         Self { after: Arc::new(after), outputs, violation, transitions, turns_away }
     }

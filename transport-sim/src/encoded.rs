@@ -127,11 +127,13 @@ impl Site {
 
     /// Returns the digest of all of it, between two turns. Its number stands for what never changes.
     pub(crate) fn digest(&self, number: usize) -> u128 {
-        *self.encoded.whole.get_or_init(|| {
+        // Without a rest, so that a new field is not left out. No effect on a legacy node is kept.
+        let Self { path: _, process: _, node, old: _, incarnation, demands, encoded, waits } = self;
+        *encoded.whole.get_or_init(|| {
             let mut encoder = Encoder::default();
-            (number, self.incarnation.0, &self.demands).hash(&mut encoder);
-            self.node.hash_all(&mut encoder);
-            self.waits.hash(&mut encoder);
+            (number, incarnation.0, demands).hash(&mut encoder);
+            node.hash_all(&mut encoder);
+            waits.hash(&mut encoder);
             encoder.digest()
         })
     }

@@ -97,6 +97,11 @@ impl Fabric {
         }
     }
 
+    /// Whether the devices have the queue pairs of the table.
+    pub(crate) fn has_devices(&self) -> bool {
+        !self.is_table
+    }
+
     /// Returns the site that holds the node of a site.
     pub(crate) fn host(&self, site: usize) -> usize {
         self.hosts.get(site).copied().unwrap_or(site)

@@ -48,7 +48,8 @@ impl Step {
 }
 
 impl World {
-    /// Returns the devices of the sites, each with the site's index.
+    /// Returns the devices of the sites, each with the site's index. They have no queue pairs where the setup
+    /// asks for nothing that devices would add to the table, [`World::queue_pairs`].
     pub fn devices(&self) -> &Fabric {
         &self.fabric.verbs
     }

@@ -29,6 +29,7 @@ impl World {
 
     /// Fails one step of an operation, after its earlier steps.
     pub(crate) fn fail_step(&mut self, index: usize, call: Call, step: &mut Step) {
+        debug_assert!(self.fabric.has_devices(), "the setup has devices where a step may fail");
         let pending = &self.operations[index];
         let nic = self.nic_of_lane(pending.site, pending.operation.id().lifecycle);
         self.fabric.verbs.inject(nic, call, INJECTED);

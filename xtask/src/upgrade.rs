@@ -119,14 +119,18 @@ fn rolling(project: &Project, programs: Programs, deadline: Instant) -> Outcome 
             });
         }
         for (number, node) in nodes.iter().enumerate() {
-            wait_for(counts, TRANSFERS_BETWEEN, deadline);
+            if !wait_for(counts, TRANSFERS_BETWEEN, deadline) {
+                break;
+            }
             // Every other node is killed.
             let signal = if number % 2 == 0 { Signal::TERM } else { Signal::KILL };
             if let Err(error) = node.restart(&programs[1], &folder, number, signal) {
                 counts.find(format!("node {number}: {error:#}"));
             }
         }
-        wait_for(counts, TRANSFERS_BETWEEN, deadline);
+        if Instant::now() <= deadline {
+            wait_for(counts, TRANSFERS_BETWEEN, deadline);
+        }
         is_over.store(true, Ordering::SeqCst);
     });
     let [by_earlier, by_this] = counts.verified.map(AtomicU64::into_inner);
@@ -144,16 +148,18 @@ fn rolling(project: &Project, programs: Programs, deadline: Instant) -> Outcome 
     of_findings(&findings, note)
 }
 
-/// Waits until clients have verified `more` transfers, or found anything.
-fn wait_for(counts: &Counts, more: u64, deadline: Instant) {
+/// Waits until clients have verified `more` transfers, or found anything. Returns false past the deadline.
+fn wait_for(counts: &Counts, more: u64, deadline: Instant) -> bool {
     let enough = counts.all() + more;
     let has_findings = || !counts.findings.lock().expect("no thread panics").is_empty();
     while counts.all() < enough && !has_findings() {
         if Instant::now() > deadline {
-            return counts.find("transfers are too slow".to_owned());
+            counts.find("transfers are too slow".to_owned());
+            return false;
         }
         thread::sleep(Duration::from_millis(20));
     }
+    true
 }
 
 /// Exports and builds the earlier program below cargo's target folder.
@@ -168,15 +174,19 @@ fn earlier(project: &Project, deadline: Instant) -> Result<PathBuf> {
         return Err(skipped(format!("the clone is shallow: it has no commit {}", &EARLIER[..7])));
     }
     let folder = project.target().join("upgrade");
-    let (tree, built) = (folder.join("tree"), folder.join("target"));
-    if !tree.join("Cargo.toml").exists() {
-        fs::create_dir_all(&tree)?;
-        let archive = folder.join("tree.tar");
+    let (tree, built) = (folder.join(&EARLIER[..12]), folder.join("target"));
+    if !tree.exists() {
+        let (archive, unfinished) = (folder.join("tree.tar"), folder.join("tree.new"));
+        let _ = fs::remove_dir_all(&unfinished);
+        fs::create_dir_all(&unfinished)?;
         let exported = git(&["archive", "--output"]).arg(&archive).arg(EARLIER).status()?;
         ensure!(exported.success(), "git archive: {exported}");
-        let unpacked = Command::new("tar").arg("xf").arg(&archive).arg("-C").arg(&tree).status()?;
+        let mut tar = Command::new("tar");
+        let unpacked = tar.arg("xf").arg(&archive).arg("-C").arg(&unfinished).status()?;
         ensure!(unpacked.success(), "tar: {unpacked}");
         fs::remove_file(&archive)?;
+        // A tree of this name is whole.
+        fs::rename(&unfinished, &tree)?;
     }
     let mut cargo = crate::command::cargo(&tree, ["build", "--locked", "-p", "handfast-cli"]);
     cargo.env("CARGO_TARGET_DIR", &built).env("CARGO_INCREMENTAL", "0");

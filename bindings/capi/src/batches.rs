@@ -12,8 +12,9 @@ use std::time::Duration;
 
 /// Starts requests to a peer as a batch and writes its handle. timeout_ms is the time limit of the
 /// batch and of this call, 0 for the engine's. Waits for the peer's answer if it has restarted, and for the
-/// RDMA device to register memory that it does not know. After a failure nothing is under way; remote of the error is the state of the peer's memory. A batch is released
-/// with handfast_batch_free.
+/// RDMA device to register memory that it does not know. After a failure no request is under way, and remote
+/// of the error is the state of the peer's memory. Past a deadline the device may go on with the
+/// registration: handfast_memory_unregister waits for its end. A batch is released with handfast_batch_free.
 ///
 /// # Safety
 /// So many requests can be read; `batch` is NULL or can be written.

@@ -351,12 +351,22 @@ impl TransferEngine {
     /// # Errors
     /// [`Cause::NoSuchBatch`].
     pub fn abandon(&self, id: BatchId) -> Result<(), Failure> {
+        self.end(id)?;
+        self.inner.batches.lock().free(id)
+    }
+
+    /// Cancels a batch and waits for its end, also where an interruption ends other waits. Its result can
+    /// still be taken.
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchBatch`], or [`Cause::Forked`].
+    pub fn end(&self, id: BatchId) -> Result<(), Failure> {
         let inner = &self.inner;
         inner.process.check()?;
         let batch = inner.batches.lock().get(id)?;
         batch.cancel();
         to_the_end(inner.runtime, batch.end_of_all());
-        inner.batches.lock().free(id)
+        Ok(())
     }
 
     /// Calls a function on a thread of the engine at the end of a batch, at once if it has ended.

@@ -345,7 +345,7 @@ fn of_protocol(protocol: &str, forces_tcp: bool) -> Result<TransportChoice, Fail
         return Ok(TransportChoice::Tcp);
     }
     if let Some(chosen) = env::var(TRANSPORT).ok().filter(|value| !value.is_empty()) {
-        return choice(TRANSPORT, &chosen);
+        return choice(TRANSPORT, chosen.trim());
     }
     match protocol {
         "tcp" => Ok(TransportChoice::Tcp),

@@ -64,7 +64,7 @@ impl<T: Known> Peers<T> {
             return Ok(known.clone());
         }
         if !self.make_room(unused) {
-            let cure = "close peers that are gone";
+            let cure = "close peers that are gone, or restart the engine";
             return Err(Cause::Limit { name: "PEERS_MAX", max: self.max, cure }.into());
         }
         self.known.insert(name.to_owned(), opened.clone());

@@ -300,15 +300,15 @@ impl Core {
         blocking(py, |_| self.engine.revoke(address, &grant))
     }
 
-    /// As of `register`, with one item for all places.
-    #[pyo3(signature = (addresses, lengths, location, owner=None))]
-    fn register_all(
+    /// As of `register`, with the list of all addresses as the item of the key 0 in `registered`.
+    #[pyo3(signature = (addresses, lengths, location, registered=None))]
+    fn register_all<'py>(
         &self,
-        py: Python<'_>,
-        addresses: &Bound<'_, PyAny>,
-        lengths: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        addresses: &Bound<'py, PyAny>,
+        lengths: &Bound<'py, PyAny>,
         location: &str,
-        owner: Option<Owner<'_>>,
+        registered: Option<Bound<'py, PyDict>>,
     ) -> PyResult<()> {
         let addresses = numbers::read_each("buffer_addresses", addresses)?;
         let lengths = numbers::read_each("capacities", lengths)?;
@@ -319,6 +319,13 @@ impl Core {
                 lengths.len()
             )));
         }
+        let owner = match registered {
+            Some(registered) => {
+                let key = 0_u64.into_pyobject(py)?.into_any();
+                Some((registered, key, PyList::new(py, addresses.iter().copied())?.into_any()))
+            }
+            None => None,
+        };
         let places: Vec<_> = addresses.into_iter().zip(lengths).collect();
         // SAFETY: as in `register`.
         kept(owner, || blocking(py, |_| unsafe { self.engine.register_all(&places, location) }))
@@ -327,6 +334,11 @@ impl Core {
     fn unregister(&self, py: Python<'_>, address: &Bound<'_, PyAny>) -> PyResult<()> {
         let address = numbers::one(&"address", address)?;
         blocking(py, |_| self.engine.unregister(address))
+    }
+
+    /// Ends the registrations of a list of addresses, of all first, before it waits.
+    fn unregister_all(&self, py: Python<'_>, addresses: Vec<u64>) -> PyResult<()> {
+        blocking(py, |_| self.engine.unregister_all(&addresses))
     }
 
     /// The address of the metrics server, if there is one.
@@ -443,6 +455,13 @@ impl Core {
     /// Cancels a batch, waits for its end and frees it. No signal is handled meanwhile.
     fn abandon(&self, py: Python<'_>, id: u64) -> PyResult<()> {
         py.detach(|| self.engine.abandon(id)).map_err(|failure| exception(py, &failure))
+    }
+
+    /// Cancels a batch and waits for its end, also inside another blocking call of the thread. No signal is
+    /// handled meanwhile. Does nothing for a batch that was freed, and in a forked child.
+    fn end(&self, py: Python<'_>, id: u64) {
+        // Both failures say that nothing of the batch is under way here.
+        let _ = py.detach(|| self.engine.end(id));
     }
 
     /// `None` while the batch is under way, then the bytes moved and the exception, if it failed.

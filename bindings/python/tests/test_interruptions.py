@@ -16,6 +16,7 @@ import weakref
 import handfast
 import handfast.mooncake
 import numpy
+from handfast import _waiting
 from helpers import Owner
 
 
@@ -100,6 +101,10 @@ class Registering(unittest.TestCase):
             engine.register_memory(Signalling(first), 4096)
         with handler(ValueError), self.assertRaisesRegex(ValueError, "of a signal"):
             engine.batch_register_memory([first, Signalling(first + 2048)], [2048, 2048])
+        self.assertEqual(engine._core.registered, 0)
+        once = iter([first, Signalling(first + 2048)])
+        with handler(ValueError), self.assertRaisesRegex(ValueError, "of a signal"):
+            engine.batch_register_memory(once, [2048, 2048])
         self.assertEqual(engine._core.registered, 0)
         self.assertEqual(engine.batch_register_memory([first, first + 2048], [2048, 2048]), 0)
         self.assertEqual(engine.batch_register_memory([first], [1, 2]), -1)
@@ -252,6 +257,60 @@ class Awaiting(unittest.TestCase):
             self.assertTrue(transfer.settled())
 
         asyncio.run(main())
+
+    def test_coroutine_closed_in_a_blocking_call_ends_its_transfer(self):
+        """A signal's handler, or a collection of garbage in it, can close a coroutine while its thread
+        waits for something else."""
+        itself, ends = self.engine.peer(self.engine.address), []
+
+        async def main():
+            transfer, other = [self.peer.start_write(*self.pieces) for _ in range(2)]
+            waiting = transfer.__await__()
+            next(waiting)
+
+            def close(*_):
+                try:
+                    itself.probe()
+                except handfast.InvalidArgument:
+                    # Inside the other wait.
+                    waiting.close()
+                    ends.append(transfer.settled())
+                    raise TimeoutError("of a signal") from None
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+            before = signal.signal(signal.SIGALRM, close)
+            try:
+                with self.assertRaisesRegex(TimeoutError, "of a signal"):
+                    signal.setitimer(signal.ITIMER_REAL, 0.1)
+                    other.wait()
+            finally:
+                signal.signal(signal.SIGALRM, before)
+
+        asyncio.run(main())
+        self.assertEqual(ends, [True], "nothing reads the buffer any more")
+
+    def test_closed_loop_is_forgotten(self):
+        """A loop that is closed while a task awaits a transfer takes its descriptors along."""
+        gc.collect()
+        before, tasks = len(_waiting._LOOPS), []
+
+        async def move():
+            await self.peer.start_write(*self.pieces)
+
+        async def main():
+            tasks.append(asyncio.get_running_loop().create_task(move()))
+            await asyncio.sleep(0)
+
+        loop = asyncio.new_event_loop()
+        # Without a word on the task that is pending.
+        loop.set_exception_handler(lambda *_: None)
+        loop.run_until_complete(main())
+        self.assertEqual(len(_waiting._LOOPS), before + 1)
+        loop.close()
+        tasks.clear()
+        del loop
+        gc.collect()
+        self.assertEqual(len(_waiting._LOOPS), before)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ mod with_verbs {
         /// Without a device the error names side, stage, cause and cure.
         #[test]
         fn error_without_device_names_four_things() {
-            let error = devices(None, &[]).err().unwrap();
+            let error = devices(&[], &[]).err().unwrap();
             let text = error.to_string();
             for part in ["side local", "stage ibv_get_device_list", "no RDMA device", "rdma link"] {
                 assert!(text.contains(part), "{text}");

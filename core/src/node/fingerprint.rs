@@ -70,10 +70,21 @@ impl Node {
     /// Feeds all of the node to `hasher` but its configuration, outputs and counters: two nodes of one
     /// configuration that differ in anything else differ here.
     pub fn hash_all(&self, mut hasher: &mut dyn Hasher) {
-        self.next_lifecycle.hash(&mut hasher);
-        self.peers.iter().for_each(|peer| peer.hash(&mut hasher));
-        self.names.iter().for_each(|name| name.hash(&mut hasher));
-        self.lanes.iter().for_each(|lane| lane.hash(&mut hasher));
+        // Without a rest, so that a new field is not left out. Deadlines are those of peers and lanes.
+        let Self {
+            config: _,
+            next_lifecycle,
+            peers,
+            names,
+            lanes,
+            deadlines: _,
+            outputs: _,
+            counters: _,
+        } = self;
+        (next_lifecycle, peers.len(), names.len()).hash(&mut hasher);
+        peers.iter().for_each(|peer| peer.hash(&mut hasher));
+        names.iter().for_each(|name| name.hash(&mut hasher));
+        lanes.iter().for_each(|lane| lane.hash(&mut hasher));
     }
 
     fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {

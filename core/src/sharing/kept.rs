@@ -9,7 +9,8 @@ pub const KEPT_MAX: usize = 4 * KEPT_PER_PROCESS_MAX;
 /// Maximum regions that an owner holds for one process, over all its lanes: as many as a process opens.
 pub const KEPT_PER_PROCESS_MAX: usize = OPENINGS_MAX;
 
-/// A process that keeps regions, by a number that no other live process has.
+/// A process that keeps regions, by a number that no other live process has. Processes that a system numbers
+/// alike are one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Keeper(pub u64);
 

@@ -145,9 +145,10 @@ fn p99(mut times: Vec<Duration>) -> f64 {
     times[(times.len() * 99).div_ceil(100) - 1].as_secs_f64()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// The least value and the median.
+fn least_and_median(mut values: Vec<f64>) -> [f64; 2] {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    [values[0], values[values.len() / 2]]
 }
 
 /// Times of writes over a lane that exists, and of first writes by new peers.
@@ -170,11 +171,13 @@ async fn round(owner: &Owner, segment: &Segment, block: &Memory) -> [f64; 2] {
 }
 
 /// Peers work through the load of a crowd of three hundred slow connections: none is refused, and each of
-/// their writes and first writes ends. The ratio of their p99 to that without the crowd is printed. It
-/// is judged at night alone, when no other test takes processor time.
+/// their writes and first writes ends. The ratio of their p99 to that without the crowd is printed. The
+/// least ratio of several pairs is judged, at night alone: a slow crowd slows every pair, and other processes
+/// some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_work_through_a_slow_crowd() {
-    const PAIRS: usize = 3;
+    let is_night = env::var_os("HANDFAST_NIGHTLY").is_some();
+    let pairs = if is_night { 9 } else { 3 };
     let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_secs(2));
     let owner = Owner::start_from(limited(200).timing(timing), 20_000).await;
     let user = tcp_user().await;
@@ -183,7 +186,7 @@ async fn peers_work_through_a_slow_crowd() {
     let crowd = Crowd::start(owner.engine.address().parse().unwrap());
     round(&owner, &segment, &block).await;
     let mut ratios = [Vec::new(), Vec::new()];
-    for _ in 0..PAIRS {
+    for _ in 0..pairs {
         let without = round(&owner, &segment, &block).await;
         crowd.is_on.send_replace(true);
         let shed = owner.engine.counters().connections_shed;
@@ -194,9 +197,12 @@ async fn peers_work_through_a_slow_crowd() {
             all.push(with / without);
         }
     }
-    let [write, first] = ratios.map(median);
-    println!("p99 with the crowd to p99 without: a write {write:.2}, a first write {first:.2}");
-    if env::var_os("HANDFAST_NIGHTLY").is_some() {
+    let [[write, median_write], [first, median_first]] = ratios.map(least_and_median);
+    println!(
+        "p99 with the crowd to p99 without, median and least: a write {median_write:.2} and \
+         {write:.2}, a first write {median_first:.2} and {first:.2}"
+    );
+    if is_night {
         assert!(write.max(first) <= P99_RATIO_MAX, "a write {write:.2}, a first write {first:.2}");
     }
     let closed = crowd.end();

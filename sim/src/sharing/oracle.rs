@@ -1,9 +1,10 @@
 //! Oracles of same-host channels.
 
 use super::process::{End, Process, Report, Stage};
+use super::setup;
 use super::world::SharingWorld;
 use crate::machine_world::Violation;
-use handfast_core::sharing::{Begun, Denial, GrantId, Keeper, Unshared};
+use handfast_core::sharing::{Begun, Denial, GrantId, KeepRefusal, Keeper, Unshared};
 use handfast_core::transfer::{Direction, Remote};
 
 /// The oracles of same-host channels, numbered as in `docs/testing.md`.
@@ -89,11 +90,21 @@ impl SharingWorld {
             Unshared::Denied(Denial::Staged(reason)) => {
                 self.setup.staged(plan.region) == Some(reason)
             }
-            // The process cannot close its allocation, and is not granted it again.
-            // Nor another, once it keeps as many as it may.
-            Unshared::Denied(Denial::Full) => self.opened.iter().any(|(by, _)| *by == plan.by),
+            Unshared::Denied(Denial::Full) => self.may_keep(plan.by, plan.region),
             Unshared::Denied(_) | Unshared::Full => false,
         }
+    }
+
+    /// Whether a process has a region open, which it may be unable to close, or keeps as many as it may. The
+    /// table of a dead owner is gone.
+    fn may_keep(&self, process: usize, region: usize) -> bool {
+        let owner = self.setup.regions[region].owner;
+        let keeper = Keeper(process as u64);
+        let admitted = self.kept[owner].admit(keeper, setup::key(region));
+        let has_any = self.opened.iter().any(|(by, _)| *by == process);
+        self.opened.contains(&(process, region))
+            || admitted == Err(KeepRefusal::Share)
+            || self.processes[owner] == Process::Dead && has_any
     }
 
     /// Checks that a process which keeps nothing of an owner has a place there.

@@ -229,6 +229,24 @@ impl TransferEngine {
         self.wait_for_end(address, Instant::now(), UNREGISTER_WAIT)
     }
 
+    /// Ends the registrations of several places, each by its first byte: of all first, before it waits.
+    ///
+    /// # Errors
+    /// As of [`TransferEngine::unregister`], after all were tried; memory in use before memory that is not
+    /// registered.
+    pub fn unregister_all(&self, addresses: &[u64]) -> Result<(), Failure> {
+        self.inner.process.check()?;
+        let (mut begun, mut ended) = (Ok(()), Ok(()));
+        for address in addresses {
+            begun = begun.and(self.begin_end(*address));
+        }
+        let started = Instant::now();
+        for address in addresses {
+            ended = ended.and(self.wait_for_end(*address, started, UNREGISTER_WAIT));
+        }
+        ended.and(begun)
+    }
+
     /// Takes memory from peers and from new transfers.
     fn begin_end(&self, address: u64) -> Result<(), Failure> {
         let served = self.inner.regions.write().begin_end(address)?;

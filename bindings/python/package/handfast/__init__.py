@@ -14,7 +14,6 @@ from __future__ import annotations as _annotations
 
 import asyncio as _asyncio
 import atexit as _atexit
-import contextlib as _contextlib
 import itertools as _itertools
 import json as _json
 import logging as _logging
@@ -557,29 +556,28 @@ class Transfer:
 
     async def _wait_async(self) -> int:
         cancelled = None
+        end = None
         try:
             end = None if self.settled() else _waiting.end_of(self._core, self._batch)
             while not self.settled():
                 try:
                     # Not a task, which a loop that ends would cancel.
-                    await (_asyncio.sleep(_LOOK_S) if end is None else _asyncio.shield(end))
+                    await (_asyncio.sleep(_LOOK_S) if end is None else _asyncio.shield(end.future))
                 except _asyncio.CancelledError as error:
                     # The buffers are in use until the end.
                     cancelled = error
                     self.cancel()
         except BaseException:
-            # Such as GeneratorExit of a coroutine that is closed, which may not await any more.
-            self._abandon()
+            # Such as GeneratorExit of a coroutine that is closed, which may not await any more. One
+            # call, and no step of the interpreter before it, where a signal's handler could raise.
+            self._core.end(self._batch)
             raise
+        finally:
+            if end is not None:
+                _waiting.forget(end)
         if cancelled is not None:
             raise cancelled
         return self._result()
-
-    def _abandon(self) -> None:
-        """Cancel, and wait for the end."""
-        with _contextlib.suppress(HandfastError):
-            self.cancel()
-            self.wait()
 
     def _look(self) -> None:
         with self._lock:

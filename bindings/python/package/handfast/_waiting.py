@@ -14,16 +14,31 @@ _LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = (
 )
 
 
+class End:
+    """The end of a batch, as a future of a loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, core: _handfast.Core, batch: int
+    ) -> None:
+        self.core = core
+        self.batch = batch
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def look(self) -> None:
+        """End the future if the batch has ended."""
+        if has_ended(self.core, self.batch) and not self.future.done():
+            self.future.set_result(None)
+
+
 class _Waiting:
-    """The batches that tasks of one loop wait for."""
+    """The ends that tasks of one loop wait for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         weakref.finalize(self, os.close, self._eventfd)
         self._signal = _handfast.Signal(self._eventfd)
-        self._batches: dict[
-            tuple[int, int, int], tuple[_handfast.Core, asyncio.Future[None]]
-        ] = {}
+        # Held by their tasks alone: an end refers to its loop, and would keep it after its tasks.
+        self._ends: weakref.WeakSet[End] = weakref.WeakSet()
         loop.add_reader(self._eventfd, self._on_signal)
 
     def _on_signal(self) -> None:
@@ -31,25 +46,19 @@ class _Waiting:
             os.eventfd_read(self._eventfd)
         except BlockingIOError:
             return
-        for key, (core, future) in list(self._batches.items()):
-            if has_ended(core, key[1]):
-                del self._batches[key]
-                if not future.done():
-                    future.set_result(None)
+        for end in list(self._ends):
+            end.look()
 
-    def end_of(
-        self, loop: asyncio.AbstractEventLoop, core: _handfast.Core, batch: int
-    ) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = loop.create_future()
-        key = (id(core), batch, id(future))
-        self._batches[key] = (core, future)
+    def add(self, end: End) -> None:
+        self._ends.add(end)
         try:
-            core.signal_at_end(batch, self._signal)
+            end.core.signal_at_end(end.batch, self._signal)
         except HandfastError:
             # It has ended, and its number was given back.
-            del self._batches[key]
-            future.set_result(None)
-        return future
+            end.look()
+
+    def forget(self, end: End) -> None:
+        self._ends.discard(end)
 
 
 def has_ended(core: _handfast.Core, batch: int) -> bool:
@@ -60,9 +69,9 @@ def has_ended(core: _handfast.Core, batch: int) -> bool:
         return True
 
 
-def end_of(core: _handfast.Core, batch: int) -> asyncio.Future[None] | None:
-    """Return a future of the running loop that ends with a batch, or None where the loop cannot have
-    one, such as without a free descriptor."""
+def end_of(core: _handfast.Core, batch: int) -> End | None:
+    """Return the end of a batch for the running loop, or None where the loop cannot have one, such as
+    without a free descriptor. The caller gives it to ``forget``."""
     loop = asyncio.get_running_loop()
     try:
         waiting = _LOOPS.get(loop)
@@ -70,4 +79,13 @@ def end_of(core: _handfast.Core, batch: int) -> asyncio.Future[None] | None:
             waiting = _LOOPS[loop] = _Waiting(loop)
     except (OSError, NotImplementedError):
         return None
-    return waiting.end_of(loop, core, batch)
+    end = End(loop, core, batch)
+    waiting.add(end)
+    return end
+
+
+def forget(end: End) -> None:
+    """Forget an end for which nothing waits any more."""
+    waiting = _LOOPS.get(end.future.get_loop())
+    if waiting is not None:
+        waiting.forget(end)

@@ -186,16 +186,14 @@ class TransferEngine:
         self, buffer_addresses: Numbers, capacities: Numbers, location: str = "*"
     ) -> int:
         """Register memory at several places, or nowhere."""
-        core, registered = self._core, dict[int, object]()
+        core, registered = self._core, dict[int, list[int]]()
         try:
             core = core or self._initialized()
-            owner = (registered, 0, None)
-            core.register_all(buffer_addresses, capacities, location, owner)
+            core.register_all(buffer_addresses, capacities, location, registered)
         except BaseException as error:
             if core is not None and registered:
-                # As above.
-                for address in buffer_addresses:
-                    core.unregister(index(address))
+                # As above. The addresses as they were read: an iterator gives them once.
+                core.unregister_all(registered[0])
             elif isinstance(error, HandfastError):
                 return self._fail(error, error.code)
             elif isinstance(error, ValueError):
