@@ -203,7 +203,7 @@ impl<R: LinkRule> LinkWorld<R> {
         let number = *number;
         connection.is_served = true;
         connection.inbox.extend(replies.iter().map(|reply| (*reply, number)));
-        self.attempts[number].is_executed = !replies.iter().any(|it| *it == Reply::Refused);
+        self.attempts[number].is_executed = !replies.contains(&Reply::Refused);
     }
 
     fn execute(&mut self, worker: usize) {

@@ -264,7 +264,7 @@ impl<R: LinkRule> LinkWorld<R> {
 
     /// The worker that has a posting.
     fn worker_of(&self, slice: SliceId) -> Option<usize> {
-        let Some((_, work)) = self.posted.get(&slice) else { return None };
+        let (_, work) = self.posted.get(&slice)?;
         let (batch, request) = of_region(work);
         (0..self.connections.len()).find(|worker| {
             let exchanging = self.connections[*worker].as_ref().and_then(|it| it.exchange.as_ref());
