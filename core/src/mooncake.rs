@@ -5,6 +5,8 @@
 //! handfast key.
 
 mod data;
+mod exchange;
+mod link;
 mod matrix;
 mod notify;
 mod segment;
@@ -12,6 +14,11 @@ mod store;
 
 pub use data::{
     DataRequest, DataStatus, DataStatusError, ProtocolVersion, REQUEST_BYTES, STATUS_BYTES,
+};
+pub use exchange::{Awaits, Exchange, ReplyError};
+pub use link::{
+    DataLink, LANES_UNANSWERED_MAX, LaneEnd, LinkLimits, PostError, RECONNECT_PAUSE_MAX,
+    RECONNECT_PAUSE_MIN, Taken, Withdrawn,
 };
 pub use matrix::{
     MATRIX_BYTES_MAX, MATRIX_LOCATIONS_MAX, MATRIX_NICS_MAX, MatrixError, Nearness, Nics,

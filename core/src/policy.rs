@@ -11,6 +11,7 @@ mod fallback;
 mod fence;
 mod grants;
 mod lone_poll;
+mod look_ups;
 mod pace;
 mod qpn_reuse;
 mod quota;
@@ -29,6 +30,7 @@ pub use grants::{
     KEY_RETRY_INTERVAL, KeyGroup, KeyGroupId, KeyGroups, Requester,
 };
 pub use lone_poll::{ALONE_MIN, IN_PLACE_MAX, LonePoll};
+pub use look_ups::{AfterRefusal, Doubt, LookUp, LookUps};
 pub use pace::{DENSE_MAX, Pace};
 pub use qpn_reuse::QpnReuseDetector;
 pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};

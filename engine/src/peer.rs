@@ -4,6 +4,7 @@
 //! driver's task take in turn. Postings leave the lock before a transport sees them.
 
 pub(crate) mod edges;
+pub(crate) mod look_ups;
 pub(crate) mod near;
 pub(crate) mod opening;
 pub(crate) mod target;

@@ -15,8 +15,10 @@ pub mod fleet;
 mod layer;
 pub mod line;
 mod liveness;
+pub mod look_ups;
 pub mod machine_world;
 mod minimize;
+pub mod mooncake;
 #[cfg(feature = "variants")]
 pub mod mutant_search;
 mod path_tree;

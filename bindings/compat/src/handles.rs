@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 /// Bits of a handle that are the slot.
 const SLOT_BITS: u32 = 20;
+/// Most values that have a slot, one after the other: the handles of a slot would begin again. The slot is not
+/// used any more.
+const GENERATIONS_MAX: u64 = (1 << (DEPTH_SHIFT - SLOT_BITS)) - 1;
 /// The first bit of an engine's handle that is the depth of its process.
 const DEPTH_SHIFT: u32 = 58;
 /// Set in every engine's handle: no program has memory at such an address, so that no pointer is a
@@ -66,8 +69,11 @@ impl<T> Handles<T> {
     /// Takes the value of a handle, which is unknown from then on.
     pub fn remove(&mut self, handle: u64) -> Option<T> {
         self.get(handle)?;
-        self.free.push(place_of(handle));
-        self.slots[place_of(handle)].value.take()
+        let place = place_of(handle);
+        if self.slots[place].generation < GENERATIONS_MAX {
+            self.free.push(place);
+        }
+        self.slots[place].value.take()
     }
 
     /// The values.
@@ -136,6 +142,9 @@ fn own(handle: u64) -> Result<u64, Failure> {
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -157,6 +166,22 @@ mod tests {
         let error = handles.insert('d').unwrap_err();
         assert!(matches!(error.cause(), Cause::Limit { name: "VALUES_MAX", .. }), "{error}");
         assert_eq!(handles.values().collect::<String>(), "bc");
+    }
+
+    /// A slot whose handles are used up is left, and no handle is given twice.
+    #[test]
+    fn slot_without_further_handles_is_left() {
+        let mut handles = Handles::new("VALUES_MAX", 2, "remove some");
+        let first = handles.insert('a').unwrap();
+        handles.slots[0].generation = GENERATIONS_MAX - 1;
+        handles.slots[0].value = None;
+        handles.free.push(0);
+        let last = handles.insert('b').unwrap();
+        assert!(last > first && last < 1 << DEPTH_SHIFT);
+        assert_eq!(handles.remove(last), Some('b'));
+        let next = handles.insert('c').unwrap();
+        assert_eq!((place_of(next), handles.get(last)), (1, None));
+        assert!(handles.insert('d').is_err(), "one of two slots is left");
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub enum DataStatus {
 }
 
 /// Errors of a status frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum DataStatusError {
     /// The high half differs: the peer streams data at once, as in version 1.
     #[error("a status frame begins with {0:#010x}: the peer speaks version 1")]

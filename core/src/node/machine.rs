@@ -305,7 +305,7 @@ impl Node {
     }
 
     pub(super) fn has_capacity(&self) -> bool {
-        self.lanes.len() < self.config.limits.lifecycles_max
+        self.lanes.len() < self.config.limits.lifecycles_max && self.next_lifecycle < u64::MAX
     }
 
     pub(super) fn send_request(&mut self, now: Instant, lifecycle: Lifecycle) {

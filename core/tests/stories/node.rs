@@ -1,6 +1,7 @@
 //! Stories of two nodes: the shipping machine, a first-in-first-out wire, an obedient transport.
 
 mod alike;
+mod clocks;
 mod legacy;
 mod limits;
 mod quiesce;

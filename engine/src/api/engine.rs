@@ -22,13 +22,14 @@ use crate::node::registry::Registry;
 use crate::observe::counters::Counters;
 use crate::observe::event::Event;
 use crate::path::nic_path;
+use crate::peer::look_ups;
 use crate::peer::target::Target;
 use crate::status::{EngineState, View};
 use crate::time::{Clock, Entropy};
 use crate::topology::Location;
 use handfast_core::auth::{AuthFailure, Identity};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
-use handfast_core::policy::Requester;
+use handfast_core::policy::{LookUp, Requester};
 use handfast_core::transport::Side;
 use handfast_core::wire::{
     Checksum, DescriptorError, FrameKind, NodeDescriptor, REQUIRED_AUTH, Transports,
@@ -322,7 +323,7 @@ impl Engine {
     /// # Errors
     /// The node cannot be reached.
     pub async fn segments(&self, node: &str) -> Result<Vec<ServedSegment>, Error> {
-        let (descriptor, _) = self.find(node).await?;
+        let (descriptor, _) = self.find(node, look_ups::begin()).await?;
         Ok(descriptor.regions.into_iter().map(ServedSegment::of).collect())
     }
 
@@ -348,7 +349,7 @@ impl Engine {
     }
 
     async fn warm_one(&self, node: &str) -> Result<(), Error> {
-        let (_, target) = self.find(node).await?;
+        let (_, target) = self.find(node, look_ups::begin()).await?;
         let mut lanes = target.watch_lanes();
         let failures = lanes.borrow().failures;
         if lanes.borrow().up > 0 {
@@ -567,12 +568,18 @@ impl Engine {
     }
 
     /// Resolves a node's identity and returns the target for its incarnation.
-    pub(crate) async fn find(&self, node: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+    pub(crate) async fn find(
+        &self,
+        node: &str,
+        look_up: LookUp,
+    ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         self.check_open()?;
-        let Some(directory) = &self.shared.directory else { return self.find_at(node).await };
+        let Some(directory) = &self.shared.directory else {
+            return self.find_at(node, look_up).await;
+        };
         match (directory.look_up(node).await?, &self.shared.links) {
             (Found::Ours(address), _) => {
-                let found = self.find_at(&address).await?;
+                let found = self.find_at(&address, look_up).await?;
                 // The store is not authenticated, and an address may have passed to another node.
                 let is_open = self.shared.answers.keys.is_open();
                 match is_open || found.0.name.as_str() == node {
@@ -584,7 +591,7 @@ impl Engine {
                 }
             }
             (Found::LegacyPeers(theirs, address), Some(links)) => {
-                self.meet(&**links, &theirs, &address)
+                self.meet(&**links, &theirs, (&address, look_up))
             }
             (Found::LegacyPeers(..), None) if !self.shared.answers.keys.is_open() => {
                 let cause = AuthFailure::Unproven;
@@ -597,7 +604,11 @@ impl Engine {
     }
 
     /// Asks the node at an address for its identity and returns the target for its incarnation.
-    async fn find_at(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+    async fn find_at(
+        &self,
+        address: &str,
+        look_up: LookUp,
+    ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         let keep = self.shared.caller.may_keep();
         let answered = self.ask_text(address, None, Stage::Metadata, keep).await?;
         let Answered { text, peer, keep } = answered;
@@ -607,7 +618,7 @@ impl Engine {
             (Err(DescriptorError::NoKey(_)), Some(links)) => {
                 let theirs = SegmentDescriptor::decode(&text);
                 let theirs = theirs.map_err(|error| failed(error.into()))?;
-                return self.meet(&**links, &theirs, address);
+                return self.meet(&**links, &theirs, (address, look_up));
             }
             (Err(error), _) => return Err(unlocked(error, Stage::Metadata).at(address)),
         };
@@ -629,7 +640,7 @@ impl Engine {
         if let Some(first) = self.other_alive(&path, descriptor.incarnation, address).await {
             return Err(conflict(first));
         }
-        let target = self.target(&path, descriptor.incarnation, address)?;
+        let target = self.target(&path, descriptor.incarnation, (address, look_up))?;
         let transport = &self.shared.transport;
         if let Some(device) = descriptor.devices.first() {
             transport.note_address(&path, &device.gid, None);
@@ -656,18 +667,18 @@ impl Engine {
         &self,
         links: &dyn Links,
         theirs: &SegmentDescriptor,
-        address: &str,
+        (address, look_up): (&str, LookUp),
     ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         let Transports { tcp, rdma } = self.shared.answers.offer.transports;
         let refused = |cause| Error::peer(Stage::Metadata, cause).at(address);
         match theirs.offers_rdma() {
             true if rdma => {
                 let (path, node) = describe_registered(theirs, address).map_err(refused)?;
-                let target = self.target(&path, Incarnation::UNKNOWN, address)?;
+                let target = self.target(&path, Incarnation::UNKNOWN, (address, look_up))?;
                 target.set_rails(&[], &node.devices, false);
                 Ok((node, target))
             }
-            _ if tcp => links.link(theirs, address),
+            _ if tcp => links.link(theirs, address, look_up),
             _ => Err(refused(Cause::RdmaNotOffered)),
         }
     }
@@ -677,14 +688,14 @@ impl Engine {
         &self,
         path: &NicPath,
         incarnation: Incarnation,
-        address: &str,
+        (address, look_up): (&str, LookUp),
     ) -> Result<Arc<Target>, Error> {
         let target = self.shared.registry.target(path, incarnation, address).ok_or_else(|| {
             let value = self.shared.registry.targets_max();
             Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value }).at(address)
         })?;
-        target.set_address(address);
-        target.refresh();
+        target.set_address(look_up, address);
+        target.refresh(look_up);
         Ok(target)
     }
 

@@ -8,9 +8,10 @@ use crate::data::local::LocalRegion;
 use crate::data::transport::{RegionPair, RequestRegions};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::ABSOLUTE;
+use crate::peer::look_ups;
 use crate::peer::opening::LaneOpening;
 use crate::peer::target::{RequestSpan, Submission, Target};
-use handfast_core::policy::Requester;
+use handfast_core::policy::{AfterRefusal, Requester};
 use handfast_core::sharing::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
 use handfast_core::transfer::{BatchReport, Remote};
 use handfast_core::transport::{Side, TransportError};
@@ -86,7 +87,8 @@ impl fmt::Debug for Prepared {
 
 impl Segment {
     pub(crate) async fn open(engine: &Engine, address: &str, scope: Scope) -> Result<Self, Error> {
-        let (descriptor, target) = engine.find(address).await?;
+        let look_up = look_ups::begin();
+        let (descriptor, target) = engine.find(address, look_up).await?;
         let memory = RemoteMemory::of(&descriptor, &scope).map_err(|error| error.at(address))?;
         let name = memory.name().unwrap_or(ABSOLUTE).to_owned();
         // An only segment keeps its identity when the node serves more.
@@ -94,7 +96,7 @@ impl Segment {
             Scope::Only => Scope::Named(name.clone()),
             _ => scope,
         };
-        let resolved = Mutex::new(Resolved::new(target, memory));
+        let resolved = Mutex::new(Resolved::new(target, memory, look_up));
         let (engine, address) = (engine.clone(), address.to_owned());
         let (refresh, failures) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
         let inner = Inner { engine, address, name, scope, resolved, refresh, failures };
@@ -278,7 +280,7 @@ impl Segment {
             return Err(error.clone());
         }
         // Rare and large: in a box, it does not enlarge the future of every submission.
-        let refreshed = Box::pin(self.refresh()).await;
+        let refreshed = Box::pin(self.refresh_settled()).await;
         if let Err(error) = &refreshed {
             *last = Some(error.clone());
             self.inner.failures.fetch_add(1, Ordering::AcqRel);
@@ -286,10 +288,19 @@ impl Segment {
         refreshed
     }
 
+    /// Looks the descriptor up, and once more if a doubt arose meanwhile, which the answer does not settle. A
+    /// doubt that arises during the second look-up is left to the next use.
+    async fn refresh_settled(&self) -> Result<Arc<Resolved>, Error> {
+        let fresh = self.refresh().await?;
+        if fresh.is_stale() { self.refresh().await } else { Ok(fresh) }
+    }
+
     async fn refresh(&self) -> Result<Arc<Resolved>, Error> {
-        let (descriptor, target) = self.inner.engine.find(self.address()).await?;
+        let look_up = look_ups::begin();
+        let (descriptor, target) = self.inner.engine.find(self.address(), look_up).await?;
         let memory = RemoteMemory::of(&descriptor, &self.inner.scope);
-        let fresh = Resolved::new(target, memory.map_err(|error| error.at(self.address()))?);
+        let memory = memory.map_err(|error| error.at(self.address()))?;
+        let fresh = Resolved::new(target, memory, look_up);
         *self.inner.resolved.lock() = fresh.clone();
         Ok(fresh)
     }
@@ -452,15 +463,23 @@ impl Batch {
 
     /// Resolves the segment, and checks and places the requests. An unknown address, or an access
     /// that is not permitted, fetches the descriptor once more: the node may have registered memory
-    /// or granted the access since.
+    /// or granted the access since. An answer from before that settles nothing.
     async fn check(&mut self) -> Result<Arc<Resolved>, Error> {
         let resolved = self.segment.resolve().await?;
         match self.place_in(&resolved.memory) {
             Ok(()) => Ok(resolved),
             Err(error) if may_be_outdated(&error) => {
+                let doubt = look_ups::doubt();
                 resolved.outdated.store(true, Ordering::Release);
-                let fresh = self.segment.resolve().await?;
-                self.place_in(&fresh.memory).map(|()| fresh)
+                let mut fresh = self.segment.resolve().await?;
+                let mut placed = self.place_in(&fresh.memory);
+                let is_same = placed.as_ref().is_err_and(may_be_outdated);
+                if AfterRefusal::decide(doubt, fresh.look_up, is_same) == AfterRefusal::LookUp {
+                    fresh.outdated.store(true, Ordering::Release);
+                    fresh = self.segment.resolve().await?;
+                    placed = self.place_in(&fresh.memory);
+                }
+                placed.map(|()| fresh)
             }
             Err(error) => Err(error),
         }
@@ -512,6 +531,7 @@ impl Segment {
         deadline: Option<Instant>,
         (refusal, requests): (Error, Vec<RequestSpan>),
     ) -> Result<Transfer, Error> {
+        let doubt = look_ups::doubt();
         resolved.outdated.store(true, Ordering::Release);
         self.inner.engine.update_counters(|it| it.keys_refused += 1);
         let report = refusal.report().cloned();
@@ -520,12 +540,25 @@ impl Segment {
             None => error.at(self.address()),
         };
         let engine = &self.inner.engine;
-        let fresh = by(engine, deadline, (Side::Peer, Stage::Metadata), self.resolve()).await;
-        let fresh = fresh.map_err(with_report)?;
         let requests = resolved.memory.unplaced(requests);
-        let is_same = fresh.memory.is_same_for(&resolved.memory, &requests)
-            && fresh.target.incarnation() == resolved.target.incarnation();
-        if is_same && refusal.side() == Side::Protection {
+        let permits_same = |fresh: &Resolved| {
+            fresh.memory.is_same_for(&resolved.memory, &requests)
+                && fresh.target.incarnation() == resolved.target.incarnation()
+        };
+        let resolving = async {
+            let fresh = self.resolve().await?;
+            let is_same = permits_same(&fresh);
+            match AfterRefusal::decide(doubt, fresh.look_up, is_same) {
+                AfterRefusal::LookUp => {
+                    fresh.outdated.store(true, Ordering::Release);
+                    self.resolve().await
+                }
+                AfterRefusal::Fail | AfterRefusal::Submit => Ok(fresh),
+            }
+        };
+        let fresh = by(engine, deadline, (Side::Peer, Stage::Metadata), resolving).await;
+        let fresh = fresh.map_err(with_report)?;
+        if permits_same(&fresh) && refusal.side() == Side::Protection {
             return Err(refusal);
         }
         if refusal.remote() == Some(Remote::Indeterminate) {

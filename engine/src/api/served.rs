@@ -5,6 +5,7 @@ use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{ABSOLUTE, absolute};
 use crate::peer::target::{RequestSpan, Target};
 use handfast_core::Incarnation;
+use handfast_core::policy::LookUp;
 use handfast_core::wire::{NodeDescriptor, RegionDescriptor};
 use handfast_transport::RemoteSpan;
 use std::sync::Arc;
@@ -190,13 +191,15 @@ impl RemoteMemory {
 pub(crate) struct Resolved {
     pub(crate) target: Arc<Target>,
     pub(crate) memory: RemoteMemory,
+    /// The look-up that found it.
+    pub(crate) look_up: LookUp,
     /// Whether the owner refused an access that the descriptor permits.
     pub(crate) outdated: AtomicBool,
 }
 
 impl Resolved {
-    pub(crate) fn new(target: Arc<Target>, memory: RemoteMemory) -> Arc<Self> {
-        Arc::new(Self { target, memory, outdated: AtomicBool::new(false) })
+    pub(crate) fn new(target: Arc<Target>, memory: RemoteMemory, look_up: LookUp) -> Arc<Self> {
+        Arc::new(Self { target, memory, look_up, outdated: AtomicBool::new(false) })
     }
 
     pub(crate) fn is_stale(&self) -> bool {

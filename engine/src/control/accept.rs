@@ -215,26 +215,41 @@ impl Places {
         }
     }
 
-    /// Closes a quiet connection: of the network with the most of them the oldest of the address with the
-    /// most, so that a crowd displaces its own. Those without a call go first, as long as the others fill
-    /// no more than half of the places.
+    /// Closes a quiet connection, which [`choose`] names. Returns whether there is one.
     fn shed(&self, open: &mut BTreeMap<u64, Connection>) -> bool {
-        let quiet = || open.iter().filter(|(_, connection)| connection.calls.is_quiet());
-        let has_called = |it: &Connection| it.calls.has_ended.load(Ordering::Relaxed);
-        let have_called = quiet().filter(|(_, connection)| has_called(connection)).count();
-        let are_spared = have_called <= self.connections_max / 2 && quiet().count() > have_called;
-        let addresses = || {
-            let chosen = quiet().filter(|(_, it)| !(are_spared && has_called(it)));
-            chosen.map(|(id, connection)| (*id, connection.from))
-        };
-        let oldest = largest(addresses().map(|(id, from)| (id, network_of(from)))).and_then(
-            |(network, _)| largest(addresses().filter(|(_, from)| network_of(*from) == network)),
-        );
-        let Some(connection) = oldest.and_then(|(_, id)| open.remove(&id)) else { return false };
+        let quiet = open.iter().filter(|(_, connection)| connection.calls.is_quiet());
+        let quiet = quiet.map(|(id, connection)| Quiet {
+            id: *id,
+            from: connection.from,
+            has_called: connection.calls.has_ended.load(Ordering::Relaxed),
+        });
+        let chosen = choose(self.connections_max, &quiet.collect::<Vec<_>>());
+        let Some(connection) = chosen.and_then(|id| open.remove(&id)) else { return false };
         connection.task.abort();
         self.counts.update(self.shed);
         true
     }
+}
+
+/// A connection outside of calls.
+#[derive(Clone, Copy, Debug)]
+struct Quiet {
+    /// A later connection has a greater number.
+    id: u64,
+    from: IpAddr,
+    has_called: bool,
+}
+
+/// Chooses the connection to close: of the network with the most of them the oldest of the address with
+/// the most, so that a crowd displaces its own. Those without a call go first, as long as the others fill
+/// no more than half of the places.
+fn choose(connections_max: usize, quiet: &[Quiet]) -> Option<u64> {
+    let have_called = quiet.iter().filter(|it| it.has_called).count();
+    let are_spared = have_called <= connections_max / 2 && quiet.len() > have_called;
+    let chosen = || quiet.iter().filter(|it| !(are_spared && it.has_called));
+    let (network, _) = largest(chosen().map(|it| (it.id, network_of(it.from))))?;
+    let of_network = chosen().filter(|it| network_of(it.from) == network);
+    largest(of_network.map(|it| (it.id, it.from))).map(|(_, id)| id)
 }
 
 #[cfg(test)]
@@ -344,6 +359,69 @@ mod tests {
             assert_eq!(left(), (true, vec![1], 1 + peers));
         }
         assert_eq!(left(), (false, vec![1], 1));
+    }
+
+    /// Returns the fault of a choice among quiet connections, of which a port has `MAX`.
+    fn fault(quiet: &[Quiet], chosen: Option<u64>) -> Option<&'static str> {
+        let called = quiet.iter().filter(|it| it.has_called).count();
+        let spares = called <= MAX / 2 && called < quiet.len();
+        let may_go: Vec<_> = quiet.iter().filter(|it| !spares || !it.has_called).collect();
+        let Some(id) = chosen else {
+            return (!may_go.is_empty()).then_some("no connection is closed");
+        };
+        let Some(chosen) = may_go.iter().find(|it| it.id == id) else {
+            return Some("one that has called, or is none of them");
+        };
+        let of_network =
+            |from| may_go.iter().filter(move |it| network_of(it.from) == network_of(from)).count();
+        let of_address = |from| may_go.iter().filter(move |it| it.from == from);
+        let shares = |it: &&&Quiet| network_of(it.from) == network_of(chosen.from);
+        if may_go.iter().any(|it| of_network(it.from) > of_network(chosen.from)) {
+            return Some("another network has more");
+        }
+        let own = of_address(chosen.from).count();
+        if may_go.iter().filter(shares).any(|it| of_address(it.from).count() > own) {
+            return Some("another address of the network has more");
+        }
+        let is_oldest = of_address(chosen.from).all(|it| it.id >= id);
+        (!is_oldest).then_some("an older one of the address stays")
+    }
+
+    const MAX: usize = 4;
+
+    /// Every set of up to five quiet connections from three addresses, two of one network.
+    fn sets() -> impl Iterator<Item = Vec<Quiet>> {
+        let addresses = ["2001:db8::1", "2001:db8::2", "10.0.0.1"].map(|it| it.parse().unwrap());
+        (0..=5u32).flat_map(move |count| {
+            (0..6u32.pow(count)).map(move |number| {
+                let of = |id: u32| {
+                    let kind = number / 6u32.pow(id) % 6;
+                    let from = addresses[kind as usize / 2];
+                    Quiet { id: id.into(), from, has_called: kind % 2 == 1 }
+                };
+                (0..count).map(of).collect()
+            })
+        })
+    }
+
+    /// The choice keeps every rule in every small set of connections, and three wrong choices do not.
+    #[test]
+    fn choice_is_right_in_every_small_set() {
+        let oldest = |quiet: &[Quiet]| quiet.first().map(|it| it.id);
+        let newest = |quiet: &[Quiet]| quiet.last().map(|it| it.id);
+        let spares_all = |quiet: &[Quiet]| {
+            let not_called: Vec<_> = quiet.iter().filter(|it| !it.has_called).copied().collect();
+            choose(MAX, &not_called)
+        };
+        let mut wrong = [0; 3];
+        for quiet in sets() {
+            assert_eq!(fault(&quiet, choose(MAX, &quiet)), None, "{quiet:?}");
+            let others = [oldest(&quiet), newest(&quiet), spares_all(&quiet)];
+            for (count, chosen) in wrong.iter_mut().zip(others) {
+                *count += u32::from(fault(&quiet, chosen).is_some());
+            }
+        }
+        assert!(wrong.iter().all(|count| *count > 100), "{wrong:?}");
     }
 
     /// A crowd that has called, and whose connections are kept, does not keep a newcomer out.

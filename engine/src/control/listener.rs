@@ -335,4 +335,19 @@ mod tests {
         assert_eq!([soon(look_up), soon(look_up), soon(message)], [true, true, true]);
         assert!(!soon(message) && !soon(message));
     }
+
+    /// The next call is expected soon if a look-up is one of the last two: in every sequence of eight.
+    #[test]
+    fn look_up_counts_for_two_calls() {
+        for calls in 0..1u32 << 8 {
+            let mut expected = CallsExpected::default();
+            let kinds = (0..8).map(|call| calls >> call & 1 == 1).collect::<Vec<_>>();
+            for (call, is_look_up) in kinds.iter().enumerate() {
+                let kind = if *is_look_up { FrameKind::Metadata } else { FrameKind::Connection };
+                expected.on_call(kind);
+                let is_soon = kinds[call.saturating_sub(1)..=call].contains(&true);
+                assert_eq!(expected.is_next_soon(), is_soon, "{kinds:?}, {call}");
+            }
+        }
+    }
 }

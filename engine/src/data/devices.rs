@@ -84,4 +84,43 @@ mod tests {
         assert_eq!(devices.descriptors()[0].gid, "fe80::9");
         assert_eq!((devices.unusable().len(), devices.names().len()), (1, 2));
     }
+
+    /// The announcement of a device is the last one with which it worked, and its error the last since then:
+    /// in every sequence of five changes of two devices.
+    #[test]
+    fn device_is_as_it_was_last_in_every_sequence() {
+        let names = ["nic0", "nic1"];
+        for number in 0..6u32.pow(5) {
+            let all = names.map(|name| device(name, "first")).to_vec();
+            let devices = Devices::new(all, Vec::new());
+            let mut expected = [("first", None), ("first", None)];
+            for step in 0..5 {
+                let change = number / 6u32.pow(step) % 6;
+                let (name, known) =
+                    (names[change as usize % 2], &mut expected[change as usize % 2]);
+                match ["first", "other", ""][change as usize / 2] {
+                    "" => {
+                        known.1 = Some(step);
+                        let text = format!("{name} {step}");
+                        devices.on_failed(name, Error::local(Stage::Device, Cause::Invalid(text)));
+                    }
+                    gid => {
+                        let is_new = devices.on_working(device(name, gid));
+                        assert_eq!(is_new, known.0 != gid, "{number}, {step}");
+                        *known = (gid, None);
+                    }
+                }
+            }
+            let announced = devices.descriptors();
+            let errors: Vec<String> = devices.unusable().iter().map(ToString::to_string).collect();
+            assert_eq!(
+                announced.iter().map(|it| &*it.gid).collect::<Vec<_>>(),
+                expected.map(|it| it.0)
+            );
+            let failed = names.iter().zip(expected).filter_map(|(name, it)| it.1.zip(Some(name)));
+            let failed: Vec<_> = failed.map(|(step, name)| format!("{name} {step}")).collect();
+            assert_eq!(errors.len(), failed.len(), "{number}");
+            assert!(errors.iter().zip(&failed).all(|(one, other)| one.contains(other.as_str())));
+        }
+    }
 }

@@ -4,7 +4,8 @@ use super::options::MooncakeOptions;
 use super::pipe::{Sink, Source, Stopped};
 use crate::time::millis;
 use handfast_core::mooncake::{
-    DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES, STATUS_BYTES,
+    Awaits, DataRequest, DataStatus, Exchange, ProtocolVersion, REQUEST_BYTES, ReplyError,
+    STATUS_BYTES,
 };
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{Direction, MemoryError, Posting, Sent, Span};
@@ -50,6 +51,17 @@ impl From<Stopped> for Failed {
     }
 }
 
+impl From<ReplyError> for Failed {
+    fn from(error: ReplyError) -> Self {
+        match error {
+            ReplyError::Refused => refused(),
+            ReplyError::Early => foreign("the peer acknowledged a write before it was sent".into()),
+            ReplyError::Unasked => foreign("the peer sent a status that no request awaits".into()),
+            ReplyError::Foreign(error) => foreign(error.to_string()),
+        }
+    }
+}
+
 impl From<MemoryError> for Failed {
     fn from(error: MemoryError) -> Self {
         Self::Broken(TransportError::new(Side::Local, "memory", error.to_string()))
@@ -70,46 +82,50 @@ impl<S: Stream> Connection<S> {
         Self { source, sink, version, options: *options }
     }
 
-    /// Resets the count of sent bytes for the next request.
-    pub(super) fn start(&mut self) {
+    /// Begins the exchange of a posting.
+    pub(super) fn start(&mut self, posting: &Posting) -> Exchange {
         self.sink.start();
+        Exchange::new(posting.direction, self.version, posting.span.len() as u64)
     }
 
-    /// Returns the part of the last request that was handed to the system.
-    pub(super) fn sent(&self, posting: &Posting) -> Sent {
-        let body = if posting.direction == Direction::Write { posting.span.len() } else { 0 };
-        match self.sink.taken {
-            0 => Sent::None,
-            taken if taken < (REQUEST_BYTES + body) as u64 => Sent::Partly,
-            _ => Sent::All,
-        }
+    /// Bytes of the exchange that were handed to the system.
+    pub(super) fn taken(&self) -> u64 {
+        self.sink.taken
     }
 
     /// Performs `posting`. Dropping the future halfway makes the connection unusable.
-    pub(super) async fn exchange(&mut self, posting: &Posting) -> Result<(), Failed> {
+    pub(super) async fn exchange(
+        &mut self,
+        posting: &Posting,
+        exchange: &mut Exchange,
+    ) -> Result<(), Failed> {
         match (posting.direction, self.version) {
-            (Direction::Read, ProtocolVersion::Two) => self.read(posting).await,
-            (Direction::Write, ProtocolVersion::Two) => self.write(posting).await,
-            (Direction::Read, ProtocolVersion::One) => self.read(posting).await.map_err(unsaid),
+            (Direction::Read, ProtocolVersion::Two) => self.read(posting, exchange).await,
+            (Direction::Write, ProtocolVersion::Two) => self.write(posting, exchange).await,
+            (Direction::Read, ProtocolVersion::One) => {
+                self.read(posting, exchange).await.map_err(unsaid)
+            }
             (Direction::Write, ProtocolVersion::One) => {
-                self.write_and_prove(posting).await.map_err(unsaid)
+                self.write_and_prove(posting, exchange).await.map_err(unsaid)
             }
         }
     }
 
-    async fn read(&mut self, posting: &Posting) -> Result<(), Failed> {
+    async fn read(&mut self, posting: &Posting, exchange: &mut Exchange) -> Result<(), Failed> {
         self.ask(Direction::Read, posting.remote.address, posting.span.len() as u64).await?;
-        if self.version == ProtocolVersion::Two {
-            status(&mut self.source, millis(self.options.status_timeout)).await?;
+        if exchange.handle_sent() == Awaits::Status {
+            status(&mut self.source, exchange, millis(self.options.status_timeout)).await?;
         }
         let span = &posting.span;
         let bytes = span.len() as u64;
         let rest = |done: u64| rest_of(span, done);
-        within(self.options.moving_ms(bytes), self.source.fill(bytes, rest)).await
+        within(self.options.moving_ms(bytes), self.source.fill(bytes, rest)).await?;
+        exchange.handle_bytes();
+        Ok(())
     }
 
-    /// Performs a write; a status that arrives during the body refuses it.
-    async fn write(&mut self, posting: &Posting) -> Result<(), Failed> {
+    /// Performs a write; a status that arrives during the body ends it.
+    async fn write(&mut self, posting: &Posting, exchange: &mut Exchange) -> Result<(), Failed> {
         let span = &posting.span;
         let head = self.header(Direction::Write, posting.remote.address, span.len() as u64);
         let Self { source, sink, options, .. } = self;
@@ -124,33 +140,36 @@ impl<S: Stream> Connection<S> {
                 word = source.receive(&mut early) => Err(word),
             }
         };
-        let sent = match ended {
-            Ok(sent) => sent,
-            // The peer has every byte, and the stream has not said that it is flushed.
-            Err(Ok(true)) if sink.taken == head.len() as u64 + bytes => return judged(early),
-            Err(word) => return Err(early_word(word, early)),
-        };
-        match sent {
-            Ok(()) => status(source, millis(options.status_timeout)).await,
-            Err(broken) => {
+        // The stream may report later than the peer that its last bytes are sent, or fail after them.
+        if exchange.sent(sink.taken) == Sent::All {
+            exchange.handle_sent();
+        }
+        match ended {
+            Ok(Ok(())) => status(source, exchange, millis(options.status_timeout)).await,
+            Ok(Err(broken)) => {
                 let mut frame = [0; STATUS_BYTES];
                 let word = timeout(LAST_WORD_TIMEOUT, source.receive(&mut frame)).await;
                 match word {
-                    Ok(Ok(true)) => Err(early_word(Ok(true), frame)),
+                    Ok(Ok(true)) => take_status(exchange, Ok(true), frame),
                     _ => Err(broken),
                 }
             }
+            Err(word) => take_status(exchange, word, early),
         }
     }
 
-    /// Writes over version 1, which acknowledges no write. A connection serves requests in order, so
-    /// the answer to a read of the last written byte confirms the write.
-    async fn write_and_prove(&mut self, posting: &Posting) -> Result<(), Failed> {
+    /// Writes over version 1, which acknowledges no write: [`Awaits::Proof`].
+    async fn write_and_prove(
+        &mut self,
+        posting: &Posting,
+        exchange: &mut Exchange,
+    ) -> Result<(), Failed> {
         let span = &posting.span;
         let bytes = span.len() as u64;
         let head = self.header(Direction::Write, posting.remote.address, bytes);
         let sending = self.sink.send(&head, bytes, |done| rest_of(span, done));
         within(self.options.moving_ms(bytes), sending).await?;
+        exchange.handle_sent();
         self.ask(Direction::Read, posting.remote.address + (bytes - 1), 1).await?;
         let mut seen = [0];
         let proof = self.source.receive(&mut seen);
@@ -160,6 +179,7 @@ impl<S: Stream> Connection<S> {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         // The value of the byte is irrelevant: others may write there too.
+        exchange.handle_bytes();
         Ok(())
     }
 
@@ -180,37 +200,27 @@ fn rest_of(span: &Span, done: u64) -> Result<Span, Failed> {
 }
 
 /// Waits for the status of a request.
-async fn status<S: Stream>(source: &mut Source<S>, limit_ms: u64) -> Result<(), Failed> {
+async fn status<S: Stream>(
+    source: &mut Source<S>,
+    exchange: &mut Exchange,
+    limit_ms: u64,
+) -> Result<(), Failed> {
     let mut frame = [0; STATUS_BYTES];
     let word = timeout(Duration::from_millis(limit_ms), source.receive(&mut frame)).await;
-    if !word.map_err(|_| silent("the status of a request", limit_ms))?? {
+    let word = word.map_err(|_| silent("the status of a request", limit_ms))?;
+    take_status(exchange, word, frame)
+}
+
+fn take_status(
+    exchange: &mut Exchange,
+    word: io::Result<bool>,
+    frame: [u8; STATUS_BYTES],
+) -> Result<(), Failed> {
+    if !word? {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
-    judged(frame)
-}
-
-/// Meaning of the status of a whole request.
-fn judged(frame: [u8; STATUS_BYTES]) -> Result<(), Failed> {
-    match DataStatus::decode(frame) {
-        Ok(DataStatus::Done) => Ok(()),
-        Ok(DataStatus::Refused) => Err(refused()),
-        Err(error) => Err(foreign(error.to_string())),
-    }
-}
-
-/// Meaning of a status before the whole body was sent.
-fn early_word(word: io::Result<bool>, frame: [u8; STATUS_BYTES]) -> Failed {
-    match word {
-        Ok(true) => match DataStatus::decode(frame) {
-            Ok(DataStatus::Refused) => refused(),
-            Ok(DataStatus::Done) => {
-                foreign("the peer acknowledged a write before it was sent".into())
-            }
-            Err(error) => foreign(error.to_string()),
-        },
-        Ok(false) => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
-        Err(error) => error.into(),
-    }
+    exchange.handle_status(DataStatus::decode(frame))?;
+    Ok(())
 }
 
 fn refused() -> Failed {

@@ -7,12 +7,13 @@
 
 use super::exchange::{Connection, Failed};
 use super::options::MooncakeOptions;
-use super::queue::{Queue, Withdrawn};
+use super::queue::{Job, Queue};
 use crate::command::Command;
 use crate::peer::target::{LaneUp, Target};
-use handfast_core::Lifecycle;
-use handfast_core::mooncake::ProtocolVersion;
+use crate::time::Clock;
+use handfast_core::mooncake::{DataLink, LinkLimits, ProtocolVersion};
 use handfast_core::transport::{Side, TransportError};
+use handfast_core::{Instant, Lifecycle};
 use handfast_transport::{Completion, DataPath, Posting, Sent, SliceId, TransportKind};
 use handfast_transport_tcp::Net;
 use std::io;
@@ -20,7 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 use tracing::{debug, info};
 
 /// Parts of a link.
@@ -32,6 +33,7 @@ pub(super) struct LinkParts<N> {
     pub(super) options: MooncakeOptions,
     pub(super) connect_timeout: Duration,
     pub(super) lane_depth: u32,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) queue: Arc<Queue>,
     pub(super) target: Weak<Target>,
 }
@@ -43,8 +45,10 @@ impl<N> LinkParts<N> {
         }
     }
 
-    fn complete(&self, completion: Completion) {
-        self.tell(|target| target.on_completions(&mut vec![completion]));
+    fn complete(&self, completion: Option<Completion>) {
+        if let Some(completion) = completion {
+            self.tell(|target| target.on_completions(&mut vec![completion]));
+        }
     }
 }
 
@@ -55,8 +59,8 @@ pub(super) struct LinkPath {
 }
 
 impl LinkPath {
-    pub(super) fn new() -> Self {
-        Self { queue: Arc::default(), target: Arc::default() }
+    pub(super) fn new(limits: LinkLimits) -> Self {
+        Self { queue: Arc::new(Queue::new(limits)), target: Arc::default() }
     }
 
     /// Sets the target of the data path.
@@ -64,41 +68,29 @@ impl LinkPath {
         // Set once, before anything can be posted.
         let _ = self.target.set(Arc::downgrade(target));
     }
+
+    fn complete(&self, mut completions: Vec<Completion>) {
+        if let Some(target) = self.target.get().and_then(Weak::upgrade)
+            && !completions.is_empty()
+        {
+            target.on_completions(&mut completions);
+        }
+    }
 }
 
 impl DataPath for LinkPath {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        self.queue.post(lane, postings);
+        self.complete(self.queue.post(lane, postings));
     }
 
     fn withdraw(&self, lane: Lifecycle, slice: SliceId, _: handfast_core::Duration) {
-        let target = self.target.get().and_then(Weak::upgrade);
-        if let (Withdrawn::Unsent, Some(target)) = (self.queue.withdraw(lane, slice), target) {
-            let released = Completion::released(slice, Sent::None);
-            target.on_completions(&mut vec![released]);
-        }
+        self.complete(self.queue.withdraw(lane, slice).into_iter().collect());
     }
 }
 
 /// The task behind a link.
 pub(super) struct Link<N: Net> {
     parts: Arc<LinkParts<N>>,
-}
-
-/// Maximum consecutive lanes without an answer before the peer is given up.
-const LANES_UNANSWERED_MAX: u32 = 3;
-/// Pause of a worker after a failed connect, while others of its lane go on. It doubles each time,
-/// for the life of the lane.
-const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest such pause.
-const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// Reasons for a worker to exit.
-enum WorkerEnd {
-    /// The worker's connection broke during a request.
-    Broken(TransportError),
-    /// The worker could not connect; others may be connected.
-    Unconnected(TransportError),
 }
 
 /// Reasons for a lane to end.
@@ -113,7 +105,7 @@ enum End {
 /// Runs on every exit of the task, including the end of its runtime, so no waiter is left behind.
 impl<N: Net> Drop for Link<N> {
     fn drop(&mut self) {
-        self.parts.queue.close();
+        self.parts.queue.close(false);
         self.parts.tell(|target| target.abandon());
     }
 }
@@ -129,7 +121,6 @@ impl<N: Net> Link<N> {
         mut commands: mpsc::UnboundedReceiver<Command>,
         mut stop: watch::Receiver<()>,
     ) {
-        let (mut lane, mut unanswered) = (Lifecycle(0), 0);
         loop {
             let command = tokio::select! {
                 command = commands.recv() => command,
@@ -145,27 +136,15 @@ impl<N: Net> Link<N> {
                 connected = connect(&self.parts) => connected,
                 _ = stop.changed() => break,
             };
-            let end = match connected {
-                Ok(first) => {
-                    lane = Lifecycle(lane.0 + 1);
-                    self.serve(lane, first, &mut commands, &mut stop).await
-                }
+            match connected {
+                Ok(first) => match self.serve(first, &mut commands, &mut stop).await {
+                    End::Broken(_) => {}
+                    End::Unwanted => return,
+                    End::Stopped => break,
+                },
                 Err(error) => {
                     info!(peer = %self.parts.address, %error, "opening a data connection failed");
                     self.parts.tell(|target| target.on_peer_lost(error));
-                    continue;
-                }
-            };
-            match end {
-                End::Unwanted => return,
-                End::Stopped => break,
-                End::Broken(_) if self.parts.queue.take_answered() => unanswered = 0,
-                End::Broken(error) => {
-                    unanswered += 1;
-                    if unanswered >= LANES_UNANSWERED_MAX {
-                        unanswered = 0;
-                        self.parts.tell(|target| target.on_peer_lost(error));
-                    }
                 }
             }
         }
@@ -175,14 +154,13 @@ impl<N: Net> Link<N> {
     /// Serves one lane, from its first connection to its end.
     async fn serve(
         &self,
-        lane: Lifecycle,
         first: Connection<N::Stream>,
         commands: &mut mpsc::UnboundedReceiver<Command>,
         stop: &mut watch::Receiver<()>,
     ) -> End {
+        let (lane, count) = self.parts.queue.open();
         info!(peer = %self.parts.address, ?lane, "lane to a Mooncake node established");
-        self.parts.queue.open(lane);
-        let mut workers = Workers::new(self, first);
+        let mut workers = Workers::new(self, first, count);
         let depth = self.parts.lane_depth;
         self.parts.tell(|target| {
             let (path, transport_kind) = (target.path().clone(), TransportKind::Tcp);
@@ -208,165 +186,159 @@ impl<N: Net> Link<N> {
     }
 
     async fn end(&self, lane: Lifecycle, mut workers: Workers<N>, end: &End) {
-        // Once no worker runs, nothing touches local memory.
-        workers.tasks.shutdown().await;
-        let (unsent, writing) = self.parts.queue.close();
         let cause = match end {
             End::Broken(error) => error.clone(),
             End::Unwanted | End::Stopped => broken("the engine was closed".into()),
         };
-        debug!(peer = %self.parts.address, ?lane, %cause, writing, "lane to a Mooncake node ended");
-        let release = |slice| Completion::released(slice, Sent::None);
-        let mut released: Vec<_> = unsent.into_iter().map(release).collect();
+        self.parts.queue.fail(cause.clone());
+        // Once no worker runs, nothing touches local memory.
+        workers.tasks.shutdown().await;
+        let mut closed = self.parts.queue.close(matches!(end, End::Broken(_)));
+        debug!(peer = %self.parts.address, ?lane, %cause, "lane to a Mooncake node ended");
         self.parts.tell(|target| {
             target.on_lane_revoked(lane);
-            target.on_completions(&mut released);
+            target.on_completions(&mut closed.unsent);
             target.on_lane_ending(lane, cause.clone(), true);
+            // The end of a lane to a legacy peer fails the batches with a write that may still land.
             target.on_lane_down(lane);
-            // Before the next lane is established: that lane would count as the proof that nothing
-            // posted on this one can land any more (`Target::on_lane_up`).
-            if writing {
+            if closed.gives_up {
                 target.on_peer_lost(cause);
             }
         });
     }
 }
 
-/// The workers of one lane.
+/// The tasks of one lane's workers.
 struct Workers<N: Net> {
     parts: Arc<LinkParts<N>>,
-    tasks: JoinSet<WorkerEnd>,
-    /// Workers that could not connect and are not replaced yet.
-    missing: usize,
-    pause: Duration,
-    /// Time of the next replacement.
-    retry_at: Option<Instant>,
+    tasks: JoinSet<()>,
 }
 
 impl<N: Net> Workers<N> {
-    fn new(link: &Link<N>, first: Connection<N::Stream>) -> Self {
-        let (parts, tasks) = (link.parts.clone(), JoinSet::new());
-        let pause = RECONNECT_PAUSE_MIN;
-        let mut workers = Self { parts, tasks, missing: 0, pause, retry_at: None };
-        workers.spawn(Some(first));
-        for _ in 1..workers.parts.options.lanes_per_peer {
-            workers.spawn(None);
-        }
+    fn new(link: &Link<N>, first: Connection<N::Stream>, count: usize) -> Self {
+        let mut workers = Self { parts: link.parts.clone(), tasks: JoinSet::new() };
+        workers.spawn(0, Some(first));
+        (1..count).for_each(|worker| workers.spawn(worker, None));
         workers
     }
 
-    fn spawn(&mut self, connection: Option<Connection<N::Stream>>) {
-        self.tasks.spawn(work(self.parts.clone(), connection));
+    fn spawn(&mut self, worker: usize, connection: Option<Connection<N::Stream>>) {
+        self.tasks.spawn(work(self.parts.clone(), worker, connection));
     }
 
     /// Waits until the lane breaks: during a request, or because no worker can connect. While other
     /// workers are connected, the failed ones retry after a pause. Cancel-safe.
     async fn broken(&mut self) -> TransportError {
+        let parts = self.parts.clone();
         loop {
-            let retry_at = self.retry_at;
+            let retry_at = parts.queue.poll_timeout();
             tokio::select! {
-                Some(worker) = self.tasks.join_next() => {
-                    if worker.as_ref().is_err_and(JoinError::is_cancelled) {
-                        // No single worker is stopped: the runtime ends, and this task with it.
-                        std::future::pending::<()>().await;
+                Some(worker) = self.tasks.join_next() => match worker {
+                    Ok(()) => {}
+                    // No single worker is stopped: the runtime ends, and this task with it.
+                    Err(error) if JoinError::is_cancelled(&error) => std::future::pending().await,
+                    Err(error) => parts.queue.fail(broken(error.to_string())),
+                },
+                () = pause_until(&*parts.clock, retry_at) => {
+                    if let Some(worker) = parts.queue.on_timeout(parts.clock.now()) {
+                        self.spawn(worker, None);
                     }
-                    let died = |error: JoinError| WorkerEnd::Broken(broken(error.to_string()));
-                    match worker.unwrap_or_else(died) {
-                        WorkerEnd::Unconnected(_) if !self.tasks.is_empty() => self.on_missing(),
-                        WorkerEnd::Unconnected(error) | WorkerEnd::Broken(error) => return error,
-                    }
-                }
-                () = pause_until(retry_at) => {
-                    self.missing -= 1;
-                    self.retry_at = (self.missing > 0).then(|| Instant::now() + self.pause);
-                    self.spawn(None);
                 }
             }
-        }
-    }
-
-    fn on_missing(&mut self) {
-        self.missing += 1;
-        if self.retry_at.is_none() {
-            self.retry_at = Some(Instant::now() + self.pause);
-            self.pause = (2 * self.pause).min(RECONNECT_PAUSE_MAX);
+            if let Some(failure) = parts.queue.failure() {
+                return failure;
+            }
         }
     }
 }
 
-async fn pause_until(at: Option<Instant>) {
+async fn pause_until(clock: &dyn Clock, at: Option<Instant>) {
     match at {
-        Some(at) => sleep_until(at).await,
+        Some(at) => clock.sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
 
-/// Serves postings on one connection until it breaks during one of them. A connection that ends
-/// between two postings is replaced for the next.
+/// Serves postings on one connection until it breaks during one of them, or a connection cannot be
+/// made. A connection that ends between two postings is replaced for the next.
 async fn work<N: Net>(
     parts: Arc<LinkParts<N>>,
+    worker: usize,
     mut connection: Option<Connection<N::Stream>>,
-) -> WorkerEnd {
+) {
     let queue = &parts.queue;
     loop {
-        let (posting, mut cancelled) = match &mut connection {
+        let Job { posting, mut cancelled } = match &mut connection {
             Some(open) => tokio::select! {
                 biased;
                 () = open.source.ended() => {
                     connection = None;
+                    queue.on_connection_ended(worker);
                     continue;
                 }
-                taken = queue.take() => taken,
+                job = queue.take(worker) => job,
             },
-            None => queue.take().await,
+            None => queue.take(worker).await,
         };
         let slice = posting.slice;
         let mut open = match connection.take() {
             Some(open) => open,
-            None => {
-                let unsent = || Completion::released(slice, Sent::None);
-                tokio::select! {
-                    // A withdrawn posting must not begin.
-                    biased;
-                    // An error means that the lane is ending, and this task with it.
-                    _ = &mut cancelled => {
-                        parts.complete(unsent());
-                        continue;
-                    }
-                    connected = connect(&parts) => match connected {
-                        Ok(open) => open,
-                        Err(error) => {
-                            if !queue.put_back(posting) {
-                                parts.complete(unsent());
-                            }
-                            return WorkerEnd::Unconnected(error);
-                        }
-                    },
+            None => tokio::select! {
+                // A withdrawn posting must not begin.
+                biased;
+                // An error means that the lane is ending, and this task with it.
+                _ = &mut cancelled => {
+                    let end = |it: &mut DataLink| it.handle_withdrawn(worker, Sent::None);
+                    parts.complete(queue.on_ended(slice, None, end));
+                    continue;
                 }
-            }
+                connected = connect(&parts) => match connected {
+                    Ok(open) => {
+                        queue.on_connected(worker);
+                        open
+                    }
+                    Err(error) => {
+                        let now = parts.clock.now();
+                        return parts.complete(queue.on_unconnected(now, worker, (posting, error)));
+                    }
+                },
+            },
         };
-        open.start();
+        let mut exchange = open.start(&posting);
         let moved = tokio::select! {
             biased;
             _ = &mut cancelled => None,
-            moved = open.exchange(&posting) => Some(moved),
+            moved = open.exchange(&posting, &mut exchange) => Some(moved),
         };
-        let released = Completion::released(slice, open.sent(&posting));
-        let completion = match moved {
-            Some(Ok(())) => {
-                connection = Some(open);
-                Completion::done(slice)
-            }
-            Some(Err(Failed::Refused(error))) => Completion::refused(slice, error),
-            None => released,
-            Some(Err(Failed::Broken(error))) => {
-                parts.complete(released);
-                return WorkerEnd::Broken(error);
-            }
+        let sent = exchange.sent(open.taken());
+        // The next request has its replies to itself.
+        connection = Some(open).filter(|_| exchange.is_done());
+        let (failure, end) = match moved {
+            Some(Ok(())) => (None, RequestEnd::Done),
+            Some(Err(Failed::Refused(error))) => (None, RequestEnd::Refused(error)),
+            Some(Err(Failed::Broken(error))) => (Some(error), RequestEnd::Broken),
+            None => (None, RequestEnd::Withdrawn),
         };
-        queue.on_ended(slice);
+        let is_broken = failure.is_some();
+        let completion = queue.on_ended(slice, failure, |it| match end {
+            RequestEnd::Done => it.handle_done(worker),
+            RequestEnd::Refused(error) => it.handle_refused(worker, error),
+            RequestEnd::Withdrawn => it.handle_withdrawn(worker, sent),
+            RequestEnd::Broken => it.handle_broken(worker, sent),
+        });
         parts.complete(completion);
+        if is_broken {
+            return;
+        }
     }
+}
+
+/// The end of a request.
+enum RequestEnd {
+    Done,
+    Refused(TransportError),
+    Withdrawn,
+    Broken,
 }
 
 async fn connect<N: Net>(parts: &LinkParts<N>) -> Result<Connection<N::Stream>, TransportError> {

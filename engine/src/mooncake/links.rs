@@ -8,7 +8,8 @@ use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::Counts;
 use crate::peer::target::{Target, TargetParts};
 use crate::time::{Clock, millis};
-use handfast_core::mooncake::{ProtocolVersion, RpcMeta, SegmentDescriptor};
+use handfast_core::mooncake::{LinkLimits, ProtocolVersion, RpcMeta, SegmentDescriptor};
+use handfast_core::policy::LookUp;
 use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
@@ -23,11 +24,12 @@ use tokio::sync::{mpsc, watch};
 
 /// The links of an engine without the network's type.
 pub(crate) trait Links: Send + Sync {
-    /// Returns the target for a Mooncake node's descriptor.
+    /// Returns the target for a Mooncake node's descriptor, which a look-up found.
     fn link(
         &self,
         descriptor: &SegmentDescriptor,
         call_address: &str,
+        look_up: LookUp,
     ) -> Result<(NodeDescriptor, Arc<Target>), Error>;
 
     /// Returns every target still referenced.
@@ -101,7 +103,11 @@ impl<N: Net> LinkTable<N> {
             Some((stop, alive)) => (stop.subscribe(), alive.clone()),
             None => return Err(Cause::Closed),
         };
-        let data_path = Arc::new(LinkPath::new());
+        let limits = LinkLimits {
+            connections_max: self.parts.options.lanes_per_peer,
+            requests_max: self.parts.limits.slices_per_lane_max.max(1) as usize,
+        };
+        let data_path = Arc::new(LinkPath::new(limits));
         let (commands, receiver) = Commands::channel();
         let parts = &self.parts;
         let path = NicPath { nic: NodeName::new("tcp")?, node: NodeName::new(name)? };
@@ -127,6 +133,7 @@ impl<N: Net> LinkTable<N> {
             options: parts.options,
             connect_timeout: parts.connect_timeout,
             lane_depth: parts.limits.slices_per_lane_max,
+            clock: parts.clock.clone(),
             queue: data_path.queue.clone(),
             target: Arc::downgrade(&target),
         };
@@ -144,6 +151,7 @@ impl<N: Net> Links for LinkTable<N> {
         &self,
         descriptor: &SegmentDescriptor,
         call_address: &str,
+        look_up: LookUp,
     ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         let failed = |cause| Error::peer(Stage::Metadata, cause).at(call_address);
         if !descriptor.offers_tcp() {
@@ -159,7 +167,7 @@ impl<N: Net> Links for LinkTable<N> {
         let node = describe(descriptor, call_address).map_err(failed)?;
         let ours = |cause| Error::local(Stage::Metadata, cause).at(call_address);
         let target = self.target(identity).map_err(ours)?;
-        target.refresh();
+        target.refresh(look_up);
         Ok((node, target))
     }
 

@@ -18,12 +18,13 @@ use crate::data::transport::RequestRegions;
 use crate::error::Cause;
 use crate::observe::meters::{PeerMeters, Rail};
 use crate::peer::edges::Edges;
+use crate::peer::look_ups;
 use crate::peer::near::Near;
 use crate::peer::opening::LaneOpening;
 use crate::time::Clock;
 use batches::Batches;
 use handfast_core::mooncake::RpcMeta;
-use handfast_core::policy::{LaneUsage, LonePoll, RAILS_MAX};
+use handfast_core::policy::{Doubt, LaneUsage, LonePoll, LookUp, RAILS_MAX};
 use handfast_core::target::{self, TargetConfig, TargetOutput};
 use handfast_core::transfer::{
     Affinity, BatchId, BatchOutcome, BatchReport, Cause as BatchCause, LocalSpan, Request,
@@ -93,13 +94,16 @@ pub(crate) struct TargetParts {
 pub(crate) struct Target {
     me: Weak<Self>,
     parts: TargetParts,
-    address: Mutex<Arc<str>>,
+    /// The address, and the look-up that found it.
+    address: Mutex<(LookUp, Arc<str>)>,
     /// A thread of the user and a task of the runtime contend for it. Waiters of `parking_lot` yield the
     /// processor, with which reads of 64 KiB over loopback were a quarter slower.
     state: std::sync::Mutex<State>,
     lanes: watch::Sender<LaneStatus>,
     timer: Arc<Notify>,
     stale: AtomicBool,
+    /// The last reason to be stale.
+    doubt: Mutex<Doubt>,
 }
 
 /// A submitted batch.
@@ -170,8 +174,8 @@ struct State {
     edges: Edges,
     /// The limit that prevented the last requested lane, with the error that reported it.
     no_room: Option<(TransportError, LimitReached)>,
-    /// Whether the metadata store has no entry of the node any more.
-    unpublished: bool,
+    /// The doubt since the metadata store has no entry of the node any more.
+    unpublished: Option<Doubt>,
 }
 
 impl Target {
@@ -208,16 +212,17 @@ impl Target {
             armed: None,
             edges,
             no_room: None,
-            unpublished: false,
+            unpublished: None,
         };
         let target = Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            address: Mutex::new(parts.address.as_str().into()),
+            address: Mutex::new((LookUp::default(), parts.address.as_str().into())),
             parts,
             state: std::sync::Mutex::new(state),
             lanes: watch::Sender::new(LaneStatus::default()),
             timer: Arc::new(Notify::new()),
             stale: AtomicBool::new(false),
+            doubt: Mutex::default(),
         });
         target.parts.runtime.spawn(keep_time(Arc::downgrade(&target), target.timer.clone()));
         target
@@ -234,11 +239,15 @@ impl Target {
 
     /// Returns the peer's last known call address.
     pub(crate) fn address(&self) -> Arc<str> {
-        self.address.lock().clone()
+        self.address.lock().1.clone()
     }
 
-    pub(crate) fn set_address(&self, address: &str) {
-        *self.address.lock() = address.into();
+    /// Takes the address at which the peer answered a look-up, unless a later one is known.
+    pub(crate) fn set_address(&self, look_up: LookUp, address: &str) {
+        let mut known = self.address.lock();
+        if look_up >= known.0 {
+            *known = (look_up, address.into());
+        }
     }
 
     /// Whether the descriptor may be out of date: the peer was lost or has restarted.
@@ -248,14 +257,20 @@ impl Target {
 
     /// Marks the descriptor as possibly out of date.
     pub(crate) fn mark_stale(&self) {
+        let mut doubt = self.doubt.lock();
+        *doubt = look_ups::doubt();
         self.stale.store(true, Ordering::Release);
     }
 
-    /// Records that the peer answered for this incarnation. A target that has ended stays stale.
-    pub(crate) fn refresh(&self) {
+    /// Records that the peer answered a look-up for this incarnation. An answer from before the last
+    /// doubt does not settle it, and a target that has ended stays stale.
+    pub(crate) fn refresh(&self, look_up: LookUp) {
         let mut state = self.lock();
-        state.unpublished = false;
-        self.stale.store(state.machine.has_ended(), Ordering::Release);
+        state.unpublished.take_if(|doubt| look_up.settles(*doubt));
+        let doubt = self.doubt.lock();
+        if look_up.settles(*doubt) {
+            self.stale.store(state.machine.has_ended(), Ordering::Release);
+        }
     }
 
     /// Returns the node's name.
@@ -269,8 +284,8 @@ impl Target {
     #[cfg_attr(not(feature = "metadata"), allow(dead_code, reason = "for stores alone"))]
     pub(crate) fn on_published(&self, at: Option<&RpcMeta>) -> bool {
         let mut state = self.lock();
-        let before = self.is_stale() || state.unpublished;
-        state.unpublished = at.is_none();
+        let before = self.is_stale() || state.unpublished.is_some();
+        state.unpublished = at.is_none().then(look_ups::doubt);
         let moved = at.is_some_and(|at| {
             RpcMeta::of_address(&self.address()).is_some_and(|known| known != *at)
         });
@@ -278,13 +293,13 @@ impl Target {
             self.mark_stale();
         }
         self.doubt_unpublished(&state);
-        (moved || state.unpublished) && !before
+        (moved || state.unpublished.is_some()) && !before
     }
 
     /// Marks a node without an entry as stale once it has no established lane: a lane is better
     /// evidence that the node lives than a store.
     fn doubt_unpublished(&self, state: &State) {
-        if state.unpublished && state.lanes.is_empty() {
+        if state.unpublished.is_some() && state.lanes.is_empty() {
             self.mark_stale();
         }
     }

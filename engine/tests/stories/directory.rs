@@ -9,10 +9,10 @@ use handfast::{Access, Cause, Engine, EngineTiming, Memory, Registration, Stage}
 use handfast_core::mooncake::{RpcMeta, SegmentDescriptor};
 use handfast_metadata::Pending;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio::time::timeout;
 
 /// A store of the test's own, which can be down.
@@ -22,6 +22,10 @@ pub(crate) struct Table {
     pub(crate) down: AtomicBool,
     /// Whether it accepts operations and answers none.
     mute: AtomicBool,
+    /// Whether it keeps back what it has read.
+    held: watch::Sender<bool>,
+    /// Look-ups of kv-7.
+    looked_up: AtomicUsize,
     /// Subscribers to changes; `None` for a store that cannot notify.
     watched: Option<broadcast::Sender<Change>>,
 }
@@ -60,7 +64,13 @@ impl Table {
 
 impl Store for Table {
     fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<String>> {
-        self.ask(StoreOperation::Get, |entries| entries.get(key).cloned())
+        let found = self.ask(StoreOperation::Get, |entries| entries.get(key).cloned());
+        self.looked_up.fetch_add(usize::from(key == "mooncake/ram/kv-7"), Ordering::AcqRel);
+        let mut held = self.held.subscribe();
+        Box::pin(async move {
+            let _ = held.wait_for(|held| !held).await;
+            found.await
+        })
     }
 
     fn put<'a>(&'a self, key: &'a str, value: &'a str) -> Pending<'a, ()> {
@@ -208,6 +218,46 @@ async fn published_move_is_followed_before_a_failure() {
     write_and_check(&segment, &second.memory, 1_000, 4).await;
     user.close().await;
     second.engine.close().await;
+}
+
+/// The answer to a look-up does not settle a notice that came during it: the node is looked up once more.
+#[tokio::test]
+async fn notice_during_a_look_up_is_followed() {
+    let table = Arc::new(Table::watched());
+    let never = Duration::from_secs(3_600);
+    let owner = named_every(never, "kv-7", &table).await;
+    let other = named_every(never, "kv-8", &table).await;
+    let user = user_of(&table).await;
+    let segment = user.open("kv-7/cache").await.unwrap();
+    let known = user.open("kv-8/cache").await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+    let looked_up = || table.looked_up.load(Ordering::Acquire);
+    let before = looked_up();
+    let moved = |name: &str| {
+        let value = RpcMeta::of_address("127.0.0.1:9").unwrap().encode();
+        table.tell(Change::Put { key: format!("mooncake/rpc_meta/{name}"), value });
+    };
+    moved("kv-7");
+    counted(&user, "the notice is heard", |all| all.peers_moved == 1).await;
+    table.held.send_replace(true);
+    let writing = tokio::spawn({
+        let segment = segment.clone();
+        async move { segment.write(&pattern(1_000, 2).whole(), 0).await }
+    });
+    until("the node is looked up", || looked_up() == before + 1).await;
+    moved("kv-7");
+    // Notices are heard in order.
+    moved("kv-8");
+    counted(&user, "the later notices are heard", |all| all.peers_moved == 2).await;
+    table.held.send_replace(false);
+    timeout(PATIENCE, writing).await.unwrap().unwrap().unwrap();
+    assert_eq!(looked_up(), before + 2, "the first answer may be older than the notice");
+    write_and_check(&segment, &owner.memory, 1_000, 3).await;
+    assert_eq!(looked_up(), before + 2, "the second answer is not");
+    drop(known);
+    for engine in [user, owner.engine, other.engine] {
+        engine.close().await;
+    }
 }
 
 /// Without the store lanes go on and opens by name fail; both work once it returns.

@@ -222,6 +222,11 @@ impl Told {
         told
     }
 
+    /// Sets the time of the next inputs.
+    pub(super) fn set_time(&mut self, now: Instant) {
+        self.now = now;
+    }
+
     fn own(&self, distance: u64) -> Lifecycle {
         Lifecycle(self.used + 2 + distance)
     }
@@ -289,6 +294,12 @@ impl Told {
 
     fn tell(&mut self, input: Input) -> Vec<Output> {
         self.node.handle_input(self.now, input);
+        self.drain()
+    }
+
+    /// Ends the waits that are due at a time.
+    pub(super) fn pass(&mut self, now: Instant) -> Vec<Output> {
+        self.node.handle_timeout(now);
         self.drain()
     }
 
@@ -370,7 +381,7 @@ impl Told {
         known
     }
 
-    fn fingerprint(&self) -> u64 {
+    pub(super) fn fingerprint(&self) -> u64 {
         let known = Known(self.known());
         let mut hasher = DefaultHasher::new();
         self.node.fingerprint(&known, &mut hasher);

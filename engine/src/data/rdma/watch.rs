@@ -225,6 +225,41 @@ mod tests {
         assert_eq!(*failed.0.lock(), []);
     }
 
+    /// Port events and returns fail the lanes that they concern, and no others: for every set of four lanes to
+    /// two peers, over either NIC or over TCP for want of one.
+    #[test]
+    fn lanes_fail_for_their_own_device() {
+        let nics = ["nic0", "nic1"];
+        let name = |peer: u32| NodeName::new(["a", "b"][peer as usize]).unwrap();
+        for number in 0..6u32.pow(4) {
+            let lanes: Vec<_> = (0..4).map(|lane| number / 6u32.pow(lane) % 6).collect();
+            let failed = Arc::<Failed>::default();
+            let watch = Watch::new(failed.clone(), None, Arc::new(TokioClock::new()));
+            for (lane, kind) in (0..).zip(&lanes) {
+                let nic = nics.get(*kind as usize / 2);
+                let tcp = NicPath { node: name(kind % 2), nic: NodeName::new("tcp").unwrap() };
+                let over = |nic: &&str| NicPath::over_rail(&name(kind % 2), "x0", nic).unwrap();
+                watch.add(Lifecycle(lane), nic.map_or(tcp, over), nic.is_some());
+                if nic.is_none() {
+                    watch.on_device_missed(Lifecycle(lane), "nic0".to_owned());
+                }
+            }
+            let kinds = || (0..).map(Lifecycle).zip(lanes.iter().copied());
+            let has_other = |peer: u32| lanes.contains(&(2 + peer));
+            let replaced = kinds().filter(|(_, kind)| *kind < 2 && has_other(*kind));
+            let replaced: Vec<_> = replaced.map(|(lane, _)| lane).collect();
+            watch.on_device_event("nic0", DeviceEvent::PortDown { port: 1 });
+            assert_eq!(std::mem::take(&mut *failed.0.lock()), replaced, "{lanes:?}");
+            let missed: Vec<_> = kinds().filter(|(_, kind)| *kind > 3).map(|it| it.0).collect();
+            watch.on_reopened("nic1");
+            assert_eq!(*failed.0.lock(), [], "another device");
+            watch.on_reopened("nic0");
+            assert_eq!(std::mem::take(&mut *failed.0.lock()), missed, "{lanes:?}");
+            watch.on_reopened("nic0");
+            assert_eq!(*failed.0.lock(), [], "each lane fails once");
+        }
+    }
+
     fn peer() -> NicPath {
         let name = |text: &str| NodeName::new(text).unwrap();
         NicPath { node: name("10.0.0.7:7411"), nic: name("tcp") }

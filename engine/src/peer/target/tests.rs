@@ -219,6 +219,22 @@ impl DataPath for Halves {
     }
 }
 
+/// An answer to a look-up from before the loss of the peer leaves its descriptor out of date, and an address
+/// found earlier does not replace a later one.
+#[tokio::test]
+async fn late_answer_leaves_target_stale() {
+    let Story { target, .. } = Story::new();
+    let early = look_ups::begin();
+    target.mark_stale();
+    let late = look_ups::begin();
+    target.set_address(late, "b:2");
+    target.set_address(early, "b:1");
+    target.refresh(early);
+    assert_eq!((target.is_stale(), &*target.address()), (true, "b:2"));
+    target.refresh(late);
+    assert!(!target.is_stale());
+}
+
 /// A batch of which a part was written within its submission fails with what became of each request.
 #[tokio::test]
 async fn batch_written_in_part_at_once_says_so() {
