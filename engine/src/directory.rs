@@ -198,25 +198,26 @@ impl Directory {
         }
     }
 
-    /// Looks at each entry before it is removed; a store has no operation that does both.
+    /// Looks at both entries before they are removed; a store has no operation that does both.
     async fn remove_own(&self, answers: &Answers) -> Result<(), StoreError> {
         let name = answers.name.as_str();
+        let own = RpcMeta::of_address(&answers.address);
+        let address = self.published_at(name).await?;
         let descriptor = self.keys.segment(name);
         let stored = self.store.get(&descriptor).await?;
+        // A successor publishes its address first.
+        let is_own_address = address.as_ref().is_none_or(|it| it.as_ref().ok() == own.as_ref());
         let stored = stored.map(|text| NodeDescriptor::decode(&text).map(|it| it.incarnation));
         let is_own =
-            |stored| matches!(stored, Ok(incarnation) if incarnation == answers.incarnation);
-        let is_present = stored.is_some();
-        if !stored.is_none_or(is_own) {
+            stored.as_ref().is_none_or(|it| it.as_ref().ok() == Some(&answers.incarnation));
+        if !(is_own_address && is_own) {
             info!(name, "the metadata store has a successor's entries");
             return Ok(());
         }
-        // A successor with another address publishes that first.
-        let own = RpcMeta::of_address(&answers.address);
-        if self.published_at(name).await?.is_some_and(|it| it.ok() == own) {
+        if address.is_some() {
             self.store.remove(&self.keys.rpc_meta(name)).await?;
         }
-        if is_present {
+        if stored.is_some() {
             self.store.remove(&descriptor).await?;
         }
         Ok(())
