@@ -483,9 +483,6 @@ fn memory_hint(cause: &Cause) -> Option<&'static str> {
              process that starts no children: `RdmaOptions::accepts_forked_memory`, \
              `--accept-forked-memory`"
         }
-        Cause::Limit { name: "registrations_left_max", .. } => {
-            "wait until the device has registered the memory, and give transfers more time"
-        }
         _ if cause.is_too_large() => "register, or serve, the memory in smaller parts, or use TCP",
         _ => return None,
     })

@@ -140,8 +140,10 @@ impl Script {
                 player.line(line).map_err(|reason| self.fault((number, line), reason))?;
             }
         }
-        let start = World::new(player.setup.clone());
-        Ok((start, std::mem::take(&mut player.stage().schedule)))
+        // With failures of steps a world has the queue pairs of its devices, as a backend has.
+        let mut setup = player.setup.clone();
+        setup.faults.step_failure = true;
+        Ok((World::new(setup), std::mem::take(&mut player.stage().schedule)))
     }
 
     fn fault(&self, (line, words): (usize, &str), reason: Reason) -> Fault {

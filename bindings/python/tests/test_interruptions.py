@@ -289,6 +289,26 @@ class Awaiting(unittest.TestCase):
         asyncio.run(main())
         self.assertEqual(ends, [True], "nothing reads the buffer any more")
 
+    def test_task_that_nobody_holds_goes_on(self):
+        """A collection of garbage ends no transfer that a task awaits, though only the transfer holds it."""
+        ends = []
+
+        async def move():
+            try:
+                await self.peer.start_write(*self.pieces, timeout=0.5)
+            except handfast.TransferTimeout as error:
+                ends.append(error)
+
+        async def main():
+            asyncio.get_running_loop().create_task(move())
+            await asyncio.sleep(0)
+            gc.collect()
+            while not ends:
+                await asyncio.sleep(0.01)
+
+        asyncio.run(asyncio.wait_for(main(), 60))
+        self.assertEqual(len(ends), 1)
+
     def test_closed_loop_is_forgotten(self):
         """A loop that is closed while a task awaits a transfer takes its descriptors along."""
         gc.collect()

@@ -3,8 +3,8 @@
 use crate::api::address::SegmentAddr;
 use crate::api::config::Builder;
 use crate::api::exposure::Exposure;
-use crate::api::left::LeftRegistrations;
 use crate::api::register::{Prepare, Register};
+use crate::api::registering::Registering;
 use crate::api::segment::Segment;
 use crate::api::served::{Scope, ServedSegment};
 use crate::api::unregistered::Unregistered;
@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     pub(crate) transport: Arc<dyn Transport>,
     /// Memory that the devices refused.
     pub(crate) unregistered: Unregistered,
-    pub(crate) left_registrations: LeftRegistrations,
+    pub(crate) registering: Registering,
     pub(crate) fallbacks: Fallbacks,
     pub(crate) trace: Option<Trace>,
     pub(crate) view: Arc<View>,
@@ -275,14 +275,9 @@ impl Engine {
         if span.is_empty() || !self.shared.answers.offer.transports.rdma {
             return Ok(None);
         }
-        let (_waiting, working) = self.shared.left_registrations.begin()?;
         let (transport, span) = (self.shared.transport.clone(), span.clone());
-        let registering = tokio::task::spawn_blocking(move || {
-            let _working = working;
-            transport.prepare(&span, location)
-        });
-        let closing = |_| Error::local(Stage::Registration, Cause::Closed);
-        registering.await.map_err(closing)?
+        let registered = self.shared.registering.run(move || transport.prepare(&span, location));
+        registered.await.map_err(|_| Error::local(Stage::Registration, Cause::Closed))?
     }
 
     /// Returns the fallbacks from RDMA and from shared memory: the last

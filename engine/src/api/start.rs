@@ -3,7 +3,7 @@
 use crate::api::config::{Builder, EngineLimits, advertised};
 use crate::api::engine::{Engine, Shared};
 use crate::api::exposure::Exposure;
-use crate::api::left::LeftRegistrations;
+use crate::api::registering::Registering;
 use crate::api::unregistered::Unregistered;
 use crate::command::{Command, Commands};
 use crate::control::accept::{Listening, bind_at};
@@ -281,7 +281,7 @@ impl<N: Net> Parts<N> {
             commands: self.commands,
             transport: self.transport,
             unregistered: Unregistered::default(),
-            left_registrations: LeftRegistrations::default(),
+            registering: Registering::default(),
             fallbacks: self.fallbacks,
             trace: self.trace,
             view,

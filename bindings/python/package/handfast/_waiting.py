@@ -9,7 +9,8 @@ import weakref
 from . import _handfast
 from ._errors import HandfastError
 
-_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = (
+# A loop holds what waits in it, by the reader of its descriptor, until it is closed.
+_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Waiting]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -37,8 +38,8 @@ class _Waiting:
         self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         weakref.finalize(self, os.close, self._eventfd)
         self._signal = _handfast.Signal(self._eventfd)
-        # Held by their tasks alone: an end refers to its loop, and would keep it after its tasks.
-        self._ends: weakref.WeakSet[End] = weakref.WeakSet()
+        # An end holds its task, which nothing else may hold.
+        self._ends: set[End] = set()
         loop.add_reader(self._eventfd, self._on_signal)
 
     def _on_signal(self) -> None:
@@ -61,6 +62,11 @@ class _Waiting:
         self._ends.discard(end)
 
 
+def _of_loop(loop: asyncio.AbstractEventLoop) -> _Waiting | None:
+    known = _LOOPS.get(loop)
+    return None if known is None else known()
+
+
 def has_ended(core: _handfast.Core, batch: int) -> bool:
     """Whether a batch has ended. Its number may have been given back since."""
     try:
@@ -74,9 +80,10 @@ def end_of(core: _handfast.Core, batch: int) -> End | None:
     without a free descriptor. The caller gives it to ``forget``."""
     loop = asyncio.get_running_loop()
     try:
-        waiting = _LOOPS.get(loop)
+        waiting = _of_loop(loop)
         if waiting is None:
-            waiting = _LOOPS[loop] = _Waiting(loop)
+            waiting = _Waiting(loop)
+            _LOOPS[loop] = weakref.ref(waiting)
     except (OSError, NotImplementedError):
         return None
     end = End(loop, core, batch)
@@ -86,6 +93,6 @@ def end_of(core: _handfast.Core, batch: int) -> End | None:
 
 def forget(end: End) -> None:
     """Forget an end for which nothing waits any more."""
-    waiting = _LOOPS.get(end.future.get_loop())
+    waiting = _of_loop(end.future.get_loop())
     if waiting is not None:
         waiting.forget(end)
