@@ -1,11 +1,14 @@
 //! The whole engine in a simulated network: crashes, partitions, and the same story twice.
 
 mod net;
+#[path = "../sweeps/seeded.rs"]
+mod seeded;
 
 use crate::helpers::{content, pattern};
 use handfast::runtime::TokioClock;
 use handfast::{Access, Cause, Engine, EngineTiming, Memory, Remote, Segment};
-use net::{Seeded, SimNet};
+use net::SimNet;
+use seeded::Seeded;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -12,6 +12,7 @@ mod legacy;
 mod net;
 mod newcomer;
 mod plan;
+mod seeded;
 mod store;
 mod stranger;
 mod worker;

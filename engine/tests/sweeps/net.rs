@@ -1,12 +1,10 @@
-//! The simulated network and the randomness of engines in a simulation.
+//! The simulated network of engines in a simulation.
 
 use crate::chopped::Chopped;
 use crate::ledger::Story;
 use crate::plan::Draw;
-use handfast::runtime::{Entropy, Net};
+use handfast::runtime::Net;
 use handfast_transport_tcp::Bounced;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -63,20 +61,5 @@ impl Net for SimNet {
 
     fn local_address(&self, listener: &TcpListener) -> io::Result<SocketAddr> {
         listener.local_addr()
-    }
-}
-
-/// Randomness that a seed repeats.
-pub(crate) struct Seeded(Mutex<ChaCha8Rng>);
-
-impl Seeded {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(Mutex::new(ChaCha8Rng::seed_from_u64(seed)))
-    }
-}
-
-impl Entropy for Seeded {
-    fn next_u64(&self) -> u64 {
-        self.0.lock().unwrap().next_u64()
     }
 }

@@ -1,7 +1,8 @@
 //! A node that comes after the faults, and reaches every other one: nothing that has ended keeps a place.
 
 use crate::ledger::{Phase, Story, pattern};
-use crate::net::{Seeded, SimNet};
+use crate::net::SimNet;
+use crate::seeded::Seeded;
 use crate::store;
 use crate::world::address;
 use handfast::metadata::MetadataOptions;

@@ -3,9 +3,10 @@
 use crate::clock::Skewed;
 use crate::ledger::{Phase, Story, segment_bytes};
 use crate::legacy::{self, LEGACY, LEGACY_PORT};
-use crate::net::{Seeded, SimNet};
+use crate::net::SimNet;
 use crate::newcomer::{self, NEWCOMER};
 use crate::plan::{Disturbance, Draw, Fault, Plan, Skew};
+use crate::seeded::Seeded;
 use crate::store::{self, STORE};
 use crate::stranger::{self, STRANGER};
 use crate::worker::Worker;
