@@ -103,6 +103,9 @@ pub struct DeviceProfile {
     pub grants_remote_write: bool,
     /// Statuses of completions that may mean a refused key, where the device has none for it alone.
     pub hidden_refusals: &'static [u32],
+    /// Statuses of a request whose sending was broken off, whatever ended the connection: they say as little of
+    /// the cause as a flush.
+    pub broken_sends: &'static [u32],
     /// Whether a queue pair or a completion queue whose destruction failed must not be destroyed again: the
     /// driver has given parts of it back by then.
     pub destroys_once: bool,
@@ -174,6 +177,7 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     read_sink_needs_remote_write: false,
     grants_remote_write: false,
     hidden_refusals: &[],
+    broken_sends: &[],
     // rxe, mlx4, mlx5, bnxt_re, erdma of rdma-core: the command comes first, and a failed one returns.
     destroys_once: false,
     dials_block: false,
@@ -280,6 +284,8 @@ pub(crate) static SIW: DeviceProfile = DeviceProfile {
          kernel did not connect",
     ),
     polling: Polling::Event,
+    // siw, siw_qp_sq_process: a request that TCP does not take, since the peer has ended the connection.
+    broken_sends: &[2],
     // siw, siw_connect: TCP connects within the call, for two minutes to a machine that does not answer.
     dials_block: true,
     ..IWARP

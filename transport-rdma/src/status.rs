@@ -83,14 +83,16 @@ pub(crate) enum CompletionKind {
 
 #[cfg(feature = "verbs")]
 impl CompletionKind {
-    /// Classifies a status; `broken` states whether the queue pair had an earlier error.
-    pub(crate) fn of(status: u32, broken: &mut bool) -> Self {
+    /// Classifies a status; `broken` states whether the queue pair had an earlier error, and `broken_sends` has
+    /// the device's statuses without a cause.
+    pub(crate) fn of(status: u32, broken_sends: &[u32], broken: &mut bool) -> Self {
         if status == 0 {
             return Self::Done;
         }
         match (std::mem::replace(broken, true), status) {
             (true, _) => Self::Consequence,
             (false, FLUSHED) => Self::FirstFlush,
+            (false, status) if broken_sends.contains(&status) => Self::FirstFlush,
             (false, _) => Self::FirstError,
         }
     }
@@ -104,18 +106,22 @@ mod tests {
     #[cfg(feature = "verbs")]
     #[test]
     fn first_error_of_a_queue_pair_is_the_cause() {
-        let ends = |statuses: &[u32]| {
+        let ends_on = |broken_sends: &[u32], statuses: &[u32]| {
             let mut broken = false;
             statuses
                 .iter()
-                .map(|status| CompletionKind::of(*status, &mut broken))
+                .map(|status| CompletionKind::of(*status, broken_sends, &mut broken))
                 .collect::<Vec<_>>()
         };
+        let ends = |statuses: &[u32]| ends_on(&[], statuses);
         use CompletionKind::{Consequence, Done, FirstError, FirstFlush};
         assert_eq!(ends(&[0, 12, 5, 5]), [Done, FirstError, Consequence, Consequence]);
         // Some drivers use another status for everything after the first error.
         assert_eq!(ends(&[10, 21, 5]), [FirstError, Consequence, Consequence]);
         assert_eq!(ends(&[5, 5, 12]), [FirstFlush, Consequence, Consequence]);
+        assert_eq!(ends(&[2, 5]), [FirstError, Consequence]);
+        assert_eq!(ends_on(&[2], &[0, 2, 5]), [Done, FirstFlush, Consequence]);
+        assert_eq!(ends_on(&[2], &[12, 2]), [FirstError, Consequence]);
     }
 
     #[test]

@@ -127,6 +127,7 @@ impl Nic {
             call_bytes_max: self.shared.profile.call_bytes_max,
             place: self.place,
             hidden_refusals: self.shared.profile.hidden_refusals,
+            broken_sends: self.shared.profile.broken_sends,
             completes_early: is_iwarp(self.shared.profile),
             refusals: Arc::clone(&self.shared.refusals),
             probing: Arc::clone(&self.shared.probing),

@@ -202,6 +202,7 @@ pub(super) struct LaneSetup {
     pub(super) call_bytes_max: Option<u32>,
     pub(super) place: Place,
     pub(super) hidden_refusals: &'static [u32],
+    pub(super) broken_sends: &'static [u32],
     /// The device completes writes before they have arrived.
     pub(super) completes_early: bool,
     /// Refusals of the NIC's peers that no completion reports.
@@ -528,7 +529,8 @@ impl Lane {
             if let Some(outstanding) = state.outstanding.get_mut(pair) {
                 *outstanding -= 1;
             }
-            let ending = CompletionKind::of(told.status, &mut state.broken[pair]);
+            let broken = &mut state.broken[pair];
+            let ending = CompletionKind::of(told.status, self.setup.broken_sends, broken);
             // First, since most requests end so.
             if matches!(ending, CompletionKind::Done)
                 && let Purpose::Slice(posting) = &held.purpose

@@ -100,7 +100,7 @@ impl Lane {
             told.number
         );
         let mut side = error.side();
-        if told.status == FLUSHED {
+        if told.status == FLUSHED || self.setup.broken_sends.contains(&told.status) {
             detail.push_str("; the first error was not reported");
             if self.setup.completes_early {
                 side = Side::Peer;

@@ -4,6 +4,7 @@ use super::managed::{EARLY, charge_refused, connection, tries_of};
 use super::{on, sites, until};
 use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane};
 use handfast_core::Lifecycle;
+use handfast_core::transport::Side;
 use handfast_fabric_control::Fabric;
 use handfast_transport::{CompletionStatus, DataPath, Direction, Sent, SliceId};
 use handfast_transport_rdma::NicConfig;
@@ -29,6 +30,33 @@ fn overrun_queue_charges_no_write() {
             fabric.run("overrun rxe0");
             one.told.wait("the failure", |told| !told.failures.is_empty());
         });
+    });
+}
+
+/// The status of a request that siw was sending when its connection ended, whatever the cause.
+const BROKEN_SEND: u32 = 2;
+
+/// A request whose sending was broken off is no cause: nobody is charged, and the failure is the peer's.
+#[test]
+fn broken_send_charges_no_write() {
+    on(&["siw"], "early::broken_send_charges_no_write", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        fabric.run("hold packets rxe1 rxe0");
+        let slice = |number| one.posting(&other, number, Direction::Write, 0, 4096);
+        one.nic.post(LANE, &mut (0..4).map(slice).collect());
+        let pairs = fabric.run("pairs rxe0");
+        let number = pairs.split(' ').next().unwrap();
+        fabric.run(&format!("fail request rxe0 {number} {BROKEN_SEND}"));
+        one.told.wait("the failure", |told| !told.failures.is_empty());
+        let [(_, failure)] = &one.told.failures()[..] else { panic!("one lane has failed") };
+        assert_eq!(failure.side, Side::Peer, "{failure}");
+        assert!(failure.detail.contains("the first error was not reported"), "{failure}");
+        one.nic.retire(LANE).unwrap();
+        let ends = one.told.ends(4);
+        assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
+        fabric.run("release packets rxe1 rxe0");
+        other.nic.retire(LANE).unwrap();
     });
 }
 
