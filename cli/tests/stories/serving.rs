@@ -144,14 +144,14 @@ fn a_put_that_is_interrupted_says_so_and_the_server_serves_on() {
     succeed(&["put", &small, &server.at("memory")]);
 }
 
-/// A port that the kernel chooses is none of those that the driver erdma takes, although the kernel has one other
-/// alone. A chosen one of them is served with a warning.
+/// A port that the kernel chooses is none of those that the driver erdma takes, although the kernel has two others
+/// alone: of a range of odd length it does not always search the last port. A chosen one of them is served with a warning.
 #[test]
 fn ports_of_erdma_are_left_out() {
     if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
         return skipped("it needs a network of its own");
     }
-    let script = "ip link set lo up && echo 30608 30624 > /proc/sys/net/ipv4/ip_local_port_range && \
+    let script = "ip link set lo up && echo 30608 30625 > /proc/sys/net/ipv4/ip_local_port_range && \
                   exec \"$0\" \"$@\"";
     let serving = |listen: &str| {
         let mut command = Command::new("unshare");
@@ -159,7 +159,12 @@ fn ports_of_erdma_are_left_out() {
         command.args(["--memory", "m=1M", "--transport", "tcp", "--listen", listen]);
         command
     };
-    assert_eq!(Server::spawn(serving("127.0.0.1:0")).address, "127.0.0.1:30624");
+    let chosen = Server::spawn(serving("127.0.0.1:0"));
+    assert!(
+        ["127.0.0.1:30624", "127.0.0.1:30625"].contains(&&*chosen.address),
+        "{}",
+        chosen.address
+    );
     for (port, is_warned) in [(30_607, false), (30_608, true), (30_623, true), (30_624, false)] {
         let mut command = serving(&format!("127.0.0.1:{port}"));
         let ended = command.stdin(Stdio::null()).output().unwrap();
