@@ -4,11 +4,13 @@
 //! timers alone, and compares them with [`DECLARED`].
 
 use crate::oracle::{Oracle, Violation};
+use crate::spare::Spare;
 use handfast_core::node::{Failure, Limits, StateKind, TimerId, TimerKind, Timing};
 use handfast_core::transport::{Operation, OperationKind, Outcome};
 use handfast_core::wire::{Message, Op};
 use handfast_core::{Duration, Event, Input, Instant, Lifecycle, NicPath, Node, Output, Pair};
 use std::hash::{Hash, Hasher};
+use std::mem::take;
 
 /// Declared durations: the table of timers in `docs/handshake.md`, which has the reason of each.
 pub const DECLARED: Timing = Timing {
@@ -101,12 +103,24 @@ impl Demanded {
 /// A kind of timer, with its shortest and its longest duration.
 type Armed = (TimerKind, Duration, Duration);
 
+/// A timer of a lane.
+type LaneTimer = (Lifecycle, Instant, TimerKind);
+
+thread_local! {
+    static TIMERS: Spare<LaneTimer> = const { Spare::new() };
+    static PAUSES: Spare<(NicPath, Instant, TimerKind)> = const { Spare::new() };
+    static STATES: Spare<(Lifecycle, StateKind)> = const { Spare::new() };
+    static ARMED: Spare<(Lifecycle, Option<Armed>)> = const { Spare::new() };
+}
+
 /// An input while its outputs are drained.
 #[derive(Clone, Debug)]
 struct Turn {
     now: Instant,
     cause: Cause,
-    timers: Vec<(TimerId, Instant, TimerKind)>,
+    /// Timers of lanes and of peers before the input.
+    timers: Vec<LaneTimer>,
+    pauses: Vec<(NicPath, Instant, TimerKind)>,
     states: Vec<(Lifecycle, StateKind)>,
     /// Timers that outputs ask for; none if a lane waits for nothing any more.
     armed: Vec<(Lifecycle, Option<Armed>)>,
@@ -149,9 +163,10 @@ impl Waits {
         }
         let mut turn = Turn {
             now,
-            timers: node.timers().collect(),
-            states: node.lifecycles().map(|(own, state, ..)| (own, state)).collect(),
-            armed: Vec::new(),
+            timers: TIMERS.with(Spare::take),
+            pauses: PAUSES.with(Spare::take),
+            states: STATES.with(Spare::take),
+            armed: ARMED.with(Spare::take),
             failed: Vec::new(),
             dropped: Vec::new(),
             violation: None,
@@ -159,6 +174,9 @@ impl Waits {
             is_nested: false,
             cause,
         };
+        turn.timers.extend(node.lifecycle_timers());
+        turn.pauses.extend(node.peer_timers().map(|(peer, at, kind)| (peer.clone(), at, kind)));
+        turn.states.extend(node.lifecycles().map(|(own, state, ..)| (own, state)));
         turn.expect(node, &self.lanes);
         self.turn = Some(Box::new(turn));
     }
@@ -191,18 +209,20 @@ impl Waits {
             return None;
         }
         let mut turn = self.turn.take()?;
-        let timers: Vec<(TimerId, Instant, TimerKind)> = node.timers().collect();
-        turn.judge_lanes(node, &timers);
+        turn.judge_lanes(node);
         for demand in &mut self.demands {
-            turn.judge_demand(demand, node, &timers);
+            turn.judge_demand(demand, node);
         }
-        let earliest = timers.iter().map(|(_, at, kind)| (*at, *kind)).min();
+        let lanes = node.lifecycle_timers().map(|(_, at, kind)| (at, kind));
+        let earliest = lanes.chain(node.peer_timers().map(|(_, at, kind)| (at, kind))).min();
         if node.poll_timeout() != earliest {
             let announced = node.poll_timeout();
             turn.broken(format!("{announced:?} is announced, and {earliest:?} is the earliest"));
         }
         self.lanes.retain(|lane| node.state_of(lane.own).is_some());
-        turn.violation.filter(|_| !turn.is_nested)
+        let violation = turn.violation.take().filter(|_| !turn.is_nested);
+        turn.keep_lists();
+        violation
     }
 
     /// Whether no input is under way.
@@ -250,7 +270,7 @@ impl Waits {
     }
 
     fn fired(&self, own: Lifecycle) -> Option<TimerKind> {
-        self.turn.as_ref()?.fired(&TimerId::Lifecycle(own))
+        self.turn.as_ref()?.fired(own)
     }
 
     /// A reply grants the whole of `half_open` to a pair that it is the first for, unless a request is
@@ -300,8 +320,8 @@ impl Waits {
             Cause::Operated(kind, _, succeeded) => *kind == OperationKind::Retire && *succeeded,
             _ => false,
         };
-        let peer = node.lifecycles().find(|(lane, ..)| *lane == own).map(|(_, _, peer, _)| peer);
-        let paused = || peer.is_some_and(|it| turn.fired(&TimerId::Peer(it.clone())).is_some());
+        let peer = node.lifecycle(own).map(|(_, peer, _)| peer);
+        let paused = || peer.is_some_and(|peer| turn.fired_of_peer(peer).is_some());
         self.fired(own) == Some(kind) || plain_answer || request && (asked || paused())
     }
 
@@ -330,7 +350,7 @@ impl Waits {
 
     /// A lane that its application wants is not evicted, and drains for its peer alone.
     fn on_drain(&mut self, own: Lifecycle, node: &Node) {
-        let peer = node.lifecycles().find(|(lane, ..)| *lane == own).map(|(_, _, peer, _)| peer);
+        let peer = node.lifecycle(own).map(|(_, peer, _)| peer);
         let wanted = |demand: &Demanded| demand.wanted && Some(&demand.peer) == peer;
         if !self.demands.iter().any(wanted) {
             return;
@@ -354,8 +374,7 @@ impl Waits {
                 }
             }
             Event::OpenFailed { peer, failure } => {
-                let capacity =
-                    self.turn.as_ref().and_then(|turn| turn.fired(&TimerId::Peer(peer.clone())));
+                let capacity = self.turn.as_ref().and_then(|turn| turn.fired_of_peer(peer));
                 let full = node.lifecycles().count() >= limits.lifecycles_max;
                 let crowded = *failure == Failure::Limit("lifecycles_max".into());
                 let waited = capacity == Some(TimerKind::Capacity);
@@ -418,15 +437,34 @@ impl Turn {
         self.violation.get_or_insert(Violation::new(Oracle::Time, detail));
     }
 
-    /// The kind of a timer that fires in this turn.
-    fn fired(&self, id: &TimerId) -> Option<TimerKind> {
-        let (_, at, kind) = self.timers.iter().find(|(own, ..)| own == id)?;
-        let fires = match &self.cause {
-            Cause::Timer(fired) => fired == id,
-            Cause::Timeout => *at <= self.now,
+    /// Leaves its lists to later turns.
+    fn keep_lists(&mut self) {
+        TIMERS.with(|spare| spare.keep(take(&mut self.timers)));
+        PAUSES.with(|spare| spare.keep(take(&mut self.pauses)));
+        STATES.with(|spare| spare.keep(take(&mut self.states)));
+        ARMED.with(|spare| spare.keep(take(&mut self.armed)));
+    }
+
+    /// The kind of the timer of a lane, if it fires in this turn.
+    fn fired(&self, own: Lifecycle) -> Option<TimerKind> {
+        let (at, kind) = timer(&self.timers, own)?;
+        let is_it = |id: &TimerId| matches!(id, TimerId::Lifecycle(lane) if *lane == own);
+        self.fires(at, is_it).then_some(kind)
+    }
+
+    /// The kind of the timer of a peer, if it fires in this turn.
+    fn fired_of_peer(&self, peer: &NicPath) -> Option<TimerKind> {
+        let (_, at, kind) = self.pauses.iter().find(|(path, ..)| path == peer)?;
+        let is_it = |id: &TimerId| matches!(id, TimerId::Peer(path) if path == peer);
+        self.fires(*at, is_it).then_some(*kind)
+    }
+
+    fn fires(&self, at: Instant, is_it: impl Fn(&TimerId) -> bool) -> bool {
+        match &self.cause {
+            Cause::Timer(fired) => is_it(fired),
+            Cause::Timeout => at <= self.now,
             _ => false,
-        };
-        fires.then_some(*kind)
+        }
     }
 
     fn state(&self, own: Lifecycle) -> Option<StateKind> {
@@ -462,8 +500,7 @@ impl Turn {
             }
             Cause::CallFailed(own) => {
                 use TimerKind::{QuiesceRetry, ReadyRetry, RequestRetry};
-                let id = TimerId::Lifecycle(own);
-                let kind = self.timers.iter().find(|(lane, ..)| *lane == id).map(|it| it.2);
+                let kind = timer(&self.timers, own).map(|(_, kind)| kind);
                 let retried =
                     |kind: &TimerKind| matches!(kind, RequestRetry | ReadyRetry | QuiesceRetry);
                 let Some(kind) = kind.filter(retried) else { return };
@@ -474,11 +511,12 @@ impl Turn {
         self.armed.push((own, Some(armed)));
     }
 
-    fn judge_lanes(&mut self, node: &Node, timers: &[(TimerId, Instant, TimerKind)]) {
-        let lanes: Vec<_> = node.lifecycles().map(|(own, state, ..)| (own, state)).collect();
-        for (own, state) in lanes {
+    fn judge_lanes(&mut self, node: &Node) {
+        let mut timers = TIMERS.with(Spare::take);
+        timers.extend(node.lifecycle_timers());
+        for (own, state, ..) in node.lifecycles() {
             let id = TimerId::Lifecycle(own);
-            let (was, is) = (timer(&self.timers, &id), timer(timers, &id));
+            let (was, is) = (timer(&self.timers, own), timer(&timers, own));
             let fences = state == StateKind::Fencing && self.state(own) != Some(state);
             let operation = Some(exactly(TimerKind::Operation, DECLARED.operation));
             let last = self.armed.iter().rev().find(|(lane, _)| *lane == own);
@@ -490,7 +528,7 @@ impl Turn {
                 (None, is) if is != was => {
                     self.broken(format!("{id:?} is {state:?}, and {was:?} became {is:?}"));
                 }
-                (None, Some(_)) if self.fired(&id).is_some() => {
+                (None, Some(_)) if self.fired(own).is_some() => {
                     self.broken(format!("{id:?} is due, and does not fire"));
                 }
                 (None, Some(_)) if !state.is_in_use() => {}
@@ -498,6 +536,7 @@ impl Turn {
                 (_, is) => self.broken(format!("{id:?} is {state:?}, and its timer is {is:?}")),
             }
         }
+        TIMERS.with(|spare| spare.keep(timers));
     }
 
     fn judge_duration(&mut self, id: &TimerId, armed: Armed, is: Option<(Instant, TimerKind)>) {
@@ -512,15 +551,14 @@ impl Turn {
         }
     }
 
-    fn judge_demand(
-        &mut self,
-        demand: &mut Demanded,
-        node: &Node,
-        timers: &[(TimerId, Instant, TimerKind)],
-    ) {
+    fn judge_demand(&mut self, demand: &mut Demanded, node: &Node) {
         let id = TimerId::Peer(demand.peer.clone());
-        let (was, is) = (timer(&self.timers, &id), timer(timers, &id));
-        let fired = self.fired(&id).is_some();
+        let was = self.pauses.iter().find(|(peer, ..)| *peer == demand.peer);
+        let was = was.map(|(_, at, kind)| (*at, *kind));
+        let mut pauses = node.peer_timers();
+        let is = pauses.find(|(peer, ..)| **peer == demand.peer);
+        let is = is.map(|(_, at, kind)| (at, kind));
+        let fired = self.fired_of_peer(&demand.peer).is_some();
         if self.failed.contains(&demand.peer) && is.is_none() && demand.wanted {
             demand.unpaused += 1;
         }
@@ -579,8 +617,8 @@ impl Turn {
     }
 }
 
-fn timer(timers: &[(TimerId, Instant, TimerKind)], id: &TimerId) -> Option<(Instant, TimerKind)> {
-    timers.iter().find(|(own, ..)| own == id).map(|(_, at, kind)| (*at, *kind))
+fn timer(timers: &[LaneTimer], own: Lifecycle) -> Option<(Instant, TimerKind)> {
+    timers.iter().find(|(lane, ..)| *lane == own).map(|(_, at, kind)| (*at, *kind))
 }
 
 fn exactly(kind: TimerKind, span: Duration) -> Armed {

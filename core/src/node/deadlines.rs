@@ -52,6 +52,23 @@ impl Peer {
 }
 
 impl Node {
+    /// Returns every armed timer of a lifecycle.
+    #[inline]
+    pub fn lifecycle_timers(&self) -> impl Iterator<Item = (Lifecycle, Instant, TimerKind)> + '_ {
+        self.lanes
+            .iter()
+            .filter_map(|(lifecycle, lane)| lane.timer.map(|(at, kind)| (*lifecycle, at, kind)))
+    }
+
+    /// Returns every armed timer of a peer.
+    #[inline]
+    pub fn peer_timers(&self) -> impl Iterator<Item = (&NicPath, Instant, TimerKind)> + '_ {
+        self.peers.iter().filter_map(|(path, peer)| {
+            let (at, kind) = peer.timer()?;
+            Some((path, at, kind))
+        })
+    }
+
     /// Arms the timer of a lane, or disarms it, and returns the earlier one.
     pub(super) fn set_timer(
         &mut self,

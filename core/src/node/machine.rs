@@ -121,6 +121,7 @@ impl Node {
     }
 
     /// Yields the next output, `None` when drained.
+    #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.0.pop_front()
     }
@@ -165,16 +166,19 @@ impl Node {
     }
 
     /// Returns the NIC path of this node.
+    #[inline]
     pub fn path(&self) -> &NicPath {
         &self.config.path
     }
 
     /// Returns the incarnation of this node.
+    #[inline]
     pub fn incarnation(&self) -> Incarnation {
         self.config.incarnation
     }
 
     /// Counters since the start.
+    #[inline]
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -185,6 +189,7 @@ impl Node {
     }
 
     /// Our own pair, the state, the peer and its pair, for every lifecycle that exists.
+    #[inline]
     pub fn lifecycles(
         &self,
     ) -> impl Iterator<Item = (Lifecycle, StateKind, &NicPath, Option<Pair>)> {
@@ -211,6 +216,7 @@ impl Node {
     }
 
     /// The state of a lifecycle, if it exists.
+    #[inline]
     pub fn state_of(&self, lifecycle: Lifecycle) -> Option<StateKind> {
         self.lanes.get(&lifecycle).map(|lane| lane.state.kind())
     }

@@ -166,6 +166,13 @@ impl Node {
         fence
     }
 
+    /// The state of a lifecycle, its peer and the peer's pair, if it exists.
+    #[inline]
+    pub fn lifecycle(&self, lifecycle: Lifecycle) -> Option<(StateKind, &NicPath, Option<Pair>)> {
+        let lane = self.lanes.get(&lifecycle)?;
+        Some((lane.state.kind(), &lane.peer, lane.state.remote()))
+    }
+
     /// The lifecycle bound to a NIC of a peer, and the pair it is bound to.
     pub(super) fn bound(&self, path: &NicPath) -> Option<(Lifecycle, Pair)> {
         let bound = self.peers.get(path)?.bound?;
