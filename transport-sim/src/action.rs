@@ -7,15 +7,18 @@ use crate::setup::{Command, CommandKind};
 use crate::shared::LaneId;
 use crate::spare::Spare;
 use crate::verbs::Call;
-use crate::world::{Pending, Step, World};
+use crate::world::{Pending, Site, Step, World};
 use handfast_core::node::{StateKind, TimerId, TimerKind};
 use handfast_core::target::TargetTimer;
 use handfast_core::transport::{Operation, OperationKind};
-use handfast_core::{Instant, Lifecycle, NicPath};
+use handfast_core::wire::Message;
+use handfast_core::{Instant, Lifecycle, NicPath, Pair};
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 thread_local! {
     static LANES: Spare<LaneId> = const { Spare::new() };
+    static CALLERS: Spare<u64> = const { Spare::new() };
 }
 
 /// A possible action. Indices refer to the world for which it was listed.
@@ -142,29 +145,30 @@ impl World {
     fn push_actions(&self, paid: bool, choices: &mut Vec<Choice>) {
         choices.clear();
         let faults = self.setup.faults;
-        let mut free = |action: Action| choices.push(Choice { action, cost: 0 });
-        (0..self.commands.len())
-            .filter(|at| {
-                !self.repeats_commands || !self.commands[..*at].contains(&self.commands[*at])
-            })
-            .filter(|at| self.is_given(&self.commands[*at]))
-            .for_each(|at| free(Action::Command(at)));
-        for (at, to) in self.distinct_calls() {
-            free(Action::Call(at, to));
-        }
-        self.distinct_answers().for_each(|at| free(Action::Answer(at)));
-        self.first_operations().for_each(|at| free(Action::Operation(at)));
+        let free = |action: Action| Choice { action, cost: 0 };
+        let is_first = |at: &usize| !self.commands[..*at].contains(&self.commands[*at]);
+        let commands = (0..self.commands.len())
+            .filter(|at| !self.repeats_commands || is_first(at))
+            .filter(|at| self.is_given(&self.commands[*at]));
+        choices.extend(commands.map(|at| free(Action::Command(at))));
+        let calls = choices.len();
+        choices.extend(self.distinct_calls().map(|(at, to)| free(Action::Call(at, to))));
+        let answers = choices.len();
+        choices.extend(self.distinct_answers().map(|at| free(Action::Answer(at))));
+        let operations = choices.len();
+        choices.extend(self.first_operations().map(|at| free(Action::Operation(at))));
+        let listed = [calls, answers, operations, choices.len()];
         let mut sound = LANES.with(Spare::take);
         for (site, lifecycle, is_sound) in self.live_lanes() {
             if is_sound {
                 sound.push((site, lifecycle));
             } else {
-                free(Action::Broken(site, lifecycle));
+                choices.push(free(Action::Broken(site, lifecycle)));
             }
         }
         self.push_timers(paid && faults.early_timer, choices);
         if paid {
-            self.push_faults(&sound, choices);
+            self.push_faults(&sound, listed, choices);
             self.push_disturbances(false, choices);
         }
         self.push_disturbances(true, choices);
@@ -178,56 +182,80 @@ impl World {
 
     fn push_timers(&self, early: bool, choices: &mut Vec<Choice>) {
         let quiet = self.quiet();
+        let callers = self.callers(quiet);
+        // The retries of a device are exhausted before a lane counts as unresponsive.
+        let is_tried = LazyCell::new(|| self.unanswered().next().is_some());
+        let mut push = |action: Action, cost: u32| {
+            if cost == 0 || early {
+                choices.push(Choice { action, cost });
+            }
+        };
         for site in 0..self.sites.len() {
-            for (timer, at, kind) in self.sites[site].node.timers() {
+            let node = &self.sites[site].node;
+            for (own, at, kind) in node.lifecycle_timers() {
                 if self.setup.lasting && kind == TimerKind::HalfOpen && self.has_timer_before(at) {
                     continue;
                 }
-                let cost = u32::from(!quiet && !self.is_due(site, &timer, kind));
+                let cost = u32::from(!quiet && !self.is_due(site, own, kind, &callers));
+                push(Action::Timer(site, TimerId::Lifecycle(own)), cost);
+            }
+            for (peer, _, kind) in node.peer_timers() {
+                let cost = u32::from(!quiet && kind != TimerKind::Backoff);
                 if cost == 0 || early {
-                    choices.push(Choice { action: Action::Timer(site, timer), cost });
+                    push(Action::Timer(site, TimerId::Peer(peer.clone())), cost);
                 }
             }
             // Otherwise each costs a fault, and none may be early.
             let targets = Some(self.target_timers(site)).filter(|_| quiet || early);
             for (at, timer, _) in targets.into_iter().flatten() {
-                let cost = u32::from(!quiet || self.comes_late(timer));
-                if cost == 0 || early {
-                    choices.push(Choice { action: Action::TargetTimer(site, at, timer), cost });
-                }
+                let comes_late = timer == TargetTimer::Watchdog && *is_tried;
+                push(Action::TargetTimer(site, at, timer), u32::from(!quiet || comes_late));
             }
         }
+        CALLERS.with(|spare| spare.keep(callers));
     }
 
-    /// The retries of a device are exhausted before a lane counts as unresponsive.
-    fn comes_late(&self, timer: TargetTimer) -> bool {
-        timer == TargetTimer::Watchdog && self.unanswered().next().is_some()
+    /// Returns a digest of each pair that [`World::awaits`] finds; none in a quiet world, which asks for no
+    /// pair.
+    fn callers(&self, quiet: bool) -> Vec<u64> {
+        let mut callers = CALLERS.with(Spare::take);
+        if !quiet {
+            callers
+                .extend(self.calls.iter().chain(self.being_served()).map(|it| digest(it.sender)));
+            let echoes = self.answers.iter().filter_map(|(_, answer)| answer.echo);
+            callers.extend(echoes.chain(self.held.iter().map(|held| held.sender)).map(digest));
+        }
+        callers
     }
 
     fn has_timer_before(&self, at: Instant) -> bool {
         self.sites.iter().any(|site| site.node.timers().any(|(_, earlier, _)| earlier < at))
     }
 
-    fn is_due(&self, site: usize, timer: &TimerId, kind: TimerKind) -> bool {
-        match (kind, timer) {
-            (TimerKind::Backoff, _) => true,
-            (
-                TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry,
-                TimerId::Lifecycle(lifecycle),
-            ) => {
-                let mut lanes = self.sites[site].node.lifecycles();
-                let peer = lanes.find(|(own, ..)| own == lifecycle).map(|(_, _, peer, _)| peer);
-                !self.awaits(site, *lifecycle) && !peer.is_some_and(|peer| self.makes_room(peer))
-            }
-            _ => false,
+    /// Whether the timer of a lifecycle is free, since nothing that it waits for is under way.
+    fn is_due(&self, site: usize, own: Lifecycle, kind: TimerKind, callers: &[u64]) -> bool {
+        use TimerKind::{Backoff, QuiesceRetry, ReadyRetry, RequestRetry};
+        if !matches!(kind, RequestRetry | ReadyRetry | QuiesceRetry) {
+            return kind == Backoff;
         }
+        let is_caller = callers.contains(&digest(self.pair(site, own)));
+        debug_assert!(is_caller || !self.awaits(site, own), "a digest of {own:?} is missing");
+        if is_caller && self.awaits(site, own) {
+            return false;
+        }
+        !self.peer_of(site, own).is_some_and(|peer| self.makes_room(peer))
     }
 
-    /// Adds the faults of lanes that work, and of the messages and operations that are listed.
-    fn push_faults(&self, sound: &[LaneId], choices: &mut Vec<Choice>) {
+    /// Adds the faults of lanes that work, and of the messages and operations, which are listed from these
+    /// places on.
+    fn push_faults(
+        &self,
+        sound: &[LaneId],
+        [calls, answers, operations, end]: [usize; 4],
+        choices: &mut Vec<Choice>,
+    ) {
         let faults = self.setup.faults;
-        let listed = choices.len();
-        for place in 0..listed {
+        for place in calls..answers {
             let Action::Call(at, to) = choices[place].action else { continue };
             let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
             if faults.duplication {
@@ -240,7 +268,7 @@ impl World {
                 charged(Action::LoseCall(at, true));
             }
         }
-        for place in 0..listed {
+        for place in answers..operations {
             let Action::Answer(at) = choices[place].action else { continue };
             let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
             if faults.loss {
@@ -250,7 +278,7 @@ impl World {
                 charged(Action::LoseAnswer(at, true));
             }
         }
-        for place in 0..listed {
+        for place in operations..end {
             let Action::Operation(at) = choices[place].action else { continue };
             let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
             if faults.operation_failure {
@@ -283,10 +311,22 @@ impl World {
     fn distinct_calls(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let first = |at: &usize| !self.calls[..*at].contains(&self.calls[*at]);
         (0..self.calls.len()).filter(first).flat_map(move |at| {
-            let to = &self.calls[at].to;
-            let reached = move |site: &usize| self.sites[*site].bears(to) && self.listens(*site);
-            (0..self.sites.len()).filter(reached).map(move |site| (at, site))
+            let sites = self.sites_of(&self.calls[at]);
+            let reached = move |site: &usize| match sites {
+                Some(sites) => sites >> site & 1 == 1,
+                None => self.sites[*site].bears(&self.calls[at].to),
+            };
+            let reached = (0..self.sites.len()).filter(reached);
+            reached.filter(|site| self.listens(*site)).map(move |site| (at, site))
         })
+    }
+
+    /// Returns the sites that a message leads to, as bits, if there are bits for all sites.
+    fn sites_of(&self, letter: &Letter) -> Option<u64> {
+        let bit = |(at, site): (usize, &Arc<Site>), to: &NicPath| u64::from(site.bears(to)) << at;
+        let find =
+            |message: &Message| self.sites.iter().enumerate().map(|it| bit(it, &message.to)).sum();
+        (self.sites.len() <= u64::BITS as usize).then(|| letter.sites(find))
     }
 
     fn distinct_answers(&self) -> impl Iterator<Item = usize> + '_ {
@@ -515,4 +555,9 @@ impl World {
             TimerId::Peer(_) => format!("timer {kind} of {} fires", self.describe_site(site)),
         }
     }
+}
+
+/// A digest of a pair, equal for equal ones.
+fn digest(pair: Pair) -> u64 {
+    pair.incarnation.0 as u64 ^ pair.lifecycle.0.rotate_left(u64::BITS / 2)
 }

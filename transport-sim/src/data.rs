@@ -7,6 +7,7 @@
 use crate::breaker::Breakers;
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
+use crate::progress::{Progress, ProgressList};
 use crate::setup::{Command, CommandKind};
 use crate::shared::{Posted, Window};
 use crate::verbs::{Access, Keys, SendKind, Status, WorkCompletion, WorkRequest};
@@ -76,21 +77,6 @@ pub struct TransferSetup {
     pub dropped_by: Option<usize>,
 }
 
-/// Progress of a transfer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Progress {
-    /// Not submitted.
-    Waiting,
-    /// Submitted to an incarnation of the peer.
-    Submitted { run: Incarnation, batch: BatchId, cancelled: bool },
-    /// The submitting thread copies it, to an incarnation of the peer.
-    Copied { run: Incarnation },
-    /// Its end was reported. The content of both buffers must not change where it is `Some`.
-    Reported { run: Incarnation, success: bool, remote: Option<Vec<u8>> },
-    /// The submitting process is gone.
-    Orphaned { run: Incarnation },
-}
-
 /// The target for one incarnation of one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
@@ -119,7 +105,7 @@ pub(crate) struct SiteData {
 #[derive(Clone, Debug)]
 pub(crate) struct Data {
     pub(crate) sites: Vec<SiteData>,
-    pub(crate) progress: Vec<Progress>,
+    pub(crate) progress: ProgressList,
     /// An application has unregistered its memory.
     pub(crate) has_dropped: bool,
 }
@@ -143,6 +129,14 @@ impl World {
         self.setup.transfers.as_ref()
     }
 
+    /// Sets the progress of a transfer.
+    pub(crate) fn set_progress(&mut self, index: usize, progress: Progress) {
+        let (setup, data) = (&self.setup.transfers, self.data.as_mut().map(Arc::make_mut));
+        if let Some((setup, data)) = setup.as_ref().zip(data) {
+            data.progress.set(index, progress, setup);
+        }
+    }
+
     pub(crate) fn data_mut(&mut self) -> Option<&mut Data> {
         self.data.as_mut().map(Arc::make_mut)
     }
@@ -155,7 +149,7 @@ impl World {
             let of_host = sites.get(self.host(site)).cloned();
             sites.extend(of_host.or_else(|| self.begin_site(site)));
         }
-        let progress = setup.transfers.iter().map(|_| Progress::Waiting).collect();
+        let progress = ProgressList::new(&setup);
         self.data = Some(Arc::new(Data { sites, progress, has_dropped: false }));
     }
 
@@ -184,11 +178,11 @@ impl World {
         let setup = self.setup.clone();
         let Some((data, setup)) = self.data_mut().zip(setup.transfers.as_ref()) else { return };
         data.sites[site] = fresh;
-        for (transfer, progress) in setup.transfers.iter().zip(&mut data.progress) {
-            if let Progress::Submitted { run, .. } | Progress::Copied { run } = *progress
+        for (index, transfer) in setup.transfers.iter().enumerate() {
+            if let Progress::Submitted { run, .. } | Progress::Copied { run } = data.progress[index]
                 && transfer.site == site
             {
-                *progress = Progress::Orphaned { run };
+                data.progress.set(index, Progress::Orphaned { run }, setup);
             }
         }
     }
@@ -263,7 +257,8 @@ impl World {
         };
         match target.machine.submit(NOW, &[request], &[affinity], deadline) {
             Ok(batch) => {
-                data.progress[index] = Progress::Submitted { run, batch, cancelled: false };
+                let submitted = Progress::Submitted { run, batch, cancelled: false };
+                self.set_progress(index, submitted);
                 self.pump(site, at, step);
             }
             Err(error) => {
@@ -280,11 +275,10 @@ impl World {
         else {
             return;
         };
+        let Some(data) = &self.data else { return };
+        let Progress::Submitted { run, batch, .. } = data.progress[index] else { return };
+        self.set_progress(index, Progress::Submitted { run, batch, cancelled: true });
         let Some(data) = self.data_mut() else { return };
-        let Progress::Submitted { run, batch, ref mut cancelled } = data.progress[index] else {
-            return;
-        };
-        *cancelled = true;
         let targets = &mut data.sites[site].targets;
         let Some(at) = targets.iter().position(|target| (target.peer, target.run) == (peer, run))
         else {

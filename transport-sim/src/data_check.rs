@@ -1,14 +1,38 @@
 //! Possible actions of transfers, and their invariants (oracles O2, O3 and O7).
 
 use crate::action::{Action, Choice};
-use crate::data::{Data, LENGTH, LOCAL, Progress, REUSED, Transfer, at_first, written};
+use crate::data::{Data, LENGTH, LOCAL, REUSED, SiteData, Transfer, at_first, written};
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
+use crate::progress::Progress;
 use crate::setup::{Command, CommandKind};
 use crate::shared::Window;
+use crate::spare::Spare;
+use crate::verbs::Packet;
 use crate::world::{Step, World};
 use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, RequestStatus};
 use handfast_core::{Incarnation, Lifecycle};
+use std::ops::Range;
+
+thread_local! {
+    static KEYS: Spare<u64> = const { Spare::new() };
+}
+
+/// The bytes of a transfer in the memory of either side.
+fn span(index: usize) -> Range<usize> {
+    index * LENGTH..(index + 1) * LENGTH
+}
+
+/// A queue pair in one word.
+fn key(site: usize, number: u32) -> u64 {
+    (site as u64) << u32::BITS | u64::from(number)
+}
+
+/// The flow of a packet in one word: its destination, and the site that it is from.
+fn flow(packet: &Packet) -> u64 {
+    u64::from(packet.from) << (u32::BITS + u16::BITS)
+        | key(usize::from(packet.to), packet.dest_number)
+}
 
 impl World {
     /// Whether a transfer has a packet in flight, an unpolled completion or a running probe.
@@ -42,62 +66,55 @@ impl World {
         sites.filter(|site| self.fabric.verbs.nic(*site).completions().next().is_some())
     }
 
-    /// Returns the first packet of each flow: packets of one flow stay in order.
-    fn first_packets(&self) -> impl Iterator<Item = usize> + '_ {
-        let packets = self.fabric.verbs.packets();
-        let flow = move |at: usize| (packets[at].from, packets[at].to, packets[at].dest_number);
-        (0..packets.len()).filter(move |at| (0..*at).all(|earlier| flow(earlier) != flow(*at)))
-    }
-
-    /// Returns queue pairs that wait for an answer for a bounded time, and whether none is in
-    /// flight.
-    pub(crate) fn unanswered(&self) -> impl Iterator<Item = (usize, u32, bool)> + '_ {
+    /// Returns queue pairs that wait for an answer for a bounded time, and their destinations.
+    pub(crate) fn unanswered(
+        &self,
+    ) -> impl Iterator<Item = (usize, u32, Option<(usize, u32)>)> + '_ {
         let verbs = &self.fabric.verbs;
         (0..self.sites.len()).flat_map(move |site| {
             let waiting = verbs.waiting(site).filter(move |number| verbs.gives_up(site, *number));
             waiting.map(move |number| {
                 let bond = verbs.queue_pair(site, number).and_then(|qp| qp.bond());
-                let mut packets = verbs.packets().iter();
-                let silent = packets.all(|packet| {
-                    let to = (usize::from(packet.to), packet.dest_number);
-                    to != (site, number) && Some(to) != bond
-                });
-                (site, number, silent)
+                (site, number, bond)
             })
         })
     }
 
     pub(crate) fn push_data(&self, paid: bool, choices: &mut Vec<Choice>) {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
-        let faults = self.setup.faults;
         let mut push = |action, cost| choices.push(Choice { action, cost });
-        // Sites with an earlier unsubmitted transfer.
-        let mut before = vec![false; self.sites.len()];
-        for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
-        {
-            match progress {
-                Progress::Waiting => {
-                    let before = std::mem::replace(&mut before[transfer.site], setup.in_order);
-                    if !before {
-                        push(Action::Submit(index), 0);
-                    }
-                }
-                Progress::Submitted { cancelled: false, .. } => {
-                    if transfer.cancel {
-                        push(Action::Cancel(index), 0);
-                    }
-                    if transfer.deadline {
-                        push(Action::Deadline(index), 0);
-                    }
-                }
-                _ => {}
+        for index in data.progress.open().iter().copied() {
+            if data.progress[index] == Progress::Waiting {
+                push(Action::Submit(index), 0);
+                continue;
+            }
+            if setup.transfers[index].cancel {
+                push(Action::Cancel(index), 0);
+            }
+            if setup.transfers[index].deadline {
+                push(Action::Deadline(index), 0);
             }
         }
         self.push_drop(choices);
         let mut push = |action, cost| choices.push(Choice { action, cost });
         self.completing().for_each(|site| push(Action::Completion(site), 0));
         self.probing().for_each(|(site, lane)| push(Action::Probe(site, lane), 0));
-        for at in self.first_packets() {
+        self.push_packets(paid, choices);
+    }
+
+    /// Adds the first packet of each flow, since packets of one flow stay in order, and the queue pairs
+    /// whose packets may be lost.
+    fn push_packets(&self, paid: bool, choices: &mut Vec<Choice>) {
+        let faults = self.setup.faults;
+        let mut push = |action, cost| choices.push(Choice { action, cost });
+        let (mut flows, mut aims) = (KEYS.with(Spare::take), KEYS.with(Spare::take));
+        for (at, packet) in self.fabric.verbs.packets().iter().enumerate() {
+            aims.push(key(usize::from(packet.to), packet.dest_number));
+            let flow = flow(packet);
+            if flows.contains(&flow) {
+                continue;
+            }
+            flows.push(flow);
             push(Action::Packet(at), 0);
             if paid && faults.loss {
                 push(Action::LosePacket(at), 1);
@@ -106,12 +123,16 @@ impl World {
                 push(Action::DuplicatePacket(at), 1);
             }
         }
-        for (site, number, silent) in self.unanswered() {
-            if silent {
+        for (site, number, bond) in self.unanswered() {
+            let is_aim = |(site, number): (usize, u32)| aims.contains(&key(site, number));
+            if !is_aim((site, number)) && !bond.is_some_and(is_aim) {
                 push(Action::Exhaust(site, number), 0);
             } else if paid && faults.early_timer {
                 push(Action::Exhaust(site, number), 1);
             }
+        }
+        for list in [flows, aims] {
+            KEYS.with(|spare| spare.keep(list));
         }
     }
 
@@ -155,19 +176,23 @@ impl World {
 
     fn window(&self, site: usize, index: usize) -> Option<&[u8]> {
         let keys = self.data.as_ref()?.sites[site].window;
-        self.fabric.verbs.memory(site, keys)?.get(index * LENGTH..(index + 1) * LENGTH)
+        self.fabric.verbs.memory(site, keys)?.get(span(index))
     }
 
     fn local(&self, site: usize, index: usize) -> Option<&[u8]> {
         let keys = self.data.as_ref()?.sites[site].local;
-        self.fabric.verbs.memory(site, keys)?.get(index * LENGTH..(index + 1) * LENGTH)
+        self.fabric.verbs.memory(site, keys)?.get(span(index))
     }
 
     /// Checks that only a packet changes bytes, and only at the site where it arrives.
     fn check_bytes(&self, arrived: usize, step: &mut Step) {
         let arrived = self.host(arrived);
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
-        for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
+        let memory = |(site, of): (usize, &SiteData)| {
+            [of.window, of.local].map(|keys| self.fabric.verbs.memory(site, keys))
+        };
+        let memories: Vec<[Option<&[u8]>; 2]> = data.sites.iter().enumerate().map(memory).collect();
+        for (index, (transfer, progress)) in setup.transfers.iter().zip(&*data.progress).enumerate()
         {
             if arrived != transfer.peer && arrived != transfer.site {
                 continue;
@@ -185,7 +210,7 @@ impl World {
                 }
                 _ => Some(&first[..]),
             };
-            let found = self.window(transfer.peer, index);
+            let found = memories[transfer.peer][0].and_then(|bytes| bytes.get(span(index)));
             let state = data.sites[transfer.peer].state;
             let reused = Some(&[REUSED; LENGTH][..]);
             let expected = if state == Window::GivenBack { reused } else { expected };
@@ -200,7 +225,7 @@ impl World {
                 step.violations.push(Violation::new(Oracle::GhostByte, detail));
             }
             let reported = matches!(progress, Progress::Reported { .. });
-            let own = self.local(transfer.site, index);
+            let own = memories[transfer.site][1].and_then(|bytes| bytes.get(span(index)));
             // A restarted site has a new buffer.
             let reused = own != Some(&written(index)[..]);
             if reported && reused && own != Some(&[REUSED; LENGTH][..]) {
@@ -270,9 +295,7 @@ impl World {
             bytes[index * LENGTH..(index + 1) * LENGTH].fill(REUSED);
         }
         let remote = self.reuse_remote(index, remote, success);
-        if let Some(data) = self.data_mut() {
-            data.progress[index] = Progress::Reported { run, success, remote };
-        }
+        self.set_progress(index, Progress::Reported { run, success, remote });
     }
 
     /// Records the expected content of the peer's memory. With several rails the peer reuses a
@@ -307,7 +330,7 @@ impl World {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else {
             return false;
         };
-        setup.transfers.iter().zip(&data.progress).any(|(transfer, progress)| {
+        setup.transfers.iter().zip(&*data.progress).any(|(transfer, progress)| {
             let waits = matches!(progress, Progress::Submitted { .. });
             (transfer.site, transfer.peer) == (host, peer) && !transfer.forbidden && waits
         })
@@ -321,7 +344,7 @@ impl World {
         };
         let cuts = matches!(command.kind, CommandKind::Close | CommandKind::Release);
         let ends = (self.host(command.site), self.host(command.peer));
-        let mut transfers = setup.transfers.iter().zip(&data.progress);
+        let mut transfers = setup.transfers.iter().zip(&*data.progress);
         !cuts
             || transfers.all(|(transfer, progress)| {
                 let submitted =

@@ -77,6 +77,9 @@ impl World {
 
     /// Adds the start or the end of every possible disturbance.
     pub(crate) fn push_disturbances(&self, is_end: bool, choices: &mut Vec<Choice>) {
+        if self.subjects().next().is_none() {
+            return;
+        }
         for site in 0..self.sites.len() {
             for subject in self.subjects() {
                 if self.is_disturbed(site, subject) == is_end

@@ -11,7 +11,6 @@ use crate::setup::Setup;
 use crate::waits::Cause;
 use crate::world::{Demand, Site, World};
 use handfast_core::node::{CallToken, Counters, Limits, TimerId};
-use handfast_core::wire::Message;
 use handfast_core::{Input, Instant};
 use hashbrown::HashMap;
 use std::cell::RefCell;
@@ -98,9 +97,9 @@ impl Told {
         let input = match self {
             Self::Input(input) => input,
             Self::Call(token, letter) => {
-                Input::CallReceived { token, message: Message::clone(&letter) }
+                Input::CallReceived { token, message: Letter::into_message(letter) }
             }
-            Self::Answer(letter) => Input::CallAnswered(Message::clone(&letter)),
+            Self::Answer(letter) => Input::CallAnswered(Letter::into_message(letter)),
             Self::Timer(timer) => {
                 at.waits.begin(now, None, Cause::Timer(timer.clone()), &at.node);
                 at.node.handle_timer(now, &timer);

@@ -17,6 +17,21 @@ pub(crate) struct Encoded {
     whole: OnceLock<u128>,
 }
 
+impl Encoded {
+    /// Forgets what a change of the site makes wrong.
+    pub(crate) fn forget(&mut self) {
+        let Self { template, plain, whole } = self;
+        if template.get().is_some() {
+            *template = OnceLock::new();
+        }
+        for digest in [plain, whole] {
+            if digest.get().is_some() {
+                *digest = OnceLock::new();
+            }
+        }
+    }
+}
+
 impl Clone for Encoded {
     fn clone(&self) -> Self {
         Self::default()

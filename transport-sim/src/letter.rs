@@ -6,7 +6,7 @@ use handfast_core::node::Ranks;
 use handfast_core::wire::Message;
 use std::hash::Hash;
 use std::ops::Deref;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// A message in flight. Worlds share it, with the digests of its content.
 #[derive(Debug)]
@@ -14,11 +14,22 @@ pub struct Letter {
     message: Message,
     digest: OnceLock<u128>,
     outline: OnceLock<u128>,
+    /// Sites that it leads to, as bits.
+    sites: OnceLock<u64>,
 }
 
 impl Letter {
     pub(crate) fn new(message: Message) -> Self {
-        Self { message, digest: OnceLock::new(), outline: OnceLock::new() }
+        let (digest, outline, sites) = Default::default();
+        Self { message, digest, outline, sites }
+    }
+
+    /// Returns the message, copied if another world has it too.
+    pub(crate) fn into_message(this: Arc<Self>) -> Message {
+        match Arc::try_unwrap(this) {
+            Ok(letter) => letter.message,
+            Err(shared) => shared.message.clone(),
+        }
     }
 
     /// Returns the digest of the whole message.
@@ -28,6 +39,11 @@ impl Letter {
             self.message.hash(&mut encoder);
             encoder.digest()
         })
+    }
+
+    /// Returns the sites that it leads to, as bits. They are the same in all worlds of a setup.
+    pub(crate) fn sites(&self, find: impl FnOnce(&Message) -> u64) -> u64 {
+        *self.sites.get_or_init(|| find(&self.message))
     }
 
     /// Returns the digest of what fingerprints tell apart, except the lifecycles.
@@ -59,7 +75,8 @@ impl Deref for Letter {
 
 impl PartialEq for Letter {
     fn eq(&self, other: &Self) -> bool {
-        self.message == other.message
+        // Most messages in flight differ here.
+        self.message.sender == other.message.sender && self.message == other.message
     }
 }
 

@@ -26,6 +26,7 @@ mod old;
 mod operate;
 mod oracle;
 mod outputs;
+mod progress;
 mod prune;
 mod rails;
 mod refinement;

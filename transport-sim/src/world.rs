@@ -10,7 +10,7 @@ use crate::journal::JournalEntry;
 use crate::letter::Letter;
 use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
-use crate::setup::{Command, CommandKind, Setup};
+use crate::setup::{Command, CommandKind, Faults, Setup};
 use crate::shared::Channels;
 use crate::waits::Waits;
 use handfast_core::node::{CallFailure, CallToken, StateKind, TimerKind};
@@ -96,6 +96,19 @@ impl Step {
         Self { notes: Some(Vec::new()), ..Self::default() }
     }
 
+    /// Forgets what it holds, for another action.
+    pub fn clear(&mut self) {
+        let Self { violations, events, refusals, transitions, turned_away, timer, notes, journal } =
+            self;
+        violations.clear();
+        events.clear();
+        refusals.clear();
+        turned_away.clear();
+        (*transitions, *timer) = (0, None);
+        notes.iter_mut().for_each(Vec::clear);
+        journal.iter_mut().for_each(Vec::clear);
+    }
+
     pub(crate) fn note(&mut self, words: impl FnOnce() -> String) {
         if let Some(notes) = &mut self.notes {
             notes.push(words());
@@ -164,6 +177,14 @@ impl World {
         };
         world.begin_data();
         world
+    }
+
+    /// Returns a copy with other faults of nodes and messages.
+    #[must_use]
+    pub fn with_faults(&self, faults: Faults, faults_max: u32) -> Self {
+        let setup = Setup { faults, faults_max, ..Setup::clone(&self.setup) };
+        debug_assert_eq!(self.setup.devices_differ(), setup.devices_differ());
+        Self { setup: Arc::new(setup), ..self.clone() }
     }
 
     /// Returns the node of a site. If another site holds the node of this NIC, the returned one
@@ -299,8 +320,7 @@ impl World {
 
     /// Returns the peer's NIC, or the rail, of a lifecycle.
     pub(crate) fn peer_of(&self, site: usize, lifecycle: Lifecycle) -> Option<&NicPath> {
-        let mut lanes = self.sites[self.host(site)].node.lifecycles();
-        lanes.find(|(own, ..)| *own == lifecycle).map(|(_, _, peer, _)| peer)
+        self.sites[self.host(site)].node.lifecycle(lifecycle).map(|(_, peer, _)| peer)
     }
 
     pub(crate) fn command(&mut self, index: usize, step: &mut Step) {
@@ -333,10 +353,10 @@ impl World {
 
     pub(crate) fn deliver_call(&mut self, index: usize, site: usize, keep: bool, step: &mut Step) {
         let site = self.host(site);
-        let message = self.calls[index].clone();
-        if !keep {
-            self.calls.remove(index);
-        }
+        let message = match keep {
+            true => self.calls[index].clone(),
+            false => self.calls.remove(index),
+        };
         if self.mute.contains(&site) {
             // The socket of a legacy Mooncake node has a time limit; a handfast node has a timer.
             if let Some(caller) = self.old_site(&message.from).filter(|_| !keep) {
@@ -539,7 +559,7 @@ impl World {
     pub(crate) fn site_mut(&mut self, site: usize) -> &mut Site {
         self.touch(site);
         let site = Arc::make_mut(&mut self.sites[site]);
-        site.encoded = Encoded::default();
+        site.encoded.forget();
         site
     }
 

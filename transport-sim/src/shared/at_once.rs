@@ -1,7 +1,8 @@
 //! Batches that the submitting thread copies over a mapped region, without slices.
 
 use super::{LaneId, Slice, Stage};
-use crate::data::{NOW, Progress};
+use crate::data::NOW;
+use crate::progress::Progress;
 use crate::world::{Step, World};
 use handfast_core::Instant;
 use handfast_core::sharing::{GrantId, Wanted};
@@ -41,9 +42,9 @@ impl World {
             is_disowned: self.setup.devices.backend.copies_unannounced(),
         };
         self.hold(lane, slice, step);
-        if let Some(data) = self.data_mut() {
+        if let Some(data) = &self.data {
             let run = data.sites[transfer.site].targets[at].run;
-            data.progress[index] = Progress::Copied { run };
+            self.set_progress(index, Progress::Copied { run });
         }
         true
     }
