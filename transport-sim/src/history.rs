@@ -148,7 +148,7 @@ impl World {
     pub(crate) fn check_promptness(&self, violations: &mut Vec<Violation>) {
         let judged = !self.history.lost && self.setup.mute.is_none() && self.setup.old.is_none();
         let judged = judged && self.faults_spent <= PROMPT_FAULTS_MAX;
-        if !judged || !self.mute.is_empty() || self.has_twins() || !self.quiet() {
+        if !judged || !self.mute.is_empty() || !self.quiet() || self.has_twins() {
             return;
         }
         let Some(((site, own), kind)) = self.repeated() else { return };
@@ -202,7 +202,7 @@ impl World {
     /// that the application has closed.
     pub(crate) fn check_belonging(&self, violations: &mut Vec<Violation>) {
         for qp in self.fabric.table.iter().filter(|qp| qp.published && !qp.revoked) {
-            if self.is_old(qp.site) {
+            if self.is_old(qp.site) || !self.is_judged(qp.host) {
                 continue;
             }
             let lane: (usize, Lifecycle) = (qp.host, qp.lifecycle);
@@ -223,8 +223,7 @@ impl World {
     }
 
     fn remote_of(&self, (site, own): LaneId) -> Option<handfast_core::Pair> {
-        let mut lanes = self.sites[site].node.lifecycles();
-        lanes.find(|(lane, ..)| *lane == own).and_then(|(.., remote)| remote)
+        self.sites[site].node.lifecycle(own).and_then(|(.., remote)| remote)
     }
 }
 

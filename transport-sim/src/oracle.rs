@@ -1,6 +1,7 @@
 //! Oracles: the invariants of every world.
 
 use crate::fabric::QueuePair;
+use crate::spare::Spare;
 use crate::world::{Demand, HeldCall, Step, World};
 use handfast_core::node::{Failure, StateKind};
 use handfast_core::transport::{Side, TransportError};
@@ -82,6 +83,14 @@ impl Violation {
     pub(crate) fn new(oracle: Oracle, detail: String) -> Self {
         Self { oracle, detail }
     }
+}
+
+/// An established lane: local NIC, lane, remote NIC, and the pair there.
+type Established = (usize, Lifecycle, usize, Pair);
+
+thread_local! {
+    static ALL: Spare<Established> = const { Spare::new() };
+    static BY_RAIL: Spare<usize> = const { Spare::new() };
 }
 
 impl World {
@@ -177,6 +186,9 @@ impl World {
     /// Checks that a call waits only for operations of its receiver, and not for another node's
     /// answer.
     fn check_held(&self, violations: &mut Vec<Violation>) {
+        if self.held.is_empty() {
+            return;
+        }
         let busy = |site: usize| {
             self.sites[site].node.lifecycles().any(|(_, state, ..)| {
                 use StateKind::{Connecting, Creating, Draining, Fencing, Probing, Retiring};
@@ -184,7 +196,8 @@ impl World {
             })
         };
         self.check_held_bound(violations);
-        for held in self.held.iter().filter(|held| self.quiet() && !busy(held.site)) {
+        let is_quiet = self.quiet();
+        for held in self.held.iter().filter(|held| is_quiet && !busy(held.site)) {
             let detail = format!(
                 "{} has not answered {}, and nothing is under way",
                 self.describe_site(held.site),
@@ -202,12 +215,12 @@ impl World {
             return;
         }
         for held in &self.held {
-            let Some(from) = self.sites.get(held.from) else { continue };
+            let of_peer = |other: &&HeldCall| (other.site, other.from) == (held.site, held.from);
+            let count = self.held.iter().filter(of_peer).count();
+            let Some(from) = self.sites.get(held.from).filter(|_| count > most) else { continue };
             let path = &from.path;
             let node = &self.sites[held.site].node;
             let lanes = node.lifecycles_of(&path.node).count().max(1);
-            let of_peer = |other: &&HeldCall| (other.site, other.from) == (held.site, held.from);
-            let count = self.held.iter().filter(of_peer).count();
             if count > most * lanes {
                 let own = self.describe_site(held.site);
                 let detail =
@@ -235,22 +248,46 @@ impl World {
         }
     }
 
-    /// Returns established lanes: local NIC, lane, remote NIC, and the pair there.
-    fn established(&self) -> Vec<(usize, Lifecycle, usize, Pair)> {
-        let of = |site: usize| {
-            self.sites[site].node.lifecycles().filter_map(move |(own, state, to, remote)| {
-                let remote = remote.filter(|_| state == StateKind::Established)?;
-                let peer = self.sites.iter().position(|peer| peer.bears(to))?;
-                Some((self.nic_of(site, to), own, peer, remote))
-            })
-        };
-        (0..self.sites.len()).flat_map(of).collect()
+    /// Whether the last action has changed the node of a site. With a legacy node every site counts as changed.
+    pub(crate) fn is_judged(&self, site: usize) -> bool {
+        self.setup.old.is_some() || self.has_touched(self.host(site))
+    }
+
+    /// Adds the established lanes between nodes of which the last action has changed one: local NIC, lane,
+    /// remote NIC, and the pair there.
+    fn push_established(&self, all: &mut Vec<Established>) {
+        for site in 0..self.sites.len() {
+            let is_judged = self.is_judged(site);
+            for (own, state, to, remote) in self.sites[site].node.lifecycles() {
+                let Some(remote) = remote.filter(|_| state == StateKind::Established) else {
+                    continue;
+                };
+                let mut peers = (0..self.sites.len()).filter(|peer| self.sites[*peer].bears(to));
+                let Some(peer) = peers.next() else { continue };
+                if is_judged || self.is_judged(peer) {
+                    all.push((self.nic_of(site, to), own, peer, remote));
+                }
+            }
+        }
     }
 
     fn check_agreement(&self, violations: &mut Vec<Violation>) {
-        let all = self.established();
-        let mut by_rail: Vec<usize> = (0..all.len()).collect();
+        let (mut all, mut by_rail) = (ALL.with(Spare::take), BY_RAIL.with(Spare::take));
+        self.push_established(&mut all);
+        self.compare_ends(&all, &mut by_rail, violations);
+        ALL.with(|spare| spare.keep(all));
+        BY_RAIL.with(|spare| spare.keep(by_rail));
+    }
+
+    /// Checks both ends of every rail.
+    fn compare_ends(
+        &self,
+        all: &[Established],
+        by_rail: &mut Vec<usize>,
+        violations: &mut Vec<Violation>,
+    ) {
         let rail = |at: usize| (all[at].0, all[at].2);
+        by_rail.extend(0..all.len());
         by_rail.sort_by_key(|at| rail(*at));
         for &(site, own, peer, remote) in all.iter().filter(|(site, _, peer, _)| peer >= site) {
             let first = by_rail.partition_point(|at| rail(*at) < (peer, site));
@@ -284,7 +321,8 @@ impl World {
         let ours = |qp: &&QueuePair| qp.published && !qp.broken && !self.is_old(qp.site);
         for stale in self.fabric.table.iter().filter(ours) {
             let Some(target) = stale.target else { continue };
-            if self.is_old(target.site) {
+            let is_judged = self.is_judged(stale.site) || self.is_judged(target.site);
+            if !is_judged || self.is_old(target.site) {
                 // A legacy node pairs with any lister of a number, and no rule prevents that.
                 continue;
             }

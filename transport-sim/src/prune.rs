@@ -41,11 +41,16 @@ impl World {
         self.touched |= bit(site);
     }
 
+    /// Whether the last action has changed a site, or another that shares its bit.
+    pub fn has_touched(&self, site: usize) -> bool {
+        self.touched & bit(site) != 0
+    }
+
     /// Whether the action has changed the caller or a receiver of a call.
     fn concerns_touched(&self, call: &Message) -> bool {
         let concerned = |(at, site): (usize, &Arc<Site>)| {
             let concerns = site.bears(&call.from) || site.bears(&call.to);
-            concerns && self.touched & bit(self.host(at)) != 0
+            concerns && self.has_touched(self.host(at))
         };
         self.sites.iter().enumerate().any(concerned)
     }
