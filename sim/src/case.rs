@@ -4,6 +4,17 @@ use crate::devices::Ground;
 use crate::scenario::Scenario;
 use crate::variants::Entry;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, Setup, World};
+use std::cell::RefCell;
+
+/// Initial worlds that a thread keeps. At the limit all are forgotten.
+const STARTS_MAX: usize = 64;
+
+/// What decides an initial world, except the faults of nodes and messages.
+type StartKey = (Scenario, Ground, Operations, bool, u32);
+
+thread_local! {
+    static STARTS: RefCell<Vec<(StartKey, World)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// An initial world, described by values that fit into one line.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +93,28 @@ impl Case {
         self.scenario.begin(self.setup())
     }
 
+    /// The same world, copied from an earlier one of this thread that differs in faults alone, if there is
+    /// one: faults change nothing before the start, unless they are of devices.
+    pub(crate) fn start_again(&self) -> World {
+        if self.variant.is_some() {
+            return self.start();
+        }
+        let Self { scenario, devices, operations, prune, faults, faults_max, .. } = *self;
+        let of_devices = bits_of(faults) & bits_of(Faults { protection: true, ..Faults::ALL });
+        let key = (scenario, devices, operations, prune, bits_of(faults) ^ of_devices);
+        STARTS.with_borrow_mut(|starts| {
+            if let Some((_, known)) = starts.iter().find(|(known, _)| *known == key) {
+                return known.with_faults(faults, faults_max);
+            }
+            if starts.len() == STARTS_MAX {
+                starts.clear();
+            }
+            let start = self.start();
+            starts.push((key, start.clone()));
+            start
+        })
+    }
+
     /// The oracles that are asked: all (an empty list) for the shipping rules; a variant breaks
     /// more than the one it is known for.
     pub fn oracles(&self) -> &'static [Oracle] {
@@ -139,4 +172,30 @@ pub fn names_of(faults: Faults) -> String {
     let on = kinds().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
     let names: Vec<&str> = on.map(|(_, name)| name).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(",") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Case;
+    use crate::coverage::Coverage;
+    use crate::play::Rules;
+    use crate::scenario::Scenario;
+    use crate::sweep::Random;
+
+    /// A world that is copied from an earlier one of other faults goes on as one that was made for its own.
+    #[test]
+    fn copied_start_goes_on_as_a_new_one() {
+        let random = Random::uniform(5, 60);
+        for scenario in Scenario::ALL {
+            for faults_max in [0, 4] {
+                let case = Case::shipping(scenario, faults_max);
+                let copied = random.run(&case, &mut Coverage::default());
+                let rules = Rules::new(random.events_max, &[]);
+                let made = random.run_in(case.start(), rules, &mut Coverage::default());
+                assert_eq!(copied.places, made.places, "{scenario:?}");
+                assert_eq!(copied.trace_hash, made.trace_hash, "{scenario:?}");
+                assert_eq!(copied.faults, made.faults, "{scenario:?}");
+            }
+        }
+    }
 }

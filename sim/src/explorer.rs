@@ -123,11 +123,11 @@ pub(crate) struct Layer {
     /// The first world whose events were not tried yet.
     pub(crate) from: u32,
     pub(crate) depth: u32,
-    whole: vec::IntoIter<World>,
+    whole: vec::IntoIter<Box<World>>,
 }
 
 impl Layer {
-    pub(crate) fn new(numbers: Range<u32>, from: u32, depth: u32, whole: Vec<World>) -> Self {
+    pub(crate) fn new(numbers: Range<u32>, from: u32, depth: u32, whole: Vec<Box<World>>) -> Self {
         Self { numbers, from, depth, whole: whole.into_iter() }
     }
 }
@@ -154,7 +154,7 @@ pub struct Exploration<'a> {
     workers: Vec<Worker>,
     pub(crate) layer: Layer,
     /// The first worlds of the next layer.
-    next: Vec<World>,
+    next: Vec<Box<World>>,
     /// The first worlds of the next layer are still to be found, or are in `next`.
     pub(crate) keeps_next: bool,
     pub(crate) graph: Option<FreeGraph>,
@@ -179,7 +179,7 @@ impl Explorer {
         let mut begun = self.empty(start);
         begun.known.seen.add(start.fingerprint(), 0);
         begun.coverage.world(start);
-        begun.layer.whole = vec![start.clone()].into_iter();
+        begun.layer.whole = vec![Box::new(start.clone())].into_iter();
         begun
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct Known<'a> {
 pub(crate) struct Worker {
     trail: Trail,
     /// Worlds whose memory the next ones take.
-    spares: Vec<World>,
+    spares: Vec<Box<World>>,
     effects: Effects,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Found {
     pub(crate) fingerprint: u128,
     pub(crate) mark: Mark,
     /// The world, if worlds of the next layer are kept whole.
-    pub(crate) world: Option<World>,
+    pub(crate) world: Option<Box<World>>,
     /// Its healing, or the violation with the events after it.
     pub(crate) healed: Result<Healing, (Violation, Vec<Choice>)>,
 }
@@ -94,11 +94,11 @@ pub(crate) fn expand(
     known: &Known<'_>,
     workers: &mut [Worker],
     numbers: Range<u32>,
-    (whole, keeps): (&mut vec::IntoIter<World>, bool),
+    (whole, keeps): (&mut vec::IntoIter<Box<World>>, bool),
 ) -> Vec<Chunk> {
     let numbers = numbers.start..numbers.end.min(numbers.start.saturating_add(BLOCK * CHUNK));
     let chunks = numbers.len().div_ceil(CHUNK as usize);
-    let mut share = || Mutex::new(whole.by_ref().take(CHUNK as usize).collect::<Vec<World>>());
+    let mut share = || Mutex::new(whole.by_ref().take(CHUNK as usize).collect::<Vec<Box<World>>>());
     let shares: Vec<_> = (0..chunks).map(|_| share()).collect();
     let next = AtomicU32::new(0);
     let work = |worker: &mut Worker| {
@@ -132,7 +132,7 @@ impl Worker {
         &mut self,
         known: &Known<'_>,
         numbers: Range<u32>,
-        worlds: (Vec<World>, bool),
+        worlds: (Vec<Box<World>>, bool),
     ) -> Chunk {
         let mut effects = std::mem::take(&mut self.effects);
         let chunk = effects.during(|| self.expanded(known, numbers, worlds));
@@ -144,7 +144,7 @@ impl Worker {
         &mut self,
         known: &Known<'_>,
         numbers: Range<u32>,
-        (whole, keeps): (Vec<World>, bool),
+        (whole, keeps): (Vec<Box<World>>, bool),
     ) -> Chunk {
         let mut healer = known.healer.as_ref().map(|_| Healer::continuing(known.oracles));
         let mut new: Memo<()> = Memo::default();
@@ -152,7 +152,7 @@ impl Worker {
         let mut chunk = Chunk { first: numbers.start, parents: Vec::new(), healed: Vec::new() };
         let mut whole = whole.into_iter();
         for number in numbers {
-            let again = || known.ways.world(number, &mut self.trail);
+            let again = || Box::new(known.ways.world(number, &mut self.trail));
             let world = whole.next().unwrap_or_else(again);
             known.ways.list(&world, &mut choices);
             let mut events = Vec::with_capacity(choices.len());
@@ -177,11 +177,11 @@ impl Known<'_> {
     /// Tries an event in a copy of a world, and returns the world after it unless that is kept.
     fn event(
         &self,
-        mut after: World,
+        mut after: Box<World>,
         (place, choice, keeps): (u16, &Choice, bool),
         new: &mut Memo<()>,
         healer: &mut Option<Healer>,
-    ) -> (Tried, Option<World>) {
+    ) -> (Tried, Option<Box<World>>) {
         let mut step = Step::default();
         after.apply(choice, &mut step);
         let refusals = std::mem::take(&mut step.refusals);

@@ -28,9 +28,18 @@ const ENDED_PER_SIDE: usize = 2;
 
 /// The violation of a healing that ends too many lifecycles.
 pub(crate) fn wasteful(world: &World, healing: Healing) -> Option<Violation> {
+    exceeds(healing, may_end(world))
+}
+
+/// Lifecycles that may end while a world heals; none if any number may.
+pub(crate) fn may_end(world: &World) -> Option<u32> {
     let sides = u32::try_from(ENDED_PER_SIDE * world.sites().max(2)).unwrap_or(u32::MAX);
-    let allowed = sides * (world.faults_spent() + 1);
-    let wasteful = healing.ended > allowed && !world.has_twins();
+    (!world.has_twins()).then(|| sides * (world.faults_spent() + 1))
+}
+
+/// The violation of a healing that ends more lifecycles than that.
+pub(crate) fn exceeds(healing: Healing, may_end: Option<u32>) -> Option<Violation> {
+    let wasteful = may_end.is_some_and(|may_end| healing.ended > may_end);
     wasteful.then(|| {
         let detail = format!("{} lifecycles end on the way to rest", healing.ended);
         Violation { oracle: Oracle::Liveness, detail }
@@ -72,7 +81,7 @@ pub struct Healer {
     /// It heals one world and needs to know none again.
     once: bool,
     /// A world whose memory the next one takes.
-    spare: Option<World>,
+    spare: Option<Box<World>>,
     oracles: Vec<Oracle>,
     /// The longest and the most wasteful healing seen.
     pub worst: Healing,
@@ -130,9 +139,17 @@ impl Healer {
     }
 
     /// Settles a single world. The schedule that failed is returned with the violation.
-    pub fn settle(mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
-        let fingerprint = self.name(start);
-        self.heal_known(start, fingerprint, &Self::default())
+    pub fn settle(self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
+        self.settle_in_place(Box::new(start.clone()))
+    }
+
+    /// The same without a copy of the world.
+    pub(crate) fn settle_in_place(
+        mut self,
+        world: Box<World>,
+    ) -> Result<Healing, (Violation, Vec<Choice>)> {
+        let fingerprint = self.name(&world);
+        self.heal(world, fingerprint, &Self::default())
     }
 
     fn name(&self, world: &World) -> u128 {
@@ -148,18 +165,29 @@ impl Healer {
     pub(crate) fn heal_known(
         &mut self,
         start: &World,
+        fingerprint: u128,
+        earlier: &Self,
+    ) -> Result<Healing, (Violation, Vec<Choice>)> {
+        let known = self.known(fingerprint).or_else(|| earlier.known(fingerprint));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let world = copy(start, &mut self.spare);
+        self.heal(world, fingerprint, earlier)
+    }
+
+    /// Settles a world that changes on the way.
+    fn heal(
+        &mut self,
+        mut world: Box<World>,
         mut fingerprint: u128,
         earlier: &Self,
     ) -> Result<Healing, (Violation, Vec<Choice>)> {
         let known =
             |own: &Self, fingerprint| own.known(fingerprint).or_else(|| earlier.known(fingerprint));
-        if let Some(known) = known(self, fingerprint) {
-            return Ok(known);
-        }
-        let mut world = copy(start, &mut self.spare);
         let mut trail: Vec<(u128, u32)> = Vec::new();
-        let events_max = events_max(start);
-        let mut schedule = Vec::new();
+        let events_max = events_max(&world);
+        let (mut schedule, mut step) = (Vec::new(), Step::default());
         let mut rest = loop {
             if let Some(known) = known(self, fingerprint) {
                 break known;
@@ -174,7 +202,7 @@ impl Healer {
                 self.add(fingerprint, Healing::default());
                 break Healing::default();
             };
-            let mut step = Step::default();
+            step.clear();
             world.apply(&choice, &mut step);
             schedule.push(choice);
             world.check(&mut step.violations);
@@ -209,9 +237,9 @@ impl Healer {
 }
 
 /// Copies a world into the memory of one that is no longer needed.
-pub(crate) fn copy(world: &World, spare: &mut Option<World>) -> World {
-    let Some(mut copy) = spare.take() else { return world.clone() };
-    copy.clone_from(world);
+pub(crate) fn copy(world: &World, spare: &mut Option<Box<World>>) -> Box<World> {
+    let Some(mut copy) = spare.take() else { return Box::new(world.clone()) };
+    World::clone_from(&mut copy, world);
     copy
 }
 

@@ -1,7 +1,7 @@
 //! Plays schedules: event by event, with every oracle asked, then left to heal.
 
-use crate::coverage::Coverage;
-use crate::liveness::{Healer, Healing, wasteful};
+use crate::coverage::{Coverage, Marks};
+use crate::liveness::{Healer, Healing, exceeds, may_end};
 use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
 
 /// One world in this many is a part of the trace; every choice is.
@@ -78,15 +78,16 @@ pub fn play(
     let mut world = start;
     let mut choices = Vec::new();
     let mut run = Run::default();
+    let (mut step, mut marks) = (Step::default(), Marks::default());
     while run.events < rules.events_max && run.violation.is_none() {
         world.actions(&mut choices);
         let Some(place) = choose(&world, &choices) else { break };
         let Some(choice) = choices.get(place) else { break };
-        let mut step = Step::default();
+        step.clear();
         world.apply(choice, &mut step);
         world.check(&mut step.violations);
         coverage.step(&step);
-        coverage.world(&world);
+        marks.world(&world);
         run.events += 1;
         run.schedule.push(choice.clone());
         run.places.push(place);
@@ -98,12 +99,13 @@ pub fn play(
             let before = run.prefixes.last().copied().unwrap_or_default();
             run.prefixes.push(before.rotate_left(1) ^ world.trace_fingerprint());
         }
-        run.violation = step.violations.into_iter().find(|found| rules.asks(found.oracle));
+        run.violation = step.violations.drain(..).find(|found| rules.asks(found.oracle));
     }
+    marks.add_to(coverage);
     run.faults = world.faults_spent();
     run.fold(world.trace_fingerprint());
     if run.violation.is_none() && rules.asks(Oracle::Liveness) {
-        match liveness(&world, rules) {
+        match liveness(world, rules) {
             Ok(healing) => run.events += healing.events,
             Err((violation, healing)) => {
                 run.violation = Some(violation);
@@ -114,9 +116,10 @@ pub fn play(
     run
 }
 
-fn liveness(world: &World, rules: Rules<'_>) -> Result<Healing, (Violation, Vec<Choice>)> {
-    let healing = Healer::once(rules.oracles).settle(world)?;
-    match wasteful(world, healing) {
+fn liveness(world: World, rules: Rules<'_>) -> Result<Healing, (Violation, Vec<Choice>)> {
+    let may_end = may_end(&world);
+    let healing = Healer::once(rules.oracles).settle_in_place(Box::new(world))?;
+    match exceeds(healing, may_end) {
         Some(violation) => Err((violation, Vec::new())),
         None => Ok(healing),
     }

@@ -33,7 +33,7 @@ impl Random {
     /// Plays the schedule and lets the world heal.
     pub fn run(&self, case: &Case, coverage: &mut Coverage) -> Run {
         let rules = Rules::new(self.events_max, case.oracles());
-        self.run_in(case.start(), rules, coverage)
+        self.run_in(case.start_again(), rules, coverage)
     }
 
     /// The same, except that `disturb` has the last word: it is given how many events have happened,
