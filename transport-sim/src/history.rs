@@ -17,6 +17,17 @@ use handfast_core::{Lifecycle, NicPath};
 /// fault has ended.
 const PROMPT_FAULTS_MAX: u32 = 1;
 
+/// The cost of a run, all nodes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Calls, whether they arrive or not.
+    pub calls: u32,
+    /// Lifecycles that began.
+    pub lifecycles: u32,
+    /// Timers that fired.
+    pub timers: u32,
+}
+
 /// Events before a world that oracles need.
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -28,9 +39,10 @@ pub(crate) struct History {
     failures: Vec<(usize, NicPath, u32)>,
     /// Lanes that existed when the application closed their path.
     closed: Vec<LaneId>,
+    pub(crate) spent: Spent,
 }
 
-copied!(History { shared: ; lists: ; rest: lost, deferred, failures, closed });
+copied!(History { shared: ; lists: ; rest: lost, deferred, failures, closed, spent });
 
 impl History {
     fn failures(&self, site: usize, peer: &NicPath) -> u32 {
@@ -50,6 +62,11 @@ impl History {
 }
 
 impl World {
+    /// The cost of the run so far.
+    pub fn spent(&self) -> Spent {
+        self.history.spent
+    }
+
     /// Records what an action takes away.
     pub(crate) fn remember(&mut self, action: &Action) {
         let swallowed = |site: &usize| self.mute.contains(&self.host(*site));
@@ -92,6 +109,7 @@ impl World {
 
     /// Records a call of a node.
     pub(crate) fn remember_call(&mut self, site: usize, message: &Message) {
+        self.history.spent.calls += 1;
         let lane = (site, message.sender.lifecycle);
         self.history.deferred.retain(|known| *known != lane);
     }

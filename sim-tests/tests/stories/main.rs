@@ -3,6 +3,7 @@
 mod application;
 mod auth;
 mod batches;
+mod budgets;
 mod connection;
 mod early;
 mod effects;
