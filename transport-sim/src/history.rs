@@ -90,6 +90,11 @@ impl World {
         self.history.deferred.retain(|(at, _)| *at != site);
     }
 
+    /// Records an answer whose receiver has died before it was given.
+    pub(crate) fn remember_dead_caller(&mut self) {
+        self.history.lost = true;
+    }
+
     /// Records a command before it is given.
     pub(crate) fn remember_command(&mut self, command: Command, path: &NicPath) {
         let Command { site, peer, kind } = command;
@@ -164,9 +169,7 @@ impl World {
     /// Checks that with nothing lost and at most [`PROMPT_FAULTS_MAX`] faults, no node waits for a timer
     /// to repeat a call.
     pub(crate) fn check_promptness(&self, violations: &mut Vec<Violation>) {
-        let judged = !self.history.lost && self.setup.mute.is_none() && self.setup.old.is_none();
-        let judged = judged && self.faults_spent <= PROMPT_FAULTS_MAX;
-        if !judged || !self.mute.is_empty() || self.has_twins() || !self.quiet() {
+        if !self.judges_promptness() || !self.quiet() {
             return;
         }
         let Some(((site, own), kind)) = self.repeated() else { return };
@@ -175,6 +178,13 @@ impl World {
             let detail = format!("{own} waits for {kind:?}, and no message was lost");
             violations.push(Violation::new(Oracle::Promptness, detail));
         }
+    }
+
+    /// Whether no node may wait for a timer to repeat a call.
+    pub fn judges_promptness(&self) -> bool {
+        let judged = !self.history.lost && self.setup.mute.is_none() && self.setup.old.is_none();
+        let judged = judged && self.faults_spent <= PROMPT_FAULTS_MAX;
+        judged && self.mute.is_empty() && !self.has_twins()
     }
 
     /// Returns a lane that waits to repeat a call, and was not asked to.

@@ -202,6 +202,9 @@ impl World {
         let caller = self.site_of(run);
         if self.sites.get(caller).is_some_and(|site| site.incarnation == run) {
             self.answers.push((run, letter));
+        } else {
+            // The lifecycle may be offered to the dead process, and nothing tells that from a slow one.
+            self.remember_dead_caller();
         }
     }
 
