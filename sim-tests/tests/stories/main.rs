@@ -5,6 +5,7 @@ mod auth;
 mod batches;
 mod budgets;
 mod connection;
+mod deep;
 mod early;
 mod effects;
 mod exploration;
