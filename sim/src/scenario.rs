@@ -72,6 +72,8 @@ pub enum Scenario {
     Reconnect,
     /// Four nodes with two NICs each and no demands.
     Fleet,
+    /// Both sides are established, and both are restarted, in any order.
+    BothRestart,
     /// Two nodes with two rails between them: both open the first, and one the second.
     RailsOpen,
     /// Two nodes with two rails between them, one of them open: the second is opened.
@@ -112,13 +114,17 @@ impl Scenario {
     /// Scenarios of nodes with several NICs and one lane per rail.
     pub const OF_RAILS: [Self; 3] = [Self::RailsOpen, Self::RailAdded, Self::RailsUp];
 
+    /// Scenarios of restarts that a sweep draws by name alone.
+    pub const OF_RESTARTS: [Self; 1] = [Self::BothRestart];
+
     /// More scenarios with an existing Mooncake node, of several releases.
     pub const OF_MIXED: [Self; 4] =
         [Self::NewAgainstReady, Self::NewToReplacing, Self::NewAgainstReplacing, Self::TwoToOld];
 
     /// All scenarios.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).chain(Self::OF_RAILS).chain(Self::OF_MIXED)
+        let by_name = Self::OF_RAILS.into_iter().chain(Self::OF_MIXED).chain(Self::OF_RESTARTS);
+        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).chain(by_name)
     }
 
     /// Default kinds of fault.
@@ -170,6 +176,7 @@ impl Scenario {
             Self::CloseAgainstClose => (2, vec![close(0, 1), close(1, 0)]),
             Self::EvictAgainstOpen => (4, vec![open(0, 3), open(1, 0)]),
             Self::OpenAgainstRestart => (2, vec![open(0, 1), restart(1)]),
+            Self::BothRestart => (2, vec![restart(0), restart(1)]),
             Self::TwoNics => (3, Vec::new()),
             Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
             Self::NewToOld | Self::NewToReplacing => (2, vec![open(0, 1), restart(0), close(0, 1)]),
@@ -237,7 +244,7 @@ impl Scenario {
             }
         };
         match self {
-            Self::Established | Self::CloseAgainstClose => {
+            Self::Established | Self::CloseAgainstClose | Self::BothRestart => {
                 ask(CommandKind::Open, &[(0, 1), (1, 0)], &mut world);
             }
             Self::TwoNics => ask(CommandKind::Open, &[(0, 1), (0, 2), (1, 0)], &mut world),

@@ -4,7 +4,7 @@
 use crate::liveness::{Healer, wasteful};
 use crate::scheduler::below;
 use handfast_core::{Duration, Instant};
-use handfast_transport_sim::{Action, Choice, Step, Violation, World};
+use handfast_transport_sim::{Action, Choice, Spent, Step, Violation, World};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -38,6 +38,8 @@ pub struct TimedRun {
     pub elapsed: Duration,
     /// Inputs of time to nodes, [`Node::handle_timeout`](handfast_core::Node::handle_timeout).
     pub wakes: u32,
+    /// The cost, without that of the healing.
+    pub spent: Spent,
     /// The violation, if any.
     pub violation: Option<Violation>,
     /// Events in words; empty if they are not asked for.
@@ -81,6 +83,7 @@ pub fn play_timed(start: &World, seed: u64, events_max: u32, transcribe: bool) -
     }
     run.faults = world.faults_spent();
     run.elapsed = Duration(world.now().0);
+    run.spent = world.spent();
     if run.violation.is_none() {
         run.violation = match Healer::once(&[]).settle(&world) {
             Ok(healing) => wasteful(&world, healing),

@@ -1,10 +1,12 @@
-//! A picture as text: a Mermaid diagram, or one line per event.
+//! A picture as text: a Mermaid diagram, a page for a browser, or one line per event.
 
+mod html;
 mod mermaid;
 
 use crate::record::Picture;
 use std::fmt::Write as _;
 
+pub use html::html;
 pub use mermaid::mermaid;
 
 /// Every event, with what it made the nodes do below it.

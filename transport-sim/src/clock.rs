@@ -11,6 +11,7 @@ impl World {
         let fired = self.sites[site].node.timers().find(|(id, ..)| id == timer);
         let Some((_, at, kind)) = fired else { return };
         step.timer = Some(kind);
+        self.history.spent.timers += 1;
         let now = self.now.max(at);
         if self.keeps_time() {
             self.now = now;
@@ -38,6 +39,8 @@ impl World {
             self.faults_spent += u32::from(!self.quiet());
             self.now = self.now.max(at + late);
             let now = self.now;
+            let due = self.sites[site].node.timers().filter(|(_, at, _)| *at <= now).count();
+            self.history.spent.timers += u32::try_from(due).unwrap_or(u32::MAX);
             let at = self.site_mut(site);
             step.timer = at.node.poll_timeout().map(|(_, kind)| kind);
             at.waits.begin(now, None, Cause::Timeout, &at.node);

@@ -172,6 +172,33 @@ impl World {
         self.check_laws(step);
         self.check_breakers(step);
         arrived.into_iter().for_each(|site| self.check_bytes(site, step));
+        self.answer_fences();
+    }
+
+    /// Answers the fences of applications, which ask as long as a write of theirs is indeterminate: from the
+    /// answer on, the peer's memory keeps what it holds then.
+    fn answer_fences(&mut self) {
+        let setup = self.setup.clone();
+        let transfers = setup.transfers.iter().flat_map(|setup| &setup.transfers);
+        for (index, transfer) in transfers.enumerate() {
+            let Some(data) = &self.data else { return };
+            let Progress::Reported { run, success: false, remote: None } = data.progress[index]
+            else {
+                continue;
+            };
+            let live = self.sites[transfer.peer].incarnation == run;
+            let registered = data.sites[transfer.peer].state == Window::Registered;
+            let mut targets = data.sites[transfer.site].targets.iter();
+            let target = targets.find(|target| (target.peer, target.run) == (transfer.peer, run));
+            let answered = target.is_some_and(|target| !target.machine.is_in_doubt());
+            if transfer.direction != Direction::Write || !live || !registered || !answered {
+                continue;
+            }
+            let held = self.window(transfer.peer, index).map(<[u8]>::to_vec);
+            if let Some(data) = self.data_mut() {
+                data.progress[index] = Progress::Reported { run, success: false, remote: held };
+            }
+        }
     }
 
     fn window(&self, site: usize, index: usize) -> Option<&[u8]> {

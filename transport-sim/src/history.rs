@@ -17,6 +17,17 @@ use handfast_core::{Lifecycle, NicPath};
 /// fault has ended.
 const PROMPT_FAULTS_MAX: u32 = 1;
 
+/// The cost of a run, all nodes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Calls, whether they arrive or not.
+    pub calls: u32,
+    /// Lifecycles that began.
+    pub lifecycles: u32,
+    /// Timers that fired.
+    pub timers: u32,
+}
+
 /// Events before a world that oracles need.
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -28,9 +39,10 @@ pub(crate) struct History {
     failures: Vec<(usize, NicPath, u32)>,
     /// Lanes that existed when the application closed their path.
     closed: Vec<LaneId>,
+    pub(crate) spent: Spent,
 }
 
-copied!(History { shared: ; lists: ; rest: lost, deferred, failures, closed });
+copied!(History { shared: ; lists: ; rest: lost, deferred, failures, closed, spent });
 
 impl History {
     fn failures(&self, site: usize, peer: &NicPath) -> u32 {
@@ -50,6 +62,11 @@ impl History {
 }
 
 impl World {
+    /// The cost of the run so far.
+    pub fn spent(&self) -> Spent {
+        self.history.spent
+    }
+
     /// Records what an action takes away.
     pub(crate) fn remember(&mut self, action: &Action) {
         let swallowed = |site: &usize| self.mute.contains(&self.host(*site));
@@ -73,6 +90,11 @@ impl World {
         self.history.deferred.retain(|(at, _)| *at != site);
     }
 
+    /// Records an answer whose receiver has died before it was given.
+    pub(crate) fn remember_dead_caller(&mut self) {
+        self.history.lost = true;
+    }
+
     /// Records a command before it is given.
     pub(crate) fn remember_command(&mut self, command: Command, path: &NicPath) {
         let Command { site, peer, kind } = command;
@@ -92,6 +114,7 @@ impl World {
 
     /// Records a call of a node.
     pub(crate) fn remember_call(&mut self, site: usize, message: &Message) {
+        self.history.spent.calls += 1;
         let lane = (site, message.sender.lifecycle);
         self.history.deferred.retain(|known| *known != lane);
     }
@@ -146,9 +169,7 @@ impl World {
     /// Checks that with nothing lost and at most [`PROMPT_FAULTS_MAX`] faults, no node waits for a timer
     /// to repeat a call.
     pub(crate) fn check_promptness(&self, violations: &mut Vec<Violation>) {
-        let judged = !self.history.lost && self.setup.mute.is_none() && self.setup.old.is_none();
-        let judged = judged && self.faults_spent <= PROMPT_FAULTS_MAX;
-        if !judged || !self.mute.is_empty() || !self.quiet() || self.has_twins() {
+        if !self.quiet() || !self.judges_promptness() {
             return;
         }
         let Some(((site, own), kind)) = self.repeated() else { return };
@@ -157,6 +178,13 @@ impl World {
             let detail = format!("{own} waits for {kind:?}, and no message was lost");
             violations.push(Violation::new(Oracle::Promptness, detail));
         }
+    }
+
+    /// Whether no node may wait for a timer to repeat a call.
+    pub fn judges_promptness(&self) -> bool {
+        let judged = !self.history.lost && self.setup.mute.is_none() && self.setup.old.is_none();
+        let judged = judged && self.faults_spent <= PROMPT_FAULTS_MAX;
+        judged && self.mute.is_empty() && !self.has_twins()
     }
 
     /// Returns a lane that waits to repeat a call, and was not asked to.

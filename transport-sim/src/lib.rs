@@ -45,6 +45,7 @@ pub use device::{Disturbance, Subject};
 pub use effects::{Effects, Figures};
 pub use fabric::{QueuePair, Target};
 pub use fingerprint::Encoder;
+pub use history::Spent;
 pub use journal::JournalEntry;
 pub use letter::Letter;
 pub use oracle::{Oracle, Violation};

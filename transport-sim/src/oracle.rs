@@ -62,7 +62,7 @@ pub enum Oracle {
     Belonging,
     /// H8: every wait has its timer with the declared duration, and retries are bounded.
     Time,
-    /// H7: no lane holds more calls than its limit says.
+    /// H7: no lane holds more calls, and no node has more lifecycles or peers, than its limits say.
     Bounds,
     /// The machine made an undeclared transition.
     Undeclared,
@@ -103,6 +103,7 @@ impl World {
         if changed {
             self.check_agreement(violations);
             self.check_ghosts(violations);
+            self.check_tables(violations);
         }
         self.check_held(violations);
         self.check_isolation(violations);
@@ -227,6 +228,32 @@ impl World {
                     format!("{own} holds {count} calls of {path} and has {lanes} lanes to it");
                 violations.push(Violation::new(Oracle::Bounds, detail));
                 return;
+            }
+        }
+    }
+
+    /// Checks that a node has at most `lifecycles_max` lifecycles, and lanes to at most `peers_max` peers.
+    fn check_tables(&self, violations: &mut Vec<Violation>) {
+        let limits = self.setup.limits;
+        for site in (0..self.sites.len()).filter(|site| !self.is_old(*site)) {
+            let node = &self.sites[site].node;
+            let lanes = node.lifecycles().count();
+            // Few worlds have more lanes than peers may be known.
+            let peers = if lanes > limits.peers_max {
+                let mut peers: Vec<_> = node.lifecycles().map(|(_, _, peer, _)| peer).collect();
+                peers.sort_unstable();
+                peers.dedup();
+                peers.len()
+            } else {
+                lanes
+            };
+            if lanes > limits.lifecycles_max || peers > limits.peers_max {
+                let own = self.describe_site(site);
+                let detail = format!(
+                    "{own} has {lanes} lifecycles to {peers} peers, the limits are {} and {}",
+                    limits.lifecycles_max, limits.peers_max
+                );
+                violations.push(Violation::new(Oracle::Bounds, detail));
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::oracle::{Oracle, Violation};
 use crate::setup::Operations;
 use crate::world::{HeldCall, Pending, Step, World};
 use handfast_core::node::{CallToken, StateKind};
-use handfast_core::transport::Operation;
+use handfast_core::transport::{Operation, OperationKind};
 use handfast_core::wire::{Message, Op};
 use handfast_core::{Event, Incarnation, Instant, Lifecycle, Node, Output};
 use std::sync::Arc;
@@ -168,6 +168,7 @@ impl World {
     fn begin_operation(&mut self, pending: Arc<Pending>, step: &mut Step) {
         let (site, operation) = (pending.site, &pending.operation);
         self.check_operation(site, operation, step);
+        self.history.spent.lifecycles += u32::from(operation.id().kind == OperationKind::Create);
         match operation {
             Operation::Connect { local, remote, .. } => {
                 self.leave_given(site, local.lifecycle, *remote, step);
@@ -201,6 +202,9 @@ impl World {
         let caller = self.site_of(run);
         if self.sites.get(caller).is_some_and(|site| site.incarnation == run) {
             self.answers.push((run, letter));
+        } else {
+            // The lifecycle may be offered to the dead process, and nothing tells that from a slow one.
+            self.remember_dead_caller();
         }
     }
 

@@ -219,7 +219,7 @@ fn tests(project: &Project, depth: Depth) -> Vec<Step<'_>> {
 }
 
 /// Returns the stages of the night alone.
-fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 5] {
+fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 6] {
     let stage =
         |name, what, seconds, steps| Stage { name, what, budget: depth.budget(seconds), steps };
     [
@@ -243,6 +243,12 @@ fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 5] {
             vec![Step::new("rolling", |deadline| upgrade::step(project, deadline))],
         ),
         stage("dashboard", dashboard::WHAT, 150, vec![dashboard::step(project)]),
+        stage(
+            "deep",
+            "explorations of a bounded time: rails, mixed fleets, more faults",
+            2_700,
+            vec![Step::new("bounded", |deadline| rust_tests::deep(project, deadline))],
+        ),
     ]
 }
 

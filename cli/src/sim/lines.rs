@@ -9,6 +9,7 @@ use clap::Args;
 use handfast_sim::{ENTRIES_SHOWN_MAX, Line, Picture, Record, Window, timeline as pictures};
 use handfast_transport_sim::Violation;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Replay a line event by event, or a recorded run and compare its effects
@@ -62,6 +63,9 @@ pub(crate) struct Timeline {
     /// Print a Mermaid sequence diagram
     #[arg(long)]
     mermaid: bool,
+    /// Write a page for a browser, and print its address
+    #[arg(long, value_name = "PAGE", conflicts_with_all = ["mermaid", "json"])]
+    html: Option<PathBuf>,
     /// Print one line of JSON: every event, with the subsequent state of every node
     #[arg(long)]
     json: bool,
@@ -170,10 +174,25 @@ pub(super) fn timeline(arguments: Timeline) -> Outcome {
     if let Some(path) = trace::named(&arguments.line) {
         let window = Window { from: arguments.from, entries: arguments.entries };
         let picture = trace::picture(&path, arguments.allow_cut, window)?;
+        if let Some(page) = &arguments.html {
+            return write_page(page, &[("trace", path.display().to_string())], &picture);
+        }
         return draw(&arguments, &picture, || output::say_json(&picture_json(&picture)));
     }
     let record = Record::of(&parse(&arguments.line)?)?;
+    if let Some(page) = &arguments.html {
+        let facts = [("world", words(&record.line.case)), ("line", record.line.to_string())];
+        return write_page(page, &facts, &record.picture);
+    }
     draw(&arguments, &record.picture, || output::say_json(&record_json(&record)))
+}
+
+/// Writes a page and prints its address.
+fn write_page(page: &Path, facts: &[(&str, String)], picture: &Picture) -> Outcome {
+    let failed = |error| Failure::file(page, "writing", error);
+    std::fs::write(page, pictures::html("Timeline", facts, picture)).map_err(failed)?;
+    let whole = page.canonicalize().map_err(failed)?;
+    output::say(format_args!("file://{}", whole.display()))
 }
 
 fn draw(arguments: &Timeline, picture: &Picture, say_json: impl FnOnce() -> Outcome) -> Outcome {

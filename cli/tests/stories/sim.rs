@@ -170,6 +170,26 @@ fn timeline_prints_lines_or_diagram() {
     assert_eq!(json(&["sim", "timeline", &line, "--json"])["line"], line);
 }
 
+/// A page has an entry for each event and shows what breaks, and its address is printed.
+#[test]
+fn timeline_is_written_as_a_page() {
+    let (folder, line) = (Folder::new(), calm());
+    let page = folder.path().join("page.html");
+    let page = page.to_str().unwrap();
+    let address = succeed(&["sim", "timeline", &line, "--html", page]);
+    assert!(
+        address.starts_with("file:///") && address.trim_end().ends_with("page.html"),
+        "{address}"
+    );
+    let text = std::fs::read_to_string(page).unwrap();
+    let events = succeed(&["sim", "timeline", &line]).lines().count();
+    assert_eq!(text.matches("<li id=\"event-").count(), events);
+    assert!(text.contains(&line) && !text.contains("<script"), "{text}");
+    let nowhere = folder.path().join("nowhere/page.html");
+    let nowhere = nowhere.to_str().unwrap();
+    run(&["sim", "timeline", &line, "--html", nowhere]).failed(5, &["page.html"]);
+}
+
 /// The program has the shipping rules only, and every way to a variant names the command that has them.
 #[test]
 fn program_without_variants_names_the_one_with_them() {

@@ -3,7 +3,9 @@
 mod application;
 mod auth;
 mod batches;
+mod budgets;
 mod connection;
+mod deep;
 mod early;
 mod effects;
 mod exploration;

@@ -1,13 +1,15 @@
 //! The shipping rules, explored to a fixpoint: every interleaving up to a number of faults.
 
 use crate::nightly;
-use handfast_core::node::{StateKind, TRANSITIONS, TimerKind, Transition, Trigger};
+use handfast_core::node::{Limits, StateKind, TRANSITIONS, TimerKind, Transition, Trigger};
 use handfast_core::wire::RefusalReason;
+use handfast_core::{Node, NodeConfig};
 use handfast_sim::sweep::Random;
-use handfast_sim::{Case, Coverage, Ending, Explorer, Line, Report, Scenario};
-use handfast_transport_sim::{Faults, Operations, Setup};
+use handfast_sim::{Case, Coverage, Ending, Explorer, Healer, Line, Report, Scenario};
+use handfast_transport_sim::{Faults, Operations, Oracle, Setup, Step};
 use sim_tests::{assert_document, assert_snapshot};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 #[test]
 fn both_open_and_every_operation_is_an_event_of_its_own() {
@@ -93,6 +95,33 @@ fn one_side_opens_while_the_other_is_restarted() {
     holds(Scenario::OpenAgainstRestart, setup);
 }
 
+/// Both processes of an established pair are restarted, in any order, and connect again.
+#[test]
+fn both_sides_restart_and_connect_again() {
+    let setup = |faults| pruned(at_once(Scenario::BothRestart.setup(faults)));
+    holds(Scenario::BothRestart, Scenario::BothRestart.setup(0));
+    holds(Scenario::BothRestart, setup(1));
+    holds_at_night(&Explorer::default(), Scenario::BothRestart, setup(2));
+}
+
+/// An answer to a process that has died is lost: its sender cannot tell it from a slow one, and repeats its own
+/// call by its timer. Until that answer, promptness is judged.
+#[test]
+fn answer_to_a_dead_process_ends_promptness() {
+    // Both are restarted; a call of the second one's dead process arrives last.
+    const PLACES: [usize; 9] = [0, 1, 1, 1, 1, 2, 3, 0, 1];
+    let mut world = Scenario::BothRestart.world(0);
+    let mut choices = Vec::new();
+    let judged = PLACES.map(|place| {
+        world.actions(&mut choices);
+        world.apply(&choices[place], &mut Step::default());
+        world.judges_promptness()
+    });
+    assert_eq!(judged, [true, true, true, true, true, true, true, true, false]);
+    let healing = Healer::once(&[]).settle(&world);
+    assert!(healing.is_ok(), "{healing:?}");
+}
+
 /// A restarted node with two NICs has both lanes fenced.
 #[test]
 fn restart_of_two_nics_fences_both_lanes() {
@@ -140,6 +169,23 @@ fn full_tables_leave_nothing_stuck() {
     let setup = |faults| pruned(at_once(Scenario::TightLimits.setup(faults)));
     holds(Scenario::TightLimits, setup(1));
     holds_at_night(&Explorer::default(), Scenario::TightLimits, setup(2));
+}
+
+/// A table that takes one entry more than its limit breaks oracle `Bounds`.
+#[test]
+fn table_past_its_limit_breaks_bounds() {
+    let lanes: fn(&mut Limits) = |limits| limits.lifecycles_max += 1;
+    let peers: fn(&mut Limits) = |limits| limits.peers_max += 1;
+    for (scenario, grow) in [(Scenario::TightLimits, lanes), (Scenario::Crowd, peers)] {
+        let build = move |mut config: NodeConfig| {
+            grow(&mut config.limits);
+            Node::new(config)
+        };
+        let setup = Setup { build: Arc::new(build), ..pruned(at_once(scenario.setup(1))) };
+        let explorer = Explorer { oracles: vec![Oracle::Bounds], ..Explorer::default() };
+        let report = explorer.explore(&scenario.begin(setup));
+        assert!(matches!(report.ending, Ending::Violation(_)), "{scenario:?}: {:?}", report.ending);
+    }
 }
 
 /// Worlds rebuilt from their paths give the figures of stored worlds.

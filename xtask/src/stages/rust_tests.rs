@@ -19,6 +19,10 @@ const STORIES: [&str; 6] = ["test", "--release", "--package", "sim-tests", "--te
 const SEEDED: &str = "seeds";
 /// Part of the paths of that package's tests that need the broken variants.
 const VARIANTS: &str = "variants::";
+/// Part of the paths of that package's explorations with a bound of time.
+const DEEP: &str = "deep::";
+/// Their bound, in seconds; the one with four faults has half as much again.
+const DEEP_SECONDS: (&str, u64) = ("HANDFAST_DEEP_SECONDS", 30 * 60);
 /// Enables tests that take minutes: explorations of that package, and tests with released nodes.
 pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
@@ -287,6 +291,17 @@ pub(super) fn explorer(project: &Project, nightly: bool) -> Step<'_> {
         let output = project.run(modest(command), "explorer", deadline)?;
         Ok(judged(&output)? + &bounds(&output))
     })
+}
+
+/// Explorations that end at a bound of time, if not before. The note says how far each came.
+pub(super) fn deep(project: &Project, deadline: Instant) -> Outcome {
+    let mut command = project.cargo(&STORIES);
+    command.args(["--", DEEP, "--show-output", "--test-threads=1"]);
+    command.env(DEEP_SECONDS.0, DEEP_SECONDS.1.to_string());
+    let output = project.run(modest(command), "deep", deadline)?;
+    let ended = output.lines().filter(|line| line.starts_with("exhausted: ")).count();
+    let note = judged(&output)? + &bounds(&output);
+    Ok(format!("{note}; {ended} exhausted"))
 }
 
 /// The tests of the broken variants: some on every change, all of them nightly. They take a few
