@@ -195,8 +195,9 @@ impl World {
                 continue;
             }
             let held = self.window(transfer.peer, index).map(<[u8]>::to_vec);
-            if let Some(data) = self.data_mut() {
-                data.progress[index] = Progress::Reported { run, success: false, remote: held };
+            if let (Some(data), Some(transfers)) = (self.data_mut(), &setup.transfers) {
+                let progress = Progress::Reported { run, success: false, remote: held };
+                data.progress.set(index, progress, transfers);
             }
         }
     }

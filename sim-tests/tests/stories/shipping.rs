@@ -95,11 +95,12 @@ fn one_side_opens_while_the_other_is_restarted() {
     holds(Scenario::OpenAgainstRestart, setup);
 }
 
-/// Both processes of an established pair are restarted, in any order, and connect again.
+/// Both processes of an established pair are restarted, in any order, and connect again. Operations that outlast four
+/// calls of the peer may end in a report that it is unreachable, so each is done at once here.
 #[test]
 fn both_sides_restart_and_connect_again() {
     let setup = |faults| pruned(at_once(Scenario::BothRestart.setup(faults)));
-    holds(Scenario::BothRestart, Scenario::BothRestart.setup(0));
+    holds(Scenario::BothRestart, setup(0));
     holds(Scenario::BothRestart, setup(1));
     holds_at_night(&Explorer::default(), Scenario::BothRestart, setup(2));
 }
