@@ -1,5 +1,7 @@
 //! An HTTP metadata server: texts under keys for the nodes of a fleet, in memory or in a file.
 
+mod sending;
+
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -12,6 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use percent_encoding::percent_decode_str;
 use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use sending::Sending;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -39,7 +42,8 @@ pub struct ServerLimits {
     pub bytes_max: usize,
     /// Maximum concurrent connections; further ones wait until one closes.
     pub connections_max: usize,
-    /// Timeout of a request's header and body, from the start of the wait.
+    /// Timeout of a request's header and body, from the start of the wait, and of the answers that the client
+    /// does not read. The connection closes past it.
     pub request_timeout: Duration,
 }
 
@@ -185,7 +189,8 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     server.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(HEADER_BYTES_MAX);
     // A half-closed client still gets its responses.
     server.half_close(true);
-    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+    let stream = TokioIo::new(Sending::new(stream, limit));
+    if let Err(error) = server.serve_connection(stream, service).await {
         debug!(%error, "connection ended");
     }
 }
