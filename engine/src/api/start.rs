@@ -150,6 +150,7 @@ async fn start<N: Net>(
         transport: transport.clone(),
         regions,
         making_keys: Arc::default(),
+        keys_wait_max: builder.timing.call_timeout / 2,
         clock: clock.clone(),
         commands: commands.clone(),
         checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
