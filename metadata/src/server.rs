@@ -4,6 +4,7 @@ mod sending;
 
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use bytes::Bytes;
+use handfast_core::address::{PORTS_OF_ERDMA, is_given_back};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::header::CONTENT_TYPE;
@@ -101,6 +102,8 @@ type Answer = Response<Full<Bytes>>;
 impl HttpServer {
     /// Listens at `address`, `host:port`, and reads the table from `file`, if one is given.
     ///
+    /// A port that the kernel chooses is none of [`PORTS_OF_ERDMA`].
+    ///
     /// # Errors
     /// [`ServerError`].
     pub async fn bind(
@@ -109,7 +112,7 @@ impl HttpServer {
         limits: ServerLimits,
     ) -> Result<Self, ServerError> {
         let failed = |error| ServerError::Bind { address: address.to_owned(), error };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         // redb panics on some damaged files.
         let opened = std::panic::catch_unwind(|| open(file));
@@ -161,6 +164,19 @@ impl HttpServer {
 }
 
 /// The database in the file, or in memory, and the bytes of its keys and values.
+/// Listens. Ports of the driver erdma that the kernel gives are held, so that it gives another one.
+async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut reserved = Vec::new();
+    while reserved.len() <= PORTS_OF_ERDMA.len() {
+        let listener = TcpListener::bind(address).await?;
+        if !is_given_back(address, listener.local_addr()?.port()) {
+            return Ok(listener);
+        }
+        reserved.push(listener);
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
 fn open(file: Option<&Path>) -> Result<(Database, usize), redb::Error> {
     let mut database = match file {
         Some(path) => Database::create(path)?,

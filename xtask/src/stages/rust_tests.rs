@@ -221,6 +221,9 @@ fn side_by_side<T: Send>(run: impl Fn() -> T + Sync) -> Vec<T> {
     })
 }
 
+/// Ends the name of the test binary of a library.
+const LIBRARY: &str = " (library)";
+
 /// A test binary.
 pub(crate) struct TestBinary {
     /// The folder of its package, and its name there.
@@ -236,7 +239,11 @@ impl TestBinary {
         };
         let package = artifact.manifest_path.parent().context("a package has a folder")?;
         let folder = package.strip_prefix(project.root()).context("a package of the workspace")?;
-        let name = format!("{folder}/{}", artifact.target.name);
+        let mut name = format!("{folder}/{}", artifact.target.name);
+        if artifact.target.is_lib() {
+            // A test target may have the name of its package's library.
+            name += LIBRARY;
+        }
         Ok(Some(Self { name, package: package.into(), program: program.into() }))
     }
 
@@ -378,6 +385,31 @@ mod tests {
             test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
         assert_eq!(judged(output).unwrap(), "43 tests");
         assert!(judged("no tests\n").is_err());
+    }
+
+    /// A test target and the library of its package may have one name: the binaries are not taken for each other.
+    #[test]
+    fn binary_of_a_library_has_another_name() {
+        let project = Project::find().unwrap();
+        let name = |kind: &str| {
+            let manifest = project.root().join("sim-tests/conformance/Cargo.toml");
+            let artifact = serde_json::json!({
+                "reason": "compiler-artifact", "package_id": "p", "manifest_path": manifest,
+                "target": {
+                    "kind": [kind], "crate_types": ["bin"], "name": "conformance", "src_path": "/x",
+                    "edition": "2024", "doc": true, "doctest": false, "test": true,
+                },
+                "profile": {
+                    "opt_level": "0", "debuginfo": 0, "debug_assertions": true, "test": true,
+                    "overflow_checks": true,
+                },
+                "features": [], "filenames": [], "executable": "/x/conformance-1", "fresh": true,
+            });
+            let artifact: Artifact = serde_json::from_value(artifact).unwrap();
+            TestBinary::of(&project, &artifact).unwrap().unwrap().name
+        };
+        assert_eq!(name("test"), "sim-tests/conformance/conformance");
+        assert_eq!(name("lib"), "sim-tests/conformance/conformance (library)");
     }
 
     /// Two programs run at the same time, and the processor time of both counts.
