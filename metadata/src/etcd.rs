@@ -1,10 +1,12 @@
 //! A store in an etcd.
 
+mod dial;
 mod watch;
 
 use crate::Tls;
 use crate::error::{StoreCause, StoreError, StoreOperation, broken, check, words};
 use crate::store::{Changes, Pending, Store};
+use dial::Dial;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, Identity, PutOptions,
     TlsOptions, Txn, TxnOp,
@@ -12,9 +14,11 @@ use etcd_client::{
 use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
@@ -65,6 +69,8 @@ pub struct EtcdStore {
 struct Shared {
     endpoints: Vec<String>,
     options: EtcdOptions,
+    /// Opens the connections to the first endpoint; `None` for those of the client.
+    dial: Option<Dial>,
     /// The connection, with its number. Not held during a wait: an operation past its time waits for no other.
     client: SyncMutex<Option<(u64, Client)>>,
     /// Connections so far. Held while one is made.
@@ -76,16 +82,32 @@ struct Shared {
 impl EtcdStore {
     /// Creates a store at `endpoints`, `host:port` each, with an optional `https://` for TLS.
     pub fn new(endpoints: &[String], options: EtcdOptions) -> Self {
+        Self::over(endpoints.to_vec(), options, None)
+    }
+
+    /// Creates a store whose connections `connect` opens, such as those of a simulated network. They
+    /// are plain.
+    pub fn with_connector<C, F, S>(host: &str, port: u16, options: EtcdOptions, connect: C) -> Self
+    where
+        C: Fn(String, u16) -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let options = EtcdOptions { tls: None, ..options };
+        Self::over(vec![format!("{host}:{port}")], options, Some(Dial::new(connect)))
+    }
+
+    fn over(endpoints: Vec<String>, options: EtcdOptions, dial: Option<Dial>) -> Self {
         let options = EtcdOptions {
             lease: options.lease.max(LEASE_MIN),
             timeout: options.timeout.max(Duration::from_millis(1)),
             ..options
         };
-        let endpoints = endpoints.to_vec();
         let name = format!("etcd://{}", endpoints.join(","));
         let (client, connections) = (SyncMutex::default(), Mutex::default());
         let lease = Mutex::default();
-        Self { name, shared: Arc::new(Shared { endpoints, options, client, connections, lease }) }
+        let shared = Shared { endpoints, options, dial, client, connections, lease };
+        Self { name, shared: Arc::new(shared) }
     }
 
     /// Asks in time, and once more with a new token if the etcd does not know the connection's. `used` has the
@@ -148,7 +170,10 @@ impl Shared {
         if let Some(tls) = &self.options.tls {
             options = options.with_tls(tls_options(tls));
         }
-        let client = Client::connect(&self.endpoints, Some(options)).await?;
+        let client = match &self.dial {
+            Some(dial) => dial.connect(&self.endpoints[0], options, wait).await?,
+            None => Client::connect(&self.endpoints, Some(options)).await?,
+        };
         *connections += 1;
         used.store(*connections, Ordering::Relaxed);
         *self.connection() = Some((*connections, client.clone()));
@@ -307,8 +332,12 @@ fn is_lease_gone(error: &Error) -> bool {
 /// Returns whether the etcd refuses the token that the client got when it connected: the token has
 /// expired, a restarted member has lost it, or users have changed since.
 fn is_token_gone(error: &Error) -> bool {
-    let Error::GRpcStatus(status) = error else { return false };
-    status.code() as i32 == UNAUTHENTICATED || status.message().contains(OLD_REVISION)
+    is_token_refused(&cause(error))
+}
+
+fn is_token_refused(cause: &StoreCause) -> bool {
+    let StoreCause::Refused { status, text } = cause else { return false };
+    i32::from(*status) == UNAUTHENTICATED || text.contains(OLD_REVISION)
 }
 
 fn cause(error: &Error) -> StoreCause {

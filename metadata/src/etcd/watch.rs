@@ -1,6 +1,6 @@
 //! A watch on an etcd.
 
-use super::{Shared, cause};
+use super::{Shared, cause, is_token_refused};
 use crate::error::{StoreCause, StoreError, StoreOperation, words};
 use crate::store::{Change, Changes, Pending, VALUE_BYTES_MAX};
 use etcd_client::{Error, Event, EventType, WatchOptions, WatchResponse, WatchStream};
@@ -43,7 +43,8 @@ impl Watch {
                 Ok(answer) => self.told.extend(answer.events().iter().filter_map(change)),
                 Err(cause) => {
                     self.stream = None;
-                    if !matches!(cause, StoreCause::Refused { .. }) {
+                    // A new connection asks for a new token; another refusal would be repeated.
+                    if !matches!(cause, StoreCause::Refused { .. }) || is_token_refused(&cause) {
                         self.shared.forget(&self.used);
                     }
                     return Err(StoreError::new(&self.name, StoreOperation::Watch, cause));

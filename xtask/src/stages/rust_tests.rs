@@ -49,11 +49,12 @@ const OF_PROGRAM_NIGHTLY: &str = "every_profile::";
 const EVERY_FAILURE: &str = "engine/every_failure";
 /// The stories of the engine.
 const ENGINE: &str = "engine/stories";
-/// Whole engines in a simulated network.
-const SWEEPS: &str = "engine/sweeps";
-const LONG: [&str; 7] = [
+/// Whole engines in a simulated network; the second need the feature `etcd`.
+const SWEEPS: [&str; 2] = ["engine/sweeps", "metadata/simulated"];
+const LONG: [&str; 8] = [
     EVERY_FAILURE,
-    SWEEPS,
+    SWEEPS[0],
+    SWEEPS[1],
     PROGRAM,
     "metadata/stores",
     "sim-tests/lane-gate/lane_gate",
@@ -111,12 +112,18 @@ fn every_failure(project: &Project) -> Step<'_> {
 fn sweeps(project: &Project) -> Step<'_> {
     Step::new("sweeps", |deadline| {
         let features = Features::available(project, deadline);
-        let binary = binary(project, &features, (SWEEPS, "sweeps"), deadline)?;
-        let mut command = binary.command(&binary.program, &features);
-        command.env(NIGHTLY, "1").args(["--nocapture"]);
-        let output = project.run(command, "sweeps", deadline)?;
-        let counts: Vec<_> = output.lines().filter(|line| line.ends_with(" seeds")).collect();
-        ensure!(!counts.is_empty(), "it counts its seeds");
+        let built = build(project, &features, "sweeps-build", deadline)?;
+        let mut counts = Vec::new();
+        for binary in built.iter().filter(|binary| SWEEPS.contains(&&*binary.name)) {
+            let mut command = binary.command(&binary.program, &features);
+            command.env(NIGHTLY, "1").args(["--nocapture"]);
+            let log = binary.name.replace('/', "-");
+            let output = project.run(command, &log, deadline)?;
+            let seeds: Vec<_> = output.lines().filter(|line| line.ends_with(" seeds")).collect();
+            ensure!(!seeds.is_empty(), "{} counts its seeds", binary.name);
+            counts.push(format!("{}: {}", binary.name, seeds.join("; ")));
+        }
+        ensure!(!counts.is_empty(), "there are no sweeps");
         Ok(counts.join("; "))
     })
 }
@@ -151,13 +158,7 @@ pub(crate) fn build(
 ) -> Result<Vec<TestBinary>> {
     let build: (_, &[&str]) = ("test", &["--no-run", "--message-format=json-render-diagnostics"]);
     let built = features.run(project, log, build, deadline)?;
-    let mut binaries = Vec::new();
-    for message in Message::parse_stream(built.as_bytes()) {
-        if let Message::CompilerArtifact(artifact) = message? {
-            binaries.extend(TestBinary::of(project, &artifact)?);
-        }
-    }
-    Ok(binaries)
+    TestBinary::all(project.root(), &built)
 }
 
 /// Builds all test binaries and returns the one of this folder and name.
@@ -233,12 +234,23 @@ pub(crate) struct TestBinary {
 }
 
 impl TestBinary {
-    fn of(project: &Project, artifact: &Artifact) -> Result<Option<Self>> {
+    /// Reads those of the workspace at `root` in cargo's messages.
+    pub(crate) fn all(root: &Path, messages: &str) -> Result<Vec<Self>> {
+        let mut binaries = Vec::new();
+        for message in Message::parse_stream(messages.as_bytes()) {
+            if let Message::CompilerArtifact(artifact) = message? {
+                binaries.extend(Self::of(root, &artifact)?);
+            }
+        }
+        Ok(binaries)
+    }
+
+    fn of(root: &Path, artifact: &Artifact) -> Result<Option<Self>> {
         let Some(program) = artifact.executable.as_ref().filter(|_| artifact.profile.test) else {
             return Ok(None);
         };
         let package = artifact.manifest_path.parent().context("a package has a folder")?;
-        let folder = package.strip_prefix(project.root()).context("a package of the workspace")?;
+        let folder = package.strip_prefix(root).context("a package of the workspace")?;
         let mut name = format!("{folder}/{}", artifact.target.name);
         if artifact.target.is_lib() {
             // A test target may have the name of its package's library.
