@@ -418,7 +418,7 @@ mod tests {
                 "features": [], "filenames": [], "executable": "/x/conformance-1", "fresh": true,
             });
             let artifact: Artifact = serde_json::from_value(artifact).unwrap();
-            TestBinary::of(&project, &artifact).unwrap().unwrap().name
+            TestBinary::of(project.root(), &artifact).unwrap().unwrap().name
         };
         assert_eq!(name("test"), "sim-tests/conformance/conformance");
         assert_eq!(name("lib"), "sim-tests/conformance/conformance (library)");

@@ -1,7 +1,8 @@
 //! Identifiers on which every call of librdmacm can be tried, to learn a kernel's behaviour.
 
 use super::identifier::{Event, EventChannel, Identifier, Reads, interface_addresses, kinds};
-use super::{ADDRESSES_MAX, BACKLOG, Listening, channel, listen};
+use super::listening::BACKLOG;
+use super::{ADDRESSES_MAX, Listening, channel, listen};
 use crate::error::{ManagerUnavailable, VerbsError};
 use crate::gid::GidKind;
 use crate::verbs::objects::bare::{BareNic, BareQueuePair, PORT};

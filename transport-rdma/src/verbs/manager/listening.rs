@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Connect requests that wait at the listening identifier.
-const BACKLOG: i32 = 128;
+pub(super) const BACKLOG: i32 = 128;
 
 /// The end of an attempt to listen at an address.
 pub(super) enum Listening {
