@@ -121,7 +121,9 @@ impl Table {
         let leases = &self.leases;
         let ended = self.entries.values().filter(|it| !leases.contains_key(&it.lease));
         let ended: Vec<Vec<u8>> = ended.map(|it| it.key.clone()).collect();
-        ended.iter().for_each(|key| drop(self.remove(key)));
+        for key in &ended {
+            self.remove(key);
+        }
     }
 
     pub(crate) fn give_token(&mut self) -> String {
