@@ -208,7 +208,11 @@ fn missing_library_fails_rdma_and_auto_falls_back() {
     let put = ["put", &file, &server.address, "--json"];
     let without = |transport: &[&str]| without_library(&[&put[..], transport].concat());
     without(&RDMA).failed(13, &["libibverbs.so.1", "install rdma-core"]);
-    falls_back(&without(&AUTO), &["our side", "opening an RDMA device", "libibverbs.so.1"]);
+    // A machine without the library is expected to use TCP: no warning, and the reason in JSON.
+    let ended = without(&AUTO);
+    assert!(ended.code == Some(0) && ended.errors.is_empty(), "{ended:?}");
+    let parts = [r#""side":"local""#, "opening an RDMA device", "libibverbs.so.1", r#""cure":""#];
+    contains(&ended.output, &parts);
 }
 
 /// Runs the program where the library is out of reach.
