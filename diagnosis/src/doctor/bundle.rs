@@ -75,7 +75,7 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
     document
 }
 
-/// The hosts that the request names, and those in the variables that are told: also where a value is cut.
+/// The hosts that the request names, and those in the variables that the bundle has: also where a value is cut.
 fn hosts_asked(request: &Request) -> Vec<String> {
     let Request { listen, advertise, peer, metadata, segment, .. } = request;
     let asked = [listen, advertise, peer, metadata, segment].into_iter().flatten();

@@ -94,7 +94,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(200);
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// What is taken in whole ends the time. Later, bytes that are taken now and then do not extend it for the others.
+    /// The time ends once the client has taken everything. Bytes that it takes now and then do not extend the time of the
+    /// others.
     #[tokio::test]
     async fn bytes_that_nobody_takes_fail_in_time() {
         let (near, mut far) = tokio::io::duplex(8);

@@ -1,4 +1,4 @@
-//! What an etcd keeps: entries, leases, tokens and watches.
+//! The state of an etcd: entries, leases, tokens and watches.
 
 use crate::grpc::Outlet;
 use crate::messages::{
