@@ -9,6 +9,12 @@ use core::ops::RangeInclusive;
 /// from its base, which is 30608 unless the module was loaded with another.
 pub const PORTS_OF_ERDMA: RangeInclusive<u16> = 30_608..=30_623;
 
+/// Whether a listener gives back a port: the kernel chose it for an address with port 0, and it is one of
+/// [`PORTS_OF_ERDMA`]. The listener holds it and asks for another one.
+pub fn is_given_back(asked: &str, given: u16) -> bool {
+    with_port(asked).is_ok_and(|(_, port)| port == 0) && PORTS_OF_ERDMA.contains(&given)
+}
+
 /// Rejection of a text that should be `HOST` or `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
@@ -85,6 +91,21 @@ mod tests {
             ("host:65535", "host", Some(65_535)),
         ] {
             assert_eq!(host_and_port(text), Ok((host, port)), "{text}");
+        }
+    }
+
+    /// Of the ports of erdma those that the kernel chose are given back; one that was asked for is kept.
+    #[test]
+    fn ports_of_erdma_that_the_kernel_chose_are_given_back() {
+        for (asked, given, is_given) in [
+            ("127.0.0.1:0", 30_607, false),
+            ("127.0.0.1:0", 30_608, true),
+            ("[::1]:0", 30_623, true),
+            ("127.0.0.1:0", 30_624, false),
+            ("127.0.0.1:30608", 30_608, false),
+            ("host", 30_608, false),
+        ] {
+            assert_eq!(is_given_back(asked, given), is_given, "{asked} {given}");
         }
     }
 

@@ -27,7 +27,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 
 /// Maximum regions that an end has granted and not got back.
 pub const GRANTS_MAX: usize = 4_096;
-/// Maximum regions of the peer that an end has asked for, mapped or been denied.
+/// Maximum regions of the peer that an end has asked for, mapped or been denied; denials make room.
 pub const MAPS_MAX: usize = 4_096;
 
 /// Maximum bytes of the peer's regions that an end maps at once: an eighth of the addresses of a process.
@@ -35,6 +35,8 @@ pub const MAPPED_BYTES_MAX: u64 = 16 << 40;
 
 /// Failed maps in a row that count: 2^10 copies are refused before one asks again.
 const FAILED_MAPS_MAX: u8 = 10;
+/// Denials of a key in a row that count, if they may pass: 2^10 copies are refused before one asks again.
+const DENIALS_MAX: u8 = 10;
 
 /// Names a grant of the owner's end. Never used twice on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +89,16 @@ pub enum Denial {
     /// The owner's system refused.
     #[error("the owner's system refused to share the region")]
     System,
+}
+
+impl Denial {
+    /// Whether a later request may be granted although the region stays as it is.
+    fn may_pass(self) -> bool {
+        match self {
+            Self::Full | Self::System => true,
+            Self::UnknownKey | Self::NotSharable | Self::Staged(_) => false,
+        }
+    }
 }
 
 /// A message between the ends. The channel keeps their order.
@@ -178,8 +190,8 @@ pub enum Unshared {
     /// The region could not be mapped here.
     #[error("the region could not be mapped")]
     NotMapped,
-    /// [`MAPS_MAX`] regions of the peer are mapped.
-    #[error("{MAPS_MAX} regions of the peer are mapped already")]
+    /// [`MAPS_MAX`] regions of the peer are mapped or asked for.
+    #[error("{MAPS_MAX} regions of the peer are mapped or asked for already")]
     Full,
     /// The channel ends.
     #[error("the channel ends")]
@@ -243,7 +255,10 @@ struct Grant {
 /// A region of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Import {
-    Asked,
+    /// Asked for, after so many denials in a row that may pass.
+    Asked {
+        denials: u8,
+    },
     /// Granted; the caller maps it.
     Mapping {
         grant: GrantId,
@@ -255,6 +270,12 @@ enum Import {
         offered: Offered,
     },
     Denied(Denial),
+    /// Denied for a reason that may pass. So many more copies are refused before one asks again.
+    Paused {
+        denial: Denial,
+        denials: u8,
+        refusals: u32,
+    },
     /// Not mapped. So many more copies are refused before one asks again.
     Unmapped {
         refusals: u32,
@@ -345,7 +366,7 @@ impl Sharing {
                 self.count_begun(grant);
                 Begun::Copy { grant, offset }
             }
-            Some(Import::Asked | Import::Mapping { is_revoked: false, .. }) => Begun::Asked,
+            Some(Import::Asked { .. } | Import::Mapping { is_revoked: false, .. }) => Begun::Asked,
             Some(Import::Mapping { .. }) => Begun::Unshared(Unshared::Revoked),
             Some(Import::Denied(Denial::UnknownKey)) => {
                 // The next one asks again, for a region that is registered later.
@@ -353,6 +374,12 @@ impl Sharing {
                 Begun::Unshared(Unshared::Denied(Denial::UnknownKey))
             }
             Some(Import::Denied(denial)) => Begun::Unshared(Unshared::Denied(denial)),
+            Some(Import::Paused { denials, refusals: 0, .. }) => self.ask(wanted.key, denials),
+            Some(Import::Paused { denial, denials, refusals }) => {
+                let refused = Import::Paused { denial, denials, refusals: refusals - 1 };
+                self.imports.insert(wanted.key, refused);
+                Begun::Unshared(Unshared::Denied(denial))
+            }
             Some(Import::Unmapped { refusals }) => {
                 match refusals {
                     0 | 1 => self.imports.remove(&wanted.key),
@@ -363,12 +390,14 @@ impl Sharing {
                 Begun::Unshared(Unshared::NotMapped)
             }
             None if !self.has_room() => Begun::Unshared(Unshared::Full),
-            None => {
-                self.imports.insert(wanted.key, Import::Asked);
-                self.send(Frame::Ask { key: wanted.key });
-                Begun::Asked
-            }
+            None => self.ask(wanted.key, 0),
         }
+    }
+
+    fn ask(&mut self, key: u64, denials: u8) -> Begun {
+        self.imports.insert(key, Import::Asked { denials });
+        self.send(Frame::Ask { key });
+        Begun::Asked
     }
 
     fn count_begun(&mut self, grant: GrantId) {
@@ -578,14 +607,14 @@ impl Sharing {
         }
     }
 
-    /// Whether another region may be asked for. Keys that the owner did not know, and regions that
-    /// could not be mapped, make room.
+    /// Whether another region may be asked for. Keys that were denied, whose regions may have ended since,
+    /// and regions that could not be mapped make room.
     fn has_room(&mut self) -> bool {
         if self.imports.len() >= MAPS_MAX {
-            let is_none = |import: &Import| {
-                matches!(import, Import::Denied(Denial::UnknownKey) | Import::Unmapped { .. })
-            };
-            self.imports.retain(|_, import| !is_none(import));
+            self.imports.retain(|_, import| match import {
+                Import::Asked { .. } | Import::Mapping { .. } | Import::Mapped { .. } => true,
+                Import::Denied(_) | Import::Paused { .. } | Import::Unmapped { .. } => false,
+            });
         }
         self.imports.len() < MAPS_MAX
     }
@@ -601,7 +630,7 @@ impl Sharing {
             return self.close();
         }
         self.newest = grant;
-        let is_expected = matches!(self.imports.get(&key), Some(Import::Asked));
+        let is_expected = matches!(self.imports.get(&key), Some(Import::Asked { .. }));
         if self.is_closing || !is_expected {
             // The owner learns from the answer that nothing maps it.
             return self.send(Frame::Revoked { grant });
@@ -618,7 +647,7 @@ impl Sharing {
     fn mapped_bytes(&self) -> u64 {
         let bytes = |import: &Import| match import {
             Import::Mapping { offered, .. } | Import::Mapped { offered, .. } => offered.bytes,
-            Import::Asked | Import::Denied(_) | Import::Unmapped { .. } => 0,
+            _ => 0,
         };
         self.imports.values().map(bytes).sum()
     }
@@ -635,17 +664,22 @@ impl Sharing {
     }
 
     fn on_deny(&mut self, key: u64, denial: Denial) {
-        if !matches!(self.imports.get(&key), Some(Import::Asked)) {
-            return;
-        }
-        self.imports.insert(key, Import::Denied(denial));
+        let Some(Import::Asked { denials }) = self.imports.get(&key).copied() else { return };
+        let denied = match denial.may_pass() {
+            true => {
+                let refusals = 1_u32 << denials;
+                Import::Paused { denial, denials: (denials + 1).min(DENIALS_MAX), refusals }
+            }
+            false => Import::Denied(denial),
+        };
+        self.imports.insert(key, denied);
         self.outputs.push_back(SharingOutput::Answered { key });
     }
 
     fn on_revoke(&mut self, grant: GrantId) {
         let names = |import: &Import| match import {
             Import::Mapping { grant: of, .. } | Import::Mapped { grant: of, .. } => *of == grant,
-            Import::Asked | Import::Denied(_) | Import::Unmapped { .. } => false,
+            _ => false,
         };
         let found = self.imports.iter_mut().find(|(_, import)| names(import));
         let Some((key, import)) = found.map(|(key, import)| (*key, import)) else { return };
@@ -693,7 +727,7 @@ impl Sharing {
             return;
         }
         for (key, import) in &self.imports {
-            if matches!(import, Import::Asked) {
+            if matches!(import, Import::Asked { .. }) {
                 self.outputs.push_back(SharingOutput::Answered { key: *key });
             }
         }

@@ -511,7 +511,8 @@ fn auth_hint(failure: AuthFailure) -> &'static str {
             "another node has taken over the address; look it up again"
         }
         AuthFailure::Conflict | AuthFailure::Refused(AuthRefusal::Conflict) => {
-            "give each node its own name"
+            "give each node its own name; no peer under another name has this node's incarnation by \
+             chance"
         }
         AuthFailure::Refused(AuthRefusal::Version) => "use one release on both sides",
         AuthFailure::Refused(AuthRefusal::Method) => {

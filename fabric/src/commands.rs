@@ -26,7 +26,7 @@
 //! | `port DEVICE up`, `port DEVICE down` | the port's state |
 //! | `event DEVICE KIND [PORT]` | every program that has the device open gets an event of its port, or of another |
 //! | `mtu DEVICE BYTES` | the maximum packet length of the link |
-//! | `gid DEVICE remove INDEX`, `gid DEVICE add [INDEX]` | an address leaves, or the IPv4 address returns |
+//! | `gid DEVICE remove INDEX`, `gid DEVICE add [INDEX]` | an address leaves, or the IPv4 address returns; from the connection manager too, with its last entry |
 //! | `overrun DEVICE` | every completion queue of the device runs over |
 //! | `die DEVICE`, `revive DEVICE` | the device is lost, and can be opened again |
 //! | `rename DEVICE NAME` | the device has another name, and its GUID as before |
@@ -42,6 +42,8 @@
 //! | `manager lose DEVICE EVENT`, `manager repeat DEVICE EVENT` | held events are lost, or come twice |
 //! | `manager reject DEVICE STATUS`, `manager unreachable DEVICE` | the next dial of the device ends so |
 //! | `manager disconnect DEVICE NUMBER` | the connection of a queue pair ends, in any state |
+//! | `manager remove DEVICE NUMBER` | the identifier of a queue pair learns that its device is removed, before others do |
+//! | `manager address DEVICE ipv4`, or `ipv6`, `leaves` or `returns` | an address leaves the device's interface, or returns; iWARP has no event of it |
 //! | `manager timewait DEVICE NUMBER` | the timewait of a queue pair ends |
 //! | `manager ports DEVICE FIRST LAST` | identifiers of all devices that ask for any port are given one of these |
 //! | `manager list DEVICE` | a line for each identifier: queue pair, state, port, traffic class and timeout if a program set them |
@@ -410,6 +412,18 @@ fn restart(state: &mut State, name: &str) -> Answer {
     NOTHING
 }
 
+/// The connection manager has an address while the port has an entry of its kind.
+fn on_gids(state: &mut State, nic: usize, changed: Option<GidKind>) {
+    let is_ipv6 = match changed {
+        Some(GidKind::Ipv4) => false,
+        Some(GidKind::Ipv6) => true,
+        _ => return,
+    };
+    let mut entries = state.fabric.nic(nic).gids().iter().flatten();
+    let is_there = entries.any(|gid| Some(gid.kind) == changed);
+    state.manager.set_address(nic, is_ipv6, is_there);
+}
+
 fn surroundings(state: &mut State, words: &[&str]) -> Answer {
     match words {
         ["cut", from, to] => {
@@ -436,14 +450,18 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
         }
         ["gid", device, "remove", index] => {
             let (nic, index) = (nic(state, device)?, number(index)?);
+            let gids = state.fabric.nic(nic).gids();
+            let gone: Option<Gid> = gids.get::<usize>(index).copied().flatten();
             if !state.fabric.remove_gid(nic, index) {
                 return Err(format!("{device} has no address at index {index}"));
             }
+            on_gids(state, nic, gone.map(|gid| gid.kind));
         }
         ["gid", device, "add"] => {
             let nic = nic(state, device)?;
             let gid = Gid { kind: GidKind::Ipv4, host: nic as u16, version: 2 };
             state.fabric.add_gid(nic, gid).ok_or("the table is full")?;
+            on_gids(state, nic, Some(gid.kind));
         }
         ["gid", device, "add", index] => {
             let (nic, index) = (nic(state, device)?, number(index)?);
@@ -451,6 +469,7 @@ fn surroundings(state: &mut State, words: &[&str]) -> Answer {
             if !state.fabric.set_gid(nic, index, gid) {
                 return Err("the table has no such empty place".to_owned());
             }
+            on_gids(state, nic, Some(gid.kind));
         }
         ["overrun", device] => {
             let nic = nic(state, device)?;

@@ -1,7 +1,7 @@
 //! The connection manager of the kernel: identifiers, listening ports, connections and events.
 //!
 //! Every device has the IPv4 and IPv6 address of its number in the list, whichever GIDs its profile
-//! has. The loopback address stands for the first device whose port is up, as in the kernel, and a
+//! has, until a script lets one leave. The loopback address stands for the first device whose port is up, as in the kernel, and a
 //! target without a source is reached from the device that has it.
 
 mod calls;
@@ -112,9 +112,20 @@ pub(crate) struct Manager {
     held: BTreeSet<(usize, usize)>,
     waiting: VecDeque<ManagerEvent>,
     planned: BTreeMap<usize, Planned>,
+    /// Addresses that have left their device: its number, and whether the address is of IPv6.
+    left: BTreeSet<(usize, bool)>,
 }
 
 impl Manager {
+    /// An address leaves its device, or returns.
+    pub(crate) fn set_address(&mut self, nic: usize, is_ipv6: bool, is_there: bool) {
+        if is_there {
+            self.left.remove(&(nic, is_ipv6));
+        } else {
+            self.left.insert((nic, is_ipv6));
+        }
+    }
+
     /// Whether a program has an identifier.
     pub(crate) fn is_used(&self) -> bool {
         !self.channels.is_empty() || !self.identifiers.is_empty()

@@ -1,10 +1,12 @@
 //! A store in an etcd.
 
+mod dial;
 mod watch;
 
 use crate::Tls;
 use crate::error::{StoreCause, StoreError, StoreOperation, broken, check, words};
 use crate::store::{Changes, Pending, Store};
+use dial::Dial;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, Identity, PutOptions,
     TlsOptions, Txn, TxnOp,
@@ -12,8 +14,11 @@ use etcd_client::{
 use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Weak};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
@@ -64,40 +69,60 @@ pub struct EtcdStore {
 struct Shared {
     endpoints: Vec<String>,
     options: EtcdOptions,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    client: Option<Client>,
-    lease: Option<i64>,
+    /// Opens the connections to the first endpoint; `None` for those of the client.
+    dial: Option<Dial>,
+    /// The connection, with its number. Not held during a wait: an operation past its time waits for no other.
+    client: SyncMutex<Option<(u64, Client)>>,
+    /// Connections so far. Held while one is made.
+    connections: Mutex<u64>,
+    /// The lease of this process's entries. Held while one is asked for.
+    lease: Mutex<Option<i64>>,
 }
 
 impl EtcdStore {
     /// Creates a store at `endpoints`, `host:port` each, with an optional `https://` for TLS.
     pub fn new(endpoints: &[String], options: EtcdOptions) -> Self {
+        Self::over(endpoints.to_vec(), options, None)
+    }
+
+    /// Creates a store whose connections `connect` opens, such as those of a simulated network. They
+    /// are plain.
+    pub fn with_connector<C, F, S>(host: &str, port: u16, options: EtcdOptions, connect: C) -> Self
+    where
+        C: Fn(String, u16) -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let options = EtcdOptions { tls: None, ..options };
+        Self::over(vec![format!("{host}:{port}")], options, Some(Dial::new(connect)))
+    }
+
+    fn over(endpoints: Vec<String>, options: EtcdOptions, dial: Option<Dial>) -> Self {
         let options = EtcdOptions {
             lease: options.lease.max(LEASE_MIN),
             timeout: options.timeout.max(Duration::from_millis(1)),
             ..options
         };
-        let endpoints = endpoints.to_vec();
         let name = format!("etcd://{}", endpoints.join(","));
-        let state = Mutex::default();
-        Self { name, shared: Arc::new(Shared { endpoints, options, state }) }
+        let (client, connections) = (SyncMutex::default(), Mutex::default());
+        let lease = Mutex::default();
+        let shared = Shared { endpoints, options, dial, client, connections, lease };
+        Self { name, shared: Arc::new(shared) }
     }
 
-    /// Asks in time, and once more with a new token if the etcd does not know the connection's.
+    /// Asks in time, and once more with a new token if the etcd does not know the connection's. `used` has the
+    /// number of the connection.
     async fn within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         operation: StoreOperation,
+        used: &AtomicU64,
         ask: impl Fn() -> F,
     ) -> Result<T, StoreError> {
         let limit = self.shared.options.timeout;
         let asked = async {
             match ask().await {
                 Err(error) if is_token_gone(&error) => {
-                    self.shared.forget().await;
+                    self.shared.forget(used);
                     ask().await
                 }
                 ended => ended,
@@ -111,7 +136,7 @@ impl EtcdStore {
         };
         if !matches!(cause, StoreCause::Refused { .. }) {
             // The next operation reconnects.
-            self.shared.forget().await;
+            self.shared.forget(used);
         }
         Err(self.failed(operation, cause))
     }
@@ -122,10 +147,15 @@ impl EtcdStore {
 }
 
 impl Shared {
-    async fn client(&self) -> Result<Client, Error> {
-        let mut state = self.state.lock().await;
-        if let Some(client) = &state.client {
-            return Ok(client.clone());
+    /// Returns the connection, and makes one without it. `used` is set to its number.
+    async fn client(&self, used: &AtomicU64) -> Result<Client, Error> {
+        if let Some(client) = self.known(used) {
+            return Ok(client);
+        }
+        let mut connections = self.connections.lock().await;
+        // It may have been made meanwhile.
+        if let Some(client) = self.known(used) {
+            return Ok(client);
         }
         let wait = self.options.timeout;
         // A member without a quorum may answer with old entries.
@@ -140,35 +170,54 @@ impl Shared {
         if let Some(tls) = &self.options.tls {
             options = options.with_tls(tls_options(tls));
         }
-        let client = Client::connect(&self.endpoints, Some(options)).await?;
-        Ok(state.client.insert(client).clone())
+        let client = match &self.dial {
+            Some(dial) => dial.connect(&self.endpoints[0], options, wait).await?,
+            None => Client::connect(&self.endpoints, Some(options)).await?,
+        };
+        *connections += 1;
+        used.store(*connections, Ordering::Relaxed);
+        *self.connection() = Some((*connections, client.clone()));
+        Ok(client)
     }
 
-    async fn forget(&self) {
-        self.state.lock().await.client = None;
+    fn connection(&self) -> MutexGuard<'_, Option<(u64, Client)>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self, used: &AtomicU64) -> Option<Client> {
+        self.connection().as_ref().map(|(number, client)| {
+            used.store(*number, Ordering::Relaxed);
+            client.clone()
+        })
+    }
+
+    /// Forgets the connection that an operation has used, unless another one has replaced it.
+    fn forget(&self, used: &AtomicU64) {
+        let used = used.load(Ordering::Relaxed);
+        self.connection().take_if(|(number, _)| *number == used);
     }
 
     /// Forgets this lease, unless another one has replaced it.
     async fn forget_lease(&self, lease: i64) {
-        self.state.lock().await.lease.take_if(|current| *current == lease);
+        self.lease.lock().await.take_if(|current| *current == lease);
     }
 
     /// Returns the lease of this process's entries.
     async fn lease(self: &Arc<Self>, client: &mut Client) -> Result<i64, Error> {
-        let mut state = self.state.lock().await;
-        if let Some(lease) = state.lease {
+        let mut known = self.lease.lock().await;
+        if let Some(lease) = *known {
             return Ok(lease);
         }
         let seconds = i64::try_from(self.options.lease.as_secs()).unwrap_or(i64::MAX);
         let lease = client.lease_grant(seconds, None).await?.id();
-        state.lease = Some(lease);
+        *known = Some(lease);
         tokio::spawn(keep_alive(Arc::downgrade(self), lease));
         Ok(lease)
     }
 
     /// Renews the lease once; false if the lease is gone.
-    async fn keep_alive(&self, lease: i64) -> Result<bool, Error> {
-        let mut client = self.client().await?;
+    async fn keep_alive(&self, lease: i64, used: &AtomicU64) -> Result<bool, Error> {
+        let mut client = self.client(used).await?;
         let (mut keeper, mut answers) = client.lease_keep_alive(lease).await?;
         keeper.keep_alive().await?;
         Ok(answers.message().await?.is_some_and(|answer| answer.ttl() > 0))
@@ -184,10 +233,11 @@ async fn keep_alive(store: Weak<Shared>, lease: i64) {
         drop(alive);
         sleep(options.lease / 3).await;
         let Some(alive) = store.upgrade() else { return };
-        if alive.state.lock().await.lease != Some(lease) {
+        if *alive.lease.lock().await != Some(lease) {
             return;
         }
-        match timeout(options.timeout, alive.keep_alive(lease)).await {
+        let used = AtomicU64::default();
+        match timeout(options.timeout, alive.keep_alive(lease, &used)).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => {
                 warn!("the lease expired; writing the entries again under a new one");
@@ -196,7 +246,7 @@ async fn keep_alive(store: Weak<Shared>, lease: i64) {
             }
             failed => {
                 debug!(?failed, "keeping the lease alive failed");
-                alive.forget().await;
+                alive.forget(&used);
             }
         }
     }
@@ -207,8 +257,9 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let operation = StoreOperation::Get;
             check(key, None).map_err(|cause| self.failed(operation, cause))?;
-            let asked = || async { self.shared.client().await?.get(key, None).await };
-            let answer = self.within(operation, asked).await?;
+            let used = AtomicU64::default();
+            let asked = || async { self.shared.client(&used).await?.get(key, None).await };
+            let answer = self.within(operation, &used, asked).await?;
             let value = answer.kvs().first().map(|entry| entry.value().to_vec());
             let text = value.map(String::from_utf8).transpose();
             text.map_err(|_| self.failed(operation, StoreCause::NotText))
@@ -219,8 +270,9 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let operation = StoreOperation::Put;
             check(key, Some(value)).map_err(|cause| self.failed(operation, cause))?;
+            let used = AtomicU64::default();
             let asked = || async {
-                let mut client = self.shared.client().await?;
+                let mut client = self.shared.client(&used).await?;
                 let lease = self.shared.lease(&mut client).await?;
                 let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
                 let same = [
@@ -236,7 +288,7 @@ impl Store for EtcdStore {
                 }
                 put
             };
-            self.within(operation, asked).await.map(drop)
+            self.within(operation, &used, asked).await.map(drop)
         })
     }
 
@@ -244,8 +296,9 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let operation = StoreOperation::Remove;
             check(key, None).map_err(|cause| self.failed(operation, cause))?;
-            let asked = || async { self.shared.client().await?.delete(key, None).await };
-            self.within(operation, asked).await.map(drop)
+            let used = AtomicU64::default();
+            let asked = || async { self.shared.client(&used).await?.delete(key, None).await };
+            self.within(operation, &used, asked).await.map(drop)
         })
     }
 
@@ -279,8 +332,12 @@ fn is_lease_gone(error: &Error) -> bool {
 /// Returns whether the etcd refuses the token that the client got when it connected: the token has
 /// expired, a restarted member has lost it, or users have changed since.
 fn is_token_gone(error: &Error) -> bool {
-    let Error::GRpcStatus(status) = error else { return false };
-    status.code() as i32 == UNAUTHENTICATED || status.message().contains(OLD_REVISION)
+    is_token_refused(&cause(error))
+}
+
+fn is_token_refused(cause: &StoreCause) -> bool {
+    let StoreCause::Refused { status, text } = cause else { return false };
+    i32::from(*status) == UNAUTHENTICATED || text.contains(OLD_REVISION)
 }
 
 fn cause(error: &Error) -> StoreCause {
@@ -307,3 +364,26 @@ const OLD_REVISION: &str = "revision of auth store is old";
 /// The gRPC codes of an etcd that was not reached in time: cancelled, unknown, deadline exceeded,
 /// unavailable.
 const OF_TRANSPORT: [i32; 4] = [1, 2, 4, 14];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A late failure over an earlier connection leaves the one that another operation has made since. It is made
+    /// without a message: no etcd is needed.
+    #[tokio::test]
+    async fn late_failure_keeps_a_newer_connection() {
+        let store = EtcdStore::new(&["127.0.0.1:1".to_owned()], EtcdOptions::default());
+        let shared = &store.shared;
+        let [late, next, last] = [const { AtomicU64::new(0) }; 3];
+        shared.client(&late).await.unwrap();
+        shared.forget(&late);
+        assert!(shared.known(&next).is_none());
+        shared.client(&next).await.unwrap();
+        shared.forget(&late);
+        assert!(shared.known(&last).is_some(), "it is another operation's");
+        assert_eq!((late.into_inner(), last.into_inner()), (1, 2));
+        shared.forget(&next);
+        assert!(shared.known(&next).is_none());
+    }
+}

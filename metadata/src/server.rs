@@ -1,7 +1,10 @@
 //! An HTTP metadata server: texts under keys for the nodes of a fleet, in memory or in a file.
 
+mod sending;
+
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use bytes::Bytes;
+use handfast_core::address::{PORTS_OF_ERDMA, is_given_back};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::header::CONTENT_TYPE;
@@ -12,6 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use percent_encoding::percent_decode_str;
 use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use sending::Sending;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -39,7 +43,8 @@ pub struct ServerLimits {
     pub bytes_max: usize,
     /// Maximum concurrent connections; further ones wait until one closes.
     pub connections_max: usize,
-    /// Timeout of a request's header and body, from the start of the wait.
+    /// Timeout of a request's header and body, from the start of the wait, and of the answers that the client
+    /// does not read. The connection closes past it.
     pub request_timeout: Duration,
 }
 
@@ -97,6 +102,8 @@ type Answer = Response<Full<Bytes>>;
 impl HttpServer {
     /// Listens at `address`, `host:port`, and reads the table from `file`, if one is given.
     ///
+    /// A port that the kernel chooses is none of [`PORTS_OF_ERDMA`].
+    ///
     /// # Errors
     /// [`ServerError`].
     pub async fn bind(
@@ -105,7 +112,7 @@ impl HttpServer {
         limits: ServerLimits,
     ) -> Result<Self, ServerError> {
         let failed = |error| ServerError::Bind { address: address.to_owned(), error };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         // redb panics on some damaged files.
         let opened = std::panic::catch_unwind(|| open(file));
@@ -157,6 +164,19 @@ impl HttpServer {
 }
 
 /// The database in the file, or in memory, and the bytes of its keys and values.
+/// Listens. Ports of the driver erdma that the kernel gives are held, so that it gives another one.
+async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut reserved = Vec::new();
+    while reserved.len() <= PORTS_OF_ERDMA.len() {
+        let listener = TcpListener::bind(address).await?;
+        if !is_given_back(address, listener.local_addr()?.port()) {
+            return Ok(listener);
+        }
+        reserved.push(listener);
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
 fn open(file: Option<&Path>) -> Result<(Database, usize), redb::Error> {
     let mut database = match file {
         Some(path) => Database::create(path)?,
@@ -185,7 +205,8 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     server.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(HEADER_BYTES_MAX);
     // A half-closed client still gets its responses.
     server.half_close(true);
-    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+    let stream = TokioIo::new(Sending::new(stream, limit));
+    if let Err(error) = server.serve_connection(stream, service).await {
         debug!(%error, "connection ended");
     }
 }

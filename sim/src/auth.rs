@@ -6,6 +6,7 @@
 
 mod certificates;
 mod events;
+mod identities;
 mod oracle;
 mod sealing;
 mod setup;

@@ -286,20 +286,25 @@ impl Channel {
                 Some(passed) => (Way::Descriptor, Some(passed)),
                 None => (Way::Calls, None),
             },
-            _ => match self.handle(&region, &offered) {
-                Ok(passed) => (Way::Handle, Some(passed)),
-                Err(reason) => {
-                    tracing::debug!(region = key, %reason, "a region on a device is staged");
-                    return self.machine.deny(key, Denial::Staged(reason));
+            _ => {
+                let staged = self.staged(&region, &offered);
+                // Before the handle, which costs a call of the driver.
+                if staged.is_none()
+                    && let Some(reason) = self.keep_refusal(key)
+                {
+                    tracing::debug!(region = key, peer = %self.peer, %reason, "a region is not granted");
+                    after.keeps_refused += 1;
+                    return self.machine.deny(key, Denial::Full);
                 }
-            },
+                match staged.map_or_else(|| handle(&region), Err) {
+                    Ok(passed) => (Way::Handle, Some(passed)),
+                    Err(reason) => {
+                        tracing::debug!(region = key, %reason, "a region on a device is staged");
+                        return self.machine.deny(key, Denial::Staged(reason));
+                    }
+                }
+            }
         };
-        let is_on_device = region.span().kind() != MemoryKind::Host;
-        if is_on_device && let Some(reason) = self.keep_refusal(key) {
-            tracing::debug!(region = key, peer = %self.peer, %reason, "a region is not granted");
-            after.keeps_refused += 1;
-            return self.machine.deny(key, Denial::Full);
-        }
         if let Some(grant) = self.machine.grant(key, offered) {
             self.granted.insert(grant, Granted { key, span: region.span().clone() });
             self.leaving.insert(grant, (way, passed));
@@ -312,17 +317,12 @@ impl Channel {
         kept.lock().admit(self.process.keeper(), key).err()
     }
 
-    /// The handle of a region on a device, in memory that the peer may read.
-    fn handle(&self, region: &Region, offered: &Offered) -> Result<OwnedFd, Staged> {
-        let span = region.span();
-        let DeviceAllocation { start, bytes } = span.device_allocation().ok_or(Staged::NotWhole)?;
-        self.machine.offer_handle(offered, &Allocation { start, bytes })?;
-        let failed = |error: MemoryError| {
-            tracing::debug!(%error, "a region on a device has no handle");
-            Staged::NoHandle
+    /// The reason to stage a region on a device, of those known without a call of its driver.
+    fn staged(&self, region: &Region, offered: &Offered) -> Option<Staged> {
+        let Some(DeviceAllocation { start, bytes }) = region.span().device_allocation() else {
+            return Some(Staged::NotWhole);
         };
-        let handle = span.device_handle().map_err(failed)?.ok_or(Staged::NoHandle)?;
-        opened::passed(&handle).map_err(failed)?.ok_or(Staged::NoHandle)
+        self.machine.offer_handle(offered, &Allocation { start, bytes }).err()
     }
 
     fn map(&mut self, (key, grant): (u64, GrantId), offered: &Offered, after: &mut After) {
@@ -365,6 +365,16 @@ impl Channel {
             self.note_kept(grant, after);
         }
     }
+}
+
+/// The handle of a region on a device, in memory that the peer may read.
+fn handle(region: &Region) -> Result<OwnedFd, Staged> {
+    let failed = |error: MemoryError| {
+        tracing::debug!(%error, "a region on a device has no handle");
+        Staged::NoHandle
+    };
+    let handle = region.span().device_handle().map_err(failed)?.ok_or(Staged::NoHandle)?;
+    opened::passed(&handle).map_err(failed)?.ok_or(Staged::NoHandle)
 }
 
 /// A descriptor of a region with a peer's rights; `None` if there is none with these alone: for a part of

@@ -2,6 +2,9 @@
 //!
 //! One lock guards the state. No byte is copied and the sink is called under none.
 
+mod below;
+mod withdrawn;
+
 use crate::after::{After, driver_failed};
 use crate::announcement::Announcement;
 use crate::at_once::Copies;
@@ -10,13 +13,12 @@ use crate::hello;
 use crate::map::{CopyError, Map};
 use crate::reason::NoChannel;
 use crate::transport::Shared;
-use handfast_core::sharing::{self, Denial, GrantId, Unshared, Wanted};
+use below::reroute_failed;
+use handfast_core::sharing::{self, GrantId, Unshared, Wanted};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
-use handfast_transport::{
-    COPY_CALL, Completion, Direction, MemoryKind, Posting, Sent, SliceId, Span, TransportKind,
-};
+use handfast_transport::{Completion, Direction, MemoryKind, Posting, Sent, Span, TransportKind};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
 use tokio::sync::{oneshot, watch};
+use withdrawn::Withdrawn;
 
 /// Maximum bytes of one copy, after which a revocation or the end of the lane is noticed.
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -60,6 +63,7 @@ pub(crate) struct State {
     queue: VecDeque<Begun>,
     /// Slices whose region the peer is asked for.
     waiting: Vec<Begun>,
+    withdrawn: Withdrawn,
     /// A thread of the transport is to copy.
     is_scheduled: bool,
     /// Room for the copies of a batch at once.
@@ -129,6 +133,7 @@ impl Lane {
             link: Link::Apart(NoChannel::NotConnected),
             queue: VecDeque::new(),
             waiting: Vec::new(),
+            withdrawn: Withdrawn::default(),
             is_scheduled: false,
             copies: Copies::default(),
             retired: false,
@@ -487,6 +492,9 @@ impl Lane {
             state.is_scheduled = true;
             self.shared.copiers.add(self);
         }
+        if !after.rerouted.is_empty() {
+            state.withdrawn.hold();
+        }
         drop(state);
         self.report_unshared(&after);
         drop((channel, after.released));
@@ -494,9 +502,7 @@ impl Lane {
             self.shared.sink.on_completions(self.lifecycle, &mut after.completions);
         }
         if !after.rerouted.is_empty() {
-            self.last.store(OTHER, Ordering::Relaxed);
-            self.shared.counts.rerouted(after.rerouted.len() as u64);
-            self.shared.inner.post(self.lifecycle, &mut after.rerouted);
+            self.post_below(&mut after.rerouted);
         }
         if after.fails {
             let error = after.failure.unwrap_or_else(|| self.apart_error());
@@ -524,19 +530,6 @@ impl Lane {
         let copied = postings.extract_if(.., |posting| is_copied(posting));
         state.queue.extend(copied.map(|posting| Begun { posting, done: 0 }));
         postings.is_empty()
-    }
-
-    /// Takes back a slice that waits. Returns false if it does not.
-    pub(crate) fn withdraw(&self, slice: SliceId) -> bool {
-        let mut state = self.state.lock();
-        let is_it = |held: &Begun| held.posting.slice == slice;
-        let queued = state.queue.iter().position(is_it).and_then(|at| state.queue.remove(at));
-        let waited = || state.waiting.iter().position(is_it).map(|at| state.waiting.remove(at));
-        let taken = queued.or_else(waited);
-        drop(state);
-        let Some(taken) = taken else { return false };
-        self.shared.sink.on_completions(self.lifecycle, &mut vec![taken.released()]);
-        true
     }
 
     /// Copies waiting slices on this thread, up to a number of bytes; threads of the transport copy
@@ -570,18 +563,21 @@ impl Lane {
 
     /// Leaves waiting slices to a thread of the transport, first the next piece of one.
     fn leave(self: &Arc<Self>, begun: Option<Begun>) {
+        let mut after = After::default();
         let mut state = self.state.lock();
-        match begun {
-            Some(slice) if state.retired => {
-                let mut after = After::default();
-                after.completions.push(slice.released());
-                return self.settle(state, after);
+        if let Some(slice) = begun {
+            match state.retired || state.withdrawn.take(slice.posting.slice).is_some() {
+                true => after.completions.push(slice.released()),
+                false => state.queue.push_front(slice),
             }
-            begun => begun.into_iter().for_each(|slice| state.queue.push_front(slice)),
+            state.withdrawn.let_go();
         }
         if !state.queue.is_empty() && !state.is_scheduled {
             state.is_scheduled = true;
             self.shared.copiers.add(self);
+        }
+        if after.has_effects() {
+            self.settle(state, after);
         }
     }
 
@@ -594,7 +590,12 @@ impl Lane {
     fn begin(self: &Arc<Self>, copies: &mut Vec<Copy>, mut begun: Option<Begun>) -> bool {
         let mut after = After::default();
         let mut state = self.state.lock();
-        let State { link, queue, waiting, retired, .. } = &mut *state;
+        let State { link, queue, waiting, withdrawn, retired, .. } = &mut *state;
+        if begun.is_some() {
+            let is_withdrawn = |it: &mut Begun| withdrawn.take(it.posting.slice).is_some();
+            after.completions.extend(begun.take_if(is_withdrawn).map(|slice| slice.released()));
+            withdrawn.let_go();
+        }
         let mut bytes = 0;
         while copies.len() < SLICES_AT_ONCE_MAX && bytes < PIECE_BYTES_MAX {
             let Some(slice) = begun.take().or_else(|| queue.pop_front()) else { break };
@@ -634,6 +635,9 @@ impl Lane {
             channel.drain(&self.shared.regions, &mut after);
         }
         let is_more = !queue.is_empty();
+        if !copies.is_empty() {
+            withdrawn.hold();
+        }
         if copies.is_empty() || after.has_effects() {
             self.settle(state, after);
         }
@@ -697,33 +701,16 @@ impl Lane {
             channel.drain(&self.shared.regions, &mut after);
         }
         for (slice, error) in failed {
-            match state.retired {
+            match state.retired || state.withdrawn.take(slice.posting.slice).is_some() {
                 true => after.completions.push(slice.released()),
                 false => reroute_failed(slice, &error, &mut after),
             }
         }
+        if more.is_none() {
+            state.withdrawn.let_go();
+        }
         self.settle(state, after);
         more
-    }
-
-    /// Sends a slice over the other path, unless shared memory alone is wanted. That path would not
-    /// know of a part that is written.
-    fn reroute(&self, slice: Begun, reason: Unshared, after: &mut After) {
-        if !self.shared.is_required && !slice.has_written() {
-            return after.rerouted.push(slice.posting);
-        }
-        let side = match reason {
-            Unshared::Closing => {
-                after.fails |= !self.shared.is_required;
-                return after.completions.push(slice.released());
-            }
-            Unshared::Denied(Denial::UnknownKey) | Unshared::Revoked | Unshared::NotAllowed => {
-                Side::Protection
-            }
-            _ => Side::Configuration,
-        };
-        let error = TransportError::new(side, "share", reason.to_string());
-        after.completions.push(Completion::refused(slice.posting.slice, error));
     }
 
     /// Handles packets of the peer on a thread that waits for them.
@@ -756,17 +743,6 @@ fn copy_together(copies: &[Copy]) -> usize {
     let direction = first.posting.direction;
     let is_alike = |it: &&Copy| it.grant == first.grant && it.posting.direction == direction;
     first.map.copy_together(direction, copies.iter().take_while(is_alike).map(Copy::piece))
-}
-
-/// Sends a slice whose copy failed over the other path, also where shared memory alone is wanted:
-/// it knows what became of the peer. A written part fails the lane.
-fn reroute_failed(slice: Begun, error: &std::io::Error, after: &mut After) {
-    if !slice.has_written() {
-        return after.rerouted.push(slice.posting);
-    }
-    after.completions.push(slice.released());
-    let detail = format!("a copy to the peer failed after a part of its bytes: {error}");
-    after.fails_for(TransportError::new(Side::Peer, COPY_CALL, detail));
 }
 
 impl Copy {

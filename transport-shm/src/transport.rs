@@ -561,7 +561,7 @@ impl DataPath for ShmTransport {
 
     fn withdraw(&self, lane: Lifecycle, slice: SliceId, silence: handfast_core::Duration) {
         let shared = self.shared();
-        if !shared.lane(lane).is_some_and(|lane| lane.withdraw(slice)) {
+        if !shared.lane(lane).is_some_and(|lane| lane.withdraw(slice, silence)) {
             shared.inner.withdraw(lane, slice, silence);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::net::{Direct, Net, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 use crate::socket;
-use handfast_core::address::{PORTS_OF_ERDMA, with_port};
+use handfast_core::address::{PORTS_OF_ERDMA, is_given_back};
 use handfast_transport::{Span, SpinBudget};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -36,12 +36,11 @@ impl Net for TokioNet {
 
     /// A port that the kernel chooses is none of [`PORTS_OF_ERDMA`].
     async fn bind(&self, address: &str) -> io::Result<TcpListener> {
-        let is_chosen = !with_port(address).is_ok_and(|(_, port)| port == 0);
         let mut reserved = Vec::new();
         // Each of them is held, so that the kernel gives another one.
         while reserved.len() <= PORTS_OF_ERDMA.len() {
             let listener = TcpListener::bind(address).await?;
-            if is_chosen || !PORTS_OF_ERDMA.contains(&listener.local_addr()?.port()) {
+            if !is_given_back(address, listener.local_addr()?.port()) {
                 return Ok(listener);
             }
             reserved.push(listener);

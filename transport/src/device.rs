@@ -252,6 +252,18 @@ mod tests {
         }
     }
 
+    /// A search would find the first key of a device; a remembered place is looked at before.
+    #[test]
+    fn remembered_place_is_looked_at_first() {
+        let block = Memory::zeroed(64).unwrap();
+        let (other, device) = (DeviceId::next(), DeviceId::next());
+        let key = |device, local| DeviceKey { device, local, remote: 10 * local };
+        let (span, keys) = (block.whole(), vec![key(other, 1), key(device, 2), key(device, 3)]);
+        let memory = DeviceMemory::new(&span, keys, ());
+        let found = |place| memory.local_key_at(device, &span, &KeyPlace(AtomicUsize::new(place)));
+        assert_eq!([0, 1, 2, 3].map(found), [2, 2, 3, 2].map(Some));
+    }
+
     /// A device that is opened again has other keys in its place, and the keys of others stay.
     #[test]
     fn renewed_keys_replace_those_of_their_place() {

@@ -21,7 +21,7 @@ pub enum NicLimit {
     /// Lanes of one peer, by the engine's `lanes_per_peer_max`.
     #[error("lanes of one peer")]
     LanesOfPeer,
-    /// `NicConfig::queue_pairs_max`, or the device's own.
+    /// `NicConfig::queue_pairs_max` or `NicConfig::connections_max`, or the device's own.
     #[error("queue pairs")]
     QueuePairs,
     /// Entries of completion queues.

@@ -79,6 +79,11 @@ const SIW_PROGRAM_NIGHTLY: [&str; 11] = [
     DOCTOR,
     "--test-threads=1",
 ];
+/// Steps of two hosts with soft-iWARP each, and their stories.
+const SIW_HOSTS: [(&str, &[&str]); 2] = [
+    ("soft-iwarp-two-hosts", &["hosts::hosts_exchange", "--test-threads=1"]),
+    ("soft-iwarp-reborn-host", &["reborn::"]),
+];
 /// Stories of the program on soft-RoCE that connects through the connection manager, at night.
 const MANAGED_PROGRAM: [&str; 8] = [
     "rdma::",
@@ -232,12 +237,14 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
         }));
         steps.push(Step::new("soft-roce-managed", |deadline| managed_soft_roce(project, deadline)));
-        steps.push(Step::new("soft-iwarp-two-hosts", |deadline| {
-            Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
-            let options = &["--hosts", "2", "--nics", "siw"];
-            let words = &["hosts::hosts_exchange", "reborn::", "--test-threads=1"];
-            Tests { options, words, ..PROGRAM }.run(project, deadline)
-        }));
+        // The first ends with a host cut off, which the second needs.
+        for (name, words) in SIW_HOSTS {
+            steps.push(Step::new(name, move |deadline| {
+                Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
+                let options = &["--hosts", "2", "--nics", "siw"];
+                Tests { options, words, ..PROGRAM }.run(project, deadline)
+            }));
+        }
         steps.push(Step::new("conformance-backports", |deadline| {
             NEWER_KERNEL.ensure(project, deadline).map_err(as_skipped)?;
             Tests { options: &["--kernel", "backports"], ..CONFORMANCE }.run(project, deadline)

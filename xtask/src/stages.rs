@@ -4,7 +4,7 @@ mod determinism;
 mod rust_tests;
 mod sanitizer;
 
-pub(crate) use rust_tests::{NIGHTLY, binary, build, judged};
+pub(crate) use rust_tests::{NIGHTLY, TestBinary, binary, build, judged};
 
 use crate::checks::{circles, graph, inventory, links, program, texts};
 use crate::features::Features;

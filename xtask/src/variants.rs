@@ -4,6 +4,7 @@
 
 mod engine;
 mod history;
+mod others;
 mod planted;
 
 pub(crate) use engine::step as engine;
@@ -89,7 +90,7 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
         return Ok(true);
     }
     if arguments.others {
-        anstream::println!("{}", engine::others(project, &arguments.ids)?);
+        anstream::println!("{}", others::others(project, &arguments.ids)?);
         return Ok(true);
     }
     if arguments.engine {

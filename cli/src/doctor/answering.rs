@@ -4,10 +4,12 @@ use super::{Doctor, lanes};
 use crate::failure::{Failure, Outcome};
 use crate::lanes::TransportName;
 use crate::output;
+use handfast_core::address::{PORTS_OF_ERDMA, is_given_back};
 use handfast_diagnosis::doctor::{
     self, ANSWER_MAX, Answerer, ExchangeError, Facts, Half, Outside, QUESTION_MAX, Question,
     ROCE_PORT, Request, Timed, read_question, tell_bytes, tell_half,
 };
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -44,8 +46,8 @@ pub(super) fn run(
     request: &Request,
     outside: &(dyn Outside + Sync),
 ) -> Outcome {
-    let failed = |error: std::io::Error| Failure::NoDoctor(format!("{listen}: {error}"));
-    let listener = TcpListener::bind(listen).map_err(failed)?;
+    let failed = |error: io::Error| Failure::NoDoctor(format!("{listen}: {error}"));
+    let listener = bind(listen).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let datagram_ports = answer_datagrams(address, &Facts::read(&arguments.root));
     output::note(format_args!("answering at {address}"));
@@ -142,6 +144,19 @@ impl Answering<'_> {
         }
         state.taken.as_ref().and_then(lanes::Answering::port)
     }
+}
+
+/// Listens. Ports of the driver erdma that the kernel gives are held, so that it gives another one.
+fn bind(address: &str) -> io::Result<TcpListener> {
+    let mut reserved = Vec::new();
+    while reserved.len() <= PORTS_OF_ERDMA.len() {
+        let listener = TcpListener::bind(address)?;
+        if !is_given_back(address, listener.local_addr()?.port()) {
+            return Ok(listener);
+        }
+        reserved.push(listener);
+    }
+    Err(io::ErrorKind::AddrInUse.into())
 }
 
 /// Answers datagrams at the same port, and at RoCE's port if no device of this host receives its

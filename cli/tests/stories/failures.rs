@@ -2,6 +2,7 @@
 //! story in a process of its own.
 
 mod deadlines;
+mod moved;
 mod returns;
 mod unretired;
 
@@ -63,6 +64,15 @@ impl Nodes {
 
     /// Nodes over the NICs of these names.
     async fn over(names: impl Fn(&str) -> Vec<String>, choice: TransportChoice) -> Self {
+        Self::with_options(names, choice, |_| ()).await
+    }
+
+    /// The same, with other options.
+    async fn with_options(
+        names: impl Fn(&str) -> Vec<String>,
+        choice: TransportChoice,
+        change: impl Fn(&mut RdmaOptions),
+    ) -> Self {
         // Each has a directory of its own, so that they share no memory, as on two hosts.
         let folders = [Folder::new(), Folder::new()];
         let start = async |kind: &str, folder: &Folder| {
@@ -71,6 +81,7 @@ impl Nodes {
             let rdma = RdmaOptions::default().with(|it| {
                 it.devices = devices;
                 (it.timeout_exponent, it.retries) = (Some(12), Some(1));
+                change(it);
             });
             // No lane ends for its silence, as it would after ten seconds.
             let timing = EngineTiming::default().with(|it| it.lane_timeout = 100 * PATIENCE);

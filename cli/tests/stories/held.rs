@@ -15,6 +15,8 @@ use tokio::time::timeout;
 
 /// More packets than those of a first slice.
 const SOME: u64 = 16;
+/// Connections in sequence that end between their acceptance and the connect of the lane.
+const ENDED_EARLY: u64 = 3;
 
 /// Writes that leave one side of a link wait, and no device gives up, until this is dropped. A read that opens
 /// a lane passes.
@@ -85,6 +87,51 @@ pub(crate) fn without_missing_timers(rdma: RdmaOptions) -> RdmaOptions {
         return rdma;
     }
     rdma.with(|it| (it.timeout_exponent, it.retries) = (None, None))
+}
+
+/// Connections of a link that are accepted and not established, until this is dropped.
+struct Accepted<'a> {
+    fabric: Fabric,
+    link: &'a Link,
+}
+
+impl<'a> Accepted<'a> {
+    fn new(link: &'a Link) -> Self {
+        let accepted = Self { fabric: Fabric::find().unwrap(), link };
+        accepted.on_both("hold");
+        accepted
+    }
+
+    fn on_both(&self, verb: &str) {
+        for side in 0..2 {
+            self.fabric.run(&format!("manager {verb} {} ESTABLISHED", self.link.device(side)));
+        }
+    }
+
+    /// Ends the next connection that either side accepts.
+    fn end_next(&self) {
+        let accepted = |side| {
+            let device = self.link.device(side);
+            let list = self.fabric.run(&format!("manager list {device}"));
+            let line = list.lines().find(|line| line.contains(" accepted "))?;
+            Some(format!("{device} {}", line.split(' ').next()?))
+        };
+        let mut found = None;
+        until("a connection is accepted", || {
+            found = accepted(0).or_else(|| accepted(1));
+            found.is_some()
+        });
+        self.fabric.run(&format!("manager disconnect {}", found.unwrap()));
+    }
+}
+
+impl Drop for Accepted<'_> {
+    fn drop(&mut self) {
+        // A story that has failed has given its reason.
+        if !std::thread::panicking() {
+            self.on_both("release");
+        }
+    }
 }
 
 /// A link for one test alone that holds packets.
@@ -240,6 +287,34 @@ async fn no_byte_of_a_given_up_write_lands_after_its_fence() {
         assert_eq!(segment.checksum(0, BYTES as u64).await.unwrap(), landed, "late bytes landed");
         segment.write(&pattern(BYTES, 3).whole(), 0).await.unwrap();
         assert_ne!(segment.checksum(0, BYTES as u64).await.unwrap(), landed);
+    }
+    user.close().await;
+}
+
+/// A lane that its peer has accepted ends before the connect of that peer, again and again: each end costs one lane at
+/// most, and the write goes on over the first that is not ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lane_that_ends_before_its_connect_is_opened_again() {
+    let Some(link) = scripted_link(20) else { return };
+    if has_timers(&link.device(0)) {
+        return skipped("its devices connect out of band");
+    }
+    let (owner, user) = (Owner::start(&link, None).await, start_shallow(&link).await);
+    let segment = owner.opened_by(&user).await;
+    let accepted = Accepted::new(&link);
+    let block = pattern(BYTES, 1);
+    let write = segment.write(&block.whole(), 0).timeout(PATIENCE).submit().await.unwrap();
+    for _ in 0..ENDED_EARLY {
+        accepted.end_next();
+    }
+    drop(accepted);
+    timeout(PATIENCE, write).await.unwrap().unwrap();
+    write_and_check(&segment, &owner, BYTES, 2).await;
+    for engine in [&user, owner.engine()] {
+        let lanes = engine.counters().life_cycle;
+        // A lane has as many connections as queue pairs.
+        assert!((1..=ENDED_EARLY).contains(&lanes.ended), "{} lanes ended", lanes.ended);
+        assert_eq!(lanes.published, 1, "one lane carried all");
     }
     user.close().await;
 }

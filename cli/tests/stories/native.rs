@@ -5,10 +5,10 @@ use handfast_fabric_control::{Process, passed};
 use std::process::Command;
 
 /// The devices, their addresses on the loopback of the network, and the tests.
-const SCRIPT: &str = "ip link set lo up && for host in $(seq 1 40); do \
+const SCRIPT: &str = "ip link set lo up && for host in $(seq 1 42); do \
                       ip address add 10.0.0.$host/8 dev lo || exit; done && exec \"$0\" \"$@\"";
 /// Links of stories, each with two devices.
-const LINKS: u32 = 20;
+const LINKS: u32 = 21;
 /// Stories of the program over the two devices of the first link.
 const PROGRAM_STORIES: [&str; 1] = ["rdma::"];
 /// Stories of engines and of processes on links of their own.

@@ -112,6 +112,10 @@ impl Owner {
         Self { engine, memory, _served }
     }
 
+    pub(crate) fn engine(&self) -> &RecordedEngine {
+        &self.engine
+    }
+
     pub(crate) async fn opened_by(&self, user: &Engine) -> Segment {
         user.open(self.engine.address()).await.unwrap()
     }

@@ -1,9 +1,10 @@
 //! `handfast serve`: what it serves, what it refuses, how it ends.
 
 use crate::helpers::{
-    Client, Folder, MIB, PROGRAM, Server, descriptors, run, skipped, succeed, until,
+    Client, Folder, MIB, PROGRAM, Process, Server, descriptors, run, skipped, succeed, until,
 };
 use rustix::process::Signal;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
@@ -144,6 +145,32 @@ fn a_put_that_is_interrupted_says_so_and_the_server_serves_on() {
     succeed(&["put", &small, &server.at("memory")]);
 }
 
+/// The metadata server and the doctor that answers others do not listen at a port of the driver erdma either, unless
+/// they are asked to.
+#[test]
+fn metadata_and_doctor_leave_out_ports_of_erdma() {
+    if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
+        return skipped("it needs a network of its own");
+    }
+    let metadata = ["metadata", "--until-stdin-ends", "--listen"];
+    let doctor = ["doctor", "--transport", "tcp", "--lang", "en", "--listen"];
+    let starts = ["metadata at http://127.0.0.1:", "answering at 127.0.0.1:"];
+    for (words, start) in [&metadata[..], &doctor].into_iter().zip(starts) {
+        for (listen, ports) in [("127.0.0.1:0", [30_624, 30_625]), ("127.0.0.1:30610", [30_610; 2])]
+        {
+            let program = ["sh", "-c", "exec \"$0\" \"$@\" 2>&1", PROGRAM];
+            let mut command = in_ports_of_erdma(&[&program, words, &[listen]].concat());
+            let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut process = Process(command.spawn().unwrap());
+            let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+            let line = lines.map_while(Result::ok).find(|line| line.starts_with(start));
+            let line = line.unwrap_or_else(|| panic!("{words:?} does not say where it listens"));
+            let port = line[start.len()..].split('/').next().unwrap().parse::<u16>().unwrap();
+            assert!(ports.contains(&port), "{words:?}: {line}");
+        }
+    }
+}
+
 /// A port that the kernel chooses is none of those that the driver erdma takes, although the kernel has two others
 /// alone: of a range of odd length it does not always search the last port. A chosen one of them is served with a warning.
 #[test]
@@ -151,14 +178,8 @@ fn ports_of_erdma_are_left_out() {
     if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
         return skipped("it needs a network of its own");
     }
-    let script = "ip link set lo up && echo 30608 30625 > /proc/sys/net/ipv4/ip_local_port_range && \
-                  exec \"$0\" \"$@\"";
-    let serving = |listen: &str| {
-        let mut command = Command::new("unshare");
-        command.args(["-rn", "sh", "-c", script, PROGRAM, "serve", "--until-stdin-ends"]);
-        command.args(["--memory", "m=1M", "--transport", "tcp", "--listen", listen]);
-        command
-    };
+    let serve = [PROGRAM, "serve", "--until-stdin-ends", "--memory", "m=1M", "--transport", "tcp"];
+    let serving = |listen: &str| in_ports_of_erdma(&[&serve[..], &["--listen", listen]].concat());
     let chosen = Server::spawn(serving("127.0.0.1:0"));
     assert!(
         ["127.0.0.1:30624", "127.0.0.1:30625"].contains(&&*chosen.address),
@@ -172,4 +193,13 @@ fn ports_of_erdma_are_left_out() {
         assert!(ended.status.success(), "{port}: {errors}");
         assert_eq!(errors.contains("ports 30608 to 30623"), is_warned, "{port}: {errors}");
     }
+}
+
+/// A command in a network whose kernel chooses the ports of erdma, and two others.
+fn in_ports_of_erdma(words: &[&str]) -> Command {
+    let script = "ip link set lo up && echo 30608 30625 > /proc/sys/net/ipv4/ip_local_port_range && \
+                  exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-rn", "sh", "-c", script]).args(words);
+    command
 }

@@ -20,6 +20,14 @@ pub struct Identity {
     pub incarnation: Incarnation,
 }
 
+impl Identity {
+    /// Whether a peer has the name or the incarnation of this node and not both: another run under its name,
+    /// or a peer that passes for it, since peers know its incarnation. A node may call itself.
+    pub fn conflicts_with(&self, peer: &Self) -> bool {
+        (self.name == peer.name) != (self.incarnation == peer.incarnation)
+    }
+}
+
 /// Names of nodes; `*` stands for any characters, none included. Before other characters it stands for
 /// none of the colons.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

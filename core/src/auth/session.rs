@@ -32,8 +32,8 @@ pub enum AuthRefusal {
     /// The refusing node accepts no plain peers.
     #[error("it accepts only peers that prove a key or a certificate")]
     Plain = 7,
-    /// The refusing node has the announced name itself.
-    #[error("it has the same name")]
+    /// The refusing node has the announced name or incarnation itself, and not both.
+    #[error("it has the same name, or the same incarnation under another name")]
     Conflict = 8,
     /// The refused node dials by keys, and the refusing one has certificates alone, or the other way round.
     #[error("one side has keys and the other certificates")]
@@ -114,8 +114,8 @@ pub enum AuthFailure {
     /// Another node than the addressed one answered, or a message names another sender.
     #[error("another node than the addressed one answers")]
     Addressed,
-    /// The peer has the name of this node.
-    #[error("the peer has the name of this node")]
+    /// The peer has the name or the incarnation of this node, and not both.
+    #[error("the peer has the name of this node, or its incarnation under another name")]
     Conflict,
     /// The peer requires a key or a certificate, and this node has none.
     #[error(
@@ -315,7 +315,7 @@ impl Inbound {
         if hello.to.is_some_and(|to| to != policy.own().name) {
             return self.refuse(AuthRefusal::Addressed);
         }
-        if is_conflict(policy.own(), &hello.from) {
+        if policy.own().conflicts_with(&hello.from) {
             return self.refuse(AuthRefusal::Conflict);
         }
         self.0 = Accepting::Answered { peer: hello.from, epoch: policy.epoch() };
@@ -391,7 +391,7 @@ impl Outbound {
         if !policy.allows(proof, &peer.name) {
             return Err(AuthFailure::Name);
         }
-        if is_conflict(policy.own(), &peer) {
+        if policy.own().conflicts_with(&peer) {
             return Err(AuthFailure::Conflict);
         }
         if !self.is_expected(&peer.name) {
@@ -416,9 +416,4 @@ impl Outbound {
     pub fn is_expected(&self, name: &NodeName) -> bool {
         self.expected.as_ref().is_none_or(|expected| expected == name)
     }
-}
-
-/// Another run under this node's name. A node may call itself.
-fn is_conflict(own: &Identity, peer: &Identity) -> bool {
-    own.name == peer.name && own.incarnation != peer.incarnation
 }

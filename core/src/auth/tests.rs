@@ -137,6 +137,7 @@ fn accepting_end_refuses_with_the_reason() {
     let mut own = Inbound::default();
     own.handle_head(&keyed, AUTH_VERSION, "new").unwrap();
     assert_eq!(own.handle_hello(&keyed, Some(hello("b", 2, None))), Err(AuthRefusal::Conflict));
+    assert_eq!(opened(Some(hello("a-1", 1, None))), Err(AuthRefusal::Conflict), "its incarnation");
     let mut itself = Inbound::default();
     itself.handle_head(&keyed, AUTH_VERSION, "new").unwrap();
     assert_eq!(itself.handle_hello(&keyed, Some(hello("b", 1, None))), Ok(()));
@@ -178,6 +179,8 @@ fn dialling_end_accepts_the_addressed_node_alone() {
     assert_eq!(answered(Some("b"), opened("b2", 5)), Err(AuthFailure::Addressed));
     assert_eq!(answered(None, opened("c", 5)), Err(AuthFailure::Name));
     assert_eq!(answered(None, opened("a", 5)), Err(AuthFailure::Conflict));
+    assert_eq!(answered(None, opened("b", 1)), Err(AuthFailure::Conflict), "its incarnation");
+    assert_eq!(answered(Some("b"), opened("b", 1)), Err(AuthFailure::Conflict));
     assert_eq!(answered(None, opened("a", 1)), Ok(()), "the node itself");
     assert_eq!(answered(None, AnswerSeen::Nothing), Err(AuthFailure::Unproven));
     assert_eq!(answered(None, AnswerSeen::Unopened), Err(AuthFailure::Unopened));
@@ -304,6 +307,7 @@ fn certificate_is_refused_with_its_fault_or_its_name() {
     assert_eq!(presented(Ok((hello("a", 2, None), false))), Err(AuthRefusal::Name));
     assert_eq!(presented(Ok((hello("a", 2, Some("c")), true))), Err(AuthRefusal::Addressed));
     assert_eq!(presented(Ok((hello("b", 2, None), true))), Err(AuthRefusal::Conflict));
+    assert_eq!(presented(Ok((hello("a", 1, None), true))), Err(AuthRefusal::Conflict));
     let answered = |answer| Outbound::new(Some(name("a"))).handle_answer(&certified, answer);
     for (fault, refusal) in [
         (CertificateFault::Expired, AuthRefusal::Expired),
@@ -316,6 +320,8 @@ fn certificate_is_refused_with_its_fault_or_its_name() {
         assert_eq!(answered(AnswerSeen::Faulty(fault)), Err(AuthFailure::Certificate(fault)));
     }
     assert_eq!(answered(AnswerSeen::Certified(identity("a", 5), true)), Ok(()));
+    let own_run = AnswerSeen::Certified(identity("a", 1), true);
+    assert_eq!(answered(own_run), Err(AuthFailure::Conflict));
     let unnamed = AnswerSeen::Certified(identity("a", 5), false);
     assert_eq!(answered(unnamed), Err(AuthFailure::Name));
     let other = AnswerSeen::Certified(identity("c", 5), true);

@@ -55,9 +55,14 @@ impl FenceLedger {
         !self.sent.is_empty()
     }
 
+    /// The lanes on which a write may still land, first those that are up.
+    pub fn lanes_in_doubt(&self) -> impl Iterator<Item = Lifecycle> {
+        self.sent.iter().copied().chain(self.down.iter().map(|(_, lane)| *lane))
+    }
+
     /// Whether a write may still land, as far as lanes tell.
     pub fn is_in_doubt(&self) -> bool {
-        !self.sent.is_empty() || !self.down.is_empty()
+        self.lanes_in_doubt().next().is_some()
     }
 }
 
@@ -95,6 +100,9 @@ mod tests {
         assert_eq!(ledger.handle_fence(None), [], "the lane is still up");
         ledger.handle_lane_down(Lifecycle(1), Some(&path("x")));
         assert!(!ledger.has_sent_unanswered() && ledger.is_in_doubt());
+        ledger.handle_sent_unanswered(Lifecycle(2));
+        assert_eq!(ledger.lanes_in_doubt().collect::<Vec<_>>(), [Lifecycle(2), Lifecycle(1)]);
+        ledger.handle_lane_down(Lifecycle(2), None);
         assert_eq!(ledger.handle_fence(Some(&path("x"))), [Lifecycle(1)]);
         assert!(!ledger.is_in_doubt());
     }

@@ -326,6 +326,19 @@ impl Grants {
         })
     }
 
+    /// Whether no requester has exactly these grants: one of them allows something else now, or a further
+    /// pattern covers its peers as well. It does not find all such sets.
+    fn are_nobodys(&self, set: &[Grant]) -> bool {
+        let is_in_set = |peers: &NamePattern| set.iter().any(|grant| grant.peers == *peers);
+        let is_changed = |grant: &Grant| self.by_peers.get(&grant.peers) != Some(&grant.access);
+        // A requester without a name has the grant of `*` alone, whatever else covers every name.
+        let is_covered = |grant: &Grant| {
+            let mut further = self.by_peers.keys().filter(|peers| !is_in_set(peers));
+            !grant.peers.is_any() && further.any(|peers| peers.contains(&grant.peers))
+        };
+        set.iter().any(|grant| is_changed(grant) || is_covered(grant))
+    }
+
     fn note_everybody(&mut self) {
         let everybody = self.by_peers.iter().find(|(peers, _)| peers.is_any());
         self.everybody = everybody.map_or(Access::default(), |(_, access)| *access);
@@ -381,8 +394,8 @@ pub enum KeyGroup {
         access: Access,
         /// The trust group in whose protection domain it is.
         trust: TrustGroup,
-        /// A group without a registration that goes in its favour: one that failed, at
-        /// [`KEY_GROUPS_MAX`].
+        /// A group that goes in its favour at [`KEY_GROUPS_MAX`]: one that no peer has any more, or
+        /// otherwise one whose registration failed.
         evicted: Option<KeyGroupId>,
     },
 }
@@ -394,6 +407,8 @@ struct Group {
     grants: Vec<Grant>,
     /// End of the pause after a registration that failed.
     retry_at: Option<Instant>,
+    /// No requester has exactly these grants, under the present ones.
+    is_nobodys: bool,
 }
 
 /// The registrations of one region: one for the peers of a trust group that the same grants cover. A
@@ -430,10 +445,10 @@ impl KeyGroups {
     }
 
     /// Whether another group may have a registration. None is taken from peers that use theirs, as each
-    /// group would then break the lanes of the next.
+    /// group would then break the lanes of the next; one that no peer has any more makes room.
     pub fn has_room(&self) -> bool {
-        let has_failed = self.groups.iter().any(|group| group.retry_at.is_some());
-        self.groups.len() < KEY_GROUPS_MAX || has_failed
+        let is_unused = |group: &Group| group.is_nobodys || group.retry_at.is_some();
+        self.groups.len() < KEY_GROUPS_MAX || self.groups.iter().any(is_unused)
     }
 
     /// The registration for the peers that the first grant alone covers, in a trust group of these peers.
@@ -441,7 +456,9 @@ impl KeyGroups {
         let first: Vec<Grant> = grants.iter().take(1).collect();
         let of_pattern = |grant: &Grant| self.trust.of_pattern(&grant.peers);
         let trust = first.first().map(of_pattern).unwrap_or_default();
-        self.group(first, trust, Instant(0))
+        let found = self.group(first, trust, Instant(0));
+        self.note_nobodys(grants);
+        found
     }
 
     /// The registration for a requester.
@@ -479,12 +496,21 @@ impl KeyGroups {
             return KeyGroup::Full;
         }
         let is_full = self.groups.len() >= KEY_GROUPS_MAX;
-        let failed = self.groups.iter().position(|group| is_full && group.retry_at.is_some());
-        let evicted = failed.map(|at| self.groups.remove(at).id);
+        let nobodys = self.groups.iter().position(|group| group.is_nobodys);
+        let failed = self.groups.iter().position(|group| group.retry_at.is_some());
+        let unused = nobodys.or(failed).filter(|_| is_full);
+        let evicted = unused.map(|at| self.groups.remove(at).id);
         let group = KeyGroupId(self.next);
         self.next += 1;
-        self.groups.push(Group { id: group, trust, grants: matching, retry_at: None });
+        let (grants, retry_at) = (matching, None);
+        self.groups.push(Group { id: group, trust, grants, retry_at, is_nobodys: false });
         KeyGroup::New { group, access, trust, evicted }
+    }
+
+    fn note_nobodys(&mut self, grants: &Grants) {
+        for group in &mut self.groups {
+            group.is_nobodys = grants.are_nobodys(&group.grants);
+        }
     }
 
     /// Handles a change of the grants; returns the groups whose registrations end, since they allow
@@ -495,7 +521,9 @@ impl KeyGroups {
             grant.access.without(now).is_none()
         };
         let ended = self.groups.extract_if(.., |group| !group.grants.iter().all(holds));
-        ended.map(|group| group.id).collect()
+        let ended = ended.map(|group| group.id).collect();
+        self.note_nobodys(grants);
+        ended
     }
 
     /// Handles a registration that could not be made: the group is tried again when it is asked for
@@ -513,232 +541,4 @@ impl KeyGroups {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::format;
-    use alloc::string::ToString;
-
-    fn name(text: &str) -> NodeName {
-        NodeName::new(text).unwrap()
-    }
-
-    fn grants(all: &[(Access, &str)]) -> Grants {
-        let mut grants = Grants::default();
-        for (access, peers) in all {
-            grants.add(Grant::new(*access, peers).unwrap()).unwrap();
-        }
-        grants
-    }
-
-    /// A peer has the permissions of every pattern that covers its name, and a nameless one those of
-    /// `*` alone.
-    #[test]
-    fn access_is_the_union_of_the_covering_grants() {
-        let grants = grants(&[(Access::READ, "decode-*"), (Access::WRITE, "*-1")]);
-        let of = |text: &str| grants.access_of(Requester::Peer(&name(text)));
-        assert_eq!(of("decode-2"), Access::READ);
-        assert_eq!(of("trainer-1"), Access::WRITE);
-        assert_eq!(of("decode-1"), Access::READ_WRITE);
-        assert!(of("other").is_none());
-        assert!(grants.access_of(Requester::Anybody).is_none());
-        assert_eq!(grants.access_of(Requester::Own), Access::READ_WRITE);
-        let error = grants.check_unproven().unwrap_err();
-        assert!(matches!(&error, GrantError::Unproven { pattern } if pattern == "*-1"), "{error}");
-        let everybody = Grants::everybody(Access::READ);
-        assert_eq!(everybody.access_of(Requester::Anybody), Access::READ);
-        assert_eq!((everybody.check_unproven(), everybody.is_for_everybody()), (Ok(()), true));
-        assert!(Grants::everybody(Access::default()).iter().next().is_none());
-    }
-
-    /// A revocation takes what it names, from its own pattern.
-    #[test]
-    fn revoked_access_is_that_of_one_pattern() {
-        let mut grants = grants(&[(Access::READ_WRITE, "a"), (Access::READ, "*")]);
-        grants.revoke(&Grant::write("a").unwrap());
-        assert_eq!(grants.access_of(Requester::Peer(&name("a"))), Access::READ);
-        grants.revoke(&Grant::write("unknown").unwrap());
-        grants.revoke(&Grant::read_write("a").unwrap());
-        let left: Vec<_> = grants.iter().map(|grant| grant.to_string()).collect();
-        assert_eq!(left, ["read for *"]);
-        grants.revoke(&Grant::read("*").unwrap());
-        assert!(grants.access_of(Requester::Anybody).is_none());
-    }
-
-    /// A key whose names are those of administrators and of others leaves the choice to its holders; one
-    /// for administrators alone or for none of them does not.
-    #[test]
-    fn keys_that_leave_the_choice_are_found() {
-        let admins = Administrators::new(["admin-1", "ops-*"]).unwrap();
-        let key = |names: &[&str]| {
-            let names = names.iter().map(|it| NamePattern::new(it).unwrap()).collect();
-            KeyRule::new("fleet", names).unwrap()
-        };
-        for names in [
-            &[][..],
-            &["*"],
-            &["**"],
-            &["*-1"],
-            &["a*"],
-            &["a*1"],
-            &["admin-*"],
-            &["admin-1*"],
-            &["o*"],
-            &["decode-*", "*s-7"],
-            &["*min*"],
-            &["x", "admin-1"],
-            &["admin-1", "decode-*"],
-            &["admin-1", "admin-2"],
-        ] {
-            assert!(admins.can_be_chosen_with(&key(names)), "{names:?}");
-        }
-        for names in [
-            &["admin-1"][..],
-            &["ops-*"],
-            &["ops-a*"],
-            &["admin-1", "ops-*"],
-            &["decode-*"],
-            &["a*2"],
-        ] {
-            assert!(!admins.can_be_chosen_with(&key(names)), "{names:?}");
-        }
-        assert!(!Administrators::default().can_be_chosen_with(&key(&[])), "nobody is one");
-    }
-
-    /// Every mistake has its error, and the limit holds at its value.
-    #[test]
-    fn grants_are_checked_and_bounded() {
-        assert_eq!(Grant::new(Access::default(), "a"), Err(GrantError::Nothing));
-        for pattern in ["", "a@b", "a\n"] {
-            let error = Grant::read(pattern).unwrap_err();
-            assert_eq!(error, GrantError::Pattern { pattern: pattern.into() });
-        }
-        let mut grants = Grants::default();
-        for at in 0..GRANTS_MAX {
-            grants.add(Grant::read(&format!("n{at}")).unwrap()).unwrap();
-        }
-        assert_eq!(grants.add(Grant::read("one-more").unwrap()), Err(GrantError::Full));
-        assert_eq!(grants.add(Grant::write("n0").unwrap()), Ok(()), "its pattern is known");
-    }
-
-    /// Peers with the same grants share a registration; it ends with the first of these grants, and
-    /// another's does not.
-    #[test]
-    fn key_of_a_group_ends_with_its_first_grant() {
-        let mut grants = grants(&[(Access::READ, "*"), (Access::WRITE, "trainer-*")]);
-        let mut groups = KeyGroups::default();
-        let mut of = |grants: &Grants, text: &str| {
-            let group = groups.group_of(grants, Requester::Peer(&name(text)), Instant(0));
-            (group, groups.clone())
-        };
-        let (reader, _) = of(&grants, "decode-1");
-        let KeyGroup::New { group: readers, access: Access::READ, .. } = reader else {
-            panic!("{reader:?}")
-        };
-        assert_eq!(of(&grants, "decode-2").0, KeyGroup::Known(readers));
-        let (writer, _) = of(&grants, "trainer-1");
-        let KeyGroup::New { group: writers, access: Access::READ_WRITE, .. } = writer else {
-            panic!("{writer:?}")
-        };
-        grants.add(Grant::write("decode-*").unwrap()).unwrap();
-        let (_, mut known) = of(&grants, "decode-2");
-        assert_eq!(known.on_changed(&grants), [], "no group allows what is not granted");
-        grants.revoke(&Grant::write("trainer-*").unwrap());
-        assert_eq!(known.on_changed(&grants), [writers]);
-        grants.revoke(&Grant::read("*").unwrap());
-        assert!(known.on_changed(&grants).contains(&readers));
-        assert!(!known.has(readers) && !known.has(writers));
-        assert_eq!(known.group_of(&grants, Requester::Anybody, Instant(0)), KeyGroup::None);
-    }
-
-    /// A group past the limit has no registration, however often it asks, and none of the others loses
-    /// its own; one that failed, or that ends with its grants, makes room.
-    #[test]
-    fn groups_are_bounded() {
-        let names: Vec<_> = (0..KEY_GROUPS_MAX + 3).map(|at| format!("n{at}")).collect();
-        let all: Vec<_> = names.iter().map(|name| (Access::READ, &**name)).collect();
-        let (mut grants, mut groups) = (grants(&all), KeyGroups::default());
-        let ask = |groups: &mut KeyGroups, grants: &Grants, at: usize| {
-            groups.group_of(grants, Requester::Peer(&name(&names[at])), Instant(0))
-        };
-        let new = |group: u64, evicted: Option<u64>| KeyGroup::New {
-            group: KeyGroupId(group),
-            access: Access::READ,
-            trust: TrustGroup::default(),
-            evicted: evicted.map(KeyGroupId),
-        };
-        for at in 0..KEY_GROUPS_MAX {
-            assert_eq!(ask(&mut groups, &grants, at), new(at as u64, None));
-        }
-        for _ in 0..2 {
-            assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX), KeyGroup::Full);
-            for at in 0..KEY_GROUPS_MAX {
-                let known = KeyGroup::Known(KeyGroupId(at as u64));
-                assert_eq!(ask(&mut groups, &grants, at), known);
-            }
-        }
-        groups.on_failed(KeyGroupId(2), Instant(0));
-        let last = KEY_GROUPS_MAX as u64;
-        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX), new(last, Some(2)));
-        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX + 1), KeyGroup::Full);
-        grants.revoke(&Grant::read("n7").unwrap());
-        assert_eq!(groups.on_changed(&grants), [KeyGroupId(7)]);
-        assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX + 1), new(last + 1, None));
-    }
-
-    /// A registration that failed is tried again after its pause, by the first request.
-    #[test]
-    fn failed_group_pauses() {
-        let (grants, mut groups) = (Grants::everybody(Access::READ), KeyGroups::default());
-        let of = |groups: &mut KeyGroups, now| {
-            groups.group_of(&grants, Requester::Anybody, Instant(now))
-        };
-        let KeyGroup::New { group, .. } = of(&mut groups, 5) else { panic!("it is the first") };
-        assert!(!groups.is_pausing(group, Instant(5)));
-        groups.on_failed(group, Instant(5));
-        let end = 5 + KEY_RETRY_INTERVAL.nanos();
-        for now in [5, end - 1] {
-            assert_eq!(of(&mut groups, now), KeyGroup::Failed(group));
-            assert!(groups.is_pausing(group, Instant(now)));
-        }
-        assert!(!groups.is_pausing(group, Instant(end)));
-        let (access, trust) = (Access::READ, TrustGroup::default());
-        let again = KeyGroup::New { group, access, trust, evicted: None };
-        assert_eq!(of(&mut groups, end), again);
-        assert_eq!(of(&mut groups, end), KeyGroup::Known(group), "it is being made");
-    }
-
-    /// Peers of two trust groups with the same grants have a registration each, in the domain of their
-    /// group; a revocation of the grant ends both.
-    #[test]
-    fn trust_groups_share_no_key() {
-        let mut trust = TrustGroups::default();
-        trust.add("train", "trainer-*").unwrap();
-        let (mut grants, mut groups) = (grants(&[(Access::READ, "*")]), KeyGroups::new(trust));
-        let mut ids = Vec::new();
-        for (text, group) in [("decode-1", 0), ("trainer-1", 1)] {
-            let (of, name) = (TrustGroup(group), name(text));
-            let found = groups.group_of(&grants, Requester::Peer(&name), Instant(0));
-            let KeyGroup::New { group, trust, .. } = found else { panic!("{found:?}") };
-            assert_eq!((trust, groups.find(&grants, Requester::Peer(&name))), (of, Some(group)));
-            ids.push(group);
-        }
-        assert_eq!(
-            groups.group_of(&grants, Requester::Anybody, Instant(0)),
-            KeyGroup::Known(ids[0])
-        );
-        grants.revoke(&Grant::read("*").unwrap());
-        assert_eq!(groups.on_changed(&grants), ids);
-    }
-
-    /// The registration that is made before any peer asks is in a group of peers that have the grant.
-    #[test]
-    fn first_registration_is_in_a_group_of_its_peers() {
-        let mut trust = TrustGroups::default();
-        trust.add("train", "trainer-*").unwrap();
-        for (peers, of) in [("trainer-*", 1), ("trainer-7", 1), ("*", 0), ("decode-*", 0)] {
-            let found = KeyGroups::new(trust.clone()).first(&grants(&[(Access::READ, peers)]));
-            let KeyGroup::New { trust, .. } = found else { panic!("{found:?}") };
-            assert_eq!(trust, TrustGroup(of), "{peers}");
-        }
-    }
-}
+mod tests;

@@ -404,6 +404,48 @@ fn tables_have_their_limits() {
     assert_eq!(end.begin(&past), Begun::Unshared(Unshared::Full));
 }
 
+/// Regions that were denied make room for others, whatever the reason: they do not end the sharing of a lane.
+#[test]
+fn denied_regions_make_room() {
+    let staged = Denial::Staged(Staged::NotWhole);
+    let denials = [Denial::NotSharable, staged, Denial::Full, Denial::System];
+    let mut end = Sharing::new();
+    let one = |key| Wanted { key, ..wanted(1, 1, Direction::Read) };
+    for (key, denial) in (0..MAPS_MAX as u64).zip(denials.into_iter().cycle()) {
+        assert_eq!(end.begin(&one(key)), Begun::Asked);
+        end.handle_frame(Frame::Deny { key, denial });
+    }
+    assert_eq!(end.imports.len(), MAPS_MAX);
+    assert_eq!(end.begin(&one(MAPS_MAX as u64)), Begun::Asked);
+    assert_eq!(end.imports.len(), 1);
+}
+
+/// A region that was denied for a reason that may pass is asked for again: the more denials of it came in a
+/// row, the later. The first that lasts ends the requests.
+#[test]
+fn denial_that_may_pass_is_asked_about_again() {
+    let one = wanted(OFFERED.address, 1, Direction::Write);
+    let refused = |end: &mut Sharing, denial| {
+        let is_refused = |_: &u32| end.begin(&one) == Begun::Unshared(Unshared::Denied(denial));
+        (0..=1 << DENIALS_MAX).take_while(is_refused).count()
+    };
+    for denial in [Denial::Full, Denial::System] {
+        let mut end = Sharing::new();
+        assert_eq!(end.begin(&one), Begun::Asked);
+        for denials in 0..DENIALS_MAX + 3 {
+            end.handle_frame(Frame::Deny { key: KEY, denial });
+            assert_eq!(refused(&mut end, denial), 1 << denials.min(DENIALS_MAX));
+        }
+        end.handle_frame(Frame::Grant { key: KEY, grant: GrantId(1), offered: OFFERED });
+        end.on_mapped(GrantId(1), true);
+        assert_eq!(end.begin(&one), Begun::Copy { grant: GrantId(1), offset: 0 });
+    }
+    let mut end = Sharing::new();
+    assert_eq!(end.begin(&one), Begun::Asked);
+    end.handle_frame(Frame::Deny { key: KEY, denial: Denial::NotSharable });
+    assert_eq!(refused(&mut end, Denial::NotSharable), (1 << DENIALS_MAX) + 1);
+}
+
 /// The bytes of maps have a limit: past it a region is not mapped, and what goes makes room.
 #[test]
 fn mapped_bytes_have_their_limit() {

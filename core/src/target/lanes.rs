@@ -119,6 +119,7 @@ impl Target {
         let (cause, failed) = end.unwrap_or_else(|| (retired(), false));
         let mut unproven = false;
         if used {
+            self.is_incomplete |= self.transfers.posted_on(lane) > 0;
             self.outputs.push_back(TargetOutput::OutOfUse { lane, cause: cause.clone() });
             self.input(now, TransferInput::LaneDown { lane, cause: cause.clone() });
             unproven = self.config.legacy && self.transfers.owes_fence(lane);
@@ -154,6 +155,7 @@ impl Target {
         for lane in self.fences.handle_fence(path) {
             self.input(now, TransferInput::LaneFenced { lane });
         }
+        self.is_incomplete &= self.fences.is_in_doubt();
     }
 
     /// A lane that was asked for cannot be had. Without others that may be had the peer is lost.

@@ -28,6 +28,8 @@ pub struct Target {
     /// The rails to a peer with several NICs, where this node has several too.
     pub(super) rails: Option<Rails>,
     pub(super) fences: FenceLedger,
+    /// A slice was lost or given back after some of its bytes were sent, and a lane has owed a fence since.
+    pub(super) is_incomplete: bool,
     /// Revoked lanes whose last slice is waited for.
     pub(super) draining: Vec<Lifecycle>,
     pub(super) watchdog: LaneWatchdog,
@@ -52,6 +54,7 @@ impl Target {
             lanes: Vec::new(),
             rails: None,
             fences: FenceLedger::default(),
+            is_incomplete: false,
             draining: Vec::new(),
             outputs: VecDeque::new(),
             used: now,
@@ -157,6 +160,7 @@ impl Target {
             && let Some(lane) = self.transfers.lane_of(completion.slice)
         {
             self.fences.handle_sent_unanswered(lane);
+            self.is_incomplete = true;
         }
         self.input(now, TransferInput::Completion(completion));
     }
@@ -187,6 +191,18 @@ impl Target {
     /// Something that was posted and did not complete may still land.
     pub fn is_in_doubt(&self) -> bool {
         self.fences.is_in_doubt() && self.ended != Some(TransferInput::PeerRestarted)
+    }
+
+    /// The lanes on which something that was posted and did not complete may still land.
+    pub fn lanes_in_doubt(&self) -> impl Iterator<Item = Lifecycle> {
+        let is_in_doubt = self.is_in_doubt();
+        self.fences.lanes_in_doubt().filter(move |_| is_in_doubt)
+    }
+
+    /// Something did not complete and may still land. A lane that ended without work leaves no such thing,
+    /// but is in doubt.
+    pub fn owes_proof(&self) -> bool {
+        self.is_incomplete && self.is_in_doubt()
     }
 
     /// A lane that is up gave back a slice of which bytes were sent. Only its end can prove that they

@@ -478,9 +478,26 @@ fn released_slice_leaves_doubt_until_the_fence() {
     story.target.handle_fence_demand();
     assert_eq!(story.opened(), [story.paths[0].clone()]);
     story.down(FIRST, silent());
+    assert_eq!(story.target.lanes_in_doubt().collect::<Vec<_>>(), [FIRST]);
+    assert!(story.target.owes_proof());
     story.up(SECOND, 0);
     story.drain();
-    assert!(!story.target.is_in_doubt());
+    assert!(!story.target.is_in_doubt() && !story.target.owes_proof());
+}
+
+/// A lane that ended without work is in doubt and owes no proof, also after one that did.
+#[test]
+fn lane_that_ended_without_work_owes_no_proof() {
+    let mut story = Story::with_one_path();
+    let batch = story.write(10);
+    let posted = story.posted();
+    story.target.cancel(NOW, batch);
+    story.ended(posted[0], CompletionStatus::Released(Sent::All));
+    story.down(FIRST, silent());
+    story.up(SECOND, 0);
+    story.down(SECOND, silent());
+    story.drain();
+    assert!(story.target.is_in_doubt() && !story.target.owes_proof());
 }
 
 /// A slice that failed leaves doubt too, from its report on and not from the end of its lane.

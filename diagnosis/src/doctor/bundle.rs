@@ -70,8 +70,24 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
         "kernel_log": log(outside),
     });
     let hosts = [Some(report.host.as_str()), report.peer()];
-    Redactor::new(hosts.into_iter().flatten()).redact(&mut document);
+    let redactor = Redactor::new(hosts.into_iter().flatten());
+    redactor.naming(hosts_asked(request)).redact(&mut document);
     document
+}
+
+/// The hosts that the request names, and those in the variables that the bundle has: also where a value is cut.
+fn hosts_asked(request: &Request) -> Vec<String> {
+    let Request { listen, advertise, peer, metadata, segment, .. } = request;
+    let asked = [listen, advertise, peer, metadata, segment].into_iter().flatten();
+    let mut hosts: Vec<String> = asked.flat_map(|text| redact::hosts_of(text)).collect();
+    for (name, value) in request.environment.iter().filter(|(name, _)| is_told(name)) {
+        let told = redact::value_of(name, value);
+        if told != redact::LEFT_OUT {
+            hosts.extend(redact::hosts_in(value));
+            hosts.extend(redact::hosts_in(&told));
+        }
+    }
+    hosts
 }
 
 /// Returns the sysfs attributes of each device except its ports.
@@ -114,8 +130,12 @@ fn counters(tree: &Tree<'_>, facts: &Facts) -> Value {
     Value::Object(all)
 }
 
+/// Whether the value of a variable is in the document.
+fn is_told(name: &str) -> bool {
+    is_foreign(name) || VARIABLES.contains(&name)
+}
+
 fn environment(request: &Request) -> Value {
-    let is_told = |name: &str| is_foreign(name) || VARIABLES.contains(&name);
     let told = request.environment.iter().filter(|(name, _)| is_told(name));
     Value::Object(
         told.map(|(name, value)| (name.clone(), redact::value_of(name, value).into())).collect(),

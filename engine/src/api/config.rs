@@ -84,7 +84,8 @@ impl Default for EngineLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineTiming {
-    /// Time limit of a call to a peer's control channel.
+    /// Time limit of a call to a peer's control channel. A peer that looks this node up waits at most half
+    /// of it for the registration of memory with RDMA devices, and gets no keys past it.
     pub call_timeout: Duration,
     /// Timeout of a lane with outstanding work and no answer. Idle time does not count; the time of
     /// work withdrawn by a deadline or a cancel does. A lane to a Mooncake node gets the time of

@@ -23,7 +23,7 @@ use crate::observe::counters::Counters;
 use crate::observe::event::Event;
 use crate::path::nic_path;
 use crate::peer::look_ups;
-use crate::peer::target::Target;
+use crate::peer::target::{LaneStatus, Target};
 use crate::status::{EngineState, View};
 use crate::time::{Clock, Entropy};
 use crate::topology::Location;
@@ -346,18 +346,22 @@ impl Engine {
     async fn warm_one(&self, node: &str) -> Result<(), Error> {
         let (_, target) = self.find(node, look_ups::begin()).await?;
         let mut lanes = target.watch_lanes();
-        let failures = lanes.borrow().failures;
-        if lanes.borrow().up > 0 {
+        let LaneStatus { up, established, failures, .. } = *lanes.borrow();
+        if up > 0 {
             return Ok(());
         }
         let closed = || Error::local(Stage::Handshake, Cause::Closed).at(node);
         if !target.want_lane() {
-            return Err(closed());
+            if target.is_closed() {
+                return Err(closed());
+            }
+            return Err(Error::peer(Stage::Handshake, Cause::PeerRestarted).at(node));
         }
-        let settled = lanes.wait_for(|status| status.up > 0 || status.failures > failures).await;
-        let status = settled.map_err(|_| closed())?.clone();
+        // A lane that came and has gone was established.
+        let is_settled = |it: &LaneStatus| it.established > established || it.failures > failures;
+        let status = lanes.wait_for(is_settled).await.map_err(|_| closed())?.clone();
         match status.failure {
-            Some(cause) if status.up == 0 => {
+            Some(cause) if status.established == established => {
                 Err(Error::new(cause.side, Stage::Handshake, target.loss(&cause)).at(node))
             }
             _ => Ok(()),
@@ -619,16 +623,22 @@ impl Engine {
         };
         check_identity(&descriptor, peer.as_ref(), Stage::Metadata).map_err(|it| it.at(address))?;
         let own = &self.shared.answers;
-        if descriptor.incarnation == own.incarnation {
-            let own = own.describe(own.regions.describe(Reach::ByKey, Requester::Own));
-            return Ok((own, self.shared.local.clone()));
-        }
         let conflict = |first| {
             let cause = Cause::NameConflict { first, second: descriptor.incarnation };
             Error::peer(Stage::Metadata, cause).at(address)
         };
-        if descriptor.name == own.name {
-            return Err(conflict(own.incarnation));
+        match (descriptor.name == own.name, descriptor.incarnation == own.incarnation) {
+            (true, true) => {
+                let own = own.describe(own.regions.describe(Reach::ByKey, Requester::Own));
+                return Ok((own, self.shared.local.clone()));
+            }
+            (true, false) => return Err(conflict(own.incarnation)),
+            // Peers know the incarnation, which alone makes nobody this node.
+            (false, true) => {
+                let (side, cause) = (Side::Configuration, AuthFailure::Conflict);
+                return Err(Error::new(side, Stage::Metadata, cause).at(address));
+            }
+            (false, false) => {}
         }
         self.agree(&descriptor).map_err(|error| error.at(address))?;
         let path = nic_path(&descriptor.name);

@@ -485,24 +485,41 @@ impl Batch {
         }
     }
 
-    /// Checks each request against the bounds and permissions of its region, and places it there.
+    /// Checks each request against the bounds and permissions of its region, and places it there. After an error
+    /// every place is an offset as before.
     fn place_in(&mut self, memory: &RemoteMemory) -> Result<(), Error> {
-        for RequestSpan { direction, span, remote, .. } in &mut self.requests {
-            let (part, address) = memory.place(remote.address, span.len() as u64)?;
-            let allowed = match direction {
-                Direction::Read => part.region.readable,
-                Direction::Write => part.region.writable,
-            };
-            if !allowed {
-                return Err(Error::peer(Stage::Transfer, Cause::Permission(*direction)));
-            }
-            if *direction == Direction::Read && !span.is_writable() {
-                return Err(Error::local(Stage::Transfer, Cause::ReadOnly));
-            }
-            *remote = RemoteSpan { key: part.region.key, address };
+        let mut placed = 0;
+        let result = place(&mut self.requests, memory, &mut placed);
+        if result.is_err() {
+            memory.unplace(&mut self.requests[..placed]);
         }
-        Ok(())
+        result
     }
+}
+
+/// Places requests by offset in the regions that they are checked against, up to the first that fails, and counts
+/// them.
+fn place(
+    requests: &mut [RequestSpan],
+    memory: &RemoteMemory,
+    placed: &mut usize,
+) -> Result<(), Error> {
+    for RequestSpan { direction, span, remote, .. } in requests {
+        let (part, address) = memory.place(remote.address, span.len() as u64)?;
+        let allowed = match direction {
+            Direction::Read => part.region.readable,
+            Direction::Write => part.region.writable,
+        };
+        if !allowed {
+            return Err(Error::peer(Stage::Transfer, Cause::Permission(*direction)));
+        }
+        if *direction == Direction::Read && !span.is_writable() {
+            return Err(Error::local(Stage::Transfer, Cause::ReadOnly));
+        }
+        *remote = RemoteSpan { key: part.region.key, address };
+        *placed += 1;
+    }
+    Ok(())
 }
 
 /// Whether requests that a descriptor does not permit may be permitted by a later one.
@@ -529,7 +546,7 @@ impl Segment {
         &self,
         resolved: Arc<Resolved>,
         deadline: Option<Instant>,
-        (refusal, requests): (Error, Vec<RequestSpan>),
+        (refusal, mut requests): (Error, Vec<RequestSpan>),
     ) -> Result<Transfer, Error> {
         let doubt = look_ups::doubt();
         resolved.outdated.store(true, Ordering::Release);
@@ -540,7 +557,7 @@ impl Segment {
             None => error.at(self.address()),
         };
         let engine = &self.inner.engine;
-        let requests = resolved.memory.unplaced(requests);
+        resolved.memory.unplace(&mut requests);
         let permits_same = |fresh: &Resolved| {
             fresh.memory.is_same_for(&resolved.memory, &requests)
                 && fresh.target.incarnation() == resolved.target.incarnation()

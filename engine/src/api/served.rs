@@ -131,16 +131,15 @@ impl RemoteMemory {
     }
 
     /// Turns placed requests into requests by offset, without registrations.
-    pub(crate) fn unplaced(&self, placed: Vec<RequestSpan>) -> Vec<RequestSpan> {
+    pub(crate) fn unplace(&self, placed: &mut [RequestSpan]) {
         let first = match self {
             Self::Region(part) => part.region.address,
             Self::Whole { .. } => 0,
         };
-        let unplaced = |request: RequestSpan| {
-            let remote = RemoteSpan { key: 0, address: request.remote.address - first };
-            RequestSpan { remote, regions: RequestRegions::None, ..request }
-        };
-        placed.into_iter().map(unplaced).collect()
+        for request in placed {
+            request.remote = RemoteSpan { key: 0, address: request.remote.address - first };
+            request.regions = RequestRegions::None;
+        }
     }
 
     /// Whether requests by offset have the same regions in both.

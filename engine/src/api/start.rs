@@ -139,9 +139,8 @@ async fn start<N: Net>(
         changed: regions.changed.clone(),
     };
     let transport = open((builder.transport, builder.encrypt_lanes), &tcp, rdma).await?;
-    let sharing =
-        same_host_parts(&builder, incarnation, &regions, lanes.clone(), fallbacks.clone());
-    let transport = shared(builder.transport, net.is_of_host(), sharing, transport)?;
+    let shm = same_host_parts(&builder, incarnation, &regions, lanes.clone(), fallbacks.clone());
+    let transport = shared(builder.transport, net.is_of_host(), shm, transport)?;
     let answers = Arc::new(Answers {
         name,
         incarnation,
@@ -150,6 +149,7 @@ async fn start<N: Net>(
         transport: transport.clone(),
         regions,
         making_keys: Arc::default(),
+        keys_wait_max: builder.timing.call_timeout / 2,
         clock: clock.clone(),
         commands: commands.clone(),
         checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),

@@ -240,17 +240,18 @@ impl Future for Transfer {
     type Output = Result<BatchReport, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.at_once.is_some() {
-            // A task whose transfers all end at once yields once its budget is spent.
-            std::task::ready!(coop::poll_proceed(context)).made_progress();
-            self.ended = true;
-            let ended = self.at_once.take().ok_or_else(closed);
-            let ended = ended.and_then(|report| result(&self.target, report));
-            return Poll::Ready(ended.map_err(|error| error.at(&self.target.address())));
-        }
         loop {
             std::task::ready!(self.poll_again(context))
                 .map_err(|error| error.at(&self.target.address()))?;
+            // The second submission of a refused batch may have ended at once as well.
+            if self.at_once.is_some() {
+                // A task whose transfers all end at once yields once its budget is spent.
+                std::task::ready!(coop::poll_proceed(context)).made_progress();
+                self.ended = true;
+                let ended = self.at_once.take().ok_or_else(closed);
+                let ended = ended.and_then(|report| result(&self.target, report));
+                return Poll::Ready(ended.map_err(|error| error.at(&self.target.address())));
+            }
             let Ended { report, refused } = std::task::ready!(self.poll_end(context))?;
             let error = match result(&self.target, report) {
                 Ok(report) => return Poll::Ready(Ok(report)),

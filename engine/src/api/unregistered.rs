@@ -1,7 +1,7 @@
 //! Memory that devices refused to register, and that shared memory carries meanwhile.
 
 use crate::data::transport::{SameHostUse, Transport};
-use crate::peer::target::Target;
+use crate::peer::target::{LaneStatus, Target};
 use crate::time::Clock;
 use handfast_core::{Duration, Instant};
 use handfast_transport::{BlockId, Span};
@@ -19,7 +19,7 @@ const SHARED_WAIT_MAX: Duration = Duration::from_millis(2_000);
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Opens a lane, and waits until it shares memory with the peer. Returns false once the lane shares none,
-/// is not opened, the node ends, or [`SHARED_WAIT_MAX`] or the deadline is over. Cancel-safe.
+/// is not opened, the node or this run of the peer ends, or [`SHARED_WAIT_MAX`] or the deadline is over. Cancel-safe.
 pub(crate) async fn comes_to_share(
     transport: &dyn Transport,
     clock: &dyn Clock,
@@ -27,7 +27,7 @@ pub(crate) async fn comes_to_share(
     deadline: Option<Instant>,
 ) -> bool {
     let lanes = target.watch_lanes();
-    let failures = lanes.borrow().failures;
+    let LaneStatus { failures, established, .. } = *lanes.borrow();
     if transport.same_host_use() == SameHostUse::Never || !target.want_lane() {
         return false;
     }
@@ -36,11 +36,13 @@ pub(crate) async fn comes_to_share(
     while !target.shares_memory() {
         let (now, status) = (clock.now(), lanes.borrow().clone());
         let is_up = status.up > 0;
-        if is_up && !was_up {
+        // A lane may have come and gone between two looks.
+        let has_come = is_up || status.established > established;
+        if has_come && !was_up {
             let limit = now + SHARED_WAIT_MAX;
             end = Some(end.map_or(limit, |end| end.min(limit)));
         }
-        was_up |= is_up;
+        was_up |= has_come;
         let is_apart = is_up && !target.may_share_memory() && !target.shares_memory();
         let is_over = target.is_closed() || end.is_some_and(|end| now >= end);
         if is_apart || is_over || status.failures > failures {

@@ -25,8 +25,10 @@ use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport::Direction;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
-use tracing::{info, warn};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
 
 /// Maximum concurrent checksums; each occupies a core while it reads its bytes.
 pub(crate) const CHECKSUMS_MAX: usize = 1;
@@ -43,6 +45,8 @@ pub(crate) struct Answers {
     pub(crate) regions: Arc<Regions>,
     /// Held while memory is registered for a key group.
     pub(crate) making_keys: Arc<AsyncMutex<()>>,
+    /// Longest wait of a look-up for that, shorter than its caller waits for the answer.
+    pub(crate) keys_wait_max: Duration,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     /// Permits to compute a checksum, and to wait for one.
@@ -231,6 +235,14 @@ impl Answers {
         let _ = making.await;
     }
 
+    /// Waits for registrations at most [`Answers::keys_wait_max`]. They go on past it, and a later look-up
+    /// has their keys: a device may take long for large memory, and a broken one for ever.
+    async fn wait_for_keys(&self, made: impl Future<Output = ()>) {
+        if timeout(self.keys_wait_max, made).await.is_err() {
+            debug!("a look-up is answered before the memory is registered for the peer");
+        }
+    }
+
     /// Lists or changes the grants of segments for an administrator.
     async fn administer(&self, request: GrantsRequest, from: &Inbound) -> GrantsAnswer {
         if !self.administrators.admits(from.requester()) {
@@ -271,11 +283,11 @@ impl Answers {
         let mut descriptor = match asked {
             Ok(_) => {
                 let requester = from.requester();
-                self.make_keys(requester).await;
+                self.wait_for_keys(self.make_keys(requester)).await;
                 self.describe(self.regions.describe(Reach::ByKey, requester))
             }
             Err(_) => {
-                self.make_open_keys().await;
+                self.wait_for_keys(self.make_open_keys()).await;
                 self.describe_to(SegmentDescriptor::decode(text).ok())
             }
         };

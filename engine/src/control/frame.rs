@@ -77,10 +77,10 @@ pub(super) async fn read_frame<S: Stream>(
     header: [u8; FRAME_HEADER_BYTES],
     bytes_max: usize,
 ) -> Result<OwnedFrame, ReadError> {
-    if let Some(name) = foreign::recognise(&header) {
-        return Err(ReadError::Foreign(name));
-    }
-    let length = frame_length(header, bytes_max)?;
+    // The length of a frame may begin with bytes of another protocol.
+    let length = frame_length(header, bytes_max).map_err(|error| {
+        foreign::recognise(&header).map_or(ReadError::Frame(error), ReadError::Foreign)
+    })?;
     let mut bytes = Vec::with_capacity(FRAME_HEADER_BYTES + length.min(FRAME_BYTES_AT_ONCE));
     bytes.extend_from_slice(&header);
     let mut received = 0;
@@ -136,6 +136,25 @@ mod tests {
                 assert_eq!(received.unwrap().text, text, "{length} bytes, cut at {cut}");
             }
         }
+    }
+
+    /// The length of a frame is no content type and version of TLS, though its bytes are the same.
+    #[tokio::test]
+    async fn frame_with_the_length_of_a_tls_record_is_read() {
+        let (mut near, mut far) = connected().await;
+        for length in [0x0315, 0x0316, 0x1_0316, 0x4_0315] {
+            // The length counts the type.
+            let text = "x".repeat(length - 1);
+            let frame = encode_frame(FrameKind::Connection, &text);
+            let sending = async { far.write_all(&frame).await.unwrap() };
+            let (received, ()) = tokio::join!(read(&mut near), sending);
+            assert_eq!(received.unwrap().text, text, "{length} bytes");
+        }
+        // Nor is the length of one that ends within it.
+        far.write_all(&0x0316u64.to_le_bytes()[..7]).await.unwrap();
+        drop(far);
+        let error = read(&mut near).await.unwrap_err();
+        assert!(matches!(error, ReadError::Io(_)), "{error}");
     }
 
     /// A frame that ends early is short, however many of its bytes were there at once.

@@ -124,37 +124,38 @@ impl<S: Stream> Connection<S> {
         Ok(())
     }
 
-    /// Performs a write; a status that arrives during the body ends it.
+    /// Performs a write; a status that arrives during the body ends it. Parts of one that have arrived when
+    /// the body is sent are kept.
     async fn write(&mut self, posting: &Posting, exchange: &mut Exchange) -> Result<(), Failed> {
         let span = &posting.span;
         let head = self.header(Direction::Write, posting.remote.address, span.len() as u64);
         let Self { source, sink, options, .. } = self;
         let bytes = span.len() as u64;
-        let mut early = [0; STATUS_BYTES];
+        let (mut early, mut got) = ([0; STATUS_BYTES], 0);
         let ended = {
             let sending = sink.send(&head, bytes, |done| rest_of(span, done));
             let sending = within(options.moving_ms(bytes), sending);
             tokio::select! {
                 biased;
                 sent = sending => Ok(sent),
-                word = source.receive(&mut early) => Err(word),
+                word = source.receive_rest(&mut early, &mut got) => Err(word),
             }
         };
         // The stream may report later than the peer that its last bytes are sent, or fail after them.
         if exchange.sent(sink.taken) == Sent::All {
             exchange.handle_sent();
         }
-        match ended {
-            Ok(Ok(())) => status(source, exchange, millis(options.status_timeout)).await,
-            Ok(Err(broken)) => {
-                let mut frame = [0; STATUS_BYTES];
-                let word = timeout(LAST_WORD_TIMEOUT, source.receive(&mut frame)).await;
-                match word {
-                    Ok(Ok(true)) => take_status(exchange, Ok(true), frame),
-                    _ => Err(broken),
-                }
-            }
-            Err(word) => take_status(exchange, word, early),
+        let limit_ms = millis(options.status_timeout);
+        let (limit, failed) = match ended {
+            Ok(Ok(())) => (Duration::from_millis(limit_ms), None),
+            Ok(Err(broken)) => (LAST_WORD_TIMEOUT, Some(broken)),
+            Err(word) => return take_status(exchange, word, early),
+        };
+        match (timeout(limit, source.receive_rest(&mut early, &mut got)).await, failed) {
+            (Ok(Ok(true)), _) => take_status(exchange, Ok(true), early),
+            (_, Some(broken)) => Err(broken),
+            (Ok(word), None) => take_status(exchange, word, early),
+            (Err(_), None) => Err(silent("the status of a request", limit_ms)),
         }
     }
 
@@ -260,4 +261,98 @@ fn silent(what: &str, limit_ms: u64) -> Failed {
 
 fn slow(detail: String) -> Failed {
     Failed::Broken(TransportError::new(Side::Peer, "data request", detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_transport::{Memory, RemoteSpan, SliceId};
+    use handfast_transport_tcp::Bounced;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll};
+    use tokio::io::{
+        AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
+    };
+    use tokio::task::yield_now;
+
+    const BYTES: usize = 64;
+
+    /// The status of a write arrives in two parts, and the stream reports between them that the body is
+    /// sent: the first part is kept.
+    #[tokio::test(start_paused = true)]
+    async fn status_in_parts_around_the_end_of_the_body_is_whole() {
+        let (near, mut far) = duplex(4_096);
+        let is_open = Arc::new(AtomicBool::new(false));
+        let stream = Bounced(Held { stream: near, flushes: is_open.clone() });
+        let options = MooncakeOptions::default();
+        let mut connection = Connection::new(stream, ProtocolVersion::Two, &options);
+        let posting = Posting {
+            slice: SliceId::from_bits(1),
+            direction: Direction::Write,
+            span: Memory::zeroed(BYTES).unwrap().whole(),
+            remote: RemoteSpan { key: 0, address: 0 },
+            memory: None,
+            region_key: None,
+        };
+        let mut exchange = connection.start(&posting);
+        let peer = async {
+            far.read_exact(&mut [0; REQUEST_BYTES + BYTES]).await.unwrap();
+            let status = DataStatus::Done.encode();
+            for part in [&status[..3], &status[3..]] {
+                far.write_all(part).await.unwrap();
+                for _ in 0..8 {
+                    yield_now().await;
+                }
+                is_open.store(true, Ordering::Relaxed);
+                for _ in 0..8 {
+                    yield_now().await;
+                }
+            }
+        };
+        let (ended, ()) = tokio::join!(connection.exchange(&posting, &mut exchange), peer);
+        ended.unwrap();
+    }
+
+    /// A stream that flushes only when it may.
+    struct Held {
+        stream: DuplexStream,
+        flushes: Arc<AtomicBool>,
+    }
+
+    impl AsyncRead for Held {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(context, buffer)
+        }
+    }
+
+    impl AsyncWrite for Held {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.stream).poll_write(context, bytes)
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if self.flushes.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+
+        fn poll_shutdown(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_shutdown(context)
+        }
+    }
 }

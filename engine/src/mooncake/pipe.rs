@@ -65,12 +65,20 @@ pub(super) fn split<S: Stream>(stream: S, progress_ms: u64) -> (Source<S>, Sink<
 impl<S: Stream> Source<S> {
     /// Receives private bytes; false when the stream ends before the first of them.
     pub(super) async fn receive(&mut self, bytes: &mut [u8]) -> io::Result<bool> {
-        let mut got = 0;
-        while got < bytes.len() {
-            match self.some(None, &mut bytes[got..]).await {
-                Ok(0) if got == 0 => return Ok(false),
+        self.receive_rest(bytes, &mut 0).await
+    }
+
+    /// Like [`Source::receive`], without the first `got` bytes. Cancel-safe: `got` counts what was received.
+    pub(super) async fn receive_rest(
+        &mut self,
+        bytes: &mut [u8],
+        got: &mut usize,
+    ) -> io::Result<bool> {
+        while *got < bytes.len() {
+            match self.some(None, &mut bytes[*got..]).await {
+                Ok(0) if *got == 0 => return Ok(false),
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => got += count,
+                Ok(count) => *got += count,
                 Err(error) => return Err(error),
             }
         }

@@ -110,7 +110,9 @@ impl Queue {
     fn try_take(&self, worker: usize) -> Option<Job> {
         let mut state = self.state.lock();
         let slice = state.machine.take(worker)?.slice;
-        let posting = state.waiting.remove(&slice)?;
+        let posting = state.waiting.remove(&slice);
+        debug_assert!(posting.is_some(), "the machine has a request without a posting");
+        let posting = posting?;
         let (cancel, cancelled) = oneshot::channel();
         state.cancels.insert(slice, cancel);
         if state.machine.has_waiting() {

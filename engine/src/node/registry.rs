@@ -202,7 +202,8 @@ pub(crate) struct Registry {
 }
 
 /// Idle targets make room whenever there are twice as many nodes as the last time left: callers that come
-/// once cost no memory for ever, and no look at all targets each.
+/// once cost no memory for ever, and no look at all targets each. A target that owes the proof of a write makes
+/// room at the limit of the table alone: another one of its run would not know of the write.
 #[derive(Default)]
 struct Targets {
     nodes: BTreeMap<NodeName, Vec<Arc<Target>>>,
@@ -264,6 +265,9 @@ impl Registry {
         idle.extend(known.extract_if(.., is_unused));
         let max = if is_legacy(path) { THEIR_PATHS_MAX } else { RUNS_MAX };
         if known.len() >= max {
+            idle.extend(known.extract_if(.., is_idle_alone));
+        }
+        if known.len() >= max {
             return None;
         }
         let whole = if is_legacy(path) { path.clone() } else { nic_path(&path.node) };
@@ -324,10 +328,25 @@ impl Targets {
         if self.nodes.len() < (2 * self.left).max(IDLE_KEPT_MAX).min(max) {
             return true;
         }
+        self.take(is_unused, max, idle);
+        if self.nodes.len() >= max {
+            self.take(is_idle_alone, max, idle);
+        }
+        self.left = self.nodes.len();
+        self.left < max
+    }
+
+    /// Moves targets of one kind to `idle`, and keeps the newest run of each node.
+    fn take(
+        &mut self,
+        is_taken: fn(&mut Arc<Target>) -> bool,
+        max: usize,
+        idle: &mut Vec<Arc<Target>>,
+    ) {
         let Self { nodes, past, .. } = self;
         nodes.retain(|name, known| {
             let before = idle.len();
-            idle.extend(known.extract_if(.., is_unused));
+            idle.extend(known.extract_if(.., is_taken));
             // A Mooncake node has no incarnation.
             let newest = idle[before..].last().filter(|target| !is_legacy(target.path()));
             past.extend(newest.map(|target| (name.clone(), Run::of(target))));
@@ -336,8 +355,6 @@ impl Targets {
         while past.len() > max {
             past.pop_first();
         }
-        self.left = nodes.len();
-        self.left < max
     }
 }
 
@@ -348,15 +365,24 @@ impl Run {
 }
 
 /// Whether a target is idle, and nobody but the table refers to it.
-fn is_unused(target: &mut Arc<Target>) -> bool {
+fn is_idle_alone(target: &mut Arc<Target>) -> bool {
     Arc::strong_count(target) == 1 && target.is_idle()
+}
+
+/// Whether nothing is lost with such a target. A Mooncake node proves nothing of a write.
+fn is_unused(target: &mut Arc<Target>) -> bool {
+    is_idle_alone(target) && (is_legacy(target.path()) || !target.owes_proof())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::transport::RequestRegions;
+    use crate::peer::target::{LaneUp, RequestSpan, Submission};
     use crate::time::TokioClock;
-    use handfast_transport::{Posting, SliceId};
+    use handfast_transport::{
+        CompletionStatus, Direction, Memory, Posting, RemoteSpan, Sent, SliceId, TransportKind,
+    };
 
     /// Nothing is ever posted to it here.
     struct Nowhere;
@@ -369,9 +395,25 @@ mod tests {
         fn withdraw(&self, _: Lifecycle, _: SliceId, _: Duration) {}
     }
 
+    /// Keeps what is posted.
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<SliceId>>);
+
+    impl DataPath for Kept {
+        fn post(&self, _: Lifecycle, postings: &mut Vec<Posting>) {
+            self.0.lock().extend(postings.drain(..).map(|posting| posting.slice));
+        }
+
+        fn withdraw(&self, _: Lifecycle, _: SliceId, _: Duration) {}
+    }
+
     fn registry(targets_max: usize) -> Registry {
+        registry_over(Arc::new(Nowhere), targets_max)
+    }
+
+    fn registry_over(data_path: Arc<dyn DataPath>, targets_max: usize) -> Registry {
         Registry::new(RegistryParts {
-            data_path: Arc::new(Nowhere),
+            data_path,
             clock: Arc::new(TokioClock::default()),
             commands: Commands::channel().0,
             limits: TransferLimits::default(),
@@ -414,12 +456,83 @@ mod tests {
         assert!(Arc::ptr_eq(&held, &target(0)));
     }
 
+    fn path(number: u32) -> NicPath {
+        NicPath::parse(&format!("h{number}:1@tcp")).unwrap()
+    }
+
+    /// Establishes a lane, and ends it, with a write to the node in between of which the lane gave back a slice
+    /// that was sent.
+    fn lose_write(target: &Target, kept: &Kept) {
+        lane_up(target);
+        let piece = RequestSpan {
+            direction: Direction::Write,
+            span: Memory::zeroed(8).unwrap().whole(),
+            remote: RemoteSpan { key: 1, address: 4_096 },
+            regions: RequestRegions::None,
+        };
+        let submission = target.submit(vec![piece], None).unwrap();
+        let Submission::Waiting(batch, _report) = submission else { panic!("it is posted") };
+        target.cancel(batch);
+        let status = CompletionStatus::Released(Sent::All);
+        let posted = std::mem::take(&mut *kept.0.lock());
+        assert_eq!(posted.len(), 1);
+        let back = posted.into_iter().map(|slice| Completion { slice, status: status.clone() });
+        target.on_completions(&mut back.collect());
+        target.on_lane_down(Lifecycle(1));
+        assert!(target.is_idle() && target.owes_proof());
+    }
+
+    fn lane_up(target: &Target) {
+        let (path, transport_kind) = (target.path().clone(), TransportKind::Tcp);
+        let up = LaneUp { path, depth: 8, transport_kind, has_devices: false, opening: None };
+        target.on_lane_up(Lifecycle(1), up);
+    }
+
+    /// A target stays with the proof that it owes of a write, so that a later fence waits for it; one whose
+    /// lane ended without work makes room, and so does the first one after its proof.
+    #[tokio::test]
+    async fn target_stays_until_a_write_is_proven() {
+        let kept = Arc::new(Kept::default());
+        let registry = registry_over(kept.clone(), 10_000);
+        let target = |number| registry.target(&path(number), Incarnation(7), "there").unwrap();
+        let come = |number| drop(target(number));
+        lose_write(&target(1), &kept);
+        let without_work = target(2);
+        lane_up(&without_work);
+        without_work.on_lane_down(Lifecycle(1));
+        assert!(without_work.is_in_doubt(), "as any lane that ended");
+        drop(without_work);
+        (100..1_000).for_each(come);
+        assert!(registry.runs(&path(2)).is_empty());
+        let doubtful = target(1);
+        assert!(doubtful.is_in_doubt(), "it is the same one");
+        doubtful.on_path_fenced(doubtful.path());
+        drop(doubtful);
+        (1_000..2_000).for_each(come);
+        assert!(registry.runs(&path(1)).is_empty());
+    }
+
+    /// At the limit of the table a target makes room with the proof that it owes.
+    #[tokio::test]
+    async fn owed_proofs_do_not_fill_the_table() {
+        let kept = Arc::new(Kept::default());
+        let registry = registry_over(kept.clone(), 4);
+        let target = |number| registry.target(&path(number), Incarnation(7), "there");
+        (0..4).for_each(|number| lose_write(&target(number).unwrap(), &kept));
+        assert_eq!(registry.all().len(), 4);
+        let held = target(4).expect("the others make room");
+        assert!(registry.all().len() <= 4);
+        let run = |number| registry.target(&path(4), Incarnation(number), "there");
+        (10..10 + RUNS_MAX as u128).for_each(|number| lose_write(&run(number).unwrap(), &kept));
+        assert!(registry.runs(&path(4)).len() <= RUNS_MAX);
+        drop(held);
+    }
+
     /// The run of a node whose target has made room is known still, so that another process under its name is
     /// found, until another run of it is proven.
     #[tokio::test]
     async fn run_of_a_past_caller_is_known() {
         let registry = registry(200);
-        let path = |number: u32| NicPath::parse(&format!("h{number}:1@tcp")).unwrap();
         let come = |number| drop(registry.target(&path(number), Incarnation(7), "there").unwrap());
         (1..=2 * IDLE_KEPT_MAX as u32).for_each(come);
         assert!(registry.runs(&path(1)).is_empty(), "it made room");

@@ -61,6 +61,8 @@ pub(crate) struct RequestSpan {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaneStatus {
     pub(crate) up: u32,
+    /// Number of lanes that came up, with those that have ended.
+    pub(crate) established: u64,
     /// Number of failed demands, and the last failure.
     pub(crate) failures: u64,
     pub(crate) failure: Option<Arc<TransportError>>,

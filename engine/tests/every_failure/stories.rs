@@ -32,7 +32,9 @@ stories!(
     observed
 );
 #[cfg(feature = "verbs")]
-stories!(STORIES_OF_DEVICES: rdma, rdma_restart);
+stories!(
+    STORIES_OF_DEVICES: rdma, rdma_open, rdma_batch, rdma_restart, rdma_eviction, rdma_close
+);
 
 fn hasty(builder: Builder) -> Builder {
     let timing = EngineTiming::default().with(|it| {
@@ -115,7 +117,11 @@ async fn ends(engines: &[&Engine]) {
 }
 
 async fn open() {
-    let (owner, user) = (Owner::start(tcp()).await, user(tcp()).await);
+    opened(tcp(), tcp()).await;
+}
+
+async fn opened(of_owner: Builder, of_user: Builder) {
+    let (owner, user) = (Owner::start(of_owner).await, user(of_user).await);
     owner.opened_by(&user).await;
     again("list", async || user.segments(owner.engine.address()).await).await;
     ends(&[&user, &owner.engine]).await;
@@ -152,9 +158,13 @@ async fn auto() {
     moved(any(), any()).await;
 }
 
-/// Many requests, a deadline, a fence and a checksum.
 async fn batch() {
-    let (owner, user) = (Owner::start(tcp()).await, user(tcp()).await);
+    batched(tcp(), tcp()).await;
+}
+
+/// Many requests, a deadline, a fence and a checksum.
+async fn batched(of_owner: Builder, of_user: Builder) {
+    let (owner, user) = (Owner::start(of_owner).await, user(of_user).await);
     let segment = owner.opened_by(&user).await;
     let block = pattern(3).await;
     let piece = BYTES / PIECES;
@@ -198,11 +208,15 @@ async fn restarted(of_owner: impl Fn() -> Builder, of_user: Builder) {
     ends(&[&user]).await;
 }
 
-/// A user with capacity for one lane writes to two owners.
 async fn eviction() {
+    evicted(tcp, tcp()).await;
+}
+
+/// A user with capacity for one lane writes to two owners.
+async fn evicted(of_owner: impl Fn() -> Builder, of_user: Builder) {
     let limits = EngineLimits::default().with(|it| it.lanes_max = 1);
-    let user = user(tcp().limits(limits)).await;
-    let owners = [Owner::start(tcp()).await, Owner::start(tcp()).await];
+    let user = user(of_user.limits(limits)).await;
+    let owners = [Owner::start(of_owner()).await, Owner::start(of_owner()).await];
     for (seed, owner) in owners.iter().enumerate() {
         let segment = owner.opened_by(&user).await;
         owner.moves(&segment, seed as u8).await;
@@ -220,9 +234,13 @@ async fn failover() {
     ends(&[&user, &owner.engine]).await;
 }
 
-/// Both nodes close while requests are under way, which end all the same.
 async fn close() {
-    let (owner, user) = (Owner::start(tcp()).await, user(tcp()).await);
+    closed(tcp(), tcp()).await;
+}
+
+/// Both nodes close while requests are under way, which end all the same.
+async fn closed(of_owner: Builder, of_user: Builder) {
+    let (owner, user) = (Owner::start(of_owner).await, user(of_user).await);
     let segment = owner.opened_by(&user).await;
     owner.moves(&segment, 1).await;
     let block = pattern(4).await;
@@ -252,11 +270,41 @@ fn on(device: &str) -> Builder {
 }
 
 #[cfg(feature = "verbs")]
+fn on_owner() -> Builder {
+    on(crate::devices::OWNER)
+}
+
+#[cfg(feature = "verbs")]
+fn on_user() -> Builder {
+    on(crate::devices::USER)
+}
+
+#[cfg(feature = "verbs")]
 async fn rdma() {
-    moved(on(crate::devices::OWNER), on(crate::devices::USER)).await;
+    moved(on_owner(), on_user()).await;
+}
+
+#[cfg(feature = "verbs")]
+async fn rdma_open() {
+    opened(on_owner(), on_user()).await;
+}
+
+#[cfg(feature = "verbs")]
+async fn rdma_batch() {
+    batched(on_owner(), on_user()).await;
 }
 
 #[cfg(feature = "verbs")]
 async fn rdma_restart() {
-    restarted(|| on(crate::devices::OWNER), on(crate::devices::USER)).await;
+    restarted(on_owner, on_user()).await;
+}
+
+#[cfg(feature = "verbs")]
+async fn rdma_eviction() {
+    evicted(on_owner, on_user()).await;
+}
+
+#[cfg(feature = "verbs")]
+async fn rdma_close() {
+    closed(on_owner(), on_user()).await;
 }

@@ -6,7 +6,7 @@ use handfast::auth::{GRANTS_MAX, RegionError};
 use handfast::error::RefusalReason;
 use handfast::{
     Access, AuthOptions, Builder, Cause, Direction, Engine, EngineLimits, Error, Event, Grant,
-    GrantError, Memory, Registration, Segment, TransportChoice,
+    GrantError, Memory, Registration, Segment, Side, TransportChoice,
 };
 use handfast_core::wire::{Body, Message, Op};
 use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
@@ -98,6 +98,33 @@ async fn peer_does_what_it_is_granted(transport: TransportChoice) {
     for engine in [decoder, trainer, other] {
         engine.close().await;
     }
+}
+
+/// A batch of which one request is not permitted is refused for that, whatever the order of its requests, and a
+/// later grant permits the same batch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mixed_batch_is_refused_for_its_permission() {
+    let owner = Granting::start(TransportChoice::Tcp).await;
+    let decoder = member("decode-7", TransportChoice::Tcp).await;
+    let segment = owner.opened_by(&decoder).await;
+    let (block, back) = (pattern(64, 9), Memory::zeroed(64).unwrap());
+    let mixed = |is_write_first: bool| {
+        let batch = segment.batch();
+        match is_write_first {
+            true => batch.write(&block.whole(), 128).read(&back.whole(), 0),
+            false => batch.read(&back.whole(), 0).write(&block.whole(), 128),
+        }
+    };
+    for is_write_first in [true, false] {
+        let error = mixed(is_write_first).await.unwrap_err();
+        assert_eq!(*error.cause(), Cause::Permission(Direction::Write), "{error}");
+        assert_eq!(error.side(), Side::Peer);
+    }
+    owner.cache.grant(Grant::write("decode-7").unwrap()).unwrap();
+    mixed(false).await.unwrap();
+    assert_eq!(content(&back, 0, 64), content(&owner.memory, 0, 64));
+    assert_eq!(content(&owner.memory, 128, 64), content(&block, 0, 64));
+    decoder.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,10 +4,14 @@ use crate::helpers::{
     Owner, PATIENCE, content, counted, failed_open, pattern, user, write_and_check,
 };
 use crate::log::Log;
-use handfast::{Cause, Engine, Side, Stage};
+use crate::simulated::seeded::Seeded;
+use handfast::auth::{AuthFailure, AuthRefusal};
+use handfast::runtime::TokioClock;
+use handfast::{AuthOptions, Cause, Engine, Error, Side, Stage};
 use handfast_core::wire::{Body, FrameKind, Message, Op, RefusalReason, encode_frame};
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
 use handfast_diagnosis::{explain::explain, ids};
+use handfast_transport_tcp::TokioNet;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -50,6 +54,67 @@ async fn a_node_that_bears_our_own_name_is_a_conflict() {
     let first = user.incarnation();
     let second = twin.engine.incarnation();
     assert_eq!(error.cause(), &Cause::NameConflict { first, second });
+}
+
+const KEY: &str = "fleet 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// A node that draws the same incarnation as every other one that this starts.
+async fn with_one_incarnation(builder: handfast::Builder) -> Owner {
+    let engine = builder.start_on(TokioNet, TokioClock::new(), Seeded::new(7)).await.unwrap();
+    Owner::serve(engine, 4096)
+}
+
+fn is_passing_for_this_node(error: &Error) -> bool {
+    let refused = AuthFailure::Refused(AuthRefusal::Conflict);
+    let causes = [AuthFailure::Conflict, refused].map(Cause::Auth);
+    error.side() == Side::Configuration && causes.contains(error.cause())
+}
+
+/// A node that announces the incarnation of another under its own name is not taken for that one, with keys or
+/// without: nothing is read or written in the memory of the node that opens it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peer_with_this_incarnation_is_another_node() {
+    for is_keyed in [false, true] {
+        let started = async |name: &str| {
+            let builder = named(name, "127.0.0.1:0");
+            with_one_incarnation(match is_keyed {
+                true => builder.auth(AuthOptions::psk(KEY).unwrap()),
+                false => builder,
+            })
+            .await
+        };
+        let (node, evil) = (started("node").await, started("evil").await);
+        assert_eq!(node.engine.incarnation(), evil.engine.incarnation());
+        let error = failed_open(&node.engine, &evil.segment()).await;
+        assert!(is_passing_for_this_node(&error), "{error}");
+        assert_eq!(error.diagnosis_id(), ids::HOSTNAME_DUP);
+        let error = node.engine.segments(evil.engine.address()).await.unwrap_err();
+        assert!(is_passing_for_this_node(&error), "{error}");
+        let failures = node.engine.warm(&[evil.engine.address()]).await;
+        assert!(is_passing_for_this_node(&failures[0]), "{failures:?}");
+        let segment = node.engine.open(&node.segment()).await.unwrap();
+        write_and_check(&segment, &node.memory, 4096, 1).await;
+        assert_eq!(content(&evil.memory, 0, 4096), [0; 4096]);
+    }
+}
+
+/// The same at the look-up of a segment that is open, after its owner has restarted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_segment_never_passes_to_its_own_node() {
+    let node = with_one_incarnation(named("node", "127.0.0.1:0")).await;
+    let before = Owner::start_from(named("evil", "127.0.0.1:0"), 4096).await;
+    let address = before.engine.address().to_owned();
+    let segment = node.engine.open(&before.segment()).await.unwrap();
+    write_and_check(&segment, &before.memory, 100, 1).await;
+    before.engine.close().await;
+    let after = with_one_incarnation(named("evil", &address)).await;
+    assert_eq!(node.engine.incarnation(), after.engine.incarnation());
+    let block = pattern(100, 2);
+    let refused = timeout(PATIENCE, async {
+        while !is_passing_for_this_node(&segment.write(&block.whole(), 0).await.unwrap_err()) {}
+    });
+    refused.await.expect("the new run is looked up");
+    assert_eq!(content(&node.memory, 0, 100), [0; 100]);
 }
 
 /// A node that took over an address under another name is found soon.

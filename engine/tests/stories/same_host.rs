@@ -59,6 +59,46 @@ async fn shm_shares_memory_on_one_host() {
     owner.close().await;
 }
 
+/// Two batches are on their way to a segment that is served again in other memory. Both are refused and submitted again; the
+/// second one is copied within that submission, and reports its own end.
+async fn batches_follow_memory_that_moved(choice: TransportChoice) {
+    let (owner, user) = (owner(choice).await, builder(choice).start().await.unwrap());
+    let [first, second] = [(); 2].map(|()| owner.allocate(64 << 10).unwrap());
+    let serve = |memory: &Memory| {
+        owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap()
+    };
+    let served = serve(&first);
+    let segment = opened(&user, &owner).await;
+    writes_come_to(&segment, &first, TransportKind::Shm).await;
+    drop(served);
+    come_back(&first).await;
+    let served = serve(&second);
+    let blocks = [3, 4].map(|seed| pattern(1_024, seed));
+    let [one, two] = [0, 8_192].map(|offset| {
+        let block = &blocks[usize::from(offset > 0)];
+        segment.write(&block.whole(), offset).submit()
+    });
+    let (one, two) = (one.await.unwrap(), two.await.unwrap());
+    one.await.unwrap();
+    two.await.unwrap();
+    assert_eq!(bytes(&second)[..1_024], bytes(&blocks[0]));
+    assert_eq!(bytes(&second)[8_192..9_216], bytes(&blocks[1]));
+    assert_eq!(user.counters().keys_refused, 2, "both were refused");
+    drop(served);
+    user.close().await;
+    owner.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_follow_memory_that_moved_over_shm() {
+    batches_follow_memory_that_moved(TransportChoice::Shm).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_follow_memory_that_moved_by_default() {
+    batches_follow_memory_that_moved(TransportChoice::Auto).await;
+}
+
 /// A short batch has ended when its submission returns, also one that is dropped; one that exceeds the
 /// region is refused whole, and a longer one is awaited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 
 mod net;
 #[path = "../sweeps/seeded.rs"]
-mod seeded;
+pub(crate) mod seeded;
 
 use crate::helpers::{content, pattern};
 use handfast::runtime::TokioClock;

@@ -8,6 +8,7 @@ use crate::convert::gid;
 use crate::protocol::{Answer, Reply};
 use crate::server::offered;
 use crate::state::{State, changed, enter, lock, wait};
+use handfast_transport_sim::verbs::{Gid, GidKind};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
@@ -166,9 +167,15 @@ fn device_of(state: &State, address: IpAddr) -> Result<Option<usize>, i32> {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
     };
-    let nic = usize::from(gid(bytes, NO_VERSION).host);
-    let is_there = nic < state.listed.len() && !state.dead.contains(&nic);
-    if is_there { Ok(Some(nic)) } else { Err(libc::ENODEV) }
+    let gid = gid(bytes, NO_VERSION);
+    let nic = usize::from(gid.host);
+    if nic >= state.listed.len() || state.dead.contains(&nic) {
+        return Err(libc::ENODEV);
+    }
+    match state.manager.left.contains(&(nic, gid.kind == GidKind::Ipv6)) {
+        true => Err(libc::EADDRNOTAVAIL),
+        false => Ok(Some(nic)),
+    }
 }
 
 fn bind(state: &mut State, id: u64, address: SocketAddr) -> Result<(), i32> {
@@ -225,13 +232,14 @@ fn resolve(id: u64, source: Option<SocketAddr>, target: SocketAddr) -> Reply {
     let own = find(&mut state, id)?.place.nic;
     let reached = device_of(&state, target.ip());
     let device = match source {
-        Some(source) if own.is_none() => device_of(&state, source.ip()),
-        _ => Ok(own),
+        // As in the kernel, the call looks for the source, and an event follows for the target.
+        Some(source) if own.is_none() => device_of(&state, source.ip())?,
+        _ => own,
     };
-    let (nic, peer) = match (device, reached) {
-        (Ok(nic), Ok(Some(peer))) => (nic.unwrap_or(peer), peer),
-        (device, reached) => {
-            let code = device.err().or(reached.err()).unwrap_or(libc::EINVAL);
+    let (nic, peer) = match reached {
+        Ok(Some(peer)) => (device.unwrap_or(peer), peer),
+        reached => {
+            let code = reached.err().unwrap_or(libc::EINVAL);
             find(&mut state, id)?.place.target = Some(target);
             state.tell(id, "ADDR_ERROR", -code, Parameters::default());
             return placed(&state, id);
@@ -262,7 +270,6 @@ fn resolve(id: u64, source: Option<SocketAddr>, target: SocketAddr) -> Reply {
 
 /// The address of a device.
 fn address_of(nic: usize, is_ipv6: bool) -> IpAddr {
-    use handfast_transport_sim::verbs::{Gid, GidKind};
     let kind = if is_ipv6 { GidKind::Ipv6 } else { GidKind::Ipv4 };
     let bytes = crate::convert::gid_bytes(Gid { kind, host: nic as u16, version: NO_VERSION });
     let address = std::net::Ipv6Addr::from(bytes);

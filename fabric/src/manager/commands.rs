@@ -49,6 +49,11 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
                 _ => calls::end(state, id, identifier.peer),
             }
         }
+        ("remove", [number]) => {
+            let (id, _) = identifier(state, nic, number)?;
+            state.tell(id, "DEVICE_REMOVAL", 0, super::Parameters::default());
+        }
+        ("address", [family, how]) => address(state, nic, family, how)?,
         ("timewait", [number]) => {
             let (id, _) = identifier(state, nic, number)?;
             state.tell(id, "TIMEWAIT_EXIT", 0, super::Parameters::default());
@@ -65,6 +70,21 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
         _ => return Err("no such command".to_owned()),
     }
     Ok(String::new())
+}
+
+fn address(state: &mut State, nic: usize, family: &str, how: &str) -> Result<(), String> {
+    let is_ipv6 = match family {
+        "ipv4" => false,
+        "ipv6" => true,
+        _ => return Err(format!("'{family}' is neither ipv4 nor ipv6")),
+    };
+    let is_there = match how {
+        "leaves" => false,
+        "returns" => true,
+        _ => return Err(format!("'{how}' is neither leaves nor returns")),
+    };
+    state.manager.set_address(nic, is_ipv6, is_there);
+    Ok(())
 }
 
 fn event_of(word: &str) -> Result<usize, String> {

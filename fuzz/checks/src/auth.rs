@@ -39,7 +39,7 @@ fn check_ends(steps: &[u8]) {
     // The order in which a peer proves a key: its key, its hello, a record.
     let mut proven = 0;
     for step in steps {
-        let peer = identity("peer", 1 + u128::from(step >> 4));
+        let peer = identity("peer", 2 + u128::from(step >> 4));
         let hello = AuthHello { from: peer.clone(), to: None };
         proven = match step & 7 {
             0 => {

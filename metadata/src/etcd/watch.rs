@@ -1,11 +1,12 @@
 //! A watch on an etcd.
 
-use super::{Shared, cause};
+use super::{Shared, cause, is_token_refused};
 use crate::error::{StoreCause, StoreError, StoreOperation, words};
 use crate::store::{Change, Changes, Pending, VALUE_BYTES_MAX};
 use etcd_client::{Error, Event, EventType, WatchOptions, WatchResponse, WatchStream};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::timeout;
 
 /// Longest answer, in bytes: several times the longest entry. A longer one ends the watch, and its
@@ -17,13 +18,16 @@ pub(super) struct Watch {
     shared: Arc<Shared>,
     prefix: String,
     stream: Option<WatchStream>,
+    /// The number of the stream's connection.
+    used: AtomicU64,
     /// Changes of one answer that are not returned yet.
     told: VecDeque<Change>,
 }
 
 impl Watch {
     pub(super) fn new(name: String, shared: Arc<Shared>, prefix: &str) -> Self {
-        Self { name, shared, prefix: prefix.to_owned(), stream: None, told: VecDeque::new() }
+        let (prefix, used, told) = (prefix.to_owned(), AtomicU64::default(), VecDeque::new());
+        Self { name, shared, prefix, stream: None, used, told }
     }
 
     async fn next_change(&mut self) -> Result<Change, StoreError> {
@@ -39,8 +43,9 @@ impl Watch {
                 Ok(answer) => self.told.extend(answer.events().iter().filter_map(change)),
                 Err(cause) => {
                     self.stream = None;
-                    if !matches!(cause, StoreCause::Refused { .. }) {
-                        self.shared.forget().await;
+                    // A new connection asks for a new token; another refusal would be repeated.
+                    if !matches!(cause, StoreCause::Refused { .. }) || is_token_refused(&cause) {
+                        self.shared.forget(&self.used);
                     }
                     return Err(StoreError::new(&self.name, StoreOperation::Watch, cause));
                 }
@@ -51,8 +56,9 @@ impl Watch {
     /// Starts the watch. Later changes follow [`Change::Missed`].
     async fn connect(&mut self) -> Result<WatchResponse, StoreCause> {
         let limit = self.shared.options.timeout;
+        self.used.store(0, Ordering::Relaxed);
         let begun = timeout(limit, async {
-            let client = self.shared.client().await.map_err(|error| cause(&error))?;
+            let client = self.shared.client(&self.used).await.map_err(|error| cause(&error))?;
             let mut client = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
             let options = WatchOptions::new().with_prefix();
             let stream = client.watch(self.prefix.as_str(), Some(options)).await;
@@ -91,11 +97,30 @@ async fn hear(stream: &mut WatchStream) -> Result<WatchResponse, StoreCause> {
 fn change(event: &Event) -> Option<Change> {
     let entry = event.kv()?;
     let key = entry.key_str().ok()?.to_owned();
-    match event.event_type() {
-        EventType::Put => {
-            let value = entry.value_str().ok()?.to_owned();
-            Some(Change::Put { key, value })
-        }
-        EventType::Delete => Some(Change::Removed { key }),
+    Some(match event.event_type() {
+        EventType::Put => written(key, entry.value()),
+        EventType::Delete => Change::Removed { key },
+    })
+}
+
+/// The change of an entry that was written. A value that is not UTF-8 has no change of its own: the reader looks the
+/// entry up again, and gets the error.
+fn written(key: String, value: &[u8]) -> Change {
+    match std::str::from_utf8(value) {
+        Ok(value) => Change::Put { key, value: value.to_owned() },
+        Err(_) => Change::Missed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The former value must not stay where one without text has replaced it.
+    #[test]
+    fn value_without_text_is_a_missed_change() {
+        let (key, value) = ("k".to_owned(), "{}".to_owned());
+        assert_eq!(written(key.clone(), b"{}"), Change::Put { key: key.clone(), value });
+        assert_eq!(written(key, b"\xff"), Change::Missed);
     }
 }

@@ -13,10 +13,11 @@ use handfast_metadata::{
     TlsFiles,
 };
 use server::Etcd;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Codes of gRPC.
 const NOT_FOUND: u16 = 5;
@@ -69,6 +70,28 @@ async fn password_is_required_and_given() {
         let error = etcd.store(wrong).put("k", "{}").await.unwrap_err();
         assert!(matches!(error.cause, StoreCause::Refused { .. }), "{error}");
     }
+}
+
+/// An operation ends in its own time, also where one that began later asks the same silent etcd for a token: it does
+/// not wait for that one's connection.
+#[tokio::test]
+async fn silent_etcd_is_named_in_the_operations_own_time() {
+    // Nobody accepts: the kernel does, and no byte is answered.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = silent.local_addr().unwrap().to_string();
+    let limit = Duration::from_secs(2);
+    let options = EtcdOptions { timeout: limit, ..known_as("root", "secret") };
+    let store = EtcdStore::new(&[endpoint], options);
+    let timed = async |pause: Duration| {
+        sleep(pause).await;
+        let begun = Instant::now();
+        let error = store.get("k").await.unwrap_err();
+        let named = matches!(error.cause, StoreCause::Silent { .. } | StoreCause::Unreachable(_));
+        assert!(named, "{error}");
+        begun.elapsed()
+    };
+    let (first, _) = tokio::join!(timed(Duration::ZERO), timed(limit * 9 / 10));
+    assert!(first < limit * 3 / 2, "{first:?}");
 }
 
 /// An etcd that restarts has lost the tokens of its users: the store asks for another one.

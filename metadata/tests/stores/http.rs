@@ -7,8 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn entry_stays_until_removed() {
@@ -155,6 +159,34 @@ async fn connections_past_the_limit_wait() {
     let _mute = TcpStream::connect(address).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     store.put("k", "{}").await.unwrap();
+}
+
+/// A client that does not read its answers gives its place back in time.
+#[tokio::test]
+async fn unread_answers_end_their_connection() {
+    let limits = ServerLimits {
+        connections_max: 1,
+        request_timeout: Duration::from_millis(200),
+        ..Default::default()
+    };
+    let (store, _server) = served(None, limits).await;
+    store.put("k", &"v".repeat(VALUE_BYTES_MAX)).await.unwrap();
+    let address = store.name().strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    let mut deaf = socket.connect(address.parse().unwrap()).await.unwrap();
+    // Longer answers than any buffers on the way.
+    let requests = "GET /metadata?key=k HTTP/1.1\r\nHost: h\r\n\r\n".repeat(128);
+    deaf.write_all(requests.as_bytes()).await.unwrap();
+    // It has the place once it is answered.
+    deaf.read_exact(&mut [0]).await.unwrap();
+    let mut other = TcpStream::connect(address).await.unwrap();
+    other.write_all(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    let answered = timeout(PATIENCE, other.read_exact(&mut answer)).await;
+    answered.expect("a place in time").unwrap();
+    assert_eq!(answer, *b"HTTP/1.1 200");
+    drop(deaf);
 }
 
 #[tokio::test]

@@ -28,6 +28,7 @@ fn faults_max(scenario: AuthScenario) -> u32 {
         | AuthScenario::Renewed
         | AuthScenario::Withdrawn
         | AuthScenario::Granted
+        | AuthScenario::Borrowed
         | AuthScenario::Passed
         | AuthScenario::Sealed
         | AuthScenario::GrantedHost => 1,

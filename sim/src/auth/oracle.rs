@@ -20,6 +20,8 @@ pub enum AuthOracle {
     LaneStolen,
     /// A peer may do what the grants give to its name.
     Ungranted,
+    /// A node takes no other for itself.
+    Mistaken,
     /// Without an attacker every lane comes up.
     Liveness,
 }

@@ -58,6 +58,8 @@ pub enum AuthBackend {
     SessionsDropped,
     /// It takes a peer with its own name and incarnation for itself.
     OwnerClaimed,
+    /// It takes a peer with its incarnation for itself, under any name.
+    IncarnationAlone,
     /// It compares patterns of names with the text behind a host.
     TextGranted,
     /// It dials by its key where its certificate has led to no session.
@@ -91,6 +93,8 @@ pub struct AuthSetup {
     pub grant: Option<&'static str>,
     /// A node, and text that the holder of its certificate writes behind its name.
     pub chosen: Option<(usize, &'static str)>,
+    /// A node, and another whose incarnation the attacker announces under its name.
+    pub borrowed: Option<(usize, usize)>,
     /// Faults: actions of the attacker, and restarts.
     pub faults_max: u32,
 }
@@ -126,6 +130,9 @@ pub enum AuthScenario {
     /// Memory is served to the dialling node by its host; the attacker has another host's certificate,
     /// and writes a name behind that host.
     GrantedHost,
+    /// The attacker has the key of all, and answers under the name of the listening node with the
+    /// incarnation of the dialling one.
+    Borrowed,
     /// A fleet passes from a key to certificates: both nodes have both, and dial each other by different
     /// ones. The attacker has the key.
     Passing,
@@ -141,7 +148,7 @@ pub enum AuthScenario {
 
 impl AuthScenario {
     /// Every scenario.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Opened,
         Self::Crossing,
         Self::TurnedPlain,
@@ -155,6 +162,7 @@ impl AuthScenario {
         Self::Expired,
         Self::Granted,
         Self::GrantedHost,
+        Self::Borrowed,
         Self::Passing,
         Self::Passed,
         Self::Sealed,
@@ -177,6 +185,7 @@ impl AuthScenario {
             liar: None,
             grant: None,
             chosen: None,
+            borrowed: None,
             faults_max,
         };
         match self {
@@ -221,6 +230,9 @@ impl AuthScenario {
             },
             Self::Granted => {
                 AuthSetup { grant: Some("node-0"), stolen: vec![(1, 1, None)], ..plain }
+            }
+            Self::Borrowed => {
+                AuthSetup { borrowed: Some((1, 0)), stolen: vec![(1, 1, None)], ..plain }
             }
             Self::BoundKey => AuthSetup {
                 nodes: vec![group(), node(&[(1, 1), (3, 3)]), node(&[(3, 3)])],
@@ -374,4 +386,6 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "a node that encrypts its lanes opens a plain one to an earlier version";
     "AUTH-20" DifferenceUntold: SealedAndEarlier with 0 breaks Liveness,
         "a node gets no report that one side encrypts and the other does not";
+    "AUTH-21" IncarnationAlone: Borrowed with 1 breaks Mistaken,
+        "a peer with a node's incarnation under another name is taken for that node by itself";
 };

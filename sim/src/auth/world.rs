@@ -4,12 +4,12 @@ use super::oracle::{AuthOracle, AuthViolation};
 use super::setup::{AuthBackend, AuthSetup};
 use super::term::{Certificate, Content, Fresh, Proof, Run, Secret, Session, Term};
 use handfast_core::auth::{
-    AUTH_VERSION, AnswerSeen, AuthHello, AuthMethod, AuthPolicy, Identity, Inbound, KeyRule,
+    AUTH_VERSION, AnswerSeen, AuthHello, AuthMethod, AuthPolicy, Inbound, KeyRule,
     LANE_NONCE_BYTES, LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES,
     Proof as Proven,
 };
 use handfast_core::policy::{Grant, Grants, Requester};
-use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
+use handfast_core::{Lifecycle, NodeName, Pair};
 use handfast_transport_sim::Encoder;
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
@@ -18,7 +18,9 @@ use std::sync::Arc;
 /// The number that the attacker contributes.
 pub(super) const OWN: Fresh = 0;
 /// The number of a run whose name has text behind its host.
-const CHOSEN: u8 = u8::MAX;
+pub(super) const CHOSEN: u8 = u8::MAX;
+/// The number of a run with another node's incarnation.
+pub(super) const BORROWED: u8 = CHOSEN - 1;
 /// Slices that a lane in the world agrees to.
 const DEPTH: u32 = 1;
 
@@ -133,6 +135,7 @@ impl AuthWorld {
             world.nodes.push(world.certified(node, started, certificate));
         }
         world.runs.extend(world.setup.chosen.map(|(holder, _)| (holder, CHOSEN)));
+        world.runs.extend(world.setup.borrowed.map(|(holder, _)| (holder, BORROWED)));
         world
     }
 
@@ -182,22 +185,6 @@ impl AuthWorld {
             None => started.policy.clone(),
         };
         Node { certificate, policy, ..started }
-    }
-
-    pub(super) fn identity(&self, run: Run) -> Identity {
-        let (node, number) = self.runs[run];
-        let incarnation = Incarnation(1 + u128::from(number) + 16 * node as u128);
-        let named = match self.setup.chosen {
-            Some((_, text)) if number == CHOSEN => {
-                NodeName::new(&format!("{}:{text}", name(node))).expect("it is a name")
-            }
-            _ => name(node),
-        };
-        Identity { name: named, incarnation }
-    }
-
-    fn run_of(&self, identity: &Identity) -> Option<Run> {
-        (0..self.runs.len()).find(|run| self.identity(*run) == *identity)
     }
 
     pub(super) fn digest(&self) -> u128 {
@@ -576,6 +563,7 @@ impl AuthWorld {
             }
             _ => AnswerSeen::Nothing,
         };
+        self.check_itself(node, &outbound, &seen);
         let answered = outbound.handle_answer(&policy, seen);
         self.wires[wire].carries = Carries::Calls { inbound, outbound, sent };
         if answered.is_err() {
@@ -748,15 +736,6 @@ impl AuthWorld {
             }
         }
         forged
-    }
-
-    /// The runs whose names the attacker claims: of others than the one that it talks to, and of that
-    /// one where rights rest on names.
-    pub(super) fn claimable(&self, wire: usize, side: usize) -> impl Iterator<Item = Run> {
-        let (end, claims_all) = (self.wires[wire].ends[side], self.setup.grant.is_some());
-        let runs = self.runs.iter().enumerate();
-        let claimed = runs.filter(move |(_, (node, _))| claims_all || Some(*node) != end);
-        claimed.map(|(run, _)| run)
     }
 
     /// Requests in a session of the attacker: in the name of node 0, and of each where rights rest on

@@ -10,6 +10,7 @@ use crate::settings::{
     POOLED_LANES_MAX, PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
     TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
+use handfast_core::connection::CONNECTIONS_MAX;
 use handfast_core::policy::TRUST_GROUPS_MAX;
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::net::IpAddr;
@@ -90,6 +91,9 @@ pub struct NicConfig {
     /// The address at which the connection manager listens; `None` for the first of the machine that
     /// is the device's.
     pub manager_address: Option<IpAddr>,
+    /// Queue pairs that are announced to the connection manager at once, from `create` to the end of
+    /// `retire`; 1 to [`CONNECTIONS_MAX`].
+    pub connections_max: usize,
 }
 
 /// Default interval between checks for idle lanes.
@@ -153,6 +157,7 @@ impl NicConfig {
             connection_manager: false,
             dial: DIAL_MAX,
             manager_address: None,
+            connections_max: CONNECTIONS_MAX,
         }
     }
 
@@ -241,6 +246,7 @@ impl NicConfig {
             (self.idle_probe.is_none_or(|interval| idle_probes.contains(&interval)), "idle_probe"),
             (self.drain <= DRAIN_MAX, "drain"),
             ((DIAL_MIN..=DRAIN_MAX).contains(&self.dial), "dial"),
+            ((1..=CONNECTIONS_MAX).contains(&self.connections_max), "connections_max"),
             (self.polling.is_valid(), "polling"),
             ((1..=POLLERS_MAX).contains(&self.pollers), "pollers"),
             (self.pooled_lanes <= POOLED_LANES_MAX, "pooled_lanes"),
@@ -386,6 +392,10 @@ mod tests {
         let dial = |limit| move |c: &mut NicConfig| c.dial = limit;
         assert_eq!(check(&dial(DIAL_MIN)), Ok(()));
         assert!(check(&dial(DIAL_MIN / 2)).is_err());
+        let connections = |max| move |c: &mut NicConfig| c.connections_max = max;
+        assert_eq!(check(&connections(CONNECTIONS_MAX)), Ok(()));
+        assert!(check(&connections(CONNECTIONS_MAX + 1)).is_err());
+        assert!(check(&connections(0)).is_err());
         assert!(check(&dial(DRAIN_MAX + longer)).is_err());
         assert_eq!(check(&drain(DRAIN_MAX)), Ok(()));
         assert!(check(&drain(DRAIN_MAX + longer)).is_err());

@@ -112,6 +112,7 @@ impl Nic {
         }
         let of_group = self.domains.of(group, "bring_up")?;
         self.shared.not_lost()?;
+        self.check_manager_address()?;
         let port = context.port_facts(self.config.port)?;
         let chosen = self.announce(peer.as_deref())?;
         tracing::debug!(lane = lifecycle.0, peer, gid = chosen.why, "address announced");
@@ -135,7 +136,13 @@ impl Nic {
             manager: self.shared.manager.clone(),
         };
         let lane = Lane::new(lifecycle, psns, fresh, setup);
-        let connection_manager = self.announce_to_manager(&lane)?;
+        let connection_manager = match self.announce_to_manager(&lane) {
+            Ok(connection_manager) => connection_manager,
+            Err(error) => {
+                self.give_up(lane);
+                return Err(error);
+            }
+        };
         let body = Body {
             connection_manager,
             queue_pairs: lane.numbers.clone(),
@@ -156,12 +163,9 @@ impl Nic {
         let mut lanes = self.shared.lanes.lock();
         // A failure before this was noted before, and a later one finds the lane.
         if let Err(error) = self.shared.usable(&lane.shard) {
-            lanes.give_up(lane.lifecycle, lane.numbers.len());
             // First, since the queue pairs are destroyed here.
             drop(lanes);
-            if let Some(fresh) = lane.into_fresh() {
-                self.shared.destroy(fresh);
-            }
+            self.give_up(lane);
             return Err(error);
         }
         lanes.insert(Arc::new(lane));
@@ -172,6 +176,14 @@ impl Nic {
             self.shared.queues.wake();
         }
         Ok(())
+    }
+
+    /// Gives the places of a lane back that is not inserted, and destroys its queue pairs.
+    fn give_up(&self, lane: Lane) {
+        self.shared.lanes.lock().give_up(lane.lifecycle, lane.numbers.len());
+        if let Some(fresh) = lane.into_fresh() {
+            self.shared.destroy(fresh);
+        }
     }
 
     /// Creates a queue pair without a lane.

@@ -94,11 +94,13 @@ impl Nic {
     }
 
     /// Fails the lanes whose announced address has left the port, and returns their number. A lane
-    /// whose address is at another index stays: the device keeps the entry that it uses.
+    /// whose address is at another index stays: the device keeps the entry that it uses. The NIC is lost if the
+    /// address of its connection manager has left, which is chosen at the opening.
     ///
     /// # Errors
-    /// A failed call.
+    /// A failed call, or the loss.
     pub fn fail_unaddressed(&self) -> Result<usize, VerbsError> {
+        self.check_manager_address()?;
         let context = &self.shared.context;
         let entries = context.gids(self.config.port)?;
         let is_there = |own: &GidEntry| {
@@ -109,7 +111,7 @@ impl Nic {
             let own = &lane.setup.announced.gid;
             if !is_there(own) {
                 let detail = format!("our address {} has left the port", own.address);
-                lane.fail(context.error(Side::Local, "asynchronous event", 0, detail));
+                lane.fail_here(context.error(Side::Local, "asynchronous event", 0, detail));
                 failed += 1;
             }
         }

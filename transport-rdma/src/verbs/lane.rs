@@ -398,6 +398,7 @@ impl Lane {
         ended.extend(postings.drain(..).map(|p| Completion::released(p.slice, Sent::None)));
         self.report(&mut ended);
         if let Some(error) = failure {
+            // No end of this node's: drivers refuse posts on queue pairs that the peer's end has stopped too.
             self.fail(error);
         }
     }

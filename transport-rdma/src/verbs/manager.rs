@@ -12,6 +12,7 @@ mod bare;
 mod connecting;
 mod events;
 mod identifier;
+mod listening;
 mod reach;
 mod table;
 
@@ -19,22 +20,22 @@ use super::binding::manager_library;
 use super::context::{Context, devices};
 use super::nic::Shared;
 use super::poller::waker;
-use crate::error::{ManagerUnavailable, VerbsError, words_of};
+use crate::error::{ManagerUnavailable, VerbsError};
 #[cfg(feature = "bare")]
 pub use bare::BareManagerEvent;
 #[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
 pub use bare::{BareIdentifier, BareManager};
-use handfast_core::address::PORTS_OF_ERDMA;
 use handfast_core::connection::{
-    AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput, LaneConnectError,
-    LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, RequestId, Token,
+    AnnounceError, AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput,
+    LaneConnectError, LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, RequestId, Token,
 };
 use handfast_core::transport::Side;
 use handfast_core::wire::ProbeByte;
 use handfast_core::{Incarnation, Lifecycle};
-use handfast_transport::RemoteSpan;
-use identifier::{EventChannel, Identifier, device_name, interface_addresses, random};
+use handfast_transport::{LimitReached, NicLimit, RemoteSpan};
+use identifier::{EventChannel, Identifier, interface_addresses, random};
 pub(super) use identifier::{Options, Reads};
+use listening::{Listening, listen, nowhere};
 use parking_lot::Mutex;
 use reach::Reach;
 use std::fs::File;
@@ -54,8 +55,6 @@ pub(super) const DIAL_MAX: Duration = Duration::from_secs(4);
 pub(crate) const AWAITED_DIALS: u32 = 2;
 /// Longest wait for the address of a peer, and for the route to it.
 const RESOLVE_MS: i32 = 1_500;
-/// Connect requests that wait at the listening identifier.
-const BACKLOG: i32 = 128;
 /// Addresses of the machine that are tried for the device.
 const ADDRESSES_MAX: usize = 256;
 /// Events that a closing NIC takes without a use of them: more than its identifiers have at once.
@@ -64,7 +63,8 @@ const EVENTS_LEFT_MAX: usize = 65_536;
 const LISTED_LOOKS: usize = 100;
 const LISTED_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A call on an identifier, made without the lock of the table.
+/// A call on an identifier, made without the lock of the table. A lane fails as `is_own` where this node, or
+/// its device, has ended the connection.
 enum Action {
     Resolve { id: ConnectionId, target: SocketAddr },
     Route { id: ConnectionId, identifier: Arc<Identifier> },
@@ -75,18 +75,21 @@ enum Action {
     Disconnect { identifier: Arc<Identifier> },
     End { identifier: Arc<Identifier> },
     Open { lifecycle: Lifecycle },
-    Fail { id: ConnectionId, error: VerbsError },
+    Fail { id: ConnectionId, error: VerbsError, is_own: bool },
 }
 
 /// The connection manager of a NIC.
 pub(super) struct Manager {
     context: Arc<Context>,
-    /// The device's name, without the port.
+    /// The device's name, without the port, and the port's number.
     system_name: String,
+    port: u8,
     channel: Arc<EventChannel>,
     /// The address that peers dial; its port is this opening's alone.
     pub(super) address: SocketAddr,
     reads: Reads,
+    /// Queue pairs that are announced at once, at most.
+    connections_max: usize,
     /// Options of each connection: those that can be set.
     pub(super) options: Options,
     table: Mutex<Table>,
@@ -116,7 +119,7 @@ impl Manager {
         context: &Arc<Context>,
         (system_name, port): (&str, u8),
         (wanted, known): (Option<IpAddr>, &[IpAddr]),
-        (reads, (options, dials_block)): (Reads, ((Options, bool), bool)),
+        (reads, (options, dials_block), connections_max): (Reads, ((Options, bool), bool), usize),
     ) -> Result<Self, VerbsError> {
         let channel = channel().map_err(|unavailable| {
             let (code, detail) = match &unavailable {
@@ -162,9 +165,11 @@ impl Manager {
         Ok(Self {
             context: Arc::clone(context),
             system_name: system_name.to_owned(),
+            port,
             channel,
             address,
             reads,
+            connections_max,
             options,
             table: Mutex::new(Table::new(incarnation, dials_block)),
             stopped: AtomicBool::new(false),
@@ -183,16 +188,32 @@ impl Manager {
         peer: Option<&str>,
     ) -> Result<Announcement, VerbsError> {
         let mut table = self.table.lock();
+        let announced = table.entries.len();
+        if announced + numbers.len() > self.connections_max {
+            return Err(self.full(announced));
+        }
         let own = (self.address, Token(random()));
-        let announcement = table
-            .machine
-            .announce(lifecycle, numbers, peer, own)
-            .map_err(|error| self.context.error(Side::Local, "bring_up", 0, error.to_string()))?;
+        let announcement =
+            table.machine.announce(lifecycle, numbers, peer, own).map_err(|error| match error {
+                AnnounceError::Full => self.full(announced),
+                AnnounceError::Announced => {
+                    self.context.error(Side::Local, "bring_up", 0, error.to_string())
+                }
+            })?;
         for (place, _) in (0u16..).zip(numbers) {
             table.entries.insert(ConnectionId { lifecycle, place }, Entry::new(self.reads));
         }
         table.changes.insert(lifecycle, watch::Sender::new(0));
         Ok(announcement)
+    }
+
+    /// The error of a lane whose queue pairs are more than can be announced.
+    fn full(&self, announced: usize) -> VerbsError {
+        let (in_use, max) = (announced as u64, self.connections_max as u64);
+        let limit = LimitReached { limit: NicLimit::QueuePairs, in_use, max };
+        let detail = format!("the limit of {max} queue pairs of the connection manager is reached");
+        let error = self.context.error(Side::Local, "bring_up", 0, detail);
+        VerbsError { limit: Some(limit), ..error }
     }
 
     /// Notes what a peer, by its name, announced in a request: its connect request may come before the
@@ -404,8 +425,10 @@ impl Manager {
             LaneOutput::Open { lifecycle } => actions.push(Action::Open { lifecycle }),
             LaneOutput::LaneFailed { id } => {
                 let entry = table.entries.get(&id);
-                if let Some(error) = entry.and_then(|entry| entry.error.clone()) {
-                    actions.push(Action::Fail { id, error });
+                if let Some((error, is_own)) =
+                    entry.and_then(|entry| Some((entry.error.clone()?, entry.is_own)))
+                {
+                    actions.push(Action::Fail { id, error, is_own });
                 }
             }
         }
@@ -447,6 +470,7 @@ impl Manager {
                 if let Some(entry) = table.entries.get_mut(&id) {
                     entry.stage = Stage::Over;
                     entry.reach = None;
+                    entry.is_own = matches!(cause, Cause::Local | Cause::DeviceRemoved);
                     entry.error.get_or_insert(error);
                 }
             }
@@ -498,28 +522,42 @@ impl Manager {
             Action::Open { lifecycle } => {
                 return shared.lane(lifecycle).into_iter().for_each(|lane| lane.open_connection());
             }
-            Action::Fail { id, error } => {
-                let lane = shared.lane(id.lifecycle);
-                let pair = usize::from(id.place);
-                return lane.into_iter().for_each(|lane| lane.fail_by(pair, error.clone()));
+            Action::Fail { id, error, is_own } => {
+                let Some(lane) = shared.lane(id.lifecycle) else { return };
+                return match is_own {
+                    true => lane.fail_here(error),
+                    false => lane.fail_by(usize::from(id.place), error),
+                };
             }
             other => return act_alone(other),
         };
-        if let Err((call, code)) = result {
-            let mut table = self.table.lock();
-            let cause = said_of_peer(call, code);
-            if let Some(entry) = table.entries.get_mut(&id) {
-                match cause {
-                    // The error of the failure names the peer's address.
-                    Some(_) => entry.status = code,
-                    None => {
-                        let error = self.context.failed(call, code);
-                        entry.error.get_or_insert(error);
-                    }
+        if let Err(failed) = result {
+            self.on_call_failed(shared, id, failed);
+        }
+    }
+
+    /// Ends the connection of a call that failed, and loses the NIC if the call did not find this side's own
+    /// address any more.
+    fn on_call_failed(&self, shared: &Shared, id: ConnectionId, (call, code): (&'static str, i32)) {
+        let may_have_left =
+            call == "rdma_resolve_addr" && [libc::EADDRNOTAVAIL, libc::ENODEV].contains(&code);
+        let left = if may_have_left { self.left() } else { None };
+        let mut table = self.table.lock();
+        let cause = said_of_peer(call, code).filter(|_| left.is_none());
+        if let Some(entry) = table.entries.get_mut(&id) {
+            match cause {
+                // The error of the failure names the peer's address.
+                Some(_) => entry.status = code,
+                None => {
+                    let error = left.clone().unwrap_or_else(|| self.context.failed(call, code));
+                    entry.error.get_or_insert(error);
                 }
             }
-            table.machine.handle_failed(id, cause.unwrap_or(Cause::Local));
-            self.perform(shared, table);
+        }
+        table.machine.handle_failed(id, cause.unwrap_or(Cause::Local));
+        self.perform(shared, table);
+        if let Some(error) = left {
+            shared.lose(error);
         }
     }
 
@@ -684,95 +722,6 @@ fn act_alone(action: Action) {
         Action::End { identifier } => identifier.end(),
         _ => {}
     }
-}
-
-/// The end of an attempt to listen at an address.
-enum Listening {
-    /// An identifier listens at the address.
-    Here(Identifier, SocketAddr),
-    /// The address is of another device.
-    OfAnother,
-    /// The connection manager did not bind the address: the value of errno.
-    Refused(i32),
-}
-
-/// The error of a device that can listen at none of `count` addresses; `refused` is the last one that the
-/// connection manager did not bind.
-fn nowhere(
-    context: &Context,
-    wanted: Option<IpAddr>,
-    count: usize,
-    refused: Option<(IpAddr, i32)>,
-) -> VerbsError {
-    let mut detail = match wanted {
-        Some(ip) => format!(
-            "{ip} is no address of the device's port; name an address of its network interface"
-        ),
-        None => format!(
-            "none of the machine's {count} addresses is one of the device's port; give its network \
-             interface an IP address"
-        ),
-    };
-    if let Some((ip, code)) = refused {
-        detail
-            .push_str(&format!("; the connection manager does not bind {ip}: {}", words_of(code)));
-    }
-    let code = refused.map_or(0, |(_, code)| code);
-    context.error(Side::Configuration, "rdma_bind_addr", code, detail)
-}
-
-/// Listens at an address.
-fn listen(
-    context: &Arc<Context>,
-    channel: &Arc<EventChannel>,
-    (system_name, port): (&str, u8),
-    ip: IpAddr,
-) -> Result<Listening, VerbsError> {
-    let failed = |call, code| context.failed(call, code);
-    let mut reserved = Vec::new();
-    // Each of them is held, so that the kernel gives another one.
-    while reserved.len() <= PORTS_OF_ERDMA.len() {
-        let identifier =
-            Identifier::new(channel, 0).map_err(|code| failed("rdma_create_id", code))?;
-        let verbs = context.verbs;
-        #[allow(unsafe_code)]
-        // SAFETY: the device is that of an open context of librdmacm's.
-        let bound =
-            identifier.bind(SocketAddr::new(ip, 0), |device| unsafe { device_name(verbs, device) });
-        let (device, of_port, given) = match bound {
-            Ok(bound) => bound,
-            // The address was this device's before.
-            Err(_) if !reserved.is_empty() => break,
-            Err(code) => return Ok(Listening::Refused(code)),
-        };
-        if device != system_name || of_port != port {
-            return Ok(Listening::OfAnother);
-        }
-        if PORTS_OF_ERDMA.contains(&given) {
-            reserved.push(identifier);
-            continue;
-        }
-        let address = SocketAddr::new(ip, given);
-        match identifier.listen(BACKLOG) {
-            Ok(()) => return Ok(Listening::Here(identifier, address)),
-            // Ports of the connection manager and of TCP are counted apart, and iWARP listens with TCP.
-            Err(libc::EADDRINUSE) => reserved.push(identifier),
-            Err(code) => {
-                let detail = format!(
-                    "{}; the connection manager does not listen at {address}: end programs that listen \
-                     there, or name another address of the device",
-                    words_of(code)
-                );
-                return Err(context.error(Side::Local, "rdma_listen", code, detail));
-            }
-        }
-    }
-    let (first, last) = (PORTS_OF_ERDMA.start(), PORTS_OF_ERDMA.end());
-    let detail = format!(
-        "the kernel gives no port that is free for TCP and none of {first} to {last}, which eRDMA \
-         takes; widen net.ipv4.ip_local_port_range"
-    );
-    Err(context.error(Side::Configuration, "rdma_bind_addr", 0, detail))
 }
 
 fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {

@@ -395,8 +395,8 @@ impl Nic {
     /// [`DeviceProfile::drops_stale_reads`].
     ///
     /// # Errors
-    /// An error of a queue pair, which breaks the lane, or a timeout; the
-    /// lane is not connected, full, or being probed already, or [`Nic::can_probe`] is false.
+    /// An error of a queue pair, which breaks the lane, or a timeout, also of a probe that was under way
+    /// before; the lane is not connected, or full, or [`Nic::can_probe`] is false.
     pub fn probe(
         &self,
         lifecycle: Lifecycle,
@@ -600,7 +600,8 @@ fn manager(
     let addresses: Vec<IpAddr> = addresses.map(|entry| entry.address.to_canonical()).collect();
     let place = (config.system_name(), config.port);
     let reads = Reads { accepted: rd_atomic, begun: rd_atomic, retries: config.retries };
-    let settings = (reads, (config.manager_options(profile), profile.dials_block));
+    let options = (config.manager_options(profile), profile.dials_block);
+    let settings = (reads, options, config.connections_max);
     let manager = Manager::open(context, place, (config.manager_address, &addresses), settings)?;
     Ok(Some(Arc::new(manager)))
 }

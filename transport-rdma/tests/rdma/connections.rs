@@ -5,11 +5,21 @@ use crate::scripted::managed::{
     another_lane_works, charge_refused, connect_at_once, meeting, with,
 };
 use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
-use crate::wires::{Wire, driver};
+use crate::wires::{Wire, driver, nics};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
+#[cfg(feature = "bare")]
+use handfast_fabric_control::MANAGER_EVENTS;
 use handfast_transport::{CompletionStatus, Direction, Sent};
 use handfast_transport_rdma::NicConfig;
+#[cfg(feature = "bare")]
+use handfast_transport_rdma::{
+    BareAttributes, BareIdentifier, BareManager, BareNic, BareQueuePair, BareRights,
+};
+#[cfg(feature = "bare")]
+use std::net::{IpAddr, Ipv4Addr};
+#[cfg(feature = "bare")]
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -31,6 +41,24 @@ const DIALS: u64 = 8;
 /// Interval of these dials: together less than the time of one.
 #[cfg(feature = "bare")]
 const APART: Duration = Duration::from_millis(100);
+
+/// Addresses of the guest's two devices, for bare identifiers.
+#[cfg(feature = "bare")]
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+#[cfg(feature = "bare")]
+const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+/// Longest look for the address, and for the route.
+#[cfg(feature = "bare")]
+const RESOLVE_MS: i32 = 2_000;
+/// Depth of a bare queue pair.
+#[cfg(feature = "bare")]
+const DEPTH: u32 = 15;
+/// Entries of a completion queue that covers the offset whose queue pair libsiw refuses.
+#[cfg(feature = "bare")]
+const COMPLETIONS: u32 = 18_433;
+/// Dials to a listener beyond its backlog.
+#[cfg(feature = "bare")]
+const PAST: usize = 8;
 
 /// A device that connects through the connection manager, whichever driver it has.
 fn managed(device: &str) -> NicConfig {
@@ -210,7 +238,7 @@ fn dials_to_a_full_listener_end_by_name() {
     let met: Vec<_> = (10..10 + DIALS)
         .map(|lane| (Lifecycle(lane), meeting(&one, &other, Lifecycle(lane))))
         .collect();
-    let manager = handfast_transport_rdma::BareManager::open().unwrap();
+    let manager = BareManager::open().unwrap();
     let listener = manager.identifier().unwrap();
     let mut held = None;
     with(&met[0].1.waits_body, |it| held = Some(it.address.ip()));
@@ -238,6 +266,98 @@ fn dials_to_a_full_listener_end_by_name() {
     drop(listener);
     met.iter().for_each(|(lane, met)| met.retire(*lane));
     another_lane_works(&one, &other, LANE);
+}
+
+/// A listener with the backlog of a NIC's keeps as many requests while its program takes none, and the kernel refuses
+/// the others. The kept ones come to the program once it looks, and are accepted. Over soft-RoCE the kernel answers none
+/// of the others within half a minute.
+#[cfg(feature = "bare")]
+#[test]
+fn backlog_of_a_nic_is_kept_and_no_more() {
+    if !is_soft_iwarp() {
+        return;
+    }
+    let manager = BareManager::open().unwrap();
+    let [one, other] = nics().map(|name| BareNic::open(name, COMPLETIONS).unwrap());
+    let listener = manager.identifier().unwrap();
+    let port = listener.bind((THERE, 0).into()).unwrap();
+    listener.listen(BareManager::BACKLOG).unwrap();
+    let mut dialler = Dialler { manager: BareManager::open().unwrap(), refused: 0 };
+    let kept = BareManager::BACKLOG as usize;
+    let dial = |_| {
+        let mut dial = dialler.manager.identifier().unwrap();
+        dial.resolve(HERE, (THERE, port).into(), RESOLVE_MS).unwrap();
+        dialler.until("ADDR_RESOLVED");
+        dial.resolve_route(RESOLVE_MS).unwrap();
+        dialler.until("ROUTE_RESOLVED");
+        dial.connect(Arc::new(initialised(&one)), b"backlog").unwrap();
+        // The driver forgets connections of one instant beyond its backlog.
+        sleep(LOOK_AGAIN);
+        dial
+    };
+    let _dials: Vec<_> = (0..kept + PAST).map(dial).collect();
+    // Soft-iWARP accepts one connection more before it asks.
+    while dialler.refused < PAST - 1 {
+        dialler.until("REJECTED");
+    }
+    let mut taken: Vec<BareIdentifier> = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while taken.len() < kept {
+        assert!(Instant::now() < deadline, "{} of {kept} are taken", taken.len());
+        match manager.event().unwrap() {
+            Some(event) => taken.extend(event.request),
+            None => sleep(LOOK_AGAIN),
+        }
+    }
+    println!("{}: {kept} are kept, {} are refused", driver(), dialler.refused);
+    let mut last = taken.pop().unwrap();
+    last.accept(Arc::new(initialised(&other)), b"taken").unwrap();
+    dialler.until("ESTABLISHED");
+}
+
+/// The events of dials, of which some are refused.
+#[cfg(feature = "bare")]
+struct Dialler {
+    manager: BareManager,
+    refused: usize,
+}
+
+#[cfg(feature = "bare")]
+impl Dialler {
+    /// Takes events until one of this kind, and counts refusals.
+    #[track_caller]
+    fn until(&mut self, kind: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < deadline, "no {kind}, {} are refused", self.refused);
+            let Some(event) = self.manager.event().unwrap() else {
+                sleep(LOOK_AGAIN / 10);
+                continue;
+            };
+            let seen = MANAGER_EVENTS[event.kind as usize];
+            self.refused += usize::from(seen == "REJECTED");
+            assert!([kind, "REJECTED"].contains(&seen), "{seen} instead of {kind}");
+            if seen == kind {
+                return;
+            }
+        }
+    }
+}
+
+/// A fresh queue pair in INIT.
+#[cfg(feature = "bare")]
+fn initialised(nic: &BareNic) -> BareQueuePair {
+    let pair = nic.queue_pair(DEPTH, DEPTH).unwrap();
+    let rights = BareRights { local_write: true, remote_read: true, remote_write: true };
+    let init = BareAttributes {
+        state: 1,
+        pkey_index: Some(0),
+        port: Some(1),
+        rights: Some(rights),
+        ..BareAttributes::default()
+    };
+    assert_eq!(pair.modify(&init), 0);
+    pair
 }
 
 /// A device that is removed during a batch is lost: each slice of it ends once, and those of the peer fail. The removal

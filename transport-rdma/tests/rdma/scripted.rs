@@ -1,5 +1,6 @@
 //! Stories in which a device is held, fails or dies, on scripted devices. Each has a process of its own.
 
+mod addresses;
 mod children;
 mod domains;
 mod drivers;

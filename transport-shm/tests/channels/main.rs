@@ -7,10 +7,10 @@ mod ends;
 mod processes;
 mod support;
 
-use handfast_core::NicPath;
 use handfast_core::transfer::CompletionStatus;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
+use handfast_core::{Duration, NicPath};
 use handfast_transport::{
     Access, AtOnce, DataPath, Direction, Endpoints, Memory, RemoteSpan, Sent, Span, TransportKind,
 };
@@ -234,6 +234,24 @@ async fn access_beyond_the_rights_goes_below() {
         assert!(matches!(ended, CompletionStatus::Released(_)), "{ended:?}");
         assert_eq!(first.posted_below(), count);
     }
+}
+
+/// A slice that is withdrawn on its way to the lane below comes back from there, though that lane did not
+/// know the slice as it was withdrawn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn withdrawal_follows_its_slice_below() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let region = second.serve(&Memory::shared(4_096).unwrap(), Access::READ, 5);
+    let here = Memory::zeroed(4_096).unwrap();
+    let (transport, lane) = (first.transport.clone(), first.pair.lifecycle);
+    let withdraw = move |slice| transport.withdraw(lane, slice, Duration(0));
+    *first.below.before_post.lock().unwrap() = Some(Box::new(withdraw));
+    let ended = first.write(here.whole(), &region);
+    assert_eq!(ended, CompletionStatus::Released(Sent::None));
+    assert_eq!(first.posted_below(), 1);
+    // The next one goes its way.
+    let ended = first.write(here.whole(), &region);
+    assert_eq!((ended, first.posted_below()), (CompletionStatus::Released(Sent::None), 2));
 }
 
 /// A peer of this host without a channel is reported once with its reason, one of another host is not.

@@ -53,22 +53,42 @@ impl Sink {
     }
 }
 
+/// Something that happens as a slice reaches the transport below.
+pub(crate) type OnPost = Box<dyn FnOnce(SliceId) + Send>;
+
 /// The transport below: its lanes connect at once, and it gives every slice back as unsent.
 pub(crate) struct Below {
     sink: Arc<Sink>,
     address: &'static str,
     pub(crate) posted: AtomicU64,
+    /// Happens before the transport knows the next slice, which stays then until it is withdrawn.
+    pub(crate) before_post: Mutex<Option<OnPost>>,
+    staying: Mutex<Vec<SliceId>>,
 }
 
 impl DataPath for Below {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         self.posted.fetch_add(postings.len() as u64, Ordering::Relaxed);
+        let before_post = self.before_post.lock().unwrap().take();
+        if let Some(before_post) = before_post {
+            let slice = postings.remove(0).slice;
+            before_post(slice);
+            self.staying.lock().unwrap().push(slice);
+        }
         let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
         let mut ended: Vec<_> = postings.drain(..).map(released).collect();
         self.sink.on_completions(lane, &mut ended);
     }
 
-    fn withdraw(&self, _: Lifecycle, _: SliceId, _: handfast_core::Duration) {}
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId, _: handfast_core::Duration) {
+        let mut staying = self.staying.lock().unwrap();
+        let known = staying.extract_if(.., |known| *known == slice);
+        let mut ended: Vec<_> = known.map(|it| Completion::released(it, Sent::None)).collect();
+        drop(staying);
+        if !ended.is_empty() {
+            self.sink.on_completions(lane, &mut ended);
+        }
+    }
 }
 
 impl Endpoints for Below {
@@ -120,7 +140,13 @@ impl Node {
         };
         let (regions, sink) = (Arc::new(RegionTable::new()), Arc::new(Sink::default()));
         let address = "127.0.0.1:1";
-        let below = Arc::new(Below { sink: sink.clone(), address, posted: AtomicU64::new(0) });
+        let below = Arc::new(Below {
+            sink: sink.clone(),
+            address,
+            posted: AtomicU64::new(0),
+            before_post: Mutex::default(),
+            staying: Mutex::default(),
+        });
         let config = ShmConfig {
             incarnation: pair.incarnation,
             directory: setup.directory.clone(),

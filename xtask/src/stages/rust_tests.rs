@@ -53,11 +53,12 @@ const OF_PROGRAM_NIGHTLY: &str = "every_profile::";
 const EVERY_FAILURE: &str = "engine/every_failure";
 /// The stories of the engine.
 const ENGINE: &str = "engine/stories";
-/// Whole engines in a simulated network.
-const SWEEPS: &str = "engine/sweeps";
-const LONG: [&str; 7] = [
+/// Whole engines in a simulated network; the second need the feature `etcd`.
+const SWEEPS: [&str; 2] = ["engine/sweeps", "metadata/simulated"];
+const LONG: [&str; 8] = [
     EVERY_FAILURE,
-    SWEEPS,
+    SWEEPS[0],
+    SWEEPS[1],
     PROGRAM,
     "metadata/stores",
     "sim-tests/lane-gate/lane_gate",
@@ -115,12 +116,18 @@ fn every_failure(project: &Project) -> Step<'_> {
 fn sweeps(project: &Project) -> Step<'_> {
     Step::new("sweeps", |deadline| {
         let features = Features::available(project, deadline);
-        let binary = binary(project, &features, (SWEEPS, "sweeps"), deadline)?;
-        let mut command = binary.command(&binary.program, &features);
-        command.env(NIGHTLY, "1").args(["--nocapture"]);
-        let output = project.run(command, "sweeps", deadline)?;
-        let counts: Vec<_> = output.lines().filter(|line| line.ends_with(" seeds")).collect();
-        ensure!(!counts.is_empty(), "it counts its seeds");
+        let built = build(project, &features, "sweeps-build", deadline)?;
+        let mut counts = Vec::new();
+        for binary in built.iter().filter(|binary| SWEEPS.contains(&&*binary.name)) {
+            let mut command = binary.command(&binary.program, &features);
+            command.env(NIGHTLY, "1").args(["--nocapture"]);
+            let log = binary.name.replace('/', "-");
+            let output = project.run(command, &log, deadline)?;
+            let seeds: Vec<_> = output.lines().filter(|line| line.ends_with(" seeds")).collect();
+            ensure!(!seeds.is_empty(), "{} counts its seeds", binary.name);
+            counts.push(format!("{}: {}", binary.name, seeds.join("; ")));
+        }
+        ensure!(!counts.is_empty(), "there are no sweeps");
         Ok(counts.join("; "))
     })
 }
@@ -155,13 +162,7 @@ pub(crate) fn build(
 ) -> Result<Vec<TestBinary>> {
     let build: (_, &[&str]) = ("test", &["--no-run", "--message-format=json-render-diagnostics"]);
     let built = features.run(project, log, build, deadline)?;
-    let mut binaries = Vec::new();
-    for message in Message::parse_stream(built.as_bytes()) {
-        if let Message::CompilerArtifact(artifact) = message? {
-            binaries.extend(TestBinary::of(project, &artifact)?);
-        }
-    }
-    Ok(binaries)
+    TestBinary::all(project.root(), &built)
 }
 
 /// Builds all test binaries and returns the one of this folder and name.
@@ -225,6 +226,9 @@ fn side_by_side<T: Send>(run: impl Fn() -> T + Sync) -> Vec<T> {
     })
 }
 
+/// Ends the name of the test binary of a library.
+const LIBRARY: &str = " (library)";
+
 /// A test binary.
 pub(crate) struct TestBinary {
     /// The folder of its package, and its name there.
@@ -234,13 +238,28 @@ pub(crate) struct TestBinary {
 }
 
 impl TestBinary {
-    fn of(project: &Project, artifact: &Artifact) -> Result<Option<Self>> {
+    /// Reads those of the workspace at `root` in cargo's messages.
+    pub(crate) fn all(root: &Path, messages: &str) -> Result<Vec<Self>> {
+        let mut binaries = Vec::new();
+        for message in Message::parse_stream(messages.as_bytes()) {
+            if let Message::CompilerArtifact(artifact) = message? {
+                binaries.extend(Self::of(root, &artifact)?);
+            }
+        }
+        Ok(binaries)
+    }
+
+    fn of(root: &Path, artifact: &Artifact) -> Result<Option<Self>> {
         let Some(program) = artifact.executable.as_ref().filter(|_| artifact.profile.test) else {
             return Ok(None);
         };
         let package = artifact.manifest_path.parent().context("a package has a folder")?;
-        let folder = package.strip_prefix(project.root()).context("a package of the workspace")?;
-        let name = format!("{folder}/{}", artifact.target.name);
+        let folder = package.strip_prefix(root).context("a package of the workspace")?;
+        let mut name = format!("{folder}/{}", artifact.target.name);
+        if artifact.target.is_lib() {
+            // A test target may have the name of its package's library.
+            name += LIBRARY;
+        }
         Ok(Some(Self { name, package: package.into(), program: program.into() }))
     }
 
@@ -393,6 +412,31 @@ mod tests {
             test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
         assert_eq!(judged(output).unwrap(), "43 tests");
         assert!(judged("no tests\n").is_err());
+    }
+
+    /// A test target and the library of its package may have one name: the binaries are not taken for each other.
+    #[test]
+    fn binary_of_a_library_has_another_name() {
+        let project = Project::find().unwrap();
+        let name = |kind: &str| {
+            let manifest = project.root().join("sim-tests/conformance/Cargo.toml");
+            let artifact = serde_json::json!({
+                "reason": "compiler-artifact", "package_id": "p", "manifest_path": manifest,
+                "target": {
+                    "kind": [kind], "crate_types": ["bin"], "name": "conformance", "src_path": "/x",
+                    "edition": "2024", "doc": true, "doctest": false, "test": true,
+                },
+                "profile": {
+                    "opt_level": "0", "debuginfo": 0, "debug_assertions": true, "test": true,
+                    "overflow_checks": true,
+                },
+                "features": [], "filenames": [], "executable": "/x/conformance-1", "fresh": true,
+            });
+            let artifact: Artifact = serde_json::from_value(artifact).unwrap();
+            TestBinary::of(project.root(), &artifact).unwrap().unwrap().name
+        };
+        assert_eq!(name("test"), "sim-tests/conformance/conformance");
+        assert_eq!(name("lib"), "sim-tests/conformance/conformance (library)");
     }
 
     /// Two programs run at the same time, and the processor time of both counts.

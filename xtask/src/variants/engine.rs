@@ -4,9 +4,8 @@
 use super::{Patched, cargo_with};
 use crate::features::Features;
 use crate::project::Project;
-use crate::report::{Outcome, of_findings};
+use crate::report::Outcome;
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -20,36 +19,29 @@ pub(super) const VARIANTS: Patched = Patched {
 /// [`UNMEASURED`].
 const TABLE: &str = "sim-tests/engine-variants.tsv";
 /// The variable that names the variant of a process.
-const PLANTED: &str = "HANDFAST_PLANTED";
+pub(super) const PLANTED: &str = "HANDFAST_PLANTED";
 /// The variable that names the seed of the test.
 const SEED: &str = "HANDFAST_SIMULATED";
 /// The test that plays a seed.
 const TEST: &str = "seed_passes";
 /// cargo's line about a test binary in which a test failed.
 const RED: &str = "test result: FAILED";
+/// The name of no variant.
+pub(super) const PLAIN: &str = "none";
 /// The table's word for a variant that passes every other test.
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
 /// The table's word for a variant with which no other test has run.
-const UNMEASURED: &str = "unmeasured";
+pub(super) const UNMEASURED: &str = "unmeasured";
 /// Time for a command without a deadline of its own.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
-/// The other tests that a variant runs: those of the crates that the patches change, and the program's.
-const OTHERS: [&[&str]; 4] = [
-    &["-p", "handfast", "--lib", "--test", "stories"],
-    &["-p", "handfast-transport-tcp"],
-    &["-p", "handfast-metadata"],
-    &["-p", "handfast-cli", "--test", "program"],
-];
-/// Time for the other tests of a variant.
-const OTHERS_TIMEOUT: Duration = Duration::from_secs(1_200);
-
 /// A row of the table.
 pub(super) struct Row {
-    variant: String,
+    pub(super) variant: String,
     seed: u64,
     oracle: String,
-    other: String,
+    /// Program and name of the test.
+    pub(super) other: String,
 }
 
 /// Plays the seed of each variant, which finds it, and without a variant, which finds nothing.
@@ -79,7 +71,7 @@ pub(super) fn find(project: &Project, names: &[String], deadline: Option<Instant
     seeds.sort_unstable();
     seeds.dedup();
     for seed in &seeds {
-        let passed = play("none", *seed).with_context(|| format!("seed {seed}, no variant"))?;
+        let passed = play(PLAIN, *seed).with_context(|| format!("seed {seed}, no variant"))?;
         ensure!(passed.contains(&format!("{TEST} ... ok")), "{TEST} does not run");
     }
     let mut unnoticed = Vec::new();
@@ -97,54 +89,6 @@ pub(super) fn find(project: &Project, names: &[String], deadline: Option<Instant
         bail!("variants of the engine that go unnoticed:\n{}", unnoticed.join("\n"));
     }
     Ok(format!("{} variants of the engine found by {} seeds", chosen.len(), seeds.len()))
-}
-
-/// Runs every other test once for each of these variants, or all, and prints those that fail. A variant
-/// of which the table says `none` must pass them.
-///
-/// # Errors
-/// A variant fails a test that the table does not name, or passes the one that it names.
-pub(super) fn others(project: &Project, names: &[String]) -> Outcome {
-    let rows = table(project)?;
-    let chosen = rows.iter().filter(|row| names.is_empty() || names.contains(&row.variant));
-    let (mut passing, mut wrong) = (0, Vec::new());
-    for Row { variant, other, .. } in chosen {
-        let deadline = Instant::now() + OTHERS_TIMEOUT;
-        let features = Features::available(project, deadline);
-        let mut failed = BTreeSet::new();
-        for tests in OTHERS {
-            let words = [&["test", "--no-fail-fast"], tests].concat();
-            let words: Vec<&str> = words.into_iter().chain(features.words()).collect();
-            let mut command = cargo_with(project, &VARIANTS, &words)?;
-            features.apply(&mut command);
-            command.env(PLANTED, variant);
-            let log = format!("engine-variant-others-{variant}");
-            match project.run(command, &log, deadline) {
-                Ok(_) => {}
-                Err(error) if !format!("{error:#}").contains("test failed") => return Err(error),
-                Err(_) => failed.extend(red(&fs::read_to_string(
-                    project.scratch().join(format!("{log}.log")),
-                )?)),
-            }
-        }
-        anstream::println!("{variant}: {failed:?}");
-        passing += usize::from(failed.is_empty());
-        let is_as_listed = match &**other {
-            NONE => failed.is_empty(),
-            UNMEASURED => true,
-            other => failed.contains(other),
-        };
-        if !is_as_listed {
-            wrong.push(format!("{variant}: {other} in the table, and {failed:?} here"));
-        }
-    }
-    of_findings(&wrong, format!("{passing} variants of the engine pass every other test"))
-}
-
-/// The names of the tests that failed.
-fn red(output: &str) -> impl Iterator<Item = String> {
-    let lines = output.lines().filter_map(|line| line.strip_prefix("test "));
-    lines.filter_map(|line| line.strip_suffix(" ... FAILED")).map(str::to_owned)
 }
 
 /// Reads the table, which has a row for each patch.

@@ -8,11 +8,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Maximum placeholders; further values are omitted.
 const NAMES_MAX: usize = 65_536;
 /// Replaces an omitted value.
-const LEFT_OUT: &str = "(left out)";
+pub(super) const LEFT_OUT: &str = "(left out)";
 
 /// Assigns placeholders, equal ones to equal values.
 pub(super) struct Redactor {
     hosts: Vec<String>,
+    /// Hosts whose names may be ordinary words: they are replaced before a port, behind a scheme, and as a whole value.
+    words: Vec<String>,
     networks: BTreeMap<[u8; 3], usize>,
     names: BTreeMap<String, String>,
 }
@@ -31,7 +33,25 @@ impl Redactor {
             names.push(host.to_lowercase());
             names.extend(host.split_once('.').map(|(short, _)| short.to_lowercase()));
         }
-        Self { hosts: names, networks: BTreeMap::new(), names: BTreeMap::new() }
+        let (words, networks) = (Vec::new(), BTreeMap::new());
+        Self { hosts: names, words, networks, names: BTreeMap::new() }
+    }
+
+    /// Replaces further hosts, by their names.
+    pub(super) fn naming(mut self, hosts: impl IntoIterator<Item = String>) -> Self {
+        for host in hosts {
+            let host = host.to_lowercase();
+            let short = host.split_once('.').map(|(short, _)| short.to_owned());
+            let short = short.filter(|short| short.len() > 2);
+            for name in [Some(host), short].into_iter().flatten() {
+                let is_ordinary = name.bytes().all(|byte| byte.is_ascii_alphabetic());
+                let names = if is_ordinary { &mut self.words } else { &mut self.hosts };
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        self
     }
 
     /// Redacts all texts of the document, and the names of its entries.
@@ -43,7 +63,7 @@ impl Redactor {
                 let old = std::mem::take(entries);
                 for (name, mut entry) in old {
                     self.redact(&mut entry);
-                    entries.insert(self.text(&name), entry);
+                    entries.insert(self.replaced(&name, false), entry);
                 }
             }
             _ => {}
@@ -51,6 +71,11 @@ impl Redactor {
     }
 
     fn text(&mut self, text: &str) -> String {
+        self.replaced(text, true)
+    }
+
+    /// `is_value`: a text that is one word may be the name of a host.
+    fn replaced(&mut self, text: &str, is_value: bool) -> String {
         let text = without_user(text);
         let mut out = String::new();
         let mut rest = text.as_str();
@@ -60,21 +85,25 @@ impl Redactor {
             let end = after.find(|c| !is_part(c)).unwrap_or(after.len());
             let (word, after) = after.split_at(end);
             out.push_str(before);
-            out.push_str(&self.word(word));
+            let is_address = out.ends_with("//") || is_value && word == text;
+            out.push_str(&self.word(word, is_address));
             rest = after;
         }
         out + rest
     }
 
     /// Redacts a word, which may end a sentence or precede a port.
-    fn word(&mut self, word: &str) -> String {
+    fn word(&mut self, word: &str, is_address: bool) -> String {
         let bare = word.trim_end_matches(['.', ':']);
         let tail = &word[bare.len()..];
         if let Some(named) = self.name(bare) {
             return named + tail;
         }
+        if is_address && let Some(named) = self.ordinary(bare) {
+            return named + tail;
+        }
         if let Some((host, port)) = bare.rsplit_once(':')
-            && let Some(named) = self.name(host)
+            && let Some(named) = self.name(host).or_else(|| self.ordinary(host))
         {
             return format!("{named}:{port}{tail}");
         }
@@ -90,6 +119,12 @@ impl Redactor {
             return Some(format!("host-{}", at + 1));
         }
         is_hardware(word).then(|| self.numbered("hardware", word))
+    }
+
+    fn ordinary(&self, word: &str) -> Option<String> {
+        let lower = word.to_lowercase();
+        let at = self.words.iter().position(|host| *host == lower)?;
+        Some(format!("host-{}", self.hosts.len() + at + 1))
     }
 
     /// Loopback addresses, unset addresses and masks identify nobody.
@@ -129,6 +164,43 @@ impl Redactor {
         self.names.insert(word.to_owned(), name.clone());
         name
     }
+}
+
+/// The hosts in a list of addresses or URLs, by their names; numeric addresses are none.
+pub(super) fn hosts_of(list: &str) -> Vec<String> {
+    named_in(list, |_, _| true)
+}
+
+/// The hosts in the value of a variable: those of URLs, and names with a domain.
+pub(super) fn hosts_in(value: &str) -> Vec<String> {
+    named_in(value, |host, is_url| {
+        let domain = host.rsplit_once('.').map(|(_, last)| last);
+        let is_domain = |last: &str| last.bytes().all(|byte| byte.is_ascii_alphabetic());
+        is_url || !host.contains('_') && domain.is_some_and(is_domain)
+    })
+}
+
+/// The names in a list that `is_host`, of a name and whether it is a URL's, accepts.
+fn named_in(list: &str, is_host: impl Fn(&str, bool) -> bool) -> Vec<String> {
+    let list = without_user(list);
+    let parts = list.split([',', ';', ' ']).map(|part| {
+        let (is_url, rest) = match part.rsplit_once("://") {
+            Some((_, rest)) => (true, rest),
+            None => (false, part),
+        };
+        let rest = rest.split(['/', '?']).next().unwrap_or_default();
+        let port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let host = rest.rsplit_once(':').filter(|(_, it)| port(it)).map_or(rest, |(host, _)| host);
+        (host.to_owned(), is_url)
+    });
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let is_name = |host: &str| {
+        let has_letter = host.bytes().any(|byte| byte.is_ascii_alphabetic());
+        // Short names may be ordinary words; `localhost` identifies nobody.
+        host.len() > 2 && host != "localhost" && has_letter && host.bytes().all(is_part)
+    };
+    let named = parts.filter(|(host, is_url)| is_name(host) && is_host(host, *is_url));
+    named.map(|(host, _)| host).collect()
 }
 
 /// Whether the address is loopback, unset, broadcast or a mask.
@@ -181,7 +253,26 @@ mod tests {
             assert_eq!(of(kept), kept);
         }
         assert_eq!(of("etcd://me:pa:ss@10.1.0.7:2379/x"), "etcd://ipv4-net1-host-1:2379/x");
+        let mut redactor = Redactor::new(["node-a"].into_iter()).naming(hosts_of(
+            "etcd://me:se@cr@etcd:2379,etcd-1.corp.example:2379;10.1.0.9:1,[2001:db8::7]:2379,rack",
+        ));
+        let mut of = |text: &str| redactor.text(text);
+        assert_eq!(of("etcd://ETCD:2379, the etcd"), "etcd://host-4:2379, the etcd");
+        assert_eq!(of("etcd-1"), "host-3");
+        assert_eq!(of("node-a of rack"), "host-1 of rack");
+        assert_eq!(of("rack"), "host-5");
         let quoted = "at 'redis://me:p/a,s@s=@10.1.0.7:6379' it failed";
         assert_eq!(of(quoted), "at 'redis://ipv4-net1-host-1:6379' it failed");
+    }
+
+    /// A variable may name hosts, also in a list; words that look like ones stay.
+    #[test]
+    fn hosts_of_a_variable_are_those_of_urls_and_domains() {
+        let hosts = |value: &str| hosts_in(value).join(" ");
+        assert_eq!(hosts("http://proxy:3128"), "proxy");
+        assert_eq!(hosts("a.corp.example:1,b.corp.example"), "a.corp.example b.corp.example");
+        for none in ["mlx5_0:1", "C.UTF-8", "en_US.UTF-8", "10.1.0.7:1", "4096", "/opt/lib.d/x"] {
+            assert_eq!(hosts(none), "", "{none}");
+        }
     }
 }

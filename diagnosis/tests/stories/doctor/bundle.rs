@@ -58,3 +58,28 @@ fn secrets_names_and_addresses_stay_here() {
     let shown = scene.report().json(handfast_diagnosis::Language::English).to_string();
     assert!(!shown.contains("opensesame") && !shown.contains("swordfish"), "{shown}");
 }
+
+/// A support thread is read by strangers: every host that was named has a placeholder, also one that did not answer, and
+/// one in a variable whose value is cut.
+#[test]
+fn named_hosts_have_placeholders() {
+    let mut scene = Scene::healthy();
+    let request = &mut scene.request;
+    request.metadata =
+        Some("etcd://etcd-0.prod.corp.example:2379,etcd-1.prod.corp.example:2379".into());
+    request.peer = Some("gpu-7.corp.example:7412".into());
+    request.listen = Some("gpu-8.corp.example:7411".into());
+    request.advertise = Some("gpu-9.corp.example".into());
+    request.segment = Some("gpu-10.corp.example/cache".into());
+    scene.variable("MC_METADATA_SERVER", "http://long-name-of-a-store-service-11.corp.example:80");
+    scene.variable("https_proxy", "http://proxy-12.corp.example:3128");
+    let bundle = of(&scene);
+    let text = bundle.to_string();
+    for name in ["corp.example", "etcd-0", "etcd-1", "gpu-", "store-service", "proxy-12"] {
+        assert!(!text.contains(name), "{name} in {text}");
+    }
+    let asked = &bundle["asked"];
+    let placed = |name: &str| asked[name].as_str().is_some_and(|it| it.starts_with("host-"));
+    assert!(placed("peer") && placed("listen") && placed("advertise"), "{asked}");
+    assert!(text.contains("MC_METADATA_SERVER"), "{text}");
+}

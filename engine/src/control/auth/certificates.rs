@@ -20,8 +20,9 @@ use std::fmt;
 use std::sync::Arc;
 use webpki::{EndEntityCert, KeyUsage, RevocationOptionsBuilder, UnknownStatusPolicy};
 
-/// Protocol that both sides name in the handshake, so that no other use of the certificates fits.
-const PROTOCOL: &[u8] = b"handfast";
+/// Protocol that both sides name in the handshake, so that no other use of the certificates fits. TLS itself
+/// refuses a side that names others, and none that names nothing.
+pub(super) const PROTOCOL: &[u8] = b"handfast";
 /// Maximum certificates of a chain.
 const CHAIN_MAX: usize = 8;
 /// Maximum bytes of a chain. It is remembered as long as its peer.

@@ -1,6 +1,6 @@
 //! A control connection through TLS. Bytes move here; `rustls` keeps the state.
 
-use super::certificates::Certificates;
+use super::certificates::{Certificates, PROTOCOL};
 use super::{ACCEPTED, DialError, message, read_message, refusal_of};
 use crate::control::frame::{OwnedFrame, ReadError, read_header};
 use handfast_core::auth::{
@@ -79,6 +79,9 @@ impl Session {
         let fed = self.feed(header);
         self.flush_after(stream, fed).await?;
         self.handshake(stream).await?;
+        if !self.has_protocol() {
+            return Ok(AnswerSeen::Faulty(CertificateFault::Unusable));
+        }
         self.0.writer().write_all(&message(&[&hello.encode()]))?;
         self.flush(stream).await?;
         let answer = self.read_message(stream).await?;
@@ -120,12 +123,14 @@ impl Session {
                 return Err(refused.map_or_else(ReadError::Refused, |()| ReadError::Unsealed));
             }
         };
-        let hello = AuthHello::decode(&hello).map_err(|_| CertificateFault::Unusable);
-        let presented = hello.map(|hello| {
-            let chain = session.0.peer_certificates().unwrap_or_default();
-            let names_peer = certificates.names(chain, &hello.from.name);
-            (hello, names_peer)
-        });
+        let presented = match AuthHello::decode(&hello) {
+            Ok(hello) if session.has_protocol() => {
+                let chain = session.0.peer_certificates().unwrap_or_default();
+                let names_peer = certificates.names(chain, &hello.from.name);
+                Ok((hello, names_peer))
+            }
+            _ => Err(CertificateFault::Unusable),
+        };
         match inbound.handle_certificate(policy, presented) {
             Ok(()) => {
                 let own = AuthHello { from: policy.own().clone(), to: None };
@@ -138,6 +143,11 @@ impl Session {
                 Err(ReadError::Refused(refusal))
             }
         }
+    }
+
+    /// Whether both sides have named the protocol in the handshake.
+    fn has_protocol(&self) -> bool {
+        self.0.alpn_protocol() == Some(PROTOCOL)
     }
 
     async fn receive_hello<S: Stream>(&mut self, stream: &mut S) -> Result<Vec<u8>, TlsError> {

@@ -181,10 +181,15 @@ impl Target {
         state.near = state.machine.rails().map(near);
     }
 
-    /// Requests a lane; returns false if the engine is closed, so that none will come.
+    /// Requests a lane; returns false if none will come, since the engine is closed or this run of the peer has
+    /// ended.
     pub(crate) fn want_lane(&self) -> bool {
-        self.update(|state, _| state.machine.handle_demand());
-        !self.is_closed()
+        let mut has_ended = false;
+        self.update(|state, _| {
+            state.machine.handle_demand();
+            has_ended = state.machine.has_ended();
+        });
+        !has_ended && !self.is_closed()
     }
 
     /// Whether the node has ended: it opens no lane any more.
@@ -203,17 +208,29 @@ impl Target {
         self.lock().machine.is_in_doubt()
     }
 
+    /// Whether an incomplete posting may still land, without lanes that ended and had none.
+    pub(crate) fn owes_proof(&self) -> bool {
+        self.lock().machine.owes_proof()
+    }
+
     /// Waits until no earlier posting can land any more. The proof is another lane to the
     /// incarnation that answers now, which is this one or proves that this one is gone.
-    /// Cancel-safe.
+    /// Postings that come back incomplete during the wait are later ones. Cancel-safe.
     pub(crate) async fn fence(&self, answering: &Self) -> Result<(), Arc<TransportError>> {
         let (mut ours, mut theirs) = (self.watch_lanes(), answering.watch_lanes());
         let failures = theirs.borrow().failures;
-        if self.lock().machine.has_sent_unanswered() {
+        let (earlier, has_sent_unanswered) = {
+            let state = self.lock();
+            let earlier: Vec<Lifecycle> = state.machine.lanes_in_doubt().collect();
+            (earlier, state.machine.has_sent_unanswered())
+        };
+        let is_in_doubt =
+            || self.lock().machine.lanes_in_doubt().any(|lane| earlier.contains(&lane));
+        if has_sent_unanswered {
             let node = self.parts.path.node.clone();
             self.parts.commands.send(Command::EndLanes { of: Box::new(move |it| *it == node) });
         }
-        while self.is_in_doubt() {
+        while is_in_doubt() {
             match std::ptr::eq(self, answering) {
                 true => self.update(|state, _| state.machine.handle_fence_demand()),
                 false => answering.update(|state, _| state.machine.handle_demand()),
@@ -228,7 +245,7 @@ impl Target {
             }
             let status = theirs.borrow().clone();
             if let Some(failure) = status.failure.filter(|_| status.failures > failures)
-                && self.is_in_doubt()
+                && is_in_doubt()
             {
                 return Err(failure);
             }
@@ -329,7 +346,10 @@ impl Target {
                 state.transport_kind = of_lane.map(|lane| state.lanes[lane].transport_kind);
                 state.in_use = Some(lane);
                 state.edges.on_edge(now, Edge::LaneUp(lane));
-                self.lanes.send_modify(|status| status.up += 1);
+                self.lanes.send_modify(|status| {
+                    status.up += 1;
+                    status.established += 1;
+                });
             }
             TargetOutput::OutOfUse { lane, cause } => {
                 state.edges.on_edge(now, Edge::LaneDown { lane, cause });

@@ -401,6 +401,42 @@ async fn lane_is_drained_once_its_work_has_ended() {
     assert_eq!(story.drained(), [FIRST]);
 }
 
+/// A fence waits for what was incomplete when it began. A slice that comes back half sent meanwhile is for
+/// the next fence, which ends its lane.
+#[tokio::test]
+async fn fence_waits_for_earlier_writes_alone() {
+    let mut story = Story::new();
+    let (target, moment) = (story.target.clone(), std::time::Duration::from_millis(20));
+    story.down(SECOND, silent());
+    let mut fence = std::pin::pin!(target.fence(&target));
+    assert!(tokio::time::timeout(moment, &mut fence).await.is_err(), "its rail owes the proof");
+
+    let transfer = story.write(10);
+    let posted = story.data_path.take();
+    assert!(matches!(posted[..], [(FIRST, _)]), "{posted:?}");
+    transfer.cancel();
+    story.ended(posted[0], CompletionStatus::Released(Sent::All));
+    story.up(THIRD, 1);
+    story.target.on_path_fenced(&story.paths[1]);
+    let patience = std::time::Duration::from_secs(5);
+    tokio::time::timeout(patience, fence).await.expect("it waits for nothing more").unwrap();
+
+    assert!(story.target.is_in_doubt());
+    let ends = |command: Command| matches!(command, Command::EndLanes { .. }).then_some(());
+    assert_eq!(story.commanded(ends).len(), 0);
+    let next = std::pin::pin!(target.fence(&target));
+    assert!(tokio::time::timeout(moment, next).await.is_err(), "the lane is up");
+    assert_eq!(story.commanded(ends).len(), 1);
+}
+
+/// A run of the peer that has ended gets no lane, and a request for one says so.
+#[tokio::test]
+async fn run_that_has_ended_gets_no_lane() {
+    let story = Story::new();
+    story.target.on_peer_restarted();
+    assert!(!story.target.want_lane());
+}
+
 /// The restart of a peer ends a transfer once its slices are back.
 #[tokio::test]
 async fn restart_ends_a_posted_transfer() {

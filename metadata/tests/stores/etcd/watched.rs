@@ -5,7 +5,7 @@ use super::server::Etcd;
 use crate::helpers::{PATIENCE, eventually, skipped};
 use handfast::metadata::MetadataOptions;
 use handfast::{Access, Cause, Engine, Memory, Registration};
-use handfast_metadata::{Change, Changes, EtcdOptions, Store, StoreError};
+use handfast_metadata::{Change, Changes, EtcdOptions, Store, StoreCause, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -34,6 +34,23 @@ async fn watch_keeps_order_and_survives_a_killed_etcd() {
         .await;
     eventually("it is written again", async || store.put("p/a", "3").await.is_ok()).await;
     assert_eq!(heard(&mut changes).await, Ok(put("3")));
+}
+
+/// A value that is no text is not passed over: the reader looks the entries up again, and sees the error.
+#[tokio::test]
+async fn value_without_text_is_reported_as_missed() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let store = etcd.store(EtcdOptions::default());
+    let mut changes = store.watch("p/").expect("an etcd can be watched");
+    assert_eq!(heard(&mut changes).await, Ok(Change::Missed));
+    let mut client = etcd.client().await;
+    client.put("p/a", vec![0xff], None).await.unwrap();
+    store.put("p/b", "1").await.unwrap();
+    assert_eq!(heard(&mut changes).await, Ok(Change::Missed));
+    let after = Change::Put { key: "p/b".into(), value: "1".into() };
+    assert_eq!(heard(&mut changes).await, Ok(after));
+    let error = store.get("p/a").await.unwrap_err();
+    assert_eq!(error.cause, StoreCause::NotText, "{error}");
 }
 
 #[tokio::test]

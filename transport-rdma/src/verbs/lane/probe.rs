@@ -52,17 +52,28 @@ impl Read {
 }
 
 impl Lane {
-    /// Posts a read on each queue pair and waits for all responses.
+    /// Posts a read on each queue pair and waits for all responses, after those of a probe that is under way.
     pub(in crate::verbs) fn probe(
         &self,
         probe: Probe,
         deadline: Instant,
     ) -> Result<(), VerbsError> {
         let refused = |words: &str| self.context().error(Side::Local, "prove", 0, words);
+        let unanswered = || {
+            let words = "the peer's NIC did not answer a read in time";
+            self.context().error(Side::Peer, "prove", 0, words)
+        };
         {
             let mut state = self.state.lock();
             if state.probes > 0 {
-                return Err(refused("a probe is under way"));
+                // One of an idle lane, whose failure is the lane's.
+                self.idle.wait_while_until(&mut state, |state| state.probes > 0, deadline);
+                if state.probes > 0 {
+                    return Err(unanswered());
+                }
+                if let Some(error) = state.probe_failed.clone() {
+                    return Err(VerbsError { call: "prove", ..error });
+                }
             }
             state.probe_failed = None;
         }
@@ -86,10 +97,10 @@ impl Lane {
             return Err(refused("the lane is not wired, is ending or is full"));
         }
         if !self.wait(deadline, |state| state.probes == 0) {
-            let words = "the peer's NIC did not answer a read in time";
-            return Err(self.context().error(Side::Peer, "prove", 0, words));
+            return Err(unanswered());
         }
-        match self.state.lock().probe_failed.take() {
+        // Others wait for the same end.
+        match self.state.lock().probe_failed.clone() {
             Some(error) => Err(VerbsError { call: "prove", ..error }),
             None => Ok(()),
         }

@@ -1,6 +1,7 @@
 //! Identifiers on which every call of librdmacm can be tried, to learn a kernel's behaviour.
 
 use super::identifier::{Event, EventChannel, Identifier, Reads, interface_addresses, kinds};
+use super::listening::BACKLOG;
 use super::{ADDRESSES_MAX, Listening, channel, listen};
 use crate::error::{ManagerUnavailable, VerbsError};
 use crate::gid::GidKind;
@@ -49,6 +50,9 @@ pub struct BareManagerEvent {
 }
 
 impl BareManager {
+    /// Connect requests that wait at the listening identifier of a NIC.
+    pub const BACKLOG: i32 = BACKLOG;
+
     /// Opens a channel.
     ///
     /// # Errors

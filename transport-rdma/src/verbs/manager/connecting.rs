@@ -28,6 +28,17 @@ impl Nic {
             .inspect_err(|_| self.forget_in_manager(lane.lifecycle))
     }
 
+    /// Loses the NIC if its port no longer has the address that the connection manager announces.
+    ///
+    /// # Errors
+    /// The address has left.
+    pub(in crate::verbs) fn check_manager_address(&self) -> Result<(), VerbsError> {
+        let left = self.shared.manager.as_ref().and_then(|manager| manager.left());
+        let Some(error) = left else { return Ok(()) };
+        self.shared.lose(error.clone());
+        Err(error)
+    }
+
     /// Returns whether queue pairs connect out of band, as a Mooncake node's do.
     ///
     /// # Errors

@@ -86,6 +86,8 @@ pub(super) struct Entry {
     pub(super) times: Option<DialTimes>,
     /// The status of the event that ended it.
     pub(super) status: i32,
+    /// This node, or its device, has ended it.
+    pub(super) is_own: bool,
     pub(super) error: Option<VerbsError>,
 }
 
@@ -100,6 +102,7 @@ impl Entry {
             reach: None,
             times: None,
             status: 0,
+            is_own: false,
             error: None,
         }
     }

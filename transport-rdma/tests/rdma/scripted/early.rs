@@ -33,6 +33,34 @@ fn overrun_queue_charges_no_write() {
     });
 }
 
+/// An address that leaves the port ends its lanes, charges none of their writes, and slows no later lane.
+#[test]
+fn address_that_leaves_charges_no_write() {
+    on(&EARLY, "early::address_that_leaves_charges_no_write", |fabric| {
+        end_charges_no_write(fabric, |one| {
+            // The only one is the MAC address; the later lane announces another one.
+            fabric.run("gid rxe0 remove 0");
+            assert_eq!(one.nic.fail_unaddressed(), Ok(1));
+            fabric.run("gid rxe0 add 0");
+        });
+    });
+}
+
+/// A connection of a device that is removed charges no write, also where its event comes before that of the NIC.
+#[test]
+fn removed_connection_charges_no_write() {
+    on(&EARLY, "early::removed_connection_charges_no_write", |fabric| {
+        end_charges_no_write(fabric, |one| {
+            let connection = connection(fabric, "rxe0");
+            let number = connection.split(' ').next().unwrap();
+            fabric.run(&format!("manager remove rxe0 {number}"));
+            one.told.wait("the failure", |told| !told.failures.is_empty());
+            let [(_, failure)] = &one.told.failures()[..] else { panic!("one lane has failed") };
+            assert_eq!(failure.side, Side::Local, "{failure}");
+        });
+    });
+}
+
 /// The status of a request that siw was sending when its connection ended, whatever the cause.
 const BROKEN_SEND: u32 = 2;
 
@@ -230,6 +258,34 @@ fn slice_waits_for_a_probe_in_its_place() {
         assert_eq!(one.told.failures().len(), 0);
         fabric.run("release packets rxe0 rxe1");
         assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
+        one.nic.retire(LANE).unwrap();
+        other.nic.retire(LANE).unwrap();
+        fabric.run("timers on");
+    });
+}
+
+/// A probe waits for that of an idle lane which is under way: its answer counts, and without one the peer is silent.
+#[test]
+fn probe_waits_for_that_of_an_idle_lane() {
+    on(&["siw", "mlx5"], "early::probe_waits_for_that_of_an_idle_lane", |fabric| {
+        // No packet is sent again, and none is of a probe of the other side.
+        fabric.run("timers off");
+        let site = |device, idle_probe| {
+            Site::new(NicConfig { idle_probe, timeout_exponent: 20, ..config(device) })
+        };
+        let one = site("rxe0", Some(Duration::from_millis(10)));
+        let other = site("rxe1", None);
+        connect_lane(&one, &other, LANE, 1);
+        fabric.run("hold packets rxe0 rxe1");
+        until(fabric, "held rxe0 rxe1", "1");
+        let error = one.nic.probe(LANE, None, Duration::from_millis(20)).unwrap_err();
+        assert_eq!((error.side, error.call), (Side::Peer, "prove"), "{error}");
+        std::thread::scope(|scope| {
+            let probed = scope.spawn(|| one.nic.probe(LANE, None, PATIENCE));
+            fabric.run("release packets rxe0 rxe1");
+            probed.join().unwrap().unwrap();
+        });
+        assert_eq!(one.told.failures().len(), 0);
         one.nic.retire(LANE).unwrap();
         other.nic.retire(LANE).unwrap();
         fabric.run("timers on");

@@ -14,7 +14,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// The profiles whose queue pairs only the kernel connects.
-const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
+pub(super) const MANAGED: [&str; 3] = ["erdma-standard", "siw", "iwarp"];
 /// The same, and one whose writes complete once they are sent, as the kernel's soft-iWARP.
 pub(crate) const EARLY: [&str; 4] = ["erdma-standard", "siw", "iwarp", "siw:completes_early"];
 /// `errno` of a kernel that lacks a call, or memory, and of dials that end within the call.

@@ -4,6 +4,8 @@ use super::super::certificates::{Certificates, Lists, Texts};
 use super::*;
 use crate::api::auth::{CertificateFile, Part};
 use handfast_core::auth::{AuthMethod, CertificateFault};
+use rustls::{ClientConfig, ClientConnection};
+use rustls_pki_types::ServerName;
 
 #[path = "../../../../tests/stories/certificates.rs"]
 #[allow(dead_code, reason = "the stories use the rest")]
@@ -57,6 +59,79 @@ async fn meet(
     });
     let (accepted, far) = accepting.await.unwrap();
     (dialled, accepted, far)
+}
+
+/// Speaks TLS by a configuration, and returns what is answered to a hello.
+async fn greeted(mut stream: TcpStream, config: ClientConfig, hello: &[u8]) -> Vec<u8> {
+    use std::io::{Read as _, Write as _};
+    let unnamed = ServerName::try_from("handfast").unwrap();
+    let mut tls = ClientConnection::new(Arc::new(config), unnamed).unwrap();
+    let head = AuthHelloHead { version: AUTH_TLS, key: String::new() }.encode();
+    stream.write_all(&message(&[&head])).await.unwrap();
+    tls.writer().write_all(&message(&[hello])).unwrap();
+    let (mut answer, mut bytes) = (Vec::new(), [0; 4096]);
+    let length = message(&[&[0]]).len();
+    while answer.len() < length {
+        let mut pending = Vec::new();
+        while tls.wants_write() {
+            tls.write_tls(&mut pending).unwrap();
+        }
+        stream.write_all(&pending).await.unwrap();
+        let read = stream.read(&mut bytes).await.unwrap();
+        assert!(read > 0, "it is answered");
+        let mut arrived = &bytes[..read];
+        while !arrived.is_empty() {
+            tls.read_tls(&mut arrived).unwrap();
+            tls.process_new_packets().unwrap();
+        }
+        // Ends with an error where no more has arrived.
+        let _ = tls.reader().read_to_end(&mut answer);
+    }
+    answer.truncate(length);
+    answer
+}
+
+/// A side that names no protocol in the handshake is another program with the certificates of a node: each side
+/// refuses it, and the dialling one before its hello.
+#[tokio::test]
+async fn session_without_the_protocol_is_refused() {
+    let fleet = Authority::new("fleet");
+    let issued = fleet.issue(&["a", "b"]);
+    let own = || material(&[&fleet], &issued);
+    for (is_named, status) in [(true, ACCEPTED), (false, AuthRefusal::Unusable as u8)] {
+        let (near, mut far) = sockets().await;
+        let listening = certified("b", 2, own());
+        let accepting = tokio::spawn(async move {
+            let mut magic = [0; 8];
+            far.read_exact(&mut magic).await.unwrap();
+            Accepted::begin(&mut far, &listening).await.map(drop)
+        });
+        let dialling = certified("a", 1, own());
+        let (_, hello) = Outbound::new(None).hello(&dialling.current().policy).unwrap();
+        let mut config = (*own().client).clone();
+        if !is_named {
+            config.alpn_protocols.clear();
+        }
+        let answer = greeted(near, config, &hello.encode()).await;
+        assert_eq!(answer.last(), Some(&status), "named: {is_named}");
+        let accepted = accepting.await.unwrap();
+        match is_named {
+            true => accepted.unwrap(),
+            false => assert!(
+                matches!(accepted, Err(ReadError::Refused(AuthRefusal::Unusable))),
+                "{accepted:?}"
+            ),
+        }
+    }
+    let texts = texts(&[&fleet], &issued);
+    let mut without = Certificates::new(&texts, Lists::Checked).unwrap();
+    let mut server = (*without.server).clone();
+    server.alpn_protocols.clear();
+    without.server = Arc::new(server);
+    let listening = certified("b", 2, Arc::new(without));
+    let (dialled, accepted, _) = meet(certified("a", 1, own()), listening, None).await;
+    assert_eq!(dialled.err(), Some(AuthFailure::Certificate(CertificateFault::Unusable)));
+    assert!(accepted.is_err());
 }
 
 /// Frames of any length pass both ways through TLS, and both ends name each other.

@@ -1,0 +1,142 @@
+//! The address at which the connection manager of a NIC listens, and which peers dial.
+
+use super::Manager;
+use super::identifier::{EventChannel, Identifier, device_name};
+use crate::error::{VerbsError, words_of};
+use crate::verbs::context::Context;
+use handfast_core::address::PORTS_OF_ERDMA;
+use handfast_core::transport::Side;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Connect requests that wait at the listening identifier.
+pub(super) const BACKLOG: i32 = 128;
+
+/// The end of an attempt to listen at an address.
+pub(super) enum Listening {
+    /// An identifier listens at the address.
+    Here(Identifier, SocketAddr),
+    /// The address is of another device.
+    OfAnother,
+    /// The connection manager did not bind the address: the value of errno.
+    Refused(i32),
+}
+
+/// The error of a device that can listen at none of `count` addresses; `refused` is the last one that the
+/// connection manager did not bind.
+pub(super) fn nowhere(
+    context: &Context,
+    wanted: Option<IpAddr>,
+    count: usize,
+    refused: Option<(IpAddr, i32)>,
+) -> VerbsError {
+    let mut detail = match wanted {
+        Some(ip) => format!(
+            "{ip} is no address of the device's port; name an address of its network interface"
+        ),
+        None => format!(
+            "none of the machine's {count} addresses is one of the device's port; give its network \
+             interface an IP address"
+        ),
+    };
+    if let Some((ip, code)) = refused {
+        detail
+            .push_str(&format!("; the connection manager does not bind {ip}: {}", words_of(code)));
+    }
+    let code = refused.map_or(0, |(_, code)| code);
+    context.error(Side::Configuration, "rdma_bind_addr", code, detail)
+}
+
+/// Listens at an address.
+pub(super) fn listen(
+    context: &Arc<Context>,
+    channel: &Arc<EventChannel>,
+    (system_name, port): (&str, u8),
+    ip: IpAddr,
+) -> Result<Listening, VerbsError> {
+    let failed = |call, code| context.failed(call, code);
+    let mut reserved = Vec::new();
+    // Each of them is held, so that the kernel gives another one.
+    while reserved.len() <= PORTS_OF_ERDMA.len() {
+        let identifier =
+            Identifier::new(channel, 0).map_err(|code| failed("rdma_create_id", code))?;
+        let (device, of_port, given) = match bind(context, &identifier, SocketAddr::new(ip, 0)) {
+            Ok(bound) => bound,
+            // The address was this device's before.
+            Err(_) if !reserved.is_empty() => break,
+            Err(code) => return Ok(Listening::Refused(code)),
+        };
+        if device != system_name || of_port != port {
+            return Ok(Listening::OfAnother);
+        }
+        if PORTS_OF_ERDMA.contains(&given) {
+            reserved.push(identifier);
+            continue;
+        }
+        let address = SocketAddr::new(ip, given);
+        match identifier.listen(BACKLOG) {
+            Ok(()) => return Ok(Listening::Here(identifier, address)),
+            // Ports of the connection manager and of TCP are counted apart, and iWARP listens with TCP.
+            Err(libc::EADDRINUSE) => reserved.push(identifier),
+            Err(code) => {
+                let detail = format!(
+                    "{}; the connection manager does not listen at {address}: end programs that listen \
+                     there, or name another address of the device",
+                    words_of(code)
+                );
+                return Err(context.error(Side::Local, "rdma_listen", code, detail));
+            }
+        }
+    }
+    let (first, last) = (PORTS_OF_ERDMA.start(), PORTS_OF_ERDMA.end());
+    let detail = format!(
+        "the kernel gives no port that is free for TCP and none of {first} to {last}, which eRDMA \
+         takes; widen net.ipv4.ip_local_port_range"
+    );
+    Err(context.error(Side::Configuration, "rdma_bind_addr", 0, detail))
+}
+
+impl Manager {
+    /// The error of a device that no longer has the address at which it listens. None while it has, and where the
+    /// connection manager does not say. The table of GIDs does not say it on iWARP, which has no event of it either.
+    pub(in crate::verbs) fn left(&self) -> Option<VerbsError> {
+        let ip = self.address.ip();
+        let is_there = match self.is_at(self.address) {
+            Err(libc::EADDRNOTAVAIL | libc::ENODEV) => false,
+            // The listening identifier has the port: with another one the device is named.
+            Err(libc::EADDRINUSE) => self.is_at(SocketAddr::new(ip, 0)).unwrap_or(true),
+            at => at.unwrap_or(true),
+        };
+        // A device that is gone is lost for that reason.
+        if is_there || self.context.device_facts().is_err() {
+            return None;
+        }
+        let detail = format!(
+            "{ip}, the address at which the connection manager listens, has left the device's port; the \
+             device has to be opened again"
+        );
+        Some(self.context.error(Side::Local, "rdma_bind_addr", 0, detail))
+    }
+
+    /// Whether an address is that of the device's port. A port of 0 is one that the kernel chooses.
+    ///
+    /// # Errors
+    /// The value of errno.
+    fn is_at(&self, address: SocketAddr) -> Result<bool, i32> {
+        let identifier = Identifier::new(&self.channel, 0)?;
+        let (device, port, _) = bind(&self.context, &identifier, address)?;
+        Ok(device == self.system_name && port == self.port)
+    }
+}
+
+/// Binds an identifier, and returns the name of its device, the port of the device and the port that was given.
+#[allow(unsafe_code)]
+fn bind(
+    context: &Context,
+    identifier: &Identifier,
+    address: SocketAddr,
+) -> Result<(String, u8, u16), i32> {
+    let verbs = context.verbs;
+    // SAFETY: the device is that of an open context of librdmacm's.
+    identifier.bind(address, |device| unsafe { device_name(verbs, device) })
+}

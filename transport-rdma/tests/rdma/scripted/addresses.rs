@@ -1,0 +1,130 @@
+//! Stories of the address at which the connection manager of a NIC listens, and of its places.
+
+use super::managed::{MANAGED, another_lane_works, meeting};
+use super::{on, sites};
+use crate::support::{LANE, Site, config, connect_lane};
+use handfast_core::Lifecycle;
+use handfast_core::transport::Side;
+use handfast_transport::NicLimit;
+use handfast_transport_rdma::{DeviceEvent, NicConfig};
+use std::net::IpAddr;
+
+/// The call that looks for an address.
+const BIND: &str = "rdma_bind_addr";
+
+/// The address of IPv6 of a scripted device, by its place in the list.
+fn ipv6_of(place: u16) -> IpAddr {
+    [0x2001, 0xdb8, 0, 0, 0, 0, 0, place + 1].into()
+}
+
+/// A NIC that listens at its device's address of IPv6.
+fn at_ipv6(place: u16) -> Site {
+    let config = config(&format!("rxe{place}"));
+    Site::new(NicConfig { manager_address: Some(ipv6_of(place)), ..config })
+}
+
+/// Once the address has left at which a NIC listens, its next lane is not created, for this side's reason, and the NIC is
+/// lost: a device of iWARP has no event of it. Opened again at the address that it has then, it connects.
+#[test]
+fn nic_whose_address_left_is_lost_at_its_next_lane() {
+    let name = "addresses::nic_whose_address_left_is_lost_at_its_next_lane";
+    on(&MANAGED, name, |fabric| {
+        let (one, other) = sites();
+        another_lane_works(&one, &other, LANE);
+        fabric.run("manager address rxe0 ipv4 leaves");
+        let error = one.nic.create(Lifecycle(8), &[1]).unwrap_err();
+        assert_eq!((error.side, error.call), (Side::Local, BIND), "{error}");
+        assert!(error.detail.contains("10.0.0.1"), "{error}");
+        assert!(one.nic.lost().is_some_and(|lost| lost.call == BIND));
+        one.told.wait("the loss", |told| told.events.contains(&DeviceEvent::DeviceLost));
+        assert_eq!((one.nic.lanes(), one.nic.load().queue_pairs), (0, 0));
+        drop((one, other));
+        let (one, other) = (at_ipv6(0), at_ipv6(1));
+        let body = one.nic.create(Lifecycle(9), &[1]).unwrap();
+        let announced = body.connection_manager.unwrap_or_default();
+        assert!(announced.starts_with("[2001:db8::1]:"), "{announced}");
+        one.nic.retire(Lifecycle(9)).unwrap();
+        another_lane_works(&one, &other, Lifecycle(10));
+        assert!(one.nic.lost().is_none());
+    });
+}
+
+/// A dial from an address that has left is this side's failure: it says nothing of the peer.
+#[test]
+fn dial_from_an_address_that_left_blames_this_side() {
+    let name = "addresses::dial_from_an_address_that_left_blames_this_side";
+    on(&MANAGED, name, |fabric| {
+        let (one, other) = sites();
+        let met = meeting(&one, &other, LANE);
+        fabric.run(&format!("manager address {} ipv4 leaves", met.dials.nic.device()));
+        let error = met.dial(LANE, &met.waits_body).unwrap_err();
+        assert_eq!((error.side, error.call), (Side::Local, BIND), "{error}");
+        assert!(met.dials.nic.lost().is_some());
+        assert!(met.waits.nic.lost().is_none());
+        met.retire(LANE);
+    });
+}
+
+/// On RoCE the event of the addresses is the notice: the NIC is lost with its lanes, and its next opening takes the
+/// address that is left.
+#[test]
+fn changed_addresses_lose_a_nic_that_listens_there() {
+    let name = "addresses::changed_addresses_lose_a_nic_that_listens_there";
+    on(&["rxe:ipv6"], name, |fabric| {
+        let forced = |device| {
+            let chosen = NicConfig { connection_manager: true, ..config(device) };
+            Site::new(NicConfig { manager_address: None, ..chosen })
+        };
+        let (one, other) = (forced("rxe0"), forced("rxe1"));
+        connect_lane(&one, &other, LANE, 1);
+        assert_eq!(one.nic.fail_unaddressed(), Ok(0));
+        for (device, site) in [("rxe0", &one), ("rxe1", &other)] {
+            fabric.run(&format!("gid {device} remove {}", site.nic.gid().entry.index));
+            let error = site.nic.fail_unaddressed().unwrap_err();
+            assert_eq!((error.side, error.call), (Side::Local, BIND), "{error}");
+            assert!(site.nic.lost().is_some());
+            let failures = site.told.failures();
+            assert!(failures.iter().any(|(lane, error)| {
+                *lane == LANE && error.side == Side::Local && &*error.call == BIND
+            }));
+        }
+        for site in [&one, &other] {
+            site.nic.retire(LANE).unwrap();
+        }
+        drop((one, other));
+        let (one, other) = (forced("rxe0"), forced("rxe1"));
+        let body = one.nic.create(Lifecycle(8), &[1]).unwrap();
+        let announced = body.connection_manager.unwrap_or_default();
+        assert!(announced.starts_with("[2001:db8::1]:"), "{announced}");
+        one.nic.retire(Lifecycle(8)).unwrap();
+        another_lane_works(&one, &other, Lifecycle(9));
+    });
+}
+
+/// A lane that the connection manager does not take leaves nothing behind: its queue pair is destroyed, and its places
+/// and its lifecycle are free. The error names the limit, so that another lane can make room.
+#[test]
+fn refused_announcement_leaves_nothing() {
+    on(&MANAGED, "addresses::refused_announcement_leaves_nothing", |fabric| {
+        let one = Site::new(NicConfig { connections_max: 2, ..config("rxe0") });
+        let lanes = [Lifecycle(1), Lifecycle(2)];
+        for lane in lanes {
+            one.nic.create(lane, &[1]).unwrap();
+        }
+        let pairs = fabric.run("pairs rxe0");
+        for _ in 0..2 {
+            let error = one.nic.create(Lifecycle(3), &[1]).unwrap_err();
+            let limit = error.limit.expect("a limit");
+            assert!(matches!(limit.limit, NicLimit::QueuePairs), "{error}");
+            assert_eq!((limit.in_use, limit.max), (2, 2), "{error}");
+            assert_eq!(fabric.run("pairs rxe0"), pairs);
+            assert_eq!((one.nic.lanes(), one.nic.load().queue_pairs), (2, 2));
+        }
+        for lane in lanes {
+            one.nic.retire(lane).unwrap();
+        }
+        assert_eq!(one.nic.load().queue_pairs, 0);
+        one.nic.create(Lifecycle(3), &[1, 2]).unwrap();
+        one.nic.retire(Lifecycle(3)).unwrap();
+    });
+}
