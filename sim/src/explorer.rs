@@ -3,7 +3,7 @@
 use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::cycles::{FreeGraph, circle};
-use crate::layer::{Chunk, Found, Known, Outcome, Tried, Worker, expand};
+use crate::layer::{BoxedWorlds, Chunk, Found, Known, Outcome, Tried, Worker, expand};
 use crate::line::{Line, LineError};
 use crate::liveness::{Healer, Healing};
 use crate::path_tree::Ways;
@@ -127,7 +127,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    pub(crate) fn new(numbers: Range<u32>, from: u32, depth: u32, whole: Vec<Box<World>>) -> Self {
+    pub(crate) fn new(numbers: Range<u32>, from: u32, depth: u32, whole: BoxedWorlds) -> Self {
         Self { numbers, from, depth, whole: whole.into_iter() }
     }
 }
@@ -154,7 +154,7 @@ pub struct Exploration<'a> {
     workers: Vec<Worker>,
     pub(crate) layer: Layer,
     /// The first worlds of the next layer.
-    next: Vec<Box<World>>,
+    next: BoxedWorlds,
     /// The first worlds of the next layer are still to be found, or are in `next`.
     pub(crate) keeps_next: bool,
     pub(crate) graph: Option<FreeGraph>,

@@ -24,6 +24,9 @@ const SAMPLE: u128 = 256;
 /// Worlds that a thread keeps for their memory.
 const SPARES_MAX: usize = 64;
 
+/// Worlds that move between lists by their pointers.
+pub(crate) type BoxedWorlds = Vec<Box<World>>;
+
 /// The findings of earlier layers and blocks.
 pub(crate) struct Known<'a> {
     /// Successors of one world in [`SAMPLE`], by fingerprint.
@@ -40,7 +43,7 @@ pub(crate) struct Known<'a> {
 pub(crate) struct Worker {
     trail: Trail,
     /// Worlds whose memory the next ones take.
-    spares: Vec<Box<World>>,
+    spares: BoxedWorlds,
     effects: Effects,
 }
 
@@ -98,7 +101,7 @@ pub(crate) fn expand(
 ) -> Vec<Chunk> {
     let numbers = numbers.start..numbers.end.min(numbers.start.saturating_add(BLOCK * CHUNK));
     let chunks = numbers.len().div_ceil(CHUNK as usize);
-    let mut share = || Mutex::new(whole.by_ref().take(CHUNK as usize).collect::<Vec<Box<World>>>());
+    let mut share = || Mutex::new(whole.by_ref().take(CHUNK as usize).collect::<BoxedWorlds>());
     let shares: Vec<_> = (0..chunks).map(|_| share()).collect();
     let next = AtomicU32::new(0);
     let work = |worker: &mut Worker| {
@@ -132,7 +135,7 @@ impl Worker {
         &mut self,
         known: &Known<'_>,
         numbers: Range<u32>,
-        worlds: (Vec<Box<World>>, bool),
+        worlds: (BoxedWorlds, bool),
     ) -> Chunk {
         let mut effects = std::mem::take(&mut self.effects);
         let chunk = effects.during(|| self.expanded(known, numbers, worlds));
@@ -144,7 +147,7 @@ impl Worker {
         &mut self,
         known: &Known<'_>,
         numbers: Range<u32>,
-        (whole, keeps): (Vec<Box<World>>, bool),
+        (whole, keeps): (BoxedWorlds, bool),
     ) -> Chunk {
         let mut healer = known.healer.as_ref().map(|_| Healer::continuing(known.oracles));
         let mut new: Memo<()> = Memo::default();
