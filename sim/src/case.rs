@@ -9,7 +9,7 @@ use std::cell::RefCell;
 /// Initial worlds that a thread keeps. At the limit all are forgotten.
 const STARTS_MAX: usize = 64;
 
-/// What decides an initial world, except the faults of nodes and messages.
+/// The settings of an initial world, except the faults of nodes and messages.
 type StartKey = (Scenario, Ground, Operations, bool, u32);
 
 thread_local! {

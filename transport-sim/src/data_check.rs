@@ -175,7 +175,7 @@ impl World {
         self.answer_fences();
     }
 
-    /// Answers the fences of applications, which ask as long as a write of theirs is indeterminate: from the
+    /// Answers the fences of applications, which ask as long as one of their writes is indeterminate: from the
     /// answer on, the peer's memory keeps what it holds then.
     fn answer_fences(&mut self) {
         let setup = self.setup.clone();

@@ -203,7 +203,7 @@ impl World {
         if self.sites.get(caller).is_some_and(|site| site.incarnation == run) {
             self.answers.push((run, letter));
         } else {
-            // The lifecycle may be offered to the dead process, and nothing tells that from a slow one.
+            // The lifecycle may be offered to the dead process, which looks like a slow one.
             self.remember_dead_caller();
         }
     }

@@ -1,4 +1,4 @@
-//! How far the transfers of a world are.
+//! The progress of the transfers of a world.
 
 use crate::data::{Transfer, TransferSetup};
 use handfast_core::Incarnation;

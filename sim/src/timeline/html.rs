@@ -3,7 +3,7 @@
 use crate::record::{Fate, Passage, Picture, Row};
 use std::fmt::Write as _;
 
-/// Height of the lanes beside an event, in pixels.
+/// Height of the lanes of an event, in pixels.
 const LANES: u32 = 30;
 
 /// Layout and colours, for a light and a dark screen.
@@ -117,7 +117,7 @@ fn event(picture: &Picture, number: usize, row: &Row) -> String {
     text
 }
 
-/// The lanes of the sites beside an event, with the messages that end there; without one, a dot at its site.
+/// The lanes of the sites at an event, with the messages that end there; without one, a dot at its site.
 fn lanes(picture: &Picture, number: usize, row: &Row) -> String {
     let count = picture.sites.len().max(1);
     let mut text = format!("<svg class=\"lanes\" height=\"{LANES}\" role=\"img\">");
