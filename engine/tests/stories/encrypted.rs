@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 const KEY: &str = "old 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
-const BYTES: usize = 5 << 20;
+const BYTES: usize = 3 << 20;
 
 fn keyed(builder: Builder) -> Builder {
     builder.auth(AuthOptions::psk(KEY).unwrap()).transport(TransportChoice::Tcp)

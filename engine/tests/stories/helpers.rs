@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Long enough for anything a test waits for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A node that serves one segment, `cache`, of `bytes`.
 pub(crate) struct Owner {
