@@ -337,7 +337,7 @@ fn is_token_gone(error: &Error) -> bool {
 
 fn is_token_refused(cause: &StoreCause) -> bool {
     let StoreCause::Refused { status, text } = cause else { return false };
-    i32::from(*status) == UNAUTHENTICATED || text.contains(OLD_REVISION)
+    *status == UNAUTHENTICATED || text.contains(OLD_REVISION)
 }
 
 fn cause(error: &Error) -> StoreCause {
@@ -358,7 +358,7 @@ fn cause(error: &Error) -> StoreCause {
 /// The gRPC code of a missing entity.
 const NOT_FOUND: i32 = 5;
 /// The gRPC code of an unknown token.
-const UNAUTHENTICATED: i32 = 16;
+const UNAUTHENTICATED: u16 = 16;
 /// Part of the message about a token from before the last change of users (etcd, `ErrAuthOldRevision`).
 const OLD_REVISION: &str = "revision of auth store is old";
 /// The gRPC codes of an etcd that was not reached in time: cancelled, unknown, deadline exceeded,

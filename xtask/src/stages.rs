@@ -393,7 +393,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), if depth == Depth::Nightly { 13 } else { 8 });
+            assert_eq!(names.len(), if depth == Depth::Nightly { 14 } else { 8 });
         }
     }
 

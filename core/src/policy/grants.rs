@@ -394,8 +394,8 @@ pub enum KeyGroup {
         access: Access,
         /// The trust group in whose protection domain it is.
         trust: TrustGroup,
-        /// A group that goes in its favour at [`KEY_GROUPS_MAX`]: one that no peer has any more, or
-        /// otherwise one whose registration failed.
+        /// A group that goes in its favour at [`KEY_GROUPS_MAX`]: one whose registration failed, or that
+        /// had the same peers before the grants changed.
         evicted: Option<KeyGroupId>,
     },
 }
@@ -444,11 +444,21 @@ impl KeyGroups {
         known.and_then(|known| known.retry_at).is_some_and(|at| now < at)
     }
 
-    /// Whether another group may have a registration. None is taken from peers that use theirs, as each
-    /// group would then break the lanes of the next; one that no peer has any more makes room.
-    pub fn has_room(&self) -> bool {
-        let is_unused = |group: &Group| group.is_nobodys || group.retry_at.is_some();
-        self.groups.len() < KEY_GROUPS_MAX || self.groups.iter().any(is_unused)
+    /// Whether another group may have a registration, for a requester. None is taken from peers that use
+    /// theirs, as each group would then break the lanes of the next; the group that a requester had before
+    /// the grants changed makes room for its next one.
+    pub fn has_room_for(&self, grants: &Grants, requester: Requester<'_>) -> bool {
+        self.groups.len() < KEY_GROUPS_MAX || self.unused(&matching(grants, requester)).is_some()
+    }
+
+    /// The place of a group that makes room for one with these grants.
+    fn unused(&self, next: &[Grant]) -> Option<usize> {
+        let is_next = |peers: &NamePattern| next.iter().any(|grant| grant.peers == *peers);
+        let is_earlier = |group: &Group| {
+            group.is_nobodys && group.grants.iter().all(|grant| is_next(&grant.peers))
+        };
+        let failed = self.groups.iter().position(|group| group.retry_at.is_some());
+        failed.or_else(|| self.groups.iter().position(is_earlier))
     }
 
     /// The registration for the peers that the first grant alone covers, in a trust group of these peers.
@@ -468,12 +478,8 @@ impl KeyGroups {
         requester: Requester<'_>,
         now: Instant,
     ) -> KeyGroup {
-        let of_grant = |(peers, access): (&NamePattern, &Access)| Grant {
-            peers: peers.clone(),
-            access: *access,
-        };
         let trust = self.trust.of_requester(requester);
-        self.group(grants.matching(requester).map(of_grant).collect(), trust, now)
+        self.group(matching(grants, requester), trust, now)
     }
 
     fn group(&mut self, matching: Vec<Grant>, trust: TrustGroup, now: Instant) -> KeyGroup {
@@ -492,14 +498,11 @@ impl KeyGroups {
                 }
             };
         }
-        if !self.has_room() {
-            return KeyGroup::Full;
+        let mut evicted = None;
+        if self.groups.len() >= KEY_GROUPS_MAX {
+            let Some(unused) = self.unused(&matching) else { return KeyGroup::Full };
+            evicted = Some(self.groups.remove(unused).id);
         }
-        let is_full = self.groups.len() >= KEY_GROUPS_MAX;
-        let nobodys = self.groups.iter().position(|group| group.is_nobodys);
-        let failed = self.groups.iter().position(|group| group.retry_at.is_some());
-        let unused = nobodys.or(failed).filter(|_| is_full);
-        let evicted = unused.map(|at| self.groups.remove(at).id);
         let group = KeyGroupId(self.next);
         self.next += 1;
         let (grants, retry_at) = (matching, None);
@@ -538,6 +541,13 @@ impl KeyGroups {
     pub fn has(&self, group: KeyGroupId) -> bool {
         self.groups.iter().any(|known| known.id == group)
     }
+}
+
+/// The grants that cover a requester.
+fn matching(grants: &Grants, requester: Requester<'_>) -> Vec<Grant> {
+    let of_grant =
+        |(peers, access): (&NamePattern, &Access)| Grant { peers: peers.clone(), access: *access };
+    grants.matching(requester).map(of_grant).collect()
 }
 
 #[cfg(test)]

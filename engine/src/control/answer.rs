@@ -221,6 +221,7 @@ impl Answers {
         let making = tokio::task::spawn_blocking(move || {
             // Goes on after the caller has hung up, so the turn ends only with it.
             let _turn = turn;
+            missing.keys.iter_mut().for_each(|key| key.evicted.clear());
             while let Some(key) = missing.keys.last() {
                 let MissingKey { span, to, location, .. } = key;
                 let registered = transport.register(span, *to, location.clone());

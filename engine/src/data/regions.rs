@@ -140,6 +140,8 @@ pub(crate) struct MissingKey {
     /// The peers of a trust group, with these permissions.
     pub(crate) to: (TrustGroup, Access),
     pub(crate) location: Option<Location>,
+    /// The registration that makes room for this one. A device may take its time to end it.
+    pub(crate) evicted: Vec<Arc<LocalRegion>>,
 }
 
 /// Requirements for a peer to reach a region.
@@ -359,7 +361,6 @@ impl Regions {
     /// The registrations that a requester's descriptor lacks. Those that are not made are put back by
     /// [`Regions::put_key`].
     pub(crate) fn missing_keys(&self, requester: Requester<'_>, now: Instant) -> Vec<MissingKey> {
-        let mut evicted = Vec::new();
         let mut named = self.named.lock();
         let mut missing = Vec::new();
         for (order, Named { name, region, keys, location, .. }) in &mut named.by_order {
@@ -368,10 +369,10 @@ impl Regions {
             }
             match keys.groups.group_of(region.grants(), requester, now) {
                 KeyGroup::New { group, access, trust, evicted: old } => {
-                    evicted.extend(keys.take(old));
+                    let evicted = keys.take(old);
                     let (span, location) = (region.span().clone(), location.clone());
                     let to = (trust, access);
-                    missing.push(MissingKey { order: *order, group, span, to, location });
+                    missing.push(MissingKey { order: *order, group, span, to, location, evicted });
                 }
                 KeyGroup::Full if !std::mem::replace(&mut keys.has_told_of_room, true) => {
                     let max = KEY_GROUPS_MAX;
@@ -384,8 +385,6 @@ impl Regions {
                 _ => {}
             }
         }
-        drop(named);
-        drop(evicted);
         missing
     }
 
@@ -399,7 +398,10 @@ impl Regions {
             let group = keys.groups.find(region.grants(), requester);
             match group {
                 // The log has a lack of room once.
-                None => keys.groups.has_room() || !keys.has_told_of_room,
+                None => {
+                    let has_room = keys.groups.has_room_for(region.grants(), requester);
+                    has_room || !keys.has_told_of_room
+                }
                 Some(group) => {
                     !keys.registered.contains_key(&group) && !keys.groups.is_pausing(group, now)
                 }

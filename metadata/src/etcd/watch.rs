@@ -1,6 +1,6 @@
 //! A watch on an etcd.
 
-use super::{Shared, cause, is_token_refused};
+use super::{Shared, UNAUTHENTICATED, cause, is_token_refused};
 use crate::error::{StoreCause, StoreError, StoreOperation, words};
 use crate::store::{Change, Changes, Pending, VALUE_BYTES_MAX};
 use etcd_client::{Error, Event, EventType, WatchOptions, WatchResponse, WatchStream};
@@ -86,11 +86,18 @@ async fn hear(stream: &mut WatchStream) -> Result<WatchResponse, StoreCause> {
     let answer = answer.map_err(|error| cause(&error))?;
     match answer.canceled() {
         true => {
-            let text = words(answer.cancel_reason());
-            Err(StoreCause::Refused { status: 0, text })
+            let status = status_of(answer.cancel_reason());
+            Err(StoreCause::Refused { status, text: words(answer.cancel_reason()) })
         }
         false => Ok(answer),
     }
+}
+
+/// Returns the status of a refusal that an answer has as text alone: that of a token that the etcd does not know, or 0.
+fn status_of(reason: &str) -> u16 {
+    let is_of_token =
+        reason.contains("code = Unauthenticated") || reason.contains("invalid auth token");
+    if is_of_token { UNAUTHENTICATED } else { 0 }
 }
 
 /// Returns the change of an event; `None` if its key is not UTF-8.
@@ -115,6 +122,14 @@ fn written(key: String, value: &[u8]) -> Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An etcd cancels a watch for its token in an answer, which has the status as text.
+    #[test]
+    fn cancelled_watch_has_the_status_of_its_text() {
+        let of_token = "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token";
+        assert_eq!(status_of(of_token), UNAUTHENTICATED);
+        assert_eq!(status_of("etcdserver: mvcc: required revision has been compacted"), 0);
+    }
 
     /// The former value must not stay where one without text has replaced it.
     #[test]

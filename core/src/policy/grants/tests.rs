@@ -235,8 +235,8 @@ fn broader_patterns_leave_room() {
     }
 }
 
-/// A grant that is widened leaves its group without peers: it makes room for another, before one that
-/// failed does. A grant that is narrowed again in time gives the group its peers back.
+/// A grant that is widened leaves its group without peers: it makes room for their next group and for no other,
+/// after one that failed. A grant that is narrowed again in time gives the group its peers back.
 #[test]
 fn widened_grant_leaves_room() {
     let names: Vec<_> = (0..=KEY_GROUPS_MAX).map(|at| format!("n{at}")).collect();
@@ -252,7 +252,8 @@ fn widened_grant_leaves_room() {
         assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX), KeyGroup::Full);
         grants.add(Grant::write("n3").unwrap()).unwrap();
         assert_eq!(groups.on_changed(&grants), []);
-        assert!(groups.has_room());
+        let has_room = |at: usize| groups.has_room_for(&grants, Requester::Peer(&name(&names[at])));
+        assert!(has_room(3) && !has_room(KEY_GROUPS_MAX));
         grants.revoke(&Grant::write("n3").unwrap());
         assert_eq!(groups.on_changed(&grants), []);
         assert_eq!(ask(&mut groups, &grants, 3), KeyGroup::Known(KeyGroupId(3)));
@@ -260,7 +261,7 @@ fn widened_grant_leaves_room() {
     groups.on_failed(KeyGroupId(1), Instant(0));
     grants.add(Grant::write("n3").unwrap()).unwrap();
     assert_eq!(groups.on_changed(&grants), []);
-    for (at, gone) in [(KEY_GROUPS_MAX, 3), (3, 1)] {
+    for (at, gone) in [(KEY_GROUPS_MAX, 1), (3, 3)] {
         let found = ask(&mut groups, &grants, at);
         let KeyGroup::New { evicted, .. } = found else { panic!("n{at}: {found:?}") };
         assert_eq!(evicted, Some(KeyGroupId(gone)), "n{at}");
