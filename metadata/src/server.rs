@@ -163,7 +163,6 @@ impl HttpServer {
     }
 }
 
-/// The database in the file, or in memory, and the bytes of its keys and values.
 /// Listens. Ports of the driver erdma that the kernel gives are held, so that it gives another one.
 async fn listen(address: &str) -> io::Result<TcpListener> {
     let mut reserved = Vec::new();
@@ -177,6 +176,7 @@ async fn listen(address: &str) -> io::Result<TcpListener> {
     Err(io::ErrorKind::AddrInUse.into())
 }
 
+/// Returns the database in the file, or in memory, and the bytes of its keys and values.
 fn open(file: Option<&Path>) -> Result<(Database, usize), redb::Error> {
     let mut database = match file {
         Some(path) => Database::create(path)?,
