@@ -203,14 +203,23 @@ pub(crate) struct Registry {
 
 /// Idle targets make room whenever there are twice as many nodes as the last time left: callers that come
 /// once cost no memory for ever, and no look at all targets each. A target that owes the proof of a write makes
-/// room at the limit of the table alone: another one of its run would not know of the write.
+/// room at a limit alone, the oldest first, [`OWED_DROPPED_MAX`] nodes at a time or one run of a node: another target
+/// of its run would not know of the write.
 #[derive(Default)]
 struct Targets {
-    nodes: BTreeMap<NodeName, Vec<Arc<Target>>>,
+    nodes: BTreeMap<NodeName, Vec<Known>>,
     left: usize,
+    /// Targets so far.
+    numbered: u64,
     /// The runs of nodes whose targets have made room: with another run under the name there may be two
     /// processes (rule H5). At most as many as there are targets; the first names go first.
     past: BTreeMap<NodeName, Run>,
+}
+
+/// A target, with its number: an older one has a smaller number.
+struct Known {
+    number: u64,
+    target: Arc<Target>,
 }
 
 /// A run of a peer, and the address at which it answered.
@@ -222,6 +231,9 @@ pub(crate) struct Run {
 
 /// Nodes below which idle targets stay.
 const IDLE_KEPT_MAX: usize = 64;
+/// Maximum nodes that make room at a time with proofs that they owe, at the limit of the table. The next look at all
+/// targets follows after as many new nodes.
+const OWED_DROPPED_MAX: usize = 16;
 
 impl Registry {
     pub(crate) fn new(parts: RegistryParts) -> Self {
@@ -253,22 +265,22 @@ impl Registry {
         {
             return None;
         }
-        let known = targets.nodes.entry(path.node.clone()).or_default();
+        let Targets { nodes, numbered, .. } = &mut *targets;
+        let known = nodes.entry(path.node.clone()).or_default();
         // Devices of a Mooncake node have their own keys, and no incarnation separates its
         // restarts.
-        let leads_there = |target: &&Arc<Target>| {
+        let leads_there = |Known { target, .. }: &&Known| {
             target.incarnation() == incarnation && (!is_legacy(path) || target.path() == path)
         };
-        if let Some(target) = known.iter().find(leads_there) {
-            return Some(target.clone());
+        if let Some(known) = known.iter().find(leads_there) {
+            return Some(known.target.clone());
         }
-        idle.extend(known.extract_if(.., is_unused));
+        idle.extend(known.extract_if(.., |it| is_unused(&it.target)).map(|it| it.target));
         let max = if is_legacy(path) { THEIR_PATHS_MAX } else { RUNS_MAX };
         if known.len() >= max {
-            idle.extend(known.extract_if(.., is_idle_alone));
-        }
-        if known.len() >= max {
-            return None;
+            // In the order of their numbers: the oldest is the first.
+            let oldest = known.iter().position(|it| is_idle_alone(&it.target))?;
+            idle.push(known.remove(oldest).target);
         }
         let whole = if is_legacy(path) { path.clone() } else { nic_path(&path.node) };
         let target = Target::start(TargetParts {
@@ -284,20 +296,23 @@ impl Registry {
             lane_mute: self.parts.lane_mute,
             trace: self.parts.trace.clone(),
         });
-        known.push(target.clone());
+        known.push(Known { number: *numbered, target: target.clone() });
+        *numbered += 1;
         Some(target)
     }
 
     /// Returns every known incarnation of a peer.
     pub(crate) fn runs(&self, path: &NicPath) -> Vec<Arc<Target>> {
-        self.targets.lock().nodes.get(&path.node).cloned().unwrap_or_default()
+        let targets = self.targets.lock();
+        let known = targets.nodes.get(&path.node).into_iter().flatten();
+        known.map(|it| it.target.clone()).collect()
     }
 
     /// Returns every known run of a peer, also without a target.
     pub(crate) fn runs_and_past(&self, path: &NicPath) -> Vec<Run> {
         let targets = self.targets.lock();
         let known = targets.nodes.get(&path.node).into_iter().flatten();
-        known.map(Run::of).chain(targets.past.get(&path.node).cloned()).collect()
+        known.map(|it| Run::of(&it.target)).chain(targets.past.get(&path.node).cloned()).collect()
     }
 
     /// Returns the incarnations behind a path; each path to a Mooncake node has its own.
@@ -312,12 +327,13 @@ impl Registry {
         let mut targets = self.targets.lock();
         targets.past.remove(&path.node);
         let Some(known) = targets.nodes.get_mut(&path.node) else { return Vec::new() };
-        known.extract_if(.., |target| target.incarnation() != live).collect()
+        let others = known.extract_if(.., |it| it.target.incarnation() != live);
+        others.map(|it| it.target).collect()
     }
 
     /// Returns every target.
     pub(crate) fn all(&self) -> Vec<Arc<Target>> {
-        self.targets.lock().nodes.values().flatten().cloned().collect()
+        self.targets.lock().nodes.values().flatten().map(|it| it.target.clone()).collect()
     }
 }
 
@@ -328,34 +344,51 @@ impl Targets {
         if self.nodes.len() < (2 * self.left).max(IDLE_KEPT_MAX).min(max) {
             return true;
         }
-        self.take(is_unused, max, idle);
+        self.take_unused(idle);
         if self.nodes.len() >= max {
-            self.take(is_idle_alone, max, idle);
+            self.take_oldest(max.div_ceil(OWED_DROPPED_MAX).min(OWED_DROPPED_MAX), idle);
+        }
+        while self.past.len() > max {
+            self.past.pop_first();
         }
         self.left = self.nodes.len();
         self.left < max
     }
 
-    /// Moves targets of one kind to `idle`, and keeps the newest run of each node.
-    fn take(
-        &mut self,
-        is_taken: fn(&mut Arc<Target>) -> bool,
-        max: usize,
-        idle: &mut Vec<Arc<Target>>,
-    ) {
+    /// Moves the targets with which nothing is lost to `idle`.
+    fn take_unused(&mut self, idle: &mut Vec<Arc<Target>>) {
         let Self { nodes, past, .. } = self;
         nodes.retain(|name, known| {
             let before = idle.len();
-            idle.extend(known.extract_if(.., is_taken));
-            // A Mooncake node has no incarnation.
-            let newest = idle[before..].last().filter(|target| !is_legacy(target.path()));
-            past.extend(newest.map(|target| (name.clone(), Run::of(target))));
+            idle.extend(known.extract_if(.., |it| is_unused(&it.target)).map(|it| it.target));
+            past.extend(newest_run(name, &idle[before..]));
             !known.is_empty()
         });
-        while past.len() > max {
-            past.pop_first();
+    }
+
+    /// Moves the targets of the oldest idle nodes to `idle`, those of `nodes_max` at most. A node is as old as its
+    /// newest target.
+    fn take_oldest(&mut self, nodes_max: usize, idle: &mut Vec<Arc<Target>>) {
+        let Self { nodes, past, .. } = self;
+        let is_idle = |known: &[Known]| known.iter().all(|it| is_idle_alone(&it.target));
+        let age = |known: &[Known]| known.last().map(|it| it.number);
+        let idle_nodes = nodes.iter().filter(|(_, known)| is_idle(known));
+        let mut by_age: Vec<(Option<u64>, NodeName)> =
+            idle_nodes.map(|(name, known)| (age(known), name.clone())).collect();
+        by_age.sort_unstable();
+        by_age.truncate(nodes_max);
+        for (_, name) in by_age {
+            let before = idle.len();
+            idle.extend(nodes.remove(&name).into_iter().flatten().map(|it| it.target));
+            past.extend(newest_run(&name, &idle[before..]));
         }
     }
+}
+
+/// The newest run of targets of a node; none of a Mooncake node, which has no incarnation.
+fn newest_run(name: &NodeName, targets: &[Arc<Target>]) -> Option<(NodeName, Run)> {
+    let newest = targets.last().filter(|target| !is_legacy(target.path()))?;
+    Some((name.clone(), Run::of(newest)))
 }
 
 impl Run {
@@ -365,12 +398,12 @@ impl Run {
 }
 
 /// Whether a target is idle, and nobody but the table refers to it.
-fn is_idle_alone(target: &mut Arc<Target>) -> bool {
+fn is_idle_alone(target: &Arc<Target>) -> bool {
     Arc::strong_count(target) == 1 && target.is_idle()
 }
 
 /// Whether nothing is lost with such a target. A Mooncake node proves nothing of a write.
-fn is_unused(target: &mut Arc<Target>) -> bool {
+fn is_unused(target: &Arc<Target>) -> bool {
     is_idle_alone(target) && (is_legacy(target.path()) || !target.owes_proof())
 }
 
@@ -512,20 +545,48 @@ mod tests {
         assert!(registry.runs(&path(1)).is_empty());
     }
 
-    /// At the limit of the table a target makes room with the proof that it owes.
+    /// At the limits of the table and of one node the oldest target makes room with the proof that it owes. The others
+    /// keep theirs.
     #[tokio::test]
-    async fn owed_proofs_do_not_fill_the_table() {
+    async fn oldest_owed_proof_makes_room() {
         let kept = Arc::new(Kept::default());
         let registry = registry_over(kept.clone(), 4);
         let target = |number| registry.target(&path(number), Incarnation(7), "there");
-        (0..4).for_each(|number| lose_write(&target(number).unwrap(), &kept));
-        assert_eq!(registry.all().len(), 4);
-        let held = target(4).expect("the others make room");
-        assert!(registry.all().len() <= 4);
+        // The oldest has the last name.
+        [3, 2, 1, 0].iter().for_each(|number| lose_write(&target(*number).unwrap(), &kept));
+        let held = target(4).expect("the oldest makes room");
+        assert!(registry.runs(&path(3)).is_empty());
+        let owes = |number| registry.runs(&path(number)).iter().all(|run| run.owes_proof());
+        assert!(registry.all().len() == 4 && (0..3).all(owes), "the others keep their proofs");
         let run = |number| registry.target(&path(4), Incarnation(number), "there");
-        (10..10 + RUNS_MAX as u128).for_each(|number| lose_write(&run(number).unwrap(), &kept));
-        assert!(registry.runs(&path(4)).len() <= RUNS_MAX);
+        let last = 9 + RUNS_MAX as u128;
+        (10..=last).for_each(|number| lose_write(&run(number).unwrap(), &kept));
+        let runs = registry.runs(&path(4));
+        let runs: Vec<u128> = runs.iter().map(|run| run.incarnation().0).collect();
+        assert_eq!(runs.len(), RUNS_MAX);
+        let newest = [7].into_iter().chain(11..=last);
+        assert_eq!(runs, newest.collect::<Vec<u128>>(), "the oldest idle one made room");
         drop(held);
+    }
+
+    /// A large table at its limit makes room for a few nodes at a time: one more node does not cost the proofs of all
+    /// others.
+    #[tokio::test]
+    async fn new_node_costs_few_owed_proofs() {
+        const MAX: u32 = 512;
+        const DROPPED: u32 = OWED_DROPPED_MAX as u32;
+        let kept = Arc::new(Kept::default());
+        let registry = registry_over(kept.clone(), MAX as usize);
+        let come = |number| {
+            let target = registry.target(&path(number), Incarnation(7), "there");
+            lose_write(&target.expect("the oldest make room"), &kept);
+        };
+        (0..MAX).for_each(come);
+        assert_eq!(registry.all().len(), MAX as usize);
+        come(MAX);
+        let is_known = |number: u32| !registry.runs(&path(number)).is_empty();
+        assert_eq!(registry.all().len(), (MAX - DROPPED + 1) as usize);
+        assert!((DROPPED..=MAX).all(is_known), "the oldest made room");
     }
 
     /// The run of a node whose target has made room is known still, so that another process under its name is
