@@ -357,6 +357,8 @@ fn cause(error: &Error) -> StoreCause {
 
 /// The gRPC code of a missing entity.
 const NOT_FOUND: i32 = 5;
+/// The gRPC code of a missing permission.
+const PERMISSION_DENIED: u16 = 7;
 /// The gRPC code of an unknown token.
 const UNAUTHENTICATED: u16 = 16;
 /// Part of the message about a token from before the last change of users (etcd, `ErrAuthOldRevision`).

@@ -4,6 +4,7 @@ use crate::grpc::{Inlet, Outgoing, Outlet, Refusal, response};
 use crate::messages::{
     AuthenticateRequest, AuthenticateResponse, DeleteRangeResponse, KeyRequest, LeaseGrantRequest,
     LeaseKeepAliveRequest, LeaseResponse, RangeResponse, TxnRequest, TxnResponse, WatchRequest,
+    WatchResponse,
 };
 use crate::table::Table;
 use hyper::body::Incoming;
@@ -23,6 +24,12 @@ const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
 const UNIMPLEMENTED: i32 = 12;
 const UNAUTHENTICATED: i32 = 16;
+/// Reason of a refused watch, for a token that is unknown.
+const UNKNOWN_TOKEN: &str =
+    "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token";
+/// The same of an etcd before 3.5.
+const UNKNOWN_TOKEN_EARLIER: &str =
+    "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
 
 /// Serves the table until the process dies.
 pub(crate) async fn serve(table: Arc<Mutex<Table>>) -> Result<(), Box<dyn std::error::Error>> {
@@ -55,14 +62,16 @@ async fn perform(
     outlet: &Outlet,
 ) -> Result<(), Refusal> {
     let path = request.uri().path().to_owned();
-    let token = request.headers().get("token").and_then(|it| it.to_str().ok());
-    let is_known = token.is_some_and(|token| table.lock().unwrap().knows_token(token));
-    if path != "/etcdserverpb.Auth/Authenticate" && !is_known {
+    let token = request.headers().get("token").and_then(|it| it.to_str().ok()).map(str::to_owned);
+    let method = path.rsplit('/').next().unwrap_or_default();
+    // An etcd looks at the token of a watch in its request, and refuses it in an answer.
+    let is_open = ["Authenticate", "Watch"].contains(&method);
+    if !is_open && !table.lock().unwrap().knows_token(token.as_deref()) {
         return Err(Refusal(UNAUTHENTICATED, "etcdserver: invalid auth token"));
     }
     let mut inlet = Inlet::new(request.into_body());
     let cut = Refusal(INVALID_ARGUMENT, "the request ends early");
-    match path.rsplit('/').next().unwrap_or_default() {
+    match method {
         "Authenticate" => {
             let asked: AuthenticateRequest = inlet.next().await.ok_or(cut)?;
             if (&*asked.name, &*asked.password) != USER {
@@ -104,14 +113,29 @@ async fn perform(
         }
         "Watch" => {
             while let Some(WatchRequest { create }) = inlet.next().await {
-                if let Some(create) = create {
-                    table.lock().unwrap().watch(create.key, create.end, outlet.clone());
+                let Some(create) = create else { continue };
+                let mut table = table.lock().unwrap();
+                match table.knows_token(token.as_deref()) {
+                    true => table.watch(create.key, create.end, outlet.clone()),
+                    false => refuse(&table, outlet),
                 }
             }
         }
         _ => return Err(Refusal(UNIMPLEMENTED, "unknown method")),
     }
     Ok(())
+}
+
+/// Refuses a watch for its token. The stream stays.
+fn refuse(table: &Table, outlet: &Outlet) {
+    let reason = if table.is_earlier { UNKNOWN_TOKEN_EARLIER } else { UNKNOWN_TOKEN };
+    outlet.send(&WatchResponse {
+        header: table.header(),
+        created: true,
+        canceled: true,
+        cancel_reason: reason.to_owned(),
+        events: Vec::new(),
+    });
 }
 
 fn transact(table: &mut Table, asked: TxnRequest) -> Result<TxnResponse, Refusal> {

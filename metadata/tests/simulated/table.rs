@@ -21,6 +21,8 @@ struct Watch {
 /// The table of an etcd. Entries and leases survive a restart; tokens and watches do not.
 #[derive(Default)]
 pub(crate) struct Table {
+    /// An etcd before 3.5.
+    pub(crate) is_earlier: bool,
     pub(crate) now_ms: u64,
     pub(crate) revision: i64,
     entries: BTreeMap<Vec<u8>, KeyValue>,
@@ -133,8 +135,8 @@ impl Table {
         token
     }
 
-    pub(crate) fn knows_token(&self, token: &str) -> bool {
-        self.tokens.contains(token)
+    pub(crate) fn knows_token(&self, token: Option<&str>) -> bool {
+        token.is_some_and(|token| self.tokens.contains(token))
     }
 
     /// Forgets the tokens of all users, and ends the watches that were begun with them.

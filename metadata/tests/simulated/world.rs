@@ -112,6 +112,7 @@ pub(crate) fn play(plan: Plan) -> (Vec<String>, Vec<String>) {
         trace: Mutex::default(),
         violations: Mutex::default(),
     });
+    story.table.lock().unwrap().is_earlier = story.plan.is_earlier_etcd();
     let mut world = World { sim, story: story.clone() };
     world.populate();
     world.step_until(story.plan.load_ms(), |_| false);

@@ -9,8 +9,8 @@ use etcd_client::{Client, ConnectOptions, Permission};
 use handfast::metadata::MetadataOptions;
 use handfast::{Access, Cause, Engine, Memory};
 use handfast_metadata::{
-    Credentials, EtcdOptions, EtcdStore, Source, Store, StoreCause, StoreError, Tls, TlsFailure,
-    TlsFiles,
+    Change, Credentials, EtcdOptions, EtcdStore, Source, Store, StoreCause, StoreError, Tls,
+    TlsFailure, TlsFiles,
 };
 use server::Etcd;
 use std::net::TcpListener;
@@ -18,10 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
+use watched::heard;
 
 /// Codes of gRPC.
 const NOT_FOUND: u16 = 5;
 const PERMISSION_DENIED: u16 = 7;
+const UNAUTHENTICATED: u16 = 16;
 const ABSENT: &str = "no etcd; `cargo xtask test --stage fleet` unpacks one";
 
 #[tokio::test]
@@ -101,12 +103,38 @@ async fn lost_token_is_replaced() {
     etcd.ask_for_passwords().await;
     let store = etcd.store(known_as("root", "secret"));
     store.put("k", "{}").await.unwrap();
+    let mut changes = store.watch("k").expect("an etcd can be watched");
+    assert_eq!(heard(&mut changes).await, Ok(Change::Missed));
     etcd.kill();
     etcd.restart();
     let other = etcd.store(known_as("root", "secret"));
     eventually("it serves again", async || other.get("k").await.is_ok()).await;
     assert_eq!(store.get("k").await, Ok(Some("{}".to_owned())));
+    eventually("it is watched again", async || heard(&mut changes).await == Ok(Change::Missed))
+        .await;
     store.put("k", "[]").await.unwrap();
+    assert_eq!(heard(&mut changes).await, Ok(Change::Put { key: "k".into(), value: "[]".into() }));
+}
+
+/// An etcd that loses the token of a connection which stays refuses the next watch over it, in an answer. The watch asks
+/// for another token, without another operation of the store.
+#[tokio::test]
+async fn watch_replaces_a_lost_token() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    etcd.ask_for_passwords().await;
+    let store = etcd.store(known_as("root", "secret"));
+    store.put("k", "{}").await.unwrap();
+    let root = ConnectOptions::new().with_user("root", "secret");
+    let mut root = Client::connect([&etcd.endpoint], Some(root)).await.unwrap();
+    // Every token of the user is gone, also with the same password.
+    root.user_change_password("root", "secret").await.unwrap();
+    let mut changes = store.watch("k").expect("an etcd can be watched");
+    let error = heard(&mut changes).await.expect_err("the token is unknown");
+    let is_of_token = |status| [PERMISSION_DENIED, UNAUTHENTICATED].contains(&status);
+    let is_refused =
+        matches!(error.cause, StoreCause::Refused { status, .. } if is_of_token(status));
+    assert!(is_refused, "{error}");
+    assert_eq!(heard(&mut changes).await, Ok(Change::Missed));
 }
 
 #[tokio::test]

@@ -140,6 +140,6 @@ fn options(etcd: &Etcd) -> MetadataOptions {
 }
 
 /// The next change, which must come before patience ends.
-async fn heard(changes: &mut Box<dyn Changes>) -> Result<Change, StoreError> {
+pub(super) async fn heard(changes: &mut Box<dyn Changes>) -> Result<Change, StoreError> {
     timeout(PATIENCE, changes.next()).await.expect("a word")
 }
