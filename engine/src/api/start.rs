@@ -150,6 +150,7 @@ async fn start<N: Net>(
         regions,
         making_keys: Arc::default(),
         keys_wait_max: builder.timing.call_timeout / 2,
+        has_told_of_keys: Arc::default(),
         clock: clock.clone(),
         commands: commands.clone(),
         checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),

@@ -25,10 +25,11 @@ use handfast_core::{Incarnation, Lifecycle, NodeName, Pair};
 use handfast_transport::Direction;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 /// Maximum concurrent checksums; each occupies a core while it reads its bytes.
 pub(crate) const CHECKSUMS_MAX: usize = 1;
@@ -45,8 +46,10 @@ pub(crate) struct Answers {
     pub(crate) regions: Arc<Regions>,
     /// Held while memory is registered for a key group.
     pub(crate) making_keys: Arc<AsyncMutex<()>>,
-    /// Longest wait of a look-up for that, shorter than its caller waits for the answer.
+    /// Longest wait of a look-up or a publication for that, shorter than a look-up's caller waits for the answer.
     pub(crate) keys_wait_max: Duration,
+    /// Whether the log says that the present registration takes longer.
+    pub(crate) has_told_of_keys: Arc<AtomicBool>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     /// Permits to compute a checksum, and to wait for one.
@@ -98,10 +101,11 @@ impl Answers {
     }
 
     /// Registers what [`Answers::describe_openly`] lists with the RDMA devices, where keys are missing
-    /// since permissions changed.
+    /// since permissions changed. Waits at most [`Answers::keys_wait_max`]; the regions notify of a change once later
+    /// keys are there.
     pub(crate) async fn make_open_keys(&self) {
         if self.is_open && self.keys.is_open() {
-            self.make_keys(Requester::Anybody).await;
+            self.wait_for_keys(self.make_keys(Requester::Anybody)).await;
         }
     }
 
@@ -215,10 +219,12 @@ impl Answers {
         }
         let turn = self.making_keys.clone().lock_owned().await;
         let (transport, regions) = (self.transport.clone(), self.regions.clone());
-        let clock = self.clock.clone();
+        let (clock, has_told) = (self.clock.clone(), self.has_told_of_keys.clone());
+        let changed = regions.changed.clone();
         let all = regions.missing_keys(requester, clock.now());
         let mut missing = Missing { keys: all, regions, clock };
-        let making = tokio::task::spawn_blocking(move || {
+        let (done, made) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
             // Goes on after the caller has hung up, so the turn ends only with it.
             let _turn = turn;
             missing.keys.iter_mut().for_each(|key| key.evicted.clear());
@@ -231,16 +237,25 @@ impl Answers {
                 });
                 missing.put(registered);
             }
+            has_told.store(false, Ordering::Relaxed);
+            if done.send(()).is_err() {
+                // Nobody waited so long: what was published meanwhile lacks the keys.
+                changed.notify_one();
+            }
         });
         // Fails if it panics.
-        let _ = making.await;
+        let _ = made.await;
     }
 
     /// Waits for registrations at most [`Answers::keys_wait_max`]. They go on past it, and a later look-up
     /// has their keys: a device may take long for large memory, and a broken one for ever.
     async fn wait_for_keys(&self, made: impl Future<Output = ()>) {
-        if timeout(self.keys_wait_max, made).await.is_err() {
-            debug!("a look-up is answered before the memory is registered for the peer");
+        let is_late = timeout(self.keys_wait_max, made).await.is_err();
+        if is_late && !self.has_told_of_keys.swap(true, Ordering::Relaxed) {
+            info!(
+                waited = ?self.keys_wait_max,
+                "peers get descriptors without keys for RDMA: a device still registers the memory for them"
+            );
         }
     }
 
@@ -288,7 +303,7 @@ impl Answers {
                 self.describe(self.regions.describe(Reach::ByKey, requester))
             }
             Err(_) => {
-                self.wait_for_keys(self.make_open_keys()).await;
+                self.make_open_keys().await;
                 self.describe_to(SegmentDescriptor::decode(text).ok())
             }
         };

@@ -1,12 +1,16 @@
 //! Memory that a device does not register in time.
 
 use super::{BLOCK, CLOSE_TIMEOUT, passes};
+use handfast::metadata::{MetadataOptions, Store};
+use handfast::mooncake::MooncakeOptions;
 use handfast::rdma::RdmaOptions;
 use handfast::{
     Access, AuthOptions, Cause, Engine, EngineLimits, EngineTiming, Grant, Memory, Stage,
     TransportChoice,
 };
 use handfast_fabric_control::{Fabric, is_scripted};
+use handfast_metadata::{HttpServer, HttpStore, ServerLimits};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -53,7 +57,7 @@ fn deadline_bounds_the_registration_of_memory() {
 
 /// A look-up is answered, without a key, while the device still registers the memory for the key group of its
 /// caller, and gives its place at the port back: a caller of a group that has its key finds one. The
-/// registration goes on, and a later look-up has the key.
+/// registration goes on, and a later look-up has the key, as the first batch on a segment that was opened without.
 #[test]
 fn look_up_waits_for_no_slow_registration() {
     if !is_scripted() {
@@ -78,6 +82,9 @@ fn look_up_waits_for_no_slow_registration() {
         let decoder = builder("decode-1", "own0", TransportChoice::Auto).start().await.unwrap();
         let trainer = builder("trainer-1", "own1", TransportChoice::Auto).start().await.unwrap();
         fabric.run("hold call peer0 ibv_reg_mr");
+        // It moves bytes with the key alone.
+        let early = builder("trainer-2", "own1", TransportChoice::Rdma).start().await.unwrap();
+        let without_key = early.open(owner.address()).await;
         let mut opened = Vec::new();
         for _ in 0..=PLACES {
             opened.push(trainer.open(owner.address()).await.map(drop));
@@ -95,18 +102,72 @@ fn look_up_waits_for_no_slow_registration() {
             }
         };
         timeout(PATIENCE, made).await.expect("the registration has gone on");
-        // It moves bytes with the key alone.
-        let user = builder("trainer-2", "own1", TransportChoice::Rdma).start().await.unwrap();
+        let user = builder("trainer-3", "own1", TransportChoice::Rdma).start().await.unwrap();
         let segment = user.open(owner.address()).await.unwrap();
         let block = Memory::zeroed(BLOCK).unwrap();
-        block.copy_in(0, &[7; BLOCK]).unwrap();
-        segment.write(&block.whole(), 0).await.unwrap();
-        let mut bytes = vec![0; BLOCK];
-        memory.copy_out(0, &mut bytes).unwrap();
-        assert_eq!(bytes, [7; BLOCK]);
+        let without_key = without_key.expect("it is answered without a key");
+        // The first one looks the segment up again.
+        for (seed, segment) in [(6, &without_key), (7, &segment)] {
+            block.copy_in(0, &[seed; BLOCK]).unwrap();
+            segment.write(&block.whole(), 0).await.unwrap();
+            let mut bytes = vec![0; BLOCK];
+            memory.copy_out(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [seed; BLOCK]);
+        }
         assert_eq!(owner.counters().memory.registrations, 2, "one for each group");
-        for engine in [user, trainer, decoder, owner] {
+        for engine in [user, early, trainer, decoder, owner] {
             engine.close().await;
         }
+    });
+}
+
+/// A publication waits as long as a look-up for memory that a device registers anew after a change of grants. The entry
+/// has no key then, and is published again with one once the device is done.
+#[test]
+fn publication_waits_for_no_slow_registration() {
+    if !is_scripted() {
+        return passes("registering::publication_waits_for_no_slow_registration");
+    }
+    let fabric = Fabric::find().unwrap();
+    Runtime::new().unwrap().block_on(async {
+        let server = HttpServer::bind("127.0.0.1:0", None, ServerLimits::default()).await.unwrap();
+        let store =
+            Arc::new(HttpStore::new(&format!("http://{}/metadata", server.address())).unwrap());
+        let server = tokio::spawn(server.run());
+        let rdma = RdmaOptions::default().with(|it| it.devices = vec!["peer0".to_owned()]);
+        let timing = EngineTiming::default().with(|it| it.call_timeout = CALL_TIMEOUT);
+        let metadata = MetadataOptions::new(store.clone());
+        // No publication comes by itself but after a change.
+        let metadata = metadata.with(|it| it.publish_interval = 100 * PATIENCE);
+        let owner = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).name("owner");
+        let owner = owner.mooncake(MooncakeOptions::default()).timing(timing).metadata(metadata);
+        let owner = owner.listen("127.0.0.1:0").start().await.unwrap();
+        let memory = Memory::zeroed(BLOCK).unwrap();
+        let register = owner.register("m").access(Access::READ).mooncake();
+        let served = register.serve(memory.whole()).unwrap();
+        owner.publish().await.unwrap();
+        let has_key = async || {
+            let entry = store.get("mooncake/ram/owner").await.unwrap().unwrap();
+            !entry.contains("\"rkey\":[]")
+        };
+        assert!(has_key().await, "at first");
+        fabric.run("hold call peer0 ibv_reg_mr");
+        served.grant(Grant::write("*").unwrap()).unwrap();
+        let published = timeout(PATIENCE, owner.publish()).await;
+        let had_key = has_key().await;
+        let waiting = fabric.run("waiting peer0 ibv_reg_mr");
+        // A failure below would wait for the call.
+        fabric.run("release call peer0 ibv_reg_mr");
+        assert_eq!(waiting, "1", "the registration was under way");
+        published.expect("it ends in time").unwrap();
+        assert!(!had_key, "there was none");
+        let again = async {
+            while !has_key().await {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, again).await.expect("it is published again, with its key");
+        owner.close().await;
+        server.abort();
     });
 }
