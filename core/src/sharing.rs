@@ -13,6 +13,7 @@
 mod at_once;
 mod device;
 mod kept;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -24,10 +25,11 @@ pub use kept::{KEPT_MAX, KEPT_PER_PROCESS_MAX, KeepRefusal, Keeper, KeptMemory};
 
 use crate::transfer::{Direction, Remote};
 use alloc::collections::{BTreeMap, VecDeque};
+use room::Room;
 
 /// Maximum regions that an end has granted and not got back.
 pub const GRANTS_MAX: usize = 4_096;
-/// Maximum regions of the peer that an end has asked for, mapped or been denied; denials make room.
+/// Maximum regions of the peer that an end has asked for, mapped or been denied; denials make room, a few at a time.
 pub const MAPS_MAX: usize = 4_096;
 
 /// Maximum bytes of the peer's regions that an end maps at once: an eighth of the addresses of a process.
@@ -255,9 +257,10 @@ struct Grant {
 /// A region of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Import {
-    /// Asked for, after so many denials in a row that may pass.
+    /// Asked for, after so many denials in a row that may pass. Copies are refused for the last one meanwhile.
     Asked {
         denials: u8,
+        denied: Option<Denial>,
     },
     /// Granted; the caller maps it.
     Mapping {
@@ -270,7 +273,7 @@ enum Import {
         offered: Offered,
     },
     Denied(Denial),
-    /// Denied for a reason that may pass. So many more copies are refused before one asks again.
+    /// Denied for a reason that may pass. So many more copies are refused before one asks again, which is refused too.
     Paused {
         denial: Denial,
         denials: u8,
@@ -318,6 +321,7 @@ pub struct Sharing {
     imports: BTreeMap<u64, Import>,
     maps: BTreeMap<GrantId, Copies>,
     copies: u32,
+    room: Room,
     /// Maps that failed since the last that did not, at most [`FAILED_MAPS_MAX`].
     failed_maps: u8,
     outputs: VecDeque<SharingOutput>,
@@ -344,6 +348,7 @@ impl Sharing {
             imports: BTreeMap::new(),
             maps: BTreeMap::new(),
             copies: 0,
+            room: Room::default(),
             failed_maps: 0,
             outputs: VecDeque::new(),
         }
@@ -366,6 +371,9 @@ impl Sharing {
                 self.count_begun(grant);
                 Begun::Copy { grant, offset }
             }
+            Some(Import::Asked { denied: Some(denial), .. }) => {
+                Begun::Unshared(Unshared::Denied(denial))
+            }
             Some(Import::Asked { .. } | Import::Mapping { is_revoked: false, .. }) => Begun::Asked,
             Some(Import::Mapping { .. }) => Begun::Unshared(Unshared::Revoked),
             Some(Import::Denied(Denial::UnknownKey)) => {
@@ -374,7 +382,11 @@ impl Sharing {
                 Begun::Unshared(Unshared::Denied(Denial::UnknownKey))
             }
             Some(Import::Denied(denial)) => Begun::Unshared(Unshared::Denied(denial)),
-            Some(Import::Paused { denials, refusals: 0, .. }) => self.ask(wanted.key, denials),
+            Some(Import::Paused { denial, denials, refusals: 0 }) => {
+                // The answer may be late; the other path needs none.
+                self.ask(wanted.key, denials, Some(denial));
+                Begun::Unshared(Unshared::Denied(denial))
+            }
             Some(Import::Paused { denial, denials, refusals }) => {
                 let refused = Import::Paused { denial, denials, refusals: refusals - 1 };
                 self.imports.insert(wanted.key, refused);
@@ -390,14 +402,16 @@ impl Sharing {
                 Begun::Unshared(Unshared::NotMapped)
             }
             None if !self.has_room() => Begun::Unshared(Unshared::Full),
-            None => self.ask(wanted.key, 0),
+            None => {
+                self.ask(wanted.key, 0, None);
+                Begun::Asked
+            }
         }
     }
 
-    fn ask(&mut self, key: u64, denials: u8) -> Begun {
-        self.imports.insert(key, Import::Asked { denials });
+    fn ask(&mut self, key: u64, denials: u8, denied: Option<Denial>) {
+        self.imports.insert(key, Import::Asked { denials, denied });
         self.send(Frame::Ask { key });
-        Begun::Asked
     }
 
     fn count_begun(&mut self, grant: GrantId) {
@@ -607,18 +621,6 @@ impl Sharing {
         }
     }
 
-    /// Whether another region may be asked for. Keys that were denied, whose regions may have ended since,
-    /// and regions that could not be mapped make room.
-    fn has_room(&mut self) -> bool {
-        if self.imports.len() >= MAPS_MAX {
-            self.imports.retain(|_, import| match import {
-                Import::Asked { .. } | Import::Mapping { .. } | Import::Mapped { .. } => true,
-                Import::Denied(_) | Import::Paused { .. } | Import::Unmapped { .. } => false,
-            });
-        }
-        self.imports.len() < MAPS_MAX
-    }
-
     fn send(&mut self, frame: Frame) {
         if matches!(self.peer, Peer::Connected | Peer::Closed) {
             self.outputs.push_back(SharingOutput::Send(frame));
@@ -664,7 +666,7 @@ impl Sharing {
     }
 
     fn on_deny(&mut self, key: u64, denial: Denial) {
-        let Some(Import::Asked { denials }) = self.imports.get(&key).copied() else { return };
+        let Some(Import::Asked { denials, .. }) = self.imports.get(&key).copied() else { return };
         let denied = match denial.may_pass() {
             true => {
                 let refusals = 1_u32 << denials;

@@ -8,13 +8,14 @@ use crate::sys;
 use crate::wire::{self, PACKET_BYTES_MAX, Way};
 use handfast_core::NodeName;
 use handfast_core::sharing::{
-    Allocation, Denial, Frame, GrantId, KeepRefusal, Offered, Sharing, SharingOutput, Staged,
+    Allocation, Denial, Frame, GrantId, KeepRefusal, MAPS_MAX, Offered, Sharing, SharingOutput,
+    Staged,
 };
 use handfast_transport::{
     Access, DeviceAllocation, MemoryError, MemoryKind, OpenDevice, Region, RegionTable, Requester,
     Span,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -46,6 +47,8 @@ pub(crate) struct Channel {
     open_device: Option<OpenDevice>,
     /// Holds memory that the peer cannot close, under the lane's token.
     pub(crate) kept: Option<(u64, Kept)>,
+    /// Keys that are denied since the peer's process keeps their regions, or as many as it may; [`MAPS_MAX`] at most.
+    keeps_refused: BTreeSet<u64>,
     pub(crate) maps: BTreeMap<GrantId, Arc<Map>>,
     /// Memory that the peer may access, held until it has let it go.
     granted: BTreeMap<GrantId, Granted>,
@@ -70,6 +73,7 @@ impl Channel {
             peer,
             open_device: None,
             kept: None,
+            keeps_refused: BTreeSet::new(),
             maps: BTreeMap::new(),
             granted: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -167,8 +171,13 @@ impl Channel {
     pub(crate) fn drain(&mut self, regions: &RegionTable, after: &mut After) {
         while let Some(output) = self.machine.poll_output() {
             match output {
-                SharingOutput::Send(frame) => self.send(&frame),
-                SharingOutput::Asked { key } => self.answer(key, regions, after),
+                SharingOutput::Send(frame) => {
+                    if let Frame::Deny { key, denial: Denial::Full } = frame {
+                        after.keeps_refused += u64::from(self.is_first_keep_refusal(key, regions));
+                    }
+                    self.send(&frame);
+                }
+                SharingOutput::Asked { key } => self.answer(key, regions),
                 SharingOutput::Map { key, grant, offered } => {
                     self.map((key, grant), &offered, after);
                 }
@@ -263,7 +272,7 @@ impl Channel {
 
     /// Grants the region with a key, or says why not. The caller holds the lane's lock, so that the
     /// end of a registration comes before the look-up or finds the grant.
-    fn answer(&mut self, key: u64, regions: &RegionTable, after: &mut After) {
+    fn answer(&mut self, key: u64, regions: &RegionTable) {
         let Some(region) = regions.region(key) else {
             return self.machine.deny(key, Denial::UnknownKey);
         };
@@ -293,7 +302,6 @@ impl Channel {
                     && let Some(reason) = self.keep_refusal(key)
                 {
                     tracing::debug!(region = key, peer = %self.peer, %reason, "a region is not granted");
-                    after.keeps_refused += 1;
                     return self.machine.deny(key, Denial::Full);
                 }
                 match staged.map_or_else(|| handle(&region), Err) {
@@ -315,6 +323,16 @@ impl Channel {
     fn keep_refusal(&self, key: u64) -> Option<KeepRefusal> {
         let (_, kept) = self.kept.as_ref()?;
         kept.lock().admit(self.process.keeper(), key).err()
+    }
+
+    /// Whether a denied region is on a device, and denied since the peer's process may keep it; once for each key: a peer
+    /// asks about it again and again. Past [`MAPS_MAX`] keys, more than a peer knows at once, none counts.
+    fn is_first_keep_refusal(&mut self, key: u64, regions: &RegionTable) -> bool {
+        let is_on_device = |region: Region| region.span().kind() != MemoryKind::Host;
+        regions.region(key).is_some_and(is_on_device)
+            && self.keep_refusal(key).is_some()
+            && self.keeps_refused.len() < MAPS_MAX
+            && self.keeps_refused.insert(key)
     }
 
     /// The reason to stage a region on a device, of those known without a call of its driver.
