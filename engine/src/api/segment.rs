@@ -142,11 +142,10 @@ impl Segment {
     }
 
     /// Whether a caller with many segments may forget this one: nothing else holds it, and its owner has
-    /// neither a lane nor a batch here, and no incomplete write.
+    /// neither a lane nor a batch here. The engine knows of an incomplete write without it, up to `peers_max`.
     #[doc(hidden)]
     pub fn is_unused(&self) -> bool {
-        let target = &self.resolved().target;
-        Arc::strong_count(&self.inner) == 1 && target.is_idle() && !target.is_in_doubt()
+        Arc::strong_count(&self.inner) == 1 && self.resolved().target.is_idle()
     }
 
     /// Creates an empty batch.

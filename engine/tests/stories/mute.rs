@@ -57,6 +57,33 @@ async fn unresponsive_peer_delays_only_its_transfers() {
     next.unwrap_or_else(|_| panic!("no word {:?} after", resumed.elapsed())).unwrap();
 }
 
+/// A caller with many peers may forget one that is lost during a write: the engine knows of the write, and the fence of
+/// a segment that is opened later waits for its proof.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peer_lost_during_a_write_may_be_forgotten() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, 64 * MIB).await;
+    let user = user().await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+    relay.stop();
+    let block = pattern(32 * MIB, 2);
+    let write = segment.write(&block.whole(), 0).timeout(Duration::from_millis(400));
+    let error = write.await.unwrap_err();
+    assert_eq!(error.remote(), Some(Remote::Indeterminate), "what was sent may still land");
+    assert!(!segment.is_unused(), "it has a lane");
+    relay.reset();
+    counted(&user, "the lane is gone", |counters| counters.lanes == 0).await;
+    until("it may be forgotten", || segment.is_unused()).await;
+    drop(segment);
+    relay.resume();
+    let again = user.open(&owner.segment()).await.unwrap();
+    let published = user.counters().life_cycle.published;
+    let fenced = async { while again.fence().await.is_err() {} };
+    timeout(PATIENCE, fenced).await.expect("its proof comes");
+    assert!(user.counters().life_cycle.published > published, "another lane is the proof");
+}
+
 /// A peer that lost power is reached in its next incarnation, although no lane broke.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn power_loss_without_a_reset_is_recovered() {
