@@ -4,7 +4,7 @@ use super::facts::Tree;
 use super::probes::{is_foreign, without_user};
 use super::{Facts, Outside, Report, Request};
 use crate::language::Language;
-use redact::Redactor;
+use redact::{Redactor, Secret};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -70,20 +70,30 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
         "kernel_log": log(outside),
     });
     let hosts = [Some(report.host.as_str()), report.peer()];
-    let redactor = Redactor::new(hosts.into_iter().flatten());
+    let redactor = Redactor::new(hosts.into_iter().flatten()).hiding(secrets_asked(request));
     redactor.naming(hosts_asked(request)).redact(&mut document);
     document
+}
+
+/// The users of the addresses that the request and its variables have, as texts may repeat them.
+fn secrets_asked(request: &Request) -> Vec<Secret> {
+    let told = request.environment.iter().filter(|(name, _)| is_told(name));
+    let asked = request.metadata.iter().chain(told.map(|(_, value)| value));
+    asked.flat_map(|text| redact::secrets_of(text)).collect()
 }
 
 /// The hosts that the request names, and those in the variables that the bundle has: also where a value is cut.
 fn hosts_asked(request: &Request) -> Vec<String> {
     let Request { listen, advertise, peer, metadata, segment, .. } = request;
     let asked = [listen, advertise, peer, metadata, segment].into_iter().flatten();
-    let mut hosts: Vec<String> = asked.flat_map(|text| redact::hosts_of(text)).collect();
+    // A password with a blank seems to end the address of its user.
+    let texts = asked.flat_map(|text| [text.clone(), without_user(text)]);
+    let mut hosts: Vec<String> = texts.flat_map(|text| redact::hosts_of(&text)).collect();
     for (name, value) in request.environment.iter().filter(|(name, _)| is_told(name)) {
         let told = redact::value_of(name, value);
         if told != redact::LEFT_OUT {
             hosts.extend(redact::hosts_in(value));
+            hosts.extend(redact::hosts_in(&without_user(value)));
             hosts.extend(redact::hosts_in(&told));
         }
     }

@@ -10,8 +10,13 @@ const NAMES_MAX: usize = 65_536;
 /// Replaces an omitted value.
 pub(super) const LEFT_OUT: &str = "(left out)";
 
+/// A text to hide, and the one in its place.
+pub(super) type Secret = (String, &'static str);
+
 /// Assigns placeholders, equal ones to equal values.
 pub(super) struct Redactor {
+    /// Users and passwords that end at no certain place in a text.
+    secrets: Vec<Secret>,
     hosts: Vec<String>,
     /// Hosts whose names may be ordinary words: they are replaced before a port, behind a scheme, and as a whole value.
     words: Vec<String>,
@@ -33,8 +38,14 @@ impl Redactor {
             names.push(host.to_lowercase());
             names.extend(host.split_once('.').map(|(short, _)| short.to_lowercase()));
         }
-        let (words, networks) = (Vec::new(), BTreeMap::new());
-        Self { hosts: names, words, networks, names: BTreeMap::new() }
+        let (secrets, words, networks) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { secrets, hosts: names, words, networks, names: BTreeMap::new() }
+    }
+
+    /// Hides texts wherever they are, in their order.
+    pub(super) fn hiding(mut self, secrets: impl IntoIterator<Item = Secret>) -> Self {
+        self.secrets.extend(secrets);
+        self
     }
 
     /// Replaces further hosts, by their names.
@@ -76,7 +87,7 @@ impl Redactor {
 
     /// `is_value`: a text that is one word may be the name of a host.
     fn replaced(&mut self, text: &str, is_value: bool) -> String {
-        let text = without_user(text);
+        let text = without_user(&self.without_secrets(text));
         let mut out = String::new();
         let mut rest = text.as_str();
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '_' | '-');
@@ -90,6 +101,11 @@ impl Redactor {
             rest = after;
         }
         out + rest
+    }
+
+    fn without_secrets(&self, text: &str) -> String {
+        let hidden = |text: String, (secret, shown): &Secret| text.replace(secret, shown);
+        self.secrets.iter().fold(text.to_owned(), hidden)
     }
 
     /// Redacts a word, which may end a sentence or precede a port.
@@ -166,6 +182,25 @@ impl Redactor {
     }
 }
 
+/// The user of an address and its password, if they have a character at which [`without_user`] ends; also as `Debug`
+/// writes them.
+pub(super) fn secrets_of(address: &str) -> Vec<Secret> {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let Some((user, _)) = rest.rsplit_once('@').filter(|(user, _)| user.contains(ENDS)) else {
+        return Vec::new();
+    };
+    let password = user.split_once(':').map(|(_, password)| password);
+    let password = password.filter(|password| password.contains(ENDS) && password.len() > 2);
+    let user = (format!("{user}@"), "");
+    let secrets = [Some(user), password.map(|password| (password.to_owned(), LEFT_OUT))];
+    let forms = secrets.into_iter().flatten().flat_map(|(secret, shown)| {
+        let quoted = format!("{secret:?}");
+        let escaped = quoted[1..quoted.len() - 1].to_owned();
+        [(secret, shown), (escaped, shown)]
+    });
+    forms.collect()
+}
+
 /// The hosts in a list of addresses or URLs, by their names; numeric addresses are none.
 pub(super) fn hosts_of(list: &str) -> Vec<String> {
     named_in(list, |_, _| true)
@@ -218,13 +253,16 @@ fn is_hardware(word: &str) -> bool {
     matches!(pairs.len(), 6 | 8 | 20) && pairs.iter().all(is_pair)
 }
 
+/// Characters that end a URL in a text.
+const ENDS: [char; 3] = [' ', '"', '\''];
+
 /// Removes name and password before the host of a URL: all up to the last `@` before a blank or a quotation
-/// mark, since a password may have any other character.
+/// mark, since a password may have any other character. Those that have one of these are [`secrets_of`] the request.
 fn without_user(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("://") {
-        let end = after.find([' ', '"', '\'']).unwrap_or(after.len());
+        let end = after.find(ENDS).unwrap_or(after.len());
         let (host, tail) = after.split_at(end);
         out.push_str(before);
         out.push_str("://");
@@ -263,6 +301,22 @@ mod tests {
         assert_eq!(of("rack"), "host-5");
         let quoted = "at 'redis://me:p/a,s@s=@10.1.0.7:6379' it failed";
         assert_eq!(of(quoted), "at 'redis://ipv4-net1-host-1:6379' it failed");
+    }
+
+    /// A password may have the characters that end a URL in a text.
+    #[test]
+    fn password_with_a_blank_is_hidden_where_it_is_repeated() {
+        for password in ["hun ter2", "h@ un'ter", "say \"please\""] {
+            let address = format!("etcd://root:{password}@10.1.0.9:2379");
+            let none: [&str; 0] = [];
+            let mut redactor = Redactor::new(none.into_iter()).hiding(secrets_of(&address));
+            let text = format!("no answer at {address}, as {address:?} says, with '{password}'");
+            let shown = "no answer at etcd://ipv4-net1-host-1:2379, as \
+                \"etcd://ipv4-net1-host-1:2379\" says, with '(left out)'";
+            assert_eq!(redactor.text(&text), shown);
+        }
+        assert!(secrets_of("etcd://root:hunter2@10.1.0.9:2379").is_empty());
+        assert!(secrets_of("10.1.0.9:2379 10.1.0.10:2379").is_empty());
     }
 
     /// A variable may name hosts, also in a list; words that look like ones stay.

@@ -59,6 +59,21 @@ fn secrets_names_and_addresses_stay_here() {
     assert!(!shown.contains("opensesame") && !shown.contains("swordfish"), "{shown}");
 }
 
+/// A password with a blank ends at no certain place in a text, and is known from the address that was asked.
+#[test]
+fn password_with_a_blank_stays_here() {
+    let mut scene = Scene::healthy();
+    let address = "etcd://root:x7q w9v@etcd-0.prod.corp.example:2379";
+    scene.request.metadata = Some(address.into());
+    scene.variable("http_proxy", "http://me:k7j q3p@proxy-1.corp.example:3128");
+    let log = format!("6,1,2,-;rdma: no answer at {address}, with http://me:k7j q3p@it\n");
+    scene.world.log = Some(log);
+    let text = of(&scene).to_string();
+    for secret in ["x7q", "w9v", "k7j", "q3p", "corp.example"] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+}
+
 /// A support thread is read by strangers: every host that was named has a placeholder, also one that did not answer, and
 /// one in a variable whose value is cut.
 #[test]
