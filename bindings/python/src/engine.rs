@@ -580,8 +580,20 @@ impl Core {
         Ok(taken.into_iter().map(|it| (it.name, it.message)).collect())
     }
 
-    fn allocate_managed(&self, py: Python<'_>, bytes: usize) -> PyResult<u64> {
-        blocking(py, |_| self.engine.allocate_managed(bytes))
+    /// The address is in `allocated` if the memory is allocated, also after an exception of a signal's handler.
+    fn allocate_managed(
+        &self,
+        py: Python<'_>,
+        bytes: usize,
+        allocated: &Bound<'_, PyList>,
+    ) -> PyResult<u64> {
+        let address = blocking(py, |_| self.engine.allocate_managed(bytes))?;
+        if let Err(error) = allocated.append(address) {
+            // Nobody knows its address: it is as before, whatever this returns.
+            let _ = self.engine.free_managed(address, bytes);
+            return Err(error);
+        }
+        Ok(address)
     }
 
     fn free_managed(&self, py: Python<'_>, address: u64, bytes: usize) -> PyResult<()> {

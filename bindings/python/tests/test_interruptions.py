@@ -110,6 +110,20 @@ class Registering(unittest.TestCase):
         self.assertEqual(engine.batch_register_memory([first], [1, 2]), -1)
         self.assertEqual(engine.batch_unregister_memory([first, first + 2048]), 0)
 
+    def test_interrupted_allocation_is_given_back(self):
+        """Also by an exception of the handler that a refusal of the call would be."""
+        engine = handfast.mooncake.TransferEngine()
+        self.assertEqual(engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", ""), 0)
+        # A block of its own.
+        length = 9 << 20
+        for kind in [TimeoutError, OverflowError]:
+            with handler(kind), self.assertRaisesRegex(kind, "of a signal"):
+                engine.allocate_managed_buffer(Signalling(length))
+        self.assertEqual(engine._core.registered, 1)
+        address = engine.allocate_managed_buffer(length)
+        self.assertEqual(engine._core.registered, 1)
+        self.assertEqual(engine.free_managed_buffer(address, length), 0)
+
     def test_refused_registration_keeps_no_buffer(self):
         for kind, arguments in [
             (handfast.InvalidArgument, (self.block.ctypes.data, 0)),

@@ -215,10 +215,17 @@ class TransferEngine:
 
     def allocate_managed_buffer(self, length: int) -> int:
         """Allocate registered memory. Return its address, or 0."""
+        core, allocated = self._core, list[int]()
         try:
-            return self._initialized().allocate_managed(length)
-        except (HandfastError, OverflowError) as error:
-            return self._fail(error, 0)
+            core = core or self._initialized()
+            return core.allocate_managed(length, allocated)
+        except BaseException as error:
+            if core is not None and allocated:
+                # An exception of a signal's handler comes right after the allocation.
+                core.free_managed(allocated[0], length)
+            elif isinstance(error, (HandfastError, OverflowError)):
+                return self._fail(error, 0)
+            raise
 
     def free_managed_buffer(self, buffer_addr: int, length: int) -> int:
         """Free memory of ``allocate_managed_buffer``, of the same length."""
