@@ -323,7 +323,8 @@ impl Engine {
     }
 
     /// Opens lanes to nodes, `host:port` each, ahead of the first transfer. Returns the failures;
-    /// an empty list means that every lane is established. Cancel-safe.
+    /// an empty list means that every lane is established. A node that restarts meanwhile is a failure,
+    /// [`Cause::PeerRestarted`]: warm it again. Cancel-safe.
     pub async fn warm(&self, nodes: &[&str]) -> Vec<Error> {
         let mut waiting = nodes.iter().map(|node| (*node).to_owned());
         let mut tasks = JoinSet::new();
