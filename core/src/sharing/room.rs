@@ -3,24 +3,24 @@
 use super::{Denial, Import, MAPS_MAX, Sharing};
 use alloc::vec::Vec;
 
-/// Maximum denials that last or pause copies, and that make room at a time.
-const DENIALS_DROPPED_MAX: usize = 64;
+/// Maximum regions that were denied or not mapped, and that make room at a time.
+const REGIONS_DROPPED_MAX: usize = 64;
 /// Copies that are refused for a full table before it looks for room again.
 const ROOM_REFUSALS: u32 = 1 << 10;
 
-/// The use of room that denials make.
+/// The use of room that regions make which are not mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Room {
     /// So many more copies are refused before the table looks for room.
     refusals: u32,
-    /// The denial of this key, or of the next one, makes room first.
+    /// The region with this key, or the next one, makes room first.
     next: u64,
 }
 
 impl Sharing {
-    /// Whether another region may be asked for. In a full table keys that were unknown, and regions that could not be
-    /// mapped, make room. Other denials do as well, since their regions may have ended: a few at a time, so that a
-    /// peer's regions past the limit are not asked for again and again.
+    /// Whether another region may be asked for. In a full table keys that were unknown make room. Regions that were
+    /// denied or not mapped do as well, since they may have ended: a few at a time, so that a peer's regions past the
+    /// limit are not asked for again and again.
     pub(super) fn has_room(&mut self) -> bool {
         if self.imports.len() < MAPS_MAX {
             return true;
@@ -29,23 +29,25 @@ impl Sharing {
             self.room.refusals -= 1;
             return false;
         }
-        self.imports.retain(|_, import| {
-            !matches!(import, Import::Denied(Denial::UnknownKey) | Import::Unmapped { .. })
-        });
+        let is_unknown = |import: &Import| *import == Import::Denied(Denial::UnknownKey);
+        self.imports.retain(|_, import| !is_unknown(import));
         if self.imports.len() >= MAPS_MAX {
-            self.drop_denials();
+            self.drop_few();
         }
         self.imports.len() < MAPS_MAX
     }
 
-    /// Drops denials in the order of their keys, from the one after the last that was dropped.
-    fn drop_denials(&mut self) {
+    /// Drops regions in the order of their keys, from the one after the last that was dropped.
+    fn drop_few(&mut self) {
         self.room.refusals = ROOM_REFUSALS;
         let next = self.room.next;
         let in_turn = self.imports.range(next..).chain(self.imports.range(..next));
-        let denied = in_turn
-            .filter(|(_, import)| matches!(import, Import::Denied(_) | Import::Paused { .. }));
-        let keys: Vec<u64> = denied.map(|(key, _)| *key).take(DENIALS_DROPPED_MAX).collect();
+        let is_of_no_use = |import: &Import| match import {
+            Import::Asked { .. } | Import::Mapping { .. } | Import::Mapped { .. } => false,
+            Import::Denied(_) | Import::Paused { .. } | Import::Unmapped { .. } => true,
+        };
+        let dropped = in_turn.filter(|(_, import)| is_of_no_use(import)).map(|(key, _)| *key);
+        let keys: Vec<u64> = dropped.take(REGIONS_DROPPED_MAX).collect();
         for key in keys {
             self.imports.remove(&key);
             self.room.next = key.wrapping_add(1);
@@ -85,7 +87,7 @@ mod tests {
             let asked = keys.filter(|key| asks(&mut end, *key, denial)).count();
             let looks = (ROUNDS * KEYS) as usize / ROOM_REFUSALS as usize + 1;
             assert!(
-                asked >= MAPS_MAX && asked <= MAPS_MAX + looks * DENIALS_DROPPED_MAX,
+                asked >= MAPS_MAX && asked <= MAPS_MAX + looks * REGIONS_DROPPED_MAX,
                 "{asked}"
             );
             assert!(end.imports.len() <= MAPS_MAX);
@@ -110,9 +112,9 @@ mod tests {
                 end.on_mapped(grant, true);
             }
         }
-        let later = (MAPS_MAX as u64..).take(MAPS_MAX / 2 + 2 * DENIALS_DROPPED_MAX);
+        let later = (MAPS_MAX as u64..).take(MAPS_MAX / 2 + 2 * REGIONS_DROPPED_MAX);
         let asked = later.filter(|key| asks(&mut end, *key, Denial::NotSharable));
-        assert_eq!(asked.count(), MAPS_MAX / 2 + DENIALS_DROPPED_MAX);
+        assert_eq!(asked.count(), MAPS_MAX / 2 + REGIONS_DROPPED_MAX);
         let full = Begun::Unshared(Unshared::Full);
         assert_eq!((end.begin(&wanted(u64::MAX)), end.imports.len()), (full, MAPS_MAX));
         assert!((1..MAPS_MAX as u64).step_by(2).all(|key| end.imports.contains_key(&key)));
