@@ -432,7 +432,9 @@ impl Engine {
     }
 
     /// Publishes the served segments to the metadata store, if any, and waits for the write.
-    /// The engine also publishes by itself after each change. Cancel-safe.
+    /// The engine also publishes by itself after each change. Keys for RDMA that a device takes more than half of
+    /// [`EngineTiming::call_timeout`](crate::EngineTiming::call_timeout) to make follow with a later publication.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`Cause::Store`].

@@ -121,7 +121,7 @@ fn look_up_waits_for_no_slow_registration() {
     });
 }
 
-/// A publication waits as long as a look-up for memory that a device registers anew after a change of grants. The entry
+/// A publication waits as long as a look-up for memory that a device registers again after a change of grants. The entry
 /// has no key then, and is published again with one once the device is done.
 #[test]
 fn publication_waits_for_no_slow_registration() {
