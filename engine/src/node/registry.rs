@@ -546,7 +546,7 @@ mod tests {
     }
 
     /// At the limits of the table and of one node the oldest target makes room with the proof that it owes. The others
-    /// keep theirs.
+    /// keep their proofs.
     #[tokio::test]
     async fn oldest_owed_proof_makes_room() {
         let kept = Arc::new(Kept::default());
