@@ -8,8 +8,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Multiple of its budget after which a stage is killed: budgets are for two idle processors.
-const LIMIT: u32 = 4;
+/// Multiple of its budget after which a stage is killed: budgets are for two idle processors. Stages of a change
+/// have budgets of fifteen minutes in all, and CI has ninety.
+const LIMIT: u32 = 6;
 
 /// A note such as the number of tests, which may be empty; [`Skipped`]; or a failure, whose first
 /// line is the cause.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Check everything: build, lints, tests, exploration. CI runs it on every change.
 ///
 /// Installs missing programs (see `cargo xtask setup`) and runs the stages, `explorer`, `seeds`, `fuzz` and
-/// `fleet` in parallel to the others. Each has a budget of time on two idle processors; past four
+/// `fleet` in parallel to the others. Each has a budget of time on two idle processors; past six
 /// times that it is killed and fails. Prints one line per stage, followed by the output of failed
 /// steps. A step that cannot run here is skipped, and the summary gives the reason and the time of
 /// every step.

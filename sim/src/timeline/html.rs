@@ -107,7 +107,8 @@ fn event(picture: &Picture, number: usize, row: &Row) -> String {
     }
     text.push_str("</div>");
     if !row.notes.is_empty() {
-        let _ = write!(text, "<details><summary>{} outputs</summary><ul>", row.notes.len());
+        let (count, plural) = (row.notes.len(), if row.notes.len() == 1 { "" } else { "s" });
+        let _ = write!(text, "<details><summary>{count} output{plural}</summary><ul>");
         row.notes.iter().for_each(|note| {
             let _ = write!(text, "<li style=\"display:list-item\">{}</li>", escaped(note));
         });
