@@ -97,6 +97,8 @@ const OURS: &str = "HANDFAST_";
 const PORTS: RangeInclusive<u16> = 15_000..=17_000;
 /// Maximum length of a password, and of a name.
 const PASSWORD_BYTES_MAX: usize = 512;
+/// Length from which a text that is no path may be a secret, and is not shown.
+const SECRET_CHARS_MIN: usize = 32;
 /// Maximum length of a path.
 const PATH_BYTES_MAX: usize = 4_095;
 
@@ -567,6 +569,10 @@ impl Variable {
         match (self.values, value.split_once(':')) {
             (Values::User, Some((name, _))) => format!("{name}:..."),
             (Values::User, None) | (Values::Password, _) => "...".to_owned(),
+            // Perhaps a secret in the place of its file.
+            _ if self.name == AUTH && value.len() >= SECRET_CHARS_MIN && !value.contains('/') => {
+                "...".to_owned()
+            }
             _ => value.to_owned(),
         }
     }
