@@ -237,14 +237,14 @@ fn open_ports_beyond_this_machine_are_warned_of() {
     let serve = ["serve", "--listen", "127.0.0.1:0", "--memory", "m=1M", "--metrics"];
     for (words, warning) in [
         (&serve[..], "warning: --metrics: every host that reaches 0.0.0.0:"),
-        (&["metadata", "--listen"], "warning: every host that reaches 0.0.0.0:"),
+        (&["metadata", "--listen"][..], "warning: every host that reaches 0.0.0.0:"),
     ] {
         // Without standard input it ends at once.
         let errors = |at: &str| run(&[words, &[at, "--until-stdin-ends"]].concat()).done().errors;
         let beyond = errors("0.0.0.0:0");
         assert_eq!(beyond.matches(warning).count(), 1, "{beyond}");
         let own = errors("127.0.0.1:0");
-        assert!(!own.contains("warning"), "{own}");
+        assert!(!own.contains("every host"), "{own}");
     }
 }
 

@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 enum End {
     #[error("a request made no progress within {0} ms")]
     Overdue(u64),
-    #[error("a request is slower than {BYTES_PER_MS_MIN} KB/s, {0} ms after its header")]
+    #[error("a request is {0} ms behind {pace} KB/s", pace = BYTES_PER_MS_MIN)]
     Slow(u64),
     #[error(transparent)]
     Refused(#[from] ReachError),
