@@ -257,7 +257,7 @@ async fn crowd_within_requests_keeps_no_peer_out() {
     let open = Open::start(few, 4096).await;
     let mut within = begun(&open).await;
     let mut crowd = Vec::new();
-    // Half a header holds no place for long.
+    // A part of a header holds no place.
     for at in 0..2 * PLACES {
         let mut peer = open.connect_from(CROWD).await;
         let whole = request(Direction::Write, open.memory.address(), 8).encode();
@@ -271,10 +271,10 @@ async fn crowd_within_requests_keeps_no_peer_out() {
     }
     let mut crowd = Vec::new();
     while open.engine.counters().data_port.crowded_out == 0 {
+        let before = open.engine.counters().data_port;
         let mut peer = open.connect_from(CROWD).await;
         // It is closed once the crowd is busy everywhere.
         let asked = request(Direction::Write, open.memory.address(), 8).encode();
-        let before = open.engine.counters().data_port;
         let _ = peer.0.write_all(&asked).await;
         counted(&open.engine, "it has begun, or is refused", |all| {
             let all = &all.data_port;
