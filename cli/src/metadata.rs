@@ -32,6 +32,12 @@ pub(crate) async fn run(arguments: Metadata) -> Outcome {
     let limits = ServerLimits::default();
     let server = HttpServer::bind(&arguments.listen, arguments.file.as_deref(), limits).await?;
     let (address, entries) = (server.address(), server.entries());
+    if !address.ip().is_loopback() {
+        output::note(format_args!(
+            "warning: every host that reaches {address} can read and change the entries of the fleet; no client \
+             is authenticated and nothing is encrypted"
+        ));
+    }
     let kept =
         arguments.file.as_ref().map(|file| format!(", {entries} entries in {}", file.display()));
     let kept = kept.unwrap_or_default();

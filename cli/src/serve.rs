@@ -154,6 +154,12 @@ fn warn_of_exposure(engine: &Engine) {
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));
     }
+    if let Some(metrics) = engine.metrics_address().filter(|at| !at.ip().is_loopback()) {
+        output::note(format_args!(
+            "warning: --metrics: every host that reaches {metrics} can read the state of this node, with the \
+             names and addresses of its peers; no client is authenticated and nothing is encrypted"
+        ));
+    }
     if let Some(key) = engine.key_of_any_administrator() {
         output::note(format_args!(
             "warning: each holder of the key {key} can call itself an administrator: its line has no \

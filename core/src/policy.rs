@@ -13,6 +13,7 @@ mod grants;
 mod lone_poll;
 mod look_ups;
 mod pace;
+mod places;
 mod qpn_reuse;
 mod quota;
 mod rails;
@@ -32,6 +33,7 @@ pub use grants::{
 pub use lone_poll::{ALONE_MIN, IN_PLACE_MAX, LonePoll};
 pub use look_ups::{AfterRefusal, Doubt, LookUp, LookUps};
 pub use pace::{DENSE_MAX, Pace};
+pub use places::{Placed, Room, network_of, room};
 pub use qpn_reuse::QpnReuseDetector;
 pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
 pub use rails::{

@@ -97,11 +97,16 @@ const OURS: &str = "HANDFAST_";
 const PORTS: RangeInclusive<u16> = 15_000..=17_000;
 /// Maximum length of a password, and of a name.
 const PASSWORD_BYTES_MAX: usize = 512;
+/// Length from which a text that is no path may be a secret, and is not shown.
+const SECRET_CHARS_MIN: usize = 32;
 /// Maximum length of a path.
 const PATH_BYTES_MAX: usize = 4_095;
 
 /// Maximum length of a slice of a lane.
 const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
+
+/// Variables whose empty value is refused everywhere: what they protect would be open to everybody.
+const NEVER_EMPTY: [&str; 2] = [AUTH, ENCRYPT_LANES];
 
 /// Variables that the bindings alone read and check: other programs start with any value of them.
 const OF_BINDINGS: [&str; 2] = ["HANDFAST_TRANSPORT", "HANDFAST_REGIONS_MAX"];
@@ -263,16 +268,18 @@ impl Environment {
     }
 
     /// Reads the environment for an engine with a store, without the variables of other stores.
-    /// Empty values are no values, except those of switches.
+    /// Empty values are no values, except those of switches, and of variables of authentication and
+    /// encryption, without whose value an engine would be open.
     ///
     /// # Errors
-    /// A value is malformed.
+    /// A value is malformed, or one of authentication or encryption is empty.
     pub fn read_without_empty(store: &Source) -> Result<Self, Invalid> {
         let is_of_another = |name: &str| {
             name.starts_with("ETCDCTL_") && !matches!(store, Source::Etcd(_))
                 || name.starts_with("MC_REDIS_") && !matches!(store, Source::Redis(_))
         };
-        let is_value = |(name, value): &(String, String)| !value.is_empty() || is_switch(name);
+        let counts_empty = |name: &str| is_switch(name) || NEVER_EMPTY.contains(&name);
+        let is_value = |(name, value): &(String, String)| !value.is_empty() || counts_empty(name);
         Self::of(variables().filter(is_value).filter(|(name, _)| !is_of_another(name)))
     }
 
@@ -562,6 +569,10 @@ impl Variable {
         match (self.values, value.split_once(':')) {
             (Values::User, Some((name, _))) => format!("{name}:..."),
             (Values::User, None) | (Values::Password, _) => "...".to_owned(),
+            // Perhaps a secret in the place of its file.
+            _ if self.name == AUTH && value.len() >= SECRET_CHARS_MIN && !value.contains('/') => {
+                "...".to_owned()
+            }
             _ => value.to_owned(),
         }
     }

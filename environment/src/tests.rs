@@ -139,6 +139,25 @@ fn unused_and_unknown_variables_are_explained() {
     }
 }
 
+/// A secret in the place of the name of its file is shown nowhere.
+#[test]
+fn secret_in_the_place_of_a_file_is_not_shown() {
+    let secret = "0123456789abcdef".repeat(4);
+    for (value, shown) in [
+        (&*format!("fleet-1 {secret}"), "..."),
+        (&*format!("psk:{secret}"), "..."),
+        ("psk:/etc/handfast/keys-of-the-first-fleet", "psk:/etc/handfast/keys-of-the-first-fleet"),
+        ("psk:keys", "psk:keys"),
+    ] {
+        let set = of(&[(AUTH, value)]).unwrap();
+        let settings = set.settings();
+        let setting = settings.iter().find(|setting| setting.name == AUTH);
+        assert_eq!(setting.map(|setting| &*setting.value), Some(shown));
+    }
+    let refused = of(&[(AUTH, &*format!("fleet-1 {secret}\n"))]).err().unwrap();
+    assert!(!refused.to_string().contains(&secret), "{refused}");
+}
+
 /// A program that uses no binding starts with any value of their variables.
 #[test]
 fn values_that_the_bindings_refuse_are_warnings() {

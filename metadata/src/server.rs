@@ -1,5 +1,6 @@
 //! An HTTP metadata server: texts under keys for the nodes of a fleet, in memory or in a file.
 
+mod places;
 mod sending;
 
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -13,6 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use percent_encoding::percent_decode_str;
+use places::{Calls, Places};
 use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use sending::Sending;
@@ -23,8 +25,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
@@ -41,7 +41,9 @@ pub struct ServerLimits {
     pub entries_max: usize,
     /// Maximum bytes of all keys and values; 507 past it.
     pub bytes_max: usize,
-    /// Maximum concurrent connections; further ones wait until one closes.
+    /// Maximum concurrent connections. Past it one closes that has no request under way, of the host with the
+    /// most; without one, a slow one of a host with more than half of the places, for other hosts. Further ones
+    /// wait until one closes, and those of a host with more than half are closed.
     pub connections_max: usize,
     /// Timeout of a request's header and body, from the start of the wait, and of the answers that the client
     /// does not read. The connection closes past it.
@@ -140,25 +142,26 @@ impl HttpServer {
 
     /// Serves until dropped; connections end with it.
     pub async fn run(self) {
-        let places = Arc::new(Semaphore::new(self.shared.limits.connections_max));
-        let mut connections = JoinSet::new();
+        let mut places = Places::new(self.shared.limits.connections_max);
         loop {
-            // The semaphore is never closed.
-            let Ok(place) = places.clone().acquire_owned().await else { return };
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = places.ended(), if !places.is_empty() => continue,
+            };
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     warn!(%error, "accepting a connection failed");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            while connections.try_join_next().is_some() {}
+            if !places.make_room(from.ip()).await {
+                debug!(%from, "connection refused: its network holds more than half of the places");
+                continue;
+            }
             let shared = self.shared.clone();
-            connections.spawn(async move {
-                serve(shared, stream).await;
-                drop(place);
-            });
+            places.open(from.ip(), |calls| serve(shared, stream, calls));
         }
     }
 }
@@ -195,11 +198,16 @@ fn open(file: Option<&Path>) -> Result<(Database, usize), redb::Error> {
     Ok((database, bytes))
 }
 
-async fn serve(shared: Arc<Shared>, stream: TcpStream) {
+async fn serve(shared: Arc<Shared>, stream: TcpStream, calls: Arc<Calls>) {
     let limit = shared.limits.request_timeout;
     let service = service_fn(move |request| {
-        let shared = shared.clone();
-        async move { Ok::<_, Infallible>(shared.answer(request).await) }
+        let (shared, calls) = (shared.clone(), calls.clone());
+        async move {
+            calls.begin();
+            let answer = shared.answer(request).await;
+            calls.end();
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(HEADER_BYTES_MAX);

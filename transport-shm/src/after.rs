@@ -4,7 +4,9 @@ use crate::lane::Lane;
 use crate::reason::NoChannel;
 use handfast_core::sharing::Staged;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Completion, CompletionStatus, Direction, Posting, Span};
+use handfast_transport::{
+    Completion, CompletionStatus, Direction, Posting, Refused, RegionError, Requester, Span,
+};
 
 /// Effects of a change that happen without the lock.
 #[derive(Default)]
@@ -24,6 +26,8 @@ pub(crate) struct After {
     pub(crate) held: u64,
     /// Regions of this process that the peer keeps, or may keep, and that are not held or granted for that.
     pub(crate) keeps_refused: u64,
+    /// Keys that the peer asked for without a right, and why they are denied.
+    pub(crate) refused: Vec<(u64, RegionError)>,
     pub(crate) completions: Vec<Completion>,
     pub(crate) rerouted: Vec<Posting>,
     /// The lane fails: part of a slice is written, and nothing carries the rest.
@@ -44,13 +48,23 @@ impl After {
     pub(crate) fn has_effects(&self) -> bool {
         let Self { answered, released, has_ended, completions, rerouted, fails, .. } = self;
         let is_quiet = completions.is_empty() && rerouted.is_empty() && !self.is_untraced;
+        let is_quiet = is_quiet && self.refused.is_empty();
         !is_quiet || !answered.is_empty() || !released.is_empty() || *has_ended || *fails
     }
 }
 
 impl Lane {
-    /// Reports memory of the peer that is not shared, and why; counts what is opened.
+    /// Reports memory that is not shared, and why; counts what is opened.
     pub(crate) fn report_unshared(&self, after: &After) {
+        for (key, error) in &after.refused {
+            // The peer would have the memory, to read it at least.
+            self.shared.regions.report_refused(&Refused {
+                requester: Requester::Peer(&self.peer.node),
+                key: *key,
+                direction: Direction::Read,
+                error: *error,
+            });
+        }
         if after.is_untraced {
             self.shared.report(&self.peer, NoChannel::Untraced);
         }

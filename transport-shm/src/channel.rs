@@ -272,15 +272,15 @@ impl Channel {
 
     /// Grants the region with a key, or says why not. The caller holds the lane's lock, so that the
     /// end of a registration comes before the look-up or finds the grant.
-    fn answer(&mut self, key: u64, regions: &RegionTable) {
-        let Some(region) = regions.region(key) else {
-            return self.machine.deny(key, Denial::UnknownKey);
+    fn answer(&mut self, key: u64, regions: &RegionTable, after: &mut After) {
+        let (region, access) = match regions.whole(key, Requester::Peer(&self.peer)) {
+            Ok(found) => found,
+            // The lane below refuses what is not granted as it refuses an unknown key.
+            Err(error) => {
+                after.refused.push((key, error));
+                return self.machine.deny(key, Denial::UnknownKey);
+            }
         };
-        let access = region.access_of(Requester::Peer(&self.peer));
-        if access.is_none() {
-            // The lane below refuses it, as it refuses an unknown key.
-            return self.machine.deny(key, Denial::UnknownKey);
-        }
         if self.descriptors_unsent >= DESCRIPTORS_UNSENT_MAX {
             return self.machine.deny(key, Denial::Full);
         }
@@ -416,7 +416,7 @@ fn descriptor(region: &Region, access: Access) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handfast_transport::{Grant, Grants, Memory};
+    use handfast_transport::{Grant, Grants, Memory, RegionError};
 
     const KEY: u64 = 3;
 
@@ -469,7 +469,7 @@ mod tests {
     }
 
     /// A peer that asks for a million keys, among them that of memory which is granted to others, gets no
-    /// memory: each has the answer of an unknown key, and the owner keeps nothing.
+    /// memory: each has the answer of an unknown key and is reported, and the owner keeps nothing.
     #[test]
     fn million_keys_without_a_grant_give_no_memory() {
         const KEYS: u64 = 1_000_000;
@@ -489,6 +489,10 @@ mod tests {
             keys.clone().for_each(|key| say(&theirs, &Frame::Ask { key }));
             let mut after = After::default();
             assert!(channel.receive(&regions, &mut after) && !after.has_ended);
+            let of =
+                |key| if key == KEY { RegionError::NotGranted } else { RegionError::UnknownKey };
+            let refused: Vec<_> = keys.clone().map(|key| (key, of(key))).collect();
+            assert_eq!(after.refused, refused, "the owner learns of each");
             for key in keys {
                 let received = sys::receive(&theirs, &mut bytes).unwrap();
                 let (answer, _) = wire::decode(&bytes[..received.length]).unwrap();

@@ -162,7 +162,7 @@ pub struct Refused<'a> {
     pub requester: Requester<'a>,
     /// The presented key.
     pub key: u64,
-    /// Whether it was a read or a write.
+    /// Whether it was a read or a write. A request for the memory itself is a read.
     pub direction: Direction,
     /// The reason.
     pub error: RegionError,
@@ -340,10 +340,32 @@ impl RegionTable {
         reached.inspect_err(|error| self.refuse(key, direction, requester, *error))
     }
 
+    /// Finds the region that a requester asks for as a whole, and its permissions. Tells no watch of a
+    /// refusal: the caller does so without its locks ([`RegionTable::report_refused`]).
+    ///
+    /// # Errors
+    /// [`RegionError::UnknownKey`] and [`RegionError::NotGranted`].
+    pub fn whole(
+        &self,
+        key: u64,
+        requester: Requester<'_>,
+    ) -> Result<(Region, Access), RegionError> {
+        let region = self.region(key).ok_or(RegionError::UnknownKey)?;
+        let access = region.access_of(requester);
+        if access.is_none() {
+            return Err(RegionError::NotGranted);
+        }
+        Ok((region, access))
+    }
+
+    /// Tells the watches of a refused access.
+    pub fn report_refused(&self, refused: &Refused<'_>) {
+        self.tell(|watch| watch.on_refused(refused));
+    }
+
     #[cold]
     fn refuse(&self, key: u64, direction: Direction, requester: Requester<'_>, error: RegionError) {
-        let refused = Refused { requester, key, direction, error };
-        self.tell(|watch| watch.on_refused(&refused));
+        self.report_refused(&Refused { requester, key, direction, error });
     }
 }
 

@@ -104,9 +104,9 @@ unsafe fn given(options: &Options) -> Result<handfast_compat::Options, Failure> 
         or(options.devices, "options->devices", "")?,
     )?;
     given.timeout = duration(options.timeout_ms).unwrap_or(given.timeout);
-    let auth = or(options.auth, "options->auth", "")?;
-    if !auth.is_empty() {
-        given.auth = Some(auth.to_owned());
+    // An empty one names no keys, and fails the start.
+    if !options.auth.is_null() {
+        given.auth = Some(or(options.auth, "options->auth", "")?.to_owned());
     }
     given.accept_exposed_memory |=
         switch(options.accept_exposed_memory, "options->accept_exposed_memory")?;

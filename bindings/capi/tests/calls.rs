@@ -494,6 +494,7 @@ fn options_of_another_size_are_checked() {
         Options { metadata: c"redis:/x".as_ptr(), ..options() },
         Options { devices: c"\xff".as_ptr(), ..options() },
         Options { auth: c"tls:/nowhere".as_ptr(), ..options() },
+        Options { auth: c"".as_ptr(), ..options() },
         Options { accept_exposed_memory: 2, ..options() },
         Options { accept_forked_memory: u32::MAX, ..options() },
         Options { encrypt_lanes: 1, ..options() },

@@ -607,7 +607,7 @@ fn ports_are_those_of_the_environment() {
 }
 
 /// Variables of Mooncake are those of the command line: malformed ones are refused by name, and
-/// empty ones are not set.
+/// empty ones are not set, but for those without which an engine is open.
 #[test]
 fn malformed_variables_are_refused() {
     if std::env::var_os(ROLE).is_some() {
@@ -619,6 +619,10 @@ fn malformed_variables_are_refused() {
         let refused = start(name, value).unwrap_err();
         assert!(refused.contains(name) && refused.contains(value), "{refused}");
         start(name, "").unwrap();
+    }
+    for name in ["HANDFAST_AUTH", "HANDFAST_ENCRYPT_LANES"] {
+        let refused = start(name, "").unwrap_err();
+        assert!(refused.contains(&format!("{name} is ''; it must be")), "{refused}");
     }
     let refused = start("MC_CUSTOM_TOPO_JSON", "/").unwrap_err();
     assert!(refused.contains("MC_CUSTOM_TOPO_JSON: it is not a regular file"), "{refused}");

@@ -51,6 +51,12 @@ pub(super) fn run(
     let address = listener.local_addr().map_err(failed)?;
     let datagram_ports = answer_datagrams(address, &Facts::read(&arguments.root));
     output::note(format_args!("answering at {address}"));
+    if !address.ip().is_loopback() {
+        output::note(format_args!(
+            "warning: --listen: every host that reaches {address} can read what is found here, with names and \
+             devices, and write to the memory of the check of lanes; no doctor is authenticated"
+        ));
+    }
     let answering = Answering {
         arguments,
         // This doctor itself now occupies the address.

@@ -129,6 +129,13 @@ fn administrator_changes_grants_of_a_running_server() {
     let added = grants(&["add", &to, "read-write", "client-*"], "admin-1").done();
     contains(&added.output, &["m: read-write for client-*, write for nobody"]);
     run(&["put", &file, &to, "--auth", &key]).done();
+    // A pattern that covers the same peers is another one, and its access would stay.
+    for (peers, left) in [("client-1", "read-write for client-*"), ("*", "for")] {
+        let words = ["revoke", &to, "write", peers];
+        let unchanged = format!("'{peers}' has no write, and ");
+        grants(&words, "admin-1").failed(4, &[&unchanged, left, " stays"]);
+    }
+    run(&["put", &file, &to, "--auth", &key]).done();
     let json = grants(&["revoke", &to, "read-write", "client-*", "--json"], "admin-1").done();
     contains(&json.output, &[r#"{"m":[{"access":"write","peers":"nobody"}]}"#]);
     run(&["put", &file, &to, "--auth", &key]).failed(4, refused);
@@ -222,6 +229,23 @@ fn server_beyond_this_machine_wants_keys_or_consent() {
     drop(Server::start_at("0.0.0.0:0", &keyed));
     let both = ["serve", "--open", "--auth", &key];
     run(&both).failed(2, &["cannot be used with"]);
+}
+
+/// Ports without keys of their own warn once where other machines reach them, and not on loopback.
+#[test]
+fn open_ports_beyond_this_machine_are_warned_of() {
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--memory", "m=1M", "--metrics"];
+    for (words, warning) in [
+        (&serve[..], "warning: --metrics: every host that reaches 0.0.0.0:"),
+        (&["metadata", "--listen"][..], "warning: every host that reaches 0.0.0.0:"),
+    ] {
+        // Without standard input it ends at once.
+        let errors = |at: &str| run(&[words, &[at, "--until-stdin-ends"]].concat()).done().errors;
+        let beyond = errors("0.0.0.0:0");
+        assert_eq!(beyond.matches(warning).count(), 1, "{beyond}");
+        let own = errors("127.0.0.1:0");
+        assert!(!own.contains("every host"), "{own}");
+    }
 }
 
 /// A file of keys that others can read, another source, and keys with Mooncake nodes are refused.

@@ -296,6 +296,16 @@ impl Grants {
         }
     }
 
+    /// A grant whose pattern covers that of `grant`, or is covered by it, and that allows a part of the same.
+    pub fn overlapping(&self, grant: &Grant) -> Option<Grant> {
+        let Access { remote_read, remote_write } = grant.access;
+        self.iter().find(|held| {
+            let overlaps = held.peers.contains(&grant.peers) || grant.peers.contains(&held.peers);
+            let Access { remote_read: reads, remote_write: writes } = held.access;
+            overlaps && (reads && remote_read || writes && remote_write)
+        })
+    }
+
     /// Whether every peer has the same access.
     pub fn is_for_everybody(&self) -> bool {
         self.by_peers.keys().all(NamePattern::is_any)

@@ -19,6 +19,10 @@ pub const KEY_FILE_BYTES_MAX: usize = 64 << 10;
 pub const CERTIFICATE_FILE_BYTES_MAX: usize = 1 << 20;
 /// Permissions that a file of keys must not have: any of others, and writing by its group.
 const MODE_FORBIDDEN: u32 = 0o027;
+/// Permissions that authorities, certificates and revocation lists must not have: writing by others.
+const MODE_FORBIDDEN_PUBLIC: u32 = 0o022;
+/// Length from which a text that is no path may be a secret, and is not shown.
+const SECRET_CHARS_MIN: usize = 32;
 /// Scheme of a source of pre-shared keys.
 const PSK: &str = "psk:";
 /// Scheme of a source of certificates.
@@ -120,7 +124,8 @@ impl From<Error> for Unusable {
 /// Files in PEM by which a node authenticates itself and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// Authorities that are trusted.
+    /// Authorities that are trusted. Others must not be able to write this file, the certificate and the
+    /// revocation lists.
     pub authority: PathBuf,
     /// Certificate of this node, and those between it and an authority.
     pub certificate: PathBuf,
@@ -299,11 +304,16 @@ impl AuthOptions {
                     revocations_optional: false,
                 })
             }
-            _ => Err(invalid(format!(
-                "'{}' names no keys: write {PSK}FILE, {TLS}DIRECTORY or \
-                 {TLS}AUTHORITY,CERTIFICATE,KEY[,REVOCATIONS]",
-                excerpt(source)
-            ))),
+            _ => {
+                let shown = match may_be_secret(source) {
+                    true => "...".to_owned(),
+                    false => excerpt(source),
+                };
+                Err(invalid(format!(
+                    "'{shown}' names no keys: write {PSK}FILE, {TLS}DIRECTORY or \
+                     {TLS}AUTHORITY,CERTIFICATE,KEY[,REVOCATIONS]"
+                )))
+            }
         }
     }
 
@@ -328,7 +338,7 @@ impl AuthOptions {
     ///
     /// # Errors
     /// [`Stage::Configuration`]: a file cannot be read or has no certificate or key in PEM, others can
-    /// read the private key, or this build has no TLS (feature `tls`). [`Builder::start`](crate::Builder::start)
+    /// read the private key or write another file, or this build has no TLS (feature `tls`). [`Builder::start`](crate::Builder::start)
     /// fails if the certificate is not valid or does not have the node's name.
     pub fn tls(files: CertificateFiles) -> Result<Self, Error> {
         Source::Tls(files).options()
@@ -407,11 +417,17 @@ fn kept<T>(
 fn read((what, path): (&str, &Path), is_private: bool) -> Result<Vec<u8>, Error> {
     let failed = |text: &dyn fmt::Display| unusable((what, path), text);
     let file = File::open(path).map_err(|error| failed(&error))?;
-    let mode = file.metadata().map_err(|error| failed(&error))?.permissions().mode();
+    let about = file.metadata().map_err(|error| failed(&error))?;
+    let mode = about.permissions().mode() & 0o777;
     if is_private && mode & MODE_FORBIDDEN != 0 {
-        let mode = mode & 0o777;
         return Err(failed(&format!(
             "its permissions are {mode:03o}; make it readable by its owner alone (`chmod 600`)"
+        )));
+    }
+    // Those of a device or a pipe say nothing about its content.
+    if !is_private && about.is_file() && mode & MODE_FORBIDDEN_PUBLIC != 0 {
+        return Err(failed(&format!(
+            "its permissions are {mode:03o}; make it writable by its owner alone (`chmod go-w`)"
         )));
     }
     let bytes_max = if is_private { KEY_FILE_BYTES_MAX } else { CERTIFICATE_FILE_BYTES_MAX };
@@ -429,7 +445,16 @@ fn read_text(path: &Path) -> Result<String, Error> {
 }
 
 fn unusable((what, path): (&str, &Path), reason: &dyn fmt::Display) -> Error {
-    invalid(format!("{what} in {} cannot be used: {reason}", path.display()))
+    let path = match path.display().to_string() {
+        path if may_be_secret(&path) => "a file whose name may be a secret".to_owned(),
+        path => path,
+    };
+    invalid(format!("{what} in {path} cannot be used: {reason}"))
+}
+
+/// Whether a text in the place of a file may be a secret.
+fn may_be_secret(text: &str) -> bool {
+    text.len() >= SECRET_CHARS_MIN && !text.contains('/')
 }
 
 fn invalid(text: String) -> Error {
@@ -502,6 +527,49 @@ mod tests {
             assert!(error.contains(words) && !error.contains(&A[4..]), "{error}");
         }
         assert!(AuthOptions::psk(&many).unwrap_err().to_string().contains("17 keys"));
+    }
+
+    /// Files that others can write are no authorities, certificates or revocation lists; a device may be.
+    #[test]
+    fn certificates_that_others_can_write_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name| directory.path().join(name);
+        for name in ["ca.crt", "tls.crt", "tls.key", "ca.crl"] {
+            fs::write(file(name), "").unwrap();
+            let mode = if name == "tls.key" { 0o600 } else { 0o644 };
+            fs::set_permissions(file(name), Permissions::from_mode(mode)).unwrap();
+        }
+        let source = Source::Tls(CertificateFiles::in_directory(directory.path()));
+        let (content, _) = source.read(None).unwrap();
+        for name in ["ca.crt", "tls.crt", "ca.crl"] {
+            for (mode, is_safe) in [(0o644, true), (0o664, false), (0o646, false), (0o444, true)] {
+                fs::set_permissions(file(name), Permissions::from_mode(mode)).unwrap();
+                let read = source.read(None).map(|_| ());
+                assert_eq!(read.is_ok(), is_safe, "{name} {mode:o}: {read:?}");
+                let error = read.err().map(|error| error.to_string()).unwrap_or_default();
+                assert_eq!(error.contains("chmod go-w"), !is_safe, "{error}");
+                // A running node keeps what it had.
+                let (kept, failed) = source.read(Some(&content)).unwrap();
+                assert!(kept == content && failed.is_none() == is_safe);
+            }
+            fs::set_permissions(file(name), Permissions::from_mode(0o644)).unwrap();
+        }
+        let files = CertificateFiles::in_directory(directory.path());
+        let revocations = Some("/dev/null".into());
+        assert!(Source::Tls(CertificateFiles { revocations, ..files }).read(None).is_ok());
+    }
+
+    /// A secret in the place of a file is not quoted.
+    #[test]
+    fn secret_in_the_place_of_a_file_is_not_shown() {
+        for source in [format!("psk:{A}"), format!("fleet-1 {A}"), A.into(), format!("psk:{A}g")] {
+            let error = AuthOptions::from_source(&source).unwrap_err().to_string();
+            assert!(!error.contains(&A[..8]), "{error}");
+        }
+        let error = AuthOptions::from_source("psk:/nowhere/keys").unwrap_err().to_string();
+        assert!(error.contains("/nowhere/keys"), "{error}");
+        let error = AuthOptions::from_source("keys").unwrap_err().to_string();
+        assert!(error.contains("'keys'"), "{error}");
     }
 
     /// A file that others can read, or its group can write, is refused; so is a long one.

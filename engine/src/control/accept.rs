@@ -4,15 +4,14 @@ use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::{Counters, Counts};
 use crate::time::{Clock as _, TokioClock};
 use handfast_core::address::PORTS_OF_ERDMA;
-use handfast_core::policy::AuditPace;
+use handfast_core::policy::{AuditPace, Placed, Room, room};
 use handfast_transport_tcp::Net;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -76,7 +75,7 @@ impl Listening {
 
 /// Limits of a port's connections.
 pub(crate) struct Places {
-    /// Maximum concurrent connections. Past it a quiet one is closed ([`Places::shed`]).
+    /// Maximum concurrent connections. Past it one is closed ([`Places::shed`]).
     pub(crate) connections_max: usize,
     /// Pause after a failed accept, usually caused by a lack of file descriptors.
     pub(crate) accept_pause: Duration,
@@ -98,6 +97,7 @@ struct Connection {
 pub(crate) struct CallState {
     is_under_way: AtomicBool,
     has_ended: AtomicBool,
+    progress: AtomicU64,
 }
 
 impl CallState {
@@ -106,8 +106,14 @@ impl CallState {
         self.is_under_way.store(true, Ordering::Relaxed);
     }
 
+    /// Bytes of the call were moved.
+    pub(crate) fn advance(&self, bytes: u64) {
+        self.progress.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// The call is answered.
     pub(crate) fn end(&self) {
+        self.advance(1);
         self.has_ended.store(true, Ordering::Relaxed);
         self.is_under_way.store(false, Ordering::Relaxed);
     }
@@ -115,27 +121,6 @@ impl CallState {
     fn is_quiet(&self) -> bool {
         !self.is_under_way.load(Ordering::Relaxed)
     }
-}
-
-/// Returns the network that a connection comes from: the address of IPv4, the first 64 bits of IPv6.
-/// A host may choose any address of the network, and a rack may share one.
-fn network_of(from: IpAddr) -> IpAddr {
-    match from {
-        IpAddr::V6(address) => {
-            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
-        }
-        address => address,
-    }
-}
-
-/// Returns the source with the most connections, and its oldest; among equals the one with the oldest.
-fn largest(connections: impl Iterator<Item = (u64, IpAddr)>) -> Option<(IpAddr, u64)> {
-    let mut sources: BTreeMap<IpAddr, (usize, Reverse<u64>)> = BTreeMap::new();
-    for (id, source) in connections {
-        sources.entry(source).or_insert((0, Reverse(id))).0 += 1;
-    }
-    let (source, (_, oldest)) = sources.into_iter().max_by_key(|(_, count)| *count)?;
-    Some((source, oldest.0))
 }
 
 /// Accepts connections until stopped, and returns when all have ended. Dropping it ends each of
@@ -170,10 +155,12 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
             }
         };
         open.retain(|_, connection| !connection.task.is_finished());
-        if open.len() >= places.connections_max && !places.shed(&mut open) {
+        if open.len() >= places.connections_max
+            && let Err(reason) = places.shed(&mut open, Some(from.ip()))
+        {
             let limit = places.connections_max;
             if let Some(unreported) = pace.handle_refusal(clock.now()) {
-                warn!(%from, limit, unreported, "connection refused: all others are busy");
+                warn!(%from, limit, unreported, "connection refused: {reason}");
             }
             places.counts.update(places.refused);
             continue;
@@ -205,8 +192,8 @@ impl Places {
     async fn on_refused(&self, open: &mut BTreeMap<u64, Connection>, error: &io::Error) {
         debug!(%error, "accepting a connection failed");
         let most = if is_shortage(error) { open.len() / 4 + 1 } else { 0 };
-        let room = (0..most).take_while(|_| self.shed(open)).count();
-        if room == 0 {
+        let closed = (0..most).take_while(|_| self.shed(open, None).is_ok()).count();
+        if closed == 0 {
             warn!(%error, "accepting a connection failed, and none can be closed");
             sleep(self.accept_pause).await;
         } else {
@@ -215,41 +202,39 @@ impl Places {
         }
     }
 
-    /// Closes a quiet connection, which [`choose`] names. Returns whether there is one.
-    fn shed(&self, open: &mut BTreeMap<u64, Connection>) -> bool {
-        let quiet = open.iter().filter(|(_, connection)| connection.calls.is_quiet());
-        let quiet = quiet.map(|(id, connection)| Quiet {
-            id: *id,
-            from: connection.from,
-            has_called: connection.calls.has_ended.load(Ordering::Relaxed),
-        });
-        let chosen = choose(self.connections_max, &quiet.collect::<Vec<_>>());
-        let Some(connection) = chosen.and_then(|id| open.remove(&id)) else { return false };
-        connection.task.abort();
-        self.counts.update(self.shed);
-        true
+    /// Closes the connection that [`room`] names for a newcomer.
+    ///
+    /// # Errors
+    /// The reason to close none.
+    fn shed(
+        &self,
+        open: &mut BTreeMap<u64, Connection>,
+        newcomer: Option<IpAddr>,
+    ) -> Result<(), &'static str> {
+        let placed: Vec<_> = open.iter().map(|(id, connection)| connection.placed(*id)).collect();
+        let id = match room(self.connections_max, &placed, newcomer) {
+            Room::Displace(id) => id,
+            Room::Share => return Err("its network holds more than half of the places"),
+            Room::Busy => return Err("all others are busy"),
+        };
+        if let Some(connection) = open.remove(&id) {
+            connection.task.abort();
+            self.counts.update(self.shed);
+        }
+        Ok(())
     }
 }
 
-/// A connection outside of calls.
-#[derive(Clone, Copy, Debug)]
-struct Quiet {
-    /// A later connection has a greater number.
-    id: u64,
-    from: IpAddr,
-    has_called: bool,
-}
-
-/// Chooses the connection to close: of the network with the most of them the oldest of the address with
-/// the most, so that a crowd displaces its own. Those without a call go first, as long as the others fill
-/// no more than half of the places.
-fn choose(connections_max: usize, quiet: &[Quiet]) -> Option<u64> {
-    let have_called = quiet.iter().filter(|it| it.has_called).count();
-    let are_spared = have_called <= connections_max / 2 && quiet.len() > have_called;
-    let chosen = || quiet.iter().filter(|it| !(are_spared && it.has_called));
-    let (network, _) = largest(chosen().map(|it| (it.id, network_of(it.from))))?;
-    let of_network = chosen().filter(|it| network_of(it.from) == network);
-    largest(of_network.map(|it| (it.id, it.from))).map(|(_, id)| id)
+impl Connection {
+    fn placed(&self, id: u64) -> Placed {
+        Placed {
+            id,
+            from: self.from,
+            is_busy: !self.calls.is_quiet(),
+            has_called: self.calls.has_ended.load(Ordering::Relaxed),
+            progress: self.calls.progress.load(Ordering::Relaxed),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -258,7 +243,8 @@ mod tests {
     use handfast_transport_rdma::NicCounters;
     use handfast_transport_tcp::TcpCounters;
     use handfast_transport_tcp::TokioNet;
-    use tokio::net::TcpStream;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpSocket, TcpStream};
 
     fn places() -> Places {
         Places {
@@ -312,7 +298,7 @@ mod tests {
             let quiet = || Connection {
                 task: tasks.spawn(std::future::pending::<()>()),
                 calls: Arc::default(),
-                from: IpAddr::V6(Ipv6Addr::LOCALHOST),
+                from: IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
             };
             let mut open: BTreeMap<u64, Connection> =
                 (0..4).zip(std::iter::repeat_with(quiet)).collect();
@@ -347,7 +333,7 @@ mod tests {
         open[&1].calls.begin();
         let places = places();
         let mut left = || {
-            let is_shed = places.shed(&mut open);
+            let is_shed = places.shed(&mut open, None).is_ok();
             let crowd = open.keys().copied().filter(|id| *id < 5).collect::<Vec<_>>();
             (is_shed, crowd, open.len())
         };
@@ -359,69 +345,6 @@ mod tests {
             assert_eq!(left(), (true, vec![1], 1 + peers));
         }
         assert_eq!(left(), (false, vec![1], 1));
-    }
-
-    /// Returns the fault of a choice among quiet connections, of which a port has `MAX`.
-    fn fault(quiet: &[Quiet], chosen: Option<u64>) -> Option<&'static str> {
-        let called = quiet.iter().filter(|it| it.has_called).count();
-        let spares = called <= MAX / 2 && called < quiet.len();
-        let may_go: Vec<_> = quiet.iter().filter(|it| !spares || !it.has_called).collect();
-        let Some(id) = chosen else {
-            return (!may_go.is_empty()).then_some("no connection is closed");
-        };
-        let Some(chosen) = may_go.iter().find(|it| it.id == id) else {
-            return Some("one that has called, or is none of them");
-        };
-        let of_network =
-            |from| may_go.iter().filter(move |it| network_of(it.from) == network_of(from)).count();
-        let of_address = |from| may_go.iter().filter(move |it| it.from == from);
-        let shares = |it: &&&Quiet| network_of(it.from) == network_of(chosen.from);
-        if may_go.iter().any(|it| of_network(it.from) > of_network(chosen.from)) {
-            return Some("another network has more");
-        }
-        let own = of_address(chosen.from).count();
-        if may_go.iter().filter(shares).any(|it| of_address(it.from).count() > own) {
-            return Some("another address of the network has more");
-        }
-        let is_oldest = of_address(chosen.from).all(|it| it.id >= id);
-        (!is_oldest).then_some("an older one of the address stays")
-    }
-
-    const MAX: usize = 4;
-
-    /// Every set of up to five quiet connections from three addresses, two of one network.
-    fn sets() -> impl Iterator<Item = Vec<Quiet>> {
-        let addresses = ["2001:db8::1", "2001:db8::2", "10.0.0.1"].map(|it| it.parse().unwrap());
-        (0..=5u32).flat_map(move |count| {
-            (0..6u32.pow(count)).map(move |number| {
-                let of = |id: u32| {
-                    let kind = number / 6u32.pow(id) % 6;
-                    let from = addresses[kind as usize / 2];
-                    Quiet { id: id.into(), from, has_called: kind % 2 == 1 }
-                };
-                (0..count).map(of).collect()
-            })
-        })
-    }
-
-    /// The choice keeps every rule in every small set of connections, and three wrong choices do not.
-    #[test]
-    fn choice_is_right_in_every_small_set() {
-        let oldest = |quiet: &[Quiet]| quiet.first().map(|it| it.id);
-        let newest = |quiet: &[Quiet]| quiet.last().map(|it| it.id);
-        let spares_all = |quiet: &[Quiet]| {
-            let not_called: Vec<_> = quiet.iter().filter(|it| !it.has_called).copied().collect();
-            choose(MAX, &not_called)
-        };
-        let mut wrong = [0; 3];
-        for quiet in sets() {
-            assert_eq!(fault(&quiet, choose(MAX, &quiet)), None, "{quiet:?}");
-            let others = [oldest(&quiet), newest(&quiet), spares_all(&quiet)];
-            for (count, chosen) in wrong.iter_mut().zip(others) {
-                *count += u32::from(fault(&quiet, chosen).is_some());
-            }
-        }
-        assert!(wrong.iter().all(|count| *count > 100), "{wrong:?}");
     }
 
     /// A crowd that has called, and whose connections are kept, does not keep a newcomer out.
@@ -441,8 +364,70 @@ mod tests {
             open.insert(id as u64, Connection { task, calls, from });
         }
         for left in [7, 6, 5] {
-            assert!(places.shed(&mut open));
+            assert_eq!(places.shed(&mut open, None), Ok(()));
             assert_eq!((open.len(), open.contains_key(&7)), (left, true));
         }
+    }
+
+    /// Connects from an address of loopback.
+    async fn connect_from(from: &str, to: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    /// A crowd within its calls keeps no other address out, and has no place past its share. The calls of
+    /// others go on.
+    #[tokio::test]
+    async fn busy_crowd_makes_room_for_others() {
+        const CROWD: &str = "127.0.0.66";
+        let listener = TokioNet.bind("127.0.0.1:0").await.unwrap();
+        let at = TokioNet.local_address(&listener).unwrap();
+        let (counts, (begun, mut beginning)) = (Arc::<Counts>::default(), watch::channel(0));
+        let places = Places { counts: counts.clone(), ..places() };
+        let begun = Arc::new(begun);
+        let serving = Listening::start(|stop| {
+            accept(TokioNet, listener, places, stop, move |stream, _, calls| {
+                let begun = begun.clone();
+                async move {
+                    calls.begin();
+                    begun.send_modify(|count| *count += 1);
+                    // Held within its call, with its stream.
+                    std::future::pending::<()>().await;
+                    drop(stream);
+                }
+            })
+        });
+        let mut connected = Vec::new();
+        for (at_once, from) in ["127.0.0.1"; 2].into_iter().chain([CROWD; 6]).enumerate() {
+            connected.push(connect_from(from, at).await);
+            beginning.wait_for(|count| *count == at_once + 1).await.unwrap();
+        }
+        let counted = || {
+            let it = counts.snapshot(0, TcpCounters::default(), NicCounters::default());
+            (it.connections_shed, it.connections_refused)
+        };
+        // A newcomer of the crowd is closed, and displaces nothing.
+        let mut late = connect_from(CROWD, at).await;
+        assert!(matches!(late.read(&mut [0]).await, Ok(0) | Err(_)));
+        assert_eq!(counted(), (0, 1));
+        // One of another address displaces the oldest of the crowd, until that holds half of the places.
+        for shed in 1..=2 {
+            connected.push(connect_from("127.0.0.1", at).await);
+            beginning.wait_for(|count| *count == 8 + shed).await.unwrap();
+            let displaced = &mut connected[1 + shed];
+            assert!(matches!(displaced.read(&mut [0]).await, Ok(0) | Err(_)));
+            assert_eq!(counted(), (shed as u64, 1));
+        }
+        let mut late = connect_from("127.0.0.1", at).await;
+        assert!(matches!(late.read(&mut [0]).await, Ok(0) | Err(_)), "all are busy");
+        assert_eq!(counted(), (2, 2));
+        for left in connected[..2].iter().chain(&connected[4..]) {
+            let is_open = left
+                .try_read(&mut [0])
+                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+            assert!(is_open, "its call goes on");
+        }
+        serving.end().await;
     }
 }

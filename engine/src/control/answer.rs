@@ -399,11 +399,25 @@ fn administered(regions: &Regions, request: GrantsRequest) -> Result<SegmentGran
             changed(segment, grants)
         }
         GrantsRequest::Revoke { segment, grant } => {
+            let mut left = None;
             let grants = regions.regrant_named(&segment, |grants| {
+                let before: Vec<_> = grants.iter().collect();
                 grants.revoke(&grant);
+                left = grants.overlapping(&grant).filter(|_| grants.iter().eq(before));
                 Ok(())
             });
-            changed(segment, grants)
+            match (grants, left) {
+                // A repeated revocation changes nothing either, and leaves nobody the access.
+                (Ok(_), Some(left)) => {
+                    let detail = format!(
+                        "the grants of '{segment}' are not changed: '{}' has no {}, and {left} stays",
+                        grant.peers(),
+                        grant.access()
+                    );
+                    Err(refusal(GrantsRefusalReason::Other, detail))
+                }
+                (grants, _) => changed(segment, grants),
+            }
         }
     }
 }

@@ -239,7 +239,7 @@ async fn handle<N: Net, A: Answerer>(
     };
     let (mut kept, mut expected) = (false, CallsExpected::default());
     loop {
-        // A client with a complete frame is answered and never displaced.
+        // A client with a complete frame is answered, unless it makes room as one of a crowd.
         calls.begin();
         let kind = frame.kind;
         expected.on_call(kind);

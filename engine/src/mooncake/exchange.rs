@@ -1,7 +1,7 @@
 //! One outgoing request on one data connection.
 
 use super::options::MooncakeOptions;
-use super::pipe::{Sink, Source, Stopped};
+use super::pipe::{Patience, Sink, Source, Stopped, split};
 use crate::time::millis;
 use handfast_core::mooncake::{
     Awaits, DataRequest, DataStatus, Exchange, ProtocolVersion, REQUEST_BYTES, ReplyError,
@@ -45,7 +45,7 @@ impl From<io::Error> for Failed {
 impl From<Stopped> for Failed {
     fn from(stopped: Stopped) -> Self {
         match stopped {
-            Stopped::Stalled { .. } => slow(stopped.to_string()),
+            Stopped::Stalled { .. } | Stopped::Slow { .. } => slow(stopped.to_string()),
             Stopped::Io(error) => error.into(),
         }
     }
@@ -78,7 +78,8 @@ pub(super) struct Connection<S: Stream> {
 
 impl<S: Stream> Connection<S> {
     pub(super) fn new(stream: S, version: ProtocolVersion, options: &MooncakeOptions) -> Self {
-        let (source, sink) = super::pipe::split(stream, millis(options.progress_timeout));
+        let patience = Patience::new(millis(options.progress_timeout));
+        let (source, sink) = split(stream, patience);
         Self { source, sink, version, options: *options }
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 pub const LANES_PER_PEER_MAX: usize = 16;
 
 /// Minimum throughput of a peer, in bytes per millisecond; it extends the time limit of a request
-/// beyond the progress timeout.
-const BYTES_PER_MS_MIN: u64 = 64;
+/// beyond the progress timeout. A connection to the data port ends once it falls behind it for that long.
+pub(super) const BYTES_PER_MS_MIN: u64 = 64;
 
 /// Options for nodes of the Mooncake Transfer Engine. Without them the node accepts no such peers
 /// and opens none.
@@ -22,7 +22,8 @@ const BYTES_PER_MS_MIN: u64 = 64;
 pub struct MooncakeOptions {
     /// The data port at the listening host; 0 selects any free port.
     pub data_port: u16,
-    /// Maximum data connections to that port; past it the oldest one between requests is closed.
+    /// Maximum data connections to that port. Past it one between requests is closed; without one, a slow
+    /// one of a host with more than half of them, for other hosts.
     pub connections_max: usize,
     /// Data connections to one peer; at most [`LANES_PER_PEER_MAX`].
     pub lanes_per_peer: usize,
@@ -31,7 +32,7 @@ pub struct MooncakeOptions {
     /// Time for the answer to a completely sent request.
     pub status_timeout: Duration,
     /// Longest stall of a request while its bytes move, and allowance on top of the time at 64
-    /// KB/s.
+    /// KB/s, at the data port for the bytes so far.
     pub progress_timeout: Duration,
     /// Notifications kept until taken; further ones are rejected.
     pub notifications_max: usize,

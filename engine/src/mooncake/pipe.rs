@@ -15,28 +15,69 @@ const PROGRESS_MS_MAX: u64 = 1_000_000_000_000;
 pub(super) enum Stopped {
     #[error("no byte moved for {limit_ms} ms")]
     Stalled { limit_ms: u64 },
+    #[error("too few bytes moved in more than {limit_ms} ms")]
+    Slow { limit_ms: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Timeout of each piece of a request.
+/// Timeouts of the pieces of a request.
 #[derive(Clone, Copy)]
-struct Patience(Duration);
+pub(super) struct Patience {
+    /// Longest wait for a piece.
+    stall: Duration,
+    /// Least bytes per millisecond of those so far, beyond the longest wait.
+    bytes_per_ms_min: Option<u64>,
+}
 
 impl Patience {
-    /// Returns the deadline of the next piece.
-    fn until(self) -> Instant {
-        Instant::now() + self.0
+    /// Bounds each wait.
+    pub(super) fn new(stall_ms: u64) -> Self {
+        let stall = Duration::from_millis(stall_ms.min(PROGRESS_MS_MAX));
+        Self { stall, bytes_per_ms_min: None }
     }
 
-    async fn wait(
-        self,
-        until: Instant,
-        ready: impl Future<Output = io::Result<()>>,
-    ) -> Result<(), Stopped> {
-        let limit_ms = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
-        let waited = timeout_at(until, ready).await;
-        Ok(waited.map_err(|_| Stopped::Stalled { limit_ms })??)
+    /// Also bounds the time of the bytes so far.
+    pub(super) fn at_least(self, bytes_per_ms: u64) -> Self {
+        Self { bytes_per_ms_min: Some(bytes_per_ms.max(1)), ..self }
+    }
+
+    /// Begins a request.
+    fn begin(self) -> Waits {
+        let now = Instant::now();
+        Waits { patience: self, begun: now, until: now + self.stall, is_of_pace: false }
+    }
+}
+
+/// The waits of a request for its pieces.
+struct Waits {
+    patience: Patience,
+    begun: Instant,
+    /// The deadline of the next piece.
+    until: Instant,
+    /// Whether that is of all bytes so far.
+    is_of_pace: bool,
+}
+
+impl Waits {
+    /// Handles a piece, after which `done` bytes have moved.
+    fn on_piece(&mut self, done: u64) {
+        let Patience { stall, bytes_per_ms_min } = self.patience;
+        self.until = Instant::now() + stall;
+        let allowed = bytes_per_ms_min.map(|pace| stall + Duration::from_millis(done / pace));
+        let allowed = allowed.map(|allowed| self.begun + allowed);
+        self.is_of_pace = allowed.is_some_and(|allowed| allowed < self.until);
+        self.until = allowed.map_or(self.until, |allowed| allowed.min(self.until));
+    }
+
+    async fn wait(&self, ready: impl Future<Output = io::Result<()>>) -> Result<(), Stopped> {
+        let waited = timeout_at(self.until, ready).await;
+        let limit_ms = || u64::try_from(self.patience.stall.as_millis()).unwrap_or(u64::MAX);
+        let elapsed = |_| match self.is_of_pace {
+            true => Stopped::Slow { limit_ms: limit_ms() },
+            false => Stopped::Stalled { limit_ms: limit_ms() },
+        };
+        Ok(waited.map_err(elapsed)??)
     }
 }
 
@@ -54,11 +95,9 @@ pub(super) struct Sink<S: Stream> {
     pub(super) taken: u64,
 }
 
-/// Splits a stream into both halves; a request fails if its next bytes stall for longer than
-/// `progress_ms`.
-pub(super) fn split<S: Stream>(stream: S, progress_ms: u64) -> (Source<S>, Sink<S>) {
+/// Splits a stream into both halves; a request fails if its bytes exhaust `patience`.
+pub(super) fn split<S: Stream>(stream: S, patience: Patience) -> (Source<S>, Sink<S>) {
     let (reader, writer) = stream.split();
-    let patience = Patience(Duration::from_millis(progress_ms.min(PROGRESS_MS_MAX)));
     (Source { half: reader, patience }, Sink { half: writer, patience, taken: 0 })
 }
 
@@ -92,15 +131,15 @@ impl<S: Stream> Source<S> {
         length: u64,
         mut place: impl FnMut(u64) -> Result<Span, E>,
     ) -> Result<(), E> {
-        let (mut done, mut until) = (0, self.patience.until());
+        let (mut done, mut waits) = (0, self.patience.begin());
         while done < length {
-            self.patience.wait(until, self.half.readable()).await?;
+            waits.wait(self.half.readable()).await?;
             let span = place(done)?;
             match self.half.try_fill(Some(&span), &mut []) {
                 Ok(0) => return Err(Stopped::Io(io::ErrorKind::UnexpectedEof.into()).into()),
                 Ok(count) => {
                     done += count as u64;
-                    until = self.patience.until();
+                    waits.on_piece(done);
                 }
                 Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(Stopped::Io(error).into()),
@@ -151,10 +190,10 @@ impl<S: Stream> Sink<S> {
         length: u64,
         mut place: impl FnMut(u64) -> Result<Span, E>,
     ) -> Result<(), E> {
-        let (mut done, mut until) = (0, self.patience.until());
+        let (mut done, mut waits) = (0, self.patience.begin());
         let whole = head.len() as u64 + length;
         while done < whole {
-            self.patience.wait(until, self.half.writable()).await?;
+            waits.wait(self.half.writable()).await?;
             let left = usize::try_from(done).ok().and_then(|done| head.get(done..));
             let left = left.unwrap_or_default();
             let body = done.saturating_sub(head.len() as u64);
@@ -166,7 +205,7 @@ impl<S: Stream> Sink<S> {
                 Ok(count) => {
                     done += count as u64;
                     self.taken += count as u64;
-                    until = self.patience.until();
+                    waits.on_piece(done);
                 }
                 Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(Stopped::Io(error).into()),

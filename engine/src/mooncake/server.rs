@@ -1,7 +1,7 @@
 //! Server of Mooncake's TCP data protocol: peers read and write memory by address.
 
-use super::options::MooncakeOptions;
-use super::pipe::{Sink, Source, Stopped, split};
+use super::options::{BYTES_PER_MS_MIN, MooncakeOptions};
+use super::pipe::{Patience, Sink, Source, Stopped, split};
 use crate::control::accept::{CallState, Places, Stop, accept};
 use crate::data::regions::{ReachError, Regions};
 use crate::observe::count;
@@ -30,6 +30,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 enum End {
     #[error("a request made no progress within {0} ms")]
     Overdue(u64),
+    #[error("a request is {0} ms behind {pace} KB/s", pace = BYTES_PER_MS_MIN)]
+    Slow(u64),
     #[error(transparent)]
     Refused(#[from] ReachError),
     #[error(transparent)]
@@ -40,6 +42,7 @@ impl From<Stopped> for End {
     fn from(stopped: Stopped) -> Self {
         match stopped {
             Stopped::Stalled { limit_ms } => Self::Overdue(limit_ms),
+            Stopped::Slow { limit_ms } => Self::Slow(limit_ms),
             Stopped::Io(error) => Self::Io(error),
         }
     }
@@ -69,12 +72,13 @@ pub(crate) async fn serve<N: Net>(
     accept(net, listener, places, stop, |stream, from, calls| {
         let server = server.clone();
         async move {
-            let (source, sink) = split(stream, millis(server.options.progress_timeout));
-            let mut session = Session { server: &server, source, sink };
-            if let Err(end) = session.run(&calls).await {
+            let patience = Patience::new(millis(server.options.progress_timeout));
+            let (source, sink) = split(stream, patience.at_least(BYTES_PER_MS_MIN));
+            let mut session = Session { server: &server, calls: &calls, source, sink };
+            if let Err(end) = session.run().await {
                 debug!(%from, %end, "closing a data connection");
                 server.counts.update(|Counters { data_port, .. }| match end {
-                    End::Overdue(_) => data_port.overdue += 1,
+                    End::Overdue(_) | End::Slow(_) => data_port.overdue += 1,
                     End::Refused(_) => data_port.refused += 1,
                     End::Io(_) => data_port.broken += 1,
                 });
@@ -86,30 +90,32 @@ pub(crate) async fn serve<N: Net>(
 
 struct Session<'a, S: Stream> {
     server: &'a DataServer,
+    calls: &'a CallState,
     source: Source<S>,
     sink: Sink<S>,
 }
 
 impl<S: Stream> Session<'_, S> {
-    async fn run(&mut self, calls: &CallState) -> Result<(), End> {
+    async fn run(&mut self) -> Result<(), End> {
         loop {
             let mut header = [0; REQUEST_BYTES];
             // Between requests a peer may be silent as long as the connection limit is not reached.
             if !self.source.receive(&mut header[..1]).await? {
                 return Ok(());
             }
-            calls.begin();
             let limit_ms = millis(self.server.options.progress_timeout);
             let rest = self.source.receive(&mut header[1..]);
             if !timeout(ms(limit_ms), rest).await.map_err(|_| End::Overdue(limit_ms))?? {
                 return Err(End::Io(io::ErrorKind::UnexpectedEof.into()));
             }
             let request = DataRequest::decode(header);
+            // A part of a header leaves the connection quiet: it makes room like an idle one.
+            self.calls.begin();
             count(&self.server.counts.data_requests);
             let allowed_ms = self.server.options.moving_ms(request.bytes);
             let answered = timeout(ms(allowed_ms), self.answer(&request)).await;
             answered.map_err(|_| End::Overdue(allowed_ms))??;
-            calls.end();
+            self.calls.end();
         }
     }
 
@@ -136,8 +142,11 @@ impl<S: Stream> Session<'_, S> {
         let (address, bytes) = (request.address, request.bytes);
         let direction = request.direction;
         regions.reach(address, bytes, direction)?;
+        let (calls, mut seen) = (self.calls, 0);
         // The region may be unregistered while bytes move.
-        let place = |done: u64| -> Result<Span, End> {
+        let place = move |done: u64| -> Result<Span, End> {
+            calls.advance(done - seen);
+            seen = done;
             Ok(regions.reach(address + done, (bytes - done).min(CHUNK_BYTES), direction)?)
         };
         match (direction, request.version) {

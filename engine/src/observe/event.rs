@@ -82,7 +82,8 @@ pub enum Event {
         peer: Option<NodeName>,
         /// The segment; `None` if the presented key is that of none.
         segment: Option<String>,
-        /// Whether it was a read or a write.
+        /// Whether it was a read or a write. A request for the memory itself, over shared memory, is a
+        /// read.
         direction: Direction,
         /// The reason. The peer sees a part of it.
         reason: RegionError,

@@ -8,7 +8,7 @@ use handfast::{Access, Engine, Memory, Registration};
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion};
 use handfast_core::transfer::Direction;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// A node that Mooncake nodes reach, with one open segment.
 struct Open {
@@ -32,7 +32,18 @@ impl Open {
         let address = self.engine.data_address().expect("a data port");
         Peer(TcpStream::connect(address).await.unwrap())
     }
+
+    /// Connects from an address of this machine.
+    async fn connect_from(&self, from: &str) -> Peer {
+        let address = self.engine.data_address().expect("a data port");
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(from.parse().unwrap()).unwrap();
+        Peer(socket.connect(address.parse().unwrap()).await.unwrap())
+    }
 }
+
+/// The address of a crowd; peers are at 127.0.0.1.
+const CROWD: &str = "127.0.0.66:0";
 
 /// The other end of a data connection.
 struct Peer(TcpStream);

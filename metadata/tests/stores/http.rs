@@ -147,18 +147,30 @@ async fn server_survives_hostile_requests() {
     stop(server).await;
 }
 
+/// A connection past the limit displaces one without a request, and a slow one of a crowd from another host.
 #[tokio::test]
-async fn connections_past_the_limit_wait() {
-    let limits = ServerLimits {
-        connections_max: 1,
-        request_timeout: Duration::from_millis(300),
-        ..Default::default()
-    };
+async fn connection_past_the_limit_displaces_a_slow_one() {
+    const CROWD: &str = "127.0.0.66:0";
+    // Nothing ends by its time here.
+    let limits =
+        ServerLimits { connections_max: 1, request_timeout: 6 * PATIENCE, ..Default::default() };
     let (store, _server) = served(None, limits).await;
     let address = store.name().strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap();
-    let _mute = TcpStream::connect(address).await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    let ended = |mut stream: TcpStream| async move {
+        timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.is_ok()
+    };
+    let mute = TcpStream::connect(address).await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(CROWD.parse().unwrap()).unwrap();
+    let mut slow = socket.connect(address.parse().unwrap()).await.unwrap();
+    assert!(ended(mute).await, "it had no request");
+    let put = "PUT /metadata?key=k HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n\
+               Content-Length: 9\r\n\r\n";
+    slow.write_all(put.as_bytes()).await.unwrap();
+    // The server asks for the value: the request is under way.
+    slow.read_exact(&mut [0; 12]).await.unwrap();
     store.put("k", "{}").await.unwrap();
+    assert!(ended(slow).await, "its host had every place");
 }
 
 /// A client that does not read its answers gives its place back in time.
@@ -180,13 +192,13 @@ async fn unread_answers_end_their_connection() {
     deaf.write_all(requests.as_bytes()).await.unwrap();
     // It has the place once it is answered.
     deaf.read_exact(&mut [0]).await.unwrap();
-    let mut other = TcpStream::connect(address).await.unwrap();
-    other.write_all(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
-    let mut answer = [0; 12];
-    let answered = timeout(PATIENCE, other.read_exact(&mut answer)).await;
-    answered.expect("a place in time").unwrap();
-    assert_eq!(answer, *b"HTTP/1.1 200");
-    drop(deaf);
+    let closed = async {
+        while deaf.write_all(b"G").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, closed).await.expect("it is closed in time");
+    store.put("k", "{}").await.unwrap();
 }
 
 #[tokio::test]

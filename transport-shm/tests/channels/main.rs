@@ -12,7 +12,8 @@ use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_core::{Duration, NicPath};
 use handfast_transport::{
-    Access, AtOnce, DataPath, Direction, Endpoints, Memory, RemoteSpan, Sent, Span, TransportKind,
+    Access, AtOnce, DataPath, Direction, Endpoints, Memory, Refused, RegionError, RegionWatch,
+    RemoteSpan, Sent, Span, TransportKind,
 };
 use handfast_transport_shm::{
     DIAL_AFTER, INLINE_BYTES_MAX, NoChannel, PIECE_BYTES_MAX, SLICES_MAX,
@@ -234,6 +235,33 @@ async fn access_beyond_the_rights_goes_below() {
         assert!(matches!(ended, CompletionStatus::Released(_)), "{ended:?}");
         assert_eq!(first.posted_below(), count);
     }
+}
+
+/// The refusals of which an owner learns.
+#[derive(Default)]
+struct Refusals(Mutex<Vec<(u64, RegionError)>>);
+
+impl RegionWatch for Refusals {
+    fn on_refused(&self, refused: &Refused<'_>) {
+        self.0.lock().unwrap().push((refused.key, refused.error));
+    }
+}
+
+/// An owner learns of each key for which a peer asks without a right, before any slice reaches the lane below.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn keys_asked_for_without_a_right_are_reported() {
+    let (first, second) = nodes(&Setup::default()).await;
+    let refusals = Arc::new(Refusals::default());
+    let watch: Arc<dyn RegionWatch> = refusals.clone();
+    assert!(second.regions.watch(Arc::downgrade(&watch)));
+    let here = Memory::zeroed(4_096).unwrap();
+    let region = second.serve(&Memory::shared(4_096).unwrap(), Access::default(), 5);
+    for key in [5, 6] {
+        let ended = first.transfer(Direction::Read, here.whole(), key, region.address());
+        assert!(matches!(ended, CompletionStatus::Released(_)), "{ended:?}");
+    }
+    let told = [(5, RegionError::NotGranted), (6, RegionError::UnknownKey)];
+    wait_until(|| *refusals.0.lock().unwrap() == told);
 }
 
 /// A slice that is withdrawn on its way to the lane below comes back from there, though that lane did not

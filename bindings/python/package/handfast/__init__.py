@@ -368,7 +368,8 @@ class Peer:
 
     def revoke(self, segment: str, peers: str, access: str = "read-write") -> None:
         """Take a permission from a pattern of names in a segment of this peer, as one of its
-        ``administrators``. In force on return, also for transfers under way."""
+        ``administrators``. In force on return, also for transfers under way. Fails where the pattern has
+        none of it and an overlapping one keeps it."""
         self._core.peer_revoke(self.address, segment, peers, access)
 
     def write(

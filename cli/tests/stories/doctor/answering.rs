@@ -22,10 +22,14 @@ struct Answering {
 
 impl Answering {
     fn start() -> Self {
+        Self::start_at("127.0.0.1:0")
+    }
+
+    fn start_at(listen: &str) -> Self {
         let folder = Folder::new();
         let errors = File::create(folder.join("errors")).unwrap();
         let mut command = Command::new(PROGRAM);
-        command.args(["doctor", "--listen", "127.0.0.1:0", "--lang", "en"]);
+        command.args(["doctor", "--listen", listen, "--lang", "en"]);
         let process = Process(command.stdout(Stdio::null()).stderr(errors).spawn().unwrap());
         let mut answering = Self { _process: process, folder, address: String::new() };
         until("it answers", || answering.errors().contains("answering at "));
@@ -50,6 +54,15 @@ fn ends(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(2 * SILENT_MAX)).unwrap();
     stream.read(&mut [0; 16]).is_ok_and(|bytes| bytes == 0)
         || stream.take_error().is_ok_and(|error| error.is_some())
+}
+
+/// A doctor that other machines reach warns of it once.
+#[test]
+fn doctor_beyond_this_machine_warns() {
+    let answering = Answering::start_at("0.0.0.0:0");
+    let warning = "warning: --listen: every host that reaches 0.0.0.0:";
+    until("it warns", || answering.errors().matches(warning).count() == 1);
+    assert!(!Answering::start().errors().contains("every host"), "on loopback");
 }
 
 #[test]

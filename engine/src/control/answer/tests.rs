@@ -255,6 +255,15 @@ async fn grants_are_changed_by_administrators_alone() {
         let revoked = admin.administer(&node, revoke()).await.unwrap();
         assert_eq!(revoked[&cache()], [Grant::read("a").unwrap()]);
     }
+    admin.administer(&node, add()).await.unwrap();
+    for peers in ["b-1", "*"] {
+        let grant = Grant::write(peers).unwrap();
+        let revoke = GrantsRequest::Revoke { segment: cache(), grant };
+        let error = admin.administer(&node, revoke).await.unwrap_err();
+        assert_eq!(refused(&error), (Side::Peer, Reason::Other, "CONFIG-INVALID"));
+        assert!(error.to_string().contains("write for b-* stays"), "{error}");
+    }
+    admin.administer(&node, revoke()).await.unwrap();
     for place in 1..GRANTS_MAX {
         let grant = Grant::read(&format!("p{place}")).unwrap();
         let add = GrantsRequest::Add { segment: cache(), grant };

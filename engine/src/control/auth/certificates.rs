@@ -103,7 +103,7 @@ impl Certificates {
         let (client, server) = configs(&provider, &authorities, &own, &key).map_err(|error| {
             (CertificateFile::Certificate, format!("the certificate and its key: {error}"))
         })?;
-        let domain = uris(&own[0]).find_map(|uri| spiffe_domain(&uri).map(str::to_owned));
+        let domain = spiffe_id(&own[0]).and_then(|id| spiffe_domain(&id).map(str::to_owned));
         Ok(Self { authorities, own, domain, client, server })
     }
 
@@ -130,19 +130,15 @@ impl Certificates {
     pub(crate) fn host(&self) -> Option<String> {
         let end = EndEntityCert::try_from(self.own.first()?).ok()?;
         let mut hosts = end.valid_dns_names().filter(|host| !host.starts_with('*'));
-        hosts.next().map(str::to_owned).or_else(|| self.spiffe_id())
+        hosts.next().map(str::to_owned).or_else(|| spiffe_id(&self.own[0]))
     }
 
     /// The name of a node with an address and no other name: the address, or this node's SPIFFE id and
     /// the address if the certificate has the id alone.
     pub(crate) fn listening_name(&self, address: &str) -> String {
         let named = NodeName::new(address).is_ok_and(|name| self.names(&self.own, &name));
-        let id = self.spiffe_id().filter(|_| !named);
+        let id = spiffe_id(&self.own[0]).filter(|_| !named);
         id.map_or_else(|| address.to_owned(), |id| format!("{id}:{address}"))
-    }
-
-    fn spiffe_id(&self) -> Option<String> {
-        uris(&self.own[0]).find(|uri| spiffe_domain(uri).is_some())
     }
 
     /// Whether a peer's chain is valid at the present time.
@@ -156,26 +152,27 @@ impl Certificates {
     }
 
     /// Whether a certificate has a name: the host of the name is among its DNS names and addresses, or
-    /// the name has a SPIFFE id of the certificate, of this node's own trust domain.
+    /// the name has the SPIFFE id of the certificate, of this node's own trust domain.
     pub(super) fn names(&self, chain: &[CertificateDer<'_>], name: &NodeName) -> bool {
         let Some(end) = chain.first() else { return false };
         let Ok(parsed) = EndEntityCert::try_from(end) else { return false };
         let part = certified_part(name);
         let is_host = ServerName::try_from(part)
             .is_ok_and(|host| parsed.verify_is_valid_for_subject_name(&host).is_ok());
-        let is_workload = |uri: String| {
-            let domain = spiffe_domain(&uri);
-            domain.is_some() && domain == self.domain.as_deref() && uri == part
+        let is_workload = |id: String| {
+            let domain = spiffe_domain(&id);
+            domain.is_some() && domain == self.domain.as_deref() && id == part
         };
-        is_host || uris(end).any(is_workload)
+        is_host || spiffe_id(end).is_some_and(is_workload)
     }
 }
 
-/// The ids of a certificate that are URIs.
-fn uris(certificate: &CertificateDer<'_>) -> impl Iterator<Item = String> {
-    let end = EndEntityCert::try_from(certificate).ok();
-    let uris = end.map(|end| end.valid_uri_names().map(str::to_owned).collect::<Vec<_>>());
-    uris.unwrap_or_default().into_iter()
+/// The SPIFFE id of a certificate. One with several URIs has none: an SVID has exactly one.
+fn spiffe_id(certificate: &CertificateDer<'_>) -> Option<String> {
+    let end = EndEntityCert::try_from(certificate).ok()?;
+    let mut uris = end.valid_uri_names();
+    let id = uris.next().filter(|uri| spiffe_domain(uri).is_some())?.to_owned();
+    uris.next().is_none().then_some(id)
 }
 
 fn certificates(

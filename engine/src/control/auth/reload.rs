@@ -30,47 +30,69 @@ pub(crate) struct WatchParts {
     pub(crate) administrators: Administrators,
 }
 
-/// Looks at the files until the node is gone. A fault is reported once. The keys, the certificate of this
+/// Looks at the files at each interval, and at the validity of certificates each minute, until the node is
+/// gone. A fault is reported once. The keys, the certificate of this
 /// node or the revocation lists stay as they were if they are at fault; the other files change.
 pub(crate) async fn watch(mut parts: WatchParts) {
     let interval = Duration(parts.interval.0.max(INTERVAL_MIN.0));
     let mut reported: Vec<Option<String>> = vec![None; parts.parts.len()];
     let mut checked_at = parts.clock.now();
+    let mut read_at = checked_at;
     // A call that was accepted before a change may open a lane after it: there is a second look.
     let mut ends_again = false;
     loop {
-        let until = parts.clock.now().0.saturating_add(interval.0);
-        parts.clock.sleep_until(Instant(until)).await;
-        let sources: Vec<_> = parts.parts.iter().map(|part| part.source.clone()).collect();
-        let read = move || {
-            let of = |(source, before): (Source, Content)| source.read(Some(&before));
-            sources.into_iter().map(|source| source.map(of)).collect::<Vec<_>>()
-        };
-        // A network file system may take its time.
-        let Ok(read) = tokio::task::spawn_blocking(read).await else { return };
+        let look = read_at.0.saturating_add(interval.0);
+        let check = checked_at.0.saturating_add(RECHECK_INTERVAL.0);
+        parts.clock.sleep_until(Instant(look.min(check))).await;
+        let (looks, mut has_changed) = (parts.clock.now().0 >= look, false);
+        if looks {
+            let sources: Vec<_> = parts.parts.iter().map(|part| part.source.clone()).collect();
+            // A network file system may take its time.
+            let read = tokio::task::spawn_blocking(move || read_again(sources)).await;
+            let (Ok(read), Some(keys)) = (read, parts.keys.upgrade()) else { return };
+            has_changed = use_changed(&keys, &mut parts, read, &mut reported);
+            read_at = parts.clock.now();
+        }
         let Some(keys) = parts.keys.upgrade() else { return };
-        let epoch = keys.current().policy.epoch();
-        let outcomes = take(&keys, &mut parts.parts, read);
-        let has_changed = keys.current().policy.epoch() != epoch;
-        for ((outcome, part), reported) in outcomes.iter().zip(&parts.parts).zip(&mut reported) {
-            report(outcome, &part.loaded, reported, &parts.counts);
-        }
-        if has_changed {
-            keys.warn_of_open_key(&parts.administrators);
-        }
         let now = parts.clock.now();
         let is_due = now.0.saturating_sub(checked_at.0) >= RECHECK_INTERVAL.0;
         if is_due {
             checked_at = now;
             recheck(&keys);
         }
-        if has_changed || ends_again || is_due {
+        let is_after_change = has_changed || looks && ends_again;
+        if is_after_change || is_due {
             // Without a change a key stays valid, and a certificate does not.
-            let ends_unknown = has_changed || ends_again || keys.current().certificates.is_some();
+            let ends_unknown = is_after_change || keys.current().certificates.is_some();
             end_withdrawn(keys, ends_unknown, &parts.commands).await;
         }
-        ends_again = has_changed;
+        ends_again = if looks { has_changed } else { ends_again };
     }
+}
+
+/// Reads the files of every part that has some.
+fn read_again(sources: Vec<Option<(Source, Content)>>) -> Vec<Option<ReadAgain>> {
+    let of = |(source, before): (Source, Content)| source.read(Some(&before));
+    sources.into_iter().map(|source| source.map(of)).collect()
+}
+
+/// Uses what has changed in the files, and reports it. Returns whether anything has.
+fn use_changed(
+    keys: &Keys,
+    parts: &mut WatchParts,
+    read: Vec<Option<ReadAgain>>,
+    reported: &mut [Option<String>],
+) -> bool {
+    let epoch = keys.current().policy.epoch();
+    let outcomes = take(keys, &mut parts.parts, read);
+    let has_changed = keys.current().policy.epoch() != epoch;
+    for ((outcome, part), reported) in outcomes.iter().zip(&parts.parts).zip(reported) {
+        report(outcome, &part.loaded, reported, &parts.counts);
+    }
+    if has_changed {
+        keys.warn_of_open_key(&parts.administrators);
+    }
+    has_changed
 }
 
 /// Ends the lanes of peers that proved what is not accepted any more, and with `ends_unknown` of those

@@ -1,6 +1,6 @@
 //! We are asked.
 
-use super::{Open, Peer, request};
+use super::{CROWD, Open, Peer, request};
 use crate::helpers::{Owner, PATIENCE, content, counted, pattern};
 use handfast::metrics::Counters;
 use handfast::mooncake::{MooncakeOptions, Notification};
@@ -245,6 +245,80 @@ async fn connection_between_requests_yields_its_place() {
     }
     let counters = open.engine.counters().data_port;
     assert_eq!((counters.shed, counters.crowded_out), (1, 1));
+    open.engine.close().await;
+}
+
+/// A crowd of one address within its requests keeps no peer of another out, and takes no place past half of
+/// them. Requests of others go on.
+#[tokio::test]
+async fn crowd_within_requests_keeps_no_peer_out() {
+    const PLACES: usize = 8;
+    let few = MooncakeOptions::default().with(|it| it.connections_max = PLACES);
+    let open = Open::start(few, 4096).await;
+    let mut within = begun(&open).await;
+    let mut crowd = Vec::new();
+    // A part of a header holds no place.
+    for at in 0..2 * PLACES {
+        let mut peer = open.connect_from(CROWD).await;
+        let whole = request(Direction::Write, open.memory.address(), 8).encode();
+        peer.0.write_all(&whole[..if at % 2 == 0 { 1 } else { 16 }]).await.unwrap();
+        crowd.push(peer);
+    }
+    let shed = PLACES as u64 + 1;
+    counted(&open.engine, "the crowd makes room", |all| all.data_port.shed == shed).await;
+    for peer in &mut crowd[..=PLACES] {
+        assert!(peer.rest().await.is_empty(), "the oldest went");
+    }
+    let mut crowd = Vec::new();
+    while open.engine.counters().data_port.crowded_out == 0 {
+        let before = open.engine.counters().data_port;
+        let mut peer = open.connect_from(CROWD).await;
+        // It is closed once the crowd is busy everywhere.
+        let asked = request(Direction::Write, open.memory.address(), 8).encode();
+        let _ = peer.0.write_all(&asked).await;
+        counted(&open.engine, "it has begun, or is refused", |all| {
+            let all = &all.data_port;
+            all.requests > before.requests || all.crowded_out > before.crowded_out
+        })
+        .await;
+        crowd.push(peer);
+    }
+    for _ in 0..2 {
+        let mut peer = open.connect().await;
+        peer.ask(request(Direction::Read, open.memory.address(), 1)).await;
+        assert_eq!(peer.status().await, DataStatus::Done, "a place for another address");
+        assert_eq!(peer.take().await, [0]);
+    }
+    within.0.write_all(&[7; 8]).await.unwrap();
+    assert_eq!(within.status().await, DataStatus::Done);
+    open.engine.close().await;
+}
+
+/// Bytes that drip end their request once they fall behind 64 KB/s by the progress timeout, whatever its
+/// length. One that has moved its bytes before goes on at any pace, within its stalls.
+#[tokio::test]
+async fn dripping_write_is_closed_whatever_its_length() {
+    let hasty = MooncakeOptions::default().with(|it| it.progress_timeout = Duration::from_secs(2));
+    let open = Open::start(hasty, 64 * MIB).await;
+    let whole = request(Direction::Write, open.memory.address(), 64 * MIB as u64);
+    let (mut ahead, mut drip) = (open.connect().await, open.connect().await);
+    ahead.ask(whole).await;
+    ahead.0.write_all(&vec![1; 32 * MIB]).await.unwrap();
+    drip.ask(whole).await;
+    let dripping = async {
+        for dripped in 1.. {
+            ahead.0.write_all(&[1]).await.unwrap();
+            if drip.0.write_all(&[1]).await.is_err() {
+                return dripped;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        0
+    };
+    let dripped = timeout(PATIENCE, dripping).await.expect("it is closed");
+    counted(&open.engine, "it was too slow", |all| all.data_port.overdue == 1).await;
+    ahead.0.write_all(&vec![1; 32 * MIB - dripped]).await.unwrap();
+    assert_eq!(ahead.status().await, DataStatus::Done);
     open.engine.close().await;
 }
 

@@ -32,13 +32,22 @@ fn watched(
     options: &AuthOptions,
     own: &str,
 ) -> (Arc<Keys>, UnboundedReceiver<Command>, Arc<Counts>) {
+    watched_each(INTERVAL, options, own)
+}
+
+/// As [`watched`], at another interval.
+fn watched_each(
+    interval: Duration,
+    options: &AuthOptions,
+    own: &str,
+) -> (Arc<Keys>, UnboundedReceiver<Command>, Arc<Counts>) {
     let keys = Arc::new(Keys::of(Some(options), &name(own), Incarnation(1)).unwrap());
     let (commands, told) = Commands::channel();
     let counts: Arc<Counts> = Arc::default();
     tokio::spawn(watch(WatchParts {
         keys: Arc::downgrade(&keys),
         parts: options.parts.clone(),
-        interval: INTERVAL,
+        interval,
         clock: Arc::new(TokioClock::new()),
         commands,
         counts: counts.clone(),
@@ -93,6 +102,21 @@ async fn look_of_a_minute_keeps_proofs_and_ends_no_lane() {
         panic!("no look within two minutes");
     };
     assert!(!of(&name("a")) && !of(&name("forgotten")));
+}
+
+/// The check of a minute waits for no look at the files, however long their interval is.
+#[tokio::test(start_paused = true)]
+async fn check_of_a_minute_waits_for_no_look() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("keys");
+    put(&file, OLD);
+    let hour = Duration::from_millis(3_600_000);
+    let (_keys, mut told, _) = watched_each(hour, &AuthOptions::psk_file(&file).unwrap(), "own");
+    for _ in 0..3 {
+        let minute = StdDuration::from_nanos(RECHECK_INTERVAL.nanos()) + StdDuration::from_secs(1);
+        let check = timeout(minute, told.recv()).await;
+        assert!(matches!(check, Ok(Some(Command::EndLanes { .. }))), "a check each minute");
+    }
 }
 
 fn put_certificate(directory: &Path, trusted: &[&Authority], own: &Issued) {

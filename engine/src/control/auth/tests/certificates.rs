@@ -349,6 +349,26 @@ fn workloads_of_other_namespaces_have_other_names() {
     assert!(!own.names(&of("spiffe://other.org/ns/a/gpu-1").own, &NodeName::new(ID).unwrap()));
 }
 
+/// A certificate with several URIs has no SPIFFE id: an SVID has one. Its other names stay.
+#[test]
+fn certificate_with_two_uris_is_no_workload() {
+    const ID: &str = "spiffe://example.org/ns/a/gpu-1";
+    let fleet = Authority::new("fleet");
+    let of = |own: &[&str]| material(&[&fleet], &fleet.issue(own));
+    let name = |text: &str| NodeName::new(text).unwrap();
+    let own = of(&[ID, "gpu-1"]);
+    assert!(own.check(&name(ID)).is_ok() && own.check(&name("gpu-1:7411")).is_ok());
+    for second in ["spiffe://example.org/ns/b/gpu-1", "https://example.org/gpu-1"] {
+        for uris in [[ID, second], [second, ID]] {
+            let peer = of(&[uris[0], uris[1], "gpu-1"]);
+            assert!(!own.names(&peer.own, &name(uris[0])) && !own.names(&peer.own, &name(uris[1])));
+            assert!(own.names(&peer.own, &name("gpu-1:7411")), "its host stays");
+            assert_eq!(peer.check(&name(ID)), Err(AuthFailure::OwnName));
+            assert_eq!(peer.host().as_deref(), Some("gpu-1"));
+        }
+    }
+}
+
 /// Nodes with certificates of another name, another domain, or the address of another node are refused.
 #[tokio::test]
 async fn identity_is_bound_to_the_certificate() {
