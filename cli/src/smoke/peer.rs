@@ -9,7 +9,7 @@ use handfast::rdma::RdmaOptions;
 use handfast::{AuthOptions, Engine, Segment, TransportChoice};
 
 pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -> Outcome {
-    let found = devices::all();
+    let found = devices::all(&arguments.base);
     report.devices(found.clone())?;
     let options = arguments.base.clone().with(|it| {
         it.devices = arguments.device.first().cloned().into_iter().collect();

@@ -147,7 +147,23 @@ fn smoke_passes_through_the_connection_manager() {
     if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
         return skipped("it needs a network of its own");
     }
-    let (text, errors) = managed(&[PROGRAM, "smoke", "--loopback"]);
+    smoke_passes_managed("erdma-standard", &[PROGRAM, "smoke", "--loopback"]);
+}
+
+/// RoCE devices connect through the connection manager in every step, with the option and with its variable.
+#[test]
+fn smoke_of_roce_connects_through_the_manager_if_forced() {
+    if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
+        return skipped("it needs a network of its own");
+    }
+    smoke_passes_managed("rxe", &[PROGRAM, "smoke", "--loopback", "--rdma-cm"]);
+    smoke_passes_managed("rxe", &["env", "HANDFAST_RDMA_CM=1", PROGRAM, "smoke", "--loopback"]);
+}
+
+/// Two nodes connect through the connection manager, by all that a smoke test prints.
+#[track_caller]
+fn smoke_passes_managed(profile: &str, words: &[&str]) {
+    let (text, errors) = managed(profile, words);
     for part in ["connects through the connection manager", "pass     bytes", "pass     restart"] {
         assert!(text.contains(part), "{part}: {text}\n{errors}");
     }
@@ -158,9 +174,9 @@ fn smoke_passes_through_the_connection_manager() {
     }
 }
 
-/// The output and the errors of a command on two devices that connect through the connection manager.
-fn managed(words: &[&str]) -> (String, String) {
-    let fabric = [PROGRAM, "fabric", "run", "--profile", "erdma-standard", "--"];
+/// The output and the errors of a command on two devices of a profile, in a network of their own.
+fn managed(profile: &str, words: &[&str]) -> (String, String) {
+    let fabric = [PROGRAM, "fabric", "run", "--profile", profile, "--"];
     let mut command = Command::new("unshare");
     command.args(["-rn", "sh", "-c", SCRIPT]).args(fabric).args(words);
     let ended = command.output().unwrap();
@@ -182,19 +198,20 @@ fn missing_librdmacm_is_found_by_doctor_and_smoke() {
         "rm -rf {place}/sys && cp -r $SYSFS_PATH {place} && mkdir -p {place}/sys/module/ib_uverbs && \
          {PROGRAM} doctor --root {place} --transport rdma --json --lang en"
     );
-    let (sound, errors) = managed(&["sh", "-c", &doctor]);
+    let (sound, errors) = managed("erdma-standard", &["sh", "-c", &doctor]);
     assert!(sound.contains(r#""ERDMA-STANDARD-MODE""#), "{sound}\n{errors}");
     assert!(!sound.contains(r#""CM-MISSING""#), "{sound}\n{errors}");
     // No library: an empty file of its name comes first.
     std::fs::write(folder.join("librdmacm.so.1"), "").unwrap();
     let hide = format!("LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH; ", folder.name("."));
-    let (found, errors) = managed(&["sh", "-c", &(hide.clone() + &doctor)]);
+    let (found, errors) = managed("erdma-standard", &["sh", "-c", &(hide.clone() + &doctor)]);
     let report: serde_json::Value = serde_json::from_str(&found).unwrap();
     let text = report.to_string();
     for part in [r#""id":"CM-MISSING""#, "librdmacm1", "file too short"] {
         assert!(text.contains(part), "{part}: {found}\n{errors}");
     }
-    let (text, errors) = managed(&["sh", "-c", &format!("{hide}{PROGRAM} smoke --loopback")]);
+    let (text, errors) =
+        managed("erdma-standard", &["sh", "-c", &format!("{hide}{PROGRAM} smoke --loopback")]);
     assert!(text.contains("fail     devices") && errors.contains("librdmacm1"), "{text}\n{errors}");
     let why = "there is no device to use";
     let skipped =
