@@ -2,8 +2,8 @@
 
 use super::hosts::answers;
 use crate::scene::Scene;
-use handfast_diagnosis::doctor::{Finding, Wanted};
-use handfast_diagnosis::{Severity, Side};
+use handfast_diagnosis::doctor::{Finding, LaneFailure, LaneStep, Wanted};
+use handfast_diagnosis::{Severity, Side, ids};
 use handfast_transport_rdma::{ManagerUnavailable, RdmaUnavailable};
 
 const NAME: &str = "irdma0";
@@ -192,4 +192,21 @@ fn wanted_address_of_an_iwarp_device_is_checked() {
     assert!(finding.observed.contains("irdma0: 10.2.0.7"), "{}", finding.observed);
     scene.request.gid = Some("10.2.0.7".parse().unwrap());
     assert_eq!(findings(&scene), []);
+}
+
+/// Lanes of iWARP devices are TCP connections: silence on one is not laid on the UDP port of RoCE.
+#[test]
+fn silence_on_an_iwarp_lane_is_no_filter_of_roce() {
+    let mut scene = beside(&node_b(iwarp_at("10.2.0.8")), iwarp_at("10.2.0.7"));
+    for (step, id) in [
+        (LaneStep::Short, ids::PEER_LOST),
+        (LaneStep::Short, ids::XFER_DEADLINE),
+        (LaneStep::Connect, ids::CM_UNREACHED),
+    ] {
+        let (side, text) = (Side::Unknown, "silence".to_owned());
+        scene.world.lane = Some(Err(LaneFailure { step, id, side, text }));
+        assert!(only(&scene, id.as_str()).observed.contains("silence"));
+    }
+    scene.world.lane = None;
+    assert_eq!(only(&scene, "CM-UNREACHED").severity, Severity::CannotTell);
 }
