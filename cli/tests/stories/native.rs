@@ -26,12 +26,13 @@ const KERNEL: [&str; 5] = [
     "smoke_without_device_or_library_names_the_lack",
 ];
 
-/// Runs stories on two devices of a profile for each link, which a process of their own shares; at
-/// least `enough` pass.
+/// Runs stories on two devices of a profile for each link, which a process of their own shares, with
+/// variables; at least `enough` pass.
 fn stories_pass(
     (test, profile): (&str, &str),
     links: u32,
     (stories, except): (&[&str], &[&str]),
+    variables: &[(&str, &str)],
     enough: usize,
 ) {
     if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
@@ -53,7 +54,7 @@ fn stories_pass(
     let process = Process::shared(&devices.join(",")).unwrap();
     let mut command = process.program("unshare".as_ref());
     command.args(["-rn", "sh", "-c", SCRIPT]).arg(std::env::current_exe().unwrap());
-    command.args(stories).arg("--test-threads=1");
+    command.args(stories).arg("--test-threads=1").envs(variables.iter().copied());
     let passed = passed(&mut command, &[&KERNEL, except].concat());
     let passed = passed.unwrap_or_else(|why| panic!("{profile}:\n{why}"));
     assert!(passed >= enough, "{profile}: {passed}");
@@ -98,13 +99,22 @@ fn script_acts_on_the_devices_of_a_command() {
 #[test]
 fn program_stories_pass_on_rxe() {
     let test = ("program_stories_pass_on_rxe", "rxe");
-    stories_pass(test, 1, (&PROGRAM_STORIES, &[]), 8);
+    stories_pass(test, 1, (&PROGRAM_STORIES, &[]), &[], 8);
+}
+
+/// On soft-RoCE that connects through the connection manager, as at night in a guest, smoke tests take that way:
+/// two NICs, one to itself, and one against a server.
+#[test]
+fn smoke_stories_pass_on_rxe_through_the_manager() {
+    let test = ("smoke_stories_pass_on_rxe_through_the_manager", "rxe");
+    let managed = [("HANDFAST_RDMA_CM", "1")];
+    stories_pass(test, 1, (&["rdma::smoke_of_"], &[]), &managed, 2);
 }
 
 /// Runs the stories on links of a profile, except those named.
 fn link_stories_pass(test: &str, profile: &str, except: &[&str]) {
     let enough = 14 - except.len();
-    stories_pass((test, profile), LINKS, (&LINK_STORIES, except), enough);
+    stories_pass((test, profile), LINKS, (&LINK_STORIES, except), &[], enough);
 }
 
 /// The reference NIC.
