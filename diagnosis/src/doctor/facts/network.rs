@@ -128,9 +128,10 @@ pub(super) fn ipv6_of(tree: &Tree<'_>, names: &[&str]) -> Vec<IpAddr> {
 /// Returns the interfaces that may have a local IPv4 address: those of the most specific routes to it,
 /// since the kernel's table of addresses names no interface.
 pub(in crate::doctor) fn owners(routes: &[Route], address: IpAddr) -> Vec<&str> {
-    let leading = || routes.iter().filter(move |route| route.prefix > 0 && route.leads_to(address));
-    let longest = leading().map(|route| route.prefix).max();
-    let owners = leading().filter(|route| Some(route.prefix) == longest);
+    let leads = |route: &&Route| route.prefix > 0 && route.leads_to(address);
+    let leading: Vec<&Route> = routes.iter().filter(leads).collect();
+    let longest = leading.iter().map(|route| route.prefix).max();
+    let owners = leading.into_iter().filter(|route| Some(route.prefix) == longest);
     owners.map(|route| route.interface.as_str()).collect()
 }
 
