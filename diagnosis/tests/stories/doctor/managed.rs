@@ -56,7 +56,7 @@ fn findings(scene: &Scene) -> Vec<Finding> {
     scene.findings().into_iter().filter(|finding| !is_remark(finding)).collect()
 }
 
-/// Its one finding beside that.
+/// Its one finding apart from that.
 #[track_caller]
 fn only(scene: &Scene, id: &str) -> Finding {
     let findings = findings(scene);

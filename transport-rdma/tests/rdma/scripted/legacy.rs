@@ -10,7 +10,7 @@ use handfast_transport::{CompletionStatus, Direction};
 use handfast_transport_rdma::NicConfig;
 
 /// A RoCE device that connects through the connection manager by choice has lanes out of band to a node that
-/// connects so alone, beside those of the others; its retirement leaves nothing.
+/// connects so alone, next to those of the others; its retirement leaves nothing.
 #[test]
 fn legacy_lane_connects_out_of_band_beside_managed_ones() {
     let name = "legacy::legacy_lane_connects_out_of_band_beside_managed_ones";
