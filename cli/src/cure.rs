@@ -55,6 +55,11 @@ pub(crate) fn cure(error: &Error) -> Option<&'static str> {
             "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
              every file system; or choose `--transport tcp`"
         }
+        (Stage::Handshake, Cause::Transport(failure)) if failure.call.starts_with("rdma_") => {
+            "check the path to the address that the error names: on iWARP to its TCP port, which the \
+             kernel takes from net.ipv4.ip_local_port_range, on RoCE to UDP port 4791; or choose \
+             `--transport tcp`"
+        }
         (Stage::Handshake, Cause::Transport(_)) => {
             "check the path between the two devices (`rping`, UDP port 4791), or choose \
              `--transport tcp`"

@@ -50,13 +50,17 @@ pub(crate) struct Smoke {
     /// HANDFAST_AUTH]
     #[arg(long, value_name = "SOURCE", requires = "peer")]
     auth: Option<String>,
+    /// Connect RDMA queue pairs through the connection manager (librdmacm) also on RoCE and InfiniBand;
+    /// the node of --peer needs it too [default: HANDFAST_RDMA_CM]
+    #[arg(long)]
+    rdma_cm: bool,
     /// Timeout of each step
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
-    /// The options of lanes in the environment, as for `serve`.
+    /// The options of lanes in the environment, as for `serve`, and `--rdma-cm`.
     #[arg(skip)]
     base: RdmaOptions,
 }
@@ -64,7 +68,8 @@ pub(crate) struct Smoke {
 pub(crate) async fn run(mut arguments: Smoke) -> Outcome {
     let environment = Environment::read()?;
     warn(environment.warnings());
-    arguments.base = environment.rdma(RdmaOptions::default());
+    let from_environment = environment.rdma(RdmaOptions::default());
+    arguments.base = from_environment.with(|it| it.connection_manager |= arguments.rdma_cm);
     if arguments.peer.is_some() && arguments.auth.is_none() {
         arguments.auth = environment.auth_source().map(str::to_owned);
     }

@@ -266,6 +266,10 @@ impl Connections {
     pub fn handle_request(&mut self, request: RequestId, data: &[u8]) {
         let data = match PrivateData::decode(data) {
             Ok(data) if data.content == Content::Request => data,
+            Err(error) if error.is_of_another_version() => {
+                let data = Some(PrivateData::refused_version());
+                return self.outputs.push_back(ConnectionOutput::Reject { request, data });
+            }
             Ok(_) | Err(_) => return self.reject(request, None, Refusal::NotMeant),
         };
         let id = ConnectionId { lifecycle: data.receiver, place: data.place };
@@ -316,8 +320,12 @@ impl Connections {
                         && data.receiver == id.lifecycle
                         && data.is_from(&peer)
                 };
-                if !PrivateData::decode(data).is_ok_and(proves) {
-                    return self.fail(id, Cause::Unproven);
+                match PrivateData::decode(data) {
+                    Ok(data) if proves(data) => {}
+                    Err(error) if error.is_of_another_version() => {
+                        return self.fail(id, Cause::Refused(Refusal::Version));
+                    }
+                    Ok(_) | Err(_) => return self.fail(id, Cause::Unproven),
                 }
                 connection.state = State::Connected { peer };
             }
@@ -330,10 +338,15 @@ impl Connections {
     /// Handles a rejection, with the private data that came with it.
     pub fn handle_rejected(&mut self, id: ConnectionId, data: &[u8]) {
         let refused = |data: PrivateData| match data.content {
+            // Its sender could not read whom the request was from.
+            Content::Refusal(Refusal::Version) => Some(Refusal::Version),
             Content::Refusal(refusal) if data.receiver == id.lifecycle => Some(refusal),
             _ => None,
         };
-        let refusal = PrivateData::decode(data).ok().and_then(refused);
+        let refusal = match PrivateData::decode(data) {
+            Ok(data) => refused(data),
+            Err(error) => error.is_of_another_version().then_some(Refusal::Version),
+        };
         self.handle_failed(id, refusal.map_or(Cause::Rejected, Cause::Refused));
     }
 

@@ -4,8 +4,9 @@ use crate::explain::explain;
 use crate::ids;
 use crate::problem::{Id, Role};
 use libc::{
-    EACCES, EADDRNOTAVAIL, EAFNOSUPPORT, EAGAIN, ECONNREFUSED, EHOSTUNREACH, EINVAL, EIO, EMFILE,
-    ENETUNREACH, ENFILE, ENODEV, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP, EPERM, ETIMEDOUT,
+    EACCES, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, EAGAIN, ECONNREFUSED, ECONNRESET,
+    EHOSTUNREACH, EINVAL, EIO, EMFILE, ENETUNREACH, ENFILE, ENODEV, ENOENT, ENOMEM, ENOSPC,
+    ENOTCONN, EOPNOTSUPP, EPERM, ETIMEDOUT,
 };
 
 /// The kernel's internal ENOTSUPP, which some drivers leak.
@@ -27,15 +28,60 @@ fn of_sharing(detail: &str) -> Option<Id> {
     reasons.into_iter().find(|(words, _)| detail.contains(words)).map(|(_, id)| id)
 }
 
+/// Returns the problem of a local port or device, which explains more than its effect.
+fn of_device(detail: &str) -> Option<Id> {
+    let reasons = [
+        ("our own port is down", ids::PORT_DOWN),
+        ("the device is lost", ids::DEV_FATAL),
+        ("the device was lost", ids::DEV_FATAL),
+        ("the device was removed", ids::DEV_FATAL),
+    ];
+    reasons.into_iter().find(|(words, _)| detail.contains(words)).map(|(_, id)| id)
+}
+
+/// Returns the problem behind a connection through the connection manager.
+fn of_manager(call: &str, code: i32, detail: &str) -> Option<Id> {
+    if !call.starts_with("rdma_") && !["connection", "wire", "bring_up"].contains(&call) {
+        return None;
+    }
+    let reasons = [
+        ("connects queue pairs out of band alone", ids::CM_ONE_WAY),
+        ("connect out of band, and ours", ids::CM_ONE_WAY),
+        ("connect through the connection manager, and ours", ids::CM_ONE_WAY),
+        ("addresses of different families", ids::GID_FAMILY),
+        ("cannot be reached", ids::CM_UNREACHED),
+        ("neither side reaches", ids::CM_UNREACHED),
+        ("was not established in time", ids::CM_UNREACHED),
+        ("refused the connection", ids::CM_REFUSED),
+        ("is not the peer's", ids::CM_REFUSED),
+        ("connection manager rejected", ids::CM_FULL),
+        ("the connection was disconnected", ids::PEER_LOST),
+        ("one of the device's port", ids::CM_ADDRESS),
+        ("no address of the device's port", ids::CM_ADDRESS),
+        ("has left the device's port", ids::CM_ADDRESS),
+        ("ip_local_port_range", ids::LIM_EPHEMERAL),
+    ];
+    let by_words = reasons.into_iter().find(|(words, _)| detail.contains(words));
+    by_words.map(|(_, id)| id).or(match (call, code.saturating_abs()) {
+        ("rdma_resolve_addr", EINVAL | EAFNOSUPPORT) => Some(ids::GID_FAMILY),
+        ("rdma_resolve_addr" | "rdma_bind_addr", ENODEV | EADDRNOTAVAIL) => Some(ids::CM_ADDRESS),
+        ("rdma_resolve_addr" | "rdma_resolve_route", ENETUNREACH | EHOSTUNREACH | ETIMEDOUT)
+        | ("rdma_resolve_route", ENODEV | EINVAL)
+        | ("rdma_connect", ENETUNREACH | EHOSTUNREACH | ETIMEDOUT | ECONNRESET) => {
+            Some(ids::CM_UNREACHED)
+        }
+        ("rdma_connect", ECONNREFUSED) => Some(ids::CM_FULL),
+        ("rdma_accept", ECONNRESET | ENOTCONN) => Some(ids::PEER_LOST),
+        ("rdma_listen", EADDRINUSE) => Some(ids::PORT_IN_USE),
+        _ => None,
+    })
+}
+
 /// Returns the problem behind a failed call: `call` as in errors, such as `ibv_modify_qp(RTR)` or
 /// `connect`, `code` its error number or the status of a completion, `detail` its text.
 pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
-    // The state of the local port explains more than its effect.
-    if detail.contains("our own port is down") {
-        return Some(ids::PORT_DOWN);
-    }
-    if ["the device is lost", "the device was lost"].iter().any(|words| detail.contains(words)) {
-        return Some(ids::DEV_FATAL);
+    if let Some(id) = of_device(detail).or_else(|| of_manager(call, code, detail)) {
+        return Some(id);
     }
     let by_number = match call {
         "ibv_modify_qp(INIT)" => Some(ids::QP_INIT),
@@ -146,6 +192,61 @@ mod tests {
         assert_eq!(of("completion", 12), Some("WC-RETRY"));
         assert_eq!(of("prove", 10), Some("WC-REM-ACCESS"));
         assert_eq!(of("a call of nobody", 5), None);
+    }
+
+    /// A dial, and what listens for it, has problems of its own: by their words, else by call and number,
+    /// which events of the kernel give with either sign.
+    #[test]
+    fn connections_of_the_manager_have_problems_of_their_own() {
+        let of = |call, code, detail| of_call(call, code, detail).map(Id::as_str);
+        for (detail, id) in [
+            (
+                "10.0.0.2:41000: the peer's address cannot be reached; check the route",
+                "CM-UNREACHED",
+            ),
+            ("10.0.0.2:41000: neither side reaches the other's address; put", "CM-UNREACHED"),
+            (
+                "10.0.0.2:41000: the connection was not established in time; the peer",
+                "CM-UNREACHED",
+            ),
+            ("the peer: the peer refused the connection: the receiver dials itself", "CM-REFUSED"),
+            ("the peer: the answer to the connection is not the peer's; another", "CM-REFUSED"),
+            (
+                "the peer: the peer's connection manager rejected the connection; nobody listens \
+                 there any more, or more requests wait than it takes",
+                "CM-FULL",
+            ),
+        ] {
+            for code in [0, 110, -110, 111, 8] {
+                assert_eq!(of("rdma_connect", code, detail), Some(id), "{code}: {detail}");
+            }
+        }
+        for (call, code, detail, id) in [
+            ("connection", 0, "x: the connection was disconnected; the peer ended it", "PEER-LOST"),
+            ("connection", 0, "x: the device was removed; it has to be opened again", "DEV-FATAL"),
+            (
+                "wire",
+                0,
+                "the peer's queue pairs connect out of band, and ours through",
+                "CM-ONE-WAY",
+            ),
+            ("wire", 0, "connect through the connection manager, and ours out", "CM-ONE-WAY"),
+            ("bring_up", 0, "a Mooncake node connects queue pairs out of band alone", "CM-ONE-WAY"),
+            ("wire", 0, "at 10.0.0.1 here, addresses of different families", "GID-FAMILY"),
+            ("rdma_bind_addr", 19, "is one of the device's port; give it one", "CM-ADDRESS"),
+            ("rdma_bind_addr", 0, "10.0.0.1 is no address of the device's port", "CM-ADDRESS"),
+            ("rdma_bind_addr", 0, "10.0.0.1 has left the device's port", "CM-ADDRESS"),
+            ("rdma_bind_addr", 0, "widen net.ipv4.ip_local_port_range", "LIM-EPHEMERAL"),
+            ("rdma_resolve_addr", 22, "Invalid argument (os error 22)", "GID-FAMILY"),
+            ("rdma_resolve_route", -110, "", "CM-UNREACHED"),
+            ("rdma_connect", 111, "", "CM-FULL"),
+            ("rdma_accept", 104, "Connection reset by peer (os error 104)", "PEER-LOST"),
+            ("rdma_listen", 98, "Address already in use (os error 98)", "PORT-IN-USE"),
+        ] {
+            assert_eq!(of(call, code, detail), Some(id), "{call} {code} {detail}");
+        }
+        assert_eq!(of("rdma_create_event_channel", 13, ""), Some("CM-MISSING"));
+        assert_eq!(of("connect", 111, "nobody listens there"), Some("NET-REFUSED"));
     }
 
     #[test]

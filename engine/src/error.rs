@@ -403,6 +403,16 @@ impl Error {
     }
 }
 
+/// The remedy of a lane that was not connected: a dial of the connection manager has ports of its own.
+fn handshake_hint(failure: &TransportError) -> &'static str {
+    if failure.call.starts_with("rdma_") {
+        "check the path to the address that the error names: on iWARP to its TCP port, which the kernel \
+         takes from net.ipv4.ip_local_port_range, on RoCE to UDP port 4791; or use TCP"
+    } else {
+        "check the path between the two devices (`rping`, UDP port 4791), or use TCP"
+    }
+}
+
 fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::RdmaUnavailable(unavailable) => return Some(rdma_hint(unavailable)),
@@ -417,9 +427,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
              every file system; or use TCP"
         }
-        Cause::Transport(_) if stage == Stage::Handshake => {
-            "check the path between the two devices (`rping`, UDP port 4791), or use TCP"
-        }
+        Cause::Transport(failure) if stage == Stage::Handshake => handshake_hint(failure),
         Cause::Descriptor(DescriptorError::NoKey(_)) => "`Builder::mooncake` opens Mooncake nodes",
         Cause::Descriptor(DescriptorError::Null)
         | Cause::MooncakeDescriptor(SegmentError::Null) => {

@@ -296,6 +296,8 @@ pub(crate) static IWARP: DeviceProfile = DeviceProfile {
     name: "iwarp",
     // siw and irdma, modify: RTS without a connection of the kernel's is EINVAL.
     connecting: Connecting::Manager("an iWARP device connects queue pairs by the kernel alone"),
+    // siw, siw_qp_sq_process: also for a send that TCP did not take, since the peer has ended the connection.
+    fatal_event: Side::Peer,
     // iWARP: the answer to a read is a write of the peer's to the sink.
     read_sink_needs_remote_write: true,
     // siw of rdma-core, destroy_qp and destroy_cq: the queues are unmapped before the command.

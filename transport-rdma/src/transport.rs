@@ -171,11 +171,10 @@ impl RdmaTransport {
 
     /// Like [`Endpoints::create`], for a legacy peer, which announces no sequence numbers: each queue
     /// pair sends from `psn`, 24 bits, and the announced address is the one of the NIC's opening,
-    /// since the peer may look it up in the descriptor.
+    /// since the peer may look it up in the descriptor. They connect out of band.
     pub fn create_legacy(&self, lifecycle: Lifecycle, peer: NicPath, psn: u32) -> Created {
         let create = move |nic: &Nic| {
-            nic.check_out_of_band()?;
-            nic.create(lifecycle, &vec![psn; nic.queue_pairs_per_lane()])
+            nic.create_out_of_band(lifecycle, &vec![psn; nic.queue_pairs_per_lane()])
         };
         Box::pin(self.inner.clone().create(lifecycle, peer, create))
     }

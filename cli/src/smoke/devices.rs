@@ -5,9 +5,14 @@ use handfast::rdma::RdmaOptions;
 use handfast_diagnosis::doctor::{Device, Facts, Gid, Port};
 use handfast_transport_rdma::availability;
 
-/// Returns all devices listed by the kernel. The engine reports unreadable ones.
-pub(super) fn all() -> Vec<Device> {
-    Facts::read(&handfast_transport_rdma::root()).devices
+/// Returns all devices listed by the kernel, with the way in which their queue pairs connect under the
+/// options. The engine reports unreadable ones.
+pub(super) fn all(options: &RdmaOptions) -> Vec<Device> {
+    let mut devices = Facts::read(&handfast_transport_rdma::root()).devices;
+    for device in devices.iter_mut().filter(|device| device.refused.is_none()) {
+        device.is_managed |= options.connection_manager;
+    }
+    devices
 }
 
 /// Describes a device for people.

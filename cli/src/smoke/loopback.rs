@@ -24,7 +24,7 @@ const LISTEN: &str = "127.0.0.1:0";
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
-    let found = devices::all();
+    let found = devices::all(&arguments.base);
     let options = devices::choose(arguments, &found);
     report.devices(found.clone())?;
     let Some([first, second]) = report.step("devices", start(&options)).await? else {

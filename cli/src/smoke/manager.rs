@@ -8,6 +8,12 @@ use std::time::Duration;
 
 pub(super) const NAME: &str = "rdma-cm";
 
+/// Whether the device of a node connects through the connection manager.
+pub(super) fn is_used(found: &[Device], options: &RdmaOptions) -> bool {
+    let name = options.devices.first();
+    name.is_none_or(|name| found.iter().any(|device| device.name == *name && device.is_managed))
+}
+
 /// Connects two devices, or one to itself, if they connect through the connection manager.
 pub(super) async fn run(
     report: &mut Report,
@@ -15,11 +21,10 @@ pub(super) async fn run(
     options: [RdmaOptions; 2],
     timeout: Duration,
 ) -> Outcome {
-    let is_managed =
-        |name: &String| found.iter().any(|device| device.name == *name && device.is_managed);
-    let used = || options.iter().filter_map(|options| options.devices.first());
-    if !used().all(is_managed) {
-        let mut names: Vec<_> = used().filter(|name| !is_managed(name)).cloned().collect();
+    let out_of_band: Vec<_> = options.iter().filter(|options| !is_used(found, options)).collect();
+    if !out_of_band.is_empty() {
+        let names = out_of_band.iter().filter_map(|options| options.devices.first());
+        let mut names: Vec<_> = names.cloned().collect();
         names.dedup();
         let verb = if names.len() == 1 { "connects" } else { "connect" };
         let why = format!("{} {verb} out of band", names.join(" and "));

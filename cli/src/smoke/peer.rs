@@ -8,8 +8,11 @@ use crate::place::Place;
 use handfast::rdma::RdmaOptions;
 use handfast::{AuthOptions, Engine, Segment, TransportChoice};
 
+/// The way of a lane whose connect has reached the port of the peer's connection manager.
+const MANAGED: &str = ", through the peer's connection manager";
+
 pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -> Outcome {
-    let found = devices::all();
+    let found = devices::all(&arguments.base);
     report.devices(found.clone())?;
     let options = arguments.base.clone().with(|it| {
         it.devices = arguments.device.first().cloned().into_iter().collect();
@@ -23,8 +26,14 @@ pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -
     let used = options.clone().with(|it| {
         it.devices = engine.devices().next().map(str::to_owned).into_iter().collect();
     });
-    manager::run(report, &found, [used.clone(), used], arguments.timeout).await?;
-    let Some(segment) = report.step("handshake", open(&engine, place)).await? else {
+    manager::run(report, &found, [used.clone(), used.clone()], arguments.timeout).await?;
+    // The step before has connected the device to itself: the port of the peer is reached here.
+    let way = if manager::is_used(&found, &used) { MANAGED } else { "" };
+    let opened = async {
+        let (segment, words) = open(&engine, place).await?;
+        Ok((segment, words + way))
+    };
+    let Some(segment) = report.step("handshake", opened).await? else {
         engine.close().await;
         return report.skip(&["bytes", "reopen"], "the handshake failed");
     };

@@ -188,6 +188,7 @@ impl Site {
         let config = NicConfig {
             port: options.port,
             gid,
+            connection_manager: options.connection_manager,
             manager_address: options.address,
             timeout_exponent: TIMEOUT_EXPONENT,
             retries: RETRIES,

@@ -26,12 +26,13 @@ const KERNEL: [&str; 5] = [
     "smoke_without_device_or_library_names_the_lack",
 ];
 
-/// Runs stories on two devices of a profile for each link, which a process of their own shares; at
-/// least `enough` pass.
+/// Runs stories on two devices of a profile for each link, which a process of their own shares, with
+/// variables; at least `enough` pass.
 fn stories_pass(
     (test, profile): (&str, &str),
     links: u32,
     (stories, except): (&[&str], &[&str]),
+    variables: &[(&str, &str)],
     enough: usize,
 ) {
     if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
@@ -53,7 +54,7 @@ fn stories_pass(
     let process = Process::shared(&devices.join(",")).unwrap();
     let mut command = process.program("unshare".as_ref());
     command.args(["-rn", "sh", "-c", SCRIPT]).arg(std::env::current_exe().unwrap());
-    command.args(stories).arg("--test-threads=1");
+    command.args(stories).arg("--test-threads=1").envs(variables.iter().copied());
     let passed = passed(&mut command, &[&KERNEL, except].concat());
     let passed = passed.unwrap_or_else(|why| panic!("{profile}:\n{why}"));
     assert!(passed >= enough, "{profile}: {passed}");
@@ -98,13 +99,22 @@ fn script_acts_on_the_devices_of_a_command() {
 #[test]
 fn program_stories_pass_on_rxe() {
     let test = ("program_stories_pass_on_rxe", "rxe");
-    stories_pass(test, 1, (&PROGRAM_STORIES, &[]), 8);
+    stories_pass(test, 1, (&PROGRAM_STORIES, &[]), &[], 8);
+}
+
+/// On soft-RoCE that connects through the connection manager, as at night in a guest, smoke tests take that way:
+/// two NICs, one to itself, and one against a server.
+#[test]
+fn smoke_stories_pass_on_rxe_through_the_manager() {
+    let test = ("smoke_stories_pass_on_rxe_through_the_manager", "rxe");
+    let managed = [("HANDFAST_RDMA_CM", "1")];
+    stories_pass(test, 1, (&["rdma::smoke_of_"], &[]), &managed, 2);
 }
 
 /// Runs the stories on links of a profile, except those named.
 fn link_stories_pass(test: &str, profile: &str, except: &[&str]) {
     let enough = 14 - except.len();
-    stories_pass((test, profile), LINKS, (&LINK_STORIES, except), enough);
+    stories_pass((test, profile), LINKS, (&LINK_STORIES, except), &[], enough);
 }
 
 /// The reference NIC.
@@ -147,7 +157,23 @@ fn smoke_passes_through_the_connection_manager() {
     if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
         return skipped("it needs a network of its own");
     }
-    let (text, errors) = managed(&[PROGRAM, "smoke", "--loopback"]);
+    smoke_passes_managed("erdma-standard", &[PROGRAM, "smoke", "--loopback"]);
+}
+
+/// RoCE devices connect through the connection manager in every step, with the option and with its variable.
+#[test]
+fn smoke_of_roce_connects_through_the_manager_if_forced() {
+    if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|ended| ended.success()) {
+        return skipped("it needs a network of its own");
+    }
+    smoke_passes_managed("rxe", &[PROGRAM, "smoke", "--loopback", "--rdma-cm"]);
+    smoke_passes_managed("rxe", &["env", "HANDFAST_RDMA_CM=1", PROGRAM, "smoke", "--loopback"]);
+}
+
+/// Two nodes connect through the connection manager, by all that a smoke test prints.
+#[track_caller]
+fn smoke_passes_managed(profile: &str, words: &[&str]) {
+    let (text, errors) = managed(profile, words);
     for part in ["connects through the connection manager", "pass     bytes", "pass     restart"] {
         assert!(text.contains(part), "{part}: {text}\n{errors}");
     }
@@ -158,9 +184,9 @@ fn smoke_passes_through_the_connection_manager() {
     }
 }
 
-/// The output and the errors of a command on two devices that connect through the connection manager.
-fn managed(words: &[&str]) -> (String, String) {
-    let fabric = [PROGRAM, "fabric", "run", "--profile", "erdma-standard", "--"];
+/// The output and the errors of a command on two devices of a profile, in a network of their own.
+fn managed(profile: &str, words: &[&str]) -> (String, String) {
+    let fabric = [PROGRAM, "fabric", "run", "--profile", profile, "--"];
     let mut command = Command::new("unshare");
     command.args(["-rn", "sh", "-c", SCRIPT]).args(fabric).args(words);
     let ended = command.output().unwrap();
@@ -182,19 +208,20 @@ fn missing_librdmacm_is_found_by_doctor_and_smoke() {
         "rm -rf {place}/sys && cp -r $SYSFS_PATH {place} && mkdir -p {place}/sys/module/ib_uverbs && \
          {PROGRAM} doctor --root {place} --transport rdma --json --lang en"
     );
-    let (sound, errors) = managed(&["sh", "-c", &doctor]);
+    let (sound, errors) = managed("erdma-standard", &["sh", "-c", &doctor]);
     assert!(sound.contains(r#""ERDMA-STANDARD-MODE""#), "{sound}\n{errors}");
     assert!(!sound.contains(r#""CM-MISSING""#), "{sound}\n{errors}");
     // No library: an empty file of its name comes first.
     std::fs::write(folder.join("librdmacm.so.1"), "").unwrap();
     let hide = format!("LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH; ", folder.name("."));
-    let (found, errors) = managed(&["sh", "-c", &(hide.clone() + &doctor)]);
+    let (found, errors) = managed("erdma-standard", &["sh", "-c", &(hide.clone() + &doctor)]);
     let report: serde_json::Value = serde_json::from_str(&found).unwrap();
     let text = report.to_string();
     for part in [r#""id":"CM-MISSING""#, "librdmacm1", "file too short"] {
         assert!(text.contains(part), "{part}: {found}\n{errors}");
     }
-    let (text, errors) = managed(&["sh", "-c", &format!("{hide}{PROGRAM} smoke --loopback")]);
+    let (text, errors) =
+        managed("erdma-standard", &["sh", "-c", &format!("{hide}{PROGRAM} smoke --loopback")]);
     assert!(text.contains("fail     devices") && errors.contains("librdmacm1"), "{text}\n{errors}");
     let why = "there is no device to use";
     let skipped =

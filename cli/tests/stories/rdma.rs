@@ -304,6 +304,8 @@ fn smoke_of_one_nic_runs_alone_and_against_a_server() {
     let passed = ["handshake", "bytes", "reopen"].map(|name| (name, "pass"));
     let first = [("devices", "pass"), manager_step()];
     assert_steps(&ended, &[&first[..], &passed].concat());
+    let way = ended.output.contains("through the peer's connection manager");
+    assert_eq!(way, connects_by_manager(), "{ended:?}");
     let plain = serve_tcp();
     let ended = run(&["smoke", "--peer", &plain.at("m")]);
     let ended = ended.failed(13, &[&plain.address, "offers no lane over RDMA", "--transport rdma"]);

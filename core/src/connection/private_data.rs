@@ -53,11 +53,17 @@ pub enum Refusal {
     /// The receiver dials.
     #[error("the receiver dials itself")]
     WrongSide = 4,
+    /// The private data of one side is of a version that the other does not know.
+    #[error(
+        "the private data has another version: another release of handfast, or another program"
+    )]
+    Version = 5,
 }
 
 impl Refusal {
     /// Every reason.
-    pub const ALL: [Self; 4] = [Self::NotMeant, Self::Token, Self::Taken, Self::WrongSide];
+    pub const ALL: [Self; 5] =
+        [Self::NotMeant, Self::Token, Self::Taken, Self::WrongSide, Self::Version];
 }
 
 /// The kind of a message.
@@ -105,6 +111,13 @@ pub enum PrivateDataError {
     Kind,
 }
 
+impl PrivateDataError {
+    /// Whether another version wrote the bytes. Zeros are none: InfiniBand pads with them.
+    pub(super) fn is_of_another_version(self) -> bool {
+        matches!(self, Self::Version(1..))
+    }
+}
+
 impl PrivateData {
     /// The data from `own` to `peer`.
     pub(super) fn new(own: &Announced, peer: &Announced, content: Content) -> Self {
@@ -126,6 +139,18 @@ impl PrivateData {
             token: Token(0),
             sender: Pair { incarnation, lifecycle: self.receiver },
             receiver: self.sender.lifecycle,
+            number: 0,
+        }
+    }
+
+    /// The refusal of a request of another version, which cannot be read: it names nothing.
+    pub(super) fn refused_version() -> Self {
+        Self {
+            content: Content::Refusal(Refusal::Version),
+            place: 0,
+            token: Token(0),
+            sender: Pair { incarnation: Incarnation(0), lifecycle: Lifecycle(0) },
+            receiver: Lifecycle(0),
             number: 0,
         }
     }

@@ -172,6 +172,48 @@ fn refusal_reaches_the_dialler_with_its_reason() {
     assert_eq!(cause(|data| data.receiver = Lifecycle(8)), failed(Cause::Rejected));
 }
 
+/// Private data of another version is named as such: to its sender by a refusal, and where it is the answer.
+/// Zeros, with which InfiniBand fills what has no private data, are of no version.
+#[test]
+fn another_version_is_named_on_both_sides() {
+    let (mut listener, own) = node(true);
+    let peer = announced(20, 1, false);
+    let of_version = |version| {
+        let mut bytes = request(&peer, &own);
+        bytes[0] = version;
+        bytes
+    };
+    listener.handle_request(RequestId(1), &of_version(2));
+    let Some(ConnectionOutput::Reject { request: RequestId(1), data: Some(refusal) }) =
+        listener.poll_output()
+    else {
+        panic!("a refusal with its reason");
+    };
+    assert_eq!(refusal.content, Content::Refusal(Refusal::Version));
+    listener.handle_request(RequestId(2), &[0; PRIVATE_DATA_BYTES]);
+    assert_eq!(refusals(&mut listener), [None]);
+    listener.connect(ID, peer);
+    listener.handle_request(RequestId(3), &request(&peer, &own));
+    assert!(matches!(listener.poll_output(), Some(ConnectionOutput::Accept { .. })));
+
+    let end = |answer: fn(&mut Connections, &[u8]), bytes: &[u8]| {
+        let (mut dialler, _) = node(false);
+        dialler.connect(ID, peer);
+        outputs(&mut dialler);
+        answer(&mut dialler, bytes);
+        dialler.poll_output()
+    };
+    let rejected: fn(&mut Connections, &[u8]) = |node, bytes| node.handle_rejected(ID, bytes);
+    let accepted: fn(&mut Connections, &[u8]) = |node, bytes| node.handle_established(ID, bytes);
+    let failed = |cause| Some(ConnectionOutput::Failed { id: ID, cause });
+    let version = Cause::Refused(Refusal::Version);
+    assert_eq!(end(rejected, &refusal.encode()), failed(version));
+    assert_eq!(end(rejected, &of_version(2)), failed(version));
+    assert_eq!(end(rejected, &[0; 148]), failed(Cause::Rejected));
+    assert_eq!(end(accepted, &of_version(2)), failed(version));
+    assert_eq!(end(accepted, &[0; 148]), failed(Cause::Unproven));
+}
+
 /// The table has a limit, and takes another queue pair when one is destroyed.
 #[test]
 fn table_of_connections_has_a_limit() {

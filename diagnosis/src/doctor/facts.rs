@@ -5,7 +5,7 @@ mod network;
 mod rdma;
 
 pub use network::{Interface, Listener, Neighbour, Route};
-pub(super) use network::{is_reached, owner, way_to};
+pub(super) use network::{is_reached, owner, owners, way_to};
 pub use rdma::{Device, Gid, Port};
 
 use serde::{Deserialize, Serialize};
@@ -128,12 +128,14 @@ impl Facts {
     pub fn read(root: &Path) -> Self {
         let tree = Tree(root);
         let interfaces = network::interfaces(&tree);
+        let (addresses, routes) = (network::addresses(&tree), network::routes(&tree));
+        let devices = rdma::devices(&tree, &interfaces, (&addresses, &routes));
         Self {
             kernel: tree.line("proc/sys/kernel/osrelease"),
-            devices: rdma::devices(&tree, &interfaces),
+            devices,
             interfaces,
-            addresses: network::addresses(&tree),
-            routes: network::routes(&tree),
+            addresses,
+            routes,
             neighbours: network::neighbours(&tree),
             listeners: network::listeners(&tree),
             cards: cards(&tree),

@@ -188,6 +188,7 @@ fn erdma(compat: Option<&str>, gids: &[(&str, &str)]) -> Scene {
     for (index, (text, kind)) in gids.iter().enumerate() {
         scene.gid("erdma_0", u32::try_from(index).unwrap(), text, kind, "eth0");
     }
+    scene.address("eth0", "10.0.0.1");
     scene
 }
 

@@ -224,6 +224,21 @@ mod tests {
         TransportError { side, call: call.into(), code, detail: detail.to_owned() }
     }
 
+    /// The page and the remedy of a dial are those of the connection manager.
+    #[test]
+    fn failed_dial_has_a_page_and_a_remedy_of_its_own() {
+        let failed = |call, detail| {
+            let failure = transport(Side::Peer, call, 110, detail);
+            Error::new(Side::Peer, Stage::Handshake, failure)
+        };
+        let dial = failed("rdma_connect", "10.0.0.2:41000: the peer's address cannot be reached");
+        assert_eq!(dial.diagnosis_id(), ids::CM_UNREACHED);
+        assert!(dial.hint().unwrap().contains("ip_local_port_range"), "{:?}", dial.hint());
+        let out_of_band = failed("ibv_modify_qp(RTR)", "Connection timed out");
+        assert_eq!(out_of_band.diagnosis_id(), ids::QP_RTR_TIMEOUT);
+        assert!(out_of_band.hint().unwrap().contains("`rping`"), "{:?}", out_of_band.hint());
+    }
+
     /// Every variant at least once. The functions above match exhaustively, so a new variant does
     /// not compile.
     fn causes() -> Vec<Cause> {

@@ -5,6 +5,7 @@ use super::config::{NicConfig, QUEUE_PAIRS_PER_LANE_MAX};
 use super::context::mtu_number;
 use super::lane::{Announced, Lane, LaneSetup};
 use super::lanes::Refused;
+use super::manager::Manager;
 use super::nic::{Nic, is_iwarp};
 use super::objects::{Numbers, Owner, Patience, QueuePair, Route};
 use super::registration::Registration;
@@ -40,7 +41,23 @@ impl Nic {
     /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it), the NIC is lost
     /// ([`Nic::lost`]) or a call failed; nothing is left of the lane.
     pub fn create(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
-        let made = self.make(lifecycle, psns, None, TrustGroup::default());
+        let to = (None, TrustGroup::default(), self.shared.manager.clone());
+        let made = self.make(lifecycle, psns, to);
+        made.inspect_err(|error| self.shared.suspect(error))
+    }
+
+    /// Like [`Nic::create`], for a peer that knows no connection manager: the queue pairs connect out of band
+    /// also where those of other lanes connect through it by choice.
+    ///
+    /// # Errors
+    /// As [`Nic::create`]; the device connects through the connection manager alone.
+    pub fn create_out_of_band(
+        &self,
+        lifecycle: Lifecycle,
+        psns: &[u32],
+    ) -> Result<Body, VerbsError> {
+        self.check_out_of_band()?;
+        let made = self.make(lifecycle, psns, (None, TrustGroup::default(), None));
         made.inspect_err(|error| self.shared.suspect(error))
     }
 
@@ -70,7 +87,8 @@ impl Nic {
         lifecycle: Lifecycle,
         psns: &[u32],
     ) -> Result<Body, VerbsError> {
-        let made = self.make(lifecycle, psns, Some(peer.to_string()), group);
+        let to = (Some(peer.to_string()), group, self.shared.manager.clone());
+        let made = self.make(lifecycle, psns, to);
         made.inspect_err(|error| self.shared.suspect(error))
     }
 
@@ -96,8 +114,7 @@ impl Nic {
         &self,
         lifecycle: Lifecycle,
         psns: &[u32],
-        peer: Option<String>,
-        group: TrustGroup,
+        (peer, group, manager): (Option<String>, TrustGroup, Option<Arc<Manager>>),
     ) -> Result<Body, VerbsError> {
         let context = &self.shared.context;
         let refused = |detail| context.error(Side::Local, "bring_up", 0, detail);
@@ -133,7 +150,7 @@ impl Nic {
             refusals: Arc::clone(&self.shared.refusals),
             probing: Arc::clone(&self.shared.probing),
             scratch: of_group.scratch.clone(),
-            manager: self.shared.manager.clone(),
+            manager,
         };
         let lane = Lane::new(lifecycle, psns, fresh, setup);
         let connection_manager = match self.announce_to_manager(&lane) {
@@ -154,7 +171,12 @@ impl Nic {
             probe: Some(probe_byte(&of_group.scratch)),
             ..Body::default()
         };
-        self.insert(lane).inspect_err(|_| self.forget_in_manager(lifecycle))?;
+        let is_managed = body.connection_manager.is_some();
+        self.insert(lane).inspect_err(|_| {
+            if is_managed {
+                self.forget_in_manager(lifecycle);
+            }
+        })?;
         Ok(body)
     }
 
@@ -247,8 +269,10 @@ impl Nic {
     /// are charged to the peer, and so worth another lane, where [`Nic::create_for`] has another
     /// address to try or the peer is the one to change its own.
     pub fn connect(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
-        if let Some(manager) = &self.shared.manager {
-            return self.connect_managed(manager, lifecycle, peer);
+        let lane = self.known(lifecycle, "wire")?;
+        if let Some(manager) = lane.setup.manager.clone() {
+            drop(lane);
+            return self.connect_managed(&manager, lifecycle, peer);
         }
         if peer.connection_manager.is_some() {
             let detail = format!(
@@ -258,7 +282,6 @@ impl Nic {
             );
             return Err(self.shared.context.error(Side::Configuration, "wire", 0, detail));
         }
-        let lane = self.known(lifecycle, "wire")?;
         let (route, numbers, patience) = self.route_to(&lane, peer)?;
         let place = || self.place(&lane.setup.announced.gid);
         let byte =

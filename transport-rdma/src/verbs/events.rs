@@ -6,6 +6,7 @@ use super::context::{Context, errno};
 use super::nic::{Shared, is_iwarp};
 use super::objects::Owner;
 use super::sink::DeviceEvent;
+use crate::profile::DeviceProfile;
 use handfast_core::transport::Side;
 use std::mem::MaybeUninit;
 use std::time::Instant;
@@ -111,6 +112,24 @@ pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
     Ok(heard)
 }
 
+/// The side at fault for an event that ends a queue pair, and its description; `None` for other kinds.
+/// Drivers of iWARP report a connection that broke as the failure of the queue pair, or, while it answers a
+/// read of the peer, as a request of the peer's.
+fn end_of_pair(profile: &DeviceProfile, kind: u32) -> Option<(Side, &'static str)> {
+    Some(match kind {
+        QUEUE_PAIR_FATAL if is_iwarp(profile) => {
+            (profile.fatal_event, "the queue pair failed, or its connection broke")
+        }
+        QUEUE_PAIR_FATAL => (profile.fatal_event, "the queue pair failed"),
+        QUEUE_PAIR_REQUEST_ERROR if is_iwarp(profile) => {
+            (Side::Peer, "the connection broke before an answer, or the peer's request was invalid")
+        }
+        QUEUE_PAIR_REQUEST_ERROR => (Side::Peer, "the peer sent an invalid request"),
+        QUEUE_PAIR_ACCESS_ERROR => (Side::Peer, "the peer asked for what it may not"),
+        _ => return None,
+    })
+}
+
 pub(super) fn on_event(shared: &Shared, heard: Heard) {
     let error = |side, kind, words: &str| {
         let code = i32::try_from(kind).unwrap_or(i32::MAX);
@@ -125,12 +144,11 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
             }
         }
         Heard::QueuePair { kind, owner, number } => {
-            let (side, words) = match kind {
-                QUEUE_PAIR_FATAL => (shared.profile.fatal_event, "the queue pair failed"),
-                QUEUE_PAIR_REQUEST_ERROR => (Side::Peer, "the peer sent an invalid request"),
-                QUEUE_PAIR_ACCESS_ERROR => (Side::Peer, "the peer asked for what it may not"),
-                COMMUNICATION_ESTABLISHED | SEND_QUEUE_DRAINED | PATH_MIGRATED => return,
-                _ => return tell(DeviceEvent::Other(kind)),
+            if [COMMUNICATION_ESTABLISHED, SEND_QUEUE_DRAINED, PATH_MIGRATED].contains(&kind) {
+                return;
+            }
+            let Some((side, words)) = end_of_pair(shared.profile, kind) else {
+                return tell(DeviceEvent::Other(kind));
             };
             // A lane that is gone has ended its slices, and its queue pair's number may be another's.
             let lane = match owner {
@@ -174,6 +192,25 @@ pub(super) fn on_event(shared: &Shared, heard: Heard) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A peer that dies breaks the connection of an iWARP queue pair, which the driver reports as its failure:
+    /// this side is not charged, and the peer is not said to have sent anything.
+    #[test]
+    fn broken_connections_of_iwarp_are_not_this_sides() {
+        use crate::profile::{ERDMA_STANDARD, IWARP, RXE, SIW};
+        for profile in [&SIW, &IWARP, &ERDMA_STANDARD] {
+            for kind in [QUEUE_PAIR_FATAL, QUEUE_PAIR_REQUEST_ERROR] {
+                let (side, words) = end_of_pair(profile, kind).unwrap();
+                assert_eq!(side, Side::Peer, "{}", profile.name);
+                assert!(words.contains("connection broke"), "{}: {words}", profile.name);
+            }
+        }
+        assert_eq!(
+            end_of_pair(&RXE, QUEUE_PAIR_FATAL),
+            Some((Side::Local, "the queue pair failed"))
+        );
+        assert_eq!(end_of_pair(&RXE, COMMUNICATION_ESTABLISHED), None);
+    }
 
     /// As many events are taken at a time as the limit says, and those before a failure are kept.
     #[test]

@@ -14,6 +14,7 @@ mod events;
 mod identifier;
 mod listening;
 mod reach;
+mod reasons;
 mod table;
 
 use super::binding::manager_library;
@@ -27,7 +28,7 @@ pub use bare::BareManagerEvent;
 pub use bare::{BareIdentifier, BareManager};
 use handfast_core::connection::{
     AnnounceError, AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput,
-    LaneConnectError, LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, RequestId, Token,
+    LaneConnectError, LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, Refusal, RequestId, Token,
 };
 use handfast_core::transport::Side;
 use handfast_core::wire::ProbeByte;
@@ -38,6 +39,7 @@ pub(super) use identifier::{Options, Reads};
 use listening::{Listening, listen, nowhere};
 use parking_lot::Mutex;
 use reach::Reach;
+use reasons::code_and_reason;
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -615,8 +617,11 @@ impl Manager {
         let entry = table.entries.get(&id);
         let target = entry.and_then(|entry| entry.target);
         let target = target.map_or_else(|| "the peer".to_owned(), |target| target.to_string());
-        let code = entry.map_or(0, |entry| entry.status);
+        let (code, reason) = code_and_reason(cause, entry.map_or(0, |entry| entry.status));
         let (side, call, cure) = match cause {
+            Cause::Refused(Refusal::Version) => {
+                (Side::Peer, "rdma_connect", "run one release of handfast on both sides")
+            }
             Cause::Refused(_) => (Side::Peer, "rdma_connect", "another lane follows on demand"),
             Cause::Rejected => (
                 Side::Peer,
@@ -648,7 +653,7 @@ impl Manager {
             }
             Cause::Local => (Side::Local, "wire", "another lane follows on demand"),
         };
-        let detail = format!("{target}: {cause}; {cure}");
+        let detail = format!("{target}: {cause}; {cure}{reason}");
         self.context.error(side, call, code, detail)
     }
 

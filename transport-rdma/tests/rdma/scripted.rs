@@ -5,6 +5,7 @@ mod children;
 mod domains;
 mod drivers;
 mod early;
+mod legacy;
 pub(crate) mod managed;
 mod pool;
 

@@ -115,6 +115,26 @@ pub(super) fn addresses(tree: &Tree<'_>) -> Vec<IpAddr> {
     found.into_iter().collect()
 }
 
+/// Returns the IPv6 addresses of network interfaces, by their names.
+pub(super) fn ipv6_of(tree: &Tree<'_>, names: &[&str]) -> Vec<IpAddr> {
+    let address = |line: &str| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let bits = u128::from_str_radix(columns.first()?, 16).ok()?;
+        names.contains(columns.get(5)?).then(|| IpAddr::from(Ipv6Addr::from_bits(bits)))
+    };
+    tree.text("proc/net/if_inet6").lines().filter_map(address).collect()
+}
+
+/// Returns the interfaces that may have a local IPv4 address: those of the most specific routes to it,
+/// since the kernel's table of addresses names no interface.
+pub(in crate::doctor) fn owners(routes: &[Route], address: IpAddr) -> Vec<&str> {
+    let leads = |route: &&Route| route.prefix > 0 && route.leads_to(address);
+    let leading: Vec<&Route> = routes.iter().filter(leads).collect();
+    let longest = leading.iter().map(|route| route.prefix).max();
+    let owners = leading.into_iter().filter(|route| Some(route.prefix) == longest);
+    owners.map(|route| route.interface.as_str()).collect()
+}
+
 pub(super) fn routes(tree: &Tree<'_>) -> Vec<Route> {
     let route = |line: &str| {
         let columns: Vec<_> = line.split_whitespace().collect();

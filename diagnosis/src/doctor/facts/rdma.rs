@@ -1,7 +1,7 @@
 //! RDMA devices, with the attributes that `discover` of the transport omits.
 
 use super::Tree;
-use super::network::Interface;
+use super::network::{Interface, Route, ipv6_of, owners};
 use handfast_transport_rdma::{Connecting, discover};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv6Addr};
@@ -55,6 +55,11 @@ pub struct Port {
     pub places: usize,
     /// GIDs that are set.
     pub gids: Vec<Gid>,
+    /// IP addresses of its network interfaces that peers in other networks can reach, on a device that
+    /// connects through the connection manager alone, whose GID is no address; `None` if they are
+    /// unknown.
+    #[serde(default)]
+    pub addresses: Option<Vec<IpAddr>>,
 }
 
 /// A GID of a port.
@@ -97,14 +102,22 @@ impl Port {
     }
 }
 
-pub(super) fn devices(tree: &Tree<'_>, interfaces: &[Interface]) -> Vec<Device> {
+/// The addresses of this network namespace, and its routes.
+type Addresses<'a> = (&'a [IpAddr], &'a [Route]);
+
+pub(super) fn devices(
+    tree: &Tree<'_>,
+    interfaces: &[Interface],
+    addresses: Addresses<'_>,
+) -> Vec<Device> {
     let found = discover(tree.0).unwrap_or_default();
-    found.into_iter().map(|device| facts(tree, interfaces, device)).collect()
+    found.into_iter().map(|device| facts(tree, interfaces, addresses, device)).collect()
 }
 
 fn facts(
     tree: &Tree<'_>,
     interfaces: &[Interface],
+    addresses: Addresses<'_>,
     device: handfast_transport_rdma::Device,
 ) -> Device {
     let recognised = device.recognise();
@@ -124,7 +137,16 @@ fn facts(
         Some((Ok(major), Ok(minor))) => (major, minor),
         _ => (0, 0),
     };
-    let ports = device.ports.into_iter().map(|port| facts_of_port(tree, interfaces, &name, port));
+    let ports = device.ports.into_iter().map(|port| {
+        let mut port = facts_of_port(tree, interfaces, &name, port);
+        if is_managed {
+            if port.interface.is_empty() {
+                port.interface = by_link_address(tree, interfaces, &port.gids).unwrap_or_default();
+            }
+            port.addresses = addresses_of(tree, interfaces, addresses, &port.interface);
+        }
+        port
+    });
     Device {
         profile: recognised.profile.name.to_owned(),
         recognised_by: recognised.why,
@@ -180,7 +202,52 @@ fn facts_of_port(
         gids: gids.collect(),
         interface,
         mtu,
+        addresses: None,
     }
+}
+
+/// Returns the link address of an interface, such as `02:00:00:00:00:01`; empty if it has none.
+fn link_address(tree: &Tree<'_>, interface: &str) -> String {
+    tree.line(&format!("sys/class/net/{interface}/address"))
+}
+
+/// Returns the interface of an iWARP device, whose GID begins with the interface's link address.
+fn by_link_address(tree: &Tree<'_>, interfaces: &[Interface], gids: &[Gid]) -> Option<String> {
+    let octets = gids.first()?.address.octets();
+    let digits: Vec<_> = octets[..6].iter().map(|octet| format!("{octet:02x}")).collect();
+    let wanted = digits.join(":");
+    let found = interfaces.iter().find(|known| link_address(tree, &known.name) == wanted);
+    found.map(|known| known.name.clone())
+}
+
+/// Returns the addresses of an interface, and of those above it with the same link address, such as VLANs:
+/// an iWARP device is that of all of them. `None` if they are unknown.
+fn addresses_of(
+    tree: &Tree<'_>,
+    interfaces: &[Interface],
+    (addresses, routes): Addresses<'_>,
+    interface: &str,
+) -> Option<Vec<IpAddr>> {
+    interfaces.iter().find(|known| known.name == interface)?;
+    let link = link_address(tree, interface);
+    let is_own =
+        |name: &str| name == interface || !link.is_empty() && link_address(tree, name) == link;
+    let names = interfaces.iter().map(|known| known.name.as_str());
+    let names: Vec<_> = names.filter(|name| is_own(name)).collect();
+    let far = |ip: &IpAddr| {
+        !ip.is_loopback() && !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+    };
+    let (mut found, mut is_complete) = (Vec::new(), true);
+    for ip in addresses.iter().filter(|ip| ip.is_ipv4() && far(ip)) {
+        let owners = owners(routes, *ip);
+        is_complete &= !owners.is_empty();
+        if owners.iter().any(|owner| names.contains(owner)) {
+            found.push(*ip);
+        }
+    }
+    found.extend(ipv6_of(tree, &names).into_iter().filter(far));
+    // An address without a network may be this interface's.
+    (is_complete || !found.is_empty()).then_some(found)
 }
 
 /// Returns the maximum path MTU over an interface: the part of its MTU that remains after all

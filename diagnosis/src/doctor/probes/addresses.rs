@@ -7,6 +7,7 @@ use crate::doctor::{Context, Device, Finding, Observed, Port};
 use crate::ids;
 use crate::language::Language;
 use crate::problem::Severity;
+use std::net::IpAddr;
 
 pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -100,24 +101,53 @@ pub(super) fn gids(context: &mut Context<'_>) -> Vec<Finding> {
     for (device, port) in context.ports().filter(needs_gid) {
         findings.extend(no_address(context, device, port));
     }
-    if let Some(wanted) = context.request.gid {
-        let is_there = |device: &Device| {
-            let gids = device.ports.first().into_iter().flat_map(|port| &port.gids);
-            gids.into_iter().any(|gid| gid.ip() == wanted && gid.is_usable())
-        };
-        let is_managed = context.devices().any(|device| device.is_managed);
-        if findings.is_empty() && !is_managed && !context.devices().any(is_there) {
-            let all: Vec<_> = context.devices().map(table).collect();
-            let observed = said!(
-                "--gid {wanted} is on no device; there are: {all}",
-                "没有设备具有 --gid {wanted};现有:{all}",
-                all = all.join("; ")
-            );
-            findings.push(Finding::new(ids::GID_ZERO, context.without_rdma(), observed));
-        }
+    for (device, port) in context.ports().filter(|(device, _)| device.is_managed) {
+        findings.extend(nowhere_to_listen(context, device, port));
+    }
+    if let Some(wanted) = context.request.gid
+        && findings.is_empty()
+        && !context.devices().any(|device| has(device, wanted))
+    {
+        let all: Vec<_> = context.devices().map(choices).collect();
+        let observed = said!(
+            "--gid {wanted} is on no device; there are: {all}",
+            "没有设备具有 --gid {wanted};现有:{all}",
+            all = all.join("; ")
+        );
+        findings.push(Finding::new(ids::GID_ZERO, context.without_rdma(), observed));
     }
     findings.extend(fixed_indexes(context));
     findings
+}
+
+/// Whether the first port of a device has an address; of one that connects through the connection manager
+/// alone the interface has it. An unknown one may.
+fn has(device: &Device, wanted: IpAddr) -> bool {
+    let Some(port) = device.ports.first() else { return false };
+    if device.is_managed {
+        return port.addresses.as_ref().is_none_or(|addresses| addresses.contains(&wanted));
+    }
+    port.gids.iter().any(|gid| gid.ip() == wanted && gid.is_usable())
+}
+
+/// Reports a device that connects through the connection manager alone and has no address to listen at.
+fn nowhere_to_listen(context: &Context<'_>, device: &Device, port: &Port) -> Option<Finding> {
+    port.addresses.as_ref().filter(|addresses| addresses.is_empty())?;
+    let (name, netdev) = (&device.name, &port.interface);
+    let observed = said!(
+        "{name} connects through the connection manager, and {netdev} has no address at which it could listen",
+        "{name} 经连接管理器建立连接,而 {netdev} 没有可供监听的地址"
+    );
+    let finding = Finding::new(ids::IP_MISSING, context.without(name), observed).of_device(name);
+    Some(finding.with("netdev", &**netdev).with("address", "ADDRESS/PREFIX"))
+}
+
+/// The addresses of a device that `--gid` may name.
+fn choices(device: &Device) -> String {
+    let addresses = device.ports.first().and_then(|port| port.addresses.as_ref());
+    let Some(addresses) = addresses.filter(|_| device.is_managed) else { return table(device) };
+    let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+    format!("{}: {}", device.name, addresses.join(", "))
 }
 
 fn table(device: &Device) -> String {

@@ -13,21 +13,28 @@ pub(super) fn lane(context: &mut Context<'_>) -> Vec<Finding> {
     };
     let both = context.devices().next().is_some() && !there.devices.is_empty();
     let Some(address) = address_of_peer(context).filter(|_| both) else { return Vec::new() };
-    let Some(port) = there.lane_port else { return vec![not_tried(&there.host)] };
+    let Some(port) = there.lane_port else { return vec![not_tried(context, &there.host)] };
     match context.outside.lane(SocketAddr::new(address.ip(), port)) {
         Some(Err(failure)) => vec![failed(context, &failure, address)],
         Some(Ok(())) => Vec::new(),
-        None => vec![not_tried(&context.request.host)],
+        None => vec![not_tried(context, &context.request.host)],
     }
 }
 
 /// Both hosts have devices, but no lane was tried: the effect of the network on RDMA is unknown.
-fn not_tried(host: &str) -> Finding {
+fn not_tried(context: &Context<'_>, host: &str) -> Finding {
     let observed = said!(
         "no lane over RDMA was tried: {host} does not support the test",
         "未尝试 RDMA 通路:{host} 不参与"
     );
-    Finding::new(ids::ROCE_UDP_FILTERED, Severity::CannotTell, observed).alone()
+    let id = if is_iwarp(context) { ids::CM_UNREACHED } else { ids::ROCE_UDP_FILTERED };
+    Finding::new(id, Severity::CannotTell, observed).alone()
+}
+
+/// Whether lanes run over TCP, on devices that connect through the connection manager alone: a filter of
+/// RoCE's packets does not concern them.
+fn is_iwarp(context: &Context<'_>) -> bool {
+    context.devices().all(|device| device.is_managed)
 }
 
 fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> Finding {
@@ -35,7 +42,7 @@ fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> 
     let is_silence =
         [ids::WC_RETRY, ids::XFER_DEADLINE, ids::PEER_LOST, ids::WC_GENERAL].contains(&failure.id);
     let (id, side, observed) = match failure.step {
-        LaneStep::Short if is_silence => (
+        LaneStep::Short if is_silence && !is_iwarp(context) => (
             ids::ROCE_UDP_FILTERED,
             Side::Unknown,
             said!(

@@ -5,10 +5,10 @@ use super::names::{addresses_of, no_place};
 use crate::doctor::exchange::{
     ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, encode, read_half,
 };
-use crate::doctor::facts::is_reached;
+use crate::doctor::facts::{Gid, is_reached, owners};
 use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
-use crate::doctor::{ANSWER_MAX, AskFailure, Context, Device, Finding, Halves, Observed};
+use crate::doctor::{ANSWER_MAX, AskFailure, Context, Device, Finding, Halves, Observed, Port};
 use crate::problem::{Id, Severity, Side};
 use crate::{ids, of_call};
 use handfast_core::address::with_port;
@@ -183,10 +183,18 @@ fn addresses(
     theirs: &[&Device],
     other: &Half,
 ) -> Option<Finding> {
-    let ips = |devices: &[&Device]| -> Vec<IpAddr> {
-        devices.iter().flat_map(|device| reachable(device)).map(|gid| gid.ip()).collect()
+    let is_infiniband = |devices: &[&Device]| {
+        devices.iter().any(|device| device.ports.first().is_some_and(Port::is_infiniband))
     };
-    let (own, peers) = (ips(ours), ips(theirs));
+    // There packets need no address.
+    if is_infiniband(ours) && is_infiniband(theirs) {
+        return None;
+    }
+    let mut own = ips_of(ours, &context.facts.addresses);
+    let peers = ips_of(theirs, &other.addresses);
+    if let Some(wanted) = context.request.gid.filter(|wanted| own.contains(wanted)) {
+        own = vec![wanted];
+    }
     if own.is_empty() || peers.is_empty() {
         let (side, host) = if own.is_empty() {
             (Side::Local, &*context.request.host)
@@ -196,12 +204,11 @@ fn addresses(
         let observed =
             said!("{host} has no address that the other can reach", "{host} 没有对方能到达的地址");
         let devices = if own.is_empty() { ours } else { theirs };
-        let interface =
-            devices.iter().find_map(|device| Some(device.ports.first()?.interface.clone()));
+        let mut interfaces = devices.iter().filter_map(|device| device.ports.first());
+        let known = interfaces.find(|port| !port.interface.is_empty());
+        let netdev = known.map_or("NETDEV", |port| &port.interface);
         let finding = Finding::new(ids::IP_MISSING, context.without_rdma(), observed).at(side);
-        return Some(
-            finding.with("netdev", interface.unwrap_or_default()).with("address", "ADDRESS/PREFIX"),
-        );
+        return Some(finding.with("netdev", netdev).with("address", "ADDRESS/PREFIX"));
     }
     let joined = own.iter().any(|own| peers.iter().any(|peer| own.is_ipv4() == peer.is_ipv4()));
     let words = |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
@@ -213,6 +220,26 @@ fn addresses(
     neighbours(context, ours, &peers).or_else(|| routes(context, ours, &peers))
 }
 
+/// Returns the addresses of devices that the other side can reach: of one that connects through the
+/// connection manager alone those of its network interface, or all of its host's if that is unknown.
+fn ips_of(devices: &[&Device], of_host: &[IpAddr]) -> Vec<IpAddr> {
+    let of = |device: &&Device| -> Vec<IpAddr> {
+        if !device.is_managed {
+            return reachable(device).into_iter().map(Gid::ip).collect();
+        }
+        let Some(port) = device.ports.first().filter(|port| port.is_active()) else {
+            return Vec::new();
+        };
+        port.addresses.clone().unwrap_or_else(|| {
+            let is_link_local =
+                |ip: &&IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            let far = of_host.iter().filter(|ip| !ip.is_loopback() && !is_link_local(ip));
+            far.copied().collect()
+        })
+    };
+    devices.iter().flat_map(of).collect()
+}
+
 /// Checks that a local device has a route to an address of the peer.
 fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<Finding> {
     // Local addresses of the families that both sides have.
@@ -220,15 +247,22 @@ fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<F
         context.facts.routes.iter().any(|route| route.network.is_ipv4() == peer.is_ipv4())
     };
     let peers: Vec<_> = peers.iter().copied().filter(is_told).collect();
-    let interfaces: Vec<_> = ours
-        .iter()
-        .filter_map(|device| device.ports.first())
-        .map(|port| &*port.interface)
-        .collect();
+    let known = &context.facts.routes;
+    let mut interfaces = Vec::new();
+    for port in ours.iter().filter_map(|device| device.ports.first()) {
+        interfaces.push(&*port.interface);
+        // The addresses of an iWARP device may be those of a VLAN above its interface.
+        interfaces.extend(port.addresses.iter().flatten().flat_map(|ip| owners(known, *ip)));
+    }
+    interfaces.dedup();
+    // Over an interface that is unknown any route may lead there.
+    if interfaces.iter().any(|interface| interface.is_empty()) {
+        return None;
+    }
     let first = (*peers.first()?, *interfaces.first()?);
-    let reached = peers.iter().any(|peer| {
-        interfaces.iter().any(|interface| is_reached(&context.facts.routes, interface, *peer))
-    });
+    let reached = peers
+        .iter()
+        .any(|peer| interfaces.iter().any(|interface| is_reached(known, interface, *peer)));
     let is_own = peers.iter().any(|peer| context.facts.addresses.contains(peer));
     (!reached && !is_own).then(|| {
         let (all, severity) = (interfaces.join(", "), context.without_rdma());

@@ -26,7 +26,7 @@ pub(super) fn beside(other: &Scene) -> Scene {
     scene
 }
 
-fn answers(scene: &mut Scene, other: &Scene, unix_s: u64) {
+pub(super) fn answers(scene: &mut Scene, other: &Scene, unix_s: u64) {
     let mut told = half(&Facts::read(root_of(other)), &other.report(), unix_s);
     told.lane_port = Some(LANE_PORT);
     let frame = encode(&told).unwrap();
@@ -179,6 +179,22 @@ fn devices_of_different_links_and_clocks_apart_are_found() {
     answers(&mut scene, &other(), 6);
     assert!(scene.finding("CLOCK-SKEW").observed.contains("6 s"));
     answers(&mut scene, &other(), 5);
+    scene.is_healthy();
+}
+
+/// Packets between ports of InfiniBand are led by LIDs: a GID of the link is enough.
+#[test]
+fn two_infiniband_hosts_need_no_ip_address() {
+    let infiniband = |gid: &str| {
+        let mut scene = Scene::empty();
+        scene.card("0000:5e:00.0", "0x15b3", "0x101d", "mlx5_core");
+        scene.device("mlx5_0", "0000:5e:00.0", "1: CA", "InfiniBand");
+        scene.gid("mlx5_0", 0, &format!("fe80:0000:0000:0000:506b:4b03:0005:{gid}"), "IB", "");
+        scene
+    };
+    let (mut scene, mut other) = (infiniband("1234"), infiniband("1235"));
+    other.request.host = "node-b".into();
+    answers(&mut scene, &other, 0);
     scene.is_healthy();
 }
 

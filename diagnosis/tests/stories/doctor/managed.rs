@@ -1,11 +1,15 @@
 //! Devices whose queue pairs connect through the kernel's connection manager.
 
+use super::hosts::answers;
 use crate::scene::Scene;
-use handfast_diagnosis::Severity;
-use handfast_diagnosis::doctor::{Finding, Wanted};
+use handfast_diagnosis::doctor::{Finding, LaneFailure, LaneStep, Wanted};
+use handfast_diagnosis::{Severity, Side, ids};
 use handfast_transport_rdma::{ManagerUnavailable, RdmaUnavailable};
 
 const NAME: &str = "irdma0";
+/// Its network interface, and another one above it.
+const NETDEV: &str = "ens2f0";
+const VLAN: &str = "ens2f0.100";
 
 /// A machine with an iWARP device.
 fn iwarp(mut scene: Scene) -> Scene {
@@ -13,6 +17,52 @@ fn iwarp(mut scene: Scene) -> Scene {
     scene.file(&format!("sys/bus/pci/devices/0000:18:00.0/infiniband/{NAME}/node"), "");
     scene.device(NAME, "0000:18:00.0", "4: RNIC", "Ethernet");
     scene
+}
+
+/// A machine with an iWARP device, whose GID is the link address of its network interface.
+fn iwarp_on_interface() -> Scene {
+    let scene = iwarp(Scene::empty());
+    interface(&scene, NETDEV);
+    scene.gid(NAME, 0, "0200:0000:0007:0000:0000:0000:0000:0000", "IB/RoCE v1", "");
+    scene
+}
+
+fn interface(scene: &Scene, name: &str) {
+    scene.interface(name, 9000);
+    scene.file(&format!("sys/class/net/{name}/address"), "02:00:00:00:00:07\n");
+}
+
+/// The same with an address.
+fn iwarp_at(ip: &str) -> Scene {
+    let scene = iwarp_on_interface();
+    scene.address(NETDEV, ip);
+    scene
+}
+
+fn node_b(mut scene: Scene) -> Scene {
+    scene.request.host = "node-b".into();
+    scene
+}
+
+/// The machine, whose peer answers as the other would.
+fn beside(other: &Scene, mut scene: Scene) -> Scene {
+    answers(&mut scene, other, 0);
+    scene
+}
+
+/// Its findings, without the remark on each device of the kind.
+fn findings(scene: &Scene) -> Vec<Finding> {
+    let is_remark = |finding: &Finding| finding.id.as_str() == "IWARP-NO-OOB";
+    scene.findings().into_iter().filter(|finding| !is_remark(finding)).collect()
+}
+
+/// Its one finding apart from that.
+#[track_caller]
+fn only(scene: &Scene, id: &str) -> Finding {
+    let findings = findings(scene);
+    let ids: Vec<_> = findings.iter().map(|finding| finding.id.as_str()).collect();
+    assert_eq!(ids, [id], "{findings:#?}");
+    findings.into_iter().next().unwrap()
 }
 
 fn no_library() -> ManagerUnavailable {
@@ -68,4 +118,95 @@ fn connection_manager_is_asked_where_a_device_needs_it() {
     assert!(!scene.world.asked_manager.get());
     scene.request.connection_manager = true;
     scene.finding("CM-MISSING");
+}
+
+/// The addresses of iWARP devices are those of their network interfaces: two hosts with them are compared
+/// without a complaint, and a lane between them is tried.
+#[test]
+fn two_healthy_iwarp_hosts_get_no_complaint() {
+    let other = node_b(iwarp_at("10.2.0.8"));
+    let scene = beside(&other, iwarp_at("10.2.0.7"));
+    assert_eq!(findings(&scene), []);
+    assert!(!scene.skipped().contains_key("lane"), "{:?}", scene.skipped());
+    // Its interface is unknown, as with a doctor of an earlier version: its address may be any of its host.
+    other.remove(&format!("sys/class/net/{NETDEV}/address"));
+    assert_eq!(findings(&beside(&other, iwarp_at("10.2.0.7"))), []);
+}
+
+/// A dial joins two addresses of one family.
+#[test]
+fn iwarp_hosts_of_different_families_cannot_be_joined() {
+    let other = node_b(iwarp_on_interface());
+    let line = format!("20010db8000000000000000000000008 02 40 00 80 {NETDEV}\n");
+    other.file("proc/net/if_inet6", &line);
+    let finding = only(&beside(&other, iwarp_at("10.2.0.7")), "GID-FAMILY");
+    assert_eq!(finding.side, Side::Both);
+    for part in ["10.2.0.7", "2001:db8::8"] {
+        assert!(finding.observed.contains(part), "{}", finding.observed);
+    }
+}
+
+/// The host without an address is named, also where it has not looked for RDMA itself.
+#[test]
+fn iwarp_host_without_an_address_is_named() {
+    let mut other = node_b(iwarp_on_interface());
+    for wanted in [Wanted::Rdma, Wanted::Tcp] {
+        other.request.wanted = wanted;
+        let finding = only(&beside(&other, iwarp_at("10.2.0.7")), "IP-MISSING");
+        assert_eq!((finding.side, finding.severity), (Side::Remote, Severity::Fatal));
+        assert!(finding.observed.contains("node-b"), "{}", finding.observed);
+    }
+    let finding = only(&beside(&other, iwarp_at("10.2.0.7")), "IP-MISSING");
+    assert_eq!(finding.command(), "ip address add ADDRESS/PREFIX dev ens2f0");
+}
+
+/// Without an IP address there is none to listen at. Where the interface, or the one with the address,
+/// is unknown, nothing is said.
+#[test]
+fn iwarp_device_without_an_address_is_found() {
+    let scene = iwarp_on_interface();
+    let finding = only(&scene, "IP-MISSING");
+    assert_eq!((finding.severity, finding.device.as_deref()), (Severity::Fatal, Some(NAME)));
+    assert_eq!(finding.command(), "ip address add ADDRESS/PREFIX dev ens2f0");
+    assert!(finding.observed.contains("ens2f0 has no address"), "{}", finding.observed);
+    let line = format!("fe800000000000000000000000000007 02 40 20 80 {NETDEV}\n");
+    scene.file("proc/net/if_inet6", &line);
+    only(&scene, "IP-MISSING");
+    scene.file("proc/net/fib_trie", "     |-- 10.9.9.9\n        /32 host LOCAL\n");
+    assert_eq!(findings(&scene), [], "an address without a network");
+    let scene = iwarp_on_interface();
+    scene.address("eth0", "10.4.0.7");
+    only(&scene, "IP-MISSING");
+    interface(&scene, VLAN);
+    scene.address(VLAN, "10.3.0.7");
+    assert_eq!(findings(&scene), [], "a VLAN has the link address as well");
+    assert_eq!(findings(&iwarp_at("10.2.0.7")), []);
+}
+
+/// The address of `--gid` is one of the network interface.
+#[test]
+fn wanted_address_of_an_iwarp_device_is_checked() {
+    let mut scene = iwarp_at("10.2.0.7");
+    scene.request.gid = Some("10.9.9.9".parse().unwrap());
+    let finding = only(&scene, "GID-ZERO");
+    assert!(finding.observed.contains("irdma0: 10.2.0.7"), "{}", finding.observed);
+    scene.request.gid = Some("10.2.0.7".parse().unwrap());
+    assert_eq!(findings(&scene), []);
+}
+
+/// Lanes of iWARP devices are TCP connections: silence on one is not laid on the UDP port of RoCE.
+#[test]
+fn silence_on_an_iwarp_lane_is_no_filter_of_roce() {
+    let mut scene = beside(&node_b(iwarp_at("10.2.0.8")), iwarp_at("10.2.0.7"));
+    for (step, id) in [
+        (LaneStep::Short, ids::PEER_LOST),
+        (LaneStep::Short, ids::XFER_DEADLINE),
+        (LaneStep::Connect, ids::CM_UNREACHED),
+    ] {
+        let (side, text) = (Side::Unknown, "silence".to_owned());
+        scene.world.lane = Some(Err(LaneFailure { step, id, side, text }));
+        assert!(only(&scene, id.as_str()).observed.contains("silence"));
+    }
+    scene.world.lane = None;
+    assert_eq!(only(&scene, "CM-UNREACHED").severity, Severity::CannotTell);
 }

@@ -3,7 +3,7 @@
 use super::Manager;
 use crate::error::VerbsError;
 use crate::verbs::lane::{Lane, Probe};
-use crate::verbs::nic::Nic;
+use crate::verbs::nic::{Nic, is_iwarp};
 use handfast_core::Lifecycle;
 use handfast_core::connection::{AnnouncedLane, LaneProgress};
 use handfast_core::transport::Side;
@@ -20,7 +20,7 @@ impl Nic {
         &self,
         lane: &Lane,
     ) -> Result<Option<Box<str>>, VerbsError> {
-        let Some(manager) = &self.shared.manager else { return Ok(None) };
+        let Some(manager) = &lane.setup.manager else { return Ok(None) };
         let peer = lane.setup.announced.peer.as_deref();
         let announced = manager.announce(lane.lifecycle, &lane.numbers, peer);
         announced
@@ -39,12 +39,12 @@ impl Nic {
         Err(error)
     }
 
-    /// Returns whether queue pairs connect out of band, as a Mooncake node's do.
+    /// Returns whether queue pairs can connect out of band, as a Mooncake node's do.
     ///
     /// # Errors
-    /// They connect through the connection manager.
-    pub(crate) fn check_out_of_band(&self) -> Result<(), VerbsError> {
-        if self.shared.manager.is_none() {
+    /// They connect through the connection manager alone.
+    pub(in crate::verbs) fn check_out_of_band(&self) -> Result<(), VerbsError> {
+        if !is_iwarp(self.shared.profile) {
             return Ok(());
         }
         let detail = format!(

@@ -447,15 +447,15 @@ impl Storage {
 /// Addresses of this machine's network interfaces that are up, without those of the loopback.
 pub(super) fn interface_addresses(max: usize) -> Vec<IpAddr> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
-    let mut found = Vec::new();
+    let mut found = Found { ipv4: Vec::new(), ipv6: Vec::new(), max };
     // SAFETY: the call writes a list, each of whose entries lives until it is freed below. An address is
     // null or of its family's structure.
     unsafe {
         if libc::getifaddrs(&raw mut first) != 0 {
-            return found;
+            return Vec::new();
         }
         let mut at = first;
-        while let Some(entry) = at.as_ref().filter(|_| found.len() < max) {
+        while let Some(entry) = at.as_ref() {
             at = entry.ifa_next;
             let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
             let Some(address) = entry.ifa_addr.as_ref().filter(|_| is_up) else { continue };
@@ -472,14 +472,34 @@ pub(super) fn interface_addresses(max: usize) -> Vec<IpAddr> {
             };
             let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
             if !ip.is_loopback() && !is_link_local {
-                found.push(ip);
+                found.add(ip);
             }
         }
         libc::freeifaddrs(first);
     }
-    // IPv4 first.
-    found.sort_by_key(IpAddr::is_ipv6);
-    found
+    found.all()
+}
+
+/// Addresses of interfaces, as many of each family as are asked for: the list of the system may have any
+/// number of one family before those of the other.
+struct Found {
+    ipv4: Vec<IpAddr>,
+    ipv6: Vec<IpAddr>,
+    max: usize,
+}
+
+impl Found {
+    fn add(&mut self, ip: IpAddr) {
+        let of_family = if ip.is_ipv4() { &mut self.ipv4 } else { &mut self.ipv6 };
+        if of_family.len() < self.max {
+            of_family.push(ip);
+        }
+    }
+
+    /// Returns as many of them as are asked for, IPv4 first.
+    fn all(self) -> Vec<IpAddr> {
+        self.ipv4.into_iter().chain(self.ipv6).take(self.max).collect()
+    }
 }
 
 /// 128 random bits of the kernel.
@@ -500,6 +520,17 @@ pub(super) fn random() -> u128 {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+
+    /// An address of IPv4 is found behind any number of those of IPv6, and comes first.
+    #[test]
+    fn ipv4_address_is_found_behind_the_limit_of_others() {
+        let mut found = Found { ipv4: Vec::new(), ipv6: Vec::new(), max: 4 };
+        let ipv6 = |number: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, number]);
+        (0..9).for_each(|number| found.add(ipv6(number)));
+        let ipv4 = IpAddr::from([10, 0, 0, 1]);
+        found.add(ipv4);
+        assert_eq!(found.all(), [ipv4, ipv6(0), ipv6(1), ipv6(2)]);
+    }
 
     /// Kinds of the events in the channel, of which the library owns one until it is acknowledged.
     static LEFT: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
