@@ -7,7 +7,7 @@ use crate::api::registering::Registering;
 use crate::api::unregistered::Unregistered;
 use crate::command::{Command, Commands};
 use crate::control::accept::{Listening, bind_at};
-use crate::control::answer::{Answers, CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX};
+use crate::control::answer::{Answers, CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX, MakingKeys};
 use crate::control::auth::{Keys, reload};
 use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
@@ -148,9 +148,7 @@ async fn start<N: Net>(
         offer: transport.offer().clone(),
         transport: transport.clone(),
         regions,
-        making_keys: Arc::default(),
-        keys_wait_max: builder.timing.call_timeout / 2,
-        has_told_of_keys: Arc::default(),
+        making_keys: MakingKeys::new(builder.timing.call_timeout / 2),
         clock: clock.clone(),
         commands: commands.clone(),
         checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),

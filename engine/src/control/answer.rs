@@ -44,12 +44,7 @@ pub(crate) struct Answers {
     pub(crate) offer: Offer,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) regions: Arc<Regions>,
-    /// Held while memory is registered for a key group.
-    pub(crate) making_keys: Arc<AsyncMutex<()>>,
-    /// Longest wait of a look-up or a publication for that, shorter than a look-up's caller waits for the answer.
-    pub(crate) keys_wait_max: Duration,
-    /// Whether the log says that the present registration takes longer.
-    pub(crate) has_told_of_keys: Arc<AtomicBool>,
+    pub(crate) making_keys: MakingKeys,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     /// Permits to compute a checksum, and to wait for one.
@@ -71,6 +66,22 @@ pub(crate) struct Answers {
     pub(crate) seals: bool,
     /// Notifications of Mooncake nodes; absent without compatibility.
     pub(crate) inbox: Option<Inbox>,
+}
+
+/// The registration of memory for key groups.
+pub(crate) struct MakingKeys {
+    /// Held while memory is registered.
+    turn: Arc<AsyncMutex<()>>,
+    /// Longest wait of a look-up or a publication for that, shorter than a look-up's caller waits for the answer.
+    wait_max: Duration,
+    /// Whether the log says that the present registration takes longer.
+    has_told: Arc<AtomicBool>,
+}
+
+impl MakingKeys {
+    pub(crate) fn new(wait_max: Duration) -> Self {
+        Self { turn: Arc::default(), wait_max, has_told: Arc::default() }
+    }
 }
 
 impl Answers {
@@ -101,7 +112,7 @@ impl Answers {
     }
 
     /// Registers what [`Answers::describe_openly`] lists with the RDMA devices, where keys are missing
-    /// since permissions changed. Waits at most [`Answers::keys_wait_max`]; the regions notify of a change once later
+    /// since permissions changed. Waits at most [`MakingKeys::wait_max`]; the regions notify of a change once later
     /// keys are there.
     pub(crate) async fn make_open_keys(&self) {
         if self.is_open && self.keys.is_open() {
@@ -217,9 +228,9 @@ impl Answers {
         if !has_devices || !self.regions.lacks_keys(requester, self.clock.now()) {
             return;
         }
-        let turn = self.making_keys.clone().lock_owned().await;
+        let turn = self.making_keys.turn.clone().lock_owned().await;
         let (transport, regions) = (self.transport.clone(), self.regions.clone());
-        let (clock, has_told) = (self.clock.clone(), self.has_told_of_keys.clone());
+        let (clock, has_told) = (self.clock.clone(), self.making_keys.has_told.clone());
         let changed = regions.changed.clone();
         let all = regions.missing_keys(requester, clock.now());
         let mut missing = Missing { keys: all, regions, clock };
@@ -247,13 +258,14 @@ impl Answers {
         let _ = made.await;
     }
 
-    /// Waits for registrations at most [`Answers::keys_wait_max`]. They go on past it, and a later look-up
+    /// Waits for registrations at most [`MakingKeys::wait_max`]. They go on past it, and a later look-up
     /// has their keys: a device may take long for large memory, and a broken one for ever.
     async fn wait_for_keys(&self, made: impl Future<Output = ()>) {
-        let is_late = timeout(self.keys_wait_max, made).await.is_err();
-        if is_late && !self.has_told_of_keys.swap(true, Ordering::Relaxed) {
+        let making = &self.making_keys;
+        let is_late = timeout(making.wait_max, made).await.is_err();
+        if is_late && !making.has_told.swap(true, Ordering::Relaxed) {
             info!(
-                waited = ?self.keys_wait_max,
+                waited = ?making.wait_max,
                 "peers get descriptors without keys for RDMA: a device still registers the memory for them"
             );
         }
