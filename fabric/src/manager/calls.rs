@@ -236,6 +236,11 @@ fn resolve(id: u64, source: Option<SocketAddr>, target: SocketAddr) -> Reply {
         Some(source) if own.is_none() => device_of(&state, source.ip())?,
         _ => own,
     };
+    // As in the kernel, which compares the address that the call has bound, or an earlier one.
+    let from = find(&mut state, id)?.place.source.or(source);
+    if from.is_some_and(|from| from.is_ipv6() != target.is_ipv6()) {
+        return Err(libc::EINVAL);
+    }
     let (nic, peer) = match reached {
         Ok(Some(peer)) => (device.unwrap_or(peer), peer),
         reached => {
@@ -375,8 +380,8 @@ fn request(
 ) -> Result<(), i32> {
     let listens = |it: &Identifier| {
         let is_there = it.place.nic.is_none_or(|of| of == nic);
-        let is_port = it.place.source.is_some_and(|source| source.port() == target.port());
-        matches!(it.stage, Stage::Listening { .. }) && is_there && is_port
+        let is_at = it.place.source.is_some_and(|source| is_asked(source, target));
+        matches!(it.stage, Stage::Listening { .. }) && is_there && is_at
     };
     let found = state.manager.identifiers.iter().find(|(_, it)| listens(it));
     let Some((listener, found)) = found.map(|(listener, it)| (*listener, it.clone())) else {
@@ -413,6 +418,16 @@ fn request(
     find(state, id)?.peer = Some(child);
     state.tell(child, "CONNECT_REQUEST", 0, parameters);
     Ok(())
+}
+
+/// Whether a listener at an address has the requests to a target. The unspecified address of IPv6 has those
+/// of IPv4 too.
+fn is_asked(source: SocketAddr, target: SocketAddr) -> bool {
+    let is_ip = match source.ip() {
+        ip if ip.is_unspecified() => ip.is_ipv6() || target.is_ipv4(),
+        ip => ip == target.ip(),
+    };
+    is_ip && source.port() == target.port()
 }
 
 fn accept(id: u64, pair: u64, parameters: Parameters) -> Reply {

@@ -225,13 +225,15 @@ impl Manager {
     /// Begins to connect a lane's queue pairs to those of a peer.
     ///
     /// # Errors
-    /// The lane is connected to another announcement, or is no more.
+    /// The addresses are of different families; the lane is connected to another announcement, or is no
+    /// more.
     pub(super) fn begin(
         &self,
         shared: &Shared,
         lifecycle: Lifecycle,
         peer: &AnnouncedLane,
     ) -> Result<(), VerbsError> {
+        self.check_family(peer.announcement.address.ip())?;
         let mut table = self.table.lock();
         table.machine.connect(lifecycle, peer).map_err(|error| {
             let side = match error {
