@@ -98,7 +98,15 @@ pub(crate) struct EventChannel {
 enum Planned {
     Rejected(i32),
     Unreachable,
+    /// The step of the dial that this event belongs to fails, with this status.
+    Failed {
+        event: &'static str,
+        status: i32,
+    },
 }
+
+/// Events of a failed step of a dial.
+const FAILED_STEPS: [&str; 3] = ["ADDR_ERROR", "ROUTE_ERROR", "CONNECT_ERROR"];
 
 /// Identifiers, channels, and what a script holds.
 #[derive(Default)]
@@ -126,6 +134,18 @@ impl Manager {
         }
     }
 
+    /// Takes the status of a planned failure of a device's dial at the step of this event.
+    fn planned_failure(&mut self, nic: usize, step: &str) -> Option<i32> {
+        match self.planned.get(&nic) {
+            Some(Planned::Failed { event, status }) if *event == step => {
+                let status = *status;
+                self.planned.remove(&nic);
+                Some(status)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a program has an identifier.
     pub(crate) fn is_used(&self) -> bool {
         !self.channels.is_empty() || !self.identifiers.is_empty()
@@ -150,6 +170,21 @@ impl State {
         }
     }
 
+    /// Whether an identifier is of a device that connects by a stream.
+    fn is_stream(&self, id: u64) -> bool {
+        let nic = self.manager.identifiers.get(&id).and_then(|it| it.place.nic);
+        nic.is_some_and(|nic| self.connects_managed_only(nic))
+    }
+
+    /// The dialler of a request is gone. A request that is held never reaches its program.
+    fn forsake(&mut self, id: u64) {
+        let is_taken = self.manager.identifiers.get(&id).is_some_and(|it| it.object != 0);
+        if !is_taken && self.manager.waiting.iter().any(|event| event.id == id) {
+            return self.end_identifier(id);
+        }
+        self.set_stage(id, Stage::Over);
+    }
+
     /// Ends an identifier. Its peer learns of it.
     fn end_identifier(&mut self, id: u64) {
         let Some(identifier) = self.manager.identifiers.remove(&id) else { return };
@@ -168,6 +203,8 @@ impl State {
         let Some(peer) = identifier.peer else { return };
         match (identifier.stage, self.manager.identifiers.get(&peer).map(|peer| peer.stage)) {
             (Stage::Requested { .. }, Some(Stage::Dialling)) => self.rejected(peer, Vec::new()),
+            // As soft-iWARP: the accept says it, and no event before.
+            (_, Some(Stage::Requested { .. })) if self.is_stream(peer) => self.forsake(peer),
             (_, Some(Stage::Requested { .. } | Stage::Accepted)) => {
                 self.over(peer, "UNREACHABLE", -libc::ETIMEDOUT);
             }

@@ -241,6 +241,12 @@ fn resolve(id: u64, source: Option<SocketAddr>, target: SocketAddr) -> Reply {
     if from.is_some_and(|from| from.is_ipv6() != target.is_ipv6()) {
         return Err(libc::EINVAL);
     }
+    let planned = device.and_then(|nic| state.manager.planned_failure(nic, "ADDR_ERROR"));
+    if let Some(status) = planned {
+        find(&mut state, id)?.place.target = Some(target);
+        state.tell(id, "ADDR_ERROR", status, Parameters::default());
+        return placed(&state, id);
+    }
     let (nic, peer) = match reached {
         Ok(Some(peer)) => (device.unwrap_or(peer), peer),
         reached => {
@@ -307,7 +313,9 @@ fn resolve_route(id: u64) -> Reply {
         return Err(libc::EINVAL);
     }
     let nic = identifier.place.nic.unwrap_or_default();
-    if state.fabric.nic(nic).is_up() {
+    if let Some(status) = state.manager.planned_failure(nic, "ROUTE_ERROR") {
+        state.tell(id, "ROUTE_ERROR", status, Parameters::default());
+    } else if state.fabric.nic(nic).is_up() {
         state.set_stage(id, Stage::Routed);
         state.tell(id, "ROUTE_RESOLVED", 0, Parameters::default());
     } else {
@@ -359,13 +367,17 @@ fn connect(id: u64, pair: u64, parameters: Parameters) -> Reply {
     identifier.retries = parameters.retry_count;
     identifier.stage = Stage::Dialling;
     let peer = device_of(&state, target.ip())?.unwrap_or(nic);
-    match state.manager.planned.remove(&nic) {
+    let planned = match state.manager.planned.get(&nic) {
+        Some(Planned::Failed { .. }) => None,
+        _ => state.manager.planned.remove(&nic),
+    };
+    match planned {
         Some(Planned::Rejected(status)) => state.over(id, "REJECTED", status),
         Some(Planned::Unreachable) => state.over(id, "UNREACHABLE", -libc::ETIMEDOUT),
-        None if !(state.fabric.reaches(nic, peer) && state.fabric.reaches(peer, nic)) => {
+        _ if !(state.fabric.reaches(nic, peer) && state.fabric.reaches(peer, nic)) => {
             state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
         }
-        None => request(&mut state, id, (peer, target), parameters)?,
+        _ => request(&mut state, id, (peer, target), parameters)?,
     }
     state.settle();
     Ok(Answer::Nothing)
@@ -433,6 +445,10 @@ fn is_asked(source: SocketAddr, target: SocketAddr) -> bool {
 fn accept(id: u64, pair: u64, parameters: Parameters) -> Reply {
     let mut state = enter_id(id, "rdma_accept")?;
     let pair = pair_of(&state, pair)?;
+    if is_forsaken(&state, id) {
+        state.set_stage(id, Stage::Over);
+        return Err(libc::ECONNRESET);
+    }
     let identifier = find(&mut state, id)?;
     let (Stage::Requested { .. }, Some(peer)) = (identifier.stage, identifier.peer) else {
         return Err(libc::EINVAL);
@@ -452,6 +468,18 @@ fn accept(id: u64, pair: u64, parameters: Parameters) -> Reply {
     }
     state.settle();
     Ok(Answer::Nothing)
+}
+
+/// Whether the stream of a request without an answer has ended: its dialler dials no more.
+fn is_forsaken(state: &State, id: u64) -> bool {
+    let stage_of = |id: u64| state.manager.identifiers.get(&id).map(|it| it.stage);
+    let dialler = state.manager.identifiers.get(&id).and_then(|it| it.peer);
+    let Some(dialler) = dialler.filter(|_| state.is_stream(id)) else { return false };
+    match stage_of(id) {
+        Some(Stage::Requested { .. }) => stage_of(dialler) != Some(Stage::Dialling),
+        Some(Stage::Over) => stage_of(dialler).is_none(),
+        _ => false,
+    }
 }
 
 fn reject(id: u64, data: Vec<u8>) -> Reply {

@@ -2,7 +2,7 @@
 
 use super::events::kind;
 use super::protocol::{EVENTS, ManagerEvent};
-use super::{Identifier, Planned, Stage, calls};
+use super::{FAILED_STEPS, Identifier, Planned, Stage, calls};
 use crate::faults::take_all;
 use crate::state::{EVENTS_MAX, State};
 use std::fmt::Write;
@@ -41,6 +41,14 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
         }
         ("unreachable", []) => {
             state.manager.planned.insert(nic, Planned::Unreachable);
+        }
+        ("fail", [event, status]) => {
+            let known = FAILED_STEPS.into_iter().find(|step| step == event);
+            let event = known.ok_or_else(|| {
+                format!("no step '{event}'; there are: {}", FAILED_STEPS.join(", "))
+            })?;
+            let status = status.parse().map_err(|_| format!("'{status}' is not a number"))?;
+            state.manager.planned.insert(nic, Planned::Failed { event, status });
         }
         ("disconnect", [number]) => {
             let (id, identifier) = identifier(state, nic, number)?;

@@ -92,6 +92,13 @@ impl State {
     /// The answer to a dial arrives: both sides are connected.
     fn answered(&mut self, event: ManagerEvent) {
         let id = event.id;
+        let planned = event.place.nic.and_then(|nic| {
+            // A step of the library's own fails, such as the move of the queue pair to RTS.
+            self.manager.planned_failure(nic, "CONNECT_ERROR")
+        });
+        if let Some(status) = planned {
+            return self.over(id, "CONNECT_ERROR", status);
+        }
         self.join(id);
         self.set_stage(id, Stage::Connected);
         self.push(event);
@@ -174,7 +181,7 @@ impl State {
     }
 
     /// Whether a device refuses queue pairs that are connected out of band.
-    fn connects_managed_only(&self, nic: usize) -> bool {
+    pub(super) fn connects_managed_only(&self, nic: usize) -> bool {
         let steps = &self.listed[nic].profile.transitions;
         let to_rts = steps.iter().map(|from| from[QpState::Rts as usize]);
         !to_rts.into_iter().any(|step| matches!(step, Step::Connect | Step::To(QpState::Rts)))

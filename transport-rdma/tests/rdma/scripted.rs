@@ -1,6 +1,7 @@
 //! Stories in which a device is held, fails or dies, on scripted devices. Each has a process of its own.
 
 mod addresses;
+mod blame;
 mod children;
 mod domains;
 mod drivers;
