@@ -120,6 +120,9 @@ pub(crate) struct Manager {
     held: BTreeSet<(usize, usize)>,
     waiting: VecDeque<ManagerEvent>,
     planned: BTreeMap<usize, Planned>,
+    /// Queue pairs that have accepted and not received yet, by those that have dialled: each by its device and
+    /// number. Kept for devices on which the order is a law.
+    unheard: BTreeMap<(usize, u32), (usize, u32)>,
     /// Addresses that have left their device: its number, and whether the address is of IPv6.
     left: BTreeSet<(usize, bool)>,
 }
@@ -170,6 +173,31 @@ impl State {
         }
     }
 
+    /// Notes the queue pairs of a connection that is accepted, where the dialler has to send first.
+    fn await_first_frame(&mut self, accepting: u64, dialling: u64) {
+        let pair_of = |id: u64| self.manager.identifiers.get(&id)?.pair;
+        let (Some(listener), Some(dialler)) = (pair_of(accepting), pair_of(dialling)) else {
+            return;
+        };
+        if self.is_stream(accepting) && self.listed[listener.1].dialler_sends_first {
+            let of = |(_, nic, number): (u64, usize, u32)| (nic, number);
+            self.manager.unheard.insert(of(dialler), of(listener));
+        }
+    }
+
+    /// A packet is sent to a queue pair: not by one that has accepted and waits for the first frame.
+    pub(crate) fn on_manager_sent(&mut self, nic: usize, number: u32) {
+        if let Some((from, sender)) = self.manager.unheard.remove(&(nic, number)) {
+            let name = self.listed[from].name;
+            self.break_law(format!("{name} {sender}: sends before the side that has dialled"));
+        }
+    }
+
+    /// A packet arrives at a queue pair.
+    pub(crate) fn on_manager_arrived(&mut self, nic: usize, number: u32) {
+        self.manager.unheard.retain(|_, listener| *listener != (nic, number));
+    }
+
     /// Whether an identifier is of a device that connects by a stream.
     fn is_stream(&self, id: u64) -> bool {
         let nic = self.manager.identifiers.get(&id).and_then(|it| it.place.nic);
@@ -188,6 +216,10 @@ impl State {
     /// Ends an identifier. Its peer learns of it.
     fn end_identifier(&mut self, id: u64) {
         let Some(identifier) = self.manager.identifiers.remove(&id) else { return };
+        if let Some((_, nic, number)) = identifier.pair {
+            let ends = (nic, number);
+            self.manager.unheard.retain(|dialler, listener| ends != *dialler && ends != *listener);
+        }
         let of = |event: &ManagerEvent| event.id == id;
         self.manager.waiting.retain(|event| !of(event));
         if let Some(channel) = self.manager.channels.get_mut(&identifier.channel) {

@@ -462,7 +462,12 @@ fn accept(id: u64, pair: u64, parameters: Parameters) -> Reply {
     identifier.stage = Stage::Accepted;
     if state.manager.identifiers.get(&peer).is_some_and(|peer| peer.stage == Stage::Dialling) {
         state.join(id);
+        state.await_first_frame(id, peer);
         state.tell(peer, "ESTABLISHED", 0, parameters);
+        if state.is_stream(id) {
+            // The answer establishes the side that sends it. RoCE waits for a third message.
+            state.tell(id, "ESTABLISHED", 0, Parameters::default());
+        }
     } else {
         state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
     }

@@ -111,10 +111,16 @@ fn take(state: &mut State, of: (usize, usize)) -> Vec<ManagerEvent> {
 fn give_up(state: &mut State, event: &ManagerEvent) {
     let identifiers = &state.manager.identifiers;
     let peer = identifiers.get(&event.id).and_then(|identifier| identifier.peer);
+    let is_answer = identifiers.get(&event.id).is_some_and(|it| it.stage == Stage::Dialling);
     for id in [Some(event.id), peer].into_iter().flatten() {
         let stage = state.manager.identifiers.get(&id).map(|identifier| identifier.stage);
-        if matches!(stage, Some(Stage::Dialling | Stage::Accepted)) {
-            state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
+        match stage {
+            Some(Stage::Dialling | Stage::Accepted) => {
+                state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
+            }
+            // The accepting side of a stream was established by the answer that is lost.
+            Some(Stage::Connected) if is_answer => state.disconnected(id),
+            _ => {}
         }
     }
 }

@@ -89,7 +89,7 @@ impl State {
         self.push(event);
     }
 
-    /// The answer to a dial arrives: both sides are connected.
+    /// The answer to a dial arrives: both sides are connected. The accepting side of a stream was before.
     fn answered(&mut self, event: ManagerEvent) {
         let id = event.id;
         let planned = event.place.nic.and_then(|nic| {
@@ -103,7 +103,8 @@ impl State {
         self.set_stage(id, Stage::Connected);
         self.push(event);
         let peer = self.manager.identifiers.get(&id).and_then(|it| it.peer);
-        match peer {
+        match peer.filter(|peer| self.manager.identifiers.contains_key(peer)) {
+            Some(_) if self.is_stream(id) => {}
             Some(peer) => self.tell(peer, "ESTABLISHED", 0, Parameters::default()),
             None => self.disconnected(id),
         }

@@ -309,6 +309,12 @@ impl Manager {
         Ok(())
     }
 
+    /// Whether this side dials a lane's queue pairs.
+    fn has_dialled(&self, lifecycle: Lifecycle) -> bool {
+        let first = ConnectionId { lifecycle, place: 0 };
+        self.table.lock().entries.get(&first).is_some_and(|entry| entry.times.is_some())
+    }
+
     /// Ends a lane that is not connected in time. Queue pairs without a counterpart are not to be.
     pub(super) fn on_overdue(&self, shared: &Shared, lifecycle: Lifecycle) {
         let mut table = self.table.lock();

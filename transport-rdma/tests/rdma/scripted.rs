@@ -7,6 +7,7 @@ mod domains;
 mod drivers;
 mod early;
 pub(crate) mod managed;
+mod order;
 mod pool;
 
 use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};
