@@ -721,8 +721,11 @@ fn act_alone(action: Action) {
             identifier.end();
         }
         Action::Disconnect { identifier } => {
-            // It may have ended by itself. During another call the end of the identifier follows.
-            let _ = identifier.disconnect();
+            // It may have ended by itself. After a failure, as during another call, the end of the identifier
+            // disconnects.
+            if let Err(code) = identifier.disconnect() {
+                tracing::debug!(code, "rdma_disconnect failed");
+            }
         }
         Action::End { identifier } => identifier.end(),
         _ => {}

@@ -2,7 +2,7 @@
 
 use super::managed::{MANAGED, Meeting, another_lane_works, meeting, nothing_is_left};
 use super::on;
-use crate::support::{LANE, PATIENCE, Site, config};
+use crate::support::{LANE, PATIENCE, Site, config, connect_lane};
 use handfast_core::connection::Announcement;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
@@ -86,6 +86,25 @@ fn accept_after_the_dialler_is_gone_is_the_peers() {
         assert!(error.detail.contains("was disconnected"), "{error}");
         met.waits.nic.retire(LANE).unwrap();
         another_lane_works(&one, &other, Lifecycle(9));
+        nothing_is_left(fabric);
+    });
+}
+
+/// A disconnect that fails, such as on iWARP a queue pair that takes no step to SQD, leaves nothing: the lane retires, and
+/// the end of its identifier tells the peer.
+#[test]
+fn failed_disconnect_ends_with_the_identifier() {
+    on(&EACH, "blame::failed_disconnect_ends_with_the_identifier", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 2);
+        fabric.run(&format!("fail call rxe0 rdma_disconnect {EINVAL} times 2"));
+        one.nic.retire(LANE).unwrap();
+        other.told.wait("the failure", |told| !told.failures.is_empty());
+        let (lane, error) = other.told.failures().remove(0);
+        assert_eq!((lane, error.side), (LANE, Side::Peer), "{error}");
+        assert!(error.detail.contains("was disconnected"), "{error}");
+        other.nic.retire(LANE).unwrap();
+        another_lane_works(&one, &other, Lifecycle(8));
         nothing_is_left(fabric);
     });
 }
