@@ -4,6 +4,8 @@
 use crate::scripted::managed::{
     another_lane_works, charge_refused, connect_at_once, meeting, with,
 };
+#[cfg(feature = "bare")]
+use crate::stranger::{answers_are_not_the_peers, initialised};
 use crate::support::{LANE, PATIENCE, Site, config, connect_lane, pattern};
 use crate::wires::{Wire, driver, nics};
 use handfast_core::Lifecycle;
@@ -13,9 +15,7 @@ use handfast_fabric_control::MANAGER_EVENTS;
 use handfast_transport::{CompletionStatus, Direction, Sent};
 use handfast_transport_rdma::NicConfig;
 #[cfg(feature = "bare")]
-use handfast_transport_rdma::{
-    BareAttributes, BareIdentifier, BareManager, BareNic, BareQueuePair, BareRights,
-};
+use handfast_transport_rdma::{BareIdentifier, BareManager, BareNic};
 #[cfg(feature = "bare")]
 use std::net::{IpAddr, Ipv4Addr};
 #[cfg(feature = "bare")]
@@ -50,9 +50,6 @@ const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 /// Longest look for the address, and for the route.
 #[cfg(feature = "bare")]
 const RESOLVE_MS: i32 = 2_000;
-/// Depth of a bare queue pair.
-#[cfg(feature = "bare")]
-const DEPTH: u32 = 15;
 /// Entries of a completion queue that covers the offset whose queue pair libsiw refuses.
 #[cfg(feature = "bare")]
 const COMPLETIONS: u32 = 18_433;
@@ -159,6 +156,14 @@ fn refusals_come_with_their_reason() {
     assert!(error.detail.contains("nobody listens there"), "{error}");
     met.retire(Lifecycle(9));
     another_lane_works(&one, &other, Lifecycle(10));
+}
+
+/// A program at the peer's address that accepts a dial and does not prove that it is the peer is refused.
+#[cfg(feature = "bare")]
+#[test]
+fn answer_of_a_stranger_is_not_the_peers() {
+    let (one, other) = sites();
+    answers_are_not_the_peers(&one, &other);
 }
 
 /// An address without a neighbour's answer, and one without a route, are the peer's failure in
@@ -342,22 +347,6 @@ impl Dialler {
             }
         }
     }
-}
-
-/// A fresh queue pair in INIT.
-#[cfg(feature = "bare")]
-fn initialised(nic: &BareNic) -> BareQueuePair {
-    let pair = nic.queue_pair(DEPTH, DEPTH).unwrap();
-    let rights = BareRights { local_write: true, remote_read: true, remote_write: true };
-    let init = BareAttributes {
-        state: 1,
-        pkey_index: Some(0),
-        port: Some(1),
-        rights: Some(rights),
-        ..BareAttributes::default()
-    };
-    assert_eq!(pair.modify(&init), 0);
-    pair
 }
 
 /// A device that is removed during a batch is lost: each slice of it ends once, and those of the peer fail. The removal

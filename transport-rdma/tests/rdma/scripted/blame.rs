@@ -2,6 +2,8 @@
 
 use super::managed::{MANAGED, Meeting, another_lane_works, meeting, nothing_is_left};
 use super::on;
+#[cfg(feature = "bare")]
+use crate::stranger::answers_are_not_the_peers;
 use crate::support::{LANE, PATIENCE, Site, config, connect_lane};
 use handfast_core::connection::Announcement;
 use handfast_core::transport::Side;
@@ -86,6 +88,17 @@ fn accept_after_the_dialler_is_gone_is_the_peers() {
         assert!(error.detail.contains("was disconnected"), "{error}");
         met.waits.nic.retire(LANE).unwrap();
         another_lane_works(&one, &other, Lifecycle(9));
+        nothing_is_left(fabric);
+    });
+}
+
+/// A program at the peer's address that accepts a dial and does not prove that it is the peer is refused.
+#[cfg(feature = "bare")]
+#[test]
+fn answer_of_a_stranger_is_not_the_peers() {
+    on(&EACH, "blame::answer_of_a_stranger_is_not_the_peers", |fabric| {
+        let (one, other) = sites();
+        answers_are_not_the_peers(&one, &other);
         nothing_is_left(fabric);
     });
 }
