@@ -43,7 +43,8 @@ fn carry_out(program: u64, call: ManagerCall) -> Reply {
         ManagerCall::DestroyId { id } => destroy_id(id),
         ManagerCall::Migrate { id, channel } => migrate(id, channel),
         ManagerCall::Bind { id, address } => {
-            let mut state = lock();
+            let nic = device_of(&lock(), address.ip())?;
+            let mut state = enter_any(nic, "rdma_bind_addr")?;
             bind(&mut state, id, address)?;
             placed(&state, id)
         }
@@ -224,12 +225,15 @@ fn placed(state: &State, id: u64) -> Reply {
 }
 
 fn resolve(id: u64, source: Option<SocketAddr>, target: SocketAddr) -> Reply {
-    let mut state = lock();
-    let stage = find(&mut state, id)?.stage;
-    if stage != Stage::Idle {
+    let own = find(&mut lock(), id)?.place.nic;
+    let from = match (own, source) {
+        (None, Some(source)) => device_of(&lock(), source.ip())?,
+        (own, _) => own,
+    };
+    let mut state = enter_any(from, "rdma_resolve_addr")?;
+    if find(&mut state, id)?.stage != Stage::Idle {
         return Err(libc::EINVAL);
     }
-    let own = find(&mut state, id)?.place.nic;
     let reached = device_of(&state, target.ip());
     let device = match source {
         // As in the kernel, the call looks for the source, and an event follows for the target.
@@ -290,6 +294,14 @@ fn address_of(nic: usize, is_ipv6: bool) -> IpAddr {
 /// Enters a call on the device of an identifier.
 fn enter_id(id: u64, call: &'static str) -> Result<parking_lot::MutexGuard<'static, State>, i32> {
     let nic = find(&mut lock(), id)?.place.nic;
+    enter_any(nic, call)
+}
+
+/// Enters a call on a device, or on none.
+fn enter_any(
+    nic: Option<usize>,
+    call: &'static str,
+) -> Result<parking_lot::MutexGuard<'static, State>, i32> {
     nic.map_or_else(|| Ok(lock()), |nic| enter(nic, call))
 }
 
@@ -534,8 +546,16 @@ pub(super) fn end(state: &mut State, id: u64, peer: Option<u64>) {
     state.settle();
 }
 
+/// The device of the next event of a channel.
+fn device_of_next(channel: u64) -> Result<Option<usize>, i32> {
+    let state = lock();
+    let channel = state.manager.channels.get(&channel).ok_or(libc::EBADF)?;
+    Ok(channel.events.front().and_then(|event| event.place.nic))
+}
+
 fn take(channel: u64) -> Result<Option<ManagerEvent>, i32> {
-    let mut state = lock();
+    let nic = device_of_next(channel)?;
+    let mut state = enter_any(nic, "rdma_get_cm_event")?;
     let channel = state.manager.channels.get_mut(&channel).ok_or(libc::EBADF)?;
     let event = channel.events.pop_front();
     channel.signal.on_taken(channel.events.len());
