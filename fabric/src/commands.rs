@@ -45,6 +45,7 @@
 //! | `manager disconnect DEVICE NUMBER` | the connection of a queue pair ends, in any state |
 //! | `manager remove DEVICE NUMBER` | the identifier of a queue pair learns that its device is removed, before others do |
 //! | `manager address DEVICE ipv4`, or `ipv6`, `leaves` or `returns` | an address leaves the device's interface, or returns; iWARP has no event of it |
+//! | `manager stale DEVICE NUMBER` | peers reject dials of the queue pair, whose number is in timewait there |
 //! | `manager timewait DEVICE NUMBER` | the timewait of a queue pair ends |
 //! | `manager ports DEVICE FIRST LAST` | identifiers of all devices that ask for any port are given one of these |
 //! | `manager list DEVICE` | a line for each identifier: queue pair, state, port, traffic class and timeout if a program set them |

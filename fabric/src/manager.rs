@@ -120,6 +120,8 @@ pub(crate) struct Manager {
     held: BTreeSet<(usize, usize)>,
     waiting: VecDeque<ManagerEvent>,
     planned: BTreeMap<usize, Planned>,
+    /// Queue pairs whose number peers still take for that of an earlier connection, by device and number.
+    stale: BTreeSet<(usize, u32)>,
     /// Queue pairs that have accepted and not received yet, by those that have dialled: each by its device and
     /// number. Kept for devices on which the order is a law.
     unheard: BTreeMap<(usize, u32), (usize, u32)>,

@@ -16,6 +16,8 @@ use std::net::{IpAddr, SocketAddr};
 const NOBODY_LISTENS: i32 = 8;
 /// The driver that opens its TCP connection within `rdma_connect`, which fails if nobody listens.
 const CONNECTS_AT_ONCE: &str = "siw";
+/// Status of a rejection while the number is in timewait at the peer, `IB_CM_REJ_STALE_CONN`.
+const STALE: i32 = 10;
 /// Status of a rejection by a full listener, `IB_CM_REJ_CONSUMER_DEFINED`.
 const FULL: i32 = 28;
 /// Version of an address without a GID.
@@ -389,6 +391,7 @@ fn connect(id: u64, pair: u64, parameters: Parameters) -> Reply {
         _ if !(state.fabric.reaches(nic, peer) && state.fabric.reaches(peer, nic)) => {
             state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
         }
+        _ if state.manager.stale.contains(&(nic, pair.2)) => state.over(id, "REJECTED", STALE),
         _ => request(&mut state, id, (peer, target), parameters)?,
     }
     state.settle();

@@ -62,10 +62,10 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
             state.tell(id, "DEVICE_REMOVAL", 0, super::Parameters::default());
         }
         ("address", [family, how]) => address(state, nic, family, how)?,
-        ("timewait", [number]) => {
-            let (id, _) = identifier(state, nic, number)?;
-            state.tell(id, "TIMEWAIT_EXIT", 0, super::Parameters::default());
+        ("stale", [number]) => {
+            state.manager.stale.insert((nic, number_of(number)?));
         }
+        ("timewait", [number]) => end_timewait(state, nic, number)?,
         ("ports", [first, last]) => {
             let number = |word: &str| word.parse().map_err(|_| format!("'{word}' is no port"));
             let (first, last) = (number(first)?, number(last)?);
@@ -78,6 +78,21 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
         _ => return Err("no such command".to_owned()),
     }
     Ok(String::new())
+}
+
+/// The timewait of a queue pair ends, at its peer and at its own identifier if there is one.
+fn end_timewait(state: &mut State, nic: usize, word: &str) -> Result<(), String> {
+    let was_stale = state.manager.stale.remove(&(nic, number_of(word)?));
+    match identifier(state, nic, word) {
+        Ok((id, _)) => state.tell(id, "TIMEWAIT_EXIT", 0, super::Parameters::default()),
+        Err(_) if was_stale => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+fn number_of(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| format!("'{word}' is not a number"))
 }
 
 fn address(state: &mut State, nic: usize, family: &str, how: &str) -> Result<(), String> {
@@ -126,7 +141,7 @@ fn give_up(state: &mut State, event: &ManagerEvent) {
 }
 
 fn identifier(state: &State, nic: usize, word: &str) -> Result<(u64, Identifier), String> {
-    let number: u32 = word.parse().map_err(|_| format!("'{word}' is not a number"))?;
+    let number = number_of(word)?;
     let is_of = |it: &Identifier| it.pair.is_some_and(|(_, of, is)| (of, is) == (nic, number));
     let mut found = state.manager.identifiers.iter().filter(|(_, it)| is_of(it));
     // Numbers come again: the last one is meant.

@@ -10,6 +10,7 @@ use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath};
 use handfast_fabric_control::Fabric;
+use handfast_transport::{CompletionStatus, Direction};
 use handfast_transport_rdma::NicConfig;
 use std::thread::yield_now;
 use std::time::Instant;
@@ -99,6 +100,35 @@ fn answer_of_a_stranger_is_not_the_peers() {
     on(&EACH, "blame::answer_of_a_stranger_is_not_the_peers", |fabric| {
         let (one, other) = sites();
         answers_are_not_the_peers(&one, &other);
+        nothing_is_left(fabric);
+    });
+}
+
+/// A queue pair whose number is in timewait at the peer is rejected, which costs its lifecycle: the next one has another
+/// number, or the same one after the timewait, and asks nobody. The end of a timewait changes nothing of a lane.
+#[test]
+fn number_in_timewait_costs_one_lifecycle() {
+    on(&EACH, "blame::number_in_timewait_costs_one_lifecycle", |fabric| {
+        let (one, other) = sites();
+        let met = meeting(&one, &other, LANE);
+        let (device, number) = (met.dials.nic.device(), met.dials_body.queue_pairs[0]);
+        fabric.run(&format!("manager stale {device} {number}"));
+        let error = met.dial(LANE, &met.waits_body).unwrap_err();
+        assert_eq!((error.side, error.call), (Side::Peer, "rdma_connect"), "{error}");
+        assert!(error.detail.contains("rejected the connection"), "{error}");
+        met.retire(LANE);
+        fabric.run(&format!("manager timewait {device} {number}"));
+        [&one, &other].into_iter().for_each(|site| site.told.forget());
+        let met = meeting(&one, &other, Lifecycle(8));
+        assert!(!announcement(&met.dials_body).asks);
+        met.dial(Lifecycle(8), &met.waits_body).unwrap();
+        fabric.run(&format!("manager timewait {device} {}", met.dials_body.queue_pairs[0]));
+        met.waits.nic.connect(Lifecycle(8), &met.dials_body).unwrap();
+        let slice = met.dials.posting(met.waits, 0, Direction::Write, 0, 64);
+        met.dials.nic.post(Lifecycle(8), &mut vec![slice]);
+        assert_eq!(met.dials.told.ends(1), [CompletionStatus::Done]);
+        assert_eq!(met.dials.told.failures(), []);
+        met.retire(Lifecycle(8));
         nothing_is_left(fabric);
     });
 }
