@@ -66,7 +66,6 @@ const NOT_ON_SIW: [(&str, &[&str]); 6] = [
         "one side wires alone, or its peer ends unnoticed: the connection manager joins both or none",
         &[
             "disturbances::both_sides_wire_at_the_same_instant_two_hundred_times",
-            "ends::a_second_life_over_the_same_nics_starts_clean",
             "ends::destroyed_peer_is_the_first_error",
             "ends::retire_ends_every_slice_once",
             "hazards::a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte",

@@ -98,6 +98,8 @@ fn a_second_life_over_the_same_nics_starts_clean() {
     let next = Lifecycle(8);
     let mine = one.nic.create(next, &[0x0012_3456]).unwrap();
     let theirs = other.nic.create(next, &[0x0065_4321]).unwrap();
+    other.nic.note_request(None, &mine);
+    one.nic.note_request(None, &theirs);
     one.nic.connect(next, &theirs).unwrap();
     other.nic.connect(next, &mine).unwrap();
     one.memory.copy_in(0, &pattern(3)).unwrap();
