@@ -12,9 +12,9 @@ pub(crate) const OWNER: &str = "peer0";
 pub(crate) const USER: &str = "own0";
 
 /// The profiles of the devices: one that is connected out of band, and one that the connection manager alone
-/// connects.
+/// connects, where the side that has accepted breaks a law if it sends first.
 const PROFILES: [&str; 2] = ["mlx5", MANAGED];
-const MANAGED: &str = "erdma-standard";
+const MANAGED: &str = "erdma-standard:dialler_sends_first";
 /// Names the profile in a process with devices.
 const PROFILE: &str = "HANDFAST_EVERY_FAILURE_PROFILE";
 
