@@ -316,7 +316,7 @@ impl Identifier {
     }
 
     /// Disconnects. librdmacm moves the queue pair first: to ERR on InfiniBand and RoCE, to SQD on iWARP, where
-    /// that begins the end of the stream. Where the device refuses the step the peer is told nothing, and
+    /// that begins the end of the stream. Where the device refuses the step the peer learns nothing, and
     /// [`Self::end`] disconnects.
     ///
     /// # Errors

@@ -134,7 +134,7 @@ fn number_in_timewait_costs_one_lifecycle() {
 }
 
 /// A disconnect that fails, such as on iWARP a queue pair that takes no step to SQD, leaves nothing: the lane retires, and
-/// the end of its identifier tells the peer.
+/// the end of its identifier reaches the peer.
 #[test]
 fn failed_disconnect_ends_with_the_identifier() {
     on(&EACH, "blame::failed_disconnect_ends_with_the_identifier", |fabric| {
