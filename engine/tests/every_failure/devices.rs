@@ -14,7 +14,7 @@ pub(crate) const USER: &str = "own0";
 /// The profiles of the devices: one that is connected out of band, and one that the connection manager alone
 /// connects, where the side that has accepted breaks a law if it sends first.
 const PROFILES: [&str; 2] = ["mlx5", MANAGED];
-const MANAGED: &str = "erdma-standard:dialler_sends_first";
+const MANAGED: &str = "erdma-standard:retry_ms=10:dialler_sends_first";
 /// Names the profile in a process with devices.
 const PROFILE: &str = "HANDFAST_EVERY_FAILURE_PROFILE";
 
