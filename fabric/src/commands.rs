@@ -41,9 +41,11 @@
 //! | `manager hold DEVICE EVENT`, `manager release DEVICE EVENT` | events of the connection manager wait |
 //! | `manager lose DEVICE EVENT`, `manager repeat DEVICE EVENT` | held events are lost, or come twice |
 //! | `manager reject DEVICE STATUS`, `manager unreachable DEVICE` | the next dial of the device ends so |
+//! | `manager fail DEVICE EVENT STATUS` | that step of the device's next dial fails: `ADDR_ERROR`, `ROUTE_ERROR`, `CONNECT_ERROR` |
 //! | `manager disconnect DEVICE NUMBER` | the connection of a queue pair ends, in any state |
 //! | `manager remove DEVICE NUMBER` | the identifier of a queue pair learns that its device is removed, before others do |
 //! | `manager address DEVICE ipv4`, or `ipv6`, `leaves` or `returns` | an address leaves the device's interface, or returns; iWARP has no event of it |
+//! | `manager stale DEVICE NUMBER` | peers reject dials of the queue pair, whose number is in timewait there |
 //! | `manager timewait DEVICE NUMBER` | the timewait of a queue pair ends |
 //! | `manager ports DEVICE FIRST LAST` | identifiers of all devices that ask for any port are given one of these |
 //! | `manager list DEVICE` | a line for each identifier: queue pair, state, port, traffic class and timeout if a program set them |

@@ -33,6 +33,9 @@ pub(crate) struct Listed {
     pub(crate) grants_remote_write: bool,
     /// The driver registers nothing with relaxed ordering.
     pub(crate) refuses_relaxed_ordering: bool,
+    /// The side that accepts a connection breaks a law if it sends before the first frame of the side that has
+    /// dialled, as iWARP demands.
+    pub(crate) dialler_sends_first: bool,
     /// The name of its second port.
     second_name: Option<&'static str>,
     /// The entry that stands for its second port.
@@ -106,7 +109,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
     }
     let (mut is_infiniband, mut has_ipv6, mut requires_gids) = (false, false, false);
     let (mut grants_remote_write, mut refuses_relaxed_ordering) = (false, false);
-    let mut second_name = None;
+    let (mut second_name, mut dialler_sends_first) = (None, false);
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().map_err(|_| wrong(format!("'{word}' needs a number")));
@@ -128,6 +131,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
                 }
             }
             "grants_remote_write" => grants_remote_write = true,
+            "dialler_sends_first" => dialler_sends_first = true,
             "refuses_relaxed_ordering" => refuses_relaxed_ordering = true,
             "lies" => profile = lies::lies(&profile, value).map_err(wrong)?,
             "infiniband" => {
@@ -153,6 +157,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
         requires_gids,
         grants_remote_write,
         refuses_relaxed_ordering,
+        dialler_sends_first,
         second_name,
         second: None,
         port_of: None,

@@ -12,7 +12,7 @@ pub(crate) const HELD_MAX: usize = 1_024;
 /// Maximum faults planted at a time.
 pub(crate) const PLANTED_MAX: usize = 64;
 /// The calls that can be counted, held and failed.
-pub(crate) const CALLS: [&str; 38] = [
+pub(crate) const CALLS: [&str; 41] = [
     "ibv_alloc_pd",
     "ibv_close_device",
     "ibv_create_comp_channel",
@@ -45,10 +45,13 @@ pub(crate) const CALLS: [&str; 38] = [
     "ibv_reg_mr",
     "ibv_req_notify_cq",
     "rdma_accept",
+    "rdma_bind_addr",
     "rdma_connect",
     "rdma_disconnect",
+    "rdma_get_cm_event",
     "rdma_listen",
     "rdma_reject",
+    "rdma_resolve_addr",
     "rdma_resolve_route",
     "rdma_set_option",
 ];

@@ -11,10 +11,10 @@
 //! number; `queue_pairs=N` and `regions=N`, the limits of the tables; `retry_ms=N`, the shortest
 //! interval of retries; `completes_early`, for a device whose writes complete once they are sent, as
 //! soft-iWARP's; `infiniband`, the link layer; `grh`, packets with GIDs on it; `ipv6`, one more
-//! address; `grants_remote_write`, for a driver that lets peers write to every region, as eRDMA's in
-//! compat mode; `refuses_relaxed_ordering`, for a driver without it; `ports=2`, for a second port, which
-//! commands name `mlx5_0:2`; `lies=FIELD`, for a device unlike its profile in that field (`lies`), or
-//! several fields joined by `+`.
+//! address; `dialler_sends_first`, for the order of iWARP as a law; `grants_remote_write`, for a driver
+//! that lets peers write to every region, as eRDMA's in compat mode; `refuses_relaxed_ordering`, for a
+//! driver without it; `ports=2`, for a second port, which commands name `mlx5_0:2`; `lies=FIELD`, for a
+//! device unlike its profile in that field (`lies`), or several fields joined by `+`.
 //!
 //! Packets arrive as soon as they are sent, unless a command holds them. A lost packet is sent again
 //! when the queue pair's timer expires, in real time. Commands ([`command`]) hold, fail and release

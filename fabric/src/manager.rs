@@ -98,7 +98,15 @@ pub(crate) struct EventChannel {
 enum Planned {
     Rejected(i32),
     Unreachable,
+    /// The step of the dial that this event belongs to fails, with this status.
+    Failed {
+        event: &'static str,
+        status: i32,
+    },
 }
+
+/// Events of a failed step of a dial.
+const FAILED_STEPS: [&str; 3] = ["ADDR_ERROR", "ROUTE_ERROR", "CONNECT_ERROR"];
 
 /// Identifiers, channels, and what a script holds.
 #[derive(Default)]
@@ -112,6 +120,11 @@ pub(crate) struct Manager {
     held: BTreeSet<(usize, usize)>,
     waiting: VecDeque<ManagerEvent>,
     planned: BTreeMap<usize, Planned>,
+    /// Queue pairs whose number peers still take for that of an earlier connection, by device and number.
+    stale: BTreeSet<(usize, u32)>,
+    /// Queue pairs that have accepted and not received yet, by those that have dialled: each by its device and
+    /// number. Kept for devices on which the order is a law.
+    unheard: BTreeMap<(usize, u32), (usize, u32)>,
     /// Addresses that have left their device: its number, and whether the address is of IPv6.
     left: BTreeSet<(usize, bool)>,
 }
@@ -123,6 +136,18 @@ impl Manager {
             self.left.remove(&(nic, is_ipv6));
         } else {
             self.left.insert((nic, is_ipv6));
+        }
+    }
+
+    /// Takes the status of a planned failure of a device's dial at the step of this event.
+    fn planned_failure(&mut self, nic: usize, step: &str) -> Option<i32> {
+        match self.planned.get(&nic) {
+            Some(Planned::Failed { event, status }) if *event == step => {
+                let status = *status;
+                self.planned.remove(&nic);
+                Some(status)
+            }
+            _ => None,
         }
     }
 
@@ -150,9 +175,53 @@ impl State {
         }
     }
 
+    /// Notes the queue pairs of a connection that is accepted, where the dialler has to send first.
+    fn await_first_frame(&mut self, accepting: u64, dialling: u64) {
+        let pair_of = |id: u64| self.manager.identifiers.get(&id)?.pair;
+        let (Some(listener), Some(dialler)) = (pair_of(accepting), pair_of(dialling)) else {
+            return;
+        };
+        if self.is_stream(accepting) && self.listed[listener.1].dialler_sends_first {
+            let of = |(_, nic, number): (u64, usize, u32)| (nic, number);
+            self.manager.unheard.insert(of(dialler), of(listener));
+        }
+    }
+
+    /// A packet is sent to a queue pair: not by one that has accepted and waits for the first frame.
+    pub(crate) fn on_manager_sent(&mut self, nic: usize, number: u32) {
+        if let Some((from, sender)) = self.manager.unheard.remove(&(nic, number)) {
+            let name = self.listed[from].name;
+            self.break_law(format!("{name} {sender}: sends before the side that has dialled"));
+        }
+    }
+
+    /// A packet arrives at a queue pair.
+    pub(crate) fn on_manager_arrived(&mut self, nic: usize, number: u32) {
+        self.manager.unheard.retain(|_, listener| *listener != (nic, number));
+    }
+
+    /// Whether an identifier is of a device that connects by a stream.
+    fn is_stream(&self, id: u64) -> bool {
+        let nic = self.manager.identifiers.get(&id).and_then(|it| it.place.nic);
+        nic.is_some_and(|nic| self.connects_managed_only(nic))
+    }
+
+    /// The dialler of a request is gone. A request that is held never reaches its program.
+    fn forsake(&mut self, id: u64) {
+        let is_taken = self.manager.identifiers.get(&id).is_some_and(|it| it.object != 0);
+        if !is_taken && self.manager.waiting.iter().any(|event| event.id == id) {
+            return self.end_identifier(id);
+        }
+        self.set_stage(id, Stage::Over);
+    }
+
     /// Ends an identifier. Its peer learns of it.
     fn end_identifier(&mut self, id: u64) {
         let Some(identifier) = self.manager.identifiers.remove(&id) else { return };
+        if let Some((_, nic, number)) = identifier.pair {
+            let ends = (nic, number);
+            self.manager.unheard.retain(|dialler, listener| ends != *dialler && ends != *listener);
+        }
         let of = |event: &ManagerEvent| event.id == id;
         self.manager.waiting.retain(|event| !of(event));
         if let Some(channel) = self.manager.channels.get_mut(&identifier.channel) {
@@ -168,6 +237,8 @@ impl State {
         let Some(peer) = identifier.peer else { return };
         match (identifier.stage, self.manager.identifiers.get(&peer).map(|peer| peer.stage)) {
             (Stage::Requested { .. }, Some(Stage::Dialling)) => self.rejected(peer, Vec::new()),
+            // As soft-iWARP: the accept says it, and no event before.
+            (_, Some(Stage::Requested { .. })) if self.is_stream(peer) => self.forsake(peer),
             (_, Some(Stage::Requested { .. } | Stage::Accepted)) => {
                 self.over(peer, "UNREACHABLE", -libc::ETIMEDOUT);
             }

@@ -293,6 +293,7 @@ impl State {
     /// Lets a packet arrive.
     pub(crate) fn put(&mut self, packet: Packet) {
         *self.arrived.entry(usize::from(packet.to)).or_default() += 1;
+        self.on_manager_arrived(usize::from(packet.to), packet.dest_number);
         self.fabric.put(packet);
     }
 
@@ -305,6 +306,7 @@ impl State {
             }
             for packet in packets {
                 let nic = usize::from(packet.from);
+                self.on_manager_sent(usize::from(packet.to), packet.dest_number);
                 match self.faults.pass_packet(packet) {
                     Ok(Some(packet)) => self.put(packet),
                     Ok(None) => {}

@@ -52,11 +52,69 @@ const KERNEL_STORIES: [&str; 13] = [
 const CONNECTIONS: &str = "connections::";
 /// Stories of the verbs transport over soft-iWARP at every change: connections, and of those that run on
 /// soft-RoCE too some that need no queue pair connected out of band.
-const SIW_STORIES: [&str; 4] = [
+const SIW_STORIES: [&str; 6] = [
     CONNECTIONS,
+    "disturbances::a_link_that_returns_within_the_retries_costs_nothing",
+    "ends::queue_pair_churn_leaks_nothing",
     "lanes::both_sides_write_at_once_over_one_lane",
     "lanes::unequal_queue_pair_counts_use_the_fewer",
     "lanes::what_is_written_is_there_and_what_is_read_comes_back",
+];
+/// Stories of the verbs transport over soft-iWARP at night: every one but these, for these reasons.
+const NOT_ON_SIW: [(&str, &[&str]); 6] = [
+    (
+        "one side wires alone, or its peer ends unnoticed: the connection manager joins both or none",
+        &[
+            "disturbances::both_sides_wire_at_the_same_instant_two_hundred_times",
+            "ends::destroyed_peer_is_the_first_error",
+            "ends::retire_ends_every_slice_once",
+            "hazards::a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte",
+            "hazards::a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe",
+            "hazards::an_old_pairing_is_seen_by_a_read_and_not_by_a_write",
+            "hazards::what_was_posted_before_the_lane_was_wired_never_runs_later",
+            "lanes::completions_of_lanes_that_share_a_queue_go_to_their_own",
+            "limits::a_lane_is_wired_once_and_only_towards_what_can_be_wired",
+            "limits::full_lane_returns_the_next_slice",
+            "transport::withdrawn_slice_waits_for_the_device",
+        ],
+    ),
+    (
+        "GIDs of RoCE, which the connection manager chooses, and events of their table",
+        &[
+            "disturbances::moved_address_breaks_lanes_and_is_refound",
+            "lanes::a_new_address_of_the_port_is_told",
+            "lanes::sides_of_different_families_meet_at_the_second_lane",
+            "limits::the_ipv4_address_is_chosen_and_explained",
+        ],
+    ),
+    (
+        "a step of the queue pair asks for the address of a peer",
+        &[
+            "hazards::a_peer_whose_address_is_silent_delays_no_other_peers_wiring",
+            "lanes::silent_address_fails_in_bounded_time",
+        ],
+    ),
+    (
+        "settings and packets of RoCE, its local failure of a port, and RESET",
+        &[
+            "disturbances::link_down_fails_posts_until_it_returns",
+            "hazards::reset_is_for_idle_connected_lanes_alone",
+            "lanes::packets_have_traffic_class_and_mtu_of_sender",
+        ],
+    ),
+    (
+        "a completion names the cause: a write completes before the peer has accepted it",
+        &[
+            "disturbances::cut_lane_is_reported_by_the_peers_device",
+            "disturbances::cut_nic_leaves_the_other_undisturbed",
+            "ends::an_access_the_peer_does_not_allow_is_nobodys_to_retry",
+            "lanes::memory_registered_for_reading_is_not_written",
+        ],
+    ),
+    (
+        "short completion queues: those of libsiw are long",
+        &["limits::completion_queue_limit_is_freed_by_retire"],
+    ),
 ];
 /// Stories of the program and of its engine over soft-iWARP at every change.
 const SIW_PROGRAM: [&str; 4] = [
@@ -79,11 +137,11 @@ const SIW_PROGRAM_NIGHTLY: [&str; 11] = [
     DOCTOR,
     "--test-threads=1",
 ];
+/// Stories of two hosts that connect through the connection manager.
+const MANAGED_HOSTS: [&str; 2] = ["hosts::hosts_exchange", "--test-threads=1"];
 /// Steps of two hosts with soft-iWARP each, and their stories.
-const SIW_HOSTS: [(&str, &[&str]); 2] = [
-    ("soft-iwarp-two-hosts", &["hosts::hosts_exchange", "--test-threads=1"]),
-    ("soft-iwarp-reborn-host", &["reborn::"]),
-];
+const SIW_HOSTS: [(&str, &[&str]); 2] =
+    [("soft-iwarp-two-hosts", &MANAGED_HOSTS), ("soft-iwarp-reborn-host", &["reborn::"])];
 /// Stories of the program on soft-RoCE that connects through the connection manager, at night.
 const MANAGED_PROGRAM: [&str; 8] = [
     "rdma::",
@@ -237,10 +295,13 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
         }));
         steps.push(Step::new("soft-roce-managed", |deadline| managed_soft_roce(project, deadline)));
+        steps.push(Step::new("soft-roce-managed-two-hosts", |deadline| {
+            Tests { words: &MANAGED_HOSTS, managed: true, ..TWO_PROGRAMS }.run(project, deadline)
+        }));
         // The first ends with a host cut off, which the second needs.
         for (name, words) in SIW_HOSTS {
             steps.push(Step::new(name, move |deadline| {
-                Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
+                prepare_siw(project, deadline)?;
                 let options = &["--hosts", "2", "--nics", "siw"];
                 Tests { options, words, ..PROGRAM }.run(project, deadline)
             }));
@@ -324,13 +385,43 @@ fn soft_roce(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
 /// Tests on soft-iWARP, whose queue pairs connect through the connection manager alone, in one guest. The
 /// driver is built first, once for each kernel.
 fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
-    Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
-    let stories = Tests { words: &SIW_STORIES, ..Tests::of("transport-rdma/rdma") };
+    prepare_siw(project, deadline)?;
+    let every = nightly_on_siw();
+    let words = if nightly { &every[..] } else { &SIW_STORIES };
+    let stories = Tests { words, ..Tests::of("transport-rdma/rdma") };
     let words = if nightly { &["siw::"] } else { &[OUT_OF_BAND] };
     let conformance = Tests { words, ..CONFORMANCE };
     let words = if nightly { &SIW_PROGRAM_NIGHTLY[..] } else { &SIW_PROGRAM };
     let program = Tests { words, ..PROGRAM };
     in_one_guest(project, SOFT_IWARP, &[stories, conformance, program], deadline)
+}
+
+/// Arguments of the verbs transport's stories over soft-iWARP at night.
+fn nightly_on_siw() -> Vec<&'static str> {
+    let names = NOT_ON_SIW.iter().flat_map(|(_, names)| names.iter().copied());
+    EVERY_STORY.into_iter().chain(names.flat_map(|name| ["--skip", name])).collect()
+}
+
+/// Builds soft-iWARP. Without its packages, or the programs that build it, the step is skipped; every other
+/// failure is one.
+fn prepare_siw(project: &Project, deadline: Instant) -> Result<()> {
+    check(project)?;
+    fetch_sources(project, deadline).map_err(as_skipped)?;
+    Machine::ensure_siw(project, deadline)
+}
+
+/// Unpacks the sources of soft-iWARP for the kernel that is unpacked, unless it is built, and checks that there
+/// are programs to build it.
+///
+/// # Errors
+/// A package or a program is unavailable.
+pub(crate) fn fetch_sources(project: &Project, deadline: Instant) -> Result<()> {
+    let release = Machine::release(project, deadline)?;
+    if siw::kept(project, &release).is_some() {
+        return Ok(());
+    }
+    siw::sources(&release).ensure(project, deadline)?;
+    siw::check_programs()
 }
 
 /// The stories of lanes and of the program, and the scenarios of connections, on soft-RoCE that connects
@@ -386,11 +477,13 @@ struct Tests<'a> {
     words: &'a [&'a str],
     /// Sets the variable for long runs.
     nightly: bool,
+    /// Sets the variable by which soft-RoCE connects through the connection manager.
+    managed: bool,
 }
 
 impl<'a> Tests<'a> {
     const fn of(binary: &'a str) -> Self {
-        Self { binary, options: &[], words: &[], nightly: false }
+        Self { binary, options: &[], words: &[], nightly: false, managed: false }
     }
 
     fn run(&self, project: &Project, deadline: Instant) -> Outcome {
@@ -404,7 +497,11 @@ impl<'a> Tests<'a> {
         if self.nightly {
             features.set(NIGHTLY, "1");
         }
-        let parts = [&[self.binary][..], self.options, self.words].concat();
+        if self.managed {
+            features.set(MANAGED, "1");
+        }
+        let managed: &[&str] = if self.managed { &["managed"] } else { &[] };
+        let parts = [&[self.binary][..], managed, self.options, self.words].concat();
         let log = parts.concat().replace(|c: char| !c.is_alphanumeric(), "-");
         let log: String = "guest-".chars().chain(log.chars()).take(LOG_NAME_MAX).collect();
         let binary = binary(project, &features, (self.binary, &log), deadline)?;
@@ -435,6 +532,23 @@ fn numbers_apart(project: &Project) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use std::fs;
+
+    /// A story that soft-iWARP leaves out exists, is left out once, and is none of those that run at every change.
+    #[test]
+    fn story_that_is_left_out_on_siw_exists() {
+        let words = nightly_on_siw();
+        assert_eq!(words[..EVERY_STORY.len()], EVERY_STORY);
+        let names: Vec<_> = NOT_ON_SIW.iter().flat_map(|(_, names)| names.iter()).collect();
+        assert_eq!(words.len(), EVERY_STORY.len() + 2 * names.len());
+        let folder = Project::find().unwrap().root().join("transport-rdma/tests/rdma");
+        for name in &names {
+            let (module, test) = name.split_once("::").unwrap();
+            let text = fs::read_to_string(folder.join(module).with_extension("rs")).unwrap();
+            assert!(text.contains(&format!("fn {test}()")), "no story is named {name}");
+            assert_eq!(names.iter().filter(|other| other.contains(**name)).count(), 1, "{name}");
+            assert!(!SIW_STORIES.contains(*name), "{name} runs at every change");
+        }
+    }
 
     #[test]
     fn test_that_is_named_exists() {

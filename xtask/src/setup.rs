@@ -100,6 +100,12 @@ pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> 
     };
     let mut steps: Vec<_> = tools.map(install).collect();
     steps.extend(guest::packages(stages).iter().copied().map(unpack));
+    if stages.contains(&"guest") {
+        steps.push(Step::new("kernel-sources", |deadline| {
+            guest::fetch_sources(project, deadline).map_err(as_skipped)?;
+            Ok(String::new())
+        }));
+    }
     // Tests of the Python package have released nodes as peers too.
     if [fleet::STAGE, python::STAGE].iter().any(|stage| stages.contains(stage)) {
         steps.push(unpack(&fleet::PACKAGES));

@@ -4,11 +4,19 @@ use crate::stories::{STORIES_OF_DEVICES, Story};
 use crate::{Outcome, is_chosen, run};
 use handfast_fabric_control::{Fabric, Process};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::process::Stdio;
 
 /// Devices of the node that serves memory, and of the one that moves bytes.
 pub(crate) const OWNER: &str = "peer0";
 pub(crate) const USER: &str = "own0";
+
+/// The profiles of the devices: one that is connected out of band, and one that the connection manager alone
+/// connects, where the side that has accepted breaks a law if it sends first.
+const PROFILES: [&str; 2] = ["mlx5", MANAGED];
+const MANAGED: &str = "erdma-standard:retry_ms=10:dialler_sends_first";
+/// Names the profile in a process with devices.
+const PROFILE: &str = "HANDFAST_EVERY_FAILURE_PROFILE";
 
 /// Every call that a story makes, and the error that it fails with. `ibv_close_device` has none.
 const CALLS: &[(&str, i32)] = &[
@@ -24,8 +32,6 @@ const CALLS: &[(&str, i32)] = &[
     ("ibv_reg_mr", libc::ENOMEM),
     ("ibv_create_qp", libc::ENOMEM),
     ("ibv_modify_qp(INIT)", libc::EIO),
-    ("ibv_modify_qp(RTR)", libc::ETIMEDOUT),
-    ("ibv_modify_qp(RTS)", libc::EIO),
     ("ibv_post_send", libc::ENOMEM),
     ("ibv_modify_qp(ERR)", libc::EIO),
     ("ibv_destroy_qp", libc::EBUSY),
@@ -35,25 +41,69 @@ const CALLS: &[(&str, i32)] = &[
     ("ibv_dealloc_pd", libc::EBUSY),
 ];
 
+/// Those that connect out of band.
+const OUT_OF_BAND_CALLS: &[(&str, i32)] =
+    &[("ibv_modify_qp(RTR)", libc::ETIMEDOUT), ("ibv_modify_qp(RTS)", libc::EIO)];
+
+/// Those that connect through the connection manager. `rdma_create_id` and `rdma_destroy_id` are of no device.
+const MANAGER_CALLS: &[(&str, i32)] = &[
+    ("rdma_bind_addr", libc::EADDRINUSE),
+    ("rdma_listen", libc::EADDRINUSE),
+    ("rdma_set_option", libc::ENOSYS),
+    ("rdma_resolve_addr", libc::EIO),
+    ("rdma_resolve_route", libc::EIO),
+    ("rdma_connect", libc::ENOMEM),
+    ("rdma_accept", libc::ENOMEM),
+    ("rdma_get_cm_event", libc::EIO),
+    ("rdma_disconnect", libc::EIO),
+];
+
+/// Whether the devices of this process connect through the connection manager.
+fn is_managed() -> bool {
+    std::env::var(PROFILE).is_ok_and(|profile| profile == MANAGED)
+}
+
+/// The address at which the connection manager of a device listens: that of its place in the list, which no
+/// interface of the machine has.
+pub(crate) fn address(device: &str) -> Option<IpAddr> {
+    let place: u8 = if device == USER { 1 } else { 2 };
+    is_managed().then(|| [10, 0, 0, place].into())
+}
+
+/// The calls that fail on the devices of this process. At every change those of the connection manager alone fail on
+/// devices that it connects.
+fn calls() -> Vec<(&'static str, i32)> {
+    match (is_managed(), crate::is_every()) {
+        (false, _) => [CALLS, OUT_OF_BAND_CALLS].concat(),
+        (true, false) => MANAGER_CALLS.to_vec(),
+        (true, true) => [CALLS, MANAGER_CALLS].concat(),
+    }
+}
+
 /// A thread polls as often as it gets to: later polls are not of a story's making.
 const POLLS: u64 = 48;
 
-/// Runs the test of this name in a process with devices.
+/// Runs the test of this name in a process with devices of each profile.
 pub(crate) fn pass(name: &str) {
-    let process = Process::new(&format!("{USER}=mlx5,{OWNER}=mlx5:numbers_from=1000")).unwrap();
-    let mut command = process.again().unwrap();
-    command.args([name, "--exact", "--nocapture"]);
-    let output = command.stderr(Stdio::inherit()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    println!("{}", text.lines().filter(|line| line.starts_with("failed")).collect::<String>());
+    for profile in PROFILES {
+        let devices = format!("{USER}={profile},{OWNER}={profile}:numbers_from=1000");
+        let process = Process::new(&devices).unwrap();
+        let mut command = process.again().unwrap();
+        command.args([name, "--exact", "--nocapture"]).env(PROFILE, profile);
+        let output = command.stderr(Stdio::inherit()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{profile}: {text}");
+        let failed = text.lines().filter(|line| line.starts_with("failed")).collect::<String>();
+        println!("{profile}: {failed}");
+    }
 }
 
-/// Queue pairs, completion queues and broken laws of both devices.
+/// Queue pairs, completion queues, identifiers and broken laws of both devices.
 fn left(fabric: &Fabric) -> Vec<String> {
     let of = |device: &str| {
         let pairs = fabric.run(&format!("pairs {device}"));
-        [pairs, fabric.run(&format!("queues {device}"))]
+        let identifiers = fabric.run(&format!("manager list {device}"));
+        [pairs, fabric.run(&format!("queues {device}")), identifiers]
     };
     let mut left = [of(USER), of(OWNER)].concat();
     left.push(fabric.run("laws"));
@@ -85,9 +135,10 @@ fn run_on(
 pub(crate) fn every_failed_call_is_survived() {
     let fabric = Fabric::find().unwrap();
     let (mut outcome, mut uncalled) = (Outcome::default(), BTreeSet::new());
+    let calls = calls();
     for (number, story) in STORIES_OF_DEVICES.iter().enumerate() {
         run(story, || (), || false).unwrap_or_else(|why| panic!("{}: {why}", story.name));
-        for (at, (call, code)) in CALLS.iter().enumerate() {
+        for (at, (call, code)) in calls.iter().enumerate() {
             for (side, device) in [USER, OWNER].into_iter().enumerate() {
                 let name = format!("{}:{call}:{device}", story.name);
                 let is_due = crate::is_every() || (at + number + side).is_multiple_of(2);
@@ -98,9 +149,11 @@ pub(crate) fn every_failed_call_is_survived() {
                     });
                 }
             }
-            if fabric.run(&format!("count {USER} {call}")) == "0" {
-                uncalled.insert(call);
-            }
+        }
+    }
+    for (call, _) in &calls {
+        if fabric.run(&format!("count {USER} {call}")) == "0" {
+            uncalled.insert(call);
         }
     }
     println!("failed verbs calls by story: {:?}", outcome.tried);

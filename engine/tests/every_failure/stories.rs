@@ -265,7 +265,8 @@ async fn observed() {
 #[cfg(feature = "verbs")]
 fn on(device: &str) -> Builder {
     let devices = vec![device.to_owned()];
-    let rdma = handfast::rdma::RdmaOptions::default().with(|it| it.devices = devices);
+    let rdma = handfast::rdma::RdmaOptions::default()
+        .with(|it| (it.devices, it.address) = (devices, crate::devices::address(device)));
     hasty(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma))
 }
 

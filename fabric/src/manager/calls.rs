@@ -16,6 +16,8 @@ use std::net::{IpAddr, SocketAddr};
 const NOBODY_LISTENS: i32 = 8;
 /// The driver that opens its TCP connection within `rdma_connect`, which fails if nobody listens.
 const CONNECTS_AT_ONCE: &str = "siw";
+/// Status of a rejection while the number is in timewait at the peer, `IB_CM_REJ_STALE_CONN`.
+const STALE: i32 = 10;
 /// Status of a rejection by a full listener, `IB_CM_REJ_CONSUMER_DEFINED`.
 const FULL: i32 = 28;
 /// Version of an address without a GID.
@@ -43,7 +45,8 @@ fn carry_out(program: u64, call: ManagerCall) -> Reply {
         ManagerCall::DestroyId { id } => destroy_id(id),
         ManagerCall::Migrate { id, channel } => migrate(id, channel),
         ManagerCall::Bind { id, address } => {
-            let mut state = lock();
+            let nic = device_of(&lock(), address.ip())?;
+            let mut state = enter_any(nic, "rdma_bind_addr")?;
             bind(&mut state, id, address)?;
             placed(&state, id)
         }
@@ -224,18 +227,32 @@ fn placed(state: &State, id: u64) -> Reply {
 }
 
 fn resolve(id: u64, source: Option<SocketAddr>, target: SocketAddr) -> Reply {
-    let mut state = lock();
-    let stage = find(&mut state, id)?.stage;
-    if stage != Stage::Idle {
+    let own = find(&mut lock(), id)?.place.nic;
+    let from = match (own, source) {
+        (None, Some(source)) => device_of(&lock(), source.ip())?,
+        (own, _) => own,
+    };
+    let mut state = enter_any(from, "rdma_resolve_addr")?;
+    if find(&mut state, id)?.stage != Stage::Idle {
         return Err(libc::EINVAL);
     }
-    let own = find(&mut state, id)?.place.nic;
     let reached = device_of(&state, target.ip());
     let device = match source {
         // As in the kernel, the call looks for the source, and an event follows for the target.
         Some(source) if own.is_none() => device_of(&state, source.ip())?,
         _ => own,
     };
+    // As in the kernel, which compares the address that the call has bound, or an earlier one.
+    let from = find(&mut state, id)?.place.source.or(source);
+    if from.is_some_and(|from| from.is_ipv6() != target.is_ipv6()) {
+        return Err(libc::EINVAL);
+    }
+    let planned = device.and_then(|nic| state.manager.planned_failure(nic, "ADDR_ERROR"));
+    if let Some(status) = planned {
+        find(&mut state, id)?.place.target = Some(target);
+        state.tell(id, "ADDR_ERROR", status, Parameters::default());
+        return placed(&state, id);
+    }
     let (nic, peer) = match reached {
         Ok(Some(peer)) => (device.unwrap_or(peer), peer),
         reached => {
@@ -279,6 +296,14 @@ fn address_of(nic: usize, is_ipv6: bool) -> IpAddr {
 /// Enters a call on the device of an identifier.
 fn enter_id(id: u64, call: &'static str) -> Result<parking_lot::MutexGuard<'static, State>, i32> {
     let nic = find(&mut lock(), id)?.place.nic;
+    enter_any(nic, call)
+}
+
+/// Enters a call on a device, or on none.
+fn enter_any(
+    nic: Option<usize>,
+    call: &'static str,
+) -> Result<parking_lot::MutexGuard<'static, State>, i32> {
     nic.map_or_else(|| Ok(lock()), |nic| enter(nic, call))
 }
 
@@ -302,7 +327,9 @@ fn resolve_route(id: u64) -> Reply {
         return Err(libc::EINVAL);
     }
     let nic = identifier.place.nic.unwrap_or_default();
-    if state.fabric.nic(nic).is_up() {
+    if let Some(status) = state.manager.planned_failure(nic, "ROUTE_ERROR") {
+        state.tell(id, "ROUTE_ERROR", status, Parameters::default());
+    } else if state.fabric.nic(nic).is_up() {
         state.set_stage(id, Stage::Routed);
         state.tell(id, "ROUTE_RESOLVED", 0, Parameters::default());
     } else {
@@ -354,13 +381,18 @@ fn connect(id: u64, pair: u64, parameters: Parameters) -> Reply {
     identifier.retries = parameters.retry_count;
     identifier.stage = Stage::Dialling;
     let peer = device_of(&state, target.ip())?.unwrap_or(nic);
-    match state.manager.planned.remove(&nic) {
+    let planned = match state.manager.planned.get(&nic) {
+        Some(Planned::Failed { .. }) => None,
+        _ => state.manager.planned.remove(&nic),
+    };
+    match planned {
         Some(Planned::Rejected(status)) => state.over(id, "REJECTED", status),
         Some(Planned::Unreachable) => state.over(id, "UNREACHABLE", -libc::ETIMEDOUT),
-        None if !(state.fabric.reaches(nic, peer) && state.fabric.reaches(peer, nic)) => {
+        _ if !(state.fabric.reaches(nic, peer) && state.fabric.reaches(peer, nic)) => {
             state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
         }
-        None => request(&mut state, id, (peer, target), parameters)?,
+        _ if state.manager.stale.contains(&(nic, pair.2)) => state.over(id, "REJECTED", STALE),
+        _ => request(&mut state, id, (peer, target), parameters)?,
     }
     state.settle();
     Ok(Answer::Nothing)
@@ -375,8 +407,8 @@ fn request(
 ) -> Result<(), i32> {
     let listens = |it: &Identifier| {
         let is_there = it.place.nic.is_none_or(|of| of == nic);
-        let is_port = it.place.source.is_some_and(|source| source.port() == target.port());
-        matches!(it.stage, Stage::Listening { .. }) && is_there && is_port
+        let is_at = it.place.source.is_some_and(|source| is_asked(source, target));
+        matches!(it.stage, Stage::Listening { .. }) && is_there && is_at
     };
     let found = state.manager.identifiers.iter().find(|(_, it)| listens(it));
     let Some((listener, found)) = found.map(|(listener, it)| (*listener, it.clone())) else {
@@ -415,9 +447,23 @@ fn request(
     Ok(())
 }
 
+/// Whether a listener at an address has the requests to a target. The unspecified address of IPv6 has those
+/// of IPv4 too.
+fn is_asked(source: SocketAddr, target: SocketAddr) -> bool {
+    let is_ip = match source.ip() {
+        ip if ip.is_unspecified() => ip.is_ipv6() || target.is_ipv4(),
+        ip => ip == target.ip(),
+    };
+    is_ip && source.port() == target.port()
+}
+
 fn accept(id: u64, pair: u64, parameters: Parameters) -> Reply {
     let mut state = enter_id(id, "rdma_accept")?;
     let pair = pair_of(&state, pair)?;
+    if is_forsaken(&state, id) {
+        state.set_stage(id, Stage::Over);
+        return Err(libc::ECONNRESET);
+    }
     let identifier = find(&mut state, id)?;
     let (Stage::Requested { .. }, Some(peer)) = (identifier.stage, identifier.peer) else {
         return Err(libc::EINVAL);
@@ -431,12 +477,29 @@ fn accept(id: u64, pair: u64, parameters: Parameters) -> Reply {
     identifier.stage = Stage::Accepted;
     if state.manager.identifiers.get(&peer).is_some_and(|peer| peer.stage == Stage::Dialling) {
         state.join(id);
+        state.await_first_frame(id, peer);
         state.tell(peer, "ESTABLISHED", 0, parameters);
+        if state.is_stream(id) {
+            // The answer establishes the side that sends it. RoCE waits for a third message.
+            state.tell(id, "ESTABLISHED", 0, Parameters::default());
+        }
     } else {
         state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
     }
     state.settle();
     Ok(Answer::Nothing)
+}
+
+/// Whether the stream of a request without an answer has ended: its dialler dials no more.
+fn is_forsaken(state: &State, id: u64) -> bool {
+    let stage_of = |id: u64| state.manager.identifiers.get(&id).map(|it| it.stage);
+    let dialler = state.manager.identifiers.get(&id).and_then(|it| it.peer);
+    let Some(dialler) = dialler.filter(|_| state.is_stream(id)) else { return false };
+    match stage_of(id) {
+        Some(Stage::Requested { .. }) => stage_of(dialler) != Some(Stage::Dialling),
+        Some(Stage::Over) => stage_of(dialler).is_none(),
+        _ => false,
+    }
 }
 
 fn reject(id: u64, data: Vec<u8>) -> Reply {
@@ -486,8 +549,16 @@ pub(super) fn end(state: &mut State, id: u64, peer: Option<u64>) {
     state.settle();
 }
 
+/// The device of the next event of a channel.
+fn device_of_next(channel: u64) -> Result<Option<usize>, i32> {
+    let state = lock();
+    let channel = state.manager.channels.get(&channel).ok_or(libc::EBADF)?;
+    Ok(channel.events.front().and_then(|event| event.place.nic))
+}
+
 fn take(channel: u64) -> Result<Option<ManagerEvent>, i32> {
-    let mut state = lock();
+    let nic = device_of_next(channel)?;
+    let mut state = enter_any(nic, "rdma_get_cm_event")?;
     let channel = state.manager.channels.get_mut(&channel).ok_or(libc::EBADF)?;
     let event = channel.events.pop_front();
     channel.signal.on_taken(channel.events.len());

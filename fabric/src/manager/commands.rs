@@ -2,7 +2,7 @@
 
 use super::events::kind;
 use super::protocol::{EVENTS, ManagerEvent};
-use super::{Identifier, Planned, Stage, calls};
+use super::{FAILED_STEPS, Identifier, Planned, Stage, calls};
 use crate::faults::take_all;
 use crate::state::{EVENTS_MAX, State};
 use std::fmt::Write;
@@ -42,6 +42,14 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
         ("unreachable", []) => {
             state.manager.planned.insert(nic, Planned::Unreachable);
         }
+        ("fail", [event, status]) => {
+            let known = FAILED_STEPS.into_iter().find(|step| step == event);
+            let event = known.ok_or_else(|| {
+                format!("no step '{event}'; there are: {}", FAILED_STEPS.join(", "))
+            })?;
+            let status = status.parse().map_err(|_| format!("'{status}' is not a number"))?;
+            state.manager.planned.insert(nic, Planned::Failed { event, status });
+        }
         ("disconnect", [number]) => {
             let (id, identifier) = identifier(state, nic, number)?;
             match identifier.stage {
@@ -54,10 +62,10 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
             state.tell(id, "DEVICE_REMOVAL", 0, super::Parameters::default());
         }
         ("address", [family, how]) => address(state, nic, family, how)?,
-        ("timewait", [number]) => {
-            let (id, _) = identifier(state, nic, number)?;
-            state.tell(id, "TIMEWAIT_EXIT", 0, super::Parameters::default());
+        ("stale", [number]) => {
+            state.manager.stale.insert((nic, number_of(number)?));
         }
+        ("timewait", [number]) => end_timewait(state, nic, number)?,
         ("ports", [first, last]) => {
             let number = |word: &str| word.parse().map_err(|_| format!("'{word}' is no port"));
             let (first, last) = (number(first)?, number(last)?);
@@ -70,6 +78,21 @@ pub(crate) fn run(state: &mut State, verb: &str, nic: usize, rest: &[&str]) -> A
         _ => return Err("no such command".to_owned()),
     }
     Ok(String::new())
+}
+
+/// The timewait of a queue pair ends, at its peer and at its own identifier if there is one.
+fn end_timewait(state: &mut State, nic: usize, word: &str) -> Result<(), String> {
+    let was_stale = state.manager.stale.remove(&(nic, number_of(word)?));
+    match identifier(state, nic, word) {
+        Ok((id, _)) => state.tell(id, "TIMEWAIT_EXIT", 0, super::Parameters::default()),
+        Err(_) if was_stale => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+fn number_of(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| format!("'{word}' is not a number"))
 }
 
 fn address(state: &mut State, nic: usize, family: &str, how: &str) -> Result<(), String> {
@@ -103,16 +126,22 @@ fn take(state: &mut State, of: (usize, usize)) -> Vec<ManagerEvent> {
 fn give_up(state: &mut State, event: &ManagerEvent) {
     let identifiers = &state.manager.identifiers;
     let peer = identifiers.get(&event.id).and_then(|identifier| identifier.peer);
+    let is_answer = identifiers.get(&event.id).is_some_and(|it| it.stage == Stage::Dialling);
     for id in [Some(event.id), peer].into_iter().flatten() {
         let stage = state.manager.identifiers.get(&id).map(|identifier| identifier.stage);
-        if matches!(stage, Some(Stage::Dialling | Stage::Accepted)) {
-            state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
+        match stage {
+            Some(Stage::Dialling | Stage::Accepted) => {
+                state.over(id, "UNREACHABLE", -libc::ETIMEDOUT);
+            }
+            // The accepting side of a stream was established by the answer that is lost.
+            Some(Stage::Connected) if is_answer => state.disconnected(id),
+            _ => {}
         }
     }
 }
 
 fn identifier(state: &State, nic: usize, word: &str) -> Result<(u64, Identifier), String> {
-    let number: u32 = word.parse().map_err(|_| format!("'{word}' is not a number"))?;
+    let number = number_of(word)?;
     let is_of = |it: &Identifier| it.pair.is_some_and(|(_, of, is)| (of, is) == (nic, number));
     let mut found = state.manager.identifiers.iter().filter(|(_, it)| is_of(it));
     // Numbers come again: the last one is meant.

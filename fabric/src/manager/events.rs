@@ -89,14 +89,22 @@ impl State {
         self.push(event);
     }
 
-    /// The answer to a dial arrives: both sides are connected.
+    /// The answer to a dial arrives: both sides are connected. The accepting side of a stream was before.
     fn answered(&mut self, event: ManagerEvent) {
         let id = event.id;
+        let planned = event.place.nic.and_then(|nic| {
+            // A step of the library's own fails, such as the move of the queue pair to RTS.
+            self.manager.planned_failure(nic, "CONNECT_ERROR")
+        });
+        if let Some(status) = planned {
+            return self.over(id, "CONNECT_ERROR", status);
+        }
         self.join(id);
         self.set_stage(id, Stage::Connected);
         self.push(event);
         let peer = self.manager.identifiers.get(&id).and_then(|it| it.peer);
-        match peer {
+        match peer.filter(|peer| self.manager.identifiers.contains_key(peer)) {
+            Some(_) if self.is_stream(id) => {}
             Some(peer) => self.tell(peer, "ESTABLISHED", 0, Parameters::default()),
             None => self.disconnected(id),
         }
@@ -174,7 +182,7 @@ impl State {
     }
 
     /// Whether a device refuses queue pairs that are connected out of band.
-    fn connects_managed_only(&self, nic: usize) -> bool {
+    pub(super) fn connects_managed_only(&self, nic: usize) -> bool {
         let steps = &self.listed[nic].profile.transitions;
         let to_rts = steps.iter().map(|from| from[QpState::Rts as usize]);
         !to_rts.into_iter().any(|step| matches!(step, Step::Connect | Step::To(QpState::Rts)))

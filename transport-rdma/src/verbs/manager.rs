@@ -9,6 +9,7 @@
     allow(unreachable_pub, dead_code, reason = "public with `bare` alone")
 )]
 mod bare;
+mod blame;
 mod connecting;
 mod events;
 mod identifier;
@@ -26,6 +27,7 @@ use crate::error::{ManagerUnavailable, VerbsError};
 pub use bare::BareManagerEvent;
 #[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
 pub use bare::{BareIdentifier, BareManager};
+use blame::{OWN_STEP, said_of_accept, said_of_peer};
 use handfast_core::connection::{
     AnnounceError, AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput,
     LaneConnectError, LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, Refusal, RequestId, Token,
@@ -227,13 +229,15 @@ impl Manager {
     /// Begins to connect a lane's queue pairs to those of a peer.
     ///
     /// # Errors
-    /// The lane is connected to another announcement, or is no more.
+    /// The addresses are of different families; the lane is connected to another announcement, or is no
+    /// more.
     pub(super) fn begin(
         &self,
         shared: &Shared,
         lifecycle: Lifecycle,
         peer: &AnnouncedLane,
     ) -> Result<(), VerbsError> {
+        self.check_family(peer.announcement.address.ip())?;
         let mut table = self.table.lock();
         table.machine.connect(lifecycle, peer).map_err(|error| {
             let side = match error {
@@ -305,6 +309,12 @@ impl Manager {
         table.log_dial(lifecycle);
         table.machine.handle_wired(lifecycle);
         Ok(())
+    }
+
+    /// Whether this side dials a lane's queue pairs.
+    fn has_dialled(&self, lifecycle: Lifecycle) -> bool {
+        let first = ConnectionId { lifecycle, place: 0 };
+        self.table.lock().entries.get(&first).is_some_and(|entry| entry.times.is_some())
     }
 
     /// Ends a lane that is not connected in time. Queue pairs without a counterpart are not to be.
@@ -454,15 +464,16 @@ impl Manager {
                 }
             }
             ConnectionOutput::Accept { id, request, data } => {
-                let identifier = table.requests.remove(&request);
+                let (identifier, has_ended) = table.take_request(request);
                 if let (Some(identifier), Some(entry)) = (identifier, table.entries.get_mut(&id)) {
+                    entry.has_ended = has_ended;
                     entry.identifier = Some((request.0, Arc::clone(&identifier)));
                     table.numbers.insert(request.0, id);
                     actions.push(Action::Accept { id, identifier, data: data.encode() });
                 }
             }
             ConnectionOutput::Reject { request, data } => {
-                if let Some(identifier) = table.requests.remove(&request) {
+                if let (Some(identifier), _) = table.take_request(request) {
                     let data = data.map(|data| data.encode());
                     actions.push(Action::Reject { identifier, data });
                 }
@@ -545,7 +556,12 @@ impl Manager {
             call == "rdma_resolve_addr" && [libc::EADDRNOTAVAIL, libc::ENODEV].contains(&code);
         let left = if may_have_left { self.left() } else { None };
         let mut table = self.table.lock();
-        let cause = said_of_peer(call, code).filter(|_| left.is_none());
+        let has_ended = table.entries.get(&id).is_some_and(|entry| entry.has_ended);
+        let cause = match call {
+            "rdma_accept" => said_of_accept(code, has_ended),
+            _ => said_of_peer(call, code),
+        };
+        let cause = cause.filter(|_| left.is_none());
         if let Some(entry) = table.entries.get_mut(&id) {
             match cause {
                 // The error of the failure names the peer's address.
@@ -560,6 +576,18 @@ impl Manager {
         self.perform(shared, table);
         if let Some(error) = left {
             shared.lose(error);
+        }
+    }
+
+    /// The error of an event that reports the failure of a call on this side.
+    fn failed_here(&self, call: &'static str, status: i32) -> VerbsError {
+        match status {
+            OWN_STEP => {
+                let detail =
+                    "a step of librdmacm on this side failed, for a reason that it does not give";
+                self.context.error(Side::Local, call, 0, detail)
+            }
+            status => self.context.failed(call, status.saturating_abs()),
         }
     }
 
@@ -689,29 +717,6 @@ fn settable(
     }
 }
 
-/// The cause of a dial that failed with this value of errno, if the peer or its network is to blame. Kernels
-/// that connect within the call, as siw does, return it in the place of an event.
-fn said_of_peer(call: &str, code: i32) -> Option<Cause> {
-    let resolves = ["rdma_resolve_addr", "rdma_resolve_route"].contains(&call);
-    let dials = resolves || call == "rdma_connect";
-    match code {
-        // The peer may find a way where this side has none.
-        libc::ENODEV | libc::EADDRNOTAVAIL if resolves => Some(Cause::Unreachable),
-        libc::ECONNREFUSED if dials => Some(Cause::Rejected),
-        libc::ETIMEDOUT
-        | libc::EHOSTUNREACH
-        | libc::EHOSTDOWN
-        | libc::ENETUNREACH
-        | libc::ENETDOWN
-        | libc::ECONNRESET
-            if dials =>
-        {
-            Some(Cause::Unreachable)
-        }
-        _ => None,
-    }
-}
-
 /// Makes a call that needs no lane.
 fn act_alone(action: Action) {
     match action {
@@ -721,8 +726,11 @@ fn act_alone(action: Action) {
             identifier.end();
         }
         Action::Disconnect { identifier } => {
-            // It may have ended by itself. During another call the end of the identifier follows.
-            let _ = identifier.disconnect();
+            // It may have ended by itself. After a failure, as during another call, the end of the identifier
+            // disconnects.
+            if let Err(code) = identifier.disconnect() {
+                tracing::debug!(code, "rdma_disconnect failed");
+            }
         }
         Action::End { identifier } => identifier.end(),
         _ => {}

@@ -26,6 +26,8 @@ mod program;
 mod scripted;
 #[cfg(feature = "verbs")]
 mod sniffer;
+#[cfg(feature = "bare")]
+mod stranger;
 #[cfg(feature = "verbs")]
 mod support;
 #[cfg(feature = "verbs")]

@@ -1,12 +1,14 @@
 //! Stories in which a device is held, fails or dies, on scripted devices. Each has a process of its own.
 
 mod addresses;
+mod blame;
 mod children;
 mod domains;
 mod drivers;
 mod early;
 mod legacy;
 pub(crate) mod managed;
+mod order;
 mod pool;
 
 use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, pattern};

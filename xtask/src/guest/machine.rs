@@ -104,10 +104,14 @@ impl Machine {
         Ok(Self { qemu, packages, drivers, kernel, folder })
     }
 
-    /// Builds a kernel's soft-iWARP unless it exists.
+    /// Returns the release of the kernel that is unpacked.
+    pub(crate) fn release(project: &Project, deadline: Instant) -> Result<String> {
+        Ok(Kernel::find(&MACHINE.ensure(project, deadline)?)?.release())
+    }
+
+    /// Builds that kernel's soft-iWARP unless it exists.
     pub(crate) fn ensure_siw(project: &Project, deadline: Instant) -> Result<()> {
-        let kernel = Kernel::find(&MACHINE.ensure(project, deadline)?)?;
-        siw::ensure(project, &kernel.release(), deadline).map(|_| ())
+        siw::ensure(project, &Self::release(project, deadline)?, deadline).map(|_| ())
     }
 
     /// Boots the hosts of the command, runs the command in each once all have booted, shuts them

@@ -10,11 +10,32 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Headers of the release's newest kernel, with the programs that build modules, and its sources.
-const SOURCES: Packages =
-    Packages::of_system("kernel-sources", &["linux-headers-amd64", "linux-source"]);
+/// Programs that build a module, and their package.
+const PROGRAMS: [(&str, &str); 2] = [("gcc", "gcc"), ("make", "make")];
 /// Folder of the driver in the sources.
 const DRIVER: &str = "drivers/infiniband/sw/siw";
+
+/// Returns the packages of a kernel's headers, with the programs of their own that build modules, and of the
+/// distribution's sources. The names are those of the release that is unpacked: the distribution may have a newer one.
+pub(super) fn sources(release: &str) -> Packages {
+    let headers: &'static str = format!("linux-headers-{release}").leak();
+    Packages::of_system("kernel-sources", vec![headers, "linux-source"].leak())
+}
+
+/// Checks the programs that build a module.
+///
+/// # Errors
+/// The missing one.
+pub(super) fn check_programs() -> Result<()> {
+    for (program, package) in PROGRAMS {
+        let is_there = command::answers(Command::new(program).arg("--version"));
+        ensure!(
+            is_there,
+            "{program}, which builds soft-iWARP, is missing; the package {package} has it"
+        );
+    }
+    Ok(())
+}
 
 /// Returns the module for a kernel, if it was built before.
 pub(super) fn kept(project: &Project, release: &str) -> Option<PathBuf> {
@@ -30,12 +51,9 @@ pub(super) fn ensure(project: &Project, release: &str, deadline: Instant) -> Res
     if let Some(module) = kept(project, release) {
         return Ok(module);
     }
-    let sources = SOURCES.ensure(project, deadline)?.join("usr/src");
+    let sources = sources(release).ensure(project, deadline)?.join("usr/src");
     let headers = sources.join(format!("linux-headers-{release}"));
-    ensure!(
-        headers.is_dir(),
-        "the kernel is {release}, and its headers are not those that the distribution has now"
-    );
+    ensure!(headers.is_dir(), "the package of the headers has no folder {}", headers.display());
     let work = project.scratch().join("siw-new");
     if work.exists() {
         fs::remove_dir_all(&work)?;
@@ -83,6 +101,13 @@ fn point_to(headers: &Path, sources: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The headers are those of the kernel at hand, so that a newer one of the distribution does not replace them.
+    #[test]
+    fn headers_are_asked_for_by_the_release_of_the_kernel() {
+        let packages = sources("6.1.0-41-amd64").packages;
+        assert_eq!(packages, ["linux-headers-6.1.0-41-amd64", "linux-source"]);
+    }
 
     #[test]
     fn unpacked_headers_include_their_own_makefile() {

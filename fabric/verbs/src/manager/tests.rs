@@ -385,6 +385,39 @@ fn identifiers_move_between_channels() {
     pair.end();
 }
 
+/// An address of one family is not dialled from one of the other, and a listener has the requests to its own address
+/// alone.
+#[test]
+fn addresses_of_two_families_do_not_meet() {
+    let pair = Pair::new(["rxe5", "rxe6"], 9, 7_006, 1);
+    let id = pair.dialling.id();
+    let resolve = |source: &str, target: &str| {
+        let mut source = socket::storage(source.parse().unwrap());
+        let mut target = socket::storage(target.parse().unwrap());
+        // SAFETY: the identifier exists, and both addresses live through the call.
+        unsafe { rdma_resolve_addr(id, (&raw mut source).cast(), (&raw mut target).cast(), 1_000) }
+    };
+    for (source, target) in
+        [("10.0.0.8:0", "[2001:db8::9]:7006"), ("[2001:db8::8]:0", "10.0.0.9:7006")]
+    {
+        assert_eq!(resolve(source, target), -1);
+        assert_eq!(last_error(), libc::EINVAL);
+    }
+    assert_eq!(resolve("[2001:db8::8]:0", "[2001:db8::9]:7006"), 0);
+    assert_eq!(pair.dialling.names(), ["ADDR_RESOLVED"]);
+    // SAFETY: the identifier exists.
+    unsafe {
+        assert_eq!(rdma_resolve_route(id, 1_000), 0);
+        assert_eq!(pair.dialling.names(), ["ROUTE_RESOLVED"]);
+        add_pair(id);
+        assert_eq!(rdma_connect(id, &mut parameters(&DATA)), 0);
+    }
+    // The device's other address has a listener at that port.
+    assert_eq!(pair.dialling.seen(), Some(("REJECTED", 8, 0)));
+    destroy(id);
+    pair.end();
+}
+
 /// Words of a script that mean nothing are refused with what there is, and so are calls.
 #[test]
 fn what_the_manager_lacks_is_named() {

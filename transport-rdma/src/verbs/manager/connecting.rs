@@ -134,11 +134,14 @@ impl Nic {
         let Some(manager) = &self.shared.manager else { return Ok(LaneProgress::Connected) };
         let progress = manager.advance(&self.shared, lifecycle)?;
         if progress == LaneProgress::Connected {
-            // On iWARP the side that has dialled is the first to send.
             let lane = self.known(lifecycle, "wire")?;
             // The thread of the events may be about to.
             lane.open_connection();
-            lane.probe(Probe::Announced, deadline)?;
+            // On iWARP the side that has dialled is the first to send. The other one is established before,
+            // and learns of the first frame by the peer's `ready` alone.
+            if !is_iwarp(self.shared.profile) || manager.has_dialled(lifecycle) {
+                lane.probe(Probe::Announced, deadline)?;
+            }
             manager.on_wired(lifecycle)?;
         }
         Ok(progress)

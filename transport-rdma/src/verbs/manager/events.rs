@@ -1,6 +1,7 @@
 //! The thread of the connection manager's events.
 #![allow(unsafe_code)]
 
+use super::blame::said_of_event;
 use super::identifier::{Event, kinds};
 use super::table::{DialStep, Stage};
 use super::{Manager, Shared};
@@ -62,6 +63,11 @@ impl Manager {
         }
         let mut table = self.table.lock();
         let Some(id) = table.numbers.get(&number).copied() else {
+            let ends =
+                [kinds::CONNECT_ERROR, kinds::UNREACHABLE, kinds::REJECTED, kinds::DISCONNECTED];
+            if ends.contains(&kind) {
+                table.on_end(number);
+            }
             drop(table);
             if kind == kinds::DEVICE_REMOVAL {
                 // The listening identifier's.
@@ -95,7 +101,16 @@ impl Manager {
             kinds::ADDRESS_ERROR
             | kinds::ROUTE_ERROR
             | kinds::CONNECT_ERROR
-            | kinds::UNREACHABLE => table.machine.handle_failed(id, Cause::Unreachable),
+            | kinds::UNREACHABLE => match said_of_event(kind, status) {
+                Ok(cause) => table.machine.handle_failed(id, cause),
+                Err(call) => {
+                    let error = self.failed_here(call, status);
+                    if let Some(entry) = table.entries.get_mut(&id) {
+                        entry.error.get_or_insert(error);
+                    }
+                    table.machine.handle_failed(id, Cause::Local);
+                }
+            },
             kinds::REJECTED => table.machine.handle_rejected(id, &data),
             kinds::ESTABLISHED => table.machine.handle_established(id, &data),
             kinds::DISCONNECTED => table.machine.handle_disconnected(id),

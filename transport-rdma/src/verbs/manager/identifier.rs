@@ -315,7 +315,9 @@ impl Identifier {
         self.call(|library, raw| unsafe { (library.rdma_reject)(raw, bytes.cast(), length) })
     }
 
-    /// Disconnects, and moves the queue pair to ERR.
+    /// Disconnects. librdmacm moves the queue pair first: to ERR on InfiniBand and RoCE, to SQD on iWARP, where
+    /// that begins the end of the stream. Where the device refuses the step the peer learns nothing, and
+    /// [`Self::end`] disconnects.
     ///
     /// # Errors
     /// The value of errno, `EBUSY` during another call.

@@ -118,6 +118,23 @@ impl Manager {
         Some(self.context.error(Side::Local, "rdma_bind_addr", 0, detail))
     }
 
+    /// Rejects a peer's address that no identifier at this side's address can dial, nor be dialled from: a
+    /// kernel refuses two families with `EINVAL`, on either side.
+    ///
+    /// # Errors
+    /// The families differ.
+    pub(super) fn check_family(&self, peer: IpAddr) -> Result<(), VerbsError> {
+        let (own, peer) = (self.address.ip().to_canonical(), peer.to_canonical());
+        if own.is_ipv6() == peer.is_ipv6() {
+            return Ok(());
+        }
+        let detail = format!(
+            "the connection manager listens at {peer} on the peer and at {own} here, addresses of different \
+             families; name an address of one family on both sides (--gid, RdmaOptions::address)"
+        );
+        Err(self.context.error(Side::Configuration, "wire", 0, detail))
+    }
+
     /// Whether an address is that of the device's port. A port of 0 is one that the kernel chooses.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::reach::{Reach, Reached};
 use crate::error::VerbsError;
 use handfast_core::connection::{Cause, ConnectionId, LaneConnections, PrivateData, RequestId};
 use handfast_core::{Incarnation, Lifecycle};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -88,6 +88,8 @@ pub(super) struct Entry {
     pub(super) status: i32,
     /// This node, or its device, has ended it.
     pub(super) is_own: bool,
+    /// The request that it accepts had ended before.
+    pub(super) has_ended: bool,
     pub(super) error: Option<VerbsError>,
 }
 
@@ -103,6 +105,7 @@ impl Entry {
             times: None,
             status: 0,
             is_own: false,
+            has_ended: false,
             error: None,
         }
     }
@@ -117,6 +120,8 @@ pub(super) struct Table {
     pub(super) changes: BTreeMap<Lifecycle, watch::Sender<u64>>,
     /// Requests without an answer.
     pub(super) requests: BTreeMap<RequestId, Arc<Identifier>>,
+    /// Those of them that an event has ended.
+    ended: BTreeSet<RequestId>,
     /// Whether `rdma_connect` waits for the peer's machine.
     dials_block: bool,
     next: u64,
@@ -130,6 +135,7 @@ impl Table {
             numbers: BTreeMap::new(),
             changes: BTreeMap::new(),
             requests: BTreeMap::new(),
+            ended: BTreeSet::new(),
             dials_block,
             next: 0,
         }
@@ -139,6 +145,18 @@ impl Table {
     pub(super) fn next_number(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    /// Notes the end of an identifier, if it is that of a request without an answer.
+    pub(super) fn on_end(&mut self, number: u64) {
+        if self.requests.contains_key(&RequestId(number)) {
+            self.ended.insert(RequestId(number));
+        }
+    }
+
+    /// Takes a request to answer it, and whether it has ended.
+    pub(super) fn take_request(&mut self, request: RequestId) -> (Option<Arc<Identifier>>, bool) {
+        (self.requests.remove(&request), self.ended.remove(&request))
     }
 
     /// The queue pairs of a lane.

@@ -1,6 +1,6 @@
 //! Stories of the address at which the connection manager of a NIC listens, and of its places.
 
-use super::managed::{MANAGED, another_lane_works, meeting};
+use super::managed::{MANAGED, another_lane_works, meeting, nothing_is_left};
 use super::{on, sites};
 use crate::support::{LANE, Site, config, connect_lane};
 use handfast_core::Lifecycle;
@@ -98,6 +98,32 @@ fn changed_addresses_lose_a_nic_that_listens_there() {
         assert!(announced.starts_with("[2001:db8::1]:"), "{announced}");
         one.nic.retire(Lifecycle(8)).unwrap();
         another_lane_works(&one, &other, Lifecycle(9));
+    });
+}
+
+/// NICs that listen at addresses of different families do not connect: before a dial both sides name the two addresses and
+/// the option that cures it, and none is retried. At addresses of one family they connect.
+#[test]
+fn addresses_of_two_families_are_a_configuration_error() {
+    let name = "addresses::addresses_of_two_families_are_a_configuration_error";
+    on(&MANAGED, name, |fabric| {
+        let (one, other) = (Site::new(config("rxe0")), at_ipv6(1));
+        let first = one.nic.create(LANE, &[1]).unwrap();
+        let second = other.nic.create(LANE, &[2]).unwrap();
+        for (site, peer, [own, of_peer]) in [
+            (&one, &second, ["10.0.0.1 here", "2001:db8::2 on the peer"]),
+            (&other, &first, ["2001:db8::2 here", "10.0.0.1 on the peer"]),
+        ] {
+            let error = site.nic.connect(LANE, peer).unwrap_err();
+            assert_eq!((error.side, error.call), (Side::Configuration, "wire"), "{error}");
+            for part in [own, of_peer, "--gid"] {
+                assert!(error.detail.contains(part), "{part}: {error}");
+            }
+            site.nic.retire(LANE).unwrap();
+        }
+        nothing_is_left(fabric);
+        drop(one);
+        another_lane_works(&at_ipv6(0), &other, Lifecycle(8));
     });
 }
 

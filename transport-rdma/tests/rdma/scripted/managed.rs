@@ -75,7 +75,7 @@ pub(crate) fn with(body: &Body, change: impl FnOnce(&mut Announcement)) -> Body 
 }
 
 /// Nothing but the listening identifiers is left.
-fn nothing_is_left(fabric: &Fabric) {
+pub(super) fn nothing_is_left(fabric: &Fabric) {
     for device in ["rxe0", "rxe1"] {
         let list = fabric.run(&format!("manager list {device}"));
         assert!(list.lines().all(|line| line.contains("listening")), "{device}: {list}");

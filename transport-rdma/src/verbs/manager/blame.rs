@@ -1,0 +1,103 @@
+//! The side that a failed call or event of the connection manager is charged to.
+
+use super::identifier::kinds;
+use handfast_core::connection::Cause;
+
+/// The status of an event whose cause is a step of librdmacm's own on this side, such as the move of the
+/// queue pair to RTS. Its errno is lost.
+pub(super) const OWN_STEP: i32 = -1;
+
+/// The cause of a dial that failed with this value of errno, if the peer or its network is to blame. Kernels
+/// that connect within the call, as siw does, return it in the place of an event.
+pub(super) fn said_of_peer(call: &str, code: i32) -> Option<Cause> {
+    let resolves = ["rdma_resolve_addr", "rdma_resolve_route"].contains(&call);
+    let dials = resolves || call == "rdma_connect";
+    match code {
+        // The peer may find a way where this side has none.
+        libc::ENODEV | libc::EADDRNOTAVAIL if resolves => Some(Cause::Unreachable),
+        libc::ECONNREFUSED if dials => Some(Cause::Rejected),
+        libc::ETIMEDOUT
+        | libc::EHOSTUNREACH
+        | libc::EHOSTDOWN
+        | libc::ENETUNREACH
+        | libc::ENETDOWN
+        | libc::ECONNRESET
+            if dials =>
+        {
+            Some(Cause::Unreachable)
+        }
+        _ => None,
+    }
+}
+
+/// The cause of an accept that failed with this value of errno, if the side that has dialled is to blame:
+/// it is gone. `has_ended`: an event has ended the request before.
+pub(super) fn said_of_accept(code: i32, has_ended: bool) -> Option<Cause> {
+    match code {
+        // Soft-iWARP keeps the end of the stream for the answer.
+        libc::ECONNRESET | libc::ENOTCONN => Some(Cause::Disconnected),
+        // InfiniBand and RoCE have forgotten a request whose end they have reported.
+        libc::EINVAL if has_ended => Some(Cause::Disconnected),
+        _ => None,
+    }
+}
+
+/// The cause of an event that ends a dial.
+///
+/// # Errors
+/// The call whose failure of this side the event reports.
+pub(super) fn said_of_event(kind: u32, status: i32) -> Result<Cause, &'static str> {
+    let call = match kind {
+        kinds::ADDRESS_ERROR => "rdma_resolve_addr",
+        kinds::ROUTE_ERROR => "rdma_resolve_route",
+        kinds::CONNECT_ERROR => "rdma_connect",
+        _ => return Ok(Cause::Unreachable),
+    };
+    match status.saturating_abs() {
+        // The subnet manager knows no path to the peer.
+        libc::EINVAL if kind == kinds::ROUTE_ERROR => Ok(Cause::Unreachable),
+        code => said_of_peer(call, code).ok_or(call),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An event names the peer where its network has not answered, and this side where a step of its own failed.
+    #[test]
+    fn event_of_an_own_step_is_not_the_peers() {
+        let (reach, own) = (Ok(Cause::Unreachable), Err);
+        for (kind, status, expected) in [
+            (kinds::UNREACHABLE, -libc::ETIMEDOUT, reach),
+            (kinds::UNREACHABLE, 0, reach),
+            (kinds::ADDRESS_ERROR, -libc::ETIMEDOUT, reach),
+            (kinds::ADDRESS_ERROR, -libc::ENODEV, reach),
+            (kinds::ADDRESS_ERROR, OWN_STEP, own("rdma_resolve_addr")),
+            (kinds::ROUTE_ERROR, -libc::ENETUNREACH, reach),
+            (kinds::ROUTE_ERROR, -libc::EINVAL, reach),
+            (kinds::ROUTE_ERROR, -libc::ENOMEM, own("rdma_resolve_route")),
+            (kinds::CONNECT_ERROR, OWN_STEP, own("rdma_connect")),
+            (kinds::CONNECT_ERROR, -libc::EINVAL, own("rdma_connect")),
+            (kinds::CONNECT_ERROR, -libc::EHOSTUNREACH, reach),
+            (kinds::CONNECT_ERROR, i32::MIN, own("rdma_connect")),
+        ] {
+            assert_eq!(said_of_event(kind, status), expected, "{kind} {status}");
+        }
+    }
+
+    /// An accept fails for the peer once the peer is gone, and else for this side.
+    #[test]
+    fn accept_of_a_request_that_has_ended_is_the_peers() {
+        let gone = Some(Cause::Disconnected);
+        for (code, has_ended, expected) in [
+            (libc::ECONNRESET, false, gone),
+            (libc::ENOTCONN, false, gone),
+            (libc::EINVAL, true, gone),
+            (libc::EINVAL, false, None),
+            (libc::ENOMEM, true, None),
+        ] {
+            assert_eq!(said_of_accept(code, has_ended), expected, "{code}");
+        }
+    }
+}
