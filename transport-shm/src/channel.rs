@@ -177,7 +177,7 @@ impl Channel {
                     }
                     self.send(&frame);
                 }
-                SharingOutput::Asked { key } => self.answer(key, regions),
+                SharingOutput::Asked { key } => self.answer(key, regions, after),
                 SharingOutput::Map { key, grant, offered } => {
                     self.map((key, grant), &offered, after);
                 }
