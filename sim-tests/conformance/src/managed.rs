@@ -43,6 +43,12 @@ pub const MANAGED_DIFFERENCES: &[ManagedDifference] = &[
     siw("dialled-again-with-a-fresh-queue-pair", "A state e -> RESET", SAYS_RESET),
     siw("dialled-again-with-a-fresh-queue-pair", "B state s -> RESET", SAYS_RESET),
     siw("private-data-too-long", "A connect d bytes=57 -> 0", ROOM_FOR_MORE),
+    ManagedDifference {
+        driver: "rxe",
+        scenario: "backlog-is-full",
+        line: "A event e -> none",
+        cause: "The kernel drops what a full listener does not take, and the dialler repeats it for minutes.",
+    },
 ];
 
 const SAYS_RESET: &str = "The driver reports RESET for a queue pair in any state.";
