@@ -36,6 +36,7 @@ mod tls;
 pub(crate) use tls::certificates;
 
 use certificates::Certificates;
+pub(crate) use proven::Member;
 use proven::{Proved, Proven};
 
 /// Bytes of a length field.
@@ -332,6 +333,26 @@ impl<S: Stream> Channel<S> {
     }
 }
 
+/// The peer of an accepted connection.
+#[derive(Clone, Copy)]
+pub(super) struct Caller<'a> {
+    pub(super) inbound: &'a Inbound,
+    /// Its proof, on a sealed connection.
+    proved: Option<&'a Proved>,
+}
+
+impl<'a> Caller<'a> {
+    /// The peer of a plain connection.
+    pub(super) fn plain(inbound: &'a Inbound) -> Self {
+        Self { inbound, proved: None }
+    }
+
+    /// The holders of the key or certificate that it proved.
+    pub(super) fn member(self) -> Option<Member> {
+        self.proved.map(Proved::member)
+    }
+}
+
 /// The accepting side of a sealed connection.
 pub(super) struct Accepted {
     seal: Seal,
@@ -377,6 +398,11 @@ impl Accepted {
         let session = tls::Session::accept(stream, certificates, policy, &mut inbound).await?;
         let proved = session.chain().map(Proved::Certificate).ok_or(ReadError::Unsealed)?;
         Ok(Self::new(Seal::Tls(Box::new(session)), proved, material, inbound))
+    }
+
+    /// The peer.
+    pub(super) fn caller(&self) -> Caller<'_> {
+        Caller { inbound: &self.inbound, proved: Some(&self.proved) }
     }
 
     fn new(seal: Seal, proved: Proved, material: Arc<Material>, inbound: Inbound) -> Self {
