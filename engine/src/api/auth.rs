@@ -432,7 +432,7 @@ fn unusable((what, path): (&str, &Path), reason: &dyn fmt::Display) -> Error {
     invalid(format!("{what} in {} cannot be used: {reason}", path.display()))
 }
 
-fn invalid(text: String) -> Error {
+pub(crate) fn invalid(text: String) -> Error {
     Error::local(Stage::Configuration, Cause::Invalid(text))
 }
 

@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 #[cfg(feature = "tls")]
 pub(crate) mod certificates;
+pub(crate) mod fuzzing;
 mod noise;
 mod proven;
 pub(crate) mod reload;
