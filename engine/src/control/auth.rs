@@ -336,7 +336,7 @@ impl<S: Stream> Channel<S> {
 
 /// The peer of an accepted connection.
 #[derive(Clone, Copy)]
-pub(super) struct Caller<'a> {
+pub(crate) struct Caller<'a> {
     pub(super) inbound: &'a Inbound,
     /// Its proof, on a sealed connection.
     proved: Option<&'a Proved>,

@@ -25,7 +25,7 @@ const PIPE_BYTES: usize = 4 << 10;
 /// Most records of chosen lengths.
 const RECORDS_MAX: usize = 4;
 /// Longest plain text, past which frames are left out.
-const PLAIN_BYTES_MAX: usize = 256 << 10;
+const PLAIN_BYTES_MAX: usize = 80 << 10;
 /// Repetitions of a text, so that frames fill one record, or several.
 const REPEATED: [usize; 4] = [1, 1, 64, 300];
 /// Limit of the end of a session.
