@@ -134,14 +134,17 @@ fn fuzz_all(project: &Project, seconds: u64, deadline: Instant) -> Outcome {
     let host = command::compiler_host()?;
     project.run(command::modest(build(project, &host)?), "fuzz-build", deadline)?;
     let targets = targets(project.root())?;
-    let mut runs = 0;
+    let (mut runs, mut reached) = (0, Vec::new());
     for target in &targets {
         let deadline = deadline.min(Instant::now() + Duration::from_secs(seconds) + GRACE);
         let fuzzing = fuzzing(project, &host, target, seconds)?;
         let output = project.run(command::modest(fuzzing), &format!("fuzz-{target}"), deadline)?;
         runs += runs_done(&output).with_context(|| format!("{target} did not count"))?;
+        let edges = edges_reached(&output).with_context(|| format!("{target} has no coverage"))?;
+        reached.push(format!("{target} {edges}"));
     }
-    Ok(format!("{runs} inputs to {} targets, {seconds} s each", targets.len()))
+    let (many, reached) = (targets.len(), reached.join(", "));
+    Ok(format!("{runs} inputs to {many} targets, {seconds} s each; edges: {reached}"))
 }
 
 /// Builds all targets, with the versions of the workspace's lock file. The platform is named so that
@@ -194,6 +197,12 @@ fn runs_done(output: &str) -> Option<u64> {
     done.split(' ').next()?.parse().ok()
 }
 
+/// Returns the edges that the corpus and the new inputs reach, of libFuzzer's last status line.
+fn edges_reached(output: &str) -> Option<u64> {
+    let status = |line: &str| line.split_once(" cov: ")?.1.split(' ').next()?.parse().ok();
+    output.lines().rev().find_map(status)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,6 +212,14 @@ mod tests {
         let output = "#12 DONE cov: 3\nDone 12 runs in 1 second(s)\nDone 34 runs in 2 second(s)\n";
         assert_eq!(runs_done(output), Some(34));
         assert_eq!(runs_done("==1== ERROR: libFuzzer: deadly signal\n"), None);
+    }
+
+    #[test]
+    fn edges_are_read_from_the_last_status() {
+        let output = "#2\tINITED cov: 311 ft: 312 corp: 1/1b\n#9\tDONE   cov: 1234 ft: 5\n\
+                      Done 9 runs in 1 second(s)\n";
+        assert_eq!(edges_reached(output), Some(1234));
+        assert_eq!(edges_reached("Done 9 runs in 1 second(s)\n"), None);
     }
 
     /// An optimised build of its own would let a sum of hostile lengths wrap.

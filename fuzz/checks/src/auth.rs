@@ -55,7 +55,7 @@ fn check_list(bytes: &[u8]) {
             assert_eq!(data(read.signed), data(genuine.signed), "a list that nobody has signed");
         }
         Some(Ok(false)) => assert!(read.signed.is_some(), "no part of it is signed"),
-        // What webpki parses has the form that is read here.
+        // A list that webpki parses has the form that is read here.
         Some(Err(refusal)) => assert!(read.signed.is_some(), "{refusal}"),
         None => {}
     }

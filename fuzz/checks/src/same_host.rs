@@ -191,7 +191,7 @@ impl End {
         }
     }
 
-    /// What this end says of its own copies is true.
+    /// A frame of this end says nothing false of its own copies.
     fn check_sent(&mut self, frame: Frame) {
         match frame {
             Frame::Ask { key } => assert!(self.asked.insert(key), "a region is asked for twice"),

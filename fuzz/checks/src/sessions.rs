@@ -36,7 +36,7 @@ const HEAD_BYTES: usize = 6;
 /// A frame that was read, or that must be.
 type Text = (FrameKind, String);
 
-/// What happens to the records on their way.
+/// A change of the records on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Nothing,

@@ -23,7 +23,7 @@ const PIPE_BYTES: usize = 16 << 10;
 /// Limit of an operation: more than the stores' own.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// What the store answers.
+/// The form of a store's answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// The input.
