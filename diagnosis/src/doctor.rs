@@ -21,7 +21,7 @@ pub use bulk::{BULK_BYTES_MAX, BULK_TIME, loopback_mbps};
 pub use bundle::{BUNDLE, bundle};
 pub use datagrams::{
     Answerer, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_MAGIC, DATAGRAM_TRIES,
-    DATAGRAM_WAIT, ROCE_PORT,
+    DATAGRAM_WAIT, ROCE_PORT, answer_to, length_of_question,
 };
 pub use exchange::{
     ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, Halves, MAGIC, Question, encode, read_half,

@@ -14,6 +14,7 @@ pub(crate) mod inbox;
 mod kept;
 mod legacy;
 mod listener;
+mod turns;
 
 pub(crate) use call::{Answered, CallError, Calls, exchange};
 pub(crate) use listener::{ListenerLimits, serve};

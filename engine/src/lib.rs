@@ -174,6 +174,14 @@ pub mod measure {
     pub use crate::node::slice_loop::{SliceCounts, SliceLoop, SliceShape};
 }
 
+/// Decoders that only a connection reaches, for the fuzz targets.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::control::auth::fuzzing::{End, Nodes, RECORD_PLAIN_BYTES_MAX};
+    #[cfg(feature = "tls")]
+    pub use crate::control::auth::fuzzing::{ListRead, revocation_list};
+}
+
 #[doc = include_str!("../../README.md")]
 #[cfg(doctest)]
 struct Readme;

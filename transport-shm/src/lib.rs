@@ -30,3 +30,5 @@ pub use transport::{
     ANSWER_MAX, ANSWER_UNAWAITED_MAX, DIAL_AFTER, LET_GO_MAX, REVOKED_MAX, Reporter, ShmConfig,
     ShmTransport,
 };
+#[doc(hidden)]
+pub use wire::{frame_again, hello_again};

@@ -171,6 +171,18 @@ fn denial(code: u8) -> Option<Denial> {
     known.into_iter().find(|denial| denial_code(*denial) == code)
 }
 
+/// Decodes a hello and encodes it again, for the fuzz targets.
+#[doc(hidden)]
+pub fn hello_again(packet: &[u8]) -> Option<Vec<u8>> {
+    Hello::decode(packet).map(|hello| hello.encode().to_vec())
+}
+
+/// Decodes a packet to a frame and encodes it again, for the fuzz targets.
+#[doc(hidden)]
+pub fn frame_again(packet: &[u8]) -> Option<(Frame, Vec<u8>)> {
+    decode(packet).map(|(frame, way)| (frame, encode(&frame, way).to_vec()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,10 +6,10 @@ use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::{setup, stages};
 use anyhow::{Context, Result, ensure};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{env, fs};
 
 /// Time limit of one input: thousands of times its usual duration, on a machine that has other work.
 const INPUT_SECONDS_MAX: &str = "-timeout=30";
@@ -18,7 +18,7 @@ const MEMORY_MIB_MAX: &str = "-rss_limit_mb=2048";
 /// The test binary with all targets, and part of the name of its test with new inputs.
 const REPLAY: &str = "fuzz/checks/replay";
 const MUTATIONS: &str = "mutated_";
-/// Variables of that test. Without a seed it has one of its own, which is always the same.
+/// Variables of that test. A seed in the environment of this program is passed on.
 const SECONDS: &str = "HANDFAST_FUZZ_SECONDS";
 const SEED: &str = "HANDFAST_FUZZ_SEED";
 /// Time for a fuzzer to write its findings after its end.
@@ -75,29 +75,45 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the step that tries inputs made of the corpus for so many seconds per target: other ones in each
-/// run, or always the same. It takes the build of the tests, without counters of coverage, which takes
+/// Returns the step that tries inputs made of the corpus for so many seconds per target: other ones for each
+/// commit, and each night. It takes the build of the tests, without counters of coverage, which takes
 /// minutes less.
-pub(crate) fn mutations(project: &Project, seconds: u64, is_seeded: bool) -> Step<'_> {
+pub(crate) fn mutations(project: &Project, seconds: u64, nightly: bool) -> Step<'_> {
     Step::new("mutations", move |deadline| {
         let features = Features::available(project, deadline);
         let binary = stages::binary(project, &features, (REPLAY, "mutations"), deadline)?;
         let mut command = binary.command(&binary.program, &features);
         command.args([MUTATIONS, "--nocapture"]).env(SECONDS, seconds.to_string());
-        let mut of_seed = String::new();
-        if is_seeded {
-            let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-            command.env(SEED, seed.to_string());
-            of_seed = format!(", seed {seed}");
-        }
+        let given = env::var(SEED).ok();
+        let commit = commit(project.root());
+        let seed = seed(given.as_deref(), commit.as_deref().filter(|_| !nightly))?;
+        command.env(SEED, seed.to_string());
         let output = project.run(command::modest(command), "mutations", deadline)?;
         let mut inputs = 0;
         let targets = targets(project.root())?;
         for target in &targets {
             inputs += inputs_to(&output, target).with_context(|| format!("{target} has none"))?;
         }
-        Ok(format!("{inputs} inputs to {} targets, {seconds} s each{of_seed}", targets.len()))
+        let many = targets.len();
+        Ok(format!("{inputs} inputs to {many} targets, {seconds} s each, {SEED}={seed}"))
     })
+}
+
+/// Returns the seed that is given, or that of a commit, or another one each second.
+fn seed(given: Option<&str>, commit: Option<&str>) -> Result<u64> {
+    if let Some(given) = given {
+        return given.parse().with_context(|| format!("{SEED}={given} is no number"));
+    }
+    let of_commit = commit.and_then(|id| u64::from_str_radix(id.get(..15)?, 16).ok());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    Ok(of_commit.unwrap_or(now))
+}
+
+/// Returns the id of the commit that is checked out; `None` outside of a repository.
+fn commit(root: &Path) -> Option<String> {
+    let mut git = Command::new("git");
+    let output = git.current_dir(root).args(["rev-parse", "HEAD"]).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Returns the number in the line of a target: `6209 inputs to auth`.
@@ -118,14 +134,17 @@ fn fuzz_all(project: &Project, seconds: u64, deadline: Instant) -> Outcome {
     let host = command::compiler_host()?;
     project.run(command::modest(build(project, &host)?), "fuzz-build", deadline)?;
     let targets = targets(project.root())?;
-    let mut runs = 0;
+    let (mut runs, mut reached) = (0, Vec::new());
     for target in &targets {
         let deadline = deadline.min(Instant::now() + Duration::from_secs(seconds) + GRACE);
         let fuzzing = fuzzing(project, &host, target, seconds)?;
         let output = project.run(command::modest(fuzzing), &format!("fuzz-{target}"), deadline)?;
         runs += runs_done(&output).with_context(|| format!("{target} did not count"))?;
+        let edges = edges_reached(&output).with_context(|| format!("{target} has no coverage"))?;
+        reached.push(format!("{target} {edges}"));
     }
-    Ok(format!("{runs} inputs to {} targets, {seconds} s each", targets.len()))
+    let (many, reached) = (targets.len(), reached.join(", "));
+    Ok(format!("{runs} inputs to {many} targets, {seconds} s each; edges: {reached}"))
 }
 
 /// Builds all targets, with the versions of the workspace's lock file. The platform is named so that
@@ -178,6 +197,12 @@ fn runs_done(output: &str) -> Option<u64> {
     done.split(' ').next()?.parse().ok()
 }
 
+/// Returns the edges that the corpus and the new inputs reach, of libFuzzer's last status line.
+fn edges_reached(output: &str) -> Option<u64> {
+    let status = |line: &str| line.split_once(" cov: ")?.1.split(' ').next()?.parse().ok();
+    output.lines().rev().find_map(status)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,12 +214,40 @@ mod tests {
         assert_eq!(runs_done("==1== ERROR: libFuzzer: deadly signal\n"), None);
     }
 
+    #[test]
+    fn edges_are_read_from_the_last_status() {
+        let output = "#2\tINITED cov: 311 ft: 312 corp: 1/1b\n#9\tDONE   cov: 1234 ft: 5\n\
+                      Done 9 runs in 1 second(s)\n";
+        assert_eq!(edges_reached(output), Some(1234));
+        assert_eq!(edges_reached("Done 9 runs in 1 second(s)\n"), None);
+    }
+
     /// An optimised build of its own would let a sum of hostile lengths wrap.
     #[test]
     fn fuzzers_are_built_with_every_check() {
         for flag in ["-Cdebug-assertions", "-Coverflow-checks"] {
             assert!(FLAGS.split_whitespace().any(|word| word == flag), "{flag}");
         }
+    }
+
+    /// A commit has its seed, another one has another, and a seed that is given counts in place of both.
+    #[test]
+    fn seed_is_that_of_the_commit_or_given() {
+        let commits = [
+            "109a7a6e0000000000000000000000000000000a",
+            "109a7a6e1000000000000000000000000000000a",
+        ];
+        let of = |commit| seed(None, Some(commit)).unwrap();
+        assert_eq!(of(commits[0]), of(commits[0]));
+        assert_ne!(of(commits[0]), of(commits[1]));
+        assert_eq!(seed(Some("7"), Some(commits[0])).unwrap(), 7);
+        assert!(
+            seed(Some("x"), Some(commits[0]))
+                .unwrap_err()
+                .to_string()
+                .contains("HANDFAST_FUZZ_SEED=x")
+        );
+        assert!(seed(None, None).unwrap() > 0 && seed(None, Some("")).unwrap() > 0);
     }
 
     /// Every target must have inputs: none and a missing line are alike.

@@ -61,7 +61,8 @@ fn any(family: IpAddr) -> IpAddr {
     if family.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-fn answer_to(question: &[u8]) -> Option<[u8; DATAGRAM_BYTES_MIN]> {
+/// Returns the answer to a datagram; `None` if it is no question.
+pub fn answer_to(question: &[u8]) -> Option<[u8; DATAGRAM_BYTES_MIN]> {
     let rest = question.strip_prefix(DATAGRAM_MAGIC)?;
     let mark = rest.get(..4)?;
     // An answer longer than its question would amplify traffic with a forged sender.
@@ -71,6 +72,13 @@ fn answer_to(question: &[u8]) -> Option<[u8; DATAGRAM_BYTES_MIN]> {
     answer[8..12].copy_from_slice(mark);
     answer[12..].copy_from_slice(&length.to_be_bytes());
     Some(answer)
+}
+
+/// Returns the length of the question that an answer names; `None` if a datagram is no answer.
+pub fn length_of_question(answer: &[u8]) -> Option<usize> {
+    let length = answer.strip_prefix(ANSWER_MAGIC)?.get(4..8)?;
+    let is_whole = answer.len() == DATAGRAM_BYTES_MIN;
+    is_whole.then(|| length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)))
 }
 
 /// Tests whether a datagram with so many bytes of payload passes unfragmented.
@@ -106,11 +114,8 @@ fn is_answered(socket: &UdpSocket, question: &[u8]) -> io::Result<bool> {
         }
         socket.set_read_timeout(Some(left))?;
         match socket.recv_from(&mut answer) {
-            Ok((DATAGRAM_BYTES_MIN, _)) if answer.starts_with(ANSWER_MAGIC) => {
-                let said = answer[12..].iter().fold(0, |said, byte| said << 8 | usize::from(*byte));
-                if said == length {
-                    return Ok(true);
-                }
+            Ok((bytes, _)) if length_of_question(&answer[..bytes]) == Some(length) => {
+                return Ok(true);
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -149,6 +154,9 @@ mod tests {
         let question = [&DATAGRAM_MAGIC[..], &[1, 2, 3, 4, 0, 0, 0, 0]].concat();
         let answer = answer_to(&question).unwrap();
         assert_eq!(&answer[8..], [1, 2, 3, 4, 0, 0, 0, 16]);
+        assert_eq!(length_of_question(&answer), Some(16));
+        assert_eq!(length_of_question(&answer[..15]), None, "a part of it");
+        assert_eq!(length_of_question(&question), None);
         for bytes in 0..question.len() {
             assert_eq!(answer_to(&question[..bytes]), None, "{bytes}");
         }

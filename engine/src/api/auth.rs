@@ -457,7 +457,7 @@ fn may_be_secret(text: &str) -> bool {
     text.len() >= SECRET_CHARS_MIN && !text.contains('/')
 }
 
-fn invalid(text: String) -> Error {
+pub(crate) fn invalid(text: String) -> Error {
     Error::local(Stage::Configuration, Cause::Invalid(text))
 }
 

@@ -185,7 +185,7 @@ impl Segment {
             Error::peer(Stage::Checksum, Cause::ChecksumRefused(text)).at(self.address())
         };
         if target.incarnation() == answers.incarnation {
-            return answers.checksum(&question, Requester::Own).await.map_err(refused);
+            return answers.checksum(&question, Requester::Own, None).await.map_err(refused);
         }
         let asked = self.call_address(target);
         let descriptor = self.inner.engine.ask(&asked, Some(question)).await?;

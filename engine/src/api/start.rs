@@ -7,7 +7,7 @@ use crate::api::registering::Registering;
 use crate::api::unregistered::Unregistered;
 use crate::command::{Command, Commands};
 use crate::control::accept::{Listening, bind_at};
-use crate::control::answer::{Answers, CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX, MakingKeys};
+use crate::control::answer::{Answers, MakingKeys, checksum_turns};
 use crate::control::auth::{Keys, reload};
 use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
@@ -44,7 +44,7 @@ use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::AbortHandle;
 
 /// Events buffered for a slow subscriber. A subscriber that falls behind learns how many it missed.
@@ -151,8 +151,7 @@ async fn start<N: Net>(
         making_keys: MakingKeys::new(builder.timing.call_timeout / 2),
         clock: clock.clone(),
         commands: commands.clone(),
-        checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
-        checksums_waiting: Semaphore::new(CHECKSUMS_WAITING_MAX),
+        checksums: checksum_turns(),
         counts: Arc::default(),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
         data_port: data.as_ref().map(|data| data.told.clone()),

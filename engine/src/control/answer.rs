@@ -1,10 +1,11 @@
 //! Answers to the frames of the control channel.
 
-use super::auth::Keys;
+use super::auth::{Caller, Keys, Member};
 use super::frame::OwnedFrame;
 use super::inbox::Inbox;
 use super::legacy::{answered, received};
 use super::listener::{Answer, Answerer};
+use super::turns::{NoPlace, Turns};
 use crate::command::{Command, Commands};
 use crate::data::local::LocalRegion;
 use crate::data::regions::{MissingKey, Reach, Regions};
@@ -27,14 +28,19 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 /// Maximum concurrent checksums; each occupies a core while it reads its bytes.
-pub(crate) const CHECKSUMS_MAX: usize = 1;
-/// Maximum waiting checksum requests; further ones are refused.
-pub(crate) const CHECKSUMS_WAITING_MAX: usize = 32;
+const CHECKSUMS_MAX: usize = 1;
+/// Maximum waiting checksum requests. Past it those of the key or certificate with the most are refused.
+const CHECKSUMS_WAITING_MAX: usize = 32;
+
+/// The turns of a node's checksums.
+pub(crate) fn checksum_turns() -> Arc<Turns> {
+    Turns::new(CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX)
+}
 
 pub(crate) struct Answers {
     pub(crate) name: NodeName,
@@ -47,9 +53,8 @@ pub(crate) struct Answers {
     pub(crate) making_keys: MakingKeys,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
-    /// Permits to compute a checksum, and to wait for one.
-    pub(crate) checksums: Arc<Semaphore>,
-    pub(crate) checksums_waiting: Semaphore,
+    /// Turns to compute a checksum.
+    pub(crate) checksums: Arc<Turns>,
     pub(crate) checksum_bytes_max: u64,
     pub(crate) counts: Arc<Counts>,
     /// The data port for Mooncake nodes.
@@ -295,10 +300,10 @@ impl Answers {
         GrantsAnswer(done)
     }
 
-    async fn metadata(&self, text: &str, from: &Inbound) -> Answer {
+    async fn metadata(&self, text: &str, from: Caller<'_>) -> Answer {
         if let Some(request) = GrantsRequest::decode(text) {
             let answer = match request {
-                Ok(request) => self.administer(request, from).await,
+                Ok(request) => self.administer(request, from.inbound).await,
                 Err(error) => {
                     GrantsAnswer(Err(refusal(GrantsRefusalReason::Other, error.to_string())))
                 }
@@ -310,7 +315,7 @@ impl Answers {
         // checksum request.
         let mut descriptor = match asked {
             Ok(_) => {
-                let requester = from.requester();
+                let requester = from.inbound.requester();
                 self.wait_for_keys(self.make_keys(requester)).await;
                 self.describe(self.regions.describe(Reach::ByKey, requester))
             }
@@ -323,13 +328,14 @@ impl Answers {
         descriptor.keep = asked.as_ref().is_some_and(|asked| asked.keep);
         let question = asked.and_then(|asked| asked.checksum);
         if let Some(question) = question {
-            let answer = self.checksum(&question, from.requester()).await;
+            let (requester, member) = (from.inbound.requester(), from.member());
+            let answer = self.checksum(&question, requester, member).await;
             descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });
         }
         Answer { text: descriptor.encode(), keep: descriptor.keep }
     }
 
-    /// Computes a checksum for a requester that may read the bytes.
+    /// Computes a checksum for a requester that may read the bytes, in the turn of its key or certificate.
     ///
     /// # Errors
     /// The refusal.
@@ -337,6 +343,7 @@ impl Answers {
         &self,
         question: &Checksum,
         requester: Requester<'_>,
+        member: Option<Member>,
     ) -> Result<u32, String> {
         if question.bytes > self.checksum_bytes_max {
             let max = self.checksum_bytes_max;
@@ -348,16 +355,13 @@ impl Answers {
             span.map_err(|error| error.to_string())
         };
         look_up()?;
-        let waiting = self.checksums_waiting.try_acquire().map_err(|_| {
+        let turn = self.checksums.take(member).await.map_err(|NoPlace| {
             format!("{CHECKSUMS_WAITING_MAX} checksums are pending; try again later")
         })?;
-        let turn = self.checksums.clone().acquire_owned().await;
-        let turn = turn.map_err(|error| error.to_string())?;
-        drop(waiting);
         // The right may have ended meanwhile.
         let span = look_up()?;
         let sum = tokio::task::spawn_blocking(move || {
-            // Continues after the caller has hung up, so the permit is released only at the end.
+            // Continues after the caller has hung up, so the turn ends only then.
             let _turn = turn;
             span.memory().crc32c(span.offset(), span.len()).map_err(|error| error.to_string())
         });
@@ -478,11 +482,13 @@ impl Answerer for Answers {
         }
     }
 
-    async fn answer(&self, frame: OwnedFrame, from: &Inbound) -> Option<Answer> {
+    async fn answer(&self, frame: OwnedFrame, from: Caller<'_>) -> Option<Answer> {
         let answer = match frame.kind {
-            FrameKind::Connection => self.connection(&frame.text, from).await,
+            FrameKind::Connection => self.connection(&frame.text, from.inbound).await,
             // The oldest releases write no type.
-            FrameKind::Untyped if self.inbox.is_some() => self.connection(&frame.text, from).await,
+            FrameKind::Untyped if self.inbox.is_some() => {
+                self.connection(&frame.text, from.inbound).await
+            }
             FrameKind::Metadata => return Some(self.metadata(&frame.text, from).await),
             FrameKind::Probe => Some(PROBE_ANSWER.to_owned()),
             FrameKind::Notify => self.notification(&frame.text),

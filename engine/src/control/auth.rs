@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 #[cfg(feature = "tls")]
 pub(crate) mod certificates;
+pub(crate) mod fuzzing;
 mod noise;
 mod proven;
 pub(crate) mod reload;
@@ -36,6 +37,7 @@ mod tls;
 pub(crate) use tls::certificates;
 
 use certificates::Certificates;
+pub(crate) use proven::Member;
 use proven::{Proved, Proven};
 
 /// Bytes of a length field.
@@ -332,6 +334,26 @@ impl<S: Stream> Channel<S> {
     }
 }
 
+/// The peer of an accepted connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub(super) inbound: &'a Inbound,
+    /// Its proof, on a sealed connection.
+    proved: Option<&'a Proved>,
+}
+
+impl<'a> Caller<'a> {
+    /// The peer of a plain connection.
+    pub(super) fn plain(inbound: &'a Inbound) -> Self {
+        Self { inbound, proved: None }
+    }
+
+    /// The holders of the key or certificate that it proved.
+    pub(super) fn member(self) -> Option<Member> {
+        self.proved.map(Proved::member)
+    }
+}
+
 /// The accepting side of a sealed connection.
 pub(super) struct Accepted {
     seal: Seal,
@@ -377,6 +399,11 @@ impl Accepted {
         let session = tls::Session::accept(stream, certificates, policy, &mut inbound).await?;
         let proved = session.chain().map(Proved::Certificate).ok_or(ReadError::Unsealed)?;
         Ok(Self::new(Seal::Tls(Box::new(session)), proved, material, inbound))
+    }
+
+    /// The peer.
+    pub(super) fn caller(&self) -> Caller<'_> {
+        Caller { inbound: &self.inbound, proved: Some(&self.proved) }
     }
 
     fn new(seal: Seal, proved: Proved, material: Arc<Material>, inbound: Inbound) -> Self {

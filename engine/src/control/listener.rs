@@ -1,6 +1,6 @@
 //! The one port of a node: control calls and lanes arrive here.
 
-use super::auth::{Accepted, Keys};
+use super::auth::{Accepted, Caller, Keys};
 use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::control::accept::{CallState, Places, Stop, accept};
 use crate::observe::counters::{Counters, Counts};
@@ -56,7 +56,7 @@ pub(crate) trait Answerer: Send + Sync + 'static {
     fn answer(
         &self,
         frame: OwnedFrame,
-        from: &Inbound,
+        from: Caller<'_>,
     ) -> impl Future<Output = Option<Answer>> + Send;
 
     /// Returns the refusal of a plain frame, in a form that its sender takes for an error; `None`
@@ -203,10 +203,10 @@ enum End {
 }
 
 impl End {
-    fn inbound(&self) -> &Inbound {
+    fn caller(&self) -> Caller<'_> {
         match self {
-            Self::Plain(inbound) => inbound,
-            Self::Sealed(accepted) => &accepted.inbound,
+            Self::Plain(inbound) => Caller::plain(inbound),
+            Self::Sealed(accepted) => accepted.caller(),
         }
     }
 
@@ -243,7 +243,7 @@ async fn handle<N: Net, A: Answerer>(
         calls.begin();
         let kind = frame.kind;
         expected.on_call(kind);
-        let Some(answer) = port.answerer.answer(frame, end.inbound()).await else { return Ok(()) };
+        let Some(answer) = port.answerer.answer(frame, end.caller()).await else { return Ok(()) };
         kept |= answer.keep;
         let answered = timeout(port.limit, async {
             end.send(&mut stream, kind, &answer.text).await?;

@@ -1,7 +1,9 @@
-//! Bytes as a log, and as the frame of another host's doctor.
+//! Bytes as a log, and as a question, a frame or a datagram of another host's doctor.
 
 use crate::check_error;
-use handfast_diagnosis::doctor::{encode, read_half};
+use handfast_diagnosis::doctor::{
+    DATAGRAM_BYTES_MIN, Question, answer_to, encode, length_of_question, read_half, read_question,
+};
 use handfast_diagnosis::explain::{CONNECTIONS_MAX, EXCERPT_CHARS_MAX, Explainer};
 use handfast_diagnosis::{Language, Style};
 
@@ -27,5 +29,29 @@ pub fn check(bytes: &[u8]) {
             assert_eq!(read_half(&mut &again[..]).ok(), Some(half), "the half changed");
         }
         Err(error) => check_error(&error.to_string()),
+    }
+    check_question(bytes);
+    check_datagram(bytes);
+}
+
+/// A question is a half, or asks for bytes and has none.
+fn check_question(bytes: &[u8]) {
+    let half = || read_half(&mut &bytes[..]).ok();
+    match read_question(&mut &bytes[..]) {
+        Ok(Question::Half(asked)) => assert_eq!(half().as_ref(), Some(&*asked)),
+        Ok(Question::Bytes) => assert_eq!(half(), None, "a half asks for bytes"),
+        Err(error) => check_error(&error.to_string()),
+    }
+}
+
+/// An answer is no longer than its question, and is no question itself.
+fn check_datagram(bytes: &[u8]) {
+    if let Some(answer) = answer_to(bytes) {
+        assert!(bytes.len() >= DATAGRAM_BYTES_MIN, "a short question is answered");
+        assert_eq!(length_of_question(&answer), Some(bytes.len()));
+        assert_eq!(answer_to(&answer), None, "an answer is answered");
+    }
+    if let Some(length) = length_of_question(bytes) {
+        assert!(bytes.len() == DATAGRAM_BYTES_MIN && length <= u32::MAX as usize);
     }
 }

@@ -11,7 +11,10 @@ pub mod lanes;
 pub mod mooncake;
 pub mod mutate;
 pub mod private_data;
+pub mod same_host;
 pub mod schedules;
+pub mod sessions;
+pub mod stores;
 pub mod texts;
 pub mod trace;
 
@@ -25,7 +28,10 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("lanes", lanes::check),
     ("mooncake", mooncake::check),
     ("private_data", private_data::check),
+    ("same_host", same_host::check),
     ("schedules", schedules::check),
+    ("sessions", sessions::check),
+    ("stores", stores::check),
     ("texts", texts::check),
     ("trace", trace::check),
     ("explain_and_exchange", explain_and_exchange::check),

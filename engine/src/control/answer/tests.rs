@@ -18,6 +18,7 @@ use std::task::{Context, Waker};
 use tokio::net::TcpStream;
 
 const KEY: &str = "k 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const OTHER_KEY: &str = "other 101112131415161718191a1b1c1d1e1f000102030405060708090a0b0c0d0e0f";
 const BYTES: usize = 4096;
 
 fn options() -> AuthOptions {
@@ -80,8 +81,8 @@ async fn owner_over_the_network_is_a_peer_by_its_name() {
 async fn waiting_checksum_ends_with_its_grant() {
     let (engine, served) = owner("*").await;
     let (answers, question) = (&engine.shared().answers, question(&engine));
-    let turn = answers.checksums.clone().acquire_owned().await.unwrap();
-    let mut waiting = pin!(answers.checksum(&question, Requester::Anybody));
+    let Ok(turn) = answers.checksums.take(None).await else { panic!("a turn is free") };
+    let mut waiting = pin!(answers.checksum(&question, Requester::Anybody, None));
     assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     served.revoke(&Grant::read("*").unwrap()).unwrap();
     drop(turn);
@@ -89,7 +90,7 @@ async fn waiting_checksum_ends_with_its_grant() {
     assert!(error.contains("no region has the key"), "{error}");
     served.grant(Grant::read("*").unwrap()).unwrap();
     let sum = served.span().memory().crc32c(0, BYTES).unwrap();
-    assert_eq!(answers.checksum(&question, Requester::Anybody).await, Ok(sum));
+    assert_eq!(answers.checksum(&question, Requester::Anybody, None).await, Ok(sum));
     engine.close().await;
 }
 
@@ -98,20 +99,55 @@ async fn waiting_checksum_ends_with_its_grant() {
 async fn checksum_past_the_limit_is_refused() {
     let (engine, served) = owner("*").await;
     let (answers, question) = (&engine.shared().answers, question(&engine));
-    let turn = answers.checksums.clone().acquire_owned().await.unwrap();
+    let Ok(turn) = answers.checksums.take(None).await else { panic!("a turn is free") };
     let mut waiting: Vec<_> = (0..CHECKSUMS_WAITING_MAX)
-        .map(|_| Box::pin(answers.checksum(&question, Requester::Anybody)))
+        .map(|_| Box::pin(answers.checksum(&question, Requester::Anybody, None)))
         .collect();
     let mut context = Context::from_waker(Waker::noop());
     assert!(waiting.iter_mut().all(|one| one.as_mut().poll(&mut context).is_pending()));
-    let error = answers.checksum(&question, Requester::Anybody).await.unwrap_err();
+    let error = answers.checksum(&question, Requester::Anybody, None).await.unwrap_err();
     assert!(error.contains("32 checksums are pending"), "{error}");
     drop(turn);
     let sum = served.span().memory().crc32c(0, BYTES).unwrap();
     for one in waiting {
         assert_eq!(one.await, Ok(sum));
     }
-    assert_eq!(answers.checksum(&question, Requester::Anybody).await, Ok(sum));
+    assert_eq!(answers.checksum(&question, Requester::Anybody, None).await, Ok(sum));
+    engine.close().await;
+}
+
+/// A peer whose checksums fill every place keeps out no peer with another key: that one gets a place of
+/// the first, and the next turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checksums_of_one_key_leave_room_for_others() {
+    let both = format!("{KEY}\n{OTHER_KEY}");
+    let builder = Engine::builder().listen("127.0.0.1:0").auth(AuthOptions::psk(&both).unwrap());
+    let engine = builder.start().await.unwrap();
+    let memory = Memory::zeroed(BYTES).unwrap();
+    let register = engine.register("cache").grant(Grant::read("*").unwrap());
+    let served = register.serve(memory.whole()).unwrap();
+    let (answers, question) = (&engine.shared().answers, question(&engine));
+    let Ok(turn) = answers.checksums.take(None).await else { panic!("a turn is free") };
+    let greedy = Some(Member::Key("k".into()));
+    let mut waiting: Vec<_> = (0..CHECKSUMS_WAITING_MAX)
+        .map(|_| Box::pin(answers.checksum(&question, Requester::Anybody, greedy.clone())))
+        .collect();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(waiting.iter_mut().all(|one| one.as_mut().poll(&mut context).is_pending()));
+    let peer = Engine::builder().auth(AuthOptions::psk(OTHER_KEY).unwrap());
+    let peer = peer.start().await.unwrap();
+    let segment = peer.open(&format!("{}/cache", engine.address())).await.unwrap();
+    let asking = tokio::spawn(async move { segment.checksum(0, BYTES as u64).await });
+    let refused = waiting.pop().unwrap().await.unwrap_err();
+    assert!(refused.contains("32 checksums are pending"), "{refused}");
+    // The turn of the first of the greedy peer comes, and then that of the other peer.
+    drop(turn);
+    let sum = served.span().memory().crc32c(0, BYTES).unwrap();
+    assert_eq!(waiting.remove(0).await, Ok(sum));
+    assert_eq!(asking.await.unwrap().unwrap(), sum);
+    assert!(waiting.iter_mut().all(|one| one.as_mut().poll(&mut context).is_pending()));
+    drop(waiting);
+    peer.close().await;
     engine.close().await;
 }
 

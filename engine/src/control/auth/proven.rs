@@ -21,6 +21,14 @@ pub(super) enum Proved {
 }
 
 impl Proved {
+    /// The holders of it.
+    pub(super) fn member(&self) -> Member {
+        match self {
+            Self::Key { id, .. } => Member::Key(id.as_str().into()),
+            Self::Certificate(chain) => Member::Certificate(end_of(chain).into()),
+        }
+    }
+
     /// The proof under the present keys or certificates, if it is accepted.
     pub(super) fn under(&self, current: &Material, peer: &NodeName) -> Option<Proof> {
         self.is_valid(current).then(|| self.named(current, peer)).flatten()
@@ -51,7 +59,7 @@ impl Proved {
 
 /// The holders of a certificate, by its bytes, or of a key, by its id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Member {
+pub(crate) enum Member {
     Key(Arc<str>),
     Certificate(Arc<[u8]>),
 }
@@ -92,10 +100,7 @@ impl Table {
     fn insert(&mut self, name: &NodeName, proved: Arc<Proved>) {
         self.forget(name);
         let number = self.next();
-        let member = match &*proved {
-            Proved::Key { id, .. } => Member::Key(id.as_str().into()),
-            Proved::Certificate(chain) => Member::Certificate(end_of(chain).into()),
-        };
+        let member = proved.member();
         let (key, chain) = match member {
             Member::Key(_) => (Some(proved), None),
             Member::Certificate(_) => (None, Some(proved)),

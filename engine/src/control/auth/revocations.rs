@@ -150,7 +150,7 @@ impl Signers<'_> {
     /// Checks that an authority with the name of the list's issuer has signed it, and returns its place. Of
     /// a list whose issuer is unknown, which may be between a peer and a trusted authority, it checks the
     /// kind of signature.
-    fn check(&self, list: &[u8], issuer: &[u8]) -> Result<Option<usize>, &'static str> {
+    pub(super) fn check(&self, list: &[u8], issuer: &[u8]) -> Result<Option<usize>, &'static str> {
         let (data, algorithm, signature) = signed(list).ok_or("it is malformed")?;
         let of_kind = || self.algorithms.iter().filter(|it| *it.signature_alg_id() == *algorithm);
         if of_kind().next().is_none() {
@@ -175,7 +175,7 @@ impl Signers<'_> {
 }
 
 /// The signed bytes of a list, the identifier of the signature's algorithm, and the signature.
-fn signed(list: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+pub(super) fn signed(list: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (list, _) = value(SEQUENCE, list)?;
     let (_, after) = value(SEQUENCE, list)?;
     let (algorithm, signature) = value(SEQUENCE, after)?;
@@ -183,7 +183,7 @@ fn signed(list: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 /// The identifier of the algorithm of a key, and the key.
-fn public_key(info: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn public_key(info: &[u8]) -> Option<(&[u8], &[u8])> {
     let (algorithm, key) = value(SEQUENCE, info)?;
     Some((algorithm, bits(key)?))
 }

@@ -499,7 +499,7 @@ async fn changed_records_end_a_session_through_tls() {
         let Channel { mut stream, seal: Some(Seal::Tls(mut session)), .. } = near else {
             panic!("it is sealed")
         };
-        let mut bytes = session.sealed(&encode_frame(FrameKind::Probe, "call"));
+        let mut bytes = session.sealed(&encode_frame(FrameKind::Probe, "call")).unwrap();
         let (look, keys) = (Look::default(), certified("b", 2, own()));
         if is_repeated {
             stream.write_all(&bytes).await.unwrap();
